@@ -1,0 +1,2 @@
+//! The `outlive` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The south side wrap in the kernel: BPF programs, loader, maps, injection

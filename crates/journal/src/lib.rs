@@ -1,0 +1,1 @@
+//! The record of a service's connections: instream, outstream heads, turns, bounds

@@ -1,0 +1,1 @@
+//! Test hosts in network namespaces, and the ways to break them

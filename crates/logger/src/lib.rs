@@ -1,0 +1,1 @@
+//! The log service: takes the mirrored instream and answers for it

@@ -1,0 +1,1 @@
+//! One protected service: wires supervision, data plane, logger and recovery together

@@ -1,0 +1,1 @@
+//! Seeded simulator: network, endpoints, crashes

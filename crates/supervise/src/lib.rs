@@ -1,0 +1,1 @@
+//! Starting, watching and killing a server in its cgroup
