@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Control: what user space may change, as one program that it runs. Changing a flow's fields
+ * here rather than by writing a whole value from outside keeps the rule of one writer a field,
+ * and keeps every transition of the gate next to the code that obeys it.
+ */
+#pragma once
+
+#define ENOENT 2
+#define EINVAL 22
+#define ENOSPC 28
+
+/* Prepare a flow for its fabricated SYN. */
+static __always_inline void control_splice(struct service *s, struct flow *f, const struct control *c)
+{
+	f->mode = FLOW_SPLICING;
+	__builtin_memset(&f->splice, 0, sizeof(f->splice));
+	f->splice.instream = c->instream;
+	f->splice.outstream = c->outstream;
+	f->splice.ack = c->instream + 1;
+	f->splice.edge = c->instream + 1;
+	f->verify.end = c->verify_end;
+	f->verify.compared = 0;
+	f->verify.tolerated = 0;
+	f->verify.unverified = 0;
+	f->closed_ns = 0;
+	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
+}
+
+struct bpf_map;
+
+struct sweep {
+	__u64 before_ns;
+	__u64 swept;
+};
+
+static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *context)
+{
+	struct sweep *w = context;
+	struct flow *f = value;
+	if (f->closed_ns && f->closed_ns < w->before_ns) {
+		bpf_map_delete_elem(&flows, key);
+		w->swept++;
+	}
+	return 0;
+}
+
+static __always_inline __s32 control_flow(struct service *s, struct control *c)
+{
+	struct flow_key key = c->key;
+	struct flow *f = bpf_map_lookup_elem(&flows, &key);
+	if (!f)
+		return -ENOENT;
+	switch (c->op) {
+	case CONTROL_SPLICE:
+		control_splice(s, f, c);
+		return 0;
+	case CONTROL_UNPROTECT:
+		f->unprotected = c->argument;
+		return 0;
+	case CONTROL_ABANDON:
+		mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+		bpf_map_delete_elem(&flows, &key);
+		return 0;
+	}
+	return -EINVAL;
+}
+
+static __always_inline __s32 control_service(struct service *s, struct control *c)
+{
+	__u64 now = bpf_ktime_get_ns();
+	switch (c->op) {
+	case CONTROL_HEARTBEAT:
+		s->heartbeat_ns = now;
+		return 0;
+	case CONTROL_GATE:
+		if (!s->gated)
+			s->gated_ns = now;
+		s->gated = 1;
+		return 0;
+	case CONTROL_INCARNATION:
+		s->recovering = 1;
+		s->incarnation++;
+		s->gated = 0;
+		return 0;
+	case CONTROL_RECOVERED:
+		s->recovering = 0;
+		return 0;
+	case CONTROL_STOPPING:
+		s->stopping = 1;
+		return 0;
+	case CONTROL_MAIN:
+		s->main_pid = c->argument;
+		return 0;
+	case CONTROL_BARRIER: {
+		struct flow none = {};
+		return mirror_note(&none, MIRROR_BARRIER, 0, c->argument) ? 0 : -ENOSPC;
+	}
+	case CONTROL_SWEEP: {
+		struct sweep w = { .before_ns = now - c->argument };
+		bpf_for_each_map_elem(&flows, sweep_flow, &w, 0);
+		c->swept = w.swept;
+		return 0;
+	}
+	}
+	return -EINVAL;
+}
+
+SEC("syscall")
+int control(struct control *c)
+{
+	struct service *s = the_service();
+	if (!s) {
+		c->result = -ENOENT;
+		return 0;
+	}
+	if (c->op == CONTROL_SPLICE || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT)
+		c->result = control_flow(s, c);
+	else
+		c->result = control_service(s, c);
+	return 0;
+}

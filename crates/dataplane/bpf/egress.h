@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Egress: from the server's TCP to the client's side.
+ *
+ *   our own packet for the server               -> turned round, into this interface's ingress
+ *   our own packet for the client               -> others
+ *   not from a protected address:port           -> others
+ *   flow or service gated                       -> dropped: FIN and RST of the dying included
+ *   SYN-ACK of a new connection                 -> remembered in its embryo, to the client
+ *   flow on its first server                    -> noted; the head of a turn is recorded
+ *   flow being spliced, SYN-ACK                 -> delta_seq and the timestamp offset follow from
+ *                                                  it; the packet itself becomes the client's
+ *                                                  third ACK and goes back up the stack
+ *   flow being spliced, anything else           -> dropped (a RST: nobody listens yet)
+ *   spliced flow, output that the client has    -> compared with the record, then turned into
+ *                                                  the client's acknowledgement of it
+ *   spliced flow, pure ACK below what the       -> dropped: the client was told more
+ *     client was told
+ *   spliced flow, anything else                 -> compared if it overlaps the record, then
+ *                                                  sequence number, timestamp and window mapped
+ *                                                  to the client's, acknowledgement never taken
+ *                                                  back
+ */
+#pragma once
+
+/* Self-ACKs have microsecond round trips and would inflate the congestion window; this keeps
+ * what a replaying server may have in flight small. */
+#define SELF_ACK_WINDOW 65535
+
+struct pseudo_header {
+	__u8 source[16];
+	__u8 destination[16];
+	__be32 length;
+	__be32 next;
+};
+
+static __always_inline __u16 fold_checksum(__u64 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+/* Exchange source and destination of link and network header, and give the packet its new
+ * length. */
+static __always_inline bool turn_headers(struct __sk_buff *skb, const struct packet *p,
+					 const struct flow_key *key, __u32 tcp_len)
+{
+	__u8 mac[12];
+	__u32 v6 = p->version == 6;
+	__be16 old_len, new_len = bpf_htons(v6 ? tcp_len : p->tcp_offset - ETH_HLEN + tcp_len);
+	__u32 len_at = ETH_HLEN + (v6 ? 4 : 2);
+	if (bpf_skb_load_bytes(skb, 0, mac, 12) || bpf_skb_load_bytes(skb, len_at, &old_len, 2) ||
+	    bpf_skb_change_tail(skb, p->tcp_offset + tcp_len, 0))
+		return false;
+	if (bpf_skb_store_bytes(skb, 0, mac + 6, 6, 0) || bpf_skb_store_bytes(skb, 6, mac, 6, 0) ||
+	    bpf_skb_store_bytes(skb, len_at, &new_len, 2, 0))
+		return false;
+	if (v6)
+		return !bpf_skb_store_bytes(skb, ETH_HLEN + 8, key->client, 32, 0);
+	return !bpf_l3_csum_replace(skb, ETH_HLEN + 10, old_len, new_len, 2) &&
+	       !bpf_skb_store_bytes(skb, ETH_HLEN + 12, key->client + 12, 4, 0) &&
+	       !bpf_skb_store_bytes(skb, ETH_HLEN + 16, key->server + 12, 4, 0);
+}
+
+/* Turn a segment of the server into the client's pure ACK of everything before `ack`, and send
+ * it back up: the server is told what the client would tell it. Server space. */
+static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+				    const struct flow_key *key, struct flow *f, const struct packet *p,
+				    const struct options *o, __u32 ack)
+{
+	__u32 len = o->timestamps ? 32 : TCP_HEADER_MIN;
+	__u32 window = SELF_ACK_WINDOW >> f->client.window_scale;
+	__u8 *h = sc->edit;
+	__builtin_memset(h, 0, 32);
+	__builtin_memcpy(h, &key->client_port, 2);
+	__builtin_memcpy(h + 2, &key->server_port, 2);
+	write32(h + TCP_SEQ, p->ack);
+	write32(h + TCP_ACK_SEQ, ack);
+	h[TCP_DATA_OFFSET] = (len / 4) << 4;
+	h[TCP_FLAGS] = TCP_ACK;
+	write16(h + TCP_WINDOW, window ? window : 1);
+	if (o->timestamps) {
+		h[20] = OPTION_NOP;
+		h[21] = OPTION_NOP;
+		h[22] = OPTION_TIMESTAMPS;
+		h[23] = 10;
+		write32(h + 24, f->client.tsval);
+		write32(h + 28, option_tsval(sc->tcp, o));
+	}
+	struct pseudo_header pseudo = { .length = bpf_htonl(len), .next = bpf_htonl(IPPROTO_TCP) };
+	__builtin_memcpy(pseudo.source, key->client, 16);
+	__builtin_memcpy(pseudo.destination, key->server, 16);
+	if (p->version == 4) { /* without the ffff of both mapped addresses */
+		*(__u32 *)&pseudo.source[8] = 0;
+		*(__u32 *)&pseudo.destination[8] = 0;
+	}
+	__u64 sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)h, 32, sum); /* what is unused is zero */
+	__u16 checksum = fold_checksum(sum);
+	__builtin_memcpy(h + TCP_CHECKSUM, &checksum, 2);
+
+	if (!turn_headers(skb, p, key, len) ||
+	    bpf_skb_store_bytes(skb, p->tcp_offset, h, len == 32 ? 32 : TCP_HEADER_MIN, 0)) {
+		count(COUNT_EDIT_FAILED);
+		return TCX_DROP;
+	}
+	skb->mark = s->mark + MARK_SERVER_SPACE;
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+static __always_inline void advance(__u32 *high, __u32 value)
+{
+	if (after(value, *high))
+		*high = value;
+}
+
+/* The first server's segment, as the client will see it. */
+static __always_inline void observe_server(struct flow *f, const struct packet *p, struct scratch *sc,
+					   const struct options *o)
+{
+	if (p->flags & TCP_RST)
+		return;
+	advance(&f->server.nxt, p->seq + sequence_len(p));
+	if (p->flags & TCP_ACK) {
+		advance(&f->server.ack, p->ack);
+		advance(&f->server.edge, p->ack + ((__u32)p->window << f->server.window_scale));
+	}
+	if (o->timestamps)
+		f->server.tsval = option_tsval(sc->tcp, o);
+}
+
+/* The server answers a SYN: the embryo learns the other half of the handshake. */
+static __always_inline void egress_synack(struct flow *e, const struct packet *p, struct scratch *sc)
+{
+	struct options o = find_options(sc, p, false);
+	e->server.isn = p->seq;
+	e->server.nxt = p->seq + 1;
+	e->server.ack = p->ack;
+	e->server.edge = p->ack + p->window; /* never scaled in a SYN, RFC 7323 2.2 */
+	e->server.window_scale = scale_of(&o);
+	if (o.window_scale == 0xff)
+		e->client.window_scale = 0; /* one side's silence turns it off for both */
+	e->server.timestamps = o.timestamps != 0;
+	if (o.timestamps)
+		e->server.tsval = option_tsval(sc->tcp, &o);
+	e->server.answered = 1;
+}
+
+/* IV.E.4 of the paper, where the deltas come from. The window scale of the new server may
+ * differ, too: windows are mapped one by one. */
+static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct service *s,
+						 struct scratch *sc, const struct flow_key *key,
+						 struct flow *f, const struct packet *p)
+{
+	struct options o = find_options(sc, p, false);
+	if (f->mode == FLOW_SPLICING) {
+		if (p->ack != f->splice.instream + 1)
+			return TCX_DROP;
+		f->splice.isn = p->seq;
+		f->splice.nxt = p->seq + 1;
+		f->splice.ack = p->ack;
+		f->splice.edge = p->ack + p->window;
+		f->splice.window_scale = scale_of(&o);
+		f->splice.delta_seq = f->splice.outstream - (p->seq + 1);
+		if (o.timestamps) {
+			f->splice.first_tsval = option_tsval(sc->tcp, &o);
+			f->splice.ts_delta = f->server.tsval + 1 - f->splice.first_tsval;
+		}
+		f->mode = FLOW_SPLICED;
+	}
+	return self_ack(skb, s, sc, key, f, p, &o, p->seq + 1);
+}
+
+/* What the client shall read in the window field, when it is told `ack`. The right edge is
+ * what counts; it is kept. */
+static __always_inline __u16 mapped_window(const struct flow *f, const struct packet *p, __u32 ack)
+{
+	__u32 edge = p->ack + ((__u32)p->window << f->splice.window_scale);
+	__u32 window = after(edge, ack) ? (edge - ack) >> f->server.window_scale : 0;
+	return window > 65535 ? 65535 : window;
+}
+
+static __always_inline int translate_out(struct __sk_buff *skb, struct scratch *sc, struct flow *f,
+					 const struct packet *p, const struct options *o)
+{
+	__u32 seq = p->seq + f->splice.delta_seq;
+	begin_edit(sc);
+	write32(&sc->edit[TCP_SEQ], seq);
+	if (p->flags & TCP_ACK) {
+		__u32 ack = before(p->ack, f->server.ack) ? f->server.ack : p->ack;
+		__u16 window = mapped_window(f, p, ack);
+		write32(&sc->edit[TCP_ACK_SEQ], ack);
+		write16(&sc->edit[TCP_WINDOW], window);
+		f->server.ack = ack;
+		advance(&f->server.edge, ack + ((__u32)window << f->server.window_scale));
+	}
+	if (!(p->flags & TCP_RST))
+		advance(&f->server.nxt, seq + sequence_len(p));
+	if (o->timestamps) {
+		__u32 tsval = option_tsval(sc->tcp, o) + f->splice.ts_delta;
+		write32(&sc->edit[in_header(o->timestamps + 2)], tsval);
+		advance(&f->server.tsval, tsval);
+	}
+	if (!commit_edit(skb, sc, p))
+		return TCX_DROP;
+	count(COUNT_TRANSLATED_OUT);
+	return TCX_NEXT;
+}
+
+static __always_inline int egress_spliced(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+					  const struct flow_key *key, struct flow *f,
+					  const struct packet *p)
+{
+	struct options o = find_options(sc, p, false);
+	__u32 len = sequence_len(p), end = p->seq + len;
+	__u32 seq = p->seq + f->splice.delta_seq;
+	if (!(p->flags & TCP_RST)) {
+		advance(&f->splice.nxt, end);
+		advance(&f->splice.ack, p->ack);
+		advance(&f->splice.edge, p->ack + ((__u32)p->window << f->splice.window_scale));
+	}
+	if (p->payload_len && before(seq, f->verify.end) && !verify_replayed(skb, sc, f, p, seq)) {
+		f->mode = FLOW_DIVERGED;
+		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
+		return TCX_DROP;
+	}
+	if (len && !(p->flags & TCP_RST) && !after(end + f->splice.delta_seq, f->client.ack)) {
+		count(COUNT_SELF_ACKS);
+		return self_ack(skb, s, sc, key, f, p, &o, end);
+	}
+	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
+		return TCX_DROP;
+	mirror_head(skb, f, p);
+	return translate_out(skb, sc, f, p, &o);
+}
+
+static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+				       const struct flow_key *key, struct flow *f,
+				       const struct packet *p)
+{
+	bool synack = (p->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
+	if (flow_gated(s, f) || f->mode == FLOW_DIVERGED) {
+		count(COUNT_GATED_OUT);
+		return TCX_DROP;
+	}
+	if (f->mode == FLOW_OBSERVED) {
+		struct options o = find_options(sc, p, false);
+		observe_server(f, p, sc, &o);
+		mirror_head(skb, f, p);
+		return TCX_NEXT;
+	}
+	if (synack)
+		return egress_spliced_synack(skb, s, sc, key, f, p);
+	if (f->mode == FLOW_SPLICING) {
+		count(COUNT_GATED_OUT);
+		return TCX_DROP;
+	}
+	return egress_spliced(skb, s, sc, key, f, p);
+}
+
+SEC("tcx/egress")
+int egress(struct __sk_buff *skb)
+{
+	struct flow_key key = {};
+	struct endpoint local = {};
+	struct packet p = {};
+	struct service *s = the_service();
+	if (!s)
+		return TCX_NEXT;
+	__u32 ours = skb->mark - s->mark;
+	if (ours == MARK_CLIENT_SPACE || ours == MARK_SERVER_SPACE)
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	if (ours == MARK_TO_CLIENT)
+		return TCX_NEXT;
+	if (!parse_ip(skb, &p, key.server, key.client))
+		return TCX_NEXT;
+	__be16 ports[2];
+	if (bpf_skb_load_bytes(skb, p.tcp_offset, ports, sizeof(ports)))
+		return TCX_NEXT;
+	key.server_port = ports[0];
+	key.client_port = ports[1];
+	__builtin_memcpy(local.address, key.server, 16);
+	local.port = key.server_port;
+	if (!bpf_map_lookup_elem(&endpoints, &local))
+		return TCX_NEXT;
+
+	__u32 slot = SCRATCH_EGRESS;
+	struct scratch *sc = bpf_map_lookup_elem(&scratches, &slot);
+	if (!sc || !parse_tcp(skb, &p, sc->tcp))
+		return TCX_NEXT;
+	struct flow *f = bpf_map_lookup_elem(&flows, &key);
+	if (f)
+		return egress_flow(skb, s, sc, &key, f, &p);
+
+	/* No flow: a handshake, a connection that is not protected, or an answer to a stray. */
+	struct flow *e = bpf_map_lookup_elem(&embryos, &key);
+	bool stale = e && e->server.answered && e->incarnation != s->incarnation;
+	if (service_gated(s) || stale || ((p.flags & TCP_RST) && s->recovering && !abandoned(s))) {
+		count(COUNT_GATED_OUT);
+		return TCX_DROP;
+	}
+	if (e && (p.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
+		egress_synack(e, &p, sc);
+	return TCX_NEXT;
+}

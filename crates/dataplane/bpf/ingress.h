@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Ingress: from the client's side to the server's TCP.
+ *
+ *   not for a protected address:port            -> others
+ *   our own packet, server space                -> the server's TCP, untouched
+ *   our own packet, client space                -> translated, to the server's TCP
+ *   SYN of a new connection                     -> remembered in `embryos`, to the server
+ *   first ACK of the server's SYN-ACK           -> the embryo becomes a flow; "opened" is recorded
+ *   segment of no known connection              -> the server's TCP (which resets it), but dropped
+ *                                                  while a recovery is under way: it may belong
+ *                                                  to a connection that is being recovered
+ *   flow whose server is gone (gated)           -> note what the client has acknowledged, drop
+ *   flow, segment with payload or FIN           -> recorded first; no room, no delivery
+ *   flow on its first server                    -> the server's TCP
+ *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
+ *                                                  timestamp mapped to the new server's, then on
+ *
+ * What a segment tells about the client is believed only if the server's TCP would believe it
+ * (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
+ */
+#pragma once
+
+static __always_inline bool acceptable(const struct flow *f, const struct packet *p)
+{
+	__u32 end = p->seq + sequence_len(p);
+	return !before(end, f->server.ack) && !after(p->seq, f->server.edge);
+}
+
+/* Learn from a segment of the client. */
+static __always_inline void observe_client(struct flow *f, const struct packet *p, struct scratch *s,
+					   const struct options *o, bool gated)
+{
+	if (!acceptable(f, p))
+		return;
+	__u32 end = p->seq + sequence_len(p);
+	if (p->flags & TCP_RST) {
+		/* RFC 5961 3.2: only at exactly RCV.NXT; a gated server cannot challenge, so the
+		 * client's own SND.NXT counts too. */
+		if (gated && (p->seq == f->server.ack || p->seq == f->client.nxt))
+			f->client.reset = 1;
+		return;
+	}
+	if (o->timestamps) {
+		__u32 tsval = option_tsval(s->tcp, o);
+		if (before(tsval, f->client.tsval))
+			return; /* PAWS, RFC 7323 5 */
+		f->client.tsval = tsval;
+	}
+	if (after(end, f->client.nxt))
+		f->client.nxt = end;
+	if ((p->flags & TCP_ACK) && !after(p->ack, f->server.nxt) && !before(p->ack, f->client.ack)) {
+		f->client.ack = p->ack;
+		f->client.window = p->window;
+	}
+}
+
+static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s, struct flow *f,
+					const struct packet *p, const struct options *o)
+{
+	begin_edit(s);
+	if (p->flags & TCP_ACK) {
+		/* The client may have acknowledged more than the new server has said so far. */
+		__u32 ack = p->ack - f->splice.delta_seq;
+		if (after(ack, f->splice.nxt))
+			ack = f->splice.nxt;
+		write32(&s->edit[TCP_ACK_SEQ], ack);
+	}
+	if (o->timestamps && (p->flags & TCP_ACK)) {
+		/* An echo from before the splice would look like a round trip of the whole outage. */
+		__u32 tsecr = option_tsecr(s->tcp, o) - f->splice.ts_delta;
+		if (before(tsecr, f->splice.first_tsval))
+			tsecr = f->splice.first_tsval;
+		write32(&s->edit[in_header(o->timestamps + 6)], tsecr);
+	}
+	if (o->sack) {
+		__u32 edges = (__u32)(o->sack_len - 2) / 4, at = o->sack + 2;
+		for (__u32 i = 0; i < 8; i++, at += 4) {
+			if (i >= edges || at > TCP_HEADER_MAX - 4)
+				break;
+			write32(&s->edit[in_header(at)],
+				read32(&s->tcp[in_header(at)]) - f->splice.delta_seq);
+		}
+	}
+	if (!commit_edit(skb, s, p))
+		return TCX_DROP;
+	count(COUNT_TRANSLATED_IN);
+	return TCX_NEXT;
+}
+
+/* A SYN: begin to know a connection. */
+static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+				       const struct flow_key *key, const struct packet *p)
+{
+	if (service_gated(s)) {
+		count(COUNT_GATED_IN);
+		return TCX_DROP; /* the client tries again in a second */
+	}
+	begin_edit(sc);
+	struct options o = find_options(sc, p, true);
+	if (o.authenticated) {
+		count(COUNT_UNTRACKED); /* keys that we do not have: let it be */
+		return TCX_NEXT;
+	}
+	if (o.stripped) {
+		if (!commit_edit(skb, sc, p))
+			return TCX_DROP;
+		count(COUNT_STRIPPED);
+	}
+	struct flow *f = &sc->embryo;
+	__builtin_memset(f, 0, sizeof(*f));
+	f->incarnation = s->incarnation;
+	f->ifindex = skb->ifindex;
+	f->syn_flags = p->flags;
+	f->syn_window = p->window;
+	f->syn_options_len = p->header_len - TCP_HEADER_MIN;
+	__builtin_memcpy(f->syn_options, &sc->edit[TCP_HEADER_MIN], TCP_OPTIONS_MAX);
+	f->client.isn = p->seq;
+	f->client.nxt = p->seq + 1;
+	f->client.window = p->window;
+	f->client.window_scale = scale_of(&o);
+	if (o.timestamps)
+		f->client.tsval = option_tsval(sc->tcp, &o);
+	bpf_map_update_elem(&embryos, key, f, BPF_ANY);
+	return TCX_NEXT;
+}
+
+/* A segment of no flow: the last step of a handshake that we saw begin? */
+static __always_inline struct flow *hatch(struct service *s, const struct flow_key *key,
+					  const struct packet *p, __u32 ifindex)
+{
+	struct flow *e = bpf_map_lookup_elem(&embryos, key);
+	if (!e || !e->server.answered || !(p->flags & TCP_ACK) || (p->flags & TCP_RST))
+		return NULL;
+	if (p->ack != e->server.isn + 1 || p->seq != e->client.isn + 1)
+		return NULL;
+	e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
+	e->client.ack = p->ack;
+	e->ifindex = ifindex;
+	if (bpf_map_update_elem(&flows, key, e, BPF_ANY)) {
+		count(COUNT_TABLE_FULL);
+		lose_protection(s, key, e, UNPROTECTED_TOO_MANY_CONNECTIONS);
+		bpf_map_delete_elem(&embryos, key);
+		return NULL;
+	}
+	bpf_map_delete_elem(&embryos, key);
+	struct flow *f = bpf_map_lookup_elem(&flows, key);
+	if (!f)
+		return NULL;
+	if (!mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn))
+		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
+	/* Its server died while the client's ACK was on the way, and the others may have been
+	 * spliced already. */
+	if (f->incarnation != s->incarnation)
+		emit_event(s, EVENT_LATE, key, f, 0, 0);
+	return f;
+}
+
+static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+					const struct flow_key *key, struct flow *f,
+					const struct packet *p)
+{
+	struct options o = find_options(sc, p, false);
+	bool gated = flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED;
+	observe_client(f, p, sc, &o, gated);
+	if (gated) {
+		count(COUNT_GATED_IN);
+		return TCX_DROP;
+	}
+	f->ifindex = skb->ifindex;
+	/* Bytes that were acknowledged before are in the record already. */
+	__u32 end = p->seq + sequence_len(p);
+	if (end != p->seq && after(end, f->server.ack) && !(p->flags & (TCP_SYN | TCP_RST)) &&
+	    acceptable(f, p)) {
+		/* Whoever speaks after having heard everything may begin a turn. */
+		if (f->client.ack == f->server.nxt)
+			f->verify.head_left = s->verify_head;
+		if (!mirror_instream(skb, s, key, f, p))
+			return TCX_DROP;
+	}
+	if (f->mode == FLOW_SPLICED)
+		return translate_in(skb, sc, f, p, &o);
+	return TCX_NEXT;
+}
+
+SEC("tcx/ingress")
+int ingress(struct __sk_buff *skb)
+{
+	struct flow_key key = {};
+	struct endpoint local = {};
+	struct packet p = {};
+	struct service *s = the_service();
+	if (!s || !parse_ip(skb, &p, key.client, key.server))
+		return TCX_NEXT;
+	if (bpf_skb_load_bytes(skb, p.tcp_offset, &key.client_port, 4))
+		return TCX_NEXT; /* both ports: they are adjacent in the key, too */
+	__builtin_memcpy(local.address, key.server, 16);
+	local.port = key.server_port;
+	if (!bpf_map_lookup_elem(&endpoints, &local))
+		return TCX_NEXT;
+
+	__u32 ours = skb->mark - s->mark;
+	if (ours < MARKS)
+		skb->mark = 0; /* it has done its work; rules of others must not see it */
+	if (ours == MARK_SERVER_SPACE)
+		return TCX_NEXT;
+	__u32 slot = SCRATCH_INGRESS;
+	struct scratch *sc = bpf_map_lookup_elem(&scratches, &slot);
+	if (!sc || !parse_tcp(skb, &p, sc->tcp))
+		return TCX_NEXT;
+
+	struct flow *f = bpf_map_lookup_elem(&flows, &key);
+	if (ours == MARK_CLIENT_SPACE) {
+		if (!f || f->mode != FLOW_SPLICED || flow_gated(s, f))
+			return TCX_DROP;
+		struct options o = find_options(sc, &p, false);
+		return translate_in(skb, sc, f, &p, &o);
+	}
+	bool syn = (p.flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+	if (f && syn && f->closed_ns) {
+		mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+		bpf_map_delete_elem(&flows, &key);
+		f = NULL;
+	}
+	if (!f && syn)
+		return ingress_syn(skb, s, sc, &key, &p);
+	if (!f)
+		f = hatch(s, &key, &p, skb->ifindex);
+	if (!f) {
+		if (service_gated(s) || (s->recovering && !abandoned(s))) {
+			count(COUNT_GATED_IN);
+			return TCX_DROP;
+		}
+		count(COUNT_UNTRACKED);
+		return TCX_NEXT;
+	}
+	return ingress_flow(skb, s, sc, &key, f, &p);
+}

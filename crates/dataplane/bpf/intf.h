@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Everything that the programs in the kernel and the Rust side share. Rust never copies this
+ * by hand: the loader's types are generated from the compiled object's BTF. A change of any
+ * layout here needs a new LAYOUT_VERSION, because pinned maps outlive the process that made
+ * them.
+ *
+ * Sequence numbers are in host byte order. "Client space" means: as the client sees it, for
+ * the whole life of the connection. "Server space" means: as the present server socket sees
+ * it. The instream has the same numbers in both; the outstream differs by splice.delta_seq.
+ */
+#pragma once
+
+#define LAYOUT_VERSION 1
+
+/* Options of a TCP header: at most 40 bytes (RFC 9293 3.1). */
+#define TCP_OPTIONS_MAX 40
+/* Outstream bytes compared in one step, see verify.h. */
+#define EXPECT_CHUNK 512
+
+/* A connection, by its two ends. Addresses are IPv6 or v4-mapped, ports in network order. */
+struct flow_key {
+	__u8 client[16];
+	__u8 server[16];
+	__be16 client_port;
+	__be16 server_port;
+};
+
+/* An address:port under protection. */
+struct endpoint {
+	__u8 address[16];
+	__be16 port;
+	__u16 pad;
+};
+
+enum flow_mode {
+	FLOW_OBSERVED = 0, /* its server socket is the one that the client opened */
+	FLOW_SPLICING = 1, /* fabricated SYN is out, the SYN-ACK of the new server is awaited */
+	FLOW_SPLICED = 2,  /* bound to a later server's socket: everything is translated */
+	FLOW_DIVERGED = 3, /* replay differed from what the client was sent: nothing leaves */
+};
+
+/* Why a flow has no complete record. Same codes as protocol::UnprotectedReason. */
+enum unprotected {
+	PROTECTED = 0,
+	UNPROTECTED_CONNECTION_LIMIT = 1,
+	UNPROTECTED_TOTAL_LIMIT = 2,
+	UNPROTECTED_MIRROR_LOST = 3,
+	UNPROTECTED_LOGGER_RESTARTED = 4,
+	UNPROTECTED_TOO_MANY_CONNECTIONS = 5,
+	UNPROTECTED_HANDSHAKE_NOT_SEEN = 6,
+	UNPROTECTED_UNSUPPORTED_OPTION = 7,
+};
+
+/* What the client told us. Written at ingress only. */
+struct client_half {
+	__u32 isn;
+	__u32 nxt;   /* end of the highest segment seen (its SND.NXT) */
+	__u32 ack;   /* outstream that it has acknowledged, client space */
+	__u32 tsval; /* newest TSval */
+	__u16 window; /* newest window field, unscaled */
+	__u8 window_scale;
+	__u8 reset; /* it sent a RST while nobody served it */
+};
+
+/* What the client was told. Written at egress only; client space. */
+struct server_half {
+	__u32 isn;
+	__u32 nxt;  /* end of the outstream sent so far */
+	__u32 ack;  /* instream acknowledged so far */
+	__u32 edge; /* right edge of the window offered (RCV.NXT + RCV.WND) */
+	__u32 tsval;
+	__u8 window_scale;
+	__u8 timestamps; /* the option was agreed in the handshake */
+	__u8 answered;   /* its SYN-ACK was seen */
+	__u8 pad;
+};
+
+/* The binding to a later server's socket. Written by control while splicing, then at egress. */
+struct splice_half {
+	__u32 instream;  /* sequence number of the fabricated SYN: replay begins one after it */
+	__u32 outstream; /* client-space number of the first byte that the new server will send */
+	__u32 delta_seq; /* client space = server space + delta_seq */
+	__u32 ts_delta;  /* client's view of TSval = server's TSval + ts_delta */
+	__u32 first_tsval; /* of the SYN-ACK, server space: nothing older may be echoed */
+	__u32 isn;       /* the new server's ISN */
+	__u32 nxt;       /* end of what the new server sent, server space */
+	__u32 ack;       /* instream acknowledged by the new server */
+	__u32 edge;      /* right edge of its window */
+	__u8 window_scale;
+	__u8 pad[3];
+};
+
+/* Comparison of a replayed outstream with its record; client space. */
+struct verify_half {
+	__u32 head_left; /* bytes of this turn's output still to be recorded */
+	__u32 end;       /* compare up to here */
+	__u32 compared;  /* bytes compared and equal */
+	__u32 tolerated; /* bytes that differed where they may (a Date header) */
+	__u32 unverified; /* bytes below `end` for which there was no record */
+	__u32 diverged_at; /* first byte that differed */
+};
+
+struct flow {
+	__u64 id; /* in the order of the handshakes */
+	__u64 closed_ns; /* the server's socket is gone since then; 0: it lives */
+	__u32 incarnation; /* the life of the server that owns the socket */
+	__u32 ifindex; /* where the client's packets arrive */
+	__u8 mode;
+	__u8 unprotected;
+	__u8 server_closing; /* a living server closed it: the kernel finishes, no gate */
+	__u8 syn_flags;
+	__u16 syn_window;
+	__u8 syn_options_len;
+	__u8 pad;
+	struct client_half client;
+	struct server_half server;
+	struct splice_half splice;
+	struct verify_half verify;
+	__u8 syn_options[TCP_OPTIONS_MAX];
+};
+
+enum crash_policy {
+	CRASH_MAIN = 0, /* any process by signal, the main process also by its status */
+	CRASH_ANY = 1,  /* a non-zero status of any process too */
+};
+
+/* One service, its settings and its life. Settings are written once, before anything is
+ * attached; the rest by the programs. */
+struct service {
+	__u64 netns_cookie;
+	__u64 cgroup_id;
+	__u64 heartbeat_timeout_ns;
+	__u32 cgroup_level;
+	__u32 crash_policy;
+	__u32 mark; /* base of the three marks below */
+	__u32 verify_head; /* outstream bytes recorded after the beginning of each turn */
+
+	__u64 heartbeat_ns; /* of `serve`, CLOCK_MONOTONIC */
+	__u64 gated_ns;
+	__u64 next_flow_id;
+	__u32 incarnation;
+	__u32 main_pid;
+	__u8 gated;      /* nothing of the service leaves or enters */
+	__u8 recovering; /* segments of unknown connections are dropped, not reset */
+	__u8 stopping;   /* asked to end: deaths are not crashes */
+	__u8 pad[5];
+};
+
+/* Marks of packets that we made ourselves; offsets from service.mark. A mark cannot come in
+ * from the network, and setting one needs CAP_NET_ADMIN. */
+#define MARK_CLIENT_SPACE 0 /* for the server, to be translated like the client's own */
+#define MARK_SERVER_SPACE 1 /* for the server, as it is */
+#define MARK_TO_CLIENT 2    /* for the client, as it is */
+#define MARKS 3
+
+enum counter {
+	COUNT_MIRRORED = 0,      /* instream segments recorded */
+	COUNT_MIRROR_FULL,       /* instream segments dropped because the ring was full */
+	COUNT_HEADS,             /* outstream heads recorded */
+	COUNT_HEADS_LOST,        /* outstream heads not recorded because the ring was full */
+	COUNT_GATED_OUT,         /* packets of the service dropped by the gate */
+	COUNT_GATED_IN,          /* client packets dropped by the gate */
+	COUNT_SELF_ACKS,         /* replayed segments acknowledged for the client */
+	COUNT_TRANSLATED_OUT,
+	COUNT_TRANSLATED_IN,
+	COUNT_UNTRACKED,         /* segments of connections that are not protected */
+	COUNT_STRIPPED,          /* TCP options removed from a SYN */
+	COUNT_TABLE_FULL,        /* connections that found no room in the table */
+	COUNT_EVENTS_LOST,
+	COUNT_EDIT_FAILED,       /* packets dropped because they could not be rewritten */
+	COUNTERS,
+};
+
+/* Mirror frame: what the logger reads from the ring. The format is protocol::mirror's, and a
+ * test decodes frames of the one with the code of the other. */
+#define MIRROR_MAGIC 0x4c54554f
+#define MIRROR_VERSION 1
+enum mirror_kind {
+	MIRROR_INSTREAM = 1,
+	MIRROR_OUTSTREAM = 2,
+	MIRROR_BARRIER = 3,
+	MIRROR_OPENED = 4,
+	MIRROR_CLOSED = 5,
+};
+enum closed_reason {
+	CLOSED_FINISHED = 1,
+	CLOSED_EVICTED = 4,
+};
+struct mirror_header {
+	__u32 magic;
+	__u8 version;
+	__u8 kind;
+	__u8 reason;
+	__u8 pad;
+	__u64 flow_id;
+	__u64 timestamp_ns;
+	__u32 server_nxt;
+	__u32 server_ack;
+	__u32 packet_len;
+	__u32 captured_len;
+	__u64 token;
+};
+
+enum event_kind {
+	EVENT_DEATH = 1,     /* a process of the service crashed: the gate is shut */
+	EVENT_LISTENING = 2, /* the server listens on a protected port */
+	EVENT_UNPROTECTED = 3,
+	EVENT_DIVERGED = 4,
+	EVENT_LATE = 5, /* a handshake of an earlier incarnation was completed: splice it too */
+};
+struct event {
+	__u64 timestamp_ns;
+	__u64 flow_id;
+	struct flow_key key;
+	__u32 kind;
+	__u32 pid;
+	__u32 status; /* as wait(2) gives it */
+	__u32 reason; /* enum unprotected */
+	__u32 seq;
+	__u32 incarnation;
+};
+
+/* What the replayed outstream must look like: 512 bytes of it, aligned in client space. */
+struct expect_key {
+	__u64 flow_id;
+	__u32 chunk; /* sequence number / EXPECT_CHUNK */
+	__u32 pad;
+};
+struct expect {
+	__u8 bytes[EXPECT_CHUNK];
+	__u8 strict[EXPECT_CHUNK]; /* 0xff: must be equal; 0: no record, or tolerated */
+	__u8 soft[EXPECT_CHUNK];   /* 0xff: may differ, counted */
+} __attribute__((aligned(8)));
+
+enum control_op {
+	CONTROL_HEARTBEAT = 1,
+	CONTROL_GATE = 2,      /* shut the gate now */
+	CONTROL_INCARNATION = 3, /* a new life: opens the gate for it alone */
+	CONTROL_RECOVERED = 4,
+	CONTROL_STOPPING = 5,
+	CONTROL_MAIN = 6,      /* argument: pid of the main process */
+	CONTROL_SPLICE = 7,
+	CONTROL_ABANDON = 8,   /* forget the flow */
+	CONTROL_UNPROTECT = 9, /* argument: enum unprotected; 0 keys: by flow id is not possible */
+	CONTROL_BARRIER = 10,  /* argument: token */
+	CONTROL_SWEEP = 11,    /* forget flows closed for longer than `argument` ns */
+};
+struct control {
+	__u32 op;
+	__s32 result; /* 0 or -errno */
+	__u64 argument;
+	struct flow_key key;
+	__u32 instream;
+	__u32 outstream;
+	__u32 verify_end;
+	__u64 swept;
+};

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * The part of the kernel's interface that our programs use, written down here so that the
+ * build needs neither system headers nor a vmlinux.h of some build host:
+ *
+ *  - constants and structures of the stable UAPI (their values never change);
+ *  - kernel-internal structures, with only the fields that we read. They are CO-RE shadows:
+ *    libbpf relocates each access against the running kernel's BTF, so the offsets written
+ *    here do not matter and a missing field is named when the object is loaded.
+ */
+#pragma once
+
+typedef unsigned char __u8;
+typedef signed char __s8;
+typedef unsigned short __u16;
+typedef short __s16;
+typedef unsigned int __u32;
+typedef int __s32;
+typedef unsigned long long __u64;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u64 __be64;
+typedef __u16 __sum16;
+typedef __u32 __wsum;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+#define offsetof(type, member) __builtin_offsetof(type, member)
+
+/* linux/bpf.h */
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+#define BPF_ANY 0
+#define BPF_F_NO_PREALLOC (1U << 0)
+#define BPF_F_INGRESS (1ULL << 0)
+#define BPF_RB_NO_WAKEUP (1ULL << 0)
+#define BPF_RB_FORCE_WAKEUP (1ULL << 1)
+#define BPF_RB_AVAIL_DATA 0
+
+struct bpf_dynptr {
+	__u64 opaque[2];
+} __attribute__((aligned(8)));
+
+struct __sk_buff {
+	__u32 len;
+	__u32 pkt_type;
+	__u32 mark;
+	__u32 queue_mapping;
+	__u32 protocol;
+	__u32 vlan_present;
+	__u32 vlan_tci;
+	__u32 vlan_proto;
+	__u32 priority;
+	__u32 ingress_ifindex;
+	__u32 ifindex;
+};
+
+/* linux/pkt_cls.h: TCX_NEXT lets the programs after ours run, and means "continue" to clsact too. */
+#define TCX_NEXT (-1)
+#define TCX_PASS 0
+#define TCX_DROP 2
+
+/* linux/if_ether.h, linux/in.h, linux/socket.h */
+#define ETH_HLEN 14
+#define ETH_ALEN 6
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86DD
+#define IPPROTO_TCP 6
+#define AF_INET 2
+#define AF_INET6 10
+
+/* linux/tcp_states.h */
+enum {
+	TCP_ESTABLISHED = 1,
+	TCP_FIN_WAIT1 = 4,
+	TCP_CLOSE = 7,
+	TCP_LAST_ACK = 9,
+	TCP_LISTEN = 10,
+	TCP_CLOSING = 11,
+};
+
+/* linux/sched.h, linux/sched/signal.h, signal.h */
+#define SIGNAL_GROUP_EXIT 0x00000004
+#define SIGPIPE 13
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct net {
+	__u64 net_cookie;
+};
+typedef struct {
+	struct net *net;
+} possible_net_t;
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+		__be32 u6_addr32[4];
+	} in6_u;
+};
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+struct sock {
+	struct sock_common __sk_common;
+	__u16 sk_protocol;
+};
+struct inet_sock {
+	struct sock sk;
+	__be16 inet_sport;
+};
+typedef struct {
+	int counter;
+} atomic_t;
+struct signal_struct {
+	atomic_t live;
+	unsigned int flags;
+};
+struct task_struct {
+	int pid;
+	int tgid;
+	int exit_code;
+	struct signal_struct *signal;
+};
+#pragma clang attribute pop

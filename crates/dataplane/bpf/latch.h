@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * The death latch (FT-TCP VI.A): a server that is killed closes its connections, and the
+ * kernel says so to the clients. Asking at egress whose packet it is catches only a third of
+ * these FINs and RSTs. Instead the gate is shut before the first of them can be built:
+ *
+ *  - sched_process_exit comes before a task's files are closed. If the task belongs to the
+ *    service's cgroup and leaves as a crash does, the whole service is gated.
+ *  - inet_sock_set_state tells which connections a *living* server closes by itself: those
+ *    stay open at the gate, the kernel finishes them. It also tells when the server listens
+ *    again, and when a connection is over.
+ *
+ * A crash is: any process of the service killed by a signal (for other processes than the main
+ * one, SIGPIPE excepted: that is a client's going away), the main process leaving with a
+ * status other than 0; any process with such a status if the policy says so.
+ *
+ * Both tracepoints are host-wide: the first is keyed by cgroup, the second by network
+ * namespace, address and port.
+ */
+#pragma once
+
+static __always_inline bool is_crash(struct service *s, struct task_struct *task)
+{
+	__u32 signal = task->exit_code & 0x7f, status = (task->exit_code >> 8) & 0xff;
+	bool main = (__u32)task->tgid == s->main_pid;
+	if (signal)
+		return main || signal != SIGPIPE;
+	return status && (main || s->crash_policy == CRASH_ANY);
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	struct service *s = the_service();
+	if (!s || !s->cgroup_id || s->stopping || s->gated || abandoned(s))
+		return 0;
+	if (bpf_get_current_ancestor_cgroup_id(s->cgroup_level) != s->cgroup_id)
+		return 0;
+	/* One thread's own end is not the process's. */
+	if (task->signal->live.counter && !(task->signal->flags & SIGNAL_GROUP_EXIT))
+		return 0;
+	if (!is_crash(s, task))
+		return 0;
+	s->gated_ns = bpf_ktime_get_ns();
+	s->gated = 1;
+	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		count(COUNT_EVENTS_LOST);
+		return 0;
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	e->timestamp_ns = s->gated_ns;
+	e->kind = EVENT_DEATH;
+	e->pid = task->tgid;
+	e->status = task->exit_code;
+	e->incarnation = s->incarnation;
+	bpf_ringbuf_submit(e, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+static __always_inline void socket_address(__u8 *address, const struct in6_addr *v6, __be32 v4, bool is_v6)
+{
+	if (is_v6)
+		__builtin_memcpy(address, v6, 16);
+	else
+		map_v4(address, v4);
+}
+
+/* A listener's own address may be a wildcard: any endpoint with its port is meant. */
+static __always_inline bool listens_for_us(struct service *s, __be16 port, const __u8 *address)
+{
+	struct endpoint local = { .port = port };
+	__builtin_memcpy(local.address, address, 16);
+	if (bpf_map_lookup_elem(&endpoints, &local))
+		return true;
+	__builtin_memset(local.address, 0, 16);
+	return bpf_map_lookup_elem(&endpoints, &local) != NULL;
+}
+
+static __always_inline void connection_closed(struct service *s, const struct flow_key *key, struct flow *f)
+{
+	mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
+	/* A spliced connection's TIME_WAIT and late segments still need translation; the sweep
+	 * takes it later. */
+	if (f->mode == FLOW_OBSERVED) {
+		bpf_map_delete_elem(&flows, key);
+		return;
+	}
+	f->closed_ns = bpf_ktime_get_ns();
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(on_state, struct sock *sk, int old_state, int new_state)
+{
+	struct service *s = the_service();
+	if (!s || sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	if (sk->__sk_common.skc_net.net->net_cookie != s->netns_cookie)
+		return 0;
+	struct flow_key key = {};
+	bool v6 = sk->__sk_common.skc_family == AF_INET6;
+	/* skc_num is 0 already when a socket is closed with unread data: inet_sport is not. */
+	key.server_port = BPF_CORE_READ((struct inet_sock *)sk, inet_sport);
+	struct in6_addr a6;
+	BPF_CORE_READ_INTO(&a6, sk, __sk_common.skc_v6_rcv_saddr);
+	socket_address(key.server, &a6, sk->__sk_common.skc_rcv_saddr, v6);
+	if (new_state == TCP_LISTEN) {
+		if (listens_for_us(s, key.server_port, key.server))
+			emit_event(s, EVENT_LISTENING, NULL, NULL, 0, 0);
+		return 0;
+	}
+	if (new_state != TCP_FIN_WAIT1 && new_state != TCP_LAST_ACK && new_state != TCP_CLOSING &&
+	    new_state != TCP_CLOSE)
+		return 0;
+	BPF_CORE_READ_INTO(&a6, sk, __sk_common.skc_v6_daddr);
+	socket_address(key.client, &a6, sk->__sk_common.skc_daddr, v6);
+	key.client_port = sk->__sk_common.skc_dport;
+	struct flow *f = bpf_map_lookup_elem(&flows, &key);
+	/* Gated: it is the death that closes it, or the removal of what it left. */
+	if (!f || flow_gated(s, f) || f->mode == FLOW_SPLICING)
+		return 0;
+	f->server_closing = 1;
+	if (new_state == TCP_CLOSE && !f->closed_ns)
+		connection_closed(s, &key, f);
+	return 0;
+}

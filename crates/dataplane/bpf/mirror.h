@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Mirroring: copies of the instream, and of the head of each turn of the outstream, go into a
+ * ring that the logger reads. The ring is pinned kernel memory: what is in it survives the
+ * server, the supervisor and the logger process.
+ *
+ * The rule that makes the record complete: a segment that finds no room in the ring is not
+ * delivered to the server either. It is dropped, unacknowledged, and the client's own TCP
+ * sends it again. Only when the logger has been silent for its heartbeat is the connection
+ * declared unprotected and the segment let through, so that nobody's upload freezes.
+ *
+ * A ring record's size must be a constant unless it is written through a dynptr, whose slices
+ * have constant sizes again: short packets get one of two fixed sizes, long ones a multiple
+ * of MIRROR_SLICE.
+ */
+#pragma once
+
+#define MIRROR_SHORT 256
+#define MIRROR_FRAME 2048
+#define MIRROR_SLICE 4096
+#define MIRROR_SLICES 64
+/* Wake the logger when this much waits; otherwise it comes by itself every few milliseconds. */
+#define MIRROR_WAKE (256 * 1024)
+
+static __always_inline __u64 wake_flags(void)
+{
+	return bpf_ringbuf_query(&mirror, BPF_RB_AVAIL_DATA) >= MIRROR_WAKE ? BPF_RB_FORCE_WAKEUP
+									     : BPF_RB_NO_WAKEUP;
+}
+
+static __always_inline void fill_header(struct mirror_header *h, __u8 kind, struct flow *f,
+					__u32 packet_len, __u32 captured_len)
+{
+	h->magic = MIRROR_MAGIC;
+	h->version = MIRROR_VERSION;
+	h->kind = kind;
+	h->reason = 0;
+	h->pad = 0;
+	h->flow_id = f->id;
+	h->timestamp_ns = bpf_ktime_get_ns();
+	h->server_nxt = f->server.nxt;
+	h->server_ack = f->server.ack;
+	h->packet_len = packet_len;
+	h->captured_len = captured_len;
+	h->token = 0;
+}
+
+/* A frame without a packet. */
+static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, __u64 token)
+{
+	struct mirror_header *h = bpf_ringbuf_reserve(&mirror, sizeof(*h), 0);
+	if (!h)
+		return false;
+	fill_header(h, kind, f, 0, 0);
+	h->reason = reason;
+	h->token = token;
+	/* Somebody waits for a barrier. */
+	bpf_ringbuf_submit(h, kind == MIRROR_BARRIER ? BPF_RB_FORCE_WAKEUP : wake_flags());
+	return true;
+}
+
+struct short_record {
+	struct mirror_header header;
+	__u8 packet[MIRROR_SHORT];
+};
+struct frame_record {
+	struct mirror_header header;
+	__u8 packet[MIRROR_FRAME];
+};
+
+#define MIRROR_FIXED(record_type, limit)                                                          \
+	do {                                                                                      \
+		record_type *r = bpf_ringbuf_reserve(&mirror, sizeof(*r), 0);                     \
+		if (!r)                                                                           \
+			return false;                                                             \
+		fill_header(&r->header, kind, f, p->ip_len, len);                                 \
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, r->packet, len)) {                          \
+			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                                 \
+			return false;                                                             \
+		}                                                                                 \
+		bpf_ringbuf_submit(r, wake_flags());                                              \
+		return true;                                                                      \
+	} while (0)
+
+/* A function of its own for the verifier, which looks at it once and not at every call. */
+__noinline int mirror_long(struct __sk_buff *skb, struct flow *f, __u32 kind, __u32 ip_len, __u32 len)
+{
+	struct bpf_dynptr record;
+	int whole = 0;
+	if (!f)
+		return 0;
+	__u32 slices = len / MIRROR_SLICE, rest = len % MIRROR_SLICE;
+	__u32 size = sizeof(struct mirror_header) + (slices + !!rest) * MIRROR_SLICE;
+	if (bpf_ringbuf_reserve_dynptr(&mirror, size, 0, &record))
+		goto out;
+	struct mirror_header *h = bpf_dynptr_data(&record, 0, sizeof(*h));
+	if (!h)
+		goto out;
+	fill_header(h, kind, f, ip_len, len);
+	for (__u32 i = 0; i < MIRROR_SLICES && i < slices; i++) {
+		__u8 *slice = bpf_dynptr_data(&record, sizeof(*h) + i * MIRROR_SLICE, MIRROR_SLICE);
+		if (!slice || bpf_skb_load_bytes(skb, ETH_HLEN + i * MIRROR_SLICE, slice, MIRROR_SLICE))
+			goto out;
+	}
+	if (rest) {
+		__u8 *slice = bpf_dynptr_data(&record, sizeof(*h) + slices * MIRROR_SLICE, MIRROR_SLICE);
+		if (!slice || bpf_skb_load_bytes(skb, ETH_HLEN + slices * MIRROR_SLICE, slice, rest))
+			goto out;
+	}
+	whole = slices <= MIRROR_SLICES;
+out:
+	if (whole)
+		bpf_ringbuf_submit_dynptr(&record, wake_flags());
+	else
+		bpf_ringbuf_discard_dynptr(&record, BPF_RB_NO_WAKEUP);
+	return whole;
+}
+
+/* Copy the first `len` bytes of the IP packet. False: there was no room. */
+static __always_inline bool mirror_packet(struct __sk_buff *skb, const struct packet *p, struct flow *f,
+					  __u8 kind, __u32 len)
+{
+	asm volatile("" : "+r"(len));
+	if (len < TCP_HEADER_MIN)
+		return false;
+	if (len <= MIRROR_SHORT)
+		MIRROR_FIXED(struct short_record, MIRROR_SHORT);
+	if (len <= MIRROR_FRAME)
+		MIRROR_FIXED(struct frame_record, MIRROR_FRAME);
+	return mirror_long(skb, f, kind, p->ip_len, len);
+}
+
+/* Record a client's segment. False: it must not reach the server now. */
+static __always_inline bool mirror_instream(struct __sk_buff *skb, struct service *s,
+					    const struct flow_key *key, struct flow *f,
+					    const struct packet *p)
+{
+	if (f->unprotected)
+		return true;
+	if (mirror_packet(skb, p, f, MIRROR_INSTREAM, p->ip_len)) {
+		count(COUNT_MIRRORED);
+		return true;
+	}
+	count(COUNT_MIRROR_FULL);
+	if (!abandoned(s) && p->ip_len <= MIRROR_SLICE * MIRROR_SLICES)
+		return false;
+	lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
+	return true;
+}
+
+/* Record what the client is sent at the beginning of a turn, for the comparison in replay.
+ * A head that is lost is only a gap there. */
+static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, const struct packet *p)
+{
+	__u32 take = p->payload_len < f->verify.head_left ? p->payload_len : f->verify.head_left;
+	if (!take || f->unprotected)
+		return;
+	f->verify.head_left -= take;
+	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len;
+	if (mirror_packet(skb, p, f, MIRROR_OUTSTREAM, headers + take))
+		count(COUNT_HEADS);
+	else
+		count(COUNT_HEADS_LOST);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * The maps, and the small questions that every program asks of them.
+ *
+ * Who writes what: `client` of a flow is written at ingress, `server` at egress, `splice` by
+ * control before the flow is spliced and at egress afterwards. The packets of one connection
+ * do not run concurrently in one direction (egress holds the socket lock, ingress runs on the
+ * CPU that the flow is steered to), so each field has one writer and needs no lock; single
+ * bytes are used for flags so that two writers never share a word.
+ */
+#pragma once
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct service);
+} service SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__type(key, struct endpoint);
+	__type(value, __u8);
+} endpoints SEC(".maps");
+
+/* Connections whose handshake is complete. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* Handshakes under way. A flood of SYNs evicts only other handshakes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} embryos SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1048576);
+	__type(key, struct expect_key);
+	__type(value, struct expect);
+} expected SEC(".maps");
+
+/* The record on its way to the logger; sized by the loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 25);
+} mirror SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+/* Too large for the stack. One packet at a time is handled on a CPU in each direction, but an
+ * egress program can be interrupted by the ingress one (softirq): one slot for each. */
+struct scratch {
+	__u8 tcp[64];  /* the TCP header as it came, options included */
+	__u8 edit[64]; /* and as it shall be */
+	struct flow embryo;
+	/* One chunk; twice the room, because the verifier does not see that offset and length
+	 * together stay within one. */
+	__u64 replayed[2 * EXPECT_CHUNK / 8];
+};
+enum { SCRATCH_INGRESS, SCRATCH_EGRESS, SCRATCHES };
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SCRATCHES);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+static __always_inline void count(__u32 which)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &which);
+	if (value)
+		*value += 1;
+}
+
+static __always_inline struct service *the_service(void)
+{
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&service, &zero);
+}
+
+/* RFC 9293 3.4: numbers are compared modulo 2^32; there is no smallest one. */
+static __always_inline bool after(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) > 0;
+}
+
+static __always_inline bool before(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) < 0;
+}
+
+/* Without `serve` nobody would ever open the gate again: its silence opens it. */
+static __always_inline bool abandoned(struct service *s)
+{
+	return bpf_ktime_get_ns() - s->heartbeat_ns > s->heartbeat_timeout_ns;
+}
+
+static __always_inline bool service_gated(struct service *s)
+{
+	return s->gated && !abandoned(s);
+}
+
+/* Is this flow's server socket one that may not speak or hear? A flow of an earlier life
+ * stays gated until it is spliced. What a living server closed is the kernel's to finish. */
+static __always_inline bool flow_gated(struct service *s, struct flow *f)
+{
+	if (f->server_closing)
+		return false;
+	if (f->incarnation != s->incarnation)
+		return !abandoned(s);
+	return service_gated(s);
+}
+
+static __always_inline void emit_event(struct service *s, __u32 kind, const struct flow_key *key,
+				       struct flow *f, __u32 reason, __u32 seq)
+{
+	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		count(COUNT_EVENTS_LOST);
+		return;
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	e->timestamp_ns = bpf_ktime_get_ns();
+	e->kind = kind;
+	e->incarnation = s->incarnation;
+	e->reason = reason;
+	e->seq = seq;
+	if (key)
+		e->key = *key;
+	if (f)
+		e->flow_id = f->id;
+	bpf_ringbuf_submit(e, 0);
+}
+
+static __always_inline void lose_protection(struct service *s, const struct flow_key *key,
+					    struct flow *f, __u8 reason)
+{
+	if (f->unprotected)
+		return;
+	f->unprotected = reason;
+	emit_event(s, EVENT_UNPROTECTED, key, f, reason, 0);
+}
