@@ -1,1 +1,23 @@
-//! The south side wrap in the kernel: BPF programs, loader, maps, injection
+//! The south side wrap in the kernel.
+//!
+//! `bpf/south.bpf.c` says what the programs do. This crate compiles and loads them
+//! ([`Dataplane`]), binds them to interfaces and tracepoints, pins what must outlive us
+//! ([`PinDirectory`]), reads their rings ([`Ring`]) and puts packets of our own into the stack
+//! ([`Injector`]). It decides nothing: that is the crate `recovery`'s business.
+
+mod abi;
+mod attach;
+mod error;
+mod inject;
+mod interfaces;
+mod object;
+mod pins;
+mod rings;
+
+pub use attach::AttachMode;
+pub use error::DataplaneError;
+pub use inject::{Injector, MAX_INJECTED, Space};
+pub use interfaces::{Interface, ethernet_interfaces};
+pub use object::{Counters, Dataplane, Settings, SplicePoint};
+pub use pins::{LAYOUT_VERSION, PinDirectory, pinned_services};
+pub use rings::{Event, EventKind, Ring};

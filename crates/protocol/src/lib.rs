@@ -1,1 +1,23 @@
-//! What our processes say to each other: frames, versions, encoding
+//! What our processes say to each other: frames, versions, encoding.
+//!
+//! Two formats, both versioned, both little-endian, both without alignment:
+//!
+//! - [`mirror`]: what the programs in the kernel tell the logger. One frame per observed packet:
+//!   a fixed header and the packet. Written by C, read here.
+//! - [`control`]: what `serve` asks its logger, and the answers. Messages on a byte stream.
+//!
+//! Nothing here does I/O. Each value has exactly one encoding, and what is not that encoding is an
+//! error: a reader never guesses what a newer writer meant. A change of a layout changes its
+//! version.
+//!
+//! **Panics.** No function of this crate panics on any byte string that it is given.
+
+#![forbid(unsafe_code)]
+
+pub mod control;
+pub mod mirror;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties;
+mod reason;
+
+pub use reason::UnprotectedReason;

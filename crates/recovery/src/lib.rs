@@ -1,1 +1,37 @@
-//! Sans-I/O core that decides how a service and its connections are recovered
+//! How a service and its connections are brought back: the decisions, without any I/O.
+//!
+//! [`Recovery`] is told what happened (a process died, the cgroup is empty, the server listens, a
+//! flow's state in the data plane) and what time it is; it answers with [`Action`]s for others to
+//! carry out. `serve` does so with processes and kernel maps, the simulator with models of them.
+//!
+//! The way of a failure (FT-TCP IV.E), with the stage in which each step happens:
+//!
+//! | stage | waits for | then |
+//! |---|---|---|
+//! | `Serving` | a death | the gate is shut, what is left of the server is killed |
+//! | `Clearing` | no process of the service is left | orphaned sockets are removed, the record is flushed, a new incarnation begins, the server is started |
+//! | `Starting` | the server listens, the record is flushed | the connections are listed |
+//! | `Listing` | flows and their records | each is judged: kept, or lost with a reason |
+//! | `Recovering` | every kept connection is spliced and replayed | the lost ones are reset, strangers get their RST again |
+//!
+//! A death in any stage leads back to `Clearing`. A connection is never recovered on a guess: if
+//! its record has a hole, if its replay differs from what the client was sent, if it seems to kill
+//! the server again and again, it is reset, and an event says why.
+
+#![forbid(unsafe_code)]
+
+mod action;
+mod connection;
+mod event;
+mod replay;
+mod service;
+mod suspicion;
+
+pub use action::{Action, SplicePoint};
+pub use connection::{Candidate, Record};
+pub use event::{Cause, Event, LostReason, Timings};
+pub use replay::Segment;
+pub use service::{Config, Recovery, ReplayMode, Stage};
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,42 @@
-//! Starting, watching and killing a server in its cgroup
+//! Starting, watching and killing an unmodified server in a cgroup of its own.
+//!
+//! This is a thin outer crate: it touches processes, mounts, cgroupfs and kernel
+//! sockets, and decides nothing about recovery. It needs root. In the order of a
+//! service's life:
+//!
+//! 1. [`mounts`] finds the cgroup v2 and bpf filesystems, or mounts them.
+//! 2. [`Cgroup`] is the box around everything that the server starts. The kernel side
+//!    recognises the service's processes by its id; killing the box kills them all,
+//!    however they forked.
+//! 3. [`listener_on`] and [`address_is_local`] refuse early what could not work.
+//! 4. [`Command`] starts the server, already in its box when its first instruction runs.
+//! 5. [`Server`] watches the main process by a pidfd; [`reap_orphans`] buries the
+//!    descendants that were left to us.
+//! 6. After a death, [`destroy_sockets`] closes what the dead server left in the
+//!    kernel, and [`Backoff`] says when to start again.
+//!
+//! Nothing here is undone by dropping a [`Cgroup`] or a [`Server`]: the death of the
+//! supervisor must not take the server with it. Only a [`mounts::Mount`] unmounts itself.
+
+mod backoff;
+mod cgroup;
+mod command;
+mod deadline;
+mod destroy;
+mod listening;
+mod local;
+pub mod mounts;
+mod orphans;
+mod server;
+mod tcp_state;
+
+pub use backoff::{Backoff, BackoffConfig};
+pub use cgroup::{Cgroup, CgroupError};
+pub use command::{Command, SpawnError, resolve};
+pub use destroy::{DestroyError, Destroyed, check_destroy_supported, destroy_sockets};
+pub use listening::{Owner, listener_on};
+pub use local::{LocalAddress, address_is_local, local_addresses};
+pub use orphans::{become_subreaper, reap_orphans};
+pub use rustix::process::Pid;
+pub use server::{Exit, Server, StopError};
+pub use tcp_state::TcpState;

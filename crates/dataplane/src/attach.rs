@@ -1,0 +1,176 @@
+//! Binding the programs to interfaces and tracepoints.
+//!
+//! On an interface: TCX where the kernel has it (Linux 6.6), else the clsact qdisc. Both let the
+//! programs of others run after ours. A TCX link is pinned and so lives on without us; a clsact
+//! filter belongs to the interface and does so anyway.
+
+use std::{io, os::fd::AsFd, ptr::NonNull};
+
+use libbpf_rs::{
+    AsRawLibbpf, Link, Object, ProgramMut, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder, libbpf_sys,
+};
+
+use crate::{
+    error::DataplaneError,
+    interfaces::Interface,
+    pins::{LINK_PREFIX, PinDirectory},
+};
+
+/// How to bind to an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AttachMode {
+    /// TCX if the kernel has it, else clsact.
+    #[default]
+    Auto,
+    /// TCX or an error.
+    Tcx,
+    /// clsact or an error.
+    Clsact,
+}
+
+/// Both programs on one interface. Dropping it leaves pinned links and clsact filters in place.
+pub(crate) struct Attachment {
+    pub(crate) interface: Interface,
+    hooks: Hooks,
+}
+
+enum Hooks {
+    Tcx,
+    Clsact { filters: [TcHook; 2], qdisc_is_ours: bool },
+}
+
+impl Attachment {
+    pub(crate) fn new(
+        object: &Object,
+        interface: Interface,
+        mode: AttachMode,
+        pins: &PinDirectory,
+    ) -> Result<Self, DataplaneError> {
+        let tcx = match mode {
+            AttachMode::Clsact => None,
+            AttachMode::Tcx => Some(attach_tcx(object, &interface, pins)),
+            AttachMode::Auto => Some(attach_tcx(object, &interface, pins))
+                .filter(|tried| !matches!(tried, Err(error) if lacks_tcx(error))),
+        };
+        let hooks = match tcx {
+            Some(tried) => tried.map(|()| Hooks::Tcx)?,
+            None => attach_clsact(object, &interface)?,
+        };
+        Ok(Self { interface, hooks })
+    }
+
+    /// Which mechanism is in use: `tcx` or `clsact`.
+    pub(crate) fn mechanism(&self) -> &'static str {
+        match self.hooks {
+            Hooks::Tcx => "tcx",
+            Hooks::Clsact { .. } => "clsact",
+        }
+    }
+
+    /// Unbind. (TCX links go with their pins.)
+    pub(crate) fn detach(&mut self, object: &Object) {
+        let Hooks::Clsact { filters, qdisc_is_ours } = &mut self.hooks else {
+            return;
+        };
+        for filter in filters.iter_mut() {
+            if let Err(error) = filter.detach() {
+                tracing::warn!(interface = self.interface.name, %error, "filter was not removed");
+            }
+        }
+        if *qdisc_is_ours && !has_filters(&self.interface.name) {
+            let Ok(any) = program(object, "ingress") else { return };
+            let ifindex = i32::try_from(self.interface.index).unwrap_or(i32::MAX);
+            let mut both = TcHookBuilder::new(any.as_fd()).ifindex(ifindex).hook(TC_INGRESS | TC_EGRESS);
+            if let Err(error) = both.destroy() {
+                tracing::warn!(interface = self.interface.name, %error, "clsact was not removed");
+            }
+        }
+    }
+}
+
+pub(crate) fn program<'obj>(
+    object: &'obj Object,
+    name: &'static str,
+) -> Result<ProgramMut<'obj>, DataplaneError> {
+    object
+        .progs_mut()
+        .find(|program| program.name() == name)
+        .ok_or(DataplaneError::Missing(name))
+}
+
+fn lacks_tcx(error: &DataplaneError) -> bool {
+    matches!(error, DataplaneError::Attach { source, .. }
+        if source.kind() == libbpf_rs::ErrorKind::InvalidInput
+            || source.kind() == libbpf_rs::ErrorKind::Unsupported)
+}
+
+fn attach_tcx(object: &Object, interface: &Interface, pins: &PinDirectory) -> Result<(), DataplaneError> {
+    for name in ["ingress", "egress"] {
+        let mut link = tcx_link(&program(object, name)?, interface.index).map_err(|source| {
+            DataplaneError::Attach {
+                program: name,
+                target: interface.name.clone(),
+                source,
+            }
+        })?;
+        pin_link(&mut link, pins, &format!("{name}.{}", interface.index))?;
+    }
+    Ok(())
+}
+
+/// libbpf-rs has no TCX attachment of its own.
+fn tcx_link(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, libbpf_rs::Error> {
+    let ifindex = i32::try_from(ifindex).map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::ENODEV))?;
+    let program = program.as_libbpf_object().as_ptr();
+    // SAFETY: the program belongs to a loaded object that outlives this call; null options mean
+    // the defaults.
+    let link = unsafe { libbpf_sys::bpf_program__attach_tcx(program, ifindex, std::ptr::null()) };
+    let link = NonNull::new(link).ok_or_else(|| libbpf_rs::Error::from(io::Error::last_os_error()))?;
+    // SAFETY: libbpf has just handed us this link, nobody else owns it.
+    Ok(unsafe { Link::from_ptr(link) })
+}
+
+fn attach_clsact(object: &Object, interface: &Interface) -> Result<Hooks, DataplaneError> {
+    let failed = |program, source| DataplaneError::Attach {
+        program,
+        target: interface.name.clone(),
+        source,
+    };
+    let ifindex = i32::try_from(interface.index).unwrap_or(i32::MAX);
+    let mut qdisc_is_ours = false;
+    let mut filter = |name, point| -> Result<TcHook, DataplaneError> {
+        let program = program(object, name)?;
+        let mut hook = TcHookBuilder::new(program.as_fd())
+            .ifindex(ifindex)
+            .replace(true)
+            .handle(1)
+            .priority(1)
+            .hook(point);
+        match hook.create() {
+            Ok(_) => qdisc_is_ours |= name == "ingress",
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(name, error)),
+        }
+        hook.attach().map_err(|error| failed(name, error))
+    };
+    let filters = [filter("ingress", TC_INGRESS)?, filter("egress", TC_EGRESS)?];
+    Ok(Hooks::Clsact { filters, qdisc_is_ours })
+}
+
+pub(crate) fn pin_link(link: &mut Link, pins: &PinDirectory, name: &str) -> Result<(), DataplaneError> {
+    let path = pins.pin(&format!("{LINK_PREFIX}{name}"));
+    link.pin(&path).map_err(|error| DataplaneError::Pin {
+        path,
+        source: io::Error::other(error),
+    })
+}
+
+/// Does anybody have a filter on this interface's clsact?
+fn has_filters(interface: &str) -> bool {
+    ["ingress", "egress"].iter().any(|direction| {
+        std::process::Command::new("tc")
+            .args(["filter", "show", "dev", interface, direction])
+            .output()
+            .map_or(true, |output| !output.stdout.is_empty())
+    })
+}

@@ -1,0 +1,85 @@
+//! What can go wrong between us and the kernel.
+
+use std::path::PathBuf;
+
+/// An error of the data plane.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataplaneError {
+    /// The kernel refused the programs: it is too old, or lacks a feature.
+    #[error("this kernel does not load the data plane ({source}): it needs BTF (CONFIG_DEBUG_INFO_BTF), the BPF ring buffer, dynptr and bpf_loop (Linux 5.19 or later); `outlive check` lists what is missing")]
+    Load {
+        /// What libbpf said.
+        source: libbpf_rs::Error,
+    },
+    /// A program could not be attached.
+    #[error("cannot attach {program} to {target}: {source}")]
+    Attach {
+        /// The program.
+        program: &'static str,
+        /// Interface or tracepoint.
+        target: String,
+        /// What the kernel said.
+        source: libbpf_rs::Error,
+    },
+    /// A map or program of the object is missing: our own bug.
+    #[error("the BPF object has no {0}")]
+    Missing(&'static str),
+    /// A map operation failed.
+    #[error("{what}: {source}")]
+    Map {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: libbpf_rs::Error,
+    },
+    /// The control program refused an operation.
+    #[error("{what} was refused: {source}")]
+    Control {
+        /// What was tried.
+        what: &'static str,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// A pin exists already, or the directory cannot be made.
+    #[error("cannot pin in {}: {source}", path.display())]
+    Pin {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A packet could not be put on an interface.
+    #[error("{what}: {source}")]
+    Socket {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The packet to inject is malformed: our own bug.
+    #[error("packet to inject: {0}")]
+    Packet(#[from] wire::WireError),
+}
+
+/// Adds to a libbpf error what was being done.
+pub(crate) trait MapContext<T> {
+    fn doing(self, what: &'static str) -> Result<T, DataplaneError>;
+}
+
+impl<T> MapContext<T> for Result<T, libbpf_rs::Error> {
+    fn doing(self, what: &'static str) -> Result<T, DataplaneError> {
+        self.map_err(|source| DataplaneError::Map { what, source })
+    }
+}
+
+/// Adds to an I/O error what was being done.
+pub(crate) trait SocketContext<T> {
+    fn doing(self, what: &'static str) -> Result<T, DataplaneError>;
+}
+
+impl<T> SocketContext<T> for std::io::Result<T> {
+    fn doing(self, what: &'static str) -> Result<T, DataplaneError> {
+        self.map_err(|source| DataplaneError::Socket { what, source })
+    }
+}

@@ -1,0 +1,188 @@
+//! Putting packets of our own into the server's stack, or on their way to a client.
+//!
+//! For the server: a packet socket sends the frame on the very interface on which the client's
+//! packets arrive, with one of our marks; the egress program turns it round into that interface's
+//! ingress (`bpf_redirect`), so that it takes the same way as a packet from the network and
+//! `rp_filter` finds nothing strange. No helper device is needed. Long replays go as GSO frames
+//! with a partial checksum, as a NIC would deliver them.
+//!
+//! For the client: a raw socket, routed as usual, with the mark that the programs let pass.
+
+use std::{
+    io::{self, IoSlice},
+    mem,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+};
+
+use rustix::net::{self, AddressFamily, Protocol, RawProtocol, SocketFlags, SocketType};
+use wire::IpPacket;
+
+use crate::{
+    error::{DataplaneError, SocketContext},
+    interfaces::Interface,
+};
+
+/// How a packet for the server is numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// As the client numbers it; the data plane translates.
+    Client = 0,
+    /// As the server's socket numbers it.
+    Server = 1,
+}
+const TO_CLIENT: u32 = 2;
+
+/// Payload of one segment of a GSO frame: fits every link that IPv6 allows, options included.
+const SEGMENT: u16 = 1220;
+/// Largest payload of one injected frame: with headers it fits an IP packet.
+pub const MAX_INJECTED: usize = 65_000;
+
+/// `struct virtio_net_hdr`, linux/virtio_net.h.
+#[repr(C)]
+#[derive(Default)]
+struct VirtioNetHeader {
+    flags: u8,
+    gso_type: u8,
+    hdr_len: u16,
+    gso_size: u16,
+    csum_start: u16,
+    csum_offset: u16,
+}
+const VIRTIO_NEEDS_CSUM: u8 = 1;
+const VIRTIO_GSO_TCPV4: u8 = 1;
+const VIRTIO_GSO_TCPV6: u8 = 4;
+const ETHERNET: usize = 14;
+const TCP_CHECKSUM_OFFSET: u16 = 16;
+
+/// The sockets.
+pub struct Injector {
+    client_space: OwnedFd,
+    server_space: OwnedFd,
+    to_client: [OwnedFd; 2],
+}
+
+impl Injector {
+    /// Open the sockets in this network namespace; `mark` as in the data plane's settings.
+    ///
+    /// # Errors
+    /// `CAP_NET_RAW` or `CAP_NET_ADMIN` is missing.
+    pub fn new(mark: u32) -> Result<Self, DataplaneError> {
+        let packet = |space: Space| -> Result<OwnedFd, DataplaneError> {
+            // Protocol 0: it only sends.
+            let socket = net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)
+                .map_err(io::Error::from)
+                .doing("open a packet socket")?;
+            set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+            set_mark(&socket, mark.wrapping_add(space as u32))?;
+            Ok(socket)
+        };
+        let raw = |family| -> Result<OwnedFd, DataplaneError> {
+            let protocol = RawProtocol::new(libc::IPPROTO_RAW.unsigned_abs()).map(Protocol::from_raw);
+            let socket = net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
+                .map_err(io::Error::from)
+                .doing("open a raw socket")?;
+            set_mark(&socket, mark.wrapping_add(TO_CLIENT))?;
+            Ok(socket)
+        };
+        Ok(Self {
+            client_space: packet(Space::Client)?,
+            server_space: packet(Space::Server)?,
+            to_client: [raw(AddressFamily::INET)?, raw(AddressFamily::INET6)?],
+        })
+    }
+
+    /// Deliver an IP packet to this host's stack as if it had arrived on `interface`. Its TCP
+    /// checksum field holds the pseudo-header's sum ([`wire::ChecksumMode::Partial`]).
+    ///
+    /// # Errors
+    /// The packet is malformed, or the interface is down.
+    pub fn to_server(&self, interface: &Interface, packet: &[u8], space: Space) -> Result<(), DataplaneError> {
+        let ip = IpPacket::parse(packet)?;
+        let v6 = ip.source().is_ipv6();
+        let tcp_header = usize::from(ip.payload().get(12).copied().unwrap_or(0) >> 4) * 4;
+        let segment_len = ip.payload().len().saturating_sub(tcp_header);
+        let offset = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let mut header = VirtioNetHeader {
+            flags: VIRTIO_NEEDS_CSUM,
+            csum_start: offset(ETHERNET + ip.header_len()),
+            csum_offset: TCP_CHECKSUM_OFFSET,
+            ..Default::default()
+        };
+        if segment_len > usize::from(SEGMENT) {
+            header.gso_type = if v6 { VIRTIO_GSO_TCPV6 } else { VIRTIO_GSO_TCPV4 };
+            header.gso_size = SEGMENT;
+            header.hdr_len = offset(ETHERNET + ip.header_len() + tcp_header);
+        }
+        let mut ethernet = [0u8; ETHERNET];
+        ethernet[..6].copy_from_slice(&interface.mac);
+        ethernet[6..12].copy_from_slice(&interface.mac);
+        let ethertype = if v6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP };
+        ethernet[12..].copy_from_slice(&u16::try_from(ethertype).unwrap_or(0).to_be_bytes());
+        let socket = match space {
+            Space::Client => &self.client_space,
+            Space::Server => &self.server_space,
+        };
+        send_frame(socket, interface.index, u16::try_from(ethertype).unwrap_or(0), &header, &ethernet, packet)
+            .doing("inject a packet for the server")
+    }
+
+    /// Send an IP packet of the service to a client, past the gate.
+    ///
+    /// # Errors
+    /// The packet is malformed, or there is no route.
+    pub fn to_client(&self, packet: &[u8]) -> Result<(), DataplaneError> {
+        let destination = IpPacket::parse(packet)?.destination();
+        let socket = match destination {
+            IpAddr::V4(_) => &self.to_client[0],
+            IpAddr::V6(_) => &self.to_client[1],
+        };
+        net::sendto(socket, packet, net::SendFlags::empty(), &SocketAddr::new(destination, 0))
+            .map_err(io::Error::from)
+            .doing("send a packet to a client")?;
+        Ok(())
+    }
+}
+
+fn set_mark(socket: &OwnedFd, mark: u32) -> Result<(), DataplaneError> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_MARK, mark)
+}
+
+fn set_option(socket: &OwnedFd, level: i32, name: i32, value: u32) -> Result<(), DataplaneError> {
+    let pointer = std::ptr::from_ref(&value).cast();
+    // SAFETY: `pointer` is valid for the length given.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, pointer, 4) };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error()).doing("set a socket option")
+}
+
+fn send_frame(
+    socket: &OwnedFd,
+    ifindex: u32,
+    ethertype: u16,
+    header: &VirtioNetHeader,
+    ethernet: &[u8],
+    packet: &[u8],
+) -> io::Result<()> {
+    // SAFETY: all zeros is a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
+    address.sll_protocol = ethertype.to_be();
+    address.sll_ifindex = i32::try_from(ifindex).unwrap_or(i32::MAX);
+    let start = std::ptr::from_ref(header).cast::<u8>();
+    // SAFETY: the header is plain integers without padding (six fields, ten bytes).
+    let header = unsafe { std::slice::from_raw_parts(start, size_of::<VirtioNetHeader>()) };
+    let parts = [IoSlice::new(header), IoSlice::new(ethernet), IoSlice::new(packet)];
+    // SAFETY: all zeros is a valid message without address, data or control part.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_name = std::ptr::from_mut(&mut address).cast();
+    message.msg_namelen = u32::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(0);
+    // `IoSlice` is guaranteed to have the layout of `iovec`; sending does not write through it.
+    message.msg_iov = parts.as_ptr().cast_mut().cast();
+    message.msg_iovlen = parts.len();
+    // SAFETY: the message points to memory that lives until the call returns.
+    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, 0) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

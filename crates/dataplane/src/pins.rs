@@ -1,0 +1,109 @@
+//! Where programs, links and maps are pinned, so that they outlive our own process.
+//!
+//! `<bpffs>/outlive/v<layout>/<service>/`: the layout's version is part of the path, so that a
+//! later version of this program never adopts maps that it would misread.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::error::DataplaneError;
+
+/// Version of the layout of `bpf/intf.h` (`LAYOUT_VERSION` there; a test compares the two).
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// The directory that holds the pins of one service.
+#[derive(Debug, Clone)]
+pub struct PinDirectory(PathBuf);
+
+impl PinDirectory {
+    /// The directory of `service` under a mounted bpffs. Nothing is created.
+    #[must_use]
+    pub fn new(bpffs: &Path, service: &str) -> Self {
+        Self(
+            bpffs
+                .join("outlive")
+                .join(format!("v{LAYOUT_VERSION}"))
+                .join(service),
+        )
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Path of the pin called `name`.
+    #[must_use]
+    pub fn pin(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Is anything pinned?
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.0.exists()
+    }
+
+    pub(crate) fn create(&self) -> Result<(), DataplaneError> {
+        fs::create_dir_all(&self.0).map_err(|source| DataplaneError::Pin {
+            path: self.0.clone(),
+            source,
+        })
+    }
+
+    /// Remove all pins of the service, links first (so that nothing runs with half its maps),
+    /// and the directories above if they are empty. What is not there is no error.
+    ///
+    /// # Errors
+    /// A pin exists and cannot be removed.
+    pub fn remove(&self) -> Result<(), DataplaneError> {
+        let failed = |path: &Path, source| DataplaneError::Pin {
+            path: path.to_owned(),
+            source,
+        };
+        let entries = match fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed(&self.0, error)),
+        };
+        let mut pins: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        pins.sort_by_key(|path| !is_link(path));
+        for pin in pins {
+            fs::remove_file(&pin).map_err(|error| failed(&pin, error))?;
+        }
+        let mut directory = Some(self.0.as_path());
+        for _ in 0..3 {
+            let Some(path) = directory else { break };
+            if fs::remove_dir(path).is_err() {
+                break; // another service lives there
+            }
+            directory = path.parent();
+        }
+        Ok(())
+    }
+}
+
+/// Names of the services that have pins under this bpffs.
+#[must_use]
+pub fn pinned_services(bpffs: &Path) -> Vec<String> {
+    let directory = bpffs.join("outlive").join(format!("v{LAYOUT_VERSION}"));
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+pub(crate) const LINK_PREFIX: &str = "link.";
+
+fn is_link(path: &Path) -> bool {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with(LINK_PREFIX))
+}

@@ -1,0 +1,138 @@
+//! Reading the two rings: events for `serve`, the mirrored instream for the logger.
+
+use std::{os::fd::BorrowedFd, time::Duration};
+
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use crate::{
+    abi::{self, Abi},
+    error::{DataplaneError, MapContext},
+    pins::PinDirectory,
+};
+
+/// Something that happened in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// When: `CLOCK_MONOTONIC`.
+    pub at: Duration,
+    /// In which life of the server.
+    pub incarnation: u32,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A process of the service crashed and the gate is shut.
+    Death {
+        /// The process.
+        pid: u32,
+        /// As wait(2) gives it.
+        status: u32,
+    },
+    /// The server listens on a protected port.
+    Listening,
+    /// A connection has no complete record any more.
+    Unprotected {
+        /// The connection.
+        key: FlowKey,
+        /// Its number, 0 if it never got one.
+        flow: FlowId,
+        /// Code of the reason.
+        reason: u8,
+    },
+    /// A replayed outstream differs from its record; nothing of the connection leaves any more.
+    Diverged {
+        /// The connection.
+        key: FlowKey,
+        /// Its number.
+        flow: FlowId,
+        /// First byte that differs, client space.
+        at: SeqNumber,
+    },
+    /// A handshake with an earlier life of the server was completed: the connection waits.
+    Late {
+        /// The connection.
+        key: FlowKey,
+    },
+}
+
+impl Event {
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let raw = abi::event::from_bytes(bytes)?;
+        let (key, flow) = (FlowKey::from(raw.key), FlowId(raw.flow_id));
+        let kind = match abi::event_kind(raw.kind) {
+            abi::event_kind::EVENT_DEATH => EventKind::Death { pid: raw.pid, status: raw.status },
+            abi::event_kind::EVENT_LISTENING => EventKind::Listening,
+            abi::event_kind::EVENT_UNPROTECTED => EventKind::Unprotected {
+                key,
+                flow,
+                reason: u8::try_from(raw.reason).ok()?,
+            },
+            abi::event_kind::EVENT_DIVERGED => EventKind::Diverged { key, flow, at: SeqNumber(raw.seq) },
+            abi::event_kind::EVENT_LATE => EventKind::Late { key },
+            _ => return None,
+        };
+        Some(Self {
+            at: Duration::from_nanos(raw.timestamp_ns),
+            incarnation: raw.incarnation,
+            kind,
+        })
+    }
+}
+
+/// A ring whose records go to a closure, in order.
+pub struct Ring<'cb>(RingBuffer<'cb>);
+
+impl<'cb> Ring<'cb> {
+    /// Read the ring behind `map`.
+    fn new(map: &MapHandle, mut each: impl FnMut(&[u8]) + 'cb) -> Result<Self, DataplaneError> {
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(map, move |record| {
+                each(record);
+                0
+            })
+            .doing("map a ring")?;
+        Ok(Self(builder.build().doing("map a ring")?))
+    }
+
+    /// The events of a service.
+    ///
+    /// # Errors
+    /// The ring cannot be mapped.
+    pub fn events(map: &MapHandle, mut each: impl FnMut(Event) + 'cb) -> Result<Self, DataplaneError> {
+        Self::new(map, move |record| match Event::decode(record) {
+            Some(event) => each(event),
+            None => tracing::error!(len = record.len(), "event of an unknown kind"),
+        })
+    }
+
+    /// The mirror frames of a service, by its pins. The slice is one frame (`protocol::mirror`),
+    /// perhaps followed by unused bytes.
+    ///
+    /// # Errors
+    /// There is no such service, or its ring cannot be mapped.
+    pub fn mirror(pins: &PinDirectory, each: impl FnMut(&[u8]) + 'cb) -> Result<Self, DataplaneError> {
+        let map = MapHandle::from_pinned_path(pins.pin("mirror")).doing("open the mirror ring")?;
+        Self::new(&map, each)
+    }
+
+    /// Read what is there.
+    ///
+    /// # Errors
+    /// The kernel says no.
+    pub fn consume(&self) -> Result<(), DataplaneError> {
+        self.0.consume().doing("read a ring")
+    }
+
+    /// A descriptor that becomes readable when the ring has something and its writer asks for
+    /// attention.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the epoll descriptor belongs to the ring, which `self` keeps.
+        unsafe { BorrowedFd::borrow_raw(self.0.epoll_fd()) }
+    }
+}

@@ -1,0 +1,84 @@
+//! Why a connection has no record, and why a call did nothing.
+
+use thiserror::Error;
+use wire::SeqNumber;
+
+/// Why a connection is not protected: it would not survive the death of its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+pub enum Unprotected {
+    /// its record would have exceeded the limit per connection
+    #[error("its record would have exceeded the limit per connection")]
+    ConnectionLimit,
+    /// the records of all connections together would have exceeded the total limit
+    #[error("the records of all connections together would have exceeded the total limit")]
+    TotalLimit,
+    /// its instream arrived with more holes at a time than are kept track of
+    #[error("its instream arrived with more holes at a time than are kept track of")]
+    Fragmented,
+    /// a mirrored segment was lost and not repaired
+    #[error("a mirrored segment was lost and not repaired")]
+    MirrorLost,
+    /// it was given up on request
+    #[error("it was given up on request")]
+    Requested,
+}
+
+/// Why [`Journal::open`](crate::Journal::open) did not open a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum OpenError {
+    /// as many connections are known as the limits allow
+    #[error("as many connections are known as the limits allow ({0})")]
+    TooManyConnections(
+        /// The limit.
+        usize,
+    ),
+}
+
+/// Why nothing was recorded of what arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// the connection is not known
+    #[error("the connection is not known")]
+    Unknown,
+    /// the connection is unprotected
+    #[error("the connection is unprotected: {0}")]
+    Unprotected(
+        /// Why it became so.
+        Unprotected,
+    ),
+    /// the connection became unprotected by this arrival: reported once, its bytes are freed
+    #[error("the connection became unprotected: {0}")]
+    BecameUnprotected(
+        /// Which limit it would have exceeded.
+        Unprotected,
+    ),
+    /// the sequence number is too far from what is known
+    #[error("the sequence number is too far from what is known")]
+    Implausible,
+}
+
+/// Why [`Journal::read`](crate::Journal::read) read nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ReadError {
+    /// the connection is not known
+    #[error("the connection is not known")]
+    Unknown,
+    /// the connection is unprotected
+    #[error("the connection is unprotected: {0}")]
+    Unprotected(
+        /// The reason.
+        Unprotected,
+    ),
+    /// the record begins later: earlier turns were dropped
+    #[error("the record begins later, at {0}: earlier turns were dropped")]
+    Dropped(
+        /// The first instream sequence number that is kept.
+        SeqNumber,
+    ),
+    /// the record ends earlier
+    #[error("the record ends earlier, at {0}")]
+    NotRecorded(
+        /// stable_seq.
+        SeqNumber,
+    ),
+}

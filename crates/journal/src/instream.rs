@@ -1,0 +1,163 @@
+//! The bytes of one client.
+//!
+//! Everything from `chunks.base()` to `stable` is recorded, without a hole. Beyond `stable` are the
+//! ranges that arrived ahead of something missing; when the hole closes they become stable at once,
+//! for the bytes are in their place already.
+//!
+//! On overlap the byte that was recorded first stays: a TCP receiver keeps what it has queued, and
+//! what it has acknowledged it may already have handed to the server.
+
+use crate::chunks::Chunks;
+use crate::error::Unprotected;
+use crate::pool::Budget;
+use crate::position::FIRST;
+use crate::spans::{Ranges, first_part};
+use crate::statistics::ByteCounts;
+use crate::{index, len64};
+
+/// The recorded instream of one connection.
+#[derive(Debug)]
+pub(crate) struct Instream {
+    chunks: Chunks,
+    stable: u64,
+    ahead: Ranges,
+    fin: Option<u64>,
+}
+
+impl Instream {
+    pub(crate) const fn new() -> Self {
+        Self {
+            chunks: Chunks::new(FIRST),
+            stable: FIRST,
+            ahead: Ranges::EMPTY,
+            fin: None,
+        }
+    }
+
+    /// The first position that is kept.
+    pub(crate) const fn start(&self) -> u64 {
+        self.chunks.base()
+    }
+
+    /// The first position that holds no byte of the contiguous record.
+    pub(crate) const fn data_end(&self) -> u64 {
+        self.stable
+    }
+
+    /// The lowest position that is not in the record: as `data_end`, but a FIN takes a position
+    /// too (RFC 9293, 3.4). It counts when everything before it is recorded.
+    pub(crate) fn stable(&self) -> u64 {
+        self.stable + u64::from(self.fin == Some(self.stable))
+    }
+
+    /// The position of the client's FIN, if it has arrived.
+    pub(crate) const fn fin(&self) -> Option<u64> {
+        self.fin
+    }
+
+    /// Whether a byte at `position` would be the next, with nothing known to lie beyond it.
+    pub(crate) fn ends_at(&self, position: u64) -> bool {
+        position == self.stable && self.ahead.is_empty() && self.fin.is_none()
+    }
+
+    /// Bytes that lie beyond a hole.
+    pub(crate) fn ahead(&self) -> u64 {
+        self.ahead.covered()
+    }
+
+    /// Records `payload`, which arrived at `position`.
+    pub(crate) fn record(
+        &mut self,
+        position: u64,
+        payload: &[u8],
+        counts: &mut ByteCounts,
+        budget: &mut Budget<'_>,
+    ) -> Result<(), Unprotected> {
+        let from = position.max(self.start());
+        let end = position + len64(payload.len());
+        let to = end.min(self.fin.unwrap_or(u64::MAX));
+        if from >= to {
+            counts.outside += len64(payload.len());
+            return Ok(());
+        }
+        counts.outside += (from - position) + (end - to);
+        let kept = &payload[index(from - position)..index(to - position)];
+
+        let (known, rest) = kept.split_at(index(self.stable.saturating_sub(from)).min(kept.len()));
+        self.compare(from, known, counts);
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let from = to - len64(rest.len());
+        self.fill(from, rest, counts, budget)?;
+        if from == self.stable {
+            self.stable = self.ahead.absorb(to, budget);
+            Ok(())
+        } else {
+            self.ahead.insert(from..to, budget)
+        }
+    }
+
+    /// Records the FIN of the client at `position`. Answers false if that contradicts the record.
+    pub(crate) fn record_fin(&mut self, position: u64) -> bool {
+        let data_end = self.ahead.end().unwrap_or(self.stable);
+        match self.fin {
+            Some(fin) => fin == position,
+            None if position < data_end => false,
+            None => {
+                self.fin = Some(position);
+                true
+            }
+        }
+    }
+
+    /// The `length` bytes from `position` on, all of them stable, in order.
+    pub(crate) fn slices(&self, position: u64, length: usize) -> impl Iterator<Item = &[u8]> {
+        self.chunks.slices(position, length)
+    }
+
+    /// Drops what is recorded and goes on at `stable`. Nothing may lie beyond a hole.
+    pub(crate) fn restart(&mut self, budget: &mut Budget<'_>) {
+        self.chunks.restart(self.stable, budget);
+    }
+
+    /// Frees everything.
+    pub(crate) fn clear(&mut self, budget: &mut Budget<'_>) {
+        self.ahead.clear(budget);
+        self.chunks.restart(self.stable, budget);
+    }
+
+    /// Writes what is new of `bytes`, which lie beyond `stable` and before a FIN.
+    fn fill(
+        &mut self,
+        mut from: u64,
+        mut bytes: &[u8],
+        counts: &mut ByteCounts,
+        budget: &mut Budget<'_>,
+    ) -> Result<(), Unprotected> {
+        let to = from + len64(bytes.len());
+        while from < to {
+            let part = first_part(self.ahead.as_slice(), from, to);
+            let (now, later) = bytes.split_at(index(part.end - from));
+            if part.known {
+                self.compare(from, now, counts);
+            } else {
+                self.chunks.write(from, now, budget)?;
+                counts.recorded += len64(now.len());
+            }
+            from = part.end;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn compare(&self, position: u64, bytes: &[u8], counts: &mut ByteCounts) {
+        counts.duplicate += len64(bytes.len());
+        counts.conflicting += self.chunks.differing(position, bytes);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn really_held(&self) -> usize {
+        self.chunks.really_held() + self.ahead.really_held()
+    }
+}

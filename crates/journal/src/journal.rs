@@ -1,0 +1,286 @@
+//! All connections of a service.
+
+use crate::error::{OpenError, ReadError, Refused, Unprotected};
+use crate::pool::Pool;
+use crate::record::{Arrival, Isns, OutOfRecord, Record, Shared};
+use crate::statistics::Statistics;
+use crate::summary::{State, Summary};
+use std::collections::BTreeMap;
+use wire::{FlowId, SeqNumber};
+
+/// The largest limit per connection, in bytes: 2 GiB. Sequence numbers could not name the bytes of
+/// a record of 4 GiB, and the window beyond it, unambiguously.
+pub const MAX_PER_CONNECTION: u64 = 2 << 30;
+
+/// What a journal may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of memory for the record of one connection, at most [`MAX_PER_CONNECTION`]: a larger
+    /// limit is taken for that. Memory is held in chunks of up to 64 KiB.
+    pub per_connection: u64,
+    /// Bytes of memory for the records of all connections. What a connection costs even when its
+    /// record is empty (less than 512 bytes) is not part of it.
+    pub total: u64,
+    /// Connections that are known at a time, the unprotected ones included.
+    pub connections: usize,
+}
+
+/// How much of a connection is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayMode {
+    /// Everything from the handshake on, as in the paper (FT-TCP, section IV.E).
+    Connection,
+    /// What belongs to the last turn, for servers that keep nothing between turns.
+    Turn,
+}
+
+#[derive(Debug)]
+struct Connection {
+    isns: Isns,
+    // Boxed, for the nodes of the map keep room for entries that do not exist.
+    record: Result<Box<Record>, Unprotected>,
+}
+
+impl Connection {
+    /// Frees the record. Answers whether there was one.
+    fn unprotect(&mut self, reason: Unprotected, pool: &mut Pool) -> bool {
+        if self.record.is_err() {
+            return false;
+        }
+        if let Ok(record) = std::mem::replace(&mut self.record, Err(reason)) {
+            record.free(pool);
+        }
+        true
+    }
+
+    fn summary(&self, flow: FlowId) -> Summary {
+        Summary {
+            flow,
+            client_isn: self.isns.client,
+            server_isn: self.isns.server,
+            state: match &self.record {
+                Ok(record) => State::Protected(record.summary(self.isns)),
+                Err(reason) => State::Unprotected(*reason),
+            },
+        }
+    }
+}
+
+/// The record of a service's connections.
+#[derive(Debug)]
+pub struct Journal {
+    // Ordered, so that two runs with the same input go through it in the same order.
+    connections: BTreeMap<FlowId, Connection>,
+    max_connections: usize,
+    shared: Shared,
+}
+
+impl Journal {
+    /// An empty journal.
+    #[must_use]
+    pub fn new(limits: Limits, mode: ReplayMode) -> Self {
+        Self {
+            connections: BTreeMap::new(),
+            max_connections: limits.connections,
+            shared: Shared {
+                pool: Pool::new(limits.total),
+                per_connection: limits.per_connection.min(MAX_PER_CONNECTION),
+                mode,
+                statistics: Statistics::default(),
+            },
+        }
+    }
+
+    /// Begins the record of a connection whose handshake had these initial sequence numbers. One
+    /// that is known by the same number is replaced.
+    ///
+    /// # Errors
+    /// If too many connections are known. This one then stays unknown.
+    pub fn open(
+        &mut self,
+        flow: FlowId,
+        client_isn: SeqNumber,
+        server_isn: SeqNumber,
+    ) -> Result<(), OpenError> {
+        self.remove(flow);
+        if self.connections.len() >= self.max_connections {
+            return Err(OpenError::TooManyConnections(self.max_connections));
+        }
+        let isns = Isns {
+            client: client_isn,
+            server: server_isn,
+        };
+        let record = Ok(Box::new(Record::new()));
+        self.connections.insert(flow, Connection { isns, record });
+        self.shared.statistics.opened += 1;
+        Ok(())
+    }
+
+    /// Records a segment from the client.
+    ///
+    /// # Errors
+    /// If nothing was recorded: see [`Refused`]. [`Refused::BecameUnprotected`] is the one that
+    /// needs to be told to somebody.
+    pub fn instream(&mut self, flow: FlowId, arrival: &Arrival<'_>) -> Result<(), Refused> {
+        self.with(flow, |record, isns, shared| {
+            record.arrival(isns, arrival, shared)
+        })
+    }
+
+    /// Records `payload`, which the server sent at `seq` at the beginning of a turn. Parts may be
+    /// missing, and come in any order.
+    ///
+    /// # Errors
+    /// As [`Journal::instream`].
+    pub fn outstream(
+        &mut self,
+        flow: FlowId,
+        seq: SeqNumber,
+        payload: &[u8],
+    ) -> Result<(), Refused> {
+        self.with(flow, |record, isns, shared| {
+            record.outstream(isns, seq, payload, shared)
+        })
+    }
+
+    /// The connection has ended: its record is freed, and it is not known any more. Answers whether
+    /// it was.
+    pub fn close(&mut self, flow: FlowId) -> bool {
+        let known = self.remove(flow);
+        self.shared.statistics.closed += u64::from(known);
+        known
+    }
+
+    /// As [`Journal::close`], for a connection that has not ended but shall not be known any more.
+    /// It is not counted as closed.
+    pub fn forget(&mut self, flow: FlowId) -> bool {
+        self.remove(flow)
+    }
+
+    /// Gives a connection up: its record is freed, it stays known as unprotected. Answers whether
+    /// it was protected until now; if not, its first reason stays.
+    pub fn unprotect(&mut self, flow: FlowId, reason: Unprotected) -> bool {
+        let Some(connection) = self.connections.get_mut(&flow) else {
+            return false;
+        };
+        let was_protected = connection.unprotect(reason, &mut self.shared.pool);
+        self.shared.statistics.gave_up(was_protected);
+        was_protected
+    }
+
+    /// The lowest instream sequence number that is not in the record of a protected connection. The
+    /// FIN counts as one, when everything before it is recorded.
+    #[must_use]
+    pub fn stable_seq(&self, flow: FlowId) -> Option<SeqNumber> {
+        let connection = self.connections.get(&flow)?;
+        let record = connection.record.as_ref().ok()?;
+        Some(record.stable_seq(connection.isns))
+    }
+
+    /// What is known of a connection.
+    #[must_use]
+    pub fn summary(&self, flow: FlowId) -> Option<Summary> {
+        self.connections.get(&flow).map(|c| c.summary(flow))
+    }
+
+    /// What is known of each connection, in the order of their numbers.
+    pub fn summaries(&self) -> impl Iterator<Item = Summary> {
+        self.connections.iter().map(|(flow, c)| c.summary(*flow))
+    }
+
+    /// Appends to `into` the bytes that the client sent from `from` on: at most `max` of them, and
+    /// only as far as there is no hole. Answers how many: 0 at stable_seq.
+    ///
+    /// # Errors
+    /// If the connection has no record, or `from` does not lie in it: see [`ReadError`].
+    pub fn read(
+        &self,
+        flow: FlowId,
+        from: SeqNumber,
+        max: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<usize, ReadError> {
+        let connection = self.connections.get(&flow).ok_or(ReadError::Unknown)?;
+        let record = connection
+            .record
+            .as_ref()
+            .map_err(|reason| ReadError::Unprotected(*reason))?;
+        record
+            .read(connection.isns, from, max, into)
+            .map_err(|out| match out {
+                OutOfRecord::Before(start) => ReadError::Dropped(start),
+                OutOfRecord::After(stable) => ReadError::NotRecorded(stable),
+            })
+    }
+
+    /// What the server sent, as far as it is recorded: sequence number and bytes of each part, in
+    /// order, with gaps between them. Nothing for a connection without a record.
+    pub fn outstream_ranges(&self, flow: FlowId) -> impl Iterator<Item = (SeqNumber, &[u8])> {
+        let connection = self.connections.get(&flow);
+        let record = connection.and_then(|c| Some((c.record.as_ref().ok()?, c.isns)));
+        record
+            .into_iter()
+            .flat_map(|(record, isns)| record.heads(isns))
+    }
+
+    /// Counts, and what is held now.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            connections: self.connections.len(),
+            held: self.shared.pool.in_use(),
+            idle: self.shared.pool.idle(),
+            ..self.shared.statistics
+        }
+    }
+
+    /// Hands the record of `flow` to `act`, and counts and executes a refusal.
+    fn with(
+        &mut self,
+        flow: FlowId,
+        act: impl FnOnce(&mut Record, Isns, &mut Shared) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        let Some(connection) = self.connections.get_mut(&flow) else {
+            self.shared.statistics.refused_unknown += 1;
+            return Err(Refused::Unknown);
+        };
+        let done = match &mut connection.record {
+            Ok(record) => act(record, connection.isns, &mut self.shared),
+            Err(reason) => Err(Refused::Unprotected(*reason)),
+        };
+        let statistics = &mut self.shared.statistics;
+        match done {
+            Err(Refused::BecameUnprotected(reason)) => {
+                statistics.refused_unprotected += 1;
+                statistics.gave_up(connection.unprotect(reason, &mut self.shared.pool));
+            }
+            Err(Refused::Unprotected(_)) => statistics.refused_unprotected += 1,
+            Err(Refused::Implausible) => statistics.refused_implausible += 1,
+            Err(Refused::Unknown) | Ok(()) => {}
+        }
+        done
+    }
+
+    fn remove(&mut self, flow: FlowId) -> bool {
+        let Some(connection) = self.connections.remove(&flow) else {
+            return false;
+        };
+        match connection.record {
+            Ok(record) => record.free(&mut self.shared.pool),
+            Err(_) => self.shared.statistics.unprotected -= 1,
+        }
+        true
+    }
+
+    /// Bytes of memory that the records really hold.
+    #[cfg(test)]
+    pub(crate) fn really_held(&self) -> usize {
+        let records = self.connections.values().flat_map(|c| &c.record);
+        records.map(|record| record.really_held()).sum()
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,384 @@
+use super::{Journal, Limits, ReplayMode};
+use crate::error::{OpenError, ReadError, Refused, Unprotected};
+use crate::pool::FULL_CHUNK;
+use crate::record::{Arrival, Record};
+use crate::summary::{Protected, State};
+use crate::{len64, position::PLAUSIBLE};
+use wire::{FlowId, SeqNumber};
+
+const A: FlowId = FlowId(1);
+const B: FlowId = FlowId(2);
+const ISN: SeqNumber = SeqNumber(u32::MAX - 2);
+const SERVER: SeqNumber = SeqNumber(1000);
+
+const AMPLE: Limits = Limits {
+    per_connection: 1 << 30,
+    total: 1 << 30,
+    connections: 100_000,
+};
+
+/// A segment of a client to which the server has not said anything.
+fn segment(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
+    Arrival {
+        seq,
+        payload,
+        fin: false,
+        client_ack: SERVER + 1,
+        server_nxt: SERVER + 1,
+        server_ack: seq,
+    }
+}
+
+fn fin(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
+    Arrival {
+        fin: true,
+        ..segment(seq, payload)
+    }
+}
+
+fn journal(limits: Limits, flows: &[FlowId]) -> Journal {
+    let mut journal = Journal::new(limits, ReplayMode::Connection);
+    for flow in flows {
+        journal.open(*flow, ISN, SERVER).expect("few");
+    }
+    journal
+}
+
+fn read(journal: &Journal, from: SeqNumber, max: usize) -> Result<Vec<u8>, ReadError> {
+    let mut into = Vec::new();
+    let length = journal.read(A, from, max, &mut into)?;
+    assert_eq!(length, into.len());
+    Ok(into)
+}
+
+fn protected(journal: &Journal, flow: FlowId) -> Protected {
+    match journal.summary(flow).expect("known").state {
+        State::Protected(protected) => protected,
+        State::Unprotected(reason) => panic!("unprotected: {reason}"),
+    }
+}
+
+#[test]
+fn a_record_is_read_from_any_place_in_it_and_from_no_other() {
+    let mut journal = journal(AMPLE, &[A]);
+    journal
+        .instream(A, &segment(ISN + 1, b"hello "))
+        .expect("recorded");
+    journal
+        .instream(A, &segment(ISN + 7, b"world"))
+        .expect("recorded");
+    journal
+        .instream(A, &segment(ISN + 20, b"later"))
+        .expect("recorded");
+    assert_eq!(journal.stable_seq(A), Some(ISN + 12));
+    assert_eq!(protected(&journal, A).ahead, 5);
+    assert_eq!(read(&journal, ISN + 1, 100).expect("there"), b"hello world");
+    assert_eq!(read(&journal, ISN + 5, 4).expect("there"), b"o wo");
+    assert_eq!(read(&journal, ISN + 12, 4).expect("there"), b"");
+    for beyond in [13, 20, 22, 100] {
+        let error = ReadError::NotRecorded(ISN + 12);
+        assert_eq!(read(&journal, ISN + beyond, 4), Err(error));
+    }
+    assert_eq!(read(&journal, ISN, 4), Err(ReadError::Dropped(ISN + 1)));
+    assert_eq!(
+        journal.read(B, ISN + 1, 4, &mut Vec::new()),
+        Err(ReadError::Unknown)
+    );
+}
+
+#[test]
+fn the_first_byte_stays_and_differences_are_counted() {
+    let mut journal = journal(AMPLE, &[A]);
+    journal
+        .instream(A, &segment(ISN + 4, b"DEF"))
+        .expect("recorded");
+    journal
+        .instream(A, &segment(ISN + 1, b"abcdefghi"))
+        .expect("recorded");
+    journal
+        .instream(A, &segment(ISN + 1, b"ABC"))
+        .expect("recorded");
+    assert_eq!(read(&journal, ISN + 1, 100).expect("there"), b"abcDEFghi");
+    let counts = journal.statistics().instream;
+    assert_eq!(
+        (counts.recorded, counts.duplicate, counts.conflicting),
+        (9, 6, 6)
+    );
+}
+
+#[test]
+fn a_keepalive_before_the_first_byte_records_nothing() {
+    let mut journal = journal(AMPLE, &[A]);
+    journal.instream(A, &segment(ISN, b"?")).expect("ignored");
+    assert_eq!(journal.stable_seq(A), Some(ISN + 1));
+    assert_eq!(journal.statistics().instream.outside, 1);
+    assert_eq!(journal.statistics().held, 0);
+}
+
+#[test]
+fn a_fin_counts_when_everything_before_it_is_there() {
+    let mut journal = journal(AMPLE, &[A]);
+    journal.instream(A, &fin(ISN + 3, b"cd")).expect("recorded");
+    assert_eq!(protected(&journal, A).fin, Some(ISN + 5));
+    assert_eq!(journal.stable_seq(A), Some(ISN + 1));
+    journal
+        .instream(A, &segment(ISN + 1, b"abXXX"))
+        .expect("recorded");
+    assert_eq!(journal.stable_seq(A), Some(ISN + 6));
+    assert_eq!(read(&journal, ISN + 1, 100).expect("there"), b"abcd");
+    assert_eq!(read(&journal, ISN + 6, 100).expect("there"), b"");
+    assert_eq!(journal.statistics().instream.outside, 1);
+
+    journal
+        .instream(A, &fin(ISN + 5, b""))
+        .expect("a repetition");
+    assert_eq!(journal.statistics().conflicting_fins, 0);
+    journal.instream(A, &fin(ISN + 1, b"a")).expect("ignored");
+    assert_eq!(journal.statistics().conflicting_fins, 1);
+    assert_eq!(journal.stable_seq(A), Some(ISN + 6));
+}
+
+#[test]
+fn a_fin_before_recorded_bytes_is_ignored() {
+    let mut journal = journal(AMPLE, &[A]);
+    journal
+        .instream(A, &segment(ISN + 9, b"xyz"))
+        .expect("recorded");
+    journal
+        .instream(A, &fin(ISN + 1, b"abc"))
+        .expect("recorded");
+    assert_eq!(protected(&journal, A).fin, None);
+    assert_eq!(journal.statistics().conflicting_fins, 1);
+    assert_eq!(journal.stable_seq(A), Some(ISN + 4));
+}
+
+#[test]
+fn what_is_too_far_away_is_refused() {
+    let mut journal = journal(AMPLE, &[A]);
+    let far = ISN + 1 + PLAUSIBLE;
+    for seq in [far, far + 1, far + (1 << 31), ISN - 1, ISN - PLAUSIBLE] {
+        let refused = journal.instream(A, &segment(seq, b"x"));
+        assert_eq!(refused, Err(Refused::Implausible), "{seq}");
+    }
+    journal
+        .instream(A, &segment(far - 1, b"x"))
+        .expect("plausible");
+    let refused = journal.outstream(A, SERVER - 1, b"x");
+    assert_eq!(refused, Err(Refused::Implausible));
+    assert_eq!(journal.statistics().refused_implausible, 6);
+    assert_eq!(journal.stable_seq(A), Some(ISN + 1));
+}
+
+#[test]
+fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
+    let limits = Limits {
+        per_connection: 4 * len64(FULL_CHUNK),
+        ..AMPLE
+    };
+    let mut journal = journal(limits, &[A, B]);
+    journal
+        .instream(B, &segment(ISN + 1, b"mine"))
+        .expect("recorded");
+    let bystander = journal.statistics().held;
+    let limit = Unprotected::ConnectionLimit;
+    let mut seq = ISN + 1;
+    let mut recorded = 0;
+    let refused = loop {
+        match journal.instream(A, &segment(seq, &[1; 1448])) {
+            Ok(()) => recorded += 1448,
+            Err(refused) => break refused,
+        }
+        seq += 1448;
+    };
+    assert_eq!(refused, Refused::BecameUnprotected(limit));
+    // All but the tables and the last chunk was of use.
+    assert!(recorded > 2 * len64(FULL_CHUNK), "{recorded} bytes");
+    assert_eq!(journal.statistics().held, bystander);
+    assert_eq!(journal.stable_seq(A), None);
+    assert_eq!(
+        journal.summary(A).expect("known").state,
+        State::Unprotected(limit)
+    );
+    assert_eq!(
+        read(&journal, ISN + 1, 1),
+        Err(ReadError::Unprotected(limit))
+    );
+    for refused in [
+        journal.instream(A, &segment(ISN + 1, b"x")),
+        journal.outstream(A, SERVER + 1, b"x"),
+    ] {
+        assert_eq!(refused, Err(Refused::Unprotected(limit)));
+    }
+    assert!(
+        !journal.unprotect(A, Unprotected::MirrorLost),
+        "the first reason stays"
+    );
+    assert_eq!(journal.stable_seq(B), Some(ISN + 5));
+
+    let statistics = journal.statistics();
+    assert_eq!(
+        (statistics.unprotected, statistics.became_unprotected),
+        (1, 1)
+    );
+    assert_eq!(statistics.refused_unprotected, 3);
+    assert!(journal.close(A));
+    assert_eq!(journal.statistics().unprotected, 0);
+}
+
+#[test]
+fn over_the_total_limit_who_wants_more_loses() {
+    let limits = Limits {
+        total: 2 * len64(FULL_CHUNK),
+        ..AMPLE
+    };
+    let mut journal = journal(limits, &[A, B]);
+    journal
+        .instream(A, &segment(ISN + 1, &[1; 60_000]))
+        .expect("recorded");
+    let refused = journal.instream(B, &segment(ISN + 1, &[1; 70_000]));
+    let limit = Unprotected::TotalLimit;
+    assert_eq!(refused, Err(Refused::BecameUnprotected(limit)));
+    assert_eq!(journal.stable_seq(A), Some(ISN + 60_001));
+    let refused = journal.outstream(A, SERVER + 1, &[2; 100_000]);
+    assert_eq!(refused, Err(Refused::BecameUnprotected(limit)));
+    assert_eq!(journal.statistics().held, 0);
+}
+
+#[test]
+fn a_client_that_leaves_hole_after_hole_is_given_up() {
+    let mut journal = journal(AMPLE, &[A]);
+    let refused = (1..=10_000)
+        .map(|hole| journal.instream(A, &segment(ISN + 1 + 2 * hole, b"x")))
+        .find(Result::is_err);
+    let fragmented = Refused::BecameUnprotected(Unprotected::Fragmented);
+    assert_eq!(refused, Some(Err(fragmented)));
+    assert_eq!(journal.statistics().held, 0);
+}
+
+#[test]
+fn connections_are_bounded_and_a_known_one_is_replaced() {
+    let limits = Limits {
+        connections: 2,
+        ..AMPLE
+    };
+    let mut journal = journal(limits, &[A, B]);
+    let third = journal.open(FlowId(3), ISN, SERVER);
+    assert_eq!(third, Err(OpenError::TooManyConnections(2)));
+    let refused = journal.instream(FlowId(3), &segment(ISN + 1, b"x"));
+    assert_eq!(refused, Err(Refused::Unknown));
+    assert_eq!(journal.statistics().refused_unknown, 1);
+
+    journal
+        .instream(A, &segment(ISN + 1, b"old"))
+        .expect("recorded");
+    journal.open(A, SeqNumber(5), SERVER).expect("known");
+    assert_eq!(journal.stable_seq(A), Some(SeqNumber(6)));
+    assert_eq!(journal.statistics().held, 0);
+
+    assert!(journal.unprotect(A, Unprotected::MirrorLost));
+    journal.open(A, ISN, SERVER).expect("known");
+    assert_eq!(journal.stable_seq(A), Some(ISN + 1));
+    assert_eq!(journal.statistics().unprotected, 0);
+
+    assert!(journal.close(A) && !journal.close(A));
+    assert!(journal.forget(B) && !journal.forget(B));
+    assert!(!journal.unprotect(B, Unprotected::Requested));
+    assert_eq!(journal.summaries().count(), 0);
+    let statistics = journal.statistics();
+    assert_eq!((statistics.opened, statistics.closed), (4, 1));
+}
+
+#[test]
+fn summaries_come_in_the_order_of_the_numbers() {
+    let flows = [9, 3, 7, 1, 1 << 40].map(FlowId);
+    let journal = journal(AMPLE, &flows);
+    let order: Vec<u64> = journal.summaries().map(|summary| summary.flow.0).collect();
+    assert_eq!(order, [1, 3, 7, 9, 1 << 40]);
+}
+
+/// BIG TCP segments, in turns, until both streams have carried more than 4 GiB.
+#[test]
+fn streams_go_on_beyond_four_gigabytes() {
+    let mut journal = Journal::new(AMPLE, ReplayMode::Turn);
+    journal.open(A, ISN, SERVER).expect("the first");
+    let payload: Vec<u8> = (0..512 * 1024u32).map(|i| i.to_le_bytes()[1]).collect();
+    let step = 512 * 1024;
+    let (mut seq, mut said) = (ISN + 1, SERVER + 1);
+    for turn in 1..=(1 << 13) + 100 {
+        let arrival = Arrival {
+            client_ack: said,
+            server_nxt: said,
+            ..segment(seq, &payload)
+        };
+        journal.instream(A, &arrival).expect("recorded");
+        journal.outstream(A, said, b"answer").expect("recorded");
+        assert_eq!(protected(&journal, A).turns, turn);
+        assert_eq!(protected(&journal, A).start.instream, seq);
+        // The rest of the answer is not mirrored.
+        (seq, said) = (seq + step, said + step);
+        assert_eq!(journal.stable_seq(A), Some(seq));
+    }
+    assert_eq!(journal.statistics().instream.recorded, 8292 << 19);
+    assert!(read(&journal, seq - step, usize::MAX).expect("there") == payload);
+    assert_eq!(journal.outstream_ranges(A).count(), 1);
+    assert!(journal.close(A));
+    assert_eq!(journal.statistics().held, 0);
+}
+
+/// Bare acknowledgements tell how far a long answer is. The same sequence numbers come again after
+/// 4 GiB, and are not the same place.
+#[test]
+fn the_answer_after_one_of_four_gigabytes_is_another() {
+    let mut journal = journal(AMPLE, &[A]);
+    journal
+        .instream(A, &segment(ISN + 1, b"big"))
+        .expect("recorded");
+    journal
+        .outstream(A, SERVER + 1, b"first answer")
+        .expect("recorded");
+    let mut said = SERVER + 1;
+    let progress = |said| Arrival {
+        client_ack: said,
+        server_nxt: said,
+        ..segment(ISN + 4, b"")
+    };
+    for _ in 0..4 {
+        said += 1 << 30;
+        journal.instream(A, &progress(said)).expect("recorded");
+    }
+    said += 2;
+    let next = Arrival {
+        payload: b"next",
+        ..progress(said)
+    };
+    journal.instream(A, &next).expect("recorded");
+    assert_eq!(protected(&journal, A).turns, 2);
+    journal.outstream(A, said, b"second").expect("recorded");
+    let heads: Vec<_> = journal.outstream_ranges(A).collect();
+    let expected = [(SERVER + 1, &b"first answer"[..]), (SERVER + 3, b"second")];
+    assert_eq!(heads, expected);
+    assert_eq!(journal.statistics().outstream.duplicate, 0);
+}
+
+/// The bound that the documentation of [`Limits`] states, and the aim of 2 KiB per idle connection:
+/// here for a request of 100 bytes and a recorded answer of 250.
+#[test]
+fn an_idle_connection_costs_well_under_a_kibibyte() {
+    // A node of the map has 11 places, of which at least 5 are taken.
+    let entry = (size_of::<FlowId>() + size_of::<super::Connection>()) * 11 / 5 + 16;
+    let fixed = entry + size_of::<Record>();
+    assert!(fixed < 512, "{fixed} bytes");
+
+    let mut journal = journal(AMPLE, &[A]);
+    journal
+        .instream(A, &segment(ISN + 1, &[b'x'; 100]))
+        .expect("recorded");
+    let request = protected(&journal, A).held;
+    journal
+        .outstream(A, SERVER + 1, &[b'y'; 250])
+        .expect("recorded");
+    let both = protected(&journal, A).held;
+    println!("{fixed} bytes of fixed size, {request} with a request, {both} with an answer too");
+    assert!(len64(fixed) + request < 800, "{fixed} + {request} bytes");
+    assert!(len64(fixed) + both < 1024, "{fixed} + {both} bytes");
+}

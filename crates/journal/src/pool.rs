@@ -1,0 +1,140 @@
+//! Memory, and the accounts of it.
+//!
+//! Everything in a record that grows (chunks, heads, the tables of both) is charged here before it
+//! is allocated, at the capacity that is really held. What a connection costs besides is of fixed
+//! size, and bounded by the number of connections.
+//!
+//! Full-size chunks that are given back wait in a free list for the next connection that needs one:
+//! a busy service would otherwise ask the allocator, and through it the kernel, for the same pages
+//! again and again. The list is short, and it yields when the total limit is reached: what is in
+//! use and what waits never exceed that limit together.
+
+use crate::error::Unprotected;
+use crate::len64;
+
+/// Size of a full chunk, in bytes.
+pub(crate) const FULL_CHUNK: usize = 64 * 1024;
+
+/// The free list holds at most this many bytes.
+const MAX_IDLE: u64 = 8 << 20;
+
+/// All memory of a journal.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    total: u64,
+    in_use: u64,
+    free: Vec<Vec<u8>>,
+}
+
+impl Pool {
+    pub(crate) const fn new(total: u64) -> Self {
+        Self {
+            total,
+            in_use: 0,
+            free: Vec::new(),
+        }
+    }
+
+    /// Bytes held by connections.
+    pub(crate) const fn in_use(&self) -> u64 {
+        self.in_use
+    }
+
+    /// Bytes held by the free list.
+    pub(crate) const fn idle(&self) -> u64 {
+        len64(self.free.len() * FULL_CHUNK)
+    }
+
+    fn charge(&mut self, bytes: u64) -> Result<(), Unprotected> {
+        self.in_use = self
+            .in_use
+            .checked_add(bytes)
+            .filter(|after| *after <= self.total)
+            .ok_or(Unprotected::TotalLimit)?;
+        while self.idle() > self.total - self.in_use {
+            self.free.pop();
+        }
+        Ok(())
+    }
+
+    fn recycle(&mut self, mut chunk: Vec<u8>) {
+        let idle = self.idle() + len64(FULL_CHUNK);
+        if chunk.capacity() == FULL_CHUNK && idle <= MAX_IDLE.min(self.total - self.in_use) {
+            chunk.clear();
+            self.free.push(chunk);
+        }
+    }
+}
+
+/// What one connection may take from the pool.
+#[derive(Debug)]
+pub(crate) struct Budget<'a> {
+    pub(crate) pool: &'a mut Pool,
+    /// Bytes that the connection holds.
+    pub(crate) held: &'a mut u64,
+    /// Bytes that it may hold.
+    pub(crate) limit: u64,
+}
+
+impl Budget<'_> {
+    /// An empty vector with room for `size` bytes.
+    pub(crate) fn chunk(&mut self, size: usize) -> Result<Vec<u8>, Unprotected> {
+        self.charge(len64(size))?;
+        let recycled = if size == FULL_CHUNK {
+            self.pool.free.pop()
+        } else {
+            None
+        };
+        Ok(recycled.unwrap_or_else(|| Vec::with_capacity(size)))
+    }
+
+    /// Makes room for `additional` elements: exactly that at first, then by doubling.
+    pub(crate) fn reserve<T>(
+        &mut self,
+        vector: &mut Vec<T>,
+        additional: usize,
+    ) -> Result<(), Unprotected> {
+        let needed = vector.len() + additional;
+        if needed <= vector.capacity() {
+            return Ok(());
+        }
+        let capacity = needed.max(2 * vector.capacity());
+        self.charge(Self::size_of::<T>(capacity - vector.capacity()))?;
+        vector.reserve_exact(capacity - vector.len());
+        Ok(())
+    }
+
+    /// Takes a chunk back.
+    pub(crate) fn give_back(&mut self, chunk: Vec<u8>) {
+        self.discharge(len64(chunk.capacity()));
+        self.pool.recycle(chunk);
+    }
+
+    /// Frees a table.
+    pub(crate) fn free<T>(&mut self, table: Vec<T>) {
+        self.discharge(Self::size_of::<T>(table.capacity()));
+    }
+
+    const fn size_of<T>(elements: usize) -> u64 {
+        len64(elements * size_of::<T>())
+    }
+
+    fn charge(&mut self, bytes: u64) -> Result<(), Unprotected> {
+        let after = self
+            .held
+            .checked_add(bytes)
+            .filter(|after| *after <= self.limit)
+            .ok_or(Unprotected::ConnectionLimit)?;
+        self.pool.charge(bytes)?;
+        *self.held = after;
+        Ok(())
+    }
+
+    fn discharge(&mut self, bytes: u64) {
+        *self.held -= bytes;
+        self.pool.in_use -= bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests;

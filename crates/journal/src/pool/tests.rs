@@ -1,0 +1,73 @@
+use super::{Budget, FULL_CHUNK, MAX_IDLE, Pool};
+use crate::error::Unprotected;
+use crate::len64;
+
+const FULL: u64 = len64(FULL_CHUNK);
+
+fn budget<'a>(pool: &'a mut Pool, held: &'a mut u64) -> Budget<'a> {
+    Budget {
+        pool,
+        held,
+        limit: u64::MAX,
+    }
+}
+
+#[test]
+fn a_full_chunk_is_used_again_and_comes_empty() {
+    let (mut pool, mut held) = (Pool::new(u64::MAX), 0);
+    let mut budget = budget(&mut pool, &mut held);
+    let mut chunk = budget.chunk(FULL_CHUNK).expect("no limit");
+    chunk.extend_from_slice(b"somebody's");
+    let address = chunk.as_ptr();
+    budget.give_back(chunk);
+    assert_eq!((*budget.held, budget.pool.idle()), (0, FULL));
+
+    let again = budget.chunk(FULL_CHUNK).expect("no limit");
+    assert_eq!((again.as_ptr(), again.len()), (address, 0));
+    assert_eq!((*budget.held, budget.pool.idle()), (FULL, 0));
+}
+
+#[test]
+fn what_waits_yields_to_what_is_needed() {
+    let (mut pool, mut held) = (Pool::new(2 * FULL), 0);
+    let mut budget = budget(&mut pool, &mut held);
+    let chunks = [budget.chunk(FULL_CHUNK), budget.chunk(FULL_CHUNK)];
+    for chunk in chunks {
+        budget.give_back(chunk.expect("fits"));
+    }
+    assert_eq!(budget.pool.idle(), 2 * FULL);
+    budget.chunk(256).expect("fits, for what waits is freed");
+    assert_eq!((budget.pool.in_use(), budget.pool.idle()), (256, FULL));
+}
+
+#[test]
+fn the_free_list_is_short() {
+    let (mut pool, mut held) = (Pool::new(u64::MAX), 0);
+    let mut budget = budget(&mut pool, &mut held);
+    let chunks: Vec<_> = (0..=MAX_IDLE / FULL)
+        .map(|_| budget.chunk(FULL_CHUNK).expect("no limit"))
+        .collect();
+    for chunk in chunks {
+        budget.give_back(chunk);
+    }
+    assert_eq!((*budget.held, budget.pool.idle()), (0, MAX_IDLE));
+}
+
+#[test]
+fn a_refusal_charges_nothing() {
+    let (mut pool, mut held) = (Pool::new(1000), 0);
+    let mut budget = Budget {
+        pool: &mut pool,
+        held: &mut held,
+        limit: 600,
+    };
+    let mut table: Vec<u64> = Vec::new();
+    budget.reserve(&mut table, 75).expect("exactly the limit");
+    assert_eq!(table.capacity(), 75);
+    assert_eq!(budget.chunk(1), Err(Unprotected::ConnectionLimit));
+    budget.limit = 2000;
+    assert_eq!(budget.chunk(401), Err(Unprotected::TotalLimit));
+    assert_eq!((*budget.held, budget.pool.in_use()), (600, 600));
+    budget.free(table);
+    assert_eq!((*budget.held, budget.pool.in_use()), (0, 0));
+}

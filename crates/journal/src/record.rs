@@ -1,0 +1,232 @@
+//! The record of one protected connection.
+
+use crate::error::Refused;
+use crate::heads::Heads;
+use crate::instream::Instream;
+use crate::journal::{MAX_PER_CONNECTION, ReplayMode};
+use crate::len64;
+use crate::pool::{Budget, Pool};
+use crate::position::{PLAUSIBLE, seq_at, unwrap};
+use crate::statistics::{ByteCounts, Statistics};
+use crate::summary::{Place, Protected};
+use crate::turn::Turn;
+use wire::SeqNumber;
+
+/// A segment from a client, with what was known of the connection on the server's host when it
+/// arrived there. All numbers are the original ones, as the client knows them.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival<'a> {
+    /// The sequence number of the first byte of the payload.
+    pub seq: SeqNumber,
+    /// The payload, of any length; empty for a bare FIN or acknowledgement.
+    pub payload: &'a [u8],
+    /// Whether the client's FIN follows the payload.
+    pub fin: bool,
+    /// The lowest outstream sequence number that the client has not acknowledged.
+    pub client_ack: SeqNumber,
+    /// The lowest outstream sequence number that the server has not sent.
+    pub server_nxt: SeqNumber,
+    /// The lowest instream sequence number that the server's TCP has not acknowledged.
+    pub server_ack: SeqNumber,
+}
+
+/// The initial sequence numbers of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Isns {
+    pub(crate) client: SeqNumber,
+    pub(crate) server: SeqNumber,
+}
+
+impl Isns {
+    fn place(self, instream: u64, outstream: u64) -> Place {
+        Place {
+            instream: seq_at(self.client, instream),
+            outstream: seq_at(self.server, outstream),
+        }
+    }
+}
+
+/// What the records of a journal share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Pool,
+    pub(crate) per_connection: u64,
+    pub(crate) mode: ReplayMode,
+    pub(crate) statistics: Statistics,
+}
+
+/// The record of one protected connection.
+#[derive(Debug)]
+pub(crate) struct Record {
+    instream: Instream,
+    heads: Heads,
+    turn: Turn,
+    turns: u64,
+    /// The highest outstream position that was seen: near it are the sequence numbers to come.
+    outstream_seen: u64,
+    held: u64,
+}
+
+impl Record {
+    pub(crate) const fn new() -> Self {
+        Self {
+            instream: Instream::new(),
+            heads: Heads::new(),
+            turn: Turn::FIRST,
+            turns: 1,
+            outstream_seen: Turn::FIRST.outstream,
+            held: 0,
+        }
+    }
+
+    /// Records a segment from the client.
+    pub(crate) fn arrival(
+        &mut self,
+        isns: Isns,
+        arrival: &Arrival<'_>,
+        shared: &mut Shared,
+    ) -> Result<(), Refused> {
+        let near = self.instream.data_end();
+        let position =
+            unwrap(isns.client, arrival.seq, near, PLAUSIBLE).ok_or(Refused::Implausible)?;
+        let end = position + len64(arrival.payload.len());
+        if end > near + u64::from(PLAUSIBLE) {
+            return Err(Refused::Implausible);
+        }
+        if let Some(sent) = self.outstream_position(isns, arrival.server_nxt) {
+            self.outstream_seen = self.outstream_seen.max(sent);
+            let at = (position, sent);
+            if let Some(turn) = self.turn.next(arrival, at, &self.instream, &self.heads) {
+                self.begin(turn, shared);
+            }
+        }
+
+        let mut counts = ByteCounts::default();
+        let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+        let recorded = self
+            .instream
+            .record(position, arrival.payload, &mut counts, &mut budget);
+        shared.statistics.instream.add(counts);
+        recorded.map_err(Refused::BecameUnprotected)?;
+        if arrival.fin && !self.instream.record_fin(end) {
+            shared.statistics.conflicting_fins += 1;
+        }
+        Ok(())
+    }
+
+    /// Records what the server sent.
+    pub(crate) fn outstream(
+        &mut self,
+        isns: Isns,
+        seq: SeqNumber,
+        payload: &[u8],
+        shared: &mut Shared,
+    ) -> Result<(), Refused> {
+        let position = self
+            .outstream_position(isns, seq)
+            .ok_or(Refused::Implausible)?;
+        let end = position + len64(payload.len());
+        self.outstream_seen = self.outstream_seen.max(end);
+
+        let mut counts = ByteCounts::default();
+        let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+        let recorded = self
+            .heads
+            .record(position, payload, &mut counts, &mut budget);
+        shared.statistics.outstream.add(counts);
+        recorded.map_err(Refused::BecameUnprotected)
+    }
+
+    /// Appends to `into` at most `max` stable bytes from `from` on. Answers how many, or the
+    /// bounds of the record, if `from` does not lie in it.
+    pub(crate) fn read(
+        &self,
+        isns: Isns,
+        from: SeqNumber,
+        max: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<usize, OutOfRecord> {
+        let (start, end) = (self.instream.start(), self.instream.data_end());
+        let start_seq = seq_at(isns.client, start);
+        // No record is longer than the part of the sequence space that is looked at behind its end.
+        let behind = u32::MAX - PLAUSIBLE;
+        let Some(position) =
+            unwrap(isns.client, from, end, behind).filter(|position| *position >= start)
+        else {
+            return Err(OutOfRecord::Before(start_seq));
+        };
+        if position > self.instream.stable() {
+            let stable = seq_at(isns.client, self.instream.stable());
+            return Err(OutOfRecord::After(stable));
+        }
+        let length = crate::index(end.saturating_sub(position)).min(max);
+        for slice in self.instream.slices(position, length) {
+            into.extend_from_slice(slice);
+        }
+        Ok(length)
+    }
+
+    /// The sequence number and the bytes of each recorded part of the outstream, in order.
+    pub(crate) fn heads(&self, isns: Isns) -> impl Iterator<Item = (SeqNumber, &[u8])> {
+        self.heads
+            .iter()
+            .map(move |(position, bytes)| (seq_at(isns.server, position), bytes))
+    }
+
+    pub(crate) fn stable_seq(&self, isns: Isns) -> SeqNumber {
+        seq_at(isns.client, self.instream.stable())
+    }
+
+    pub(crate) fn summary(&self, isns: Isns) -> Protected {
+        Protected {
+            start: isns.place(self.instream.start(), self.heads.start()),
+            turn: isns.place(self.turn.instream, self.turn.outstream),
+            turns: self.turns,
+            stable_seq: self.stable_seq(isns),
+            fin: self.instream.fin().map(|fin| seq_at(isns.client, fin)),
+            ahead: self.instream.ahead(),
+            held: self.held,
+        }
+    }
+
+    /// Gives all memory back.
+    pub(crate) fn free(mut self, pool: &mut Pool) {
+        let mut budget = budget(&mut self.held, pool, MAX_PER_CONNECTION);
+        self.instream.clear(&mut budget);
+        self.heads.clear(&mut budget);
+    }
+
+    fn begin(&mut self, turn: Turn, shared: &mut Shared) {
+        self.turn = turn;
+        self.turns += 1;
+        shared.statistics.turns += 1;
+        if shared.mode == ReplayMode::Turn {
+            let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+            self.instream.restart(&mut budget);
+            self.heads.drop_before(turn.outstream, &mut budget);
+        }
+    }
+
+    /// The position of `seq`, which the server sent lately or is about to send. Most of the
+    /// sequence space is looked at ahead, because between two segments of the client the server
+    /// may have sent gigabytes that nobody told us about.
+    fn outstream_position(&self, isns: Isns, seq: SeqNumber) -> Option<u64> {
+        unwrap(isns.server, seq, self.outstream_seen, PLAUSIBLE)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn really_held(&self) -> usize {
+        self.instream.really_held() + self.heads.really_held()
+    }
+}
+
+/// The place that was asked for lies before or after the record, which begins or ends there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutOfRecord {
+    Before(SeqNumber),
+    After(SeqNumber),
+}
+
+fn budget<'a>(held: &'a mut u64, pool: &'a mut Pool, limit: u64) -> Budget<'a> {
+    Budget { pool, held, limit }
+}

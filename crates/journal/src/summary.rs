@@ -1,0 +1,55 @@
+//! What is known of one connection.
+
+use crate::error::Unprotected;
+use wire::{FlowId, SeqNumber};
+
+/// A place in both streams of a connection, by original sequence numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The next byte from the client.
+    pub instream: SeqNumber,
+    /// The next byte from the server.
+    pub outstream: SeqNumber,
+}
+
+/// What is known of one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Its number.
+    pub flow: FlowId,
+    /// The client's initial sequence number.
+    pub client_isn: SeqNumber,
+    /// The initial sequence number of the server that the client knows.
+    pub server_isn: SeqNumber,
+    /// Its record, or why it has none.
+    pub state: State,
+}
+
+/// Whether a connection has a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It can be replayed.
+    Protected(Protected),
+    /// It cannot.
+    Unprotected(Unprotected),
+}
+
+/// The extent of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protected {
+    /// Where a replay begins: after the handshake, or at the last turn if earlier ones are dropped.
+    pub start: Place,
+    /// Where the last turn began.
+    pub turn: Place,
+    /// Turns begun, with the first.
+    pub turns: u64,
+    /// The lowest instream sequence number that is not in the record. A FIN counts as one.
+    pub stable_seq: SeqNumber,
+    /// The sequence number of the client's FIN, if it has arrived. It can be replayed when
+    /// `stable_seq` is after it.
+    pub fin: Option<SeqNumber>,
+    /// Bytes that arrived beyond a hole, and are not stable yet.
+    pub ahead: u64,
+    /// Bytes of memory that the record holds, besides what is of fixed size.
+    pub held: u64,
+}

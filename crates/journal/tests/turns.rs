@@ -1,0 +1,312 @@
+//! When a turn begins, and what is kept of those before it.
+
+use journal::{Arrival, Journal, Limits, Place, ReadError, ReplayMode, State};
+use wire::{FlowId, SeqNumber};
+
+const FLOW: FlowId = FlowId(7);
+// Both streams wrap early.
+const CLIENT: SeqNumber = SeqNumber(u32::MAX - 5);
+const SERVER: SeqNumber = SeqNumber(u32::MAX - 9);
+
+/// One connection, told as a conversation.
+struct Talk {
+    journal: Journal,
+    /// Bytes that the client sent, that the server sent, and of those the client acknowledged.
+    sent: u32,
+    answered: u32,
+    acknowledged: u32,
+}
+
+impl Talk {
+    fn new(mode: ReplayMode) -> Self {
+        let limits = Limits {
+            per_connection: 1 << 20,
+            total: 1 << 20,
+            connections: 1,
+        };
+        let mut journal = Journal::new(limits, mode);
+        journal.open(FLOW, CLIENT, SERVER).expect("the first");
+        Self {
+            journal,
+            sent: 0,
+            answered: 0,
+            acknowledged: 0,
+        }
+    }
+
+    /// The client sends; the server's TCP had acknowledged all but the last `behind` bytes.
+    fn client_with_unacknowledged(&mut self, bytes: &str, behind: u32) {
+        let seq = CLIENT + 1 + self.sent;
+        let arrival = Arrival {
+            seq,
+            payload: bytes.as_bytes(),
+            fin: false,
+            client_ack: SERVER + 1 + self.acknowledged,
+            server_nxt: SERVER + 1 + self.answered,
+            server_ack: seq - behind,
+        };
+        self.journal.instream(FLOW, &arrival).expect("recorded");
+        self.sent += u32::try_from(bytes.len()).expect("short");
+    }
+
+    fn client(&mut self, bytes: &str) {
+        self.client_with_unacknowledged(bytes, 0);
+    }
+
+    /// The server sends, and it is recorded.
+    fn server(&mut self, bytes: &str) {
+        let seq = SERVER + 1 + self.answered;
+        self.journal
+            .outstream(FLOW, seq, bytes.as_bytes())
+            .expect("recorded");
+        self.server_unrecorded(bytes);
+    }
+
+    /// The server sends, and the mirror loses it.
+    fn server_unrecorded(&mut self, bytes: &str) {
+        self.answered += u32::try_from(bytes.len()).expect("short");
+    }
+
+    fn client_acknowledges(&mut self) {
+        self.acknowledged = self.answered;
+    }
+
+    /// The number of turns, and where the last began, in bytes of both streams.
+    fn turn(&self) -> (u64, u32, u32) {
+        let summary = self.journal.summary(FLOW).expect("known");
+        let State::Protected(record) = summary.state else {
+            panic!("unprotected: {summary:?}");
+        };
+        let Place {
+            instream,
+            outstream,
+        } = record.turn;
+        let (instream, outstream) = (
+            instream.distance_from(CLIENT + 1).expect("after the SYN"),
+            outstream.distance_from(SERVER + 1).expect("after the SYN"),
+        );
+        (record.turns, instream, outstream)
+    }
+
+    /// The instream that would be replayed.
+    fn replayed(&self) -> String {
+        let State::Protected(record) = self.journal.summary(FLOW).expect("known").state else {
+            return String::new();
+        };
+        let mut bytes = Vec::new();
+        self.journal
+            .read(FLOW, record.start.instream, usize::MAX, &mut bytes)
+            .expect("recorded");
+        String::from_utf8(bytes).expect("text")
+    }
+
+    fn heads(&self) -> Vec<(u32, String)> {
+        self.journal
+            .outstream_ranges(FLOW)
+            .map(|(seq, bytes)| {
+                let at = seq.distance_from(SERVER + 1).expect("after the SYN");
+                (at, String::from_utf8(bytes.to_vec()).expect("text"))
+            })
+            .collect()
+    }
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
+
+#[test]
+fn each_request_of_a_keep_alive_connection_is_a_turn() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    for request in 0..20 {
+        let line = format!("GET /{request:02} HTTP/1.1\r\n\r\n");
+        let length = u32::try_from(line.len()).expect("short");
+        talk.client(&line);
+        let answered = request * 38;
+        let begun = (u64::from(request) + 1, request * length, answered);
+        assert_eq!(talk.turn(), begun);
+        assert_eq!(talk.replayed(), line);
+        talk.server(OK);
+        assert_eq!(talk.heads(), [(answered, OK.to_owned())]);
+        talk.client_acknowledges();
+    }
+    let dropped = talk.journal.read(FLOW, CLIENT + 1, 1, &mut Vec::new());
+    assert!(matches!(dropped, Err(ReadError::Dropped(_))), "{dropped:?}");
+}
+
+#[test]
+fn a_request_in_several_segments_is_one_turn() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    for part in ["GET / ", "HTTP/1.1\r\n", "\r\n"] {
+        talk.client(part);
+    }
+    talk.server(OK);
+    talk.client_acknowledges();
+    talk.client("GET /2");
+    assert_eq!(talk.turn(), (2, 18, 38));
+    talk.client(" HTTP/1.1\r\n");
+    assert_eq!(talk.turn(), (2, 18, 38));
+    assert_eq!(talk.replayed(), "GET /2 HTTP/1.1\r\n");
+}
+
+#[test]
+fn by_connection_turns_are_known_and_nothing_is_dropped() {
+    let mut talk = Talk::new(ReplayMode::Connection);
+    for _ in 0..2 {
+        talk.client("ping");
+        talk.server("pong");
+        talk.client_acknowledges();
+    }
+    talk.client("last");
+    assert_eq!(talk.turn(), (3, 8, 8));
+    assert_eq!(talk.replayed(), "pingpinglast");
+    assert_eq!(talk.heads(), [(0, "pongpong".to_owned())]);
+}
+
+#[test]
+fn an_echo_is_a_turn_when_it_has_come_back() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("one");
+    talk.server("one");
+    talk.client("two");
+    assert_eq!(talk.turn(), (1, 0, 0), "the client does not have it yet");
+    talk.server("two");
+    talk.client_acknowledges();
+    talk.client("three");
+    assert_eq!(talk.turn(), (2, 6, 6));
+    assert_eq!(talk.replayed(), "three");
+    assert_eq!(talk.heads(), []);
+}
+
+#[test]
+fn a_response_that_is_half_acknowledged_is_not_over() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("GET /big\r\n");
+    talk.server(OK);
+    talk.client_acknowledges();
+    talk.server_unrecorded("body");
+    talk.client("GET /next\r\n");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    assert_eq!(talk.replayed(), "GET /big\r\nGET /next\r\n");
+}
+
+#[test]
+fn pipelined_requests_are_one_turn() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("GET /1\r\n");
+    talk.client("GET /2\r\n");
+    talk.server(OK);
+    talk.client_acknowledges();
+    // The second is under way at the server, whose TCP has not even acknowledged it.
+    talk.client_with_unacknowledged("GET /3\r\n", 8);
+    assert_eq!(talk.turn(), (1, 0, 0));
+    talk.server(OK);
+    talk.server(OK);
+    talk.client_acknowledges();
+    talk.client("GET /4\r\n");
+    assert_eq!(talk.turn(), (2, 24, 114));
+}
+
+#[test]
+fn an_interim_response_does_not_answer() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
+    talk.server(CONTINUE);
+    talk.client_acknowledges();
+    talk.client("the body");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    assert!(talk.replayed().ends_with("\r\n\r\nthe body"));
+}
+
+#[test]
+fn the_beginning_of_what_may_be_an_interim_response_does_not_answer() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
+    talk.server("HTTP/1.1 ");
+    talk.client_acknowledges();
+    talk.client("the body");
+    assert_eq!(talk.turn(), (1, 0, 0));
+}
+
+#[test]
+fn an_answer_that_was_not_recorded_does_not_answer() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("GET /1\r\n");
+    talk.server_unrecorded("HTTP/1.1 2");
+    talk.server("00 OK\r\n\r\n");
+    talk.client_acknowledges();
+    talk.client("GET /2\r\n");
+    assert_eq!(talk.turn(), (1, 0, 0));
+}
+
+#[test]
+fn a_hole_or_a_repetition_begins_no_turn() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("GET /1\r\n");
+    talk.server(OK);
+    talk.client_acknowledges();
+    // A repetition of the first request.
+    talk.sent = 0;
+    talk.client("GET /1\r\n");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    // Something beyond a hole, then what fills the hole.
+    talk.sent = 12;
+    talk.client("/2\r\n");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    talk.sent = 8;
+    talk.client("GET ");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    assert_eq!(talk.replayed(), "GET /1\r\nGET /2\r\n");
+}
+
+#[test]
+fn a_bare_acknowledgement_or_fin_begins_no_turn() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("GET /1\r\n");
+    talk.server(OK);
+    talk.client_acknowledges();
+    talk.client("");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    let seq = CLIENT + 1 + talk.sent;
+    let fin = Arrival {
+        seq,
+        payload: b"",
+        fin: true,
+        client_ack: SERVER + 1 + talk.answered,
+        server_nxt: SERVER + 1 + talk.answered,
+        server_ack: seq,
+    };
+    talk.journal.instream(FLOW, &fin).expect("recorded");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    // Nor does what a broken client sends after its FIN.
+    talk.client("GET /2\r\n");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    assert_eq!(talk.replayed(), "GET /1\r\n");
+}
+
+#[test]
+fn a_head_that_overtakes_the_request_is_kept() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("ping");
+    talk.server("pong");
+    talk.client_acknowledges();
+    // The answer to the next request is mirrored before that request is.
+    talk.journal
+        .outstream(FLOW, SERVER + 5, b"PONG")
+        .expect("recorded");
+    talk.client("PING");
+    assert_eq!(talk.turn(), (2, 4, 4));
+    assert_eq!(talk.heads(), [(4, "PONG".to_owned())]);
+}
+
+#[test]
+fn an_answer_that_overtakes_the_end_of_its_request_does_not_end_the_turn() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("GET /1 HTTP/1.1\r\n");
+    // Of these two, the server sent the first after the second had arrived.
+    talk.journal
+        .outstream(FLOW, SERVER + 1, OK.as_bytes())
+        .expect("recorded");
+    talk.client("\r\n");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    assert_eq!(talk.replayed(), "GET /1 HTTP/1.1\r\n\r\n");
+}

@@ -1,0 +1,170 @@
+//! How a link is worse than a cable on a desk.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::Error;
+
+/// The way that frames take on a host's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the switch to the host.
+    ToHost,
+    /// From the host to the switch.
+    FromHost,
+}
+
+/// What happens to the frames of one direction of a link; all of it together.
+///
+/// The order is that of a real path: a frame is lost or not, doubled or not, waits for its
+/// turn on a line of the given rate (or is dropped when too much waits already), then
+/// travels for `delay`, and a reordered one for longer. Without `reorder` the order of
+/// frames is kept, also when the delay is changed under way.
+///
+/// Frames are single segments: while a link is impaired, segmentation offload is off on
+/// both devices that feed it.
+///
+/// All choices come from `seed`, so the n-th frame, whatever sent it (address resolution
+/// and multicast reports count too), has the same fate in each run with the
+/// same seed. The two directions of a link draw from different streams.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Impairment {
+    pub(crate) loss: f64,
+    pub(crate) duplicate: f64,
+    pub(crate) reorder: f64,
+    pub(crate) reorder_by: Duration,
+    pub(crate) delay: Duration,
+    pub(crate) rate: Option<u64>,
+    pub(crate) seed: u64,
+}
+
+impl Impairment {
+    /// Nothing wrong yet, and a seed from the system's randomness. Set like this on a
+    /// link, it only takes the detour through the relay.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_seed(SmallRng::from_os_rng().random())
+    }
+
+    /// Nothing wrong yet, and the given seed.
+    #[must_use]
+    pub fn with_seed(seed: u64) -> Self {
+        Self {
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            reorder_by: Duration::ZERO,
+            delay: Duration::ZERO,
+            rate: None,
+            seed,
+        }
+    }
+
+    /// Loses this share of the frames, in percent (0 to 100).
+    #[must_use]
+    pub fn loss(self, percent: f64) -> Self {
+        Self {
+            loss: percent,
+            ..self
+        }
+    }
+
+    /// Sends this share of the frames twice, in percent (0 to 100).
+    #[must_use]
+    pub fn duplicate(self, percent: f64) -> Self {
+        Self {
+            duplicate: percent,
+            ..self
+        }
+    }
+
+    /// Holds this share of the frames, in percent (0 to 100), back for `by` longer than
+    /// the others, so that those which follow in that time overtake.
+    #[must_use]
+    pub fn reorder(self, percent: f64, by: Duration) -> Self {
+        Self {
+            reorder: percent,
+            reorder_by: by,
+            ..self
+        }
+    }
+
+    /// Each frame travels this long, one way: set for both directions, round trips take
+    /// at least twice as long.
+    #[must_use]
+    pub fn delay(self, delay: Duration) -> Self {
+        Self { delay, ..self }
+    }
+
+    /// At most this many bits pass in a second (1 or more), counted over whole frames. Up
+    /// to 100 ms' worth, and at least 30 full frames, wait; what comes on top is dropped.
+    #[must_use]
+    pub fn rate(self, bits_per_second: u64) -> Self {
+        Self {
+            rate: Some(bits_per_second),
+            ..self
+        }
+    }
+
+    /// The seed of its randomness.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Refuses what is out of range.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for (name, percent) in [
+            ("loss", self.loss),
+            ("duplicate", self.duplicate),
+            ("reorder", self.reorder),
+        ] {
+            if !(0.0..=100.0).contains(&percent) {
+                return Err(Error::Invalid(format!(
+                    "{name} is 0 to 100 percent, not {percent}"
+                )));
+            }
+        }
+        if self.rate == Some(0) {
+            return Err(Error::Invalid(
+                "a rate is at least 1 bit per second; cut the link for none".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether its seed makes a difference.
+    pub(crate) fn is_random(&self) -> bool {
+        self.loss > 0.0 || self.duplicate > 0.0 || self.reorder > 0.0
+    }
+}
+
+impl Default for Impairment {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Display for Impairment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.loss > 0.0 {
+            write!(f, "loss {} %, ", self.loss)?;
+        }
+        if self.duplicate > 0.0 {
+            write!(f, "duplicate {} %, ", self.duplicate)?;
+        }
+        if self.reorder > 0.0 {
+            write!(f, "reorder {} % by {:?}, ", self.reorder, self.reorder_by)?;
+        }
+        if !self.delay.is_zero() {
+            write!(f, "delay {:?}, ", self.delay)?;
+        }
+        if let Some(rate) = self.rate {
+            write!(f, "rate {rate} bit/s, ")?;
+        }
+        write!(f, "seed {}", self.seed)
+    }
+}

@@ -1,0 +1,85 @@
+//! Who cleans up when we cannot: a detached shell that outlives us.
+//!
+//! It reads a pipe of which only we hold the write end. The kernel closes that end however
+//! we die, the read ends, and what the lab left is removed. Our children do not keep the
+//! end open: it is closed on exec.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::Error;
+use crate::error::Doing;
+use crate::namespace::DIRECTORY;
+
+/// `$1`: the directory of namespace names, `$2`: the prefix of ours, `$3`: our files.
+/// One line to read means that there is nothing left to do. There are two rounds, because
+/// an `ip` that we had just started may finish its work after our death.
+const SCRIPT: &str = r#"
+read -r line && exit 0
+for round in 1 2; do
+    for path in "$1/$2"*; do
+        [ -e "$path" ] || continue
+        name=${path##*/}
+        tries=0
+        while [ "$tries" -lt 50 ] && pids=$(ip netns pids "$name") && [ -n "$pids" ]; do
+            kill -9 $pids
+            sleep 0.1
+            tries=$((tries + 1))
+        done
+        ip netns delete "$name"
+    done
+    sleep 0.3
+done
+rm -rf -- "$3"
+"#;
+
+/// The running janitor. Dropping it makes it do its work.
+#[derive(Debug)]
+pub(crate) struct Janitor {
+    child: Child,
+}
+
+impl Janitor {
+    /// Starts a janitor for namespaces whose names begin with `prefix` and for the files
+    /// in `directory`.
+    pub(crate) fn start(prefix: &str, directory: &Path) -> Result<Self, Error> {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", SCRIPT, "lab-janitor", DIRECTORY, prefix])
+            .arg(directory)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // In a session of its own it is not in the way of a terminal's interrupt.
+        // SAFETY: between fork and exec the closure makes one system call; it neither
+        // allocates nor takes a lock.
+        unsafe {
+            command.pre_exec(|| {
+                rustix::process::setsid()?;
+                Ok(())
+            })
+        };
+        let child = command.spawn().doing(|| "start the janitor".to_owned())?;
+        Ok(Self { child })
+    }
+
+    /// Sends the janitor home: everything is clean.
+    pub(crate) fn dismiss(mut self) {
+        if let Some(stdin) = &mut self.child.stdin {
+            // If it is gone already, so much the better.
+            let _ = stdin.write_all(b"clean\n");
+        }
+    }
+}
+
+impl Drop for Janitor {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        if let Err(error) = self.child.wait() {
+            tracing::warn!(%error, "the janitor was not reaped");
+        }
+    }
+}

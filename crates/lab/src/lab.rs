@@ -1,0 +1,247 @@
+//! The lab: a switch, its hosts, and their end.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tempfile::TempDir;
+
+use crate::error::Doing;
+use crate::janitor::Janitor;
+use crate::link::Link;
+use crate::namespace::DIRECTORY;
+use crate::switch::Switch;
+use crate::{Address, Error, Host};
+
+/// Set to `1`, this leaves the lab in place for a look.
+const KEEP: &str = "OUTLIVE_LAB_KEEP";
+
+/// The name of the switch among the hosts.
+const SWITCH: &str = "switch";
+
+/// Labs that this process has made or tried to.
+static LABS: AtomicU32 = AtomicU32::new(0);
+
+/// Hosts on one switch.
+///
+/// Dropping a lab kills every process on its hosts and removes the hosts. When the process
+/// that made the lab dies without dropping it, by SIGKILL for instance, a small shell
+/// process does the same. With the variable `OUTLIVE_LAB_KEEP=1` in the environment,
+/// neither happens: the lab stays and its names are printed (processes in a
+/// [`Process`](crate::Process) guard end nonetheless, and relays end with us).
+#[derive(Debug)]
+pub struct Lab {
+    label: String,
+    prefix: String,
+    switch: Arc<Switch>,
+    directory: Option<TempDir>,
+    janitor: Option<Janitor>,
+    hosts: Mutex<Vec<Host>>,
+    /// Whether it has been removed, or is to be kept.
+    done: bool,
+}
+
+impl Lab {
+    /// A new lab without hosts. The label is for messages; names of namespaces are unique
+    /// on the machine whatever the label, so labs do not collide.
+    ///
+    /// # Errors
+    /// [`Error::NotRoot`]; [`Error::Command`] or [`Error::Io`] when something that it
+    /// needs is missing.
+    pub fn new(label: &str) -> Result<Self, Error> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::NotRoot);
+        }
+        let prefix = free_prefix();
+        let directory = tempfile::Builder::new()
+            .prefix(&prefix)
+            .tempdir()
+            .doing(|| "make a temporary directory".to_owned())?;
+        // Before there is anything to clean.
+        let janitor = if keep() {
+            None
+        } else {
+            Some(Janitor::start(&prefix, directory.path())?)
+        };
+        let switch = Switch::create(&format!("{prefix}{SWITCH}"))?;
+        tracing::debug!(label, prefix, "a lab is made");
+        Ok(Self {
+            label: label.to_owned(),
+            prefix,
+            switch: Arc::new(switch),
+            directory: Some(directory),
+            janitor,
+            hosts: Mutex::default(),
+            done: false,
+        })
+    }
+
+    /// A directory for files, which goes with the lab.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory
+            .as_ref()
+            .map_or(Path::new("/"), TempDir::path)
+    }
+
+    /// The hosts, in the order of their creation.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<Host> {
+        self.lock().clone()
+    }
+
+    /// Adds a host with the next free number in subnet 0: 10.0.0.1 is the first.
+    ///
+    /// # Errors
+    /// As for [`Lab::add_host_at`].
+    pub fn add_host(&self, name: &str) -> Result<Host, Error> {
+        let taken: Vec<_> = self.lock().iter().flat_map(Host::addresses).collect();
+        let free = (1..=254)
+            .filter_map(|number| Address::new(0, number).ok())
+            .find(|address| !taken.contains(address));
+        match free {
+            Some(address) => self.add_host_at(name, address.number()),
+            None => Err(Error::Invalid("the lab is full".to_owned())),
+        }
+    }
+
+    /// Adds a host at 10.0.0.`number` and fd00::`number` (1 to 254): switched on, `lo` and
+    /// `eth0` up, connected to the other hosts.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the name or the number is taken, or the name has other
+    /// characters than letters, digits, `-` and `_`; [`Error::Command`] when `ip` fails.
+    pub fn add_host_at(&self, name: &str, number: u8) -> Result<Host, Error> {
+        check_name(name)?;
+        let address = Address::new(0, number)?;
+        let mut hosts = self.lock();
+        if hosts.iter().any(|host| host.name() == name) {
+            return Err(Error::Invalid(format!("there is a host {name} already")));
+        }
+        check_free(&hosts, address)?;
+        let namespace = format!("{}{name}", self.prefix);
+        let host = Host::create(name, &namespace, address, self.directory(), &self.switch)?;
+        // Known before it is on, so that a failure on the way is cleaned up too.
+        hosts.push(host.clone());
+        host.power_on()?;
+        Ok(host)
+    }
+
+    /// Adds an interface to a host, at `address`, connected to all others in that subnet:
+    /// the first switch is subnet 0, each other number a bridge of its own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the address or the interface's name is taken;
+    /// [`Error::Off`]; [`Error::Command`] when `ip` fails.
+    pub fn add_link(&self, host: &Host, interface: &str, address: Address) -> Result<Link, Error> {
+        let hosts = self.lock();
+        check_free(&hosts, address)?;
+        // The kernel allows 15 bytes.
+        if check_name(interface).is_err() || interface.len() > 15 || host.link(interface).is_ok() {
+            return Err(Error::Invalid(format!(
+                "{} cannot have an interface {interface}",
+                host.name()
+            )));
+        }
+        host.add_link(interface, address)
+    }
+
+    /// Removes the lab now, and says what could not be removed.
+    ///
+    /// # Errors
+    /// The first failure; the rest was tried nonetheless.
+    pub fn remove(mut self) -> Result<(), Error> {
+        self.clean()
+    }
+
+    fn clean(&mut self) -> Result<(), Error> {
+        if std::mem::replace(&mut self.done, true) {
+            return Ok(());
+        }
+        let mut results: Vec<_> = self.lock().iter().map(Host::remove).collect();
+        results.push(self.switch.namespace().kill_all());
+        results.push(self.switch.namespace().delete());
+        if let Some(directory) = self.directory.take() {
+            results.push(directory.close().doing(|| "remove a directory".to_owned()));
+        }
+        let result: Result<(), Error> = results.into_iter().collect();
+        match (self.janitor.take(), &result) {
+            (Some(janitor), Ok(())) => janitor.dismiss(),
+            // It has another try at what we could not remove.
+            (janitor, _) => drop(janitor),
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Host>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for Lab {
+    /// The label, and the namespaces with their addresses.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lab {}: {}{SWITCH}", self.label, self.prefix)?;
+        for host in self.hosts() {
+            let address = host.address();
+            write!(f, ", {} ({}", host.namespace(), address.ipv4())?;
+            write!(f, ", {})", address.ipv6())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if !self.done && keep() {
+            self.done = true;
+            let directory = self.directory.take().map(TempDir::keep);
+            eprintln!("{self}, files in {directory:?}: kept, as {KEEP} says");
+        }
+        if let Err(error) = self.clean() {
+            tracing::error!(%error, label = self.label, "a lab was not removed");
+        }
+    }
+}
+
+fn keep() -> bool {
+    std::env::var_os(KEEP).is_some_and(|value| value == "1")
+}
+
+/// A prefix that no namespace has: our process number, and which of our labs it is. A kept
+/// lab of a process that had the same number is passed over.
+fn free_prefix() -> String {
+    loop {
+        let lab = LABS.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("olv{}-{lab}-", std::process::id());
+        if !Path::new(DIRECTORY)
+            .join(format!("{prefix}{SWITCH}"))
+            .exists()
+        {
+            return prefix;
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || name.len() > 64 || name == SWITCH || !name.chars().all(allowed) {
+        return Err(Error::Invalid(format!("`{name}` cannot be a name")));
+    }
+    Ok(())
+}
+
+fn check_free(hosts: &[Host], address: Address) -> Result<(), Error> {
+    match hosts
+        .iter()
+        .find(|host| host.addresses().contains(&address))
+    {
+        None => Ok(()),
+        Some(host) => Err(Error::Invalid(format!(
+            "{} belongs to host {}",
+            address.ipv4(),
+            host.name()
+        ))),
+    }
+}

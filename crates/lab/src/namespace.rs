@@ -1,0 +1,189 @@
+//! One network namespace: making it, running things in it, ending it.
+//!
+//! Namespaces are made and removed by `ip netns`, so that they have a name under
+//! `/run/netns` which people can use too (`ip netns exec <name> bash`). Entering one
+//! is a plain `setns(2)`: unlike `ip netns exec`, nothing is mounted, so `/sys` with
+//! its tracepoints and BPF pins stays what it is.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::panic;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::Error;
+use crate::error::Doing;
+use crate::process::wait_readable;
+use crate::tools::{run, run_with_input};
+
+/// How long a process may take to be gone after its SIGKILL.
+const DEATH_LIMIT: Duration = Duration::from_secs(5);
+
+/// Where `ip netns` keeps the names.
+pub(crate) const DIRECTORY: &str = "/run/netns";
+
+/// A named network namespace. Dropping it only closes our descriptor.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    name: String,
+    file: File,
+    identity: (u64, u64),
+}
+
+impl Namespace {
+    /// Makes a new namespace with the given name.
+    pub(crate) fn create(name: &str) -> Result<Arc<Self>, Error> {
+        run(Command::new("ip").args(["netns", "add", name]))?;
+        let path = format!("{DIRECTORY}/{name}");
+        let file = File::open(&path).doing(|| format!("open {path}"))?;
+        let metadata = file.metadata().doing(|| format!("stat {path}"))?;
+        Ok(Arc::new(Self {
+            name: name.to_owned(),
+            file,
+            identity: (metadata.dev(), metadata.ino()),
+        }))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Removes the name. The kernel ends the namespace when nothing holds it any more.
+    pub(crate) fn delete(&self) -> Result<(), Error> {
+        run(Command::new("ip").args(["netns", "delete", &self.name]))
+    }
+
+    /// Moves the calling thread into the namespace.
+    fn join(&self) -> io::Result<()> {
+        move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(())
+    }
+
+    /// Runs `work` on a fresh thread inside the namespace and returns its result; a
+    /// panic in it goes on here.
+    pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        let joined = thread::scope(|scope| {
+            let thread = scope.spawn(|| self.join().map(|()| work()));
+            thread
+                .join()
+                .unwrap_or_else(|payload| panic::resume_unwind(payload))
+        });
+        joined.doing(|| format!("enter namespace {}", self.name))
+    }
+
+    /// Makes `command` run in this namespace.
+    pub(crate) fn confine(self: &Arc<Self>, command: &mut Command) {
+        let namespace = Arc::clone(self);
+        // SAFETY: between fork and exec the closure makes one system call on a
+        // descriptor that it keeps open; it neither allocates nor takes a lock.
+        unsafe { command.pre_exec(move || namespace.join()) };
+    }
+
+    /// A command that runs in this namespace, with nothing to read.
+    pub(crate) fn command(self: &Arc<Self>, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null());
+        self.confine(&mut command);
+        command
+    }
+
+    /// Carries out lines of `ip` commands in this namespace.
+    pub(crate) fn ip(self: &Arc<Self>, script: &str) -> Result<(), Error> {
+        let mut command = self.command("ip");
+        run_with_input(command.args(["-batch", "-"]), script)
+    }
+
+    /// Writes a kernel setting of this namespace; `key` is `net.ipv4.tcp_syncookies` or,
+    /// where a name in it has a dot, `net/ipv4/conf/eth0.5/rp_filter`.
+    pub(crate) fn sysctl(&self, key: &str, value: &str) -> Result<(), Error> {
+        let relative = if key.contains('/') {
+            key.to_owned()
+        } else {
+            key.replace('.', "/")
+        };
+        if relative
+            .split('/')
+            .any(|part| part.is_empty() || part == "..")
+        {
+            return Err(Error::Invalid(format!("`{key}` is no kernel setting")));
+        }
+        let path = format!("/proc/sys/{relative}");
+        self.enter(|| fs::write(&path, value))?
+            .doing(|| format!("write `{value}` to {path} in {}", self.name))
+    }
+
+    /// The processes whose main thread is in this namespace, without our own.
+    pub(crate) fn pids(&self) -> Result<Vec<Pid>, Error> {
+        let own = rustix::process::getpid();
+        let entries = fs::read_dir("/proc").doing(|| "list /proc".to_owned())?;
+        Ok(entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter_map(Pid::from_raw)
+            .filter(|pid| *pid != own && self.contains(*pid))
+            .collect())
+    }
+
+    /// Whether the process lives, and lives here. One that is gone or a zombie has no
+    /// namespace.
+    fn contains(&self, pid: Pid) -> bool {
+        fs::metadata(format!("/proc/{pid}/ns/net"))
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
+    }
+
+    /// Sends SIGKILL to those of `pids` that are in this namespace, all at once, and
+    /// returns when they are gone.
+    pub(crate) fn kill(&self, pids: &[Pid]) -> Result<(), Error> {
+        let victims: Vec<(Pid, OwnedFd)> = pids
+            .iter()
+            .filter_map(|pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?)))
+            // Asked after the descriptor is there, so that a number which was given
+            // away anew in between does not hit a stranger.
+            .filter(|(pid, _)| self.contains(*pid))
+            .collect();
+        for (_, pidfd) in &victims {
+            // The only failure left is that it died by itself.
+            let _ = pidfd_send_signal(pidfd, Signal::KILL);
+        }
+        let deadline = Instant::now() + DEATH_LIMIT;
+        let mut survivors = Vec::new();
+        for (pid, pidfd) in &victims {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !wait_readable(pidfd.as_fd(), left)? {
+                survivors.push(*pid);
+            }
+        }
+        if survivors.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Survivors {
+            namespace: self.name.clone(),
+            pids: survivors,
+        })
+    }
+
+    /// Kills every process here, also those that are being forked meanwhile.
+    pub(crate) fn kill_all(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + DEATH_LIMIT;
+        loop {
+            let pids = self.pids()?;
+            if pids.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(Error::Survivors {
+                    namespace: self.name.clone(),
+                    pids,
+                });
+            }
+            self.kill(&pids)?;
+        }
+    }
+}

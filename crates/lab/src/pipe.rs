@@ -1,0 +1,181 @@
+//! One direction of an impaired link, as a pure queue: frames and the time go in, and
+//! frames come out when they are due.
+//!
+//! The rate is a token bucket, kept as a time instead of a count: `line_free_at` is when
+//! the line has sent all that was accepted so far. It may lag behind the clock by the time
+//! of one small burst, which is the bucket's depth, and be ahead of it by as much as may
+//! wait, which is the queue's bound.
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::Impairment;
+
+/// A full Ethernet frame without its checksum, in bytes.
+const FULL_FRAME: u64 = 1514;
+/// Depth of the token bucket, in bytes.
+const BURST: u64 = 2 * FULL_FRAME;
+/// At least this many bytes may wait for the line, however slow it is.
+const LEAST_BACKLOG: u64 = 30 * FULL_FRAME;
+/// And at least what the line sends in this time.
+const BACKLOG_TIME: Duration = Duration::from_millis(100);
+/// More bytes than this never wait, whatever for: 100 ms at 5 Gbit/s.
+const MOST_QUEUED: usize = 64 << 20;
+
+/// One direction. Times are since an epoch of the caller's choice.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    impairment: Impairment,
+    cut: bool,
+    stream: u64,
+    rng: SmallRng,
+    queue: BinaryHeap<Reverse<Queued>>,
+    queued_bytes: usize,
+    accepted: u64,
+    line_free_at: Duration,
+    last_in_order: Duration,
+}
+
+/// A frame under way. Equal deadlines go out in the order of acceptance.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Queued {
+    deadline: Duration,
+    order: u64,
+    frame: Vec<u8>,
+}
+
+impl Pipe {
+    /// `stream` tells the randomness of the two directions apart.
+    pub(crate) fn new(impairment: Impairment, cut: bool, stream: u64) -> Self {
+        Self {
+            rng: seeded(&impairment, stream),
+            impairment,
+            cut,
+            stream,
+            queue: BinaryHeap::new(),
+            queued_bytes: 0,
+            accepted: 0,
+            line_free_at: Duration::ZERO,
+            last_in_order: Duration::ZERO,
+        }
+    }
+
+    /// Changes what happens to later frames; a cut also loses those that are under way.
+    /// The randomness starts over only with a different impairment.
+    pub(crate) fn set(&mut self, impairment: &Impairment, cut: bool) {
+        if self.impairment != *impairment {
+            self.impairment = impairment.clone();
+            self.rng = seeded(impairment, self.stream);
+            self.line_free_at = Duration::ZERO;
+        }
+        self.cut = cut;
+        if cut {
+            self.queue.clear();
+            self.queued_bytes = 0;
+        }
+    }
+
+    /// Takes a frame in. `overhead` of its bytes are not on the wire. Returns how many
+    /// copies of it are to be sent at once; the others, if any, come from [`Pipe::due`].
+    pub(crate) fn offer(&mut self, now: Duration, frame: &[u8], overhead: usize) -> u8 {
+        if self.cut {
+            return 0;
+        }
+        // All three are always drawn, so that one setting does not shift another's luck.
+        let lost = self.happens(self.impairment.loss);
+        let duplicated = self.happens(self.impairment.duplicate);
+        let reordered = self.happens(self.impairment.reorder);
+        if lost {
+            return 0;
+        }
+        let mut at_once = 0;
+        for copy in 0..1 + u8::from(duplicated) {
+            let Some(departure) = self.depart(now, frame.len().saturating_sub(overhead)) else {
+                continue;
+            };
+            let deadline = self.arrival(departure, reordered && copy == 0);
+            if deadline <= now && self.queue.is_empty() {
+                at_once += 1;
+            } else {
+                self.push(deadline, frame);
+            }
+        }
+        at_once
+    }
+
+    /// The next frame whose time has come.
+    pub(crate) fn due(&mut self, now: Duration) -> Option<Vec<u8>> {
+        if self.next_deadline()? > now {
+            return None;
+        }
+        let Reverse(queued) = self.queue.pop()?;
+        self.queued_bytes -= queued.frame.len();
+        Some(queued.frame)
+    }
+
+    /// When the next frame is due.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.queue.peek().map(|Reverse(queued)| queued.deadline)
+    }
+
+    fn happens(&mut self, percent: f64) -> bool {
+        self.rng.random::<f64>() * 100.0 < percent
+    }
+
+    /// When a frame of this length has left the line; `None` when it finds no room to wait.
+    fn depart(&mut self, now: Duration, length: usize) -> Option<Duration> {
+        let Some(rate) = self.impairment.rate else {
+            return Some(now);
+        };
+        let start = self
+            .line_free_at
+            .max(now.saturating_sub(time_on_line(BURST, rate)));
+        let room = BACKLOG_TIME.max(time_on_line(LEAST_BACKLOG, rate));
+        if start > now.saturating_add(room) {
+            return None;
+        }
+        let length = u64::try_from(length).unwrap_or(u64::MAX);
+        self.line_free_at = start.saturating_add(time_on_line(length, rate));
+        Some(self.line_free_at.max(now))
+    }
+
+    /// When a frame that left the line then arrives, in order unless it is `reordered`.
+    fn arrival(&mut self, departure: Duration, reordered: bool) -> Duration {
+        let on_time = departure.saturating_add(self.impairment.delay);
+        if reordered {
+            return on_time.saturating_add(self.impairment.reorder_by);
+        }
+        self.last_in_order = self.last_in_order.max(on_time);
+        self.last_in_order
+    }
+
+    fn push(&mut self, deadline: Duration, frame: &[u8]) {
+        if self.queued_bytes + frame.len() > MOST_QUEUED {
+            return;
+        }
+        self.queued_bytes += frame.len();
+        self.accepted += 1;
+        self.queue.push(Reverse(Queued {
+            deadline,
+            order: self.accepted,
+            frame: frame.to_vec(),
+        }));
+    }
+}
+
+/// How long so many bytes take at so many bits per second (not 0).
+fn time_on_line(bytes: u64, rate: u64) -> Duration {
+    let nanoseconds = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+}
+
+fn seeded(impairment: &Impairment, stream: u64) -> SmallRng {
+    SmallRng::seed_from_u64(impairment.seed ^ stream.rotate_left(32))
+}

@@ -1,0 +1,154 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Offers numbered frames of `length` bytes, `gap` apart, and returns when each came out.
+fn pass(pipe: &mut Pipe, frames: u32, gap: Duration, length: usize) -> Vec<(Duration, u32)> {
+    let mut out = Vec::new();
+    let mut now = Duration::ZERO;
+    let number = |frame: &[u8]| u32::from_be_bytes(frame[..4].try_into().unwrap());
+    for n in 0..frames {
+        while let Some(at) = pipe.next_deadline().filter(|at| *at <= now) {
+            out.push((at, number(&pipe.due(at).unwrap())));
+        }
+        let mut frame = vec![0; length];
+        frame[..4].copy_from_slice(&n.to_be_bytes());
+        for _ in 0..pipe.offer(now, &frame, 0) {
+            out.push((now, n));
+        }
+        now += gap;
+    }
+    while let Some(at) = pipe.next_deadline() {
+        out.push((at, number(&pipe.due(at).unwrap())));
+    }
+    out
+}
+
+fn numbers(out: &[(Duration, u32)]) -> Vec<u32> {
+    out.iter().map(|(_, n)| *n).collect()
+}
+
+#[test]
+fn an_unimpaired_pipe_passes_at_once() {
+    let mut pipe = Pipe::new(Impairment::with_seed(1), false, 0);
+    assert_eq!(pipe.offer(MS, b"frame", 0), 1);
+    assert_eq!(pipe.next_deadline(), None);
+}
+
+#[test]
+fn loss_is_its_share_and_repeats_from_its_seed() {
+    let run = |seed, stream| {
+        let mut pipe = Pipe::new(Impairment::with_seed(seed).loss(10.0), false, stream);
+        numbers(&pass(&mut pipe, 10_000, MS, 60))
+    };
+    let survivors = run(7, 0);
+    assert!(
+        (8_800..9_200).contains(&survivors.len()),
+        "{}",
+        survivors.len()
+    );
+    assert_eq!(survivors, run(7, 0));
+    assert_ne!(survivors, run(8, 0));
+    assert_ne!(survivors, run(7, 1));
+}
+
+#[test]
+fn nothing_and_everything_are_exact() {
+    let mut none = Pipe::new(Impairment::with_seed(1).loss(0.0), false, 0);
+    assert_eq!(pass(&mut none, 1000, MS, 60).len(), 1000);
+    let mut all = Pipe::new(Impairment::with_seed(1).loss(100.0), false, 0);
+    assert_eq!(pass(&mut all, 1000, MS, 60).len(), 0);
+    let mut twice = Pipe::new(Impairment::with_seed(1).duplicate(100.0), false, 0);
+    assert_eq!(pass(&mut twice, 1000, MS, 60).len(), 2000);
+}
+
+#[test]
+fn delay_is_exact() {
+    let mut pipe = Pipe::new(Impairment::with_seed(1).delay(5 * MS), false, 0);
+    let out = pass(&mut pipe, 3, MS, 60);
+    assert_eq!(out, [(5 * MS, 0), (6 * MS, 1), (7 * MS, 2)]);
+}
+
+#[test]
+fn reordered_frames_are_overtaken_by_that_time() {
+    let held = 10 * MS + MS / 2;
+    let mut pipe = Pipe::new(Impairment::with_seed(3).reorder(20.0, held), false, 0);
+    let out = pass(&mut pipe, 1000, MS, 60);
+    assert_eq!(out.len(), 1000);
+    let late = out.iter().filter(|(at, n)| *at == *n * MS + held).count();
+    let on_time = out.iter().filter(|(at, n)| *at == *n * MS).count();
+    assert_eq!(late + on_time, 1000);
+    assert!((150..250).contains(&late), "{late}");
+    assert!(!numbers(&out).is_sorted());
+}
+
+#[test]
+fn rate_holds_after_the_burst_and_its_queue_is_bounded() {
+    // 1000 bytes take 8 ms at 1 Mbit/s.
+    let mut pipe = Pipe::new(Impairment::with_seed(1).rate(1_000_000), false, 0);
+    let out = pass(&mut pipe, 1000, MS, 1000);
+    assert!(numbers(&out).is_sorted());
+    let end = out.last().unwrap().0;
+    let sent = u32::try_from(out.len()).unwrap();
+    assert!(
+        out.len() < 1000,
+        "an offer of eight times the rate overflows"
+    );
+    assert!(8 * MS * (sent - 4) <= end, "{sent} frames in {end:?}");
+    // It never waits longer than the queue is deep.
+    assert!(out.iter().all(|(at, n)| *at - *n * MS < 400 * MS));
+    // And the line is never idle: 45,420 bytes wait at the end.
+    assert!(sent >= 1000 / 8 + 45);
+}
+
+#[test]
+fn a_frame_slower_than_the_queue_still_passes() {
+    let mut pipe = Pipe::new(Impairment::with_seed(1).rate(8), false, 0);
+    assert_eq!(pass(&mut pipe, 1, MS, 100).len(), 1);
+}
+
+#[test]
+fn a_cut_loses_what_is_under_way() {
+    let slow = Impairment::with_seed(1).delay(5 * MS);
+    let mut pipe = Pipe::new(slow.clone(), false, 0);
+    assert_eq!(pipe.offer(MS, b"frame", 0), 0);
+    pipe.set(&slow, true);
+    assert_eq!(pipe.next_deadline(), None);
+    assert_eq!(pipe.offer(MS, b"frame", 0), 0);
+    pipe.set(&slow, false);
+    assert_eq!(pipe.offer(MS, b"frame", 0), 0);
+    assert_eq!(pipe.next_deadline(), Some(6 * MS));
+}
+
+proptest! {
+    #[test]
+    fn order_is_kept_while_the_delay_and_the_rate_change(
+        steps in prop::collection::vec((0u64..5000, 0u64..20_000, prop::option::of(1_000u64..1_000_000_000)), 1..60),
+    ) {
+        let mut pipe = Pipe::new(Impairment::with_seed(1), false, 0);
+        let mut now = Duration::ZERO;
+        let mut out = Vec::new();
+        for (n, (gap, delay, rate)) in steps.iter().enumerate() {
+            now += Duration::from_micros(*gap);
+            while let Some(frame) = pipe.due(now) {
+                out.push(frame);
+            }
+            let mut impairment = Impairment::with_seed(1).delay(Duration::from_micros(*delay));
+            impairment.rate = *rate;
+            pipe.set(&impairment, false);
+            let frame = vec![u8::try_from(n).unwrap()];
+            for _ in 0..pipe.offer(now, &frame, 0) {
+                out.push(frame.clone());
+            }
+        }
+        while let Some(frame) = pipe.due(Duration::MAX) {
+            out.push(frame);
+        }
+        prop_assert!(out.is_sorted());
+        prop_assert_eq!(out.len(), steps.len());
+    }
+}

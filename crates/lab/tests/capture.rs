@@ -1,0 +1,130 @@
+//! Captures have all of what passed, and only that.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use common::{Udp, addresses, connect, pattern, transfer, two_hosts};
+use lab::{Endings, Error, TcpSegment, endings};
+
+#[test]
+fn a_capture_begins_and_ends_exactly() {
+    let (_lab, server, client) = two_hosts("capture");
+    let udp = Udp::new(&server, &client);
+    let before = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    for round in 1..=5 {
+        let capture = server.capture("udp").unwrap();
+        for number in 0..20 {
+            udp.send(number, 60);
+        }
+        assert_eq!(udp.received(20, common::LONG).len(), 20);
+        let captured = capture.finish().unwrap();
+        assert_eq!(captured.missed, Some(0));
+        assert_eq!(captured.packets.len(), 20, "round {round}");
+        for packet in &captured.packets {
+            assert_eq!(packet.length, 14 + 20 + 8 + 60);
+            assert_eq!(packet.frame.len(), packet.length);
+            assert!(packet.time + Duration::from_secs(1) > before);
+        }
+    }
+}
+
+#[test]
+fn endings_are_seen_on_both_families_from_both_sides() {
+    let (_lab, server, client) = two_hosts("endings");
+    for address in addresses(&server) {
+        let captures = [&server, &client].map(|host| host.capture("").unwrap());
+        let (theirs, ours) = connect(&server, &client, address);
+        let port = theirs.local_addr().unwrap().port();
+        let client_port = ours.local_addr().unwrap().port();
+        ours.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((&theirs).read(&mut [0]).unwrap(), 0);
+        // Closing with unread data is a RST.
+        (&theirs).write_all(b"unread").unwrap();
+        ours.peek(&mut [0]).unwrap();
+        drop(ours);
+        let deadline = Instant::now() + common::LONG;
+        while theirs.take_error().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "the RST does not arrive");
+            thread::sleep(Duration::from_millis(1));
+        }
+        for capture in captures {
+            let captured = capture.finish().unwrap();
+            let client_said = endings(&captured.packets, client_port);
+            assert_eq!((client_said.fin, client_said.rst), (1, 1));
+            assert_eq!(endings(&captured.packets, port), Endings::default());
+            let syns = captured
+                .packets
+                .iter()
+                .filter_map(|packet| TcpSegment::parse(&packet.frame))
+                .filter(|segment| segment.flags & 0x02 != 0);
+            assert_eq!(syns.count(), 2);
+        }
+    }
+}
+
+#[test]
+fn a_bulk_transfer_is_captured_whole() {
+    let (_lab, server, client) = two_hosts("bulk");
+    let capture = client.capture("tcp").unwrap();
+    let (theirs, ours) = connect(&server, &client, addresses(&server)[0]);
+    let port = theirs.local_addr().unwrap().port();
+    let bytes = pattern(20_000_000);
+    assert!(transfer(&theirs, &ours, &bytes) == bytes);
+    let captured = capture.finish().unwrap();
+    assert_eq!(captured.missed, Some(0));
+    let payload: usize = captured
+        .packets
+        .iter()
+        .filter(|p| TcpSegment::parse(&p.frame).is_some_and(|s| s.source == port))
+        .map(|p| p.length - 14 - 20 - 32)
+        .sum();
+    assert!(payload >= bytes.len(), "{payload}");
+}
+
+#[test]
+fn a_capture_that_cannot_be_says_why() {
+    let (lab, server, _) = two_hosts("bad capture");
+    let error = server.capture("no such filter").unwrap_err();
+    assert!(
+        matches!(&error, Error::CaptureNotListening { stderr, .. } if stderr.contains("syntax error")),
+        "{error}"
+    );
+    assert!(server.capture_on("eth9", "").is_err());
+    assert!(server.pids().unwrap().is_empty());
+    let dropped = server.capture("").unwrap();
+    drop(dropped);
+    assert!(server.pids().unwrap().is_empty());
+    assert_eq!(std::fs::read_dir(lab.directory()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_capture_outlives_its_host() {
+    let (_lab, server, client) = two_hosts("dead capture");
+    let udp = Udp::new(&server, &client);
+    let capture = server.capture("udp").unwrap();
+    udp.send(1, 60);
+    udp.received(1, common::LONG);
+    // tcpdump may not have written it yet: how much it has is not said here.
+    server.power_off().unwrap();
+    let captured = capture.finish().unwrap();
+    assert!(captured.packets.len() <= 1);
+}
+
+#[test]
+fn the_loopback_can_be_captured() {
+    let (_lab, server, _) = two_hosts("loopback");
+    let capture = server.capture_on("lo", "tcp").unwrap();
+    let (theirs, ours) = connect(&server, &server, "::1".parse().unwrap());
+    assert_eq!(transfer(&ours, &theirs, b"self"), b"self");
+    let captured = capture.finish().unwrap();
+    let segments = captured.packets.iter();
+    let segments = segments.filter_map(|packet| TcpSegment::parse(&packet.frame));
+    assert_eq!(
+        segments.filter(|segment| segment.flags & 0x02 != 0).count(),
+        2
+    );
+}

@@ -1,0 +1,142 @@
+//! What is answered to whom asks about the record.
+
+use journal::{Journal, ReadError, State, Summary, Unprotected};
+use protocol::control::{ErrorCode, FlowSummary, MAX_DATA, Request, Response, Statistics};
+use wire::FlowId;
+
+use crate::intake::{Intake, reason_of};
+
+/// Answers requests from the record.
+#[derive(Debug, Clone, Copy)]
+pub struct Desk {
+    pid: u32,
+}
+
+impl Desk {
+    /// A desk of the process `pid`.
+    #[must_use]
+    pub fn new(pid: u32) -> Self {
+        Self { pid }
+    }
+
+    /// The answers to a request, in order; none to a [`Request::Shutdown`].
+    #[must_use]
+    pub fn answer(&self, intake: &mut Intake, request: &Request) -> Vec<Response> {
+        match request {
+            Request::Hello { .. } => vec![Response::Hello { pid: self.pid }],
+            Request::Summaries => summaries(&intake.journal),
+            Request::Read { flow, from, max_len } => {
+                let max = usize::try_from(*max_len).unwrap_or(MAX_DATA).min(MAX_DATA);
+                let mut bytes = Vec::new();
+                vec![match intake.journal.read(*flow, *from, max, &mut bytes) {
+                    Ok(_) => Response::Data { flow: *flow, from: *from, bytes },
+                    Err(error) => Response::Error { code: code_of(error), message: error.to_string() },
+                }]
+            }
+            Request::OutstreamHeads { flow } => heads(&intake.journal, *flow),
+            Request::Unprotect { flow } => {
+                intake.journal.unprotect(*flow, Unprotected::Requested);
+                Vec::new()
+            }
+            Request::Forget { flow } => {
+                intake.journal.forget(*flow);
+                Vec::new()
+            }
+            Request::Statistics => vec![Response::Statistics(statistics(intake))],
+            Request::Shutdown => Vec::new(),
+        }
+    }
+}
+
+fn code_of(error: ReadError) -> ErrorCode {
+    match error {
+        ReadError::Unknown => ErrorCode::UnknownFlow,
+        ReadError::Unprotected(_) => ErrorCode::Unprotected,
+        ReadError::Dropped(_) | ReadError::NotRecorded(_) => ErrorCode::NotKept,
+    }
+}
+
+fn summaries(journal: &Journal) -> Vec<Response> {
+    let all: Vec<FlowSummary> =
+        journal.summaries().map(|summary| flow_summary(journal, &summary)).collect();
+    let mut messages: Vec<Response> = all
+        .chunks(FlowSummary::PER_MESSAGE)
+        .map(|part| Response::Summaries { summaries: part.to_vec(), last: false })
+        .collect();
+    if let Some(Response::Summaries { last, .. }) = messages.last_mut() {
+        *last = true;
+    } else {
+        messages.push(Response::Summaries { summaries: Vec::new(), last: true });
+    }
+    messages
+}
+
+fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary {
+    let mut answer = FlowSummary {
+        flow: summary.flow,
+        client_isn: summary.client_isn,
+        server_isn: summary.server_isn,
+        start: summary.client_isn + 1,
+        stable_seq: summary.client_isn + 1,
+        client_fin: None,
+        turn_instream: summary.client_isn + 1,
+        turn_outstream: summary.server_isn + 1,
+        outstream_end: None,
+        unprotected: None,
+    };
+    match summary.state {
+        State::Unprotected(reason) => answer.unprotected = Some(reason_of(reason)),
+        State::Protected(record) => {
+            answer.start = record.start.instream;
+            answer.turn_instream = record.turn.instream;
+            answer.turn_outstream = record.turn.outstream;
+            // The FIN counts in the journal's stable_seq; here it is told apart.
+            answer.client_fin = record.fin.filter(|fin| record.stable_seq.after(*fin));
+            answer.stable_seq = answer.client_fin.unwrap_or(record.stable_seq);
+            answer.outstream_end = journal
+                .outstream_ranges(summary.flow)
+                .last()
+                .map(|(from, bytes)| from + u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        }
+    }
+    answer
+}
+
+/// In messages of at most [`MAX_DATA`], each head counting eight bytes more than it has.
+fn heads(journal: &Journal, flow: FlowId) -> Vec<Response> {
+    const ROOM: usize = MAX_DATA / 2;
+    let mut messages = Vec::new();
+    let mut ranges = Vec::new();
+    let mut size = 0;
+    for (from, bytes) in journal.outstream_ranges(flow) {
+        let mut from = from;
+        for piece in bytes.chunks(ROOM) {
+            if size + piece.len() + 8 > MAX_DATA {
+                messages.push(Response::OutstreamHeads {
+                    flow,
+                    ranges: std::mem::take(&mut ranges),
+                    last: false,
+                });
+                size = 0;
+            }
+            size += piece.len() + 8;
+            ranges.push((from, piece.to_vec()));
+            from += u32::try_from(piece.len()).unwrap_or(u32::MAX);
+        }
+    }
+    messages.push(Response::OutstreamHeads { flow, ranges, last: true });
+    messages
+}
+
+fn statistics(intake: &Intake) -> Statistics {
+    let journal = intake.journal.statistics();
+    Statistics {
+        flows: u64::try_from(journal.connections).unwrap_or(u64::MAX),
+        unprotected_flows: u64::try_from(journal.unprotected).unwrap_or(u64::MAX),
+        instream_bytes: journal.instream.recorded,
+        outstream_bytes: journal.outstream.recorded,
+        frames: intake.frames,
+        malformed_frames: intake.malformed,
+        unknown_flow_frames: intake.unknown,
+    }
+}

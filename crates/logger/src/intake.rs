@@ -1,0 +1,143 @@
+//! From mirror frames to the record.
+
+use std::collections::VecDeque;
+
+use journal::{Arrival, Journal, Limits, Refused, ReplayMode, Unprotected};
+use protocol::{
+    UnprotectedReason,
+    mirror::{FrameKind, MirrorFrame},
+};
+use wire::{Flags, FlowId, IpPacket, Segment, WireError, checksum};
+
+/// Something that `serve` must hear of, unasked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// Everything before the barrier with this token is in the record.
+    Drained(u64),
+    /// The connection has no complete record any more.
+    Unprotected(FlowId, UnprotectedReason),
+}
+
+/// Takes frames in the order of the ring.
+#[derive(Debug)]
+pub struct Intake {
+    /// The record.
+    pub journal: Journal,
+    /// What is to be told, oldest first.
+    pub notices: VecDeque<Notice>,
+    /// Frames taken.
+    pub frames: u64,
+    /// Frames that were not frames, or held no whole TCP segment, or a damaged one.
+    pub malformed: u64,
+    /// Frames of connections that are not known (any more).
+    pub unknown: u64,
+}
+
+impl Intake {
+    /// Nothing is recorded yet.
+    #[must_use]
+    pub fn new(limits: Limits, mode: ReplayMode) -> Self {
+        Self {
+            journal: Journal::new(limits, mode),
+            notices: VecDeque::new(),
+            frames: 0,
+            malformed: 0,
+            unknown: 0,
+        }
+    }
+
+    /// Take one frame, as the ring holds it. A damaged frame loses nothing: its bytes are missing
+    /// in the record, and the record says so.
+    pub fn take(&mut self, bytes: &[u8]) {
+        self.frames += 1;
+        let Ok(frame) = MirrorFrame::decode(bytes) else {
+            self.malformed += 1;
+            tracing::warn!(len = bytes.len(), "not a mirror frame");
+            return;
+        };
+        match frame.kind {
+            FrameKind::Opened { client_isn, server_isn } => {
+                if self.journal.open(frame.flow_id, client_isn, server_isn).is_err() {
+                    self.unprotected(frame.flow_id, UnprotectedReason::TooManyConnections);
+                }
+            }
+            FrameKind::Closed(_) => {
+                self.journal.close(frame.flow_id);
+            }
+            FrameKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
+            FrameKind::Instream => self.instream(&frame),
+            FrameKind::Outstream => self.outstream(&frame),
+        }
+    }
+
+    fn instream(&mut self, frame: &MirrorFrame<'_>) {
+        let Ok(segment) = undamaged(frame) else {
+            self.malformed += 1;
+            return;
+        };
+        let arrival = Arrival {
+            seq: segment.seq(),
+            payload: segment.payload(),
+            fin: segment.flags().contains(Flags::FIN),
+            client_ack: segment.ack(),
+            server_nxt: frame.server_nxt,
+            server_ack: frame.server_ack,
+        };
+        match self.journal.instream(frame.flow_id, &arrival) {
+            Ok(()) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
+            Err(Refused::Unknown) => self.unknown += 1,
+            Err(Refused::BecameUnprotected(reason)) => self.unprotected(frame.flow_id, reason_of(reason)),
+        }
+    }
+
+    fn outstream(&mut self, frame: &MirrorFrame<'_>) {
+        let Ok(segment) = parse(frame) else {
+            self.malformed += 1;
+            return;
+        };
+        match self.journal.outstream(frame.flow_id, segment.seq(), segment.payload()) {
+            Ok(()) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
+            Err(Refused::Unknown) => self.unknown += 1,
+            Err(Refused::BecameUnprotected(reason)) => self.unprotected(frame.flow_id, reason_of(reason)),
+        }
+    }
+
+    fn unprotected(&mut self, flow: FlowId, reason: UnprotectedReason) {
+        self.notices.push_back(Notice::Unprotected(flow, reason));
+    }
+}
+
+/// What the journal's reasons are called between processes.
+pub(crate) fn reason_of(reason: Unprotected) -> UnprotectedReason {
+    match reason {
+        Unprotected::ConnectionLimit | Unprotected::Fragmented => UnprotectedReason::ConnectionLimit,
+        Unprotected::TotalLimit => UnprotectedReason::TotalLimit,
+        Unprotected::MirrorLost | Unprotected::Requested => UnprotectedReason::MirrorLost,
+    }
+}
+
+fn packet<'a>(frame: &MirrorFrame<'a>) -> Result<IpPacket<'a>, WireError> {
+    let wire_len = usize::try_from(frame.packet_len).unwrap_or(usize::MAX);
+    IpPacket::parse_captured(frame.packet, wire_len)
+}
+
+fn parse<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
+    Segment::of(&packet(frame)?)
+}
+
+/// The segment, if the server's TCP takes it too: it drops what has a wrong checksum, and the
+/// record must not hold other bytes than the server got. A checksum that the sending host has
+/// left to a NIC holds only the pseudo-header's sum; such a segment has not been on any wire.
+fn undamaged<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
+    let packet = packet(frame)?;
+    let segment = Segment::of(&packet)?;
+    let (source, destination) = (packet.source(), packet.destination());
+    let len = u32::try_from(packet.payload_len()).unwrap_or(u32::MAX);
+    let pseudo = checksum::pseudo_header(source, destination, packet.protocol(), len);
+    let unfinished = segment.checksum() == checksum::fold(pseudo);
+    if unfinished || checksum::tcp_checksum(source, destination, packet.payload()) == segment.checksum() {
+        Ok(segment)
+    } else {
+        Err(WireError::Truncated { needed: packet.total_len(), available: frame.packet.len() })
+    }
+}

@@ -1,0 +1,100 @@
+//! The process: a ring and a socket.
+
+use std::{
+    cell::RefCell,
+    io::{self, Read, Write},
+    os::{fd::AsFd, unix::net::UnixStream},
+    time::Duration,
+};
+
+use dataplane::{DataplaneError, PinDirectory, Ring};
+use journal::{Limits, ReplayMode};
+use protocol::control::{ControlError, Decoder, Request, Response, encode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{desk::Desk, intake::{Intake, Notice}};
+
+/// The ring's writer wakes us only when much waits; otherwise we look by ourselves, this often
+/// while frames come ...
+const BUSY_INTERVAL: Duration = Duration::from_millis(5);
+/// ... and this often when none do. What waits meanwhile is safe where it is.
+const IDLE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What the logger of a service is told at its start.
+#[derive(Debug, Clone)]
+pub struct LoggerConfig {
+    /// Where the service's ring is pinned.
+    pub pins: PinDirectory,
+    /// What the record may hold.
+    pub limits: Limits,
+    /// How much of a connection is kept.
+    pub mode: ReplayMode,
+}
+
+/// Why the logger ended.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggerError {
+    /// The ring cannot be read.
+    #[error(transparent)]
+    Dataplane(#[from] DataplaneError),
+    /// The socket to `serve` failed.
+    #[error("the connection to serve failed: {0}")]
+    Socket(#[from] io::Error),
+    /// `serve` said something that is not the control protocol.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+}
+
+/// Keep the record until `serve` says that it is enough, or is gone.
+///
+/// # Errors
+/// The ring or the socket fails, or the peer does not speak the protocol.
+pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerError> {
+    let intake = RefCell::new(Intake::new(config.limits, config.mode));
+    let ring = Ring::mirror(&config.pins, |bytes| intake.borrow_mut().take(bytes))?;
+    let desk = Desk::new(std::process::id());
+    let mut requests = Decoder::<Request>::default();
+    loop {
+        let before = intake.borrow().frames;
+        ring.consume()?;
+        let mut intake = intake.borrow_mut();
+        let busy = intake.frames != before;
+        let mut out = Vec::new();
+        for notice in std::mem::take(&mut intake.notices) {
+            let message = match notice {
+                Notice::Drained(token) => Response::Drained { token },
+                Notice::Unprotected(flow, reason) => Response::Unprotected { flow, reason },
+            };
+            encode(&message, &mut out)?;
+        }
+        while let Some(request) = requests.pull()? {
+            if request == Request::Shutdown {
+                return Ok(());
+            }
+            for answer in desk.answer(&mut intake, &request) {
+                encode(&answer, &mut out)?;
+            }
+        }
+        drop(intake);
+        socket.write_all(&out)?;
+        if wait(&ring, &socket, if busy { BUSY_INTERVAL } else { IDLE_INTERVAL })? {
+            let mut buffer = [0u8; 16 * 1024];
+            match socket.read(&mut buffer)? {
+                0 => return Ok(()), // serve is gone
+                n => requests.feed(&buffer[..n]),
+            }
+        }
+    }
+}
+
+/// Wait for frames, a request, or `interval`; true: a request.
+fn wait(ring: &Ring<'_>, socket: &UnixStream, interval: Duration) -> io::Result<bool> {
+    let ring = ring.as_fd();
+    let mut fds = [PollFd::new(&ring, PollFlags::IN), PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+    let timeout = Timespec::try_from(interval).map_err(io::Error::other)?;
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) => Ok(!fds[1].revents().is_empty()),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,60 @@
+//! The control protocol: `serve` asks its logger, the logger answers.
+//!
+//! Both ends write messages on a byte stream:
+//!
+//! ```text
+//! u32 length | u8 version | u8 type | body
+//! ```
+//!
+//! All numbers are little-endian; the length counts what follows it and is at most
+//! [`MAX_MESSAGE`]. Types of requests are below `0x80`, types of responses above, so that a stream
+//! connected the wrong way round is noticed at its first message.
+//!
+//! Answers come in the order of the requests. [`Response::Drained`] and
+//! [`Response::Unprotected`] also come unasked. A list too long for one message comes in several,
+//! the final one marked `last`; [`MAX_DATA`] and [`FlowSummary::PER_MESSAGE`] say what fits.
+//!
+//! Encoding is deterministic, and decoding accepts nothing but the encoding: a body that is too
+//! short, too long or has a value out of range is [`ControlError::Malformed`]. A stream that had
+//! an error cannot be read on, since nothing says where the next message begins.
+
+mod body;
+mod cursor;
+mod messages;
+mod stream;
+
+pub use messages::{ErrorCode, FlowSummary, Request, Response, Statistics};
+pub use stream::{Decoder, Message, encode};
+
+/// The version of the protocol.
+pub const VERSION: u8 = 1;
+
+/// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
+/// [`Response::OutstreamHeads`] together, eight bytes for each head included.
+pub const MAX_DATA: usize = 1 << 20;
+
+/// The largest value of the length field: [`MAX_DATA`] and room for what surrounds the data.
+pub const MAX_MESSAGE: usize = MAX_DATA + 64;
+
+/// A stream that is not the control protocol, or a message that cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// The length is above [`MAX_MESSAGE`].
+    #[error("a control message of {0} bytes is too long")]
+    TooLong(usize),
+    /// The length leaves no room for version and type.
+    #[error("a control message of {0} bytes has no room for its header")]
+    TooShort(usize),
+    /// A version that this program does not speak.
+    #[error("version {0} of the control protocol is not known")]
+    UnknownVersion(u8),
+    /// A type that this version does not have, or not in this direction.
+    #[error("type {0:#04x} of control message is not known")]
+    UnknownType(u8),
+    /// The body is not the encoding of any message of its type. The value says what was expected.
+    #[error("the body of a control message is malformed: {0}")]
+    Malformed(&'static str),
+}
+
+#[cfg(test)]
+mod tests;

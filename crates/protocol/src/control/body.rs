@@ -1,0 +1,257 @@
+//! The bodies of the messages: fields in the order of their declaration, except that the one of
+//! variable length comes last and reaches to the end. So no count and no length has to be believed,
+//! but those of the runs in [`Response::OutstreamHeads`].
+
+use super::cursor::{Cursor, Writer};
+use super::stream::Message;
+use super::{ControlError, ErrorCode, FlowSummary, Request, Response, Statistics};
+
+mod request {
+    pub(super) const HELLO: u8 = 0x01;
+    pub(super) const SUMMARIES: u8 = 0x02;
+    pub(super) const READ: u8 = 0x03;
+    pub(super) const OUTSTREAM_HEADS: u8 = 0x04;
+    pub(super) const UNPROTECT: u8 = 0x05;
+    pub(super) const FORGET: u8 = 0x06;
+    pub(super) const STATISTICS: u8 = 0x07;
+    pub(super) const SHUTDOWN: u8 = 0x08;
+}
+
+mod response {
+    pub(super) const HELLO: u8 = 0x81;
+    pub(super) const DRAINED: u8 = 0x82;
+    pub(super) const SUMMARIES: u8 = 0x83;
+    pub(super) const DATA: u8 = 0x84;
+    pub(super) const OUTSTREAM_HEADS: u8 = 0x85;
+    pub(super) const UNPROTECTED: u8 = 0x86;
+    pub(super) const STATISTICS: u8 = 0x87;
+    pub(super) const ERROR: u8 = 0x88;
+}
+
+impl Message for Request {
+    fn type_code(&self) -> u8 {
+        match self {
+            Self::Hello { .. } => request::HELLO,
+            Self::Summaries => request::SUMMARIES,
+            Self::Read { .. } => request::READ,
+            Self::OutstreamHeads { .. } => request::OUTSTREAM_HEADS,
+            Self::Unprotect { .. } => request::UNPROTECT,
+            Self::Forget { .. } => request::FORGET,
+            Self::Statistics => request::STATISTICS,
+            Self::Shutdown => request::SHUTDOWN,
+        }
+    }
+
+    fn is_known(type_code: u8) -> bool {
+        (request::HELLO..=request::SHUTDOWN).contains(&type_code)
+    }
+
+    fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
+        let mut body = Writer::new(out);
+        match self {
+            Self::Hello { service } => body.bytes(service.as_bytes()),
+            Self::Summaries | Self::Statistics | Self::Shutdown => {}
+            Self::Read {
+                flow,
+                from,
+                max_len,
+            } => {
+                body.flow(*flow);
+                body.seq(*from);
+                body.u32(*max_len);
+            }
+            Self::OutstreamHeads { flow } | Self::Unprotect { flow } | Self::Forget { flow } => {
+                body.flow(*flow);
+            }
+        }
+        Ok(())
+    }
+
+    fn decode_body(type_code: u8, body: &[u8]) -> Result<Self, ControlError> {
+        let mut body = Cursor::new(body);
+        let message = match type_code {
+            request::HELLO => Self::Hello {
+                service: body.text()?,
+            },
+            request::SUMMARIES => Self::Summaries,
+            request::READ => Self::Read {
+                flow: body.flow()?,
+                from: body.seq()?,
+                max_len: body.u32()?,
+            },
+            request::OUTSTREAM_HEADS => Self::OutstreamHeads { flow: body.flow()? },
+            request::UNPROTECT => Self::Unprotect { flow: body.flow()? },
+            request::FORGET => Self::Forget { flow: body.flow()? },
+            request::STATISTICS => Self::Statistics,
+            request::SHUTDOWN => Self::Shutdown,
+            _ => return Err(ControlError::UnknownType(type_code)),
+        };
+        body.finish()?;
+        Ok(message)
+    }
+}
+
+impl Message for Response {
+    fn type_code(&self) -> u8 {
+        match self {
+            Self::Hello { .. } => response::HELLO,
+            Self::Drained { .. } => response::DRAINED,
+            Self::Summaries { .. } => response::SUMMARIES,
+            Self::Data { .. } => response::DATA,
+            Self::OutstreamHeads { .. } => response::OUTSTREAM_HEADS,
+            Self::Unprotected { .. } => response::UNPROTECTED,
+            Self::Statistics(_) => response::STATISTICS,
+            Self::Error { .. } => response::ERROR,
+        }
+    }
+
+    fn is_known(type_code: u8) -> bool {
+        (response::HELLO..=response::ERROR).contains(&type_code)
+    }
+
+    fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
+        let mut body = Writer::new(out);
+        match self {
+            Self::Hello { pid } => body.u32(*pid),
+            Self::Drained { token } => body.u64(*token),
+            Self::Summaries { summaries, last } => {
+                body.bool(*last);
+                for summary in summaries {
+                    summary.encode(&mut body);
+                }
+            }
+            Self::Data { flow, from, bytes } => {
+                body.flow(*flow);
+                body.seq(*from);
+                body.bytes(bytes);
+            }
+            Self::OutstreamHeads { flow, ranges, last } => {
+                body.flow(*flow);
+                body.bool(*last);
+                for (seq, bytes) in ranges {
+                    let len = u32::try_from(bytes.len());
+                    body.seq(*seq);
+                    body.u32(len.map_err(|_| ControlError::TooLong(bytes.len()))?);
+                    body.bytes(bytes);
+                }
+            }
+            Self::Unprotected { flow, reason } => {
+                body.flow(*flow);
+                body.u8(reason.code());
+            }
+            Self::Statistics(statistics) => statistics.encode(&mut body),
+            Self::Error { code, message } => {
+                body.u8(code.code());
+                body.bytes(message.as_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    fn decode_body(type_code: u8, body: &[u8]) -> Result<Self, ControlError> {
+        let mut body = Cursor::new(body);
+        let message = match type_code {
+            response::HELLO => Self::Hello { pid: body.u32()? },
+            response::DRAINED => Self::Drained { token: body.u64()? },
+            response::SUMMARIES => Self::Summaries {
+                last: body.bool()?,
+                summaries: until_the_end(&mut body, FlowSummary::decode)?,
+            },
+            response::DATA => Self::Data {
+                flow: body.flow()?,
+                from: body.seq()?,
+                bytes: body.remainder(),
+            },
+            response::OUTSTREAM_HEADS => Self::OutstreamHeads {
+                flow: body.flow()?,
+                last: body.bool()?,
+                ranges: until_the_end(&mut body, |body| {
+                    let (seq, len) = (body.seq()?, body.u32()?);
+                    let len = usize::try_from(len).unwrap_or(usize::MAX);
+                    Ok((seq, body.bytes(len)?.to_vec()))
+                })?,
+            },
+            response::UNPROTECTED => Self::Unprotected {
+                flow: body.flow()?,
+                reason: body.reason()?,
+            },
+            response::STATISTICS => Self::Statistics(Statistics::decode(&mut body)?),
+            response::ERROR => {
+                let unknown = ControlError::Malformed("the error code is unknown");
+                Self::Error {
+                    code: ErrorCode::from_code(body.u8()?).ok_or(unknown)?,
+                    message: body.text()?,
+                }
+            }
+            _ => return Err(ControlError::UnknownType(type_code)),
+        };
+        body.finish()?;
+        Ok(message)
+    }
+}
+
+/// Reads items until the body ends.
+fn until_the_end<T>(
+    body: &mut Cursor<'_>,
+    mut read: impl FnMut(&mut Cursor<'_>) -> Result<T, ControlError>,
+) -> Result<Vec<T>, ControlError> {
+    let mut items = Vec::new();
+    while !body.is_empty() {
+        items.push(read(body)?);
+    }
+    Ok(items)
+}
+
+impl FlowSummary {
+    fn encode(&self, body: &mut Writer<'_>) {
+        body.flow(self.flow);
+        body.seq(self.client_isn);
+        body.seq(self.server_isn);
+        body.seq(self.start);
+        body.seq(self.stable_seq);
+        body.optional_seq(self.client_fin);
+        body.seq(self.turn_instream);
+        body.seq(self.turn_outstream);
+        body.optional_seq(self.outstream_end);
+        body.optional_reason(self.unprotected);
+    }
+
+    fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
+        Ok(Self {
+            flow: body.flow()?,
+            client_isn: body.seq()?,
+            server_isn: body.seq()?,
+            start: body.seq()?,
+            stable_seq: body.seq()?,
+            client_fin: body.optional_seq()?,
+            turn_instream: body.seq()?,
+            turn_outstream: body.seq()?,
+            outstream_end: body.optional_seq()?,
+            unprotected: body.optional_reason()?,
+        })
+    }
+}
+
+impl Statistics {
+    fn encode(&self, body: &mut Writer<'_>) {
+        body.u64(self.flows);
+        body.u64(self.unprotected_flows);
+        body.u64(self.instream_bytes);
+        body.u64(self.outstream_bytes);
+        body.u64(self.frames);
+        body.u64(self.malformed_frames);
+        body.u64(self.unknown_flow_frames);
+    }
+
+    fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
+        Ok(Self {
+            flows: body.u64()?,
+            unprotected_flows: body.u64()?,
+            instream_bytes: body.u64()?,
+            outstream_bytes: body.u64()?,
+            frames: body.u64()?,
+            malformed_frames: body.u64()?,
+            unknown_flow_frames: body.u64()?,
+        })
+    }
+}

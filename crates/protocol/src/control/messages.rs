@@ -1,0 +1,198 @@
+//! What the messages of the control protocol say.
+
+use wire::{FlowId, SeqNumber};
+
+use super::MAX_DATA;
+use crate::UnprotectedReason;
+
+/// What `serve` asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Who is asking. The first message on a stream; answered by [`Response::Hello`].
+    Hello {
+        /// The name of the service whose record this is.
+        service: String,
+    },
+    /// What is recorded of each connection? Answered by [`Response::Summaries`].
+    Summaries,
+    /// Recorded instream bytes of a connection. Answered by [`Response::Data`].
+    Read {
+        /// The connection.
+        flow: FlowId,
+        /// The first byte wanted.
+        from: SeqNumber,
+        /// The most bytes wanted. The answer may be shorter, and never exceeds [`MAX_DATA`].
+        max_len: u32,
+    },
+    /// The recorded heads of the outstream's turns. Answered by [`Response::OutstreamHeads`].
+    OutstreamHeads {
+        /// The connection.
+        flow: FlowId,
+    },
+    /// Stop recording a connection and drop its record. Not answered.
+    Unprotect {
+        /// The connection.
+        flow: FlowId,
+    },
+    /// The connection is over: drop all that is known about it. Not answered.
+    Forget {
+        /// The connection.
+        flow: FlowId,
+    },
+    /// Counters of the logger. Answered by [`Response::Statistics`].
+    Statistics,
+    /// Stop. Answered by the end of the stream.
+    Shutdown,
+}
+
+/// What the logger answers, or tells unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Response {
+    /// To [`Request::Hello`].
+    Hello {
+        /// The logger's process number.
+        pid: u32,
+    },
+    /// All mirror frames before the barrier with this token have been recorded.
+    Drained {
+        /// The token of the barrier.
+        token: u64,
+    },
+    /// To [`Request::Summaries`].
+    Summaries {
+        /// At most [`FlowSummary::PER_MESSAGE`].
+        summaries: Vec<FlowSummary>,
+        /// Whether the list is complete with these.
+        last: bool,
+    },
+    /// To [`Request::Read`].
+    Data {
+        /// The connection.
+        flow: FlowId,
+        /// The sequence number of the first of these bytes.
+        from: SeqNumber,
+        /// At most [`MAX_DATA`]; empty if nothing is recorded from there on.
+        bytes: Vec<u8>,
+    },
+    /// To [`Request::OutstreamHeads`].
+    OutstreamHeads {
+        /// The connection.
+        flow: FlowId,
+        /// Recorded runs of the outstream, in the client's sequence space.
+        ranges: Vec<(SeqNumber, Vec<u8>)>,
+        /// Whether the list is complete with these.
+        last: bool,
+    },
+    /// The connection is no longer recorded.
+    Unprotected {
+        /// The connection.
+        flow: FlowId,
+        /// Why.
+        reason: UnprotectedReason,
+    },
+    /// To [`Request::Statistics`].
+    Statistics(Statistics),
+    /// The request cannot be answered.
+    Error {
+        /// For the program.
+        code: ErrorCode,
+        /// For the operator.
+        message: String,
+    },
+}
+
+/// What is recorded of one connection. Sequence numbers are those of the client's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowSummary {
+    /// The connection.
+    pub flow: FlowId,
+    /// The client's initial sequence number.
+    pub client_isn: SeqNumber,
+    /// The server's initial sequence number, as the client knows it.
+    pub server_isn: SeqNumber,
+    /// The first instream byte that is still kept.
+    pub start: SeqNumber,
+    /// The lowest instream byte that is not in the record: all from `start` up to it are (the
+    /// paper's `stable_seq`).
+    pub stable_seq: SeqNumber,
+    /// The number of the client's FIN, if all before it is recorded.
+    pub client_fin: Option<SeqNumber>,
+    /// Where the last unanswered turn begins in the instream.
+    pub turn_instream: SeqNumber,
+    /// Where the last unanswered turn begins in the outstream.
+    pub turn_outstream: SeqNumber,
+    /// The end of the last recorded head of the outstream.
+    pub outstream_end: Option<SeqNumber>,
+    /// Why the connection is not protected, if it is not.
+    pub unprotected: Option<UnprotectedReason>,
+}
+
+impl FlowSummary {
+    /// The most bytes that a summary takes in a message.
+    pub(super) const MAX_ENCODED: usize = 8 + 6 * 4 + 2 * 5 + 1;
+
+    /// How many summaries fit into one message, whatever they say.
+    pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;
+}
+
+/// Counters of the logger since it was started, and sizes as they are now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Statistics {
+    /// Connections that are known now.
+    pub flows: u64,
+    /// Those of them that are not protected.
+    pub unprotected_flows: u64,
+    /// Instream bytes that are kept now.
+    pub instream_bytes: u64,
+    /// Outstream bytes (heads of turns) that are kept now.
+    pub outstream_bytes: u64,
+    /// Mirror frames that were received.
+    pub frames: u64,
+    /// Those of them that could not be read.
+    pub malformed_frames: u64,
+    /// Those of them that belong to no known connection.
+    pub unknown_flow_frames: u64,
+}
+
+/// Why a request cannot be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// The logger does not know the connection.
+    UnknownFlow,
+    /// The connection is not protected, so there is no record to read.
+    Unprotected,
+    /// The record does not reach back to the byte that was asked for.
+    NotKept,
+    /// The request makes no sense here: a second `Hello`, or none at the beginning.
+    BadRequest,
+    /// Something failed in the logger.
+    Internal,
+}
+
+impl ErrorCode {
+    const ALL: [Self; 5] = [
+        Self::UnknownFlow,
+        Self::Unprotected,
+        Self::NotKept,
+        Self::BadRequest,
+        Self::Internal,
+    ];
+
+    /// The stable code, 1 to 5.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::UnknownFlow => 1,
+            Self::Unprotected => 2,
+            Self::NotKept => 3,
+            Self::BadRequest => 4,
+            Self::Internal => 5,
+        }
+    }
+
+    /// The error with this code.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|error| error.code() == code)
+    }
+}

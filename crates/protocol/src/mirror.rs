@@ -1,0 +1,316 @@
+//! The mirror frame: what a program in the kernel saw, told to the logger.
+//!
+//! A frame is a header of 48 bytes, all fields little-endian, followed by the IP packet or, where
+//! the content does not matter as a whole (outstream), by its beginning:
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | 0 | magic `u32` | `OUTL` |
+//! | 4 | version `u8` | 1 |
+//! | 5 | kind `u8` | 1 instream, 2 outstream, 3 barrier, 4 opened, 5 closed |
+//! | 6 | reason `u8` | of closed: 1 finished, 2 reset by client, 3 reset by server, 4 evicted; else 0 |
+//! | 7 | pad `u8` | 0 |
+//! | 8 | flow_id `u64` | |
+//! | 16 | timestamp_ns `u64` | CLOCK_MONOTONIC |
+//! | 24 | server_nxt `u32` | end of the outstream sent so far, in the client's sequence space |
+//! | 28 | server_ack `u32` | instream acknowledged to the client so far |
+//! | 32 | packet_len `u32` | true length of the packet |
+//! | 36 | captured_len `u32` | bytes of it that follow |
+//! | 40 | token `u64` | of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
+//!
+//! The programs in the kernel write this layout from C; a test pins each byte of it. Frames may
+//! come in buffers that are longer than they: what follows a frame is ignored, so that neither
+//! Ethernet padding nor the rounding of a ring buffer matters.
+
+use core::ops::Range;
+
+use wire::{FlowId, SeqNumber};
+
+/// The first four bytes of a frame, read as a little-endian number: `OUTL`.
+pub const MAGIC: u32 = 0x4c54_554f;
+/// The version of the layout.
+pub const VERSION: u8 = 1;
+/// The length of the header, in bytes.
+pub const HEADER_LEN: usize = 48;
+
+const AT_MAGIC: Range<usize> = 0..4;
+const AT_VERSION: usize = 4;
+const AT_KIND: usize = 5;
+const AT_REASON: usize = 6;
+const AT_PAD: usize = 7;
+const AT_FLOW_ID: Range<usize> = 8..16;
+const AT_TIMESTAMP: Range<usize> = 16..24;
+const AT_SERVER_NXT: Range<usize> = 24..28;
+const AT_SERVER_ACK: Range<usize> = 28..32;
+const AT_PACKET_LEN: Range<usize> = 32..36;
+const AT_CAPTURED_LEN: Range<usize> = 36..40;
+const AT_TOKEN: Range<usize> = 40..48;
+
+/// A byte string that is not a mirror frame, or a frame that cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Fewer bytes than the header, or fewer than it announces.
+    #[error("the frame is cut short: {needed} bytes are needed, {available} are there")]
+    Truncated {
+        /// Bytes of the header, or of header and packet.
+        needed: usize,
+        /// Bytes that are there.
+        available: usize,
+    },
+    /// Not one of our frames at all.
+    #[error("the magic is {0:#010x}, which is not that of a mirror frame")]
+    BadMagic(u32),
+    /// A version that this program does not read.
+    #[error("version {0} of the mirror frame is not known")]
+    UnknownVersion(u8),
+    /// A kind that this version does not have.
+    #[error("kind {0} of mirror frame is not known")]
+    UnknownKind(u8),
+    /// A reason that this version does not have.
+    #[error("reason {0} for the end of a connection is not known")]
+    UnknownReason(u8),
+    /// A field that this kind of frame does not use is not 0.
+    #[error("field {0} is not used in this kind of frame, yet not 0")]
+    UnusedField(&'static str),
+    /// More bytes of the packet than it has.
+    #[error("{captured} bytes were captured of a packet of {packet_len}")]
+    CapturedBeyondPacket {
+        /// Bytes of the packet in the frame.
+        captured: usize,
+        /// The length that the packet is said to have.
+        packet_len: u32,
+    },
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CloseReason {
+    /// Both directions were finished and acknowledged.
+    Finished,
+    /// The client sent a RST.
+    ResetByClient,
+    /// The server sent a RST.
+    ResetByServer,
+    /// The table of connections was full, or nothing was heard for too long.
+    Evicted,
+}
+
+impl CloseReason {
+    /// The code in the frame.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Finished => 1,
+            Self::ResetByClient => 2,
+            Self::ResetByServer => 3,
+            Self::Evicted => 4,
+        }
+    }
+
+    const fn from_code(code: u8) -> Result<Self, FrameError> {
+        match code {
+            1 => Ok(Self::Finished),
+            2 => Ok(Self::ResetByClient),
+            3 => Ok(Self::ResetByServer),
+            4 => Ok(Self::Evicted),
+            _ => Err(FrameError::UnknownReason(code)),
+        }
+    }
+}
+
+/// What a frame tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FrameKind {
+    /// The client sent this packet.
+    Instream,
+    /// The server sent this packet; usually only its beginning is in the frame.
+    Outstream,
+    /// All frames before this one have been written: whoever asked knows it by the token.
+    Barrier {
+        /// The number that the asker chose.
+        token: u64,
+    },
+    /// A connection was established. The packet is the client's SYN, headers only.
+    Opened {
+        /// The client's initial sequence number.
+        client_isn: SeqNumber,
+        /// The server's initial sequence number, as the client knows it.
+        server_isn: SeqNumber,
+    },
+    /// The connection is over.
+    Closed(CloseReason),
+}
+
+impl FrameKind {
+    /// The code in the frame.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Instream => 1,
+            Self::Outstream => 2,
+            Self::Barrier { .. } => 3,
+            Self::Opened { .. } => 4,
+            Self::Closed(_) => 5,
+        }
+    }
+
+    /// The fields "reason" and "token".
+    fn reason_and_token(self) -> (u8, u64) {
+        match self {
+            Self::Instream | Self::Outstream => (0, 0),
+            Self::Barrier { token } => (0, token),
+            Self::Opened {
+                client_isn,
+                server_isn,
+            } => (0, u64::from(server_isn.0) << 32 | u64::from(client_isn.0)),
+            Self::Closed(reason) => (reason.code(), 0),
+        }
+    }
+
+    fn from_fields(code: u8, reason: u8, token: [u8; 8]) -> Result<Self, FrameError> {
+        let [a, b, c, d, e, f, g, h] = token;
+        let kind = match code {
+            1 => Self::Instream,
+            2 => Self::Outstream,
+            3 => Self::Barrier {
+                token: u64::from_le_bytes(token),
+            },
+            4 => Self::Opened {
+                client_isn: SeqNumber(u32::from_le_bytes([a, b, c, d])),
+                server_isn: SeqNumber(u32::from_le_bytes([e, f, g, h])),
+            },
+            5 => Self::Closed(CloseReason::from_code(reason)?),
+            _ => return Err(FrameError::UnknownKind(code)),
+        };
+        let (used_reason, used_token) = kind.reason_and_token();
+        if reason != used_reason {
+            return Err(FrameError::UnusedField("reason"));
+        }
+        if u64::from_le_bytes(token) != used_token {
+            return Err(FrameError::UnusedField("token"));
+        }
+        Ok(kind)
+    }
+}
+
+/// A mirror frame. It borrows the packet from the buffer that it was read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MirrorFrame<'a> {
+    /// What it tells.
+    pub kind: FrameKind,
+    /// The connection; without meaning in a barrier.
+    pub flow_id: FlowId,
+    /// When it was written, in nanoseconds of CLOCK_MONOTONIC of the host that wrote it.
+    pub timestamp_ns: u64,
+    /// The end of the outstream that was sent so far, in the client's sequence space.
+    pub server_nxt: SeqNumber,
+    /// The end of the instream that was acknowledged to the client so far.
+    pub server_ack: SeqNumber,
+    /// The true length of the IP packet, in bytes. Not below `packet.len()`.
+    pub packet_len: u32,
+    /// The IP packet, as far as it was captured. With `packet_len` it is what
+    /// [`wire::IpPacket::parse_captured`] takes.
+    pub packet: &'a [u8],
+}
+
+impl<'a> MirrorFrame<'a> {
+    /// Reads the frame at the beginning of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError`], if there is no whole frame of a known version and kind in which the unused
+    /// fields are 0.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, FrameError> {
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
+            return Err(FrameError::Truncated {
+                needed: HEADER_LEN,
+                available: bytes.len(),
+            });
+        };
+        let magic = u32_at(header, AT_MAGIC);
+        if magic != MAGIC {
+            return Err(FrameError::BadMagic(magic));
+        }
+        if header[AT_VERSION] != VERSION {
+            return Err(FrameError::UnknownVersion(header[AT_VERSION]));
+        }
+        if header[AT_PAD] != 0 {
+            return Err(FrameError::UnusedField("pad"));
+        }
+        let token = u64_at(header, AT_TOKEN).to_le_bytes();
+        let packet_len = u32_at(header, AT_PACKET_LEN);
+        Ok(Self {
+            kind: FrameKind::from_fields(header[AT_KIND], header[AT_REASON], token)?,
+            flow_id: FlowId(u64_at(header, AT_FLOW_ID)),
+            timestamp_ns: u64_at(header, AT_TIMESTAMP),
+            server_nxt: SeqNumber(u32_at(header, AT_SERVER_NXT)),
+            server_ack: SeqNumber(u32_at(header, AT_SERVER_ACK)),
+            packet_len,
+            packet: captured(rest, u32_at(header, AT_CAPTURED_LEN), packet_len)?,
+        })
+    }
+
+    /// Appends the frame to `out`.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError::CapturedBeyondPacket`], and nothing is appended.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        let captured_len = u32::try_from(self.packet.len()).ok();
+        let Some(captured_len) = captured_len.filter(|len| *len <= self.packet_len) else {
+            return Err(FrameError::CapturedBeyondPacket {
+                captured: self.packet.len(),
+                packet_len: self.packet_len,
+            });
+        };
+        let (reason, token) = self.kind.reason_and_token();
+        let mut header = [0; HEADER_LEN];
+        header[AT_MAGIC].copy_from_slice(&MAGIC.to_le_bytes());
+        header[AT_VERSION] = VERSION;
+        header[AT_KIND] = self.kind.code();
+        header[AT_REASON] = reason;
+        header[AT_FLOW_ID].copy_from_slice(&self.flow_id.0.to_le_bytes());
+        header[AT_TIMESTAMP].copy_from_slice(&self.timestamp_ns.to_le_bytes());
+        header[AT_SERVER_NXT].copy_from_slice(&self.server_nxt.0.to_le_bytes());
+        header[AT_SERVER_ACK].copy_from_slice(&self.server_ack.0.to_le_bytes());
+        header[AT_PACKET_LEN].copy_from_slice(&self.packet_len.to_le_bytes());
+        header[AT_CAPTURED_LEN].copy_from_slice(&captured_len.to_le_bytes());
+        header[AT_TOKEN].copy_from_slice(&token.to_le_bytes());
+        out.extend_from_slice(&header);
+        out.extend_from_slice(self.packet);
+        Ok(())
+    }
+}
+
+/// The bytes of the packet at the beginning of what follows the header.
+fn captured(rest: &[u8], captured_len: u32, packet_len: u32) -> Result<&[u8], FrameError> {
+    // A length beyond the address space is beyond the buffer too.
+    let captured = usize::try_from(captured_len).unwrap_or(usize::MAX);
+    if captured_len > packet_len {
+        return Err(FrameError::CapturedBeyondPacket {
+            captured,
+            packet_len,
+        });
+    }
+    rest.get(..captured).ok_or(FrameError::Truncated {
+        needed: HEADER_LEN.saturating_add(captured),
+        available: HEADER_LEN + rest.len(),
+    })
+}
+
+/// The field at a range of four bytes within the header.
+fn u32_at(header: &[u8; HEADER_LEN], at: Range<usize>) -> u32 {
+    let mut field = [0; 4];
+    field.copy_from_slice(&header[at]);
+    u32::from_le_bytes(field)
+}
+
+/// The field at a range of eight bytes within the header.
+fn u64_at(header: &[u8; HEADER_LEN], at: Range<usize>) -> u64 {
+    let mut field = [0; 8];
+    field.copy_from_slice(&header[at]);
+    u64::from_le_bytes(field)
+}
+
+#[cfg(test)]
+mod tests;

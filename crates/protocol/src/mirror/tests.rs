@@ -1,0 +1,186 @@
+use super::*;
+use crate::properties;
+use proptest::prelude::*;
+
+/// Every byte of the header differs from the others where the layout allows it.
+const OPENED: MirrorFrame<'_> = MirrorFrame {
+    kind: FrameKind::Opened {
+        client_isn: SeqNumber(0xa3a2_a1a0),
+        server_isn: SeqNumber(0xb3b2_b1b0),
+    },
+    flow_id: FlowId(0x1716_1514_1312_1110),
+    timestamp_ns: 0x2726_2524_2322_2120,
+    server_nxt: SeqNumber(0x3332_3130),
+    server_ack: SeqNumber(0x4342_4140),
+    packet_len: 0x5352_5150,
+    packet: &[0xde, 0xad, 0xbe],
+};
+
+#[rustfmt::skip]
+const OPENED_BYTES: [u8; HEADER_LEN + 3] = [
+    b'O', b'U', b'T', b'L', 1, 4, 0, 0,
+    0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17,
+    0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27,
+    0x30, 0x31, 0x32, 0x33, 0x40, 0x41, 0x42, 0x43,
+    0x50, 0x51, 0x52, 0x53, 3, 0, 0, 0,
+    0xa0, 0xa1, 0xa2, 0xa3, 0xb0, 0xb1, 0xb2, 0xb3,
+    0xde, 0xad, 0xbe,
+];
+
+fn encode(frame: &MirrorFrame<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame.encode(&mut out).unwrap();
+    out
+}
+
+#[test]
+fn the_layout_is_pinned_byte_by_byte() {
+    assert_eq!(encode(&OPENED), OPENED_BYTES);
+    assert_eq!(MirrorFrame::decode(&OPENED_BYTES), Ok(OPENED));
+}
+
+#[test]
+fn kind_reason_and_token_are_pinned() {
+    let token = 0x0807_0605_0403_0201;
+    let rows = [
+        (FrameKind::Instream, 1, 0, [0; 8]),
+        (FrameKind::Outstream, 2, 0, [0; 8]),
+        (FrameKind::Barrier { token }, 3, 0, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (FrameKind::Closed(CloseReason::Finished), 5, 1, [0; 8]),
+        (FrameKind::Closed(CloseReason::ResetByClient), 5, 2, [0; 8]),
+        (FrameKind::Closed(CloseReason::ResetByServer), 5, 3, [0; 8]),
+        (FrameKind::Closed(CloseReason::Evicted), 5, 4, [0; 8]),
+    ];
+    for (kind, code, reason, token) in rows {
+        let bytes = encode(&MirrorFrame { kind, ..OPENED });
+        assert_eq!(
+            (bytes[5], bytes[6], &bytes[40..48]),
+            (code, reason, &token[..])
+        );
+        assert_eq!(MirrorFrame::decode(&bytes).unwrap().kind, kind);
+    }
+}
+
+#[test]
+fn a_packet_may_be_there_as_a_whole_or_not_at_all() {
+    for (packet_len, packet) in [(3, OPENED.packet), (3, &[][..]), (0, &[])] {
+        let frame = MirrorFrame {
+            packet_len,
+            packet,
+            ..OPENED
+        };
+        assert_eq!(MirrorFrame::decode(&encode(&frame)), Ok(frame));
+    }
+}
+
+/// What decoding says when the byte at `at` is `value`.
+fn with_byte(at: usize, value: u8) -> Result<(), FrameError> {
+    let mut bytes = OPENED_BYTES;
+    bytes[at] = value;
+    MirrorFrame::decode(&bytes).map(|_| ())
+}
+
+#[test]
+fn each_fault_has_its_error() {
+    assert_eq!(with_byte(0, b'o'), Err(FrameError::BadMagic(0x4c54_556f)));
+    assert_eq!(with_byte(4, 2), Err(FrameError::UnknownVersion(2)));
+    assert_eq!(with_byte(5, 0), Err(FrameError::UnknownKind(0)));
+    assert_eq!(with_byte(5, 6), Err(FrameError::UnknownKind(6)));
+    assert_eq!(with_byte(5, 5), Err(FrameError::UnknownReason(0)));
+    assert_eq!(with_byte(6, 1), Err(FrameError::UnusedField("reason")));
+    assert_eq!(with_byte(7, 1), Err(FrameError::UnusedField("pad")));
+    assert_eq!(with_byte(5, 1), Err(FrameError::UnusedField("token")));
+    let beyond = FrameError::CapturedBeyondPacket {
+        captured: 0x6000_0003,
+        packet_len: OPENED.packet_len,
+    };
+    assert_eq!(with_byte(39, 0x60), Err(beyond));
+}
+
+#[test]
+fn a_frame_cut_anywhere_is_truncated_and_what_follows_it_is_ignored() {
+    for len in 0..OPENED_BYTES.len() {
+        let needed = if len < HEADER_LEN {
+            HEADER_LEN
+        } else {
+            OPENED_BYTES.len()
+        };
+        let truncated = FrameError::Truncated {
+            needed,
+            available: len,
+        };
+        assert_eq!(MirrorFrame::decode(&OPENED_BYTES[..len]), Err(truncated));
+    }
+    let padded = [&OPENED_BYTES[..], &[0xff; 9]].concat();
+    assert_eq!(MirrorFrame::decode(&padded), Ok(OPENED));
+}
+
+#[test]
+fn a_frame_with_more_of_a_packet_than_it_has_is_not_written() {
+    let frame = MirrorFrame {
+        packet_len: 2,
+        ..OPENED
+    };
+    let beyond = FrameError::CapturedBeyondPacket {
+        captured: 3,
+        packet_len: 2,
+    };
+    let mut out = vec![7];
+    assert_eq!(frame.encode(&mut out), Err(beyond));
+    assert_eq!(out, [7]);
+}
+
+fn kind() -> impl Strategy<Value = FrameKind> {
+    let reason = prop::sample::select(vec![
+        CloseReason::Finished,
+        CloseReason::ResetByClient,
+        CloseReason::ResetByServer,
+        CloseReason::Evicted,
+    ]);
+    prop_oneof![
+        Just(FrameKind::Instream),
+        Just(FrameKind::Outstream),
+        any::<u64>().prop_map(|token| FrameKind::Barrier { token }),
+        any::<(u32, u32)>().prop_map(|(client, server)| FrameKind::Opened {
+            client_isn: SeqNumber(client),
+            server_isn: SeqNumber(server),
+        }),
+        reason.prop_map(FrameKind::Closed),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn any_frame_is_read_as_it_was_written(
+        kind in kind(),
+        (flow_id, timestamp_ns, nxt, ack, missing) in any::<(u64, u64, u32, u32, u16)>(),
+        packet: Vec<u8>,
+    ) {
+        let frame = MirrorFrame {
+            kind,
+            flow_id: FlowId(flow_id),
+            timestamp_ns,
+            server_nxt: SeqNumber(nxt),
+            server_ack: SeqNumber(ack),
+            packet_len: u32::try_from(packet.len()).unwrap() + u32::from(missing),
+            packet: &packet,
+        };
+        let bytes = encode(&frame);
+        prop_assert_eq!(MirrorFrame::decode(&bytes), Ok(frame));
+    }
+
+    #[test]
+    fn any_bytes(bytes: Vec<u8>) {
+        properties::mirror_frame(&bytes);
+    }
+
+    #[test]
+    fn any_damaged_frame(changes: Vec<(prop::sample::Index, u8)>, cut: prop::sample::Index) {
+        let mut bytes = OPENED_BYTES;
+        for (at, value) in changes.into_iter().take(3) {
+            bytes[at.index(OPENED_BYTES.len())] = value;
+        }
+        properties::mirror_frame(&bytes);
+        properties::mirror_frame(&bytes[..cut.index(bytes.len())]);
+    }
+}

@@ -1,0 +1,73 @@
+//! Why a connection is not protected.
+
+use core::fmt;
+
+/// Why a connection would not survive the death of its server. Each has a code that never changes
+/// its meaning and a sentence for the operator (`Display`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UnprotectedReason {
+    /// Its record outgrew what one connection may keep.
+    ConnectionLimit,
+    /// The records of all connections together outgrew what they may keep.
+    TotalLimit,
+    /// A mirrored packet was lost and the client did not send its bytes again.
+    MirrorLost,
+    /// The logger was started again and lost the record.
+    LoggerRestarted,
+    /// More connections were open than may be protected at once.
+    TooManyConnections,
+    /// The connection was there before the protection: its handshake is not recorded.
+    HandshakeNotSeen,
+    /// The handshake agreed on an option that a splice cannot carry.
+    UnsupportedOption,
+}
+
+impl UnprotectedReason {
+    /// All reasons, in the order of their codes.
+    pub const ALL: [Self; 7] = [
+        Self::ConnectionLimit,
+        Self::TotalLimit,
+        Self::MirrorLost,
+        Self::LoggerRestarted,
+        Self::TooManyConnections,
+        Self::HandshakeNotSeen,
+        Self::UnsupportedOption,
+    ];
+
+    /// The stable code: 1 to 7. 0 is free for "none".
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::ConnectionLimit => 1,
+            Self::TotalLimit => 2,
+            Self::MirrorLost => 3,
+            Self::LoggerRestarted => 4,
+            Self::TooManyConnections => 5,
+            Self::HandshakeNotSeen => 6,
+            Self::UnsupportedOption => 7,
+        }
+    }
+
+    /// The reason with this code.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.code() == code)
+    }
+}
+
+impl fmt::Display for UnprotectedReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ConnectionLimit => "its record outgrew the limit per connection",
+            Self::TotalLimit => "the records of all connections outgrew the total limit",
+            Self::MirrorLost => "a mirrored packet was lost and was not sent again",
+            Self::LoggerRestarted => "the logger was restarted and lost the record",
+            Self::TooManyConnections => "too many connections were open at once",
+            Self::HandshakeNotSeen => "it was open before the protection began",
+            Self::UnsupportedOption => "its handshake agreed on an option that cannot be carried",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

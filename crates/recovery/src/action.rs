@@ -1,0 +1,89 @@
+//! What the decisions ask of the outside.
+
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use crate::{event::LostReason, replay::Segment};
+
+/// Where a replay begins and how far its output can be checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SplicePoint {
+    /// Sequence number of the fabricated SYN; the replay begins one after it.
+    pub instream: SeqNumber,
+    /// Client-space number of the first byte that the new server will send.
+    pub outstream: SeqNumber,
+    /// The replayed outstream is compared with the record up to here.
+    pub verify_end: SeqNumber,
+}
+
+/// Something to be done, in the order given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Shut the gate (it may be shut already).
+    Gate,
+    /// Kill every process of the service; then report [`crate::Recovery::service_empty`].
+    KillService,
+    /// Remove the kernel's leftover sockets of earlier lives.
+    RemoveOrphans,
+    /// Ask the logger to say when it has read everything recorded so far; then report
+    /// [`crate::Recovery::drained`] with this token.
+    Drain {
+        /// The token.
+        token: u64,
+    },
+    /// Let a new life of the service begin in the data plane.
+    NewIncarnation,
+    /// Start the server (after its back-off); then report [`crate::Recovery::started`].
+    StartServer,
+    /// Read flows and records; then report [`crate::Recovery::connections`].
+    ListConnections,
+    /// Put the recorded outstream of this connection in place for comparison.
+    Expect {
+        /// The connection's number.
+        flow: FlowId,
+    },
+    /// Prepare the flow, then deliver the fabricated SYN.
+    Splice {
+        /// The connection.
+        key: FlowKey,
+        /// Where its replay begins.
+        point: SplicePoint,
+    },
+    /// Deliver the fabricated SYN again.
+    RepeatSyn {
+        /// The connection.
+        key: FlowKey,
+    },
+    /// Deliver a piece of the record.
+    Replay {
+        /// The connection.
+        key: FlowKey,
+        /// Its number in the record.
+        flow: FlowId,
+        /// Which piece.
+        segment: Segment,
+    },
+    /// Tell the server the client's own window; the replay is over.
+    OpenWindow {
+        /// The connection.
+        key: FlowKey,
+    },
+    /// The recorded outstream is not needed any more.
+    ForgetExpected {
+        /// The connection's number.
+        flow: FlowId,
+    },
+    /// Strangers get their ordinary RST again.
+    Recovered,
+    /// Forget the flow; the client has gone already.
+    Forget {
+        /// The connection.
+        key: FlowKey,
+    },
+    /// Reset the client's connection and forget the flow.
+    ResetClient {
+        /// The connection.
+        key: FlowKey,
+        /// Why.
+        reason: LostReason,
+    },
+}

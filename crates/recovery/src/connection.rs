@@ -1,0 +1,209 @@
+//! One connection on its way back.
+
+use std::time::Duration;
+
+use ssw::{Flow, Mode};
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use crate::{
+    action::SplicePoint,
+    event::LostReason,
+    replay::Replay,
+    service::{Config, ReplayMode},
+};
+
+/// What the logger knows of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// First instream byte that is kept.
+    pub start: SeqNumber,
+    /// Lowest instream byte that is not in the record.
+    pub stable_seq: SeqNumber,
+    /// Sequence number of the client's FIN, if everything before it is recorded.
+    pub client_fin: Option<SeqNumber>,
+    /// First instream byte of the last unanswered turn.
+    pub turn_instream: SeqNumber,
+    /// First outstream byte of that turn.
+    pub turn_outstream: SeqNumber,
+    /// End of the recorded outstream.
+    pub outstream_end: Option<SeqNumber>,
+    /// Code of the reason, if the record is not complete.
+    pub unprotected: Option<u8>,
+}
+
+/// A connection that was found when the server had died.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Its ends.
+    pub key: FlowKey,
+    /// Its state in the data plane.
+    pub flow: Flow,
+    /// Its record; `None` if the logger knows nothing of it.
+    pub record: Option<Record>,
+}
+
+/// What is to become of a candidate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Splice it here and replay up to `end`, with the FIN.
+    Keep { point: SplicePoint, end: SeqNumber, fin: bool },
+    /// A living server closed it: the kernel finishes.
+    Finished,
+    /// The client reset it.
+    Reset,
+    /// It cannot be kept.
+    Lose(LostReason),
+}
+
+/// The decision table: the first row that applies.
+pub(crate) fn judge(candidate: &Candidate, mode: ReplayMode, deaths: u32, config: &Config) -> Verdict {
+    let flow = &candidate.flow;
+    if flow.server_closing || flow.closed_ns != 0 {
+        return Verdict::Finished;
+    }
+    if flow.client.reset {
+        return Verdict::Reset;
+    }
+    if let Some(reason) = flow.unprotected {
+        return Verdict::Lose(LostReason::Unprotected { code: reason.code() });
+    }
+    let Some(record) = candidate.record else {
+        return Verdict::Lose(LostReason::NoRecord);
+    };
+    if let Some(code) = record.unprotected {
+        return Verdict::Lose(LostReason::Unprotected { code });
+    }
+    if deaths >= config.quarantine_after {
+        return Verdict::Lose(LostReason::Poison { deaths });
+    }
+    let fin = record.client_fin.is_some();
+    let recorded = record.stable_seq + u32::from(fin);
+    if recorded.before(flow.server.ack) {
+        return Verdict::Lose(LostReason::RecordIncomplete {
+            stable_seq: record.stable_seq,
+            acknowledged: flow.server.ack,
+        });
+    }
+    let (instream, outstream) = match mode {
+        ReplayMode::Connection => (flow.client.isn + 1, flow.server.isn + 1),
+        ReplayMode::Turn => (record.turn_instream, record.turn_outstream),
+    };
+    if record.start.after(instream) {
+        return Verdict::Lose(LostReason::RecordIncomplete {
+            stable_seq: instream,
+            acknowledged: flow.server.ack,
+        });
+    }
+    Verdict::Keep {
+        point: SplicePoint {
+            instream: instream - 1,
+            outstream,
+            verify_end: record.outstream_end.unwrap_or(outstream).max_seq(outstream),
+        },
+        end: record.stable_seq,
+        fin,
+    }
+}
+
+/// How far a kept connection is.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    /// Its turn has not come.
+    Waiting,
+    /// The fabricated SYN is out.
+    Splicing { since: Duration, repeat_at: Duration, pause: Duration },
+    /// Its record is being delivered.
+    Replaying(Replay),
+    /// The record was delivered; the server has yet to live through it, and its output is still
+    /// being compared.
+    Settling { since: Duration },
+}
+
+/// A connection that is being kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    pub(crate) key: FlowKey,
+    pub(crate) flow: FlowId,
+    pub(crate) server_isn: SeqNumber,
+    pub(crate) point: SplicePoint,
+    end: SeqNumber,
+    fin: bool,
+    /// Its replay was involved in a death: it goes last, and alone.
+    pub(crate) suspect: bool,
+    pub(crate) step: Step,
+}
+
+/// First pause before a SYN is repeated; doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+
+impl Connection {
+    pub(crate) fn new(
+        candidate: &Candidate,
+        point: SplicePoint,
+        end: SeqNumber,
+        fin: bool,
+        suspect: bool,
+    ) -> Self {
+        Self {
+            key: candidate.key,
+            flow: candidate.flow.id,
+            server_isn: candidate.flow.server.isn,
+            point,
+            end,
+            fin,
+            suspect,
+            step: Step::Waiting,
+        }
+    }
+
+    pub(crate) fn begin(&mut self, now: Duration) {
+        self.step = Step::Splicing { since: now, repeat_at: now + FIRST_PAUSE, pause: FIRST_PAUSE };
+    }
+
+    /// Should the SYN be repeated now? Moves the timer on.
+    pub(crate) fn repeat_syn(&mut self, now: Duration) -> bool {
+        match &mut self.step {
+            Step::Splicing { repeat_at, pause, .. } if now >= *repeat_at => {
+                *pause = (*pause * 2).min(LONGEST_PAUSE);
+                *repeat_at = now + *pause;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Look at its flow in the data plane. Returns whether the server's socket took the
+    /// connection just now.
+    pub(crate) fn observe(&mut self, flow: Option<&Flow>, now: Duration) -> bool {
+        let Some(flow) = flow else { return false };
+        let mut spliced = false;
+        if matches!(self.step, Step::Splicing { .. }) && flow.mode == Mode::Spliced {
+            spliced = true;
+            self.step = Step::Replaying(Replay::new(self.point.instream + 1, self.end, self.fin, now));
+        }
+        if let Step::Replaying(replay) = &mut self.step {
+            replay.update(flow.splice.ack, flow.splice.edge, now);
+        }
+        spliced
+    }
+
+    /// Delivering it has begun and it is not known whether the server survives it.
+    pub(crate) fn in_replay(&self) -> bool {
+        match &self.step {
+            Step::Waiting | Step::Splicing { .. } => false,
+            Step::Replaying(replay) => replay.len() > 0,
+            Step::Settling { .. } => self.end.after(self.point.instream + 1),
+        }
+    }
+
+    /// It is on its way and not yet delivered.
+    pub(crate) fn under_way(&self) -> bool {
+        matches!(self.step, Step::Splicing { .. } | Step::Replaying(_))
+    }
+
+    /// Bytes of record behind it.
+    pub(crate) fn replayed(&self) -> u64 {
+        u64::from(self.end.distance_from(self.point.instream + 1).unwrap_or(0))
+    }
+}

@@ -1,0 +1,229 @@
+//! What is told to people: one event for each thing that they may want to know.
+
+use std::{fmt, time::Duration};
+
+use serde::{Serialize, Serializer};
+use wire::{FlowKey, SeqNumber};
+
+/// What the server died of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Cause {
+    /// A process was killed by a signal.
+    Signal {
+        /// The process.
+        pid: u32,
+        /// The signal's number.
+        signal: u32,
+    },
+    /// A process left with a status other than 0.
+    Status {
+        /// The process.
+        pid: u32,
+        /// The status.
+        status: u32,
+    },
+    /// It could not be started, or did not listen in time.
+    NotServing,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Signal { pid, signal } => write!(f, "process {pid} was killed by signal {signal}"),
+            Self::Status { pid, status } => write!(f, "process {pid} exited with status {status}"),
+            Self::NotServing => write!(f, "it does not serve"),
+        }
+    }
+}
+
+/// Why a connection could not be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostReason {
+    /// It had lost its protection earlier; the code is `protocol::UnprotectedReason`'s.
+    Unprotected {
+        /// The code.
+        code: u8,
+    },
+    /// The logger knows nothing of it.
+    NoRecord,
+    /// The record ends before what the client was told has been received.
+    RecordIncomplete {
+        /// Lowest sequence number that is not in the record.
+        stable_seq: SeqNumber,
+        /// What the client was told.
+        acknowledged: SeqNumber,
+    },
+    /// The replayed server said something else than the client was sent.
+    Diverged {
+        /// Offset in the outstream of the first byte that differs.
+        offset: u32,
+    },
+    /// The server died several times while this connection was replayed.
+    Poison {
+        /// How often.
+        deaths: u32,
+    },
+    /// The restarted server did not take the connection in time.
+    NotAccepted,
+    /// The restarted server stopped reading the replay.
+    ReplayStalled {
+        /// Bytes that it did not take.
+        missing: u32,
+    },
+    /// The server did not come back in time.
+    ServerDown,
+    /// The server itself closed or reset it during the replay.
+    ClosedInReplay,
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unprotected { code } => write!(f, "it was unprotected (reason {code})"),
+            Self::NoRecord => write!(f, "the logger has no record of it"),
+            Self::RecordIncomplete { stable_seq, acknowledged } => write!(
+                f,
+                "its record ends at {stable_seq}, but the client was told {acknowledged}"
+            ),
+            Self::Diverged { offset } => write!(
+                f,
+                "the restarted server said something else at byte {offset} of its output"
+            ),
+            Self::Poison { deaths } => write!(f, "the server died {deaths} times while replaying it"),
+            Self::NotAccepted => write!(f, "the restarted server did not accept it"),
+            Self::ReplayStalled { missing } => {
+                write!(f, "the restarted server did not read the last {missing} bytes of its record")
+            }
+            Self::ServerDown => write!(f, "the server did not come back in time"),
+            Self::ClosedInReplay => write!(f, "the restarted server closed it during the replay"),
+        }
+    }
+}
+
+impl Serialize for LostReason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// How long the steps of a recovery took; each from the death, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Timings {
+    /// Until we knew.
+    pub detected_ms: f64,
+    /// Until nothing of the old server was left.
+    pub cleared_ms: f64,
+    /// Until the new server's main process ran.
+    pub restarted_ms: f64,
+    /// Until it listened.
+    pub listening_ms: f64,
+    /// Until the first connection was spliced.
+    pub first_spliced_ms: f64,
+    /// Until the last one was.
+    pub spliced_ms: f64,
+    /// Until every record was replayed.
+    pub live_ms: f64,
+}
+
+/// One line of `outlive events`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Event {
+    /// The server died and the gate is shut.
+    Died {
+        /// Of what.
+        cause: Cause,
+        /// From the death to our knowing it, milliseconds.
+        detected_ms: f64,
+    },
+    /// The server runs again.
+    Restarted {
+        /// Its main process.
+        pid: u32,
+        /// Since the death, milliseconds.
+        after_ms: f64,
+    },
+    /// The server listens again.
+    Listening {
+        /// Since the death, milliseconds.
+        after_ms: f64,
+    },
+    /// Every connection that can be kept is spliced to the new server.
+    Spliced {
+        /// How many.
+        connections: usize,
+        /// Since the death, milliseconds.
+        after_ms: f64,
+    },
+    /// The recovery is over.
+    Serving {
+        /// Connections that go on.
+        kept: usize,
+        /// Connections that were reset.
+        lost: usize,
+        /// Instream bytes given to the new server from the record.
+        replayed_bytes: u64,
+        /// How long everything took.
+        timings: Timings,
+    },
+    /// A connection could not be kept; it is reset.
+    Lost {
+        /// Which.
+        #[serde(serialize_with = "display")]
+        connection: FlowKey,
+        /// Why.
+        reason: LostReason,
+    },
+    /// A client reset its connection while nobody served it.
+    ClientReset {
+        /// Which.
+        #[serde(serialize_with = "display")]
+        connection: FlowKey,
+    },
+    /// The replayed connections agreed with their records, and the server lives.
+    Verified {
+        /// How many connections.
+        connections: usize,
+        /// Bytes of output compared and equal.
+        compared: u64,
+        /// Pieces of output that differed where they may.
+        tolerated: u64,
+        /// Bytes of output for which there was no record.
+        unverified: u64,
+    },
+}
+
+fn display<S: Serializer>(value: &FlowKey, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+pub(crate) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Died { cause, detected_ms } => {
+                write!(f, "died: {cause}; known after {detected_ms:.2} ms")
+            }
+            Self::Restarted { pid, after_ms } => write!(f, "restarted as process {pid} after {after_ms:.1} ms"),
+            Self::Listening { after_ms } => write!(f, "listens again after {after_ms:.1} ms"),
+            Self::Spliced { connections, after_ms } => {
+                write!(f, "{connections} connections spliced after {after_ms:.1} ms")
+            }
+            Self::Serving { kept, lost, replayed_bytes, timings } => write!(
+                f,
+                "serving again after {:.1} ms: {kept} connections kept, {lost} lost, {replayed_bytes} bytes replayed",
+                timings.live_ms
+            ),
+            Self::Lost { connection, reason } => write!(f, "lost {connection}: {reason}"),
+            Self::ClientReset { connection } => write!(f, "{connection} was reset by its client meanwhile"),
+            Self::Verified { connections, compared, tolerated, unverified } => write!(
+                f,
+                "{connections} connections said the same again: {compared} bytes equal, {tolerated} tolerated differences, {unverified} bytes without a record"
+            ),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The replay sender: a TCP sender for a record that is complete, towards a receiver on the same
+//! host. It obeys the receiver's window, and sends again from the last acknowledged byte when
+//! nothing moves (RFC 9293 3.8.1, with a timer that suits a path without a network).
+
+use std::time::Duration;
+
+use wire::SeqNumber;
+
+/// Nothing was acknowledged for this long: send again. The path is a function call, but the
+/// server may be busy, and its receive queue may have refused a frame.
+const RETRANSMIT: Duration = Duration::from_millis(40);
+
+/// A piece of the record to be delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Sequence number of its first byte.
+    pub from: SeqNumber,
+    /// Number of payload bytes; may be 0 when only the FIN is left.
+    pub len: u32,
+    /// The client's FIN follows the last byte.
+    pub fin: bool,
+}
+
+/// Progress of one connection's replay.
+#[derive(Debug, Clone)]
+pub(crate) struct Replay {
+    start: SeqNumber,
+    next: SeqNumber,
+    acked: SeqNumber,
+    edge: SeqNumber,
+    /// End of the payload.
+    end: SeqNumber,
+    fin: bool,
+    moved: Duration,
+}
+
+impl Replay {
+    /// A replay of the record from `start` to `end`, and of the FIN behind it.
+    pub(crate) fn new(start: SeqNumber, end: SeqNumber, fin: bool, now: Duration) -> Self {
+        Self { start, next: start, acked: start, edge: start, end, fin, moved: now }
+    }
+
+    fn last(&self) -> SeqNumber {
+        self.end + u32::from(self.fin)
+    }
+
+    /// The server's TCP has acknowledged `acked` and offers a window up to `edge`.
+    pub(crate) fn update(&mut self, acked: SeqNumber, edge: SeqNumber, now: Duration) {
+        if acked.after(self.acked) {
+            self.acked = acked;
+            self.moved = now;
+            self.next = self.next.max_seq(acked);
+        }
+        if edge.after(self.edge) {
+            self.edge = edge;
+            self.moved = now;
+        }
+    }
+
+    /// Everything was acknowledged.
+    pub(crate) fn complete(&self) -> bool {
+        self.acked.at_or_after(self.last())
+    }
+
+    /// Bytes not yet acknowledged.
+    pub(crate) fn missing(&self) -> u32 {
+        self.last().distance_from(self.acked).unwrap_or(0)
+    }
+
+    /// Payload bytes of the whole record.
+    pub(crate) fn len(&self) -> u32 {
+        self.end.distance_from(self.start).unwrap_or(0)
+    }
+
+    /// How long nothing has moved.
+    pub(crate) fn idle(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.moved)
+    }
+
+    /// The next piece that may be sent now, of at most `max` bytes.
+    pub(crate) fn next_segment(&mut self, max: u32, now: Duration) -> Option<Segment> {
+        if self.complete() {
+            return None;
+        }
+        if self.next.after(self.acked) && self.idle(now) >= RETRANSMIT {
+            self.next = self.acked;
+            self.moved = now;
+        }
+        let window = self.edge.distance_from(self.next).unwrap_or(0);
+        let left = self.end.distance_from(self.next).unwrap_or(0);
+        let len = left.min(window).min(max);
+        let fin = self.fin && len == left && self.next.at_or_before(self.end);
+        if len == 0 && !fin {
+            return None;
+        }
+        let segment = Segment { from: self.next, len, fin };
+        self.next = self.next + len + u32::from(fin);
+        Some(segment)
+    }
+
+    /// When to look again if nothing happens before.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.moved + RETRANSMIT
+    }
+}

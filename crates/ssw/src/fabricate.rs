@@ -1,0 +1,129 @@
+//! Segments that we make ourselves: what a recovery sends to the new server in the client's name,
+//! and to the client in the server's.
+
+use std::net::SocketAddr;
+
+use wire::{
+    ChecksumMode, EmitError, Flags, FlowKey, SegmentSpec, SeqNumber, replace_timestamps,
+};
+
+use crate::flow::Flow;
+
+const SYN_FLAGS: Flags = Flags::SYN.union(Flags::ECE).union(Flags::CWR);
+const TIMESTAMPS_LEN: usize = 12;
+
+/// The client's SYN for the new server (FT-TCP IV.E.3): its own options with its newest TSval,
+/// and the sequence number before the first byte of the replay, so that the server takes the
+/// numbers that the client uses. Its checksum is left to the receiver of an injected frame.
+///
+/// # Errors
+/// The recorded options are no options: a bug of ours.
+pub fn fabricated_syn(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
+    let mut options = flow.syn_options.clone();
+    replace_timestamps(&mut options, flow.client.tsval, 0);
+    let syn = SegmentSpec {
+        seq: flow.splice.instream,
+        ack: SeqNumber(0),
+        flags: Flags::from_bits(flow.syn_flags & SYN_FLAGS.bits()),
+        window: flow.syn_window,
+        options: &options,
+        payload: &[],
+        ..between(key.client(), key.server())
+    };
+    emit(&syn, ChecksumMode::Partial)
+}
+
+/// A piece of the instream for the new server, numbered as the client numbers it.
+///
+/// # Errors
+/// The payload does not fit an IP packet.
+pub fn replayed_segment(
+    key: FlowKey,
+    flow: &Flow,
+    seq: SeqNumber,
+    payload: &[u8],
+    fin: bool,
+) -> Result<Vec<u8>, EmitError> {
+    let mut flags = Flags::ACK.union(Flags::PSH);
+    if fin {
+        flags = flags.union(Flags::FIN);
+    }
+    from_client(key, flow, seq, flags, payload)
+}
+
+/// The client's window and acknowledgement as they are now: the end of a replay, after which the
+/// self-ACKs' window means nothing any more.
+///
+/// # Errors
+/// None in practice: the segment has no payload.
+pub fn window_update(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
+    from_client(key, flow, flow.splice.ack, Flags::ACK, &[])
+}
+
+/// RSTs that end the client's connection (RFC 9293 3.5.2): at what it acknowledged last, and at
+/// the end of what it was sent, because its RCV.NXT is one of them unless segments are on the way.
+/// (Any other is answered with a challenge, RFC 5961 3.2, which meets an ordinary RST.)
+///
+/// # Errors
+/// None in practice.
+pub fn resets_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<Vec<u8>>, EmitError> {
+    let mut numbers = vec![flow.client.ack];
+    if flow.server.nxt != flow.client.ack {
+        numbers.push(flow.server.nxt);
+    }
+    let reset = |seq| {
+        let segment = SegmentSpec {
+            seq,
+            ack: flow.server.ack,
+            flags: Flags::RST.union(Flags::ACK),
+            window: 0,
+            options: &[],
+            payload: &[],
+            ..between(key.server(), key.client())
+        };
+        emit(&segment, ChecksumMode::Full)
+    };
+    numbers.into_iter().map(reset).collect()
+}
+
+fn from_client(
+    key: FlowKey,
+    flow: &Flow,
+    seq: SeqNumber,
+    flags: Flags,
+    payload: &[u8],
+) -> Result<Vec<u8>, EmitError> {
+    let mut options = [0u8; TIMESTAMPS_LEN];
+    options[..4].copy_from_slice(&[1, 1, 8, 10]); // RFC 7323 appendix A
+    options[4..8].copy_from_slice(&flow.client.tsval.to_be_bytes());
+    options[8..].copy_from_slice(&flow.server.tsval.to_be_bytes());
+    let segment = SegmentSpec {
+        seq,
+        ack: flow.client.ack,
+        flags,
+        window: flow.client.window,
+        options: if flow.server.timestamps { &options } else { &[] },
+        payload,
+        ..between(key.client(), key.server())
+    };
+    emit(&segment, ChecksumMode::Partial)
+}
+
+fn between(source: SocketAddr, destination: SocketAddr) -> SegmentSpec<'static> {
+    SegmentSpec {
+        source,
+        destination,
+        seq: SeqNumber(0),
+        ack: SeqNumber(0),
+        flags: Flags::from_bits(0),
+        window: 0,
+        options: &[],
+        payload: &[],
+    }
+}
+
+fn emit(segment: &SegmentSpec<'_>, mode: ChecksumMode) -> Result<Vec<u8>, EmitError> {
+    let mut out = Vec::with_capacity(120 + segment.payload.len());
+    segment.emit(&mut out, mode)?;
+    Ok(out)
+}

@@ -1,0 +1,195 @@
+//! One connection, as the data plane knows it: `struct flow` of `intf.h`.
+
+use wire::{FlowId, SeqNumber};
+
+/// Whether and how a flow is translated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Its server socket is the one that the client opened.
+    #[default]
+    Observed,
+    /// A fabricated SYN is out; the SYN-ACK of the new server is awaited.
+    Splicing,
+    /// Bound to a later server's socket: everything is translated.
+    Spliced,
+    /// A replay differed from what the client was sent: nothing leaves.
+    Diverged,
+}
+
+/// Why a flow has no complete record; codes as everywhere (`protocol::UnprotectedReason`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unprotected {
+    /// Its record outgrew the limit of one connection.
+    ConnectionLimit = 1,
+    /// All records together outgrew their limit.
+    TotalLimit = 2,
+    /// A mirror frame was lost.
+    MirrorLost = 3,
+    /// The logger was started again.
+    LoggerRestarted = 4,
+    /// There was no room for it in a table.
+    TooManyConnections = 5,
+    /// It was open before the protection began.
+    HandshakeNotSeen = 6,
+    /// Its handshake agreed on something that cannot be carried.
+    UnsupportedOption = 7,
+}
+
+impl Unprotected {
+    /// The code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The reason with this code; `None` for 0 and for codes that are not known.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::ConnectionLimit,
+            2 => Self::TotalLimit,
+            3 => Self::MirrorLost,
+            4 => Self::LoggerRestarted,
+            5 => Self::TooManyConnections,
+            6 => Self::HandshakeNotSeen,
+            7 => Self::UnsupportedOption,
+            _ => return None,
+        })
+    }
+}
+
+/// What the client told us. Changed at ingress only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClientHalf {
+    /// Its initial sequence number.
+    pub isn: SeqNumber,
+    /// End of the highest segment seen (its SND.NXT).
+    pub nxt: SeqNumber,
+    /// Outstream that it has acknowledged; client space.
+    pub ack: SeqNumber,
+    /// Its newest TSval.
+    pub tsval: u32,
+    /// Its newest window field, not scaled.
+    pub window: u16,
+    /// How far its window fields are to be shifted.
+    pub window_scale: u8,
+    /// It sent a RST while nobody served it.
+    pub reset: bool,
+}
+
+/// What the client was told. Changed at egress only; client space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ServerHalf {
+    /// The initial sequence number that the client knows.
+    pub isn: SeqNumber,
+    /// End of the outstream sent so far.
+    pub nxt: SeqNumber,
+    /// Instream acknowledged so far.
+    pub ack: SeqNumber,
+    /// Right edge of the window offered.
+    pub edge: SeqNumber,
+    /// Newest TSval.
+    pub tsval: u32,
+    /// How far the window fields that the client reads are to be shifted.
+    pub window_scale: u8,
+    /// Timestamps were agreed in the handshake.
+    pub timestamps: bool,
+    /// Its SYN-ACK was seen.
+    pub answered: bool,
+}
+
+/// The binding to a later server's socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SpliceHalf {
+    /// Sequence number of the fabricated SYN: the replay begins one after it.
+    pub instream: SeqNumber,
+    /// Client-space number of the first byte that the new server will send.
+    pub outstream: SeqNumber,
+    /// Client space = server space + `delta_seq`, modulo 2^32.
+    pub delta_seq: u32,
+    /// TSval for the client = the server's TSval + `ts_delta`, modulo 2^32.
+    pub ts_delta: u32,
+    /// TSval of the SYN-ACK, server space: nothing older may be echoed.
+    pub first_tsval: u32,
+    /// The new server's ISN.
+    pub isn: SeqNumber,
+    /// End of what the new server sent; server space.
+    pub nxt: SeqNumber,
+    /// Instream acknowledged by the new server.
+    pub ack: SeqNumber,
+    /// Right edge of its window.
+    pub edge: SeqNumber,
+    /// Its window scale.
+    pub window_scale: u8,
+}
+
+/// Comparison of a replayed outstream with its record; client space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VerifyHalf {
+    /// Bytes of this turn's output still to be recorded.
+    pub head_left: u32,
+    /// Compare up to here.
+    pub end: SeqNumber,
+    /// Bytes compared and equal.
+    pub compared: u32,
+    /// Pieces that differed where they may.
+    pub tolerated: u32,
+    /// Bytes below `end` for which there was no record.
+    pub unverified: u32,
+    /// First byte that differed.
+    pub diverged_at: SeqNumber,
+}
+
+/// One connection. Also the snapshot in which the rest of the system reads it from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flow {
+    /// Its number, in the order of the handshakes; 0 while the handshake is under way.
+    pub id: FlowId,
+    /// Since when the server's socket is gone (`CLOCK_MONOTONIC`, ns); 0: it lives.
+    pub closed_ns: u64,
+    /// The life of the server that owns the socket.
+    pub incarnation: u32,
+    /// The interface on which the client's packets arrive.
+    pub ifindex: u32,
+    /// Whether and how it is translated.
+    pub mode: Mode,
+    /// Why it has no complete record, if so.
+    pub unprotected: Option<Unprotected>,
+    /// A living server closed it: the kernel finishes, and no gate stops it.
+    pub server_closing: bool,
+    /// Flags of the client's SYN (byte 13 of the header).
+    pub syn_flags: u8,
+    /// Window of the client's SYN.
+    pub syn_window: u16,
+    /// What the client told us.
+    pub client: ClientHalf,
+    /// What the client was told.
+    pub server: ServerHalf,
+    /// The binding to a later server.
+    pub splice: SpliceHalf,
+    /// The comparison of its replay.
+    pub verify: VerifyHalf,
+    /// Options of the client's SYN: at most 40 bytes.
+    pub syn_options: Vec<u8>,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self {
+            id: FlowId(0),
+            closed_ns: 0,
+            incarnation: 0,
+            ifindex: 0,
+            mode: Mode::default(),
+            unprotected: None,
+            server_closing: false,
+            syn_flags: 0,
+            syn_window: 0,
+            client: ClientHalf::default(),
+            server: ServerHalf::default(),
+            splice: SpliceHalf::default(),
+            verify: VerifyHalf::default(),
+            syn_options: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a replayed outstream must look like: the record, and where it may differ.
+//!
+//! A restarted server says the same again, but for what depends on the time of day: the value of
+//! an HTTP `Date` field has the same length and other digits. Such fields are named; their values
+//! may differ and are counted. Everything else that is recorded must be equal.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use wire::SeqNumber;
+
+/// Bytes of one [`Expect`].
+pub const EXPECT_CHUNK: usize = 512;
+
+/// 512 bytes of outstream, aligned in client space: `struct expect` of `intf.h`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expect {
+    /// The record.
+    pub bytes: [u8; EXPECT_CHUNK],
+    /// `0xff` where the replay must agree with it.
+    pub strict: [u8; EXPECT_CHUNK],
+    /// `0xff` where it may differ.
+    pub soft: [u8; EXPECT_CHUNK],
+}
+
+impl Default for Expect {
+    fn default() -> Self {
+        let none = [0; EXPECT_CHUNK];
+        Self { bytes: none, strict: none, soft: none }
+    }
+}
+
+/// The fields whose values may differ unless the operator names others.
+pub const DEFAULT_FIELDS: &[&str] = &["Date"];
+
+/// The recorded ranges as chunks, each with its number (sequence number / [`EXPECT_CHUNK`]).
+#[must_use]
+pub fn expectations(ranges: &[(SeqNumber, Vec<u8>)], fields: &[impl AsRef<str>]) -> BTreeMap<u32, Expect> {
+    let mut chunks: BTreeMap<u32, Expect> = BTreeMap::new();
+    for (start, bytes) in ranges {
+        let soft = tolerated(bytes, fields);
+        let mut seq = start.0;
+        for (i, byte) in bytes.iter().enumerate() {
+            let at = seq as usize % EXPECT_CHUNK;
+            let chunk = chunks.entry(seq / EXPECT_CHUNK as u32).or_default();
+            chunk.bytes[at] = *byte;
+            if soft.iter().any(|range| range.contains(&i)) {
+                chunk.soft[at] = 0xff;
+            } else {
+                chunk.strict[at] = 0xff;
+            }
+            seq = seq.wrapping_add(1);
+        }
+    }
+    chunks
+}
+
+/// Positions of the values of these fields in the HTTP/1 response heads of `bytes`. A head begins
+/// with a status line where a response must begin (at the start of a recorded range, or after a
+/// body whose length is known) and ends with an empty line (RFC 9112 2.1), or with the record.
+/// What cannot be told apart from a body is taken for one.
+fn tolerated(bytes: &[u8], fields: &[impl AsRef<str>]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while bytes.get(at..).is_some_and(|rest| rest.starts_with(b"HTTP/1.")) {
+        let (body, framing) = read_head(bytes, at, fields, &mut found);
+        // The answer to a HEAD request announces a body that does not come.
+        at = match framing {
+            _ if bytes.get(body..).is_some_and(|rest| rest.starts_with(b"HTTP/1.")) => body,
+            Framing::Length(length) => body.saturating_add(length),
+            Framing::Chunked => end_of_chunks(bytes, body),
+            Framing::UntilClose => break,
+        };
+    }
+    found
+}
+
+/// How the end of a body is known (RFC 9112 6.3).
+enum Framing {
+    Length(usize),
+    Chunked,
+    UntilClose,
+}
+
+/// Read the head at `at`; returns where its body begins.
+fn read_head(
+    bytes: &[u8],
+    at: usize,
+    fields: &[impl AsRef<str>],
+    found: &mut Vec<Range<usize>>,
+) -> (usize, Framing) {
+    let mut framing = Framing::UntilClose;
+    let mut start = line_end(bytes, at) + 2;
+    while start < bytes.len() {
+        let end = line_end(bytes, start);
+        let line = &bytes[start..end];
+        if line.is_empty() {
+            return (end + 2, framing);
+        }
+        if let Some(value) = value_of(line, fields) {
+            found.push(start + value..end);
+        }
+        if let Some(value) = value_of(line, &["Content-Length"]) {
+            let digits = line[value..].trim_ascii();
+            let length = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
+            framing = length.map_or(Framing::UntilClose, Framing::Length);
+        } else if value_of(line, &["Transfer-Encoding"]).is_some() {
+            framing = Framing::Chunked;
+        }
+        start = end + 2;
+    }
+    (bytes.len(), Framing::UntilClose)
+}
+
+/// Where the chunked body that begins at `at` ends (RFC 9112 7.1); the end of the record if it
+/// does not end there, or is malformed.
+fn end_of_chunks(bytes: &[u8], mut at: usize) -> usize {
+    while at < bytes.len() {
+        let end = line_end(bytes, at);
+        let size = bytes[at..end].split(|byte| *byte == b';').next().unwrap_or_default();
+        let size = std::str::from_utf8(size.trim_ascii())
+            .ok()
+            .and_then(|hex| usize::from_str_radix(hex, 16).ok());
+        match size {
+            None => return bytes.len(),
+            Some(0) => return end_of_trailers(bytes, end + 2),
+            Some(size) => at = end.saturating_add(size).saturating_add(4),
+        }
+    }
+    bytes.len()
+}
+
+fn end_of_trailers(bytes: &[u8], mut at: usize) -> usize {
+    while at < bytes.len() {
+        let end = line_end(bytes, at);
+        let empty = end == at;
+        at = end + 2;
+        if empty {
+            break;
+        }
+    }
+    at
+}
+
+/// Where the line that begins at `from` ends, without its CRLF.
+fn line_end(bytes: &[u8], from: usize) -> usize {
+    bytes[from..].windows(2).position(|two| two == b"\r\n").map_or(bytes.len(), |length| from + length)
+}
+
+/// Where in this header line the value begins, if its field is one of those named.
+fn value_of(line: &[u8], fields: &[impl AsRef<str>]) -> Option<usize> {
+    let colon = line.iter().position(|byte| *byte == b':')?;
+    fields
+        .iter()
+        .any(|field| line[..colon].eq_ignore_ascii_case(field.as_ref().as_bytes()))
+        .then_some(colon + 1)
+}
+
+#[cfg(test)]
+mod tests;

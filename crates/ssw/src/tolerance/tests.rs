@@ -1,0 +1,82 @@
+use super::*;
+use proptest::prelude::*;
+
+const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nServer: x\r\ndate: Sat, 21 Nov 2026 02:00:00 GMT\r\nContent-Length: 3\r\n\r\nabc";
+
+fn masks(bytes: &[u8]) -> (String, String) {
+    let chunks = expectations(&[(SeqNumber(0), bytes.to_vec())], DEFAULT_FIELDS);
+    let pick = |mask: fn(&Expect) -> &[u8; EXPECT_CHUNK]| -> String {
+        chunks
+            .values()
+            .flat_map(|chunk| chunk.bytes.iter().zip(mask(chunk)))
+            .filter(|(_, mask)| **mask == 0xff)
+            .map(|(byte, _)| char::from(*byte))
+            .collect()
+    };
+    (pick(|chunk| &chunk.strict), pick(|chunk| &chunk.soft))
+}
+
+#[test]
+fn the_value_of_a_date_field_may_differ() {
+    let (strict, soft) = masks(HEAD);
+    assert_eq!(soft, " Sat, 21 Nov 2026 02:00:00 GMT");
+    assert_eq!(strict.len() + soft.len(), HEAD.len());
+    assert!(strict.ends_with("\r\nContent-Length: 3\r\n\r\nabc"));
+}
+
+#[test]
+fn a_date_in_a_body_is_strict() {
+    let body = b"HTTP/1.1 200 OK\r\n\r\nno head\r\nDate: never\r\n";
+    assert_eq!(masks(body).1, "");
+}
+
+#[test]
+fn what_is_no_http_is_strict() {
+    assert_eq!(masks(b"Date: is only a word here\r\n").1, "");
+}
+
+#[test]
+fn a_record_that_ends_within_the_value_is_soft_to_its_end() {
+    let cut = &HEAD[..40];
+    assert!(masks(cut).1.starts_with(" Sat"));
+}
+
+#[test]
+fn a_second_head_after_an_interim_one_is_understood() {
+    let heads = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nDate: now\r\n\r\n";
+    assert_eq!(masks(heads).1, " now");
+}
+
+#[test]
+fn later_responses_of_the_same_connection_are_found_behind_their_bodies() {
+    let by_length = [HEAD, HEAD].concat();
+    assert_eq!(masks(&by_length).1.matches("GMT").count(), 2);
+    let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nDate:\r\n0\r\nA: b\r\n\r\n";
+    assert_eq!(masks(&[chunked, HEAD].concat()).1.matches("GMT").count(), 1);
+    let head_only = b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n";
+    assert_eq!(masks(&[head_only, HEAD].concat()).1.matches("GMT").count(), 1);
+}
+
+proptest! {
+    #[test]
+    fn strict_and_soft_are_disjoint_and_cover_the_record(
+        start: u32,
+        bytes in proptest::collection::vec(any::<u8>(), 0..2000),
+        as_http: bool,
+    ) {
+        let bytes = if as_http { [HEAD, &bytes].concat() } else { bytes };
+        let chunks = expectations(&[(SeqNumber(start), bytes.clone())], DEFAULT_FIELDS);
+        let mut covered = 0;
+        for chunk in chunks.values() {
+            for i in 0..EXPECT_CHUNK {
+                prop_assert!(chunk.strict[i] & chunk.soft[i] == 0);
+                covered += usize::from(chunk.strict[i] | chunk.soft[i] == 0xff);
+            }
+        }
+        prop_assert_eq!(covered, bytes.len());
+        for (i, byte) in bytes.iter().enumerate() {
+            let seq = start.wrapping_add(u32::try_from(i).unwrap());
+            prop_assert_eq!(chunks[&(seq / 512)].bytes[seq as usize % 512], *byte);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{Backoff, BackoffConfig};
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Pauses of a server that lives `lived` each time, for `deaths` deaths.
+fn pauses(config: BackoffConfig, lived: Duration, deaths: usize) -> Vec<Duration> {
+    let mut backoff = Backoff::new(config);
+    let mut now = Duration::ZERO;
+    (0..deaths)
+        .map(|_| {
+            backoff.started(now);
+            now += lived;
+            let pause = backoff.died(now);
+            now += pause;
+            pause
+        })
+        .collect()
+}
+
+#[test]
+fn first_restart_is_at_once_then_doubles_up_to_the_longest() {
+    let expected = [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000].map(ms);
+    assert_eq!(pauses(BackoffConfig::default(), ms(3), 9), expected);
+}
+
+#[test]
+fn a_server_that_lived_long_enough_is_forgiven() {
+    let config = BackoffConfig::default();
+    assert_eq!(pauses(config, ms(10_000), 5), [Duration::ZERO; 5]);
+    assert_eq!(pauses(config, ms(9_999), 3), [0, 100, 200].map(ms));
+}
+
+#[test]
+fn forgiveness_starts_the_pauses_from_the_beginning() {
+    let mut backoff = Backoff::new(BackoffConfig::default());
+    backoff.started(ms(0));
+    assert_eq!(backoff.died(ms(1)), ms(0));
+    backoff.started(ms(1));
+    assert_eq!(backoff.died(ms(2)), ms(100));
+    backoff.started(ms(102));
+    assert_eq!(backoff.died(ms(20_000)), ms(0));
+    backoff.started(ms(20_000));
+    assert_eq!(backoff.died(ms(20_001)), ms(100));
+}
+
+#[test]
+fn a_start_that_failed_counts_as_a_death_without_life() {
+    let mut backoff = Backoff::new(BackoffConfig::default());
+    backoff.started(ms(0));
+    assert_eq!(backoff.died(ms(60_000)), ms(0));
+    assert_eq!(backoff.died(ms(120_000)), ms(100), "not forgiven");
+    assert_eq!(backoff.died(ms(180_000)), ms(200));
+}
+
+prop_compose! {
+    fn any_config()(first in 0u64..10_000, longest in 0u64..100_000, forgiven in 1u64..100_000)
+        -> BackoffConfig {
+        BackoffConfig {
+            first_pause: ms(first),
+            longest_pause: ms(longest),
+            forgiven_after: ms(forgiven),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn pauses_never_exceed_the_longest_and_never_shrink_in_a_crash_loop(
+        config in any_config(), deaths in 1usize..100,
+    ) {
+        let pauses = pauses(config, Duration::ZERO, deaths);
+        prop_assert_eq!(pauses[0], Duration::ZERO);
+        prop_assert!(pauses.iter().all(|&p| p <= config.longest_pause));
+        prop_assert!(pauses.is_sorted());
+    }
+
+    #[test]
+    fn any_times_are_taken(
+        events in prop::collection::vec((any::<bool>(), any::<u64>(), 0u32..1_000_000_000), 0..200),
+        first: u64, longest: u64, forgiven: u64,
+    ) {
+        let config = BackoffConfig {
+            first_pause: Duration::from_secs(first),
+            longest_pause: Duration::from_secs(longest),
+            forgiven_after: Duration::from_secs(forgiven),
+        };
+        let mut backoff = Backoff::new(config);
+        for (start, seconds, nanos) in events {
+            let now = Duration::new(seconds.min(u64::MAX - 1), nanos);
+            if start {
+                backoff.started(now);
+            } else {
+                prop_assert!(backoff.died(now) <= config.longest_pause);
+            }
+        }
+    }
+}

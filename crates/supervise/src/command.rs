@@ -1,0 +1,231 @@
+//! What to start, and starting it.
+//!
+//! The server is not modified and its output is not ours: environment, standard streams
+//! and limits are inherited. Three things differ from a plain start, all arranged in the
+//! child before exec: it is in the service's cgroup (so that not one instruction of it
+//! runs outside), it leads a session of its own (so that Ctrl-C on our terminal reaches
+//! only us, and our terminal's end does not reach it), and no signal is blocked.
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use rustix::fs::{Access, access};
+use rustix::process::setsid;
+
+use crate::cgroup::Cgroup;
+use crate::server::Server;
+
+/// Where execvp(3) looks when PATH is not set.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// Why a server cannot be started, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// There is no program in the command.
+    #[error("no command to run; give it after `--`")]
+    Empty,
+    /// A bare name is in no directory of PATH.
+    #[error(
+        "{program:?} is in no directory of PATH ({path}); install it, or give its full path",
+        path = path.display()
+    )]
+    NotFound {
+        /// The name as given.
+        program: OsString,
+        /// The PATH that was searched.
+        path: OsString,
+    },
+    /// A path leads nowhere.
+    #[error("there is no file {path}; check the path for typing errors")]
+    NoSuchFile {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// The file may not be executed.
+    #[error("{path} is not executable; run `chmod +x {path}` if it is a program")]
+    NotExecutable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The path leads to a directory.
+    #[error("{path} is a directory; give the path of the program in it")]
+    IsDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The working directory is none.
+    #[error("the working directory {path} does not exist or is no directory; create it")]
+    WorkingDirectory {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// The program is there, and something that it needs to begin is not.
+    #[error(
+        "{path} cannot begin: its interpreter (the one after `#!`, or the ELF loader) \
+         does not exist; install it"
+    )]
+    NoInterpreter {
+        /// The program.
+        path: PathBuf,
+    },
+    /// The cgroup to start it in takes no processes.
+    #[error("cannot start a process in {path}: {source}; was the cgroup removed?")]
+    Cgroup {
+        /// The cgroup's directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Starting failed for another reason.
+    #[error("cannot start {path}: {source}")]
+    Start {
+        /// The program.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel gave no pidfd for the new process.
+    #[error("cannot watch the new process: {0}; a pidfd needs Linux 5.3")]
+    Pidfd(#[source] io::Error),
+}
+
+/// What to start: a program, its arguments and its working directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    argv: Vec<OsString>,
+    working_directory: Option<PathBuf>,
+}
+
+impl Command {
+    /// A command from its arguments, the first of which names the program.
+    #[must_use]
+    pub fn new<A: Into<OsString>>(argv: impl IntoIterator<Item = A>) -> Self {
+        Self {
+            argv: argv.into_iter().map(Into::into).collect(),
+            working_directory: None,
+        }
+    }
+
+    /// Runs it in `path` instead of our own working directory. A relative path of the
+    /// program is still taken from ours.
+    #[must_use]
+    pub fn working_directory(mut self, path: impl Into<PathBuf>) -> Self {
+        self.working_directory = Some(path.into());
+        self
+    }
+
+    /// Starts it in `cgroup`. Returns when the program has begun to run.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such program (see [`resolve`]) or it cannot be run. Nothing is
+    /// left running then.
+    pub fn start(&self, cgroup: &Cgroup) -> Result<Server, SpawnError> {
+        let (argv0, arguments) = self.argv.split_first().ok_or(SpawnError::Empty)?;
+        let program = resolve(argv0)?;
+        let mut command = process::Command::new(&program);
+        command.arg0(argv0).args(arguments);
+        if let Some(path) = &self.working_directory {
+            if !path.is_dir() {
+                let path = path.clone();
+                return Err(SpawnError::WorkingDirectory { path });
+            }
+            command.current_dir(path);
+        }
+        let procs = cgroup
+            .procs_for_writing()
+            .map_err(|source| SpawnError::Cgroup {
+                path: cgroup.path().to_owned(),
+                source,
+            })?;
+        enter_before_exec(&mut command, procs.into());
+        match command.spawn() {
+            Ok(child) => Server::watch(child).map_err(SpawnError::Pidfd),
+            // The program itself was found a moment ago.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && program.exists() => {
+                Err(SpawnError::NoInterpreter { path: program })
+            }
+            Err(source) => Err(SpawnError::Start {
+                path: program,
+                source,
+            }),
+        }
+    }
+}
+
+/// Lets the child move itself into the cgroup of `procs` (its `cgroup.procs`) and begin
+/// a session. The standard library itself unblocks all signals in the child.
+fn enter_before_exec(command: &mut process::Command, procs: OwnedFd) {
+    let enter = move || {
+        // "0" stands for the process that writes.
+        rustix::io::write(&procs, b"0")?;
+        setsid()?;
+        Ok(())
+    };
+    // SAFETY: `enter` runs in the forked child, where only async-signal-safe calls are
+    // allowed: it makes two bare system calls, and allocates and locks nothing.
+    unsafe {
+        command.pre_exec(enter);
+    }
+}
+
+/// Finds the program that execvp(3) would run for `argv0`, as an absolute path: a name
+/// with a slash is a path, another one is looked up in PATH.
+///
+/// # Errors
+///
+/// [`SpawnError::NotFound`], [`SpawnError::NoSuchFile`], [`SpawnError::NotExecutable`],
+/// [`SpawnError::IsDirectory`]; [`SpawnError::Empty`] for an empty name.
+pub fn resolve(argv0: &OsStr) -> Result<PathBuf, SpawnError> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    resolve_in(argv0, &path)
+}
+
+fn resolve_in(argv0: &OsStr, path: &OsStr) -> Result<PathBuf, SpawnError> {
+    if argv0.is_empty() {
+        return Err(SpawnError::Empty);
+    }
+    if argv0.as_bytes().contains(&b'/') {
+        return check(Path::new(argv0));
+    }
+    // Like execvp, go on after a file that cannot be run, and say so only if nothing
+    // better comes.
+    let mut refused = None;
+    for directory in std::env::split_paths(path) {
+        // An empty element of PATH means the working directory.
+        let candidate = Path::new(".").join(directory).join(argv0);
+        match check(&candidate) {
+            Err(SpawnError::NoSuchFile { .. }) => {}
+            Err(error) => refused = refused.or(Some(error)),
+            found => return found,
+        }
+    }
+    Err(refused.unwrap_or_else(|| SpawnError::NotFound {
+        program: argv0.to_owned(),
+        path: path.to_owned(),
+    }))
+}
+
+/// Whether `path` is a program; if so, its absolute name.
+fn check(path: &Path) -> Result<PathBuf, SpawnError> {
+    let absolute = std::path::absolute(path);
+    let (Ok(metadata), Ok(absolute)) = (path.metadata(), absolute) else {
+        let path = path.to_owned();
+        return Err(SpawnError::NoSuchFile { path });
+    };
+    if metadata.is_dir() {
+        return Err(SpawnError::IsDirectory { path: absolute });
+    }
+    if !metadata.is_file() || access(&absolute, Access::EXEC_OK).is_err() {
+        return Err(SpawnError::NotExecutable { path: absolute });
+    }
+    Ok(absolute)
+}

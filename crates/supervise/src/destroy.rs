@@ -1,0 +1,119 @@
+//! Closing the kernel sockets that a dead server left behind (`SOCK_DESTROY`).
+//!
+//! A connection outlives its process in the kernel: in FIN_WAIT, in LAST_ACK with unsent
+//! data, in TIME_WAIT. Such an orphan would answer the client in the dead server's name,
+//! and it holds the 4-tuple on which the client's connection is to be spliced onto the
+//! restarted server. The kernel lists the sockets by sock_diag(7); each is then destroyed
+//! by its address and its cookie, so that a newer socket with the same address is safe.
+//!
+//! Destroying a connection that is not yet closed on both sides makes the kernel send a
+//! RST to the client: the service must be gated when this is called.
+
+mod diag;
+
+use std::collections::HashSet;
+use std::io;
+use std::net::SocketAddr;
+
+use crate::tcp_state::TcpState;
+use diag::{DiagSocket, Entry, Outcome};
+
+/// Why sockets cannot be destroyed, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum DestroyError {
+    /// The kernel was built without it.
+    #[error(
+        "this kernel cannot destroy sockets: it needs CONFIG_INET_DIAG_DESTROY \
+         (zgrep INET_DIAG /proc/config.gz)"
+    )]
+    Unsupported,
+    /// The kernel cannot list TCP sockets.
+    #[error(
+        "this kernel does not list TCP sockets: it needs CONFIG_INET_DIAG \
+         (run `modprobe tcp_diag`)"
+    )]
+    NoDiag,
+    /// We may not.
+    #[error("destroying sockets is not permitted; run as root (CAP_NET_ADMIN)")]
+    NotPermitted,
+    /// Talking to the kernel failed.
+    #[error("cannot destroy sockets: {0}")]
+    Netlink(#[from] io::Error),
+}
+
+/// What [`destroy_sockets`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destroyed {
+    /// Sockets that are no more.
+    pub destroyed: usize,
+    /// Sockets that this kernel could not destroy, and that are still there. Older
+    /// kernels refuse those in TIME_WAIT, and let some orphans survive the attempt.
+    pub remaining: usize,
+}
+
+/// Destroys every TCP socket whose local address and port are `service`, except
+/// listening ones, in the network namespace of the calling thread: IPv4, IPv6, and IPv4
+/// connections held by IPv6 sockets. Only those for which `choose(local, remote, state)`
+/// says so; it sees IPv4-mapped addresses as IPv4.
+///
+/// A socket that goes away by itself meanwhile is not counted.
+///
+/// # Errors
+///
+/// See [`DestroyError`]; some sockets may have been destroyed by then.
+pub fn destroy_sockets(
+    service: SocketAddr,
+    mut choose: impl FnMut(SocketAddr, SocketAddr, TcpState) -> bool,
+) -> Result<Destroyed, DestroyError> {
+    let mut diag = DiagSocket::open()?;
+    let service = canonical(service);
+    let mut targets = list(&mut diag, service)?;
+    targets.retain(|t| choose(t.local, t.remote, t.state));
+    if targets.is_empty() {
+        return Ok(Destroyed::default());
+    }
+    let outcomes = diag.destroy(&targets)?;
+    if outcomes.contains(&Outcome::Refused) {
+        // By the kernel as such, or only for sockets of this kind?
+        diag.check_destroy_supported()?;
+    }
+    // That the kernel agreed does not mean that the socket is gone: look again.
+    let left: HashSet<[u8; 8]> = list(&mut diag, service)?
+        .iter()
+        .map(Entry::cookie)
+        .collect();
+    let mut result = Destroyed::default();
+    for (target, outcome) in targets.iter().zip(outcomes) {
+        if left.contains(&target.cookie()) {
+            result.remaining += 1;
+        } else if outcome == Outcome::Destroyed {
+            result.destroyed += 1;
+        }
+    }
+    Ok(result)
+}
+
+/// Whether this kernel can destroy sockets, and lets us. Destroys none.
+///
+/// # Errors
+///
+/// What is missing.
+pub fn check_destroy_supported() -> Result<(), DestroyError> {
+    DiagSocket::open()?.check_destroy_supported()
+}
+
+/// The sockets with the local address `service`, which is canonical.
+fn list(diag: &mut DiagSocket, service: SocketAddr) -> Result<Vec<Entry>, DestroyError> {
+    let mut found = diag.dump_v6(service.port())?;
+    if service.is_ipv4() {
+        found.extend(diag.dump_v4(service.port())?);
+    }
+    found.retain(|entry| entry.local == service);
+    Ok(found)
+}
+
+/// The address as plain IPv4 if it is IPv4-mapped, and without flow label and scope,
+/// which the kernel's list does not have.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -1,0 +1,295 @@
+//! A sock_diag netlink socket: dump and destroy.
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NetlinkSerializable,
+};
+use netlink_packet_sock_diag::inet::{
+    ExtensionFlags, InetRequest, InetResponseHeader, SocketId, StateFlags,
+};
+use netlink_packet_sock_diag::{AF_INET, AF_INET6, IPPROTO_TCP, SockDiagDestroy, SockDiagMessage};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
+
+use super::{DestroyError, canonical};
+use crate::tcp_state::TcpState;
+
+/// The kernel puts at most 32 KiB into one answer.
+const ANSWER: usize = 64 * 1024;
+
+/// Requests sent before their acknowledgements are read: those wait in the receive
+/// buffer, at about a kilobyte each, and it must not overflow.
+const BATCH: usize = 64;
+
+/// A socket in the kernel's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Canonical local address.
+    pub(super) local: SocketAddr,
+    /// Canonical remote address.
+    pub(super) remote: SocketAddr,
+    pub(super) state: TcpState,
+    /// `AF_INET` or `AF_INET6`; the latter also for IPv4-mapped addresses.
+    family: u8,
+    /// What the kernel finds it by.
+    id: SocketId,
+}
+
+impl Entry {
+    /// The number that the kernel gives to no second socket.
+    pub(super) fn cookie(&self) -> [u8; 8] {
+        self.id.cookie
+    }
+
+    /// `None` for states that are not TCP's.
+    fn from_response(header: &InetResponseHeader) -> Option<Self> {
+        let id = header.socket_id.clone();
+        Some(Self {
+            local: canonical(SocketAddr::new(id.source_address, id.source_port)),
+            remote: canonical(SocketAddr::new(id.destination_address, id.destination_port)),
+            state: TcpState::from_kernel(header.state)?,
+            family: header.family,
+            id,
+        })
+    }
+}
+
+/// What became of a request to destroy a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The kernel has done it.
+    Destroyed,
+    /// It had gone already.
+    Gone,
+    /// EOPNOTSUPP.
+    Refused,
+}
+
+/// A netlink socket for sock_diag(7).
+#[derive(Debug)]
+pub(super) struct DiagSocket {
+    fd: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl DiagSocket {
+    /// Opens one in the network namespace of the calling thread.
+    pub(super) fn open() -> Result<Self, DestroyError> {
+        let fd = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            Some(netlink::SOCK_DIAG),
+        );
+        match fd {
+            Ok(fd) => Ok(Self {
+                fd,
+                sequence: 0,
+                buffer: vec![0; ANSWER],
+            }),
+            Err(Errno::PROTONOSUPPORT) => Err(DestroyError::NoDiag),
+            Err(e) => Err(io::Error::from(e).into()),
+        }
+    }
+
+    /// The IPv4 sockets with the local port `port`, except listening ones.
+    pub(super) fn dump_v4(&mut self, port: u16) -> Result<Vec<Entry>, DestroyError> {
+        self.dump(AF_INET, SocketId::new_v4(), port)
+    }
+
+    /// The IPv6 sockets with the local port `port`, except listening ones; those with
+    /// IPv4-mapped addresses are among them.
+    pub(super) fn dump_v6(&mut self, port: u16) -> Result<Vec<Entry>, DestroyError> {
+        self.dump(AF_INET6, SocketId::new_v6(), port)
+    }
+
+    fn dump(&mut self, family: u8, any: SocketId, port: u16) -> Result<Vec<Entry>, DestroyError> {
+        let id = SocketId {
+            source_port: port,
+            ..any
+        };
+        let request = SockDiagMessage::InetRequest(request(family, id));
+        let mut bytes = Vec::new();
+        let sequence = self.next_sequence();
+        encode(request, NLM_F_REQUEST | NLM_F_DUMP, sequence, &mut bytes);
+        self.send(&bytes)?;
+        let mut found = Vec::new();
+        loop {
+            for message in self.receive()? {
+                if message.header.sequence_number != sequence {
+                    continue;
+                }
+                match message.payload {
+                    NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
+                        found.extend(Entry::from_response(&response.header));
+                    }
+                    NetlinkPayload::Done(done) if done.code < 0 => {
+                        return Err(dump_error(done.code));
+                    }
+                    NetlinkPayload::Error(error) => return Err(dump_error(error.raw_code())),
+                    NetlinkPayload::Done(_) => return Ok(found),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Destroys `targets`; one outcome for each, in their order.
+    pub(super) fn destroy(&mut self, targets: &[Entry]) -> Result<Vec<Outcome>, DestroyError> {
+        let mut outcomes = Vec::with_capacity(targets.len());
+        for batch in targets.chunks(BATCH) {
+            let mut bytes = Vec::new();
+            let mut sequences = Vec::with_capacity(batch.len());
+            for target in batch {
+                let request = request(target.family, target.id.clone());
+                let request = SockDiagDestroy::new(SockDiagMessage::InetRequest(request));
+                let sequence = self.next_sequence();
+                encode(request, NLM_F_REQUEST | NLM_F_ACK, sequence, &mut bytes);
+                sequences.push(sequence);
+            }
+            self.send(&bytes)?;
+            // The kernel works through the batch, and answers, in its order.
+            for sequence in sequences {
+                let code = self.acknowledgement(sequence)?;
+                outcomes.push(outcome(code)?);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Asks to destroy a socket that cannot exist: a kernel that could have would not
+    /// find it.
+    pub(super) fn check_destroy_supported(&mut self) -> Result<(), DestroyError> {
+        let nobody = Entry {
+            local: SocketAddr::from(([0, 0, 0, 0], 0)),
+            remote: SocketAddr::from(([0, 0, 0, 0], 0)),
+            state: TcpState::Established,
+            family: AF_INET,
+            id: SocketId::new_v4(),
+        };
+        // That TCP sockets can be listed at all shows that ENOENT means this one socket.
+        self.dump_v4(0)?;
+        match self.destroy(&[nobody])?.first() {
+            Some(Outcome::Refused) => Err(DestroyError::Unsupported),
+            _ => Ok(()),
+        }
+    }
+
+    /// The code (0, or minus an errno) with which the request `sequence` was answered.
+    fn acknowledgement(&mut self, sequence: u32) -> Result<i32, DestroyError> {
+        loop {
+            // An acknowledgement comes alone in its datagram.
+            for message in self.receive()? {
+                if message.header.sequence_number == sequence
+                    && let NetlinkPayload::Error(error) = message.payload
+                {
+                    return Ok(error.raw_code());
+                }
+            }
+        }
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        loop {
+            match send(&self.fd, bytes, SendFlags::empty()) {
+                Err(Errno::INTR) => {}
+                result => return result.map(|_| ()).map_err(Into::into),
+            }
+        }
+    }
+
+    /// The messages of the next datagram.
+    fn receive(&mut self) -> io::Result<Vec<NetlinkMessage<SockDiagMessage>>> {
+        let length = loop {
+            match recv(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC) {
+                Ok((_, length)) => break length,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        };
+        let datagram = self
+            .buffer
+            .get(..length)
+            .ok_or_else(|| io::Error::other("a netlink message was longer than any should be"))?;
+        decode(datagram)
+    }
+}
+
+/// A request for the socket `id`, or for all that match it.
+fn request(family: u8, id: SocketId) -> InetRequest {
+    InetRequest {
+        family,
+        protocol: IPPROTO_TCP,
+        extensions: ExtensionFlags::empty(),
+        states: StateFlags::all() - StateFlags::LISTEN - StateFlags::CLOSE,
+        socket_id: id,
+    }
+}
+
+/// Appends `request` to `out`. Its length is a multiple of 4, as netlink wants it.
+fn encode<M>(request: M, flags: u16, sequence: u32, out: &mut Vec<u8>)
+where
+    M: NetlinkSerializable + Into<NetlinkPayload<M>>,
+{
+    let mut header = NetlinkHeader::default();
+    header.flags = flags;
+    header.sequence_number = sequence;
+    let mut message = NetlinkMessage::new(header, request.into());
+    message.finalize();
+    let start = out.len();
+    out.resize(start + message.buffer_len(), 0);
+    message.serialize(&mut out[start..]);
+}
+
+/// The messages in one datagram.
+fn decode(mut datagram: &[u8]) -> io::Result<Vec<NetlinkMessage<SockDiagMessage>>> {
+    let mut messages = Vec::new();
+    while !datagram.is_empty() {
+        let message = NetlinkMessage::<SockDiagMessage>::deserialize(datagram)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
+        // Every message begins at a multiple of 4 bytes and is at least a header long.
+        let length = usize::try_from(message.header.length).unwrap_or(usize::MAX);
+        let next = length.max(16).next_multiple_of(4);
+        datagram = datagram.get(next..).unwrap_or_default();
+        messages.push(message);
+    }
+    Ok(messages)
+}
+
+fn outcome(code: i32) -> Result<Outcome, DestroyError> {
+    if code == 0 {
+        return Ok(Outcome::Destroyed);
+    }
+    let error = io::Error::from_raw_os_error(code.saturating_neg());
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => Ok(Outcome::Gone),
+        Some(libc::EOPNOTSUPP) => Ok(Outcome::Refused),
+        Some(libc::EPERM | libc::EACCES) => Err(DestroyError::NotPermitted),
+        _ => Err(error.into()),
+    }
+}
+
+/// An error in the answer to a dump.
+fn dump_error(code: i32) -> DestroyError {
+    let error = io::Error::from_raw_os_error(code.saturating_neg());
+    match error.raw_os_error() {
+        // The module that knows TCP is missing.
+        Some(libc::ENOENT) => DestroyError::NoDiag,
+        _ => error.into(),
+    }
+}

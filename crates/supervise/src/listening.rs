@@ -1,0 +1,136 @@
+//! Does somebody already listen where the service is to listen?
+//!
+//! Better asked before anything is set up than learned from the server's own "address
+//! in use". The kernel's tables `/proc/net/tcp` and `tcp6` say it for the network
+//! namespace of the calling thread.
+
+mod proc_net;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use rustix::process::Pid;
+
+use crate::tcp_state::TcpState;
+use proc_net::Row;
+
+/// Who listens on an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// What it is bound to: the address asked for, or the wildcard.
+    pub address: SocketAddr,
+    /// The process, if it is visible from here. Of several that share the socket, the
+    /// one with the lowest pid: as a rule the master.
+    pub pid: Option<Pid>,
+    /// Name of that process (`/proc/<pid>/comm`).
+    pub program: Option<String>,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.program, self.pid) {
+            (Some(program), Some(pid)) => write!(f, "{program} (pid {pid})")?,
+            (None, Some(pid)) => write!(f, "pid {pid}")?,
+            (_, None) => f.write_str("a process that is not visible from here")?,
+        }
+        write!(f, " listens on {}", self.address)
+    }
+}
+
+/// Who, in the network namespace of the calling thread, listens on TCP `address`, or on
+/// a wildcard that covers it. Asked for a wildcard, anybody on that port counts.
+///
+/// # Errors
+///
+/// When `/proc/net` cannot be read.
+pub fn listener_on(address: SocketAddr) -> io::Result<Option<Owner>> {
+    for row in listeners()? {
+        if covers(row.local, address)? {
+            let pid = row.inode.and_then(owner_of);
+            return Ok(Some(Owner {
+                address: row.local,
+                pid,
+                program: pid.and_then(program_of),
+            }));
+        }
+    }
+    Ok(None)
+}
+
+fn listeners() -> io::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for table in ["tcp", "tcp6"] {
+        match fs::read(Path::new("/proc/thread-self/net").join(table)) {
+            Ok(text) => {
+                rows.extend(proc_net::parse(&text).filter(|r| r.state == TcpState::Listen));
+            }
+            // A kernel without IPv6.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && table == "tcp6" => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(rows)
+}
+
+/// Whether a socket that listens on `listening` takes connections to `wanted`.
+fn covers(listening: SocketAddr, wanted: SocketAddr) -> io::Result<bool> {
+    if listening.port() != wanted.port() {
+        return Ok(false);
+    }
+    let (listening, wanted_ip) = (listening.ip(), wanted.ip().to_canonical());
+    if listening.to_canonical() == wanted_ip {
+        return Ok(true);
+    }
+    match (listening, wanted_ip) {
+        // The table does not say whether the IPv6 wildcard takes IPv4, too.
+        (IpAddr::V6(all), IpAddr::V4(ip)) if all.is_unspecified() => is_taken(ip, wanted.port()),
+        _ => Ok(listening.is_ipv4() == wanted_ip.is_ipv4()
+            && (listening.is_unspecified() || wanted_ip.is_unspecified())),
+    }
+}
+
+/// Whether the kernel refuses `ip`:`port` because of another socket that listens.
+fn is_taken(ip: Ipv4Addr, port: u16) -> io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC;
+    let probe = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    // With this, only a listener is in the way, no connection that lingers.
+    sockopt::set_socket_reuseaddr(&probe, true)?;
+    // Whether the address is this host's is not the question here.
+    sockopt::set_ip_freebind(&probe, true)?;
+    match bind(&probe, &SocketAddr::from((ip, port))) {
+        Ok(()) => Ok(false),
+        Err(Errno::ADDRINUSE) => Ok(true),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The process with the lowest pid that holds the socket `inode`.
+fn owner_of(inode: u64) -> Option<Pid> {
+    let link = format!("socket:[{inode}]");
+    fs::read_dir("/proc")
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(Pid::from_raw)
+        .filter(|&pid| holds(pid, &link))
+        .min_by_key(|pid| pid.as_raw_pid())
+}
+
+fn holds(pid: Pid, link: &str) -> bool {
+    // Processes end while we look: what cannot be read holds nothing.
+    fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|fds| {
+        fds.flatten()
+            .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == Path::new(link)))
+    })
+}
+
+fn program_of(pid: Pid) -> Option<String> {
+    let comm = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&comm).trim_end().to_owned())
+}

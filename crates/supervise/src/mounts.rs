@@ -1,0 +1,275 @@
+//! The cgroup v2 and bpf filesystems: found where the host has them, else mounted.
+//!
+//! Where they are is the host's choice: `/sys/fs/cgroup` on a unified layout,
+//! `/sys/fs/cgroup/unified` on a hybrid one, nowhere inside `ip netns exec`, which
+//! mounts a fresh `/sys`. So `/proc/thread-self/mountinfo` is read (a thread can be in
+//! a mount namespace of its own), and each candidate is asked what it really is, since
+//! a later mount may cover it. Where there is none, one is mounted in our run
+//! directory: a second mount of either is cheap, and cgroup2 shows the same tree
+//! wherever it is mounted. A mount elsewhere is somebody's private one, perhaps another
+//! supervisor's, and may vanish at any time: it is not used.
+
+mod mountinfo;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::statfs;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use mountinfo::MountPoint;
+
+/// Inode number of the root directory of the cgroup2 hierarchy. A directory that looks
+/// like a root and has another number is the root of a cgroup namespace, some unknown
+/// number of levels below the real one.
+const CGROUP_ROOT_INODE: u64 = 1;
+
+/// One of the two filesystems that we need.
+struct Filesystem {
+    /// Its name for mount(2) and in mountinfo.
+    name: &'static str,
+    /// `f_type` of statfs(2) (`include/uapi/linux/magic.h`).
+    magic: u64,
+    /// The host's mount is here or below.
+    usual: &'static str,
+    /// Directory under the run directory where we mount it ourselves.
+    own_directory: &'static str,
+    /// Mount options.
+    options: Option<&'static CStr>,
+    /// What a kernel that does not know it lacks.
+    kernel_option: &'static str,
+}
+
+const CGROUP2: Filesystem = Filesystem {
+    name: "cgroup2",
+    magic: 0x6367_7270,
+    // Itself on a unified layout, a directory in it on a hybrid one.
+    usual: "/sys/fs/cgroup",
+    own_directory: "cgroup",
+    options: None,
+    kernel_option: "CONFIG_CGROUPS",
+};
+
+const BPFFS: Filesystem = Filesystem {
+    name: "bpf",
+    magic: 0xcafe_4a11,
+    usual: "/sys/fs/bpf",
+    own_directory: "bpf",
+    options: Some(c"mode=0700"),
+    kernel_option: "CONFIG_BPF_SYSCALL",
+};
+
+/// Why a filesystem is not to be had, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The list of mounts cannot be read.
+    #[error("cannot read /proc/thread-self/mountinfo: {0}; mount /proc")]
+    Mountinfo(#[source] io::Error),
+    /// The directory to mount on cannot be made.
+    #[error("cannot create {path}: {source}; choose another run directory")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// We may not mount.
+    #[error("mounting {filesystem} on {path} is not permitted; run as root (CAP_SYS_ADMIN)")]
+    NotPermitted {
+        /// Name of the filesystem.
+        filesystem: &'static str,
+        /// Where it was to be mounted.
+        path: PathBuf,
+    },
+    /// The kernel does not know the filesystem.
+    #[error("this kernel has no {filesystem} filesystem; it needs {kernel_option}")]
+    Unknown {
+        /// Name of the filesystem.
+        filesystem: &'static str,
+        /// The kernel's build option for it.
+        kernel_option: &'static str,
+    },
+    /// mount(2) failed for another reason.
+    #[error("cannot mount {filesystem} on {path}: {source}; mount it there by hand and try again")]
+    Mount {
+        /// Name of the filesystem.
+        filesystem: &'static str,
+        /// Where it was to be mounted.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Only a part of the cgroup tree is visible, so that the kernel's idea of a
+    /// cgroup's level cannot be known.
+    #[error(
+        "the root of the cgroup2 tree is hidden by a cgroup namespace; \
+         run in the host's (for a container: --cgroupns=host)"
+    )]
+    CgroupNamespace,
+    /// umount(2) failed.
+    #[error("cannot unmount {path}: {source}; run `umount -l {path}`")]
+    Unmount {
+        /// Where it is mounted.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A mounted filesystem. If we mounted it, dropping this unmounts it.
+#[derive(Debug)]
+pub struct Mount {
+    path: PathBuf,
+    ours: bool,
+}
+
+impl Mount {
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether we mounted it (now, or in an earlier life that left it behind).
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.ours
+    }
+
+    /// Unmounts it if it is ours, and removes the directory made for it. Files in it
+    /// that are still open stay usable; pins in a bpf filesystem of ours are released.
+    ///
+    /// # Errors
+    ///
+    /// When umount(2) fails.
+    pub fn unmount(mut self) -> Result<(), MountError> {
+        self.release().map_err(|source| MountError::Unmount {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    /// Leaves it mounted for a supervisor that comes after us.
+    pub fn leave(mut self) {
+        self.ours = false;
+    }
+
+    fn release(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.ours) {
+            return Ok(());
+        }
+        unmount(&self.path, UnmountFlags::DETACH)?;
+        // Only tidiness: an empty directory in our run directory harms nobody.
+        let _ = fs::remove_dir(&self.path);
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::warn!(path = %self.path.display(), %error, "cannot unmount");
+        }
+    }
+}
+
+/// The cgroup v2 hierarchy: the host's mount in `/sys/fs/cgroup`, else our own at
+/// `<run_dir>/cgroup`.
+///
+/// # Errors
+///
+/// When none is usable and none can be mounted; [`MountError::CgroupNamespace`] when we
+/// see only a part of the tree.
+pub fn cgroup2(run_dir: &Path) -> Result<Mount, MountError> {
+    let found = find_or_mount(&CGROUP2, run_dir, is_cgroup_root)?;
+    if is_cgroup_root(found.path()) {
+        Ok(found)
+    } else {
+        Err(MountError::CgroupNamespace)
+    }
+}
+
+/// A bpf filesystem: the host's at `/sys/fs/bpf`, else our own at `<run_dir>/bpf`.
+///
+/// # Errors
+///
+/// When there is none and none can be mounted.
+pub fn bpffs(run_dir: &Path) -> Result<Mount, MountError> {
+    find_or_mount(&BPFFS, run_dir, |_| true)
+}
+
+fn is_cgroup_root(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|m| m.ino() == CGROUP_ROOT_INODE)
+}
+
+/// The host's writable mount of `filesystem`, or one that we left in `run_dir`, if it is
+/// `acceptable`, else a new one.
+fn find_or_mount(
+    filesystem: &Filesystem,
+    run_dir: &Path,
+    acceptable: impl Fn(&Path) -> bool,
+) -> Result<Mount, MountError> {
+    let table = fs::read("/proc/thread-self/mountinfo").map_err(MountError::Mountinfo)?;
+    let own = run_dir.join(filesystem.own_directory);
+    // mountinfo has no symbolic links; the run directory's name may.
+    let own_resolved = fs::canonicalize(&own).ok();
+    let is_own = |path: &Path| own_resolved.as_deref() == Some(path);
+    mountinfo::parse(&table)
+        .filter(|m| m.filesystem == filesystem.name.as_bytes() && m.writable)
+        .map(MountPoint::into_path)
+        .filter(|path| path.starts_with(filesystem.usual) || is_own(path))
+        .find(|path| is_mounted(filesystem, path) && acceptable(path))
+        .map_or_else(
+            || mount_own(filesystem, own),
+            |path| {
+                let ours = is_own(&path);
+                Ok(Mount { path, ours })
+            },
+        )
+}
+
+/// Whether `path` is on `filesystem`: a mount in the table may be covered by another.
+fn is_mounted(filesystem: &Filesystem, path: &Path) -> bool {
+    // The type's width and sign differ between architectures; the magic has 32 bits.
+    statfs(path).is_ok_and(|s| u64::try_from(s.f_type).is_ok_and(|t| t == filesystem.magic))
+}
+
+fn mount_own(filesystem: &Filesystem, path: PathBuf) -> Result<Mount, MountError> {
+    if let Err(source) = fs::create_dir_all(&path) {
+        return Err(MountError::Directory { path, source });
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let name = filesystem.name;
+    match mount(name, &path, name, flags, filesystem.options) {
+        Ok(()) => Ok(Mount { path, ours: true }),
+        Err(errno) => {
+            // It was made a moment ago, for this mount alone.
+            let _ = fs::remove_dir(&path);
+            Err(mount_error(filesystem, path, errno))
+        }
+    }
+}
+
+fn mount_error(filesystem: &Filesystem, path: PathBuf, errno: Errno) -> MountError {
+    match errno {
+        Errno::PERM | Errno::ACCESS => MountError::NotPermitted {
+            filesystem: filesystem.name,
+            path,
+        },
+        Errno::NODEV => MountError::Unknown {
+            filesystem: filesystem.name,
+            kernel_option: filesystem.kernel_option,
+        },
+        errno => MountError::Mount {
+            filesystem: filesystem.name,
+            path,
+            source: errno.into(),
+        },
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests against the real kernel: they need root, and leave no process, cgroup or mount.
+
+mod common;
+mod mounts;
+mod processes;
+mod sockets;
