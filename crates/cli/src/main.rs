@@ -1,2 +1,41 @@
-//! The `outlive` command.
-fn main() {}
+//! The `outlive` command: arguments, output, exit codes. What it does is in the libraries.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod exit;
+mod logger_process;
+mod serving;
+mod talking;
+mod units;
+
+use arguments::{Arguments, Verb};
+use clap::Parser;
+use exit::Outcome;
+
+fn main() -> std::process::ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("OUTLIVE_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+        )
+        .without_time()
+        .init();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { Outcome::Usage.into() } else { Outcome::Done.into() };
+        }
+    };
+    let outcome = match arguments.verb {
+        Verb::Serve(serve) => serving::serve(*serve),
+        Verb::Status(status) => talking::status(&status),
+        Verb::Events(events) => talking::events(&events),
+        Verb::Check(check) => talking::check(&check),
+        Verb::Clean(clean) => talking::clean(&clean),
+        Verb::LoggerProcess(logger) => logger_process::run(&logger),
+    };
+    outcome.into()
+}

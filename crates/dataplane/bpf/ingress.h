@@ -136,6 +136,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 		return NULL;
 	e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
 	e->client.ack = p->ack;
+	e->verify.head_left = s->verify_head; /* a server may speak first */
 	e->ifindex = ifindex;
 	if (bpf_map_update_elem(&flows, key, e, BPF_ANY)) {
 		count(COUNT_TABLE_FULL);

@@ -113,7 +113,7 @@ fn attach_tcx(object: &Object, interface: &Interface, pins: &PinDirectory) -> Re
                 source,
             }
         })?;
-        pin_link(&mut link, pins, &format!("{name}.{}", interface.index))?;
+        pin_link(&mut link, pins, &format!("{name}_{}", interface.index))?;
     }
     Ok(())
 }
@@ -173,4 +173,24 @@ fn has_filters(interface: &str) -> bool {
             .output()
             .map_or(true, |output| !output.stdout.is_empty())
     })
+}
+
+/// Remove the clsact filters of a service whose programs are pinned, from every interface: TCX
+/// links go with their pins, filters do not.
+///
+/// # Errors
+/// The interfaces cannot be listed.
+pub fn detach_clsact(pins: &PinDirectory) -> Result<(), DataplaneError> {
+    for (name, point) in [("ingress", TC_INGRESS), ("egress", TC_EGRESS)] {
+        let Ok(fd) = libbpf_rs::Program::fd_from_pinned_path(pins.pin(name)) else { continue };
+        let Ok(ours) = libbpf_rs::Program::id_from_fd(fd.as_fd()) else { continue };
+        for interface in crate::interfaces::ethernet_interfaces()? {
+            let ifindex = i32::try_from(interface.index).unwrap_or(i32::MAX);
+            let mut hook = TcHookBuilder::new(fd.as_fd()).ifindex(ifindex).handle(1).priority(1).hook(point);
+            if hook.query().is_ok_and(|id| id == ours) {
+                let _ = hook.detach();
+            }
+        }
+    }
+    Ok(())
 }

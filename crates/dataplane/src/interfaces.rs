@@ -1,6 +1,6 @@
 //! The network interfaces of this namespace on which a service can be reached.
 
-use std::io;
+use std::{io, os::fd::AsRawFd};
 
 use crate::error::{DataplaneError, SocketContext};
 
@@ -40,3 +40,27 @@ pub fn ethernet_interfaces() -> Result<Vec<Interface>, DataplaneError> {
     }
     Ok(found)
 }
+
+/// The cookie of this network namespace, by which the tracepoints tell it from others.
+///
+/// # Errors
+/// The kernel has no cookies (before Linux 5.14).
+pub fn netns_cookie() -> Result<u64, DataplaneError> {
+    let socket = std::net::UdpSocket::bind("[::]:0")
+        .or_else(|_| std::net::UdpSocket::bind("0.0.0.0:0"))
+        .doing("open a socket")?;
+    let mut cookie = 0u64;
+    let mut len = libc::socklen_t::try_from(size_of::<u64>()).unwrap_or(8);
+    let value = std::ptr::from_mut(&mut cookie).cast();
+    // SAFETY: `value` has room for the eight bytes that `len` announces.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, value, &raw mut len)
+    };
+    if result == 0 {
+        return Ok(cookie);
+    }
+    Err(io::Error::last_os_error()).doing("read the cookie of the network namespace (Linux 5.14)")
+}
+
+/// asm-generic/socket.h; libc has it only for some architectures.
+const SO_NETNS_COOKIE: i32 = 71;

@@ -190,6 +190,15 @@ impl Dataplane {
         self.attachments.iter().map(|attachment| &attachment.interface)
     }
 
+    /// The interfaces, each with how it is bound: `eth0 (tcx)`.
+    #[must_use]
+    pub fn mechanisms(&self) -> Vec<String> {
+        self.attachments
+            .iter()
+            .map(|attachment| format!("{} ({})", attachment.interface.name, attachment.mechanism()))
+            .collect()
+    }
+
     /// First of the marks of our own packets.
     #[must_use]
     pub fn mark(&self) -> u32 {
@@ -446,6 +455,16 @@ impl Dataplane {
         // SAFETY: the descriptor belongs to the object, which `self` keeps open.
         Ok(unsafe { BorrowedFd::borrow_raw(raw) })
     }
+}
+
+/// Does this kernel load the programs? Nothing is attached or pinned.
+///
+/// # Errors
+/// It does not.
+pub fn probe() -> Result<(), DataplaneError> {
+    let load = |source| DataplaneError::Load { source };
+    ObjectBuilder::default().open_memory(abi::OBJECT).map_err(load)?.load().map_err(load)?;
+    Ok(())
 }
 
 fn expect_key(flow: FlowId, chunk: u32) -> abi::expect_key {

@@ -25,8 +25,15 @@ impl PinDirectory {
             bpffs
                 .join("outlive")
                 .join(format!("v{LAYOUT_VERSION}"))
-                .join(service),
+                // bpffs keeps names with a dot for itself; no service's name has a colon.
+                .join(service.replace('.', ":")),
         )
+    }
+
+    /// A directory whose path is known.
+    #[must_use]
+    pub fn at(path: PathBuf) -> Self {
+        Self(path)
     }
 
     /// Its path.
@@ -95,12 +102,14 @@ pub fn pinned_services(bpffs: &Path) -> Vec<String> {
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
+        .map(|name| name.replace(':', "."))
         .collect();
     names.sort();
     names
 }
 
-pub(crate) const LINK_PREFIX: &str = "link.";
+// bpffs keeps names with a dot for itself.
+pub(crate) const LINK_PREFIX: &str = "link_";
 
 fn is_link(path: &Path) -> bool {
     path.file_name()

@@ -28,8 +28,8 @@ pub enum Direction {
 /// both devices that feed it.
 ///
 /// All choices come from `seed`, so the n-th frame, whatever sent it (address resolution
-/// and multicast reports count too), has the same fate in each run with the
-/// same seed. The two directions of a link draw from different streams.
+/// and multicast reports count too), has the same fate in each run with the same seed. The
+/// two directions of a link draw from different streams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Impairment {
     pub(crate) loss: f64,

@@ -10,7 +10,6 @@
 //! - *detached*: the port leads nowhere. The host's interface keeps its carrier, so
 //!   nobody is told that the link is cut, as when a cable further away is.
 
-use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Doing;
@@ -384,11 +383,11 @@ impl Setting {
     }
 }
 
-/// Whether a device may be given several segments as one. A program at the device's tc
-/// hook still sees them as one: the kernel cuts them after it.
+/// Whether a device may be given several segments as one. Without it the kernel cuts them
+/// before the device, so that the relay's losses are those of single segments.
 fn offload(namespace: &Arc<Namespace>, interface: &str, on: bool) -> Result<(), Error> {
     let value = if on { "on" } else { "off" };
-    let mut command: Command = namespace.command("ethtool");
+    let mut command = namespace.command("ethtool");
     command.args(["-K", interface]);
     for feature in ["tso", "gso", "tx-udp-segmentation"] {
         command.args([feature, value]);

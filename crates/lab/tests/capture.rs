@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use common::{Udp, addresses, connect, pattern, transfer, two_hosts};
-use lab::{Endings, Error, TcpSegment, endings};
+use lab::{Endings, Error, Impairment, TcpSegment, endings};
 
 #[test]
 fn a_capture_begins_and_ends_exactly() {
@@ -127,4 +127,25 @@ fn the_loopback_can_be_captured() {
         segments.filter(|segment| segment.flags & 0x02 != 0).count(),
         2
     );
+}
+
+#[test]
+fn an_impaired_link_carries_single_segments_and_a_direct_one_need_not() {
+    let (_lab, server, client) = two_hosts("segments");
+    let (theirs, ours) = connect(&server, &client, addresses(&server)[0]);
+    let bytes = pattern(2_000_000);
+    let largest = || {
+        let capture = client.capture("tcp").unwrap();
+        assert!(transfer(&theirs, &ours, &bytes) == bytes);
+        assert!(transfer(&ours, &theirs, &bytes) == bytes);
+        let captured = capture.finish().unwrap();
+        captured.packets.iter().map(|packet| packet.length).max()
+    };
+    assert!(largest() > Some(1514));
+    // Both ends of the connection: one side is cut to size in the host, the other at the
+    // switch's end of the client's own link.
+    client.impair(&Impairment::with_seed(1)).unwrap();
+    assert_eq!(largest(), Some(1514));
+    client.clear_impairment().unwrap();
+    assert!(largest() > Some(1514));
 }

@@ -230,6 +230,23 @@ impl Recovery {
         }
     }
 
+    /// The logger process is another one now. What it was to drain may have been drained by the
+    /// old one, which cannot say so any more.
+    pub fn logger_restarted(&mut self) {
+        if self.stage == Stage::Starting && !self.drained {
+            self.drain_token += 1;
+            self.actions.push_back(Action::Drain { token: self.drain_token });
+        }
+    }
+
+    /// Nobody will serve any more: reset what waits.
+    pub fn give_up(&mut self) {
+        if !self.gave_up {
+            self.gave_up = true;
+            self.actions.push_back(Action::ListConnections);
+        }
+    }
+
     fn list_when_ready(&mut self) {
         if self.stage == Stage::Starting && self.listening && self.drained {
             self.stage = Stage::Listing;
@@ -389,8 +406,7 @@ impl Recovery {
 
     fn give_up_when_late(&mut self, now: Duration) {
         if !self.gave_up && now.saturating_sub(self.down_since) >= self.config.give_up_after {
-            self.gave_up = true;
-            self.actions.push_back(Action::ListConnections);
+            self.give_up();
         }
     }
 

@@ -1,1 +1,32 @@
-//! One protected service: wires supervision, data plane, logger and recovery together
+//! One protected service: what `outlive serve` does, and what is asked of it while it runs.
+//!
+//! [`Service`] owns everything and runs one loop: it hears of deaths, of the server's listening,
+//! of the logger and of signals, tells [`recovery::Recovery`], and carries out what that answers
+//! ([`act`]). It decides nothing about connections itself. [`control`] answers `outlive status`
+//! and `outlive events` over a socket; [`preflight`] says before anything is set up why a service
+//! could not be protected; [`clean`] removes what a killed `serve` left.
+
+#![forbid(unsafe_code)]
+
+mod act;
+pub mod clean;
+mod clock;
+mod config;
+pub mod control;
+mod error;
+mod events;
+mod logger_client;
+pub mod preflight;
+mod rundir;
+mod service;
+mod setup;
+mod status;
+
+pub use config::{LoggerLimits, ServeConfig, Verify};
+pub use error::{Fault, ServeError};
+pub use events::{Happening, Report};
+pub use logger_client::LOGGER_VERB;
+pub use rundir::RunDir;
+pub use service::{Ending, Service};
+pub use setup::host_memory;
+pub use status::{ConnectionStatus, Status};

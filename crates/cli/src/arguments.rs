@@ -1,0 +1,203 @@
+//! What can be asked of `outlive`.
+
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::units;
+
+/// TCP connections that outlive the processes that serve them.
+#[derive(Debug, Parser)]
+#[command(name = "outlive", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run a server so that its clients do not notice when it crashes
+    Serve(Box<Serve>),
+    /// Show the services that are protected on this host
+    Status(Status),
+    /// Show what has happened to a service: deaths, restarts, connections kept and lost
+    Events(Events),
+    /// Say whether this kernel, these addresses and this command can be protected, and why not
+    Check(Check),
+    /// Remove what an `outlive serve` left behind that was killed itself
+    Clean(Clean),
+    /// The logger process that serve starts for itself
+    #[command(name = serve::LOGGER_VERB, hide = true)]
+    LoggerProcess(LoggerProcess),
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Replay {
+    /// from the connection's beginning: earlier requests are executed again
+    Connection,
+    /// from the last unanswered request: for servers that keep nothing between requests
+    Turn,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Verify {
+    /// all of it (it is all recorded, then: costs memory and time)
+    Full,
+    /// the first 4 KiB of each answer
+    Turn,
+    /// nothing
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum CrashOn {
+    /// any process killed by a signal, the main process also with a status other than 0
+    Main,
+    /// a non-zero status of any process, too
+    AnyFailure,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Attach {
+    /// TCX where the kernel has it (Linux 6.6), else clsact
+    Auto,
+    Tcx,
+    Clsact,
+}
+
+/// Where running services are found.
+#[derive(Debug, Args)]
+pub(crate) struct RunDirectory {
+    /// Directory for sockets, locks and private mounts
+    #[arg(long, value_name = "DIR", default_value = "/run/outlive", env = "OUTLIVE_RUN_DIR", hide_env = true)]
+    pub(crate) run_dir: PathBuf,
+}
+
+/// Runs COMMAND and protects the connections to it: when it crashes it is started again, and every
+/// open connection is carried over to the new process. Neither client nor server is changed.
+///
+/// The record of what clients sent is kept by a logger process on this host: it survives the
+/// server's death and restarts, but not this host's.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Address and port that clients connect to; repeat it for more (IPv6: '[fd00::10]:80')
+    #[arg(long, value_name = "ADDRESS:PORT", required = true)]
+    pub(crate) address: Vec<SocketAddr>,
+    /// Name of the service [default: made from the first address]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// How much of a connection the restarted server is given again
+    #[arg(long, value_enum, default_value = "connection")]
+    pub(crate) replay: Replay,
+    /// How much of what the server then says again is compared with what the client was sent
+    #[arg(long, value_enum, default_value = "turn")]
+    pub(crate) verify: Verify,
+    /// HTTP response fields whose values may differ when they are said again
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', default_value = "Date")]
+    pub(crate) tolerate: Vec<String>,
+    /// Which deaths are crashes
+    #[arg(long, value_enum, default_value = "main")]
+    pub(crate) crash_on: CrashOn,
+    /// How long connections wait for a server that does not come back (ms, s, min)
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
+    pub(crate) give_up_after: Duration,
+    /// A connection in whose replay the server died this often is reset
+    #[arg(long, value_name = "DEATHS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) quarantine_after: u32,
+    /// How long the server may take to end when outlive is stopped (ms, s, min)
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    pub(crate) grace: Duration,
+    /// Most of a connection's input that is recorded (bytes, KiB, MiB, GiB; at most 2GiB); one
+    /// that exceeds it goes on unprotected
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes)]
+    pub(crate) limit_per_connection: u64,
+    /// Most that all records together may hold [default: a quarter of this host's memory]
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    pub(crate) limit_total: Option<u64>,
+    /// Ring between kernel and logger (a power of two; KiB, MiB)
+    #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = units::bytes)]
+    pub(crate) ring: u64,
+    /// Most connections that are protected at a time; more are served, but unprotected
+    #[arg(long, value_name = "NUMBER", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(crate) max_connections: u32,
+    /// How the programs are attached to the network interfaces
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) attach: Attach,
+    /// Print events as JSON, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run: RunDirectory,
+    /// The server and its arguments; it must stay in the foreground (nginx: -g 'daemon off;')
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// The service [default: all]
+    pub(crate) service: Option<String>,
+    /// Also list every connection
+    #[arg(long)]
+    pub(crate) connections: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run: RunDirectory,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Events {
+    /// The service [default: the only one]
+    pub(crate) service: Option<String>,
+    /// Go on until interrupted
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Print JSON, one event a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run: RunDirectory,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// Address and port that clients would connect to
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) address: Vec<SocketAddr>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The server and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Clean {
+    /// The service [default: all that no outlive serve runs]
+    pub(crate) service: Option<String>,
+    /// Kill a server that is still running
+    #[arg(long)]
+    pub(crate) kill: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run: RunDirectory,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LoggerProcess {
+    #[arg(long)]
+    pub(crate) pins: PathBuf,
+    #[arg(long)]
+    pub(crate) per_connection: u64,
+    #[arg(long)]
+    pub(crate) total: u64,
+    #[arg(long)]
+    pub(crate) connections: usize,
+    #[arg(long, value_enum)]
+    pub(crate) replay: Replay,
+}

@@ -1,0 +1,87 @@
+//! `outlive serve`.
+
+use dataplane::AttachMode;
+use recovery::ReplayMode;
+use serve::{Ending, LoggerLimits, Report, RunDir, ServeConfig, Service, Verify};
+
+use crate::{
+    arguments::{self, Attach, CrashOn, Replay, Serve},
+    exit::{Outcome, failed},
+};
+
+pub(crate) fn serve(arguments: Serve) -> Outcome {
+    let json = arguments.json;
+    let config = match config(arguments) {
+        Ok(config) => config,
+        Err(message) => {
+            eprintln!("outlive: {message}");
+            return Outcome::Usage;
+        }
+    };
+    let tell = move |report: &Report| {
+        if json {
+            if let Ok(line) = serde_json::to_string(report) {
+                eprintln!("{line}");
+            }
+        } else {
+            eprintln!("{report}");
+        }
+    };
+    if !json {
+        eprintln!(
+            "outlive: the record of {} is kept on this host: connections survive the server's death, not the host's",
+            config.name
+        );
+    }
+    match Service::new(config, tell).and_then(Service::run) {
+        Ok(Ending::Stopped | Ending::Ended) => Outcome::Done,
+        Err(error) => failed(&error),
+    }
+}
+
+fn config(arguments: Serve) -> Result<ServeConfig, String> {
+    let ring = u32::try_from(arguments.ring)
+        .ok()
+        .filter(|ring| ring.is_power_of_two() && (1 << 20..=1 << 30).contains(ring))
+        .ok_or("--ring must be a power of two from 1MiB to 1GiB")?;
+    let name = match (arguments.name, arguments.address.first()) {
+        (Some(name), _) => name,
+        (None, Some(address)) => ServeConfig::default_name(*address),
+        (None, None) => return Err("--address is missing".into()),
+    };
+    Ok(ServeConfig {
+        name,
+        addresses: arguments.address,
+        command: arguments.command,
+        replay: match arguments.replay {
+            Replay::Connection => ReplayMode::Connection,
+            Replay::Turn => ReplayMode::Turn,
+        },
+        verify: match arguments.verify {
+            arguments::Verify::Full => Verify::Full,
+            arguments::Verify::Turn => Verify::Turn,
+            arguments::Verify::Off => Verify::Off,
+        },
+        tolerate: arguments.tolerate,
+        crash_on_any_failure: matches!(arguments.crash_on, CrashOn::AnyFailure),
+        limits: LoggerLimits {
+            per_connection: arguments.limit_per_connection,
+            total: arguments.limit_total.unwrap_or_else(quarter_of_memory),
+            ring,
+        },
+        max_connections: arguments.max_connections,
+        give_up_after: arguments.give_up_after,
+        quarantine_after: arguments.quarantine_after,
+        grace: arguments.grace,
+        attach: match arguments.attach {
+            Attach::Auto => AttachMode::Auto,
+            Attach::Tcx => AttachMode::Tcx,
+            Attach::Clsact => AttachMode::Clsact,
+        },
+        run_dir: RunDir::new(arguments.run.run_dir),
+    })
+}
+
+fn quarter_of_memory() -> u64 {
+    serve::host_memory() / 4
+}

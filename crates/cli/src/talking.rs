@@ -1,0 +1,135 @@
+//! `outlive status`, `events`, `check` and `clean`.
+
+use std::{
+    io::{self, Write},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use serve::{
+    RunDir, Status as ServiceStatus,
+    control::{Question, ask},
+    preflight,
+};
+
+use crate::{
+    arguments::{Check, Clean, Events, Status},
+    exit::{Outcome, failed},
+};
+
+/// Print a line; false when nobody reads any more.
+fn line(text: &str) -> bool {
+    writeln!(io::stdout(), "{text}").is_ok()
+}
+
+fn json(value: &impl serde::Serialize) -> bool {
+    serde_json::to_string(value).is_ok_and(|text| line(&text))
+}
+
+pub(crate) fn status(arguments: &Status) -> Outcome {
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let names = arguments.service.clone().map_or_else(|| run_dir.services(), |name| vec![name]);
+    if names.is_empty() && !arguments.json {
+        line("no service is protected on this host");
+    }
+    let mut outcome = Outcome::Done;
+    for name in names {
+        let mut answer = None;
+        let question = Question::Status { list: arguments.connections };
+        let asked = ask(&run_dir.socket(&name), question, |text| {
+            answer = serde_json::from_str::<Option<ServiceStatus>>(text).ok().flatten();
+            false
+        });
+        match (asked, answer) {
+            (Ok(()), Some(status)) if arguments.json => json(&status),
+            (Ok(()), Some(status)) => line(&status.to_string()),
+            (Err(error), _) => {
+                outcome = not_served(&name, &error);
+                true
+            }
+            (Ok(()), None) => {
+                eprintln!("outlive: the serve of {name} could not say how it is; see its own messages");
+                outcome = Outcome::Internal;
+                true
+            }
+        };
+    }
+    outcome
+}
+
+fn not_served(name: &str, error: &io::Error) -> Outcome {
+    eprintln!("outlive: no outlive serve answers for {name} ({error}); if one was killed, run `outlive clean {name}`");
+    Outcome::Failed
+}
+
+pub(crate) fn events(arguments: &Events) -> Outcome {
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let Some(name) = arguments.service.clone().or_else(|| only(run_dir.services())) else {
+        eprintln!("outlive: which service? {}", known(&run_dir));
+        return Outcome::Usage;
+    };
+    let question = Question::Events { follow: arguments.follow };
+    let asked = ask(&run_dir.socket(&name), question, |text| {
+        if arguments.json {
+            return line(text);
+        }
+        line(&in_words(text).unwrap_or_else(|| text.to_owned()))
+    });
+    match asked {
+        Ok(()) => Outcome::Done,
+        Err(error) => not_served(&name, &error),
+    }
+}
+
+/// `2026-11-21T02:35:19.123Z 10.0.0.10-80 restarted as process 4711 after 3.4 ms`
+fn in_words(text: &str) -> Option<String> {
+    let report: serde_json::Value = serde_json::from_str(text).ok()?;
+    let time = Duration::try_from_secs_f64(report["time"].as_f64()?).ok()?;
+    let time = humantime::format_rfc3339_millis(UNIX_EPOCH.checked_add(time)?);
+    Some(format!("{time} {} {}", report["service"].as_str()?, report["message"].as_str()?))
+}
+
+fn only(mut names: Vec<String>) -> Option<String> {
+    if names.len() == 1 { names.pop() } else { None }
+}
+
+fn known(run_dir: &RunDir) -> String {
+    match run_dir.services() {
+        names if names.is_empty() => "none is protected on this host".to_owned(),
+        names => format!("there are {}", names.join(", ")),
+    }
+}
+
+pub(crate) fn check(arguments: &Check) -> Outcome {
+    let findings = preflight::report(&arguments.address, &arguments.command);
+    for finding in &findings {
+        if arguments.json {
+            json(finding);
+        } else {
+            let mark = if finding.ok { "ok  " } else { "FAIL" };
+            line(&format!("{mark} {}: {}", finding.question, finding.answer));
+        }
+    }
+    if findings.iter().all(|finding| finding.ok) { Outcome::Done } else { Outcome::Unsupported }
+}
+
+pub(crate) fn clean(arguments: &Clean) -> Outcome {
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let all = arguments.service.is_none();
+    let names = arguments.service.clone().map_or_else(|| run_dir.services(), |name| vec![name]);
+    let mut outcome = Outcome::Done;
+    for name in names {
+        match serve::clean::clean(&run_dir, &name, arguments.kill) {
+            Ok(cleaned) if arguments.json => {
+                json(&cleaned);
+            }
+            Ok(cleaned) => {
+                let programs = if cleaned.programs { "programs detached" } else { "no programs were attached" };
+                line(&format!("{name}: {programs}, {} processes killed", cleaned.killed));
+            }
+            // One that runs is not ours to clean, and not an error unless it was named.
+            Err(serve::ServeError::AlreadyServed { .. }) if all => {}
+            Err(error) => outcome = failed(&error),
+        }
+    }
+    outcome
+}

@@ -1,0 +1,282 @@
+//! Carrying out what the recovery asks for.
+
+use std::time::Duration;
+
+use dataplane::{DataplaneError, Interface, Space};
+use protocol::control::FlowSummary;
+use recovery::{Action, Candidate, Cause, Record, Segment, SplicePoint};
+use ssw::{Flow, expectations, fabricated_syn, replayed_segment, resets_to_client, window_update};
+use supervise::{TcpState, destroy_sockets};
+use wire::{FlowId, FlowKey};
+
+use crate::{
+    clock,
+    error::{ServeError, SystemContext},
+    events::Happening,
+    service::Service,
+};
+
+/// Orphans are gone after the first try, or the kernel is too old to destroy them.
+const ORPHAN_TRIES: u32 = 3;
+
+impl Service {
+    /// Do everything that is asked for now.
+    pub(crate) fn act(&mut self) -> Result<(), ServeError> {
+        while let Some(action) = self.recovery.next_action() {
+            tracing::debug!(?action);
+            self.perform(action)?;
+        }
+        while let Some(event) = self.recovery.next_event() {
+            self.tell(Happening::Recovery(event));
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, action: Action) -> Result<(), ServeError> {
+        match action {
+            Action::Gate => self.ground.plane.gate()?,
+            Action::KillService => self.ground.cgroup.kill()?,
+            Action::RemoveOrphans => self.remove_orphans()?,
+            Action::Drain { token } => self.drain(token)?,
+            Action::NewIncarnation => self.ground.plane.new_incarnation()?,
+            Action::StartServer => self.start_later(),
+            Action::ListConnections => self.list_connections()?,
+            Action::Expect { flow } => self.expect(flow)?,
+            Action::Splice { key, point } => self.splice(key, point)?,
+            Action::RepeatSyn { key } => self.send_syn(key)?,
+            Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
+            Action::OpenWindow { key } => self.open_window(key)?,
+            Action::ForgetExpected { flow } => self.forget_expected(flow)?,
+            Action::Recovered => self.ground.plane.recovered()?,
+            Action::Forget { key } => self.forget(key)?,
+            Action::ResetClient { key, .. } => self.reset_client(key)?,
+        }
+        Ok(())
+    }
+
+    /// Sockets that the dead server left in the kernel would take the segments of the spliced
+    /// connections. Those that the living server had closed itself are the kernel's to finish.
+    fn remove_orphans(&mut self) -> Result<(), ServeError> {
+        let finishing: std::collections::BTreeSet<FlowKey> = self
+            .ground
+            .plane
+            .flows()?
+            .into_iter()
+            .filter(|(_, flow)| flow.server_closing)
+            .map(|(key, _)| key)
+            .collect();
+        for address in self.config.addresses.clone() {
+            for attempt in 1..=ORPHAN_TRIES {
+                let destroyed = destroy_sockets(address, |local, remote, state| {
+                    state != TcpState::Listen && !finishing.contains(&FlowKey::new(remote, local))
+                })?;
+                if destroyed.remaining == 0 {
+                    break;
+                }
+                if attempt == ORPHAN_TRIES {
+                    self.tell(Happening::Trouble {
+                        message: format!(
+                            "{} sockets of the dead server cannot be removed; their connections may be lost",
+                            destroyed.remaining
+                        ),
+                    });
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// The ring may be full of what the logger has not read yet; it is reading.
+    fn drain(&mut self, token: u64) -> Result<(), ServeError> {
+        for _ in 0..1000 {
+            match self.ground.plane.barrier(token) {
+                Err(DataplaneError::Control { .. }) => std::thread::sleep(Duration::from_millis(1)),
+                result => return result.map_err(Into::into),
+            }
+        }
+        Err(ServeError::Logger("it does not read the ring".into()))
+    }
+
+    fn list_connections(&mut self) -> Result<(), ServeError> {
+        let records: std::collections::BTreeMap<FlowId, Record> = self
+            .ask_logger(|logger| logger.summaries())?
+            .unwrap_or_default()
+            .iter()
+            .map(|summary| (summary.flow, record_of(summary)))
+            .collect();
+        let candidates = self
+            .ground
+            .plane
+            .flows()?
+            .into_iter()
+            .map(|(key, flow)| Candidate { key, record: records.get(&flow.id).copied(), flow })
+            .collect();
+        self.recovery.connections(candidates, clock::now());
+        Ok(())
+    }
+
+    /// A single connection whose handshake was completed late.
+    pub(crate) fn late_connection(&mut self, key: FlowKey) -> Result<(), ServeError> {
+        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
+        let summaries = self.ask_logger(|logger| logger.summaries())?.unwrap_or_default();
+        // The frame that opened it may still be in the ring: then it is as if newly opened.
+        let record = summaries
+            .iter()
+            .find(|summary| summary.flow == flow.id)
+            .map_or_else(|| fresh_record(&flow), record_of);
+        let candidate = Candidate { key, record: Some(record), flow };
+        self.recovery.late_connection(&candidate, clock::now());
+        Ok(())
+    }
+
+    fn expect(&mut self, flow: FlowId) -> Result<(), ServeError> {
+        let Some(ranges) = self.ask_logger(|logger| logger.heads(flow))? else { return Ok(()) };
+        let chunks: Vec<_> = expectations(&ranges, &self.config.tolerate).into_iter().collect();
+        self.ground.plane.expect(flow, &chunks)?;
+        self.expected.insert(flow, chunks.into_iter().map(|(chunk, _)| chunk).collect());
+        Ok(())
+    }
+
+    fn forget_expected(&mut self, flow: FlowId) -> Result<(), ServeError> {
+        if let Some(chunks) = self.expected.remove(&flow) {
+            self.ground.plane.forget_expected(flow, chunks.into_iter())?;
+        }
+        Ok(())
+    }
+
+    fn splice(&mut self, key: FlowKey, point: SplicePoint) -> Result<(), ServeError> {
+        let point = dataplane::SplicePoint {
+            instream: point.instream,
+            outstream: point.outstream,
+            verify_end: point.verify_end,
+        };
+        match self.ground.plane.splice(key, point) {
+            Err(DataplaneError::Control { .. }) => Ok(()), // gone: its SYN would be a stranger's
+            Err(error) => Err(error.into()),
+            Ok(()) => self.send_syn(key),
+        }
+    }
+
+    fn send_syn(&mut self, key: FlowKey) -> Result<(), ServeError> {
+        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
+        let syn = fabricated_syn(key, &flow)?;
+        self.inject(&flow, &syn, Space::Server)
+    }
+
+    fn replay(&mut self, key: FlowKey, id: FlowId, segment: Segment) -> Result<(), ServeError> {
+        let bytes = if segment.len == 0 {
+            Vec::new()
+        } else {
+            let read = self.ask_logger(|logger| logger.read(id, segment.from, segment.len))?;
+            match read {
+                Some(bytes) if u32::try_from(bytes.len()) == Ok(segment.len) => bytes,
+                // Never replay a hole: without the bytes it stalls, and is then given up.
+                _ => return Ok(()),
+            }
+        };
+        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
+        let packet = replayed_segment(key, &flow, segment.from, &bytes, segment.fin)?;
+        self.inject(&flow, &packet, Space::Client)
+    }
+
+    fn open_window(&mut self, key: FlowKey) -> Result<(), ServeError> {
+        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
+        let packet = window_update(key, &flow)?;
+        self.inject(&flow, &packet, Space::Client)
+    }
+
+    fn inject(&mut self, flow: &Flow, packet: &[u8], space: Space) -> Result<(), ServeError> {
+        let interfaces: Vec<Interface> = self.ground.plane.interfaces().cloned().collect();
+        let Some(interface) = interfaces.iter().find(|interface| interface.index == flow.ifindex) else {
+            tracing::warn!(ifindex = flow.ifindex, "the interface of a connection is gone");
+            return Ok(());
+        };
+        // A full queue or an interface that is down for a moment: the sender's timer repeats.
+        if let Err(error) = self.ground.injector.to_server(interface, packet, space) {
+            tracing::warn!(%error, interface = interface.name, "not injected");
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, key: FlowKey) -> Result<(), ServeError> {
+        match self.ground.plane.abandon(key) {
+            Ok(()) | Err(DataplaneError::Control { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn reset_client(&mut self, key: FlowKey) -> Result<(), ServeError> {
+        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
+        self.forget(key)?;
+        for packet in resets_to_client(key, &flow)? {
+            if let Err(error) = self.ground.injector.to_client(&packet) {
+                tracing::warn!(%error, %key, "the client could not be told");
+            }
+        }
+        Ok(())
+    }
+
+    /// The server is started when its back-off has passed.
+    fn start_later(&mut self) {
+        let now = clock::now();
+        self.start_at = Some(now + self.pause);
+        self.pause = Duration::ZERO;
+    }
+
+    /// Start the server if that is due.
+    pub(crate) fn start_if_due(&mut self) -> Result<(), ServeError> {
+        let now = clock::now();
+        if self.start_at.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        self.start_at = None;
+        match supervise::Command::new(self.config.command.clone()).start(&self.ground.cgroup) {
+            Ok(server) => {
+                let pid = server.pid().as_raw_pid().unsigned_abs();
+                self.ground.plane.main_process(pid)?;
+                self.server = Some(server);
+                self.backoff.started(now);
+                self.recovery.started(pid, clock::now());
+            }
+            Err(error) => {
+                self.pause = self.backoff.died(now);
+                let retry_ms = u64::try_from(self.pause.as_millis()).unwrap_or(u64::MAX);
+                self.tell(Happening::StartFailed { reason: error.to_string(), retry_ms });
+                self.recovery.died(Cause::NotServing, now, now);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn reap(&self) {
+        let keep: Vec<_> = self.server.iter().map(supervise::Server::pid).collect();
+        if let Err(error) = supervise::reap_orphans(&self.ground.cgroup, &keep).doing("reap") {
+            tracing::debug!(%error);
+        }
+    }
+}
+
+fn record_of(summary: &FlowSummary) -> Record {
+    Record {
+        start: summary.start,
+        stable_seq: summary.stable_seq,
+        client_fin: summary.client_fin,
+        turn_instream: summary.turn_instream,
+        turn_outstream: summary.turn_outstream,
+        outstream_end: summary.outstream_end,
+        unprotected: summary.unprotected.map(|reason| reason.code()),
+    }
+}
+
+fn fresh_record(flow: &Flow) -> Record {
+    Record {
+        start: flow.client.isn + 1,
+        stable_seq: flow.client.isn + 1,
+        client_fin: None,
+        turn_instream: flow.client.isn + 1,
+        turn_outstream: flow.server.isn + 1,
+        outstream_end: None,
+        unprotected: None,
+    }
+}

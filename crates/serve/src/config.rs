@@ -1,0 +1,85 @@
+//! What `outlive serve` is told.
+
+use std::{ffi::OsString, net::SocketAddr, time::Duration};
+
+use dataplane::AttachMode;
+use recovery::ReplayMode;
+
+use crate::rundir::RunDir;
+
+/// How much of a replayed outstream is compared with what the client was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Verify {
+    /// Everything.
+    Full,
+    /// The first 4 KiB after the beginning of each turn.
+    #[default]
+    Turn,
+    /// Nothing.
+    Off,
+}
+
+impl Verify {
+    /// Outstream bytes recorded at the beginning of each turn.
+    #[must_use]
+    pub const fn head(self) -> u32 {
+        match self {
+            Self::Full => u32::MAX,
+            Self::Turn => 4096,
+            Self::Off => 0,
+        }
+    }
+}
+
+/// What the record may hold, bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct LoggerLimits {
+    /// For one connection.
+    pub per_connection: u64,
+    /// For all.
+    pub total: u64,
+    /// The ring between kernel and logger; a power of two.
+    pub ring: u32,
+}
+
+/// One service.
+#[derive(Debug, Clone)]
+pub struct ServeConfig {
+    /// Its name, for status and for the names of what belongs to it.
+    pub name: String,
+    /// The addresses that clients connect to.
+    pub addresses: Vec<SocketAddr>,
+    /// The server's command.
+    pub command: Vec<OsString>,
+    /// Where replays begin.
+    pub replay: ReplayMode,
+    /// What is compared.
+    pub verify: Verify,
+    /// Header fields whose values may differ in a replay.
+    pub tolerate: Vec<String>,
+    /// A child's non-zero status is a crash too.
+    pub crash_on_any_failure: bool,
+    /// What the record may hold.
+    pub limits: LoggerLimits,
+    /// Largest number of connections protected at a time.
+    pub max_connections: u32,
+    /// How long connections wait for a server that does not come back.
+    pub give_up_after: Duration,
+    /// Deaths during a connection's replay after which it is given up.
+    pub quarantine_after: u32,
+    /// How long the server may take to end when asked to.
+    pub grace: Duration,
+    /// How the programs are attached.
+    pub attach: AttachMode,
+    /// Where sockets, locks and mounts of ours live.
+    pub run_dir: RunDir,
+}
+
+impl ServeConfig {
+    /// The name of a service at this address if it is given none: `10.0.0.10-80`.
+    #[must_use]
+    pub fn default_name(address: SocketAddr) -> String {
+        let ip = address.ip().to_string().replace(':', "-");
+        format!("{ip}-{}", address.port())
+    }
+}

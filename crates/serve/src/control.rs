@@ -1,0 +1,227 @@
+//! The socket on which a running `serve` answers `outlive status` and `outlive events`.
+//!
+//! A client writes one line of JSON, a [`Question`]; the answer is one line of JSON, or for
+//! events one line each, for as long as the client stays. Only root can connect (the directory is
+//! 0700). A client that writes something else, or too much, or does not read, is hung up on.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{
+        fd::AsFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::event::{PollFd, PollFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{ServeError, SystemContext},
+    events::Reports,
+    status::Status,
+};
+
+/// Longest question, bytes.
+const MAX_QUESTION: usize = 4096;
+/// Most bytes of answer that wait for a client.
+const MAX_BACKLOG: usize = 4 << 20;
+
+/// What may be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
+pub enum Question {
+    /// How is the service?
+    Status {
+        /// With every connection.
+        #[serde(default)]
+        list: bool,
+    },
+    /// What has happened?
+    Events {
+        /// And go on telling.
+        #[serde(default)]
+        follow: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Client {
+    stream: UnixStream,
+    question: Vec<u8>,
+    asked: Option<Result<Question, String>>,
+    answer: Vec<u8>,
+    /// Number of the next report that it is to be sent.
+    next_report: Option<u64>,
+    /// Hang up when the answer is out.
+    last: bool,
+    gone: bool,
+}
+
+/// The listening socket and those connected to it.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    listener: Option<UnixListener>,
+    path: PathBuf,
+    clients: Vec<Client>,
+}
+
+impl Control {
+    pub(crate) fn bind(path: &Path) -> Result<Self, ServeError> {
+        let _ = std::fs::remove_file(path); // of a serve that was killed; the lock is ours
+        let listener = UnixListener::bind(path).doing("make the control socket")?;
+        listener.set_nonblocking(true).doing("make the control socket")?;
+        Ok(Self { listener: Some(listener), path: path.to_owned(), clients: Vec::new() })
+    }
+
+    /// Everything to be waited for.
+    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        fds.extend(self.listener.iter().map(|l| PollFd::from_borrowed_fd(l.as_fd(), PollFlags::IN)));
+        fds.extend(self.clients.iter().map(|client| {
+            let out = if client.answer.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+            PollFd::from_borrowed_fd(client.stream.as_fd(), PollFlags::IN | out)
+        }));
+    }
+
+    /// Take new clients and read their questions. Tells whether somebody wants the status, and
+    /// whether with every connection.
+    pub(crate) fn receive(&mut self) -> Option<bool> {
+        while let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) {
+            if stream.set_nonblocking(true).is_ok() {
+                self.clients.push(Client::new(stream));
+            }
+        }
+        let mut wanted = None;
+        for client in &mut self.clients {
+            client.read();
+            if let Some(Ok(Question::Status { list })) = client.asked {
+                wanted = Some(list || wanted.unwrap_or(false));
+            }
+        }
+        wanted
+    }
+
+    /// Answer what was asked, and tell followers what is new.
+    pub(crate) fn reply(&mut self, reports: &Reports, status: Option<&Status>) {
+        for client in &mut self.clients {
+            client.answer(reports, status);
+            client.report(reports);
+            client.write();
+        }
+        self.clients.retain(|client| !client.gone);
+    }
+
+    /// Hang up on everybody and remove the socket.
+    pub(crate) fn close(&mut self) {
+        self.clients.clear();
+        self.listener = None;
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Client {
+    fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            question: Vec::new(),
+            asked: None,
+            answer: Vec::new(),
+            next_report: None,
+            last: false,
+            gone: false,
+        }
+    }
+
+    fn read(&mut self) {
+        let mut buffer = [0u8; 1024];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => {
+                    self.gone = true;
+                    return;
+                }
+                Ok(n) if self.question.len() + n <= MAX_QUESTION => self.question.extend(&buffer[..n]),
+                Ok(_) => {
+                    self.gone = true;
+                    return;
+                }
+                Err(error) => {
+                    self.gone = error.kind() != io::ErrorKind::WouldBlock;
+                    break;
+                }
+            }
+        }
+        if let Some(end) = self.question.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.question.drain(..=end).collect();
+            self.asked = Some(serde_json::from_slice(&line).map_err(|error| error.to_string()));
+        }
+    }
+
+    fn answer(&mut self, reports: &Reports, status: Option<&Status>) {
+        match self.asked.take() {
+            None => {}
+            Some(Ok(Question::Status { .. })) => {
+                self.say(&status);
+                self.last = true;
+            }
+            Some(Ok(Question::Events { follow })) => {
+                self.next_report = Some(0);
+                self.report(reports);
+                self.last = !follow;
+            }
+            Some(Err(error)) => {
+                self.say(&serde_json::json!({ "error": error }));
+                self.last = true;
+            }
+        }
+    }
+
+    fn report(&mut self, reports: &Reports) {
+        let Some(from) = self.next_report else { return };
+        let (new, next) = reports.since(from);
+        for report in new {
+            self.say(report);
+        }
+        self.next_report = Some(next);
+    }
+
+    fn say(&mut self, what: &impl Serialize) {
+        if let Ok(line) = serde_json::to_vec(what) {
+            self.answer.extend(line);
+            self.answer.push(b'\n');
+        }
+        self.gone |= self.answer.len() > MAX_BACKLOG;
+    }
+
+    fn write(&mut self) {
+        while !self.answer.is_empty() {
+            match self.stream.write(&self.answer) {
+                Ok(n) => {
+                    self.answer.drain(..n);
+                }
+                Err(error) => {
+                    self.gone |= error.kind() != io::ErrorKind::WouldBlock;
+                    return;
+                }
+            }
+        }
+        self.gone |= self.last;
+    }
+}
+
+/// Ask a running `serve`; each line of its answer goes to `each` until that says `false`.
+///
+/// # Errors
+/// Nobody answers at `socket`.
+pub fn ask(socket: &Path, question: Question, mut each: impl FnMut(&str) -> bool) -> io::Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    let mut line = serde_json::to_vec(&question)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    for line in BufReader::new(stream).lines() {
+        if !each(&line?) {
+            break;
+        }
+    }
+    Ok(())
+}

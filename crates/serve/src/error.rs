@@ -1,0 +1,157 @@
+//! Why a service cannot be protected. Each message says what to do.
+
+use std::{io, net::SocketAddr, path::PathBuf};
+
+use dataplane::DataplaneError;
+use protocol::control::ControlError;
+use supervise::{CgroupError, DestroyError, Exit, SpawnError, StopError, mounts::MountError};
+
+/// An error of `serve`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// We are not root.
+    #[error("outlive serve needs root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN): run it with sudo")]
+    NotRoot,
+    /// No address was given.
+    #[error("which address shall be protected? give --address ADDRESS:PORT, as clients connect to it")]
+    NoAddress,
+    /// The address is a wildcard.
+    #[error("{0} is no address that a client connects to: name each address, e.g. --address 10.0.0.10:80 --address '[fd00::10]:80'")]
+    Wildcard(SocketAddr),
+    /// The address is not on this host.
+    #[error("{address} is not an address of this host; it has {present}")]
+    NotLocal {
+        /// The address.
+        address: SocketAddr,
+        /// Those that there are.
+        present: String,
+    },
+    /// Somebody listens already.
+    #[error("{owner}: stop it first; outlive starts the server itself, in a cgroup of its own")]
+    InUse {
+        /// Who.
+        owner: String,
+    },
+    /// Another `serve` protects a service of this name.
+    #[error("another outlive serve runs the service {name}: see `outlive status {name}`, or choose another --name")]
+    AlreadyServed {
+        /// The name.
+        name: String,
+    },
+    /// Pins of an earlier `serve` are still there.
+    #[error("an earlier outlive serve of {name} was killed and left its programs attached: run `outlive clean {name}`")]
+    LeftOver {
+        /// The name.
+        name: String,
+    },
+    /// A name that cannot be a directory.
+    #[error("{0:?} cannot be the name of a service: use letters, digits, '.', '_' and '-'")]
+    BadName(String),
+    /// The run directory cannot be used.
+    #[error("cannot use {}: {source}", path.display())]
+    RunDir {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The server did not come up the first time.
+    #[error("the server {exit} before it listened on {addresses}: nothing is protected; see its own messages above")]
+    FirstStart {
+        /// How it ended.
+        exit: Exit,
+        /// Where it should have listened.
+        addresses: String,
+    },
+    /// The command cannot be started.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// The cgroup.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// A mount.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// Stopping the server.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+    /// Leftover sockets.
+    #[error(transparent)]
+    Destroy(#[from] DestroyError),
+    /// The data plane.
+    #[error(transparent)]
+    Dataplane(#[from] DataplaneError),
+    /// The logger process cannot be started or does not answer.
+    #[error("the logger process: {0}")]
+    Logger(String),
+    /// The logger said something strange.
+    #[error("the logger process: {0}")]
+    LoggerProtocol(#[from] ControlError),
+    /// A fabricated packet could not be built: our own bug.
+    #[error("a fabricated packet: {0}")]
+    Fabricate(#[from] wire::EmitError),
+    /// Something of the system failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Whose fault it is; the command line makes exit codes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// What was asked for cannot be done as asked.
+    User,
+    /// This host or kernel cannot do it.
+    Host,
+    /// The server that was to be protected failed.
+    Server,
+    /// We did.
+    Ours,
+}
+
+impl ServeError {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::NotRoot
+            | Self::NoAddress
+            | Self::Wildcard(_)
+            | Self::NotLocal { .. }
+            | Self::InUse { .. }
+            | Self::AlreadyServed { .. }
+            | Self::LeftOver { .. }
+            | Self::BadName(_)
+            | Self::RunDir { .. }
+            | Self::Spawn(_)
+            | Self::Cgroup(CgroupError::InvalidName { .. } | CgroupError::Occupied { .. }) => Fault::User,
+            Self::FirstStart { .. } => Fault::Server,
+            Self::Mount(_)
+            | Self::Destroy(DestroyError::Unsupported | DestroyError::NoDiag)
+            | Self::Dataplane(DataplaneError::Load { .. } | DataplaneError::Attach { .. }) => Fault::Host,
+            _ => Fault::Ours,
+        }
+    }
+}
+
+/// Adds to an I/O error what was being done.
+pub(crate) trait SystemContext<T> {
+    fn doing(self, what: &'static str) -> Result<T, ServeError>;
+}
+
+impl<T> SystemContext<T> for io::Result<T> {
+    fn doing(self, what: &'static str) -> Result<T, ServeError> {
+        self.map_err(|source| ServeError::System { what, source })
+    }
+}
+
+impl<T> SystemContext<T> for Result<T, rustix::io::Errno> {
+    fn doing(self, what: &'static str) -> Result<T, ServeError> {
+        self.map_err(io::Error::from).doing(what)
+    }
+}

@@ -1,0 +1,133 @@
+//! What `serve` tells: on its own standard error, and to `outlive events`.
+
+use std::{collections::VecDeque, fmt};
+
+use recovery::Event;
+use serde::Serialize;
+
+use crate::clock;
+
+/// Something worth a line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Happening {
+    /// The server was started the first time.
+    Started {
+        /// Its main process.
+        pid: u32,
+    },
+    /// The server listens for the first time: from now on its connections are protected.
+    Protecting {
+        /// Where.
+        addresses: Vec<String>,
+    },
+    /// A connection lost its protection; it goes on, but would not survive.
+    Unprotected {
+        /// Which, or its number if its ends are not known any more.
+        connection: String,
+        /// Why.
+        reason: String,
+    },
+    /// The logger process died and was started again; what it knew is lost.
+    LoggerRestarted {
+        /// Connections that lost their protection.
+        connections: usize,
+    },
+    /// The server could not be started.
+    StartFailed {
+        /// Why.
+        reason: String,
+        /// When it is tried again.
+        retry_ms: u64,
+    },
+    /// The server ended by itself, successfully.
+    Ended,
+    /// The server is being stopped.
+    Stopping {
+        /// By which signal to us.
+        signal: i32,
+    },
+    /// Something did not work that does not stop us.
+    Trouble {
+        /// What.
+        message: String,
+    },
+    /// A step of a recovery.
+    #[serde(untagged)]
+    Recovery(Event),
+}
+
+impl fmt::Display for Happening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started { pid } => write!(f, "started as process {pid}"),
+            Self::Protecting { addresses } => write!(f, "protecting connections to {}", addresses.join(", ")),
+            Self::Unprotected { connection, reason } => write!(f, "unprotected: {connection}: {reason}"),
+            Self::LoggerRestarted { connections } => write!(
+                f,
+                "the logger process died and was started again: {connections} open connections are unprotected, new ones are protected"
+            ),
+            Self::StartFailed { reason, retry_ms } => {
+                write!(f, "cannot be started ({reason}); next try in {retry_ms} ms")
+            }
+            Self::Ended => write!(f, "ended by itself"),
+            Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
+            Self::Trouble { message } => write!(f, "trouble: {message}"),
+            Self::Recovery(event) => event.fmt(f),
+        }
+    }
+}
+
+/// A happening with its time and place.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Seconds since 1970.
+    pub time: f64,
+    /// The service.
+    pub service: String,
+    /// What happened, in words.
+    pub message: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub happening: Happening,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "outlive: {} {}", self.service, self.message)
+    }
+}
+
+/// How many reports are kept for those who ask later.
+const KEPT: usize = 1000;
+
+/// The latest reports, numbered.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    kept: VecDeque<Report>,
+    /// Number of the first one kept.
+    first: u64,
+}
+
+impl Reports {
+    pub(crate) fn add(&mut self, service: &str, happening: Happening) -> &Report {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+            self.first += 1;
+        }
+        self.kept.push_back(Report {
+            time: clock::wall(),
+            service: service.to_owned(),
+            message: happening.to_string(),
+            happening,
+        });
+        &self.kept[self.kept.len() - 1]
+    }
+
+    /// Those from number `from` on, and the number after the last.
+    pub(crate) fn since(&self, from: u64) -> (impl Iterator<Item = &Report>, u64) {
+        let skip = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let next = self.first + u64::try_from(self.kept.len()).unwrap_or(0);
+        (self.kept.iter().skip(skip), next)
+    }
+}

@@ -1,0 +1,228 @@
+//! Our side of the logger process: starting it, asking it, hearing from it.
+
+use std::{
+    collections::VecDeque,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use protocol::{
+    UnprotectedReason,
+    control::{Decoder, FlowSummary, Request, Response, encode},
+};
+use recovery::ReplayMode;
+use wire::{FlowId, SeqNumber};
+
+use crate::{
+    config::ServeConfig,
+    error::{ServeError, SystemContext},
+};
+
+/// The hidden verb by which our own binary becomes the logger process.
+pub const LOGGER_VERB: &str = "logger-process";
+
+/// How long an answer may take before the logger counts as dead.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the logger says unasked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    Drained(u64),
+    Unprotected(FlowId, UnprotectedReason),
+}
+
+/// The logger process and the socket to it.
+#[derive(Debug)]
+pub(crate) struct LoggerClient {
+    child: Child,
+    socket: UnixStream,
+    decoder: Decoder<Response>,
+    said: VecDeque<Said>,
+}
+
+impl LoggerClient {
+    /// Start the process and wait until it reads the ring.
+    pub(crate) fn start(config: &ServeConfig, pins: &std::path::Path) -> Result<Self, ServeError> {
+        let (ours, theirs) = UnixStream::pair().doing("make a socket to the logger")?;
+        ours.set_read_timeout(Some(PATIENCE)).doing("set a time limit")?;
+        ours.set_write_timeout(Some(PATIENCE)).doing("set a time limit")?;
+        let binary = std::env::current_exe().doing("find our own binary")?;
+        let mode = match config.replay {
+            ReplayMode::Connection => "connection",
+            ReplayMode::Turn => "turn",
+        };
+        let child = Command::new(binary)
+            .arg(LOGGER_VERB)
+            .arg("--pins")
+            .arg(pins)
+            .arg("--per-connection")
+            .arg(config.limits.per_connection.to_string())
+            .arg("--total")
+            .arg(config.limits.total.to_string())
+            .arg("--connections")
+            .arg(config.max_connections.to_string())
+            .arg("--replay")
+            .arg(mode)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .doing("start the logger process")?;
+        let mut client = Self { child, socket: ours, decoder: Decoder::default(), said: VecDeque::new() };
+        client.ask(&Request::Hello { service: config.name.clone() })?;
+        Ok(client)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Has the process ended?
+    pub(crate) fn is_dead(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// What it said unasked, oldest first.
+    pub(crate) fn said(&mut self) -> Option<Said> {
+        self.said.pop_front()
+    }
+
+    /// Read what it says by itself; call when the socket is readable.
+    pub(crate) fn listen(&mut self) -> Result<(), ServeError> {
+        self.read_some()?;
+        while let Some(response) = self.decoder.pull()? {
+            self.note(&response);
+        }
+        Ok(())
+    }
+
+    fn read_some(&mut self) -> Result<(), ServeError> {
+        let mut buffer = [0u8; 64 * 1024];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => Err(ServeError::Logger("it closed the connection".into())),
+            Ok(n) => {
+                self.decoder.feed(&buffer[..n]);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(ServeError::Logger(format!("no answer within {} s", PATIENCE.as_secs())))
+            }
+            Err(error) => Err(ServeError::Logger(error.to_string())),
+        }
+    }
+
+    fn note(&mut self, response: &Response) -> bool {
+        let said = match response {
+            Response::Drained { token } => Said::Drained(*token),
+            Response::Unprotected { flow, reason } => Said::Unprotected(*flow, *reason),
+            _ => return false,
+        };
+        self.said.push_back(said);
+        true
+    }
+
+    fn say(&mut self, request: &Request) -> Result<(), ServeError> {
+        let mut out = Vec::new();
+        encode(request, &mut out)?;
+        self.socket.write_all(&out).map_err(|error| ServeError::Logger(error.to_string()))
+    }
+
+    fn next_answer(&mut self) -> Result<Response, ServeError> {
+        loop {
+            match self.decoder.pull()? {
+                Some(Response::Error { message, .. }) => return Err(ServeError::Logger(message)),
+                Some(response) => {
+                    if !self.note(&response) {
+                        return Ok(response);
+                    }
+                }
+                None => self.read_some()?,
+            }
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Response, ServeError> {
+        self.say(request)?;
+        self.next_answer()
+    }
+
+    /// What is known of every connection.
+    pub(crate) fn summaries(&mut self) -> Result<Vec<FlowSummary>, ServeError> {
+        self.say(&Request::Summaries)?;
+        let mut all = Vec::new();
+        loop {
+            match self.next_answer()? {
+                Response::Summaries { summaries, last } => {
+                    all.extend(summaries);
+                    if last {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Recorded instream bytes; fewer than asked for only at the end of the record.
+    pub(crate) fn read(&mut self, flow: FlowId, from: SeqNumber, len: u32) -> Result<Vec<u8>, ServeError> {
+        match self.ask(&Request::Read { flow, from, max_len: len })? {
+            Response::Data { bytes, .. } => Ok(bytes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The recorded outstream.
+    pub(crate) fn heads(&mut self, flow: FlowId) -> Result<Vec<(SeqNumber, Vec<u8>)>, ServeError> {
+        self.say(&Request::OutstreamHeads { flow })?;
+        let mut all = Vec::new();
+        loop {
+            match self.next_answer()? {
+                Response::OutstreamHeads { ranges, last, .. } => {
+                    all.extend(ranges);
+                    if last {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// The connection's record is of no use any more.
+    pub(crate) fn unprotect(&mut self, flow: FlowId) -> Result<(), ServeError> {
+        self.say(&Request::Unprotect { flow })
+    }
+
+    /// Counts of the record.
+    pub(crate) fn statistics(&mut self) -> Result<protocol::control::Statistics, ServeError> {
+        match self.ask(&Request::Statistics)? {
+            Response::Statistics(statistics) => Ok(statistics),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// End the process.
+    pub(crate) fn shut_down(mut self) {
+        if self.say(&Request::Shutdown).is_err() {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+
+    /// It does not behave: end it, whatever it does.
+    pub(crate) fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn unexpected(response: &Response) -> ServeError {
+    ServeError::Logger(format!("unexpected answer {response:?}"))
+}

@@ -1,0 +1,105 @@
+//! What must be so before a service can be protected; `outlive check` prints it.
+
+use std::{ffi::OsString, net::SocketAddr};
+
+use serde::Serialize;
+use supervise::{address_is_local, check_destroy_supported, listener_on, local_addresses, resolve};
+
+use crate::error::{ServeError, SystemContext};
+
+/// Result of one question.
+#[derive(Debug, Clone, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub question: String,
+    /// Whether it is as it should be.
+    pub ok: bool,
+    /// What was found, and what to do if it is not.
+    pub answer: String,
+}
+
+/// May we?
+///
+/// # Errors
+/// We are not root.
+pub fn privileges() -> Result<(), ServeError> {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(ServeError::NotRoot) }
+}
+
+/// Can these addresses be protected here, and are they free?
+///
+/// # Errors
+/// The first one that cannot, and why.
+pub fn addresses(addresses: &[SocketAddr]) -> Result<(), ServeError> {
+    if addresses.is_empty() {
+        return Err(ServeError::NoAddress);
+    }
+    for address in addresses {
+        if address.ip().is_unspecified() {
+            return Err(ServeError::Wildcard(*address));
+        }
+        if !address_is_local(address.ip()).doing("list this host's addresses")? {
+            let present: Vec<String> = local_addresses()
+                .doing("list this host's addresses")?
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            return Err(ServeError::NotLocal { address: *address, present: present.join(", ") });
+        }
+        if let Some(owner) = listener_on(*address).doing("list the listening sockets")? {
+            return Err(ServeError::InUse { owner: owner.to_string() });
+        }
+    }
+    Ok(())
+}
+
+/// Can this command be run?
+///
+/// # Errors
+/// There is no such program, or it cannot be executed.
+pub fn command(command: &[OsString]) -> Result<(), ServeError> {
+    let program = command.first().ok_or(supervise::SpawnError::Empty)?;
+    resolve(program)?;
+    Ok(())
+}
+
+/// A name that can be a directory.
+///
+/// # Errors
+/// It cannot.
+pub fn name(name: &str) -> Result<(), ServeError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
+        return Err(ServeError::BadName(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Look at this kernel, and at an address and a command if given.
+#[must_use]
+pub fn report(at: &[SocketAddr], argv: &[OsString]) -> Vec<Finding> {
+    let mut findings = vec![
+        finding("privileges", privileges(), "root"),
+        finding("kernel: programs load", dataplane::probe().map_err(Into::into), "all of them"),
+        finding(
+            "kernel: sockets can be destroyed",
+            check_destroy_supported().map_err(Into::into),
+            "INET_DIAG_DESTROY",
+        ),
+    ];
+    if !at.is_empty() {
+        findings.push(finding("addresses", addresses(at), "on this host, and free"));
+    }
+    if !argv.is_empty() {
+        findings.push(finding("command", command(argv), "found and executable"));
+    }
+    findings
+}
+
+fn finding(question: &str, result: Result<(), ServeError>, good: &str) -> Finding {
+    Finding {
+        question: question.to_owned(),
+        ok: result.is_ok(),
+        answer: result.err().map_or_else(|| good.to_owned(), |error| error.to_string()),
+    }
+}

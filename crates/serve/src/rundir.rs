@@ -1,0 +1,101 @@
+//! Where our sockets, locks and private mounts live: `/run/outlive/<service>/`.
+
+use std::{
+    fs::{self, File, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::ServeError;
+
+/// The directory of all services.
+#[derive(Debug, Clone)]
+pub struct RunDir(PathBuf);
+
+impl Default for RunDir {
+    fn default() -> Self {
+        Self(PathBuf::from("/run/outlive"))
+    }
+}
+
+impl RunDir {
+    /// Another place than `/run/outlive`.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The directory of one service.
+    #[must_use]
+    pub fn service(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The socket on which a running `serve` answers.
+    #[must_use]
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.service(name).join("control.sock")
+    }
+
+    /// Names of the services that have a directory.
+    #[must_use]
+    pub fn services(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(&self.0)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Make the service's directory and take its lock, so that no second `serve` or `clean`
+    /// touches it.
+    ///
+    /// # Errors
+    /// Another process holds the lock, or the directory cannot be made.
+    pub fn lock(&self, name: &str) -> Result<Lock, ServeError> {
+        let directory = self.service(name);
+        let failed = |source: io::Error| ServeError::RunDir { path: directory.clone(), source };
+        fs::create_dir_all(&directory).map_err(failed)?;
+        fs::set_permissions(&directory, Permissions::from_mode(0o700)).map_err(failed)?;
+        let file = File::create(directory.join("lock")).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Lock { directory, _file: file }),
+            Err(rustix::io::Errno::AGAIN) => Err(ServeError::AlreadyServed { name: name.to_owned() }),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+}
+
+/// Holds a service's directory for one process.
+#[derive(Debug)]
+pub struct Lock {
+    directory: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Remove the directory, and the one above if no other service is in it.
+    pub fn remove(self) {
+        for file in ["control.sock", "lock"] {
+            let _ = fs::remove_file(self.directory.join(file));
+        }
+        // Fails, as it should, when something unknown is in it.
+        if fs::remove_dir(&self.directory).is_ok() {
+            if let Some(parent) = self.directory.parent() {
+                let _ = fs::remove_dir(parent);
+            }
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! The loop of one service.
+
+use std::{
+    collections::BTreeMap,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use dataplane::{Event as KernelEvent, EventKind, Ring};
+use protocol::UnprotectedReason;
+use recovery::{Cause, Recovery, Stage};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use supervise::{Backoff, BackoffConfig, Exit, Server};
+use wire::{FlowId, FlowKey};
+
+use crate::{
+    clock,
+    config::ServeConfig,
+    control::Control,
+    error::{ServeError, SystemContext},
+    events::{Happening, Reports},
+    logger_client::{LoggerClient, Said},
+    preflight,
+    setup::Ground,
+    status::ConnectionStatus,
+};
+
+/// How often we say that we live, and look for new interfaces.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How often we look at flows while connections are being spliced or replayed.
+const PROGRESS: Duration = Duration::from_micros(200);
+/// How often closed flows are forgotten, and after how long: TIME_WAIT lasts a minute.
+const SWEEP: Duration = Duration::from_secs(5);
+const SWEEP_AGE: Duration = Duration::from_secs(65);
+/// How long translated connections may take to end when the service is stopped.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// How the service ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// We were asked to stop it.
+    Stopped,
+    /// The server ended by itself with status 0.
+    Ended,
+}
+
+/// One protected service.
+pub struct Service {
+    pub(crate) config: ServeConfig,
+    pub(crate) ground: Ground,
+    pub(crate) recovery: Recovery,
+    pub(crate) server: Option<Server>,
+    pub(crate) backoff: Backoff,
+    /// The next start waits this long.
+    pub(crate) pause: Duration,
+    pub(crate) start_at: Option<Duration>,
+    /// Chunks of expected outstream that are in the data plane.
+    pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
+    pub(crate) reports: Reports,
+    control: Control,
+    tell: Box<dyn FnMut(&crate::Report)>,
+    began: Duration,
+    incarnation: u32,
+    has_listened: bool,
+    next_heartbeat: Duration,
+    next_sweep: Duration,
+}
+
+impl Service {
+    /// Set everything up. `tell` is given each report as it happens.
+    ///
+    /// # Errors
+    /// Something stands in the way; nothing is left behind.
+    pub fn new(config: ServeConfig, tell: impl FnMut(&crate::Report) + 'static) -> Result<Self, ServeError> {
+        preflight::privileges()?;
+        let ground = Ground::prepare(&config)?;
+        let control = match Control::bind(&config.run_dir.socket(&config.name)) {
+            Ok(control) => control,
+            Err(error) => {
+                ground.remove()?;
+                return Err(error);
+            }
+        };
+        let recovery = Recovery::new(recovery::Config {
+            replay: config.replay,
+            give_up_after: config.give_up_after,
+            quarantine_after: config.quarantine_after,
+            ..recovery::Config::default()
+        });
+        let now = clock::now();
+        Ok(Self {
+            config,
+            ground,
+            recovery,
+            server: None,
+            backoff: Backoff::new(BackoffConfig::default()),
+            pause: Duration::ZERO,
+            start_at: None,
+            expected: BTreeMap::new(),
+            reports: Reports::default(),
+            control,
+            tell: Box::new(tell),
+            began: now,
+            incarnation: 1,
+            has_listened: false,
+            next_heartbeat: now,
+            next_sweep: now,
+        })
+    }
+
+    pub(crate) fn tell(&mut self, happening: Happening) {
+        let report = self.reports.add(&self.config.name, happening);
+        (self.tell)(report);
+    }
+
+    /// Start the server and protect it until it ends or we are asked to stop.
+    ///
+    /// # Errors
+    /// The server did not come up the first time, or something of ours failed. Everything is
+    /// taken down.
+    pub fn run(mut self) -> Result<Ending, ServeError> {
+        let result = self.start_and_watch();
+        if result.is_err() {
+            // Whatever went wrong, the server must not run on behind a gate that nobody opens.
+            let _ = self.ground.plane.stopping();
+            let _ = self.ground.cgroup.kill();
+            let _ = self.ground.cgroup.wait_empty(Duration::from_secs(5));
+            self.reap();
+        }
+        self.control.reply(&self.reports, None);
+        self.control.close();
+        let removed = self.ground.remove();
+        let ending = result?;
+        removed?;
+        Ok(ending)
+    }
+
+    fn start_and_watch(&mut self) -> Result<Ending, ServeError> {
+        let signal = Arc::new(AtomicUsize::new(0));
+        let wake = watch_signals(&signal)?;
+        let (send, kernel_events) = mpsc::channel();
+        let ring = Ring::events(&self.ground.plane.event_ring()?, move |event| {
+            let _ = send.send(event);
+        })?;
+        self.start_at = Some(clock::now());
+        self.start_if_due()?;
+        if let Some(server) = &self.server {
+            let pid = server.pid().as_raw_pid().unsigned_abs();
+            self.tell(Happening::Started { pid });
+        }
+        loop {
+            ring.consume()?;
+            while let Ok(event) = kernel_events.try_recv() {
+                self.kernel_event(event)?;
+            }
+            if let Some(ending) = self.look_at_server()? {
+                return Ok(ending);
+            }
+            self.look_at_logger()?;
+            self.progress()?;
+            self.act()?;
+            self.start_if_due()?;
+            self.periodic()?;
+            match signal.swap(0, Ordering::Relaxed) {
+                0 => {}
+                signal => return self.stop(i32::try_from(signal).unwrap_or(SIGTERM)),
+            }
+            self.answer_control();
+            self.wait(&ring, wake.as_fd())?;
+        }
+    }
+
+    fn kernel_event(&mut self, event: KernelEvent) -> Result<(), ServeError> {
+        let now = clock::now();
+        match event.kind {
+            EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
+                self.died(cause_of(pid, status), event.at);
+            }
+            EventKind::Death { .. } => {}
+            EventKind::Listening => {
+                if !self.has_listened {
+                    self.has_listened = true;
+                    let addresses = self.config.addresses.iter().map(ToString::to_string).collect();
+                    self.tell(Happening::Protecting { addresses });
+                }
+                self.recovery.listening(now);
+            }
+            EventKind::Unprotected { key, flow, reason } => {
+                let reason = UnprotectedReason::from_code(reason)
+                    .map_or_else(|| format!("reason {reason}"), |reason| reason.to_string());
+                self.tell(Happening::Unprotected { connection: key.to_string(), reason });
+                let _ = self.ask_logger(|logger| logger.unprotect(flow))?;
+            }
+            EventKind::Diverged { flow, at, .. } => self.recovery.diverged(flow, at),
+            EventKind::Late { key } => self.late_connection(key)?,
+        }
+        Ok(())
+    }
+
+    fn died(&mut self, cause: Cause, at: Duration) {
+        let now = clock::now();
+        if self.recovery.stage() != Stage::Clearing {
+            self.pause = self.backoff.died(now);
+        }
+        self.recovery.died(cause, at, now);
+    }
+
+    /// Notice the end of the main process, and of all of them.
+    fn look_at_server(&mut self) -> Result<Option<Ending>, ServeError> {
+        let exit = match &mut self.server {
+            None => None,
+            Some(server) => server.try_wait().doing("wait for the server")?,
+        };
+        if let Some(exit) = exit {
+            self.reap();
+            if exit.is_failure() && !self.has_listened {
+                let addresses = self.config.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+                return Err(ServeError::FirstStart { exit, addresses: addresses.join(", ") });
+            }
+            if exit.is_failure() {
+                let pid = self.server.take().map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
+                // Usually the kernel has told us already.
+                if !matches!(self.recovery.stage(), Stage::Clearing) {
+                    self.died(cause_of_exit(pid, exit), clock::now());
+                    self.act()?;
+                }
+            } else if self.recovery.stage() == Stage::Serving && !self.ground.cgroup.populated()? {
+                self.tell(Happening::Ended);
+                self.linger()?;
+                return Ok(Some(Ending::Ended));
+            }
+        }
+        if self.recovery.stage() == Stage::Clearing && !self.ground.cgroup.populated()? {
+            self.reap();
+            self.server = None;
+            self.recovery.service_empty(clock::now());
+            self.incarnation += 1;
+        }
+        Ok(None)
+    }
+
+    fn look_at_logger(&mut self) -> Result<(), ServeError> {
+        if self.ground.logger.is_dead() {
+            return self.restart_logger();
+        }
+        while let Some(said) = self.ground.logger.said() {
+            match said {
+                Said::Drained(token) => self.recovery.drained(token),
+                Said::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn unprotect(&mut self, flow: FlowId, reason: UnprotectedReason) -> Result<(), ServeError> {
+        let found = self.ground.plane.flows()?.into_iter().find(|(_, known)| known.id == flow);
+        let connection = found.as_ref().map_or_else(|| format!("connection {flow}"), |(key, _)| key.to_string());
+        if let Some((key, _)) = found {
+            let _ = self.ground.plane.unprotect(key, reason.code()); // gone meanwhile: as well
+        }
+        self.tell(Happening::Unprotected { connection, reason: reason.to_string() });
+        Ok(())
+    }
+
+    /// Ask the logger something. If it does not answer it is started anew, and the answer is
+    /// `None`: what it knew is lost, which the connections are told.
+    pub(crate) fn ask_logger<T>(
+        &mut self,
+        ask: impl FnOnce(&mut LoggerClient) -> Result<T, ServeError>,
+    ) -> Result<Option<T>, ServeError> {
+        match ask(&mut self.ground.logger) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) => {
+                tracing::warn!(%error, "the logger did not answer");
+                self.restart_logger()?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn restart_logger(&mut self) -> Result<(), ServeError> {
+        let new = LoggerClient::start(&self.config, self.ground.plane.pins().path())?;
+        std::mem::replace(&mut self.ground.logger, new).kill();
+        let mut connections = 0;
+        for (key, flow) in self.ground.plane.flows()? {
+            if flow.unprotected.is_none() {
+                connections += 1;
+                let _ = self.ground.plane.unprotect(key, UnprotectedReason::LoggerRestarted.code());
+            }
+        }
+        self.tell(Happening::LoggerRestarted { connections });
+        // What was to be drained is not lost with the old process: it is in the ring.
+        self.recovery.logger_restarted();
+        Ok(())
+    }
+
+    /// Look at the flows that are on their way back.
+    fn progress(&mut self) -> Result<(), ServeError> {
+        let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched().collect();
+        for (id, key) in watched {
+            let flow = self.ground.plane.flow(key)?;
+            self.recovery.observe(id, flow.as_ref(), clock::now());
+        }
+        self.recovery.poll(clock::now());
+        Ok(())
+    }
+
+    fn periodic(&mut self) -> Result<(), ServeError> {
+        let now = clock::now();
+        if now >= self.next_heartbeat {
+            self.next_heartbeat = now + HEARTBEAT;
+            self.ground.plane.heartbeat()?;
+            self.reap();
+            for interface in dataplane::ethernet_interfaces()? {
+                self.ground.plane.attach_interface(&interface, self.config.attach)?;
+            }
+        }
+        if now >= self.next_sweep {
+            self.next_sweep = now + SWEEP;
+            self.ground.plane.sweep(SWEEP_AGE)?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
+        self.tell(Happening::Stopping { signal });
+        self.ground.plane.stopping()?;
+        if self.recovery.stage() != Stage::Serving {
+            // Nobody will come back: the clients are told now.
+            self.recovery.give_up();
+            self.act()?;
+        }
+        match self.server.take() {
+            Some(mut server) => {
+                server.stop(&self.ground.cgroup, self.config.grace)?;
+            }
+            None => self.ground.cgroup.kill()?,
+        }
+        self.linger()?;
+        Ok(Ending::Stopped)
+    }
+
+    /// Translated connections end properly only while the programs are there.
+    fn linger(&mut self) -> Result<(), ServeError> {
+        let until = clock::now() + LINGER;
+        let open = |flow: &ssw::Flow| flow.mode == ssw::Mode::Spliced && flow.closed_ns == 0;
+        while clock::now() < until && self.ground.plane.flows()?.iter().any(|(_, flow)| open(flow)) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, ring: &Ring<'_>, signals: BorrowedFd<'_>) -> Result<(), ServeError> {
+        let now = clock::now();
+        let working = matches!(self.recovery.stage(), Stage::Recovering | Stage::Listing);
+        let mut until = self.next_heartbeat.min(self.next_sweep);
+        for due in [self.recovery.deadline(), self.start_at].into_iter().flatten() {
+            until = until.min(due.max(now + PROGRESS));
+        }
+        if working {
+            until = until.min(now + PROGRESS);
+        }
+        let timeout = Timespec::try_from(until.saturating_sub(now)).unwrap_or_default();
+        let ring = ring.as_fd();
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(ring, PollFlags::IN),
+            PollFd::from_borrowed_fd(signals, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.ground.logger.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.ground.cgroup.events_fd(), PollFlags::PRI),
+        ];
+        if let Some(server) = &self.server {
+            fds.push(PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN));
+        }
+        self.control.watch(&mut fds);
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).doing("wait for something to happen"),
+        }
+        let logger_speaks = !fds[2].revents().is_empty();
+        let signalled = !fds[1].revents().is_empty();
+        drop(fds);
+        if signalled {
+            let mut drain = [0u8; 16];
+            let _ = rustix::io::read(signals, &mut drain);
+        }
+        if logger_speaks {
+            let _ = self.ask_logger(LoggerClient::listen)?;
+        }
+        Ok(())
+    }
+
+    fn answer_control(&mut self) {
+        let status = self.control.receive().map(|list| self.status_of(list));
+        if let Some(Err(error)) = &status {
+            self.tell(Happening::Trouble { message: format!("no status: {error}") });
+        }
+        let status = status.and_then(Result::ok);
+        self.control.reply(&self.reports, status.as_ref());
+    }
+}
+
+mod status_of;
+
+fn cause_of(pid: u32, status: u32) -> Cause {
+    match status & 0x7f {
+        0 => Cause::Status { pid, status: (status >> 8) & 0xff },
+        signal => Cause::Signal { pid, signal },
+    }
+}
+
+fn cause_of_exit(pid: u32, exit: Exit) -> Cause {
+    match exit {
+        Exit::Status(status) => Cause::Status { pid, status: status.unsigned_abs() },
+        Exit::Signal { signal, .. } => Cause::Signal { pid, signal: signal.unsigned_abs() },
+    }
+}
+
+/// A descriptor that becomes readable when we are asked to stop; the signal is in `which`.
+fn watch_signals(which: &Arc<AtomicUsize>) -> Result<UnixStream, ServeError> {
+    let (read, write) = UnixStream::pair().doing("make a pipe for signals")?;
+    read.set_nonblocking(true).doing("make a pipe for signals")?;
+    for (signal, value) in [(SIGTERM, TERM), (SIGINT, INT)] {
+        signal_hook::flag::register_usize(signal, Arc::clone(which), value).doing("watch signals")?;
+        let write = write.try_clone().doing("make a pipe for signals")?;
+        signal_hook::low_level::pipe::register(signal, write).doing("watch signals")?;
+    }
+    Ok(read)
+}
+
+const TERM: usize = 15;
+const INT: usize = 2;

@@ -1,0 +1,65 @@
+//! What the service says of itself.
+
+use super::{ConnectionStatus, Service, ServeError, UnprotectedReason, clock};
+use crate::Status;
+use recovery::{ReplayMode, Stage};
+use ssw::{Flow, Mode};
+use wire::FlowKey;
+
+impl Service {
+    pub(super) fn status_of(&mut self, list: bool) -> Result<Status, ServeError> {
+        let flows = self.ground.plane.flows()?;
+        let open: Vec<_> = flows.iter().filter(|(_, flow)| flow.closed_ns == 0).collect();
+        let recorded = self.ask_logger(|logger| logger.statistics())?;
+        let counters = self.ground.plane.counters()?.named();
+        Ok(Status {
+            service: self.config.name.clone(),
+            addresses: self.config.addresses.iter().map(ToString::to_string).collect(),
+            stage: stage_name(self.recovery.stage()).to_owned(),
+            server_pid: self.server.as_ref().map(|server| server.pid().as_raw_pid().unsigned_abs()),
+            serve_pid: std::process::id(),
+            logger_pid: self.ground.logger.pid(),
+            incarnation: self.incarnation,
+            uptime_s: clock::now().saturating_sub(self.began).as_secs_f64(),
+            replay: match self.config.replay {
+                ReplayMode::Connection => "connection".to_owned(),
+                ReplayMode::Turn => "last unanswered turn".to_owned(),
+            },
+            interfaces: self.ground.plane.mechanisms(),
+            connections: open.len(),
+            unprotected: open.iter().filter(|(_, flow)| flow.unprotected.is_some()).count(),
+            spliced: open.iter().filter(|(_, flow)| flow.mode == Mode::Spliced).count(),
+            recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
+            survives: "kept on this host: survives the server's death, not the host's".to_owned(),
+            counters: counters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            list: if list { flows.iter().map(connection_status).collect() } else { Vec::new() },
+        })
+    }
+}
+
+fn connection_status((key, flow): &(FlowKey, Flow)) -> ConnectionStatus {
+    let reason = flow.unprotected.and_then(|reason| UnprotectedReason::from_code(reason.code()));
+    ConnectionStatus {
+        connection: key.to_string(),
+        mode: match flow.mode {
+            Mode::Observed => "observed",
+            Mode::Splicing => "splicing",
+            Mode::Spliced => "spliced",
+            Mode::Diverged => "diverged",
+        }
+        .to_owned(),
+        unprotected: reason.map(|reason| reason.to_string()),
+        instream_bytes: flow.client.nxt.0.wrapping_sub(flow.client.isn.0).wrapping_sub(1),
+        outstream_bytes: flow.client.ack.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1),
+    }
+}
+
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Serving => "serving",
+        Stage::Clearing => "clearing",
+        Stage::Starting => "starting",
+        Stage::Listing => "listing",
+        Stage::Recovering => "recovering",
+    }
+}

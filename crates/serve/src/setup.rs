@@ -1,0 +1,134 @@
+//! Everything that must be in place before the server is started, in order; what was set up is
+//! taken down again when a later step fails.
+
+use std::time::Duration;
+
+use dataplane::{Dataplane, Injector, PinDirectory, Settings, ethernet_interfaces, netns_cookie};
+use rand::Rng;
+use supervise::{
+    Cgroup, become_subreaper,
+    mounts::{self, Mount},
+};
+
+use crate::{
+    config::ServeConfig,
+    error::{ServeError, SystemContext},
+    logger_client::LoggerClient,
+    preflight,
+    rundir::Lock,
+};
+
+/// Silence of `serve` after which the programs let everything pass.
+pub(crate) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a service stands on.
+pub(crate) struct Ground {
+    pub(crate) plane: Dataplane,
+    pub(crate) injector: Injector,
+    pub(crate) logger: LoggerClient,
+    pub(crate) cgroup: Cgroup,
+    // Dropped in this order: pins go before the mount that holds them, all before the lock.
+    pub(crate) bpffs: Mount,
+    pub(crate) cgroup2: Mount,
+    pub(crate) lock: Lock,
+}
+
+impl Ground {
+    pub(crate) fn prepare(config: &ServeConfig) -> Result<Self, ServeError> {
+        preflight::privileges()?;
+        preflight::name(&config.name)?;
+        preflight::command(&config.command)?;
+        let lock = config.run_dir.lock(&config.name)?;
+        match Self::prepare_in(config, &lock) {
+            Ok((plane, injector, logger, cgroup, bpffs, cgroup2)) => {
+                Ok(Self { plane, injector, logger, cgroup, bpffs, cgroup2, lock })
+            }
+            Err(error) => {
+                lock.remove();
+                Err(error)
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity)] // the parts of `Ground`, taken apart once, above
+    fn prepare_in(
+        config: &ServeConfig,
+        lock: &Lock,
+    ) -> Result<(Dataplane, Injector, LoggerClient, Cgroup, Mount, Mount), ServeError> {
+        let bpffs = mounts::bpffs(lock.directory())?;
+        let pins = PinDirectory::new(bpffs.path(), &config.name);
+        if pins.exists() {
+            bpffs.leave(); // they are in there
+            return Err(ServeError::LeftOver { name: config.name.clone() });
+        }
+        preflight::addresses(&config.addresses)?;
+        let cgroup2 = mounts::cgroup2(lock.directory())?;
+        let cgroup = Cgroup::create(&cgroup2, &config.name)?;
+        become_subreaper().doing("become the reaper of the server's orphans")?;
+        match bind(config, &cgroup, pins) {
+            Ok((plane, injector, logger)) => Ok((plane, injector, logger, cgroup, bpffs, cgroup2)),
+            Err(error) => {
+                let _ = cgroup.remove();
+                Err(error)
+            }
+        }
+    }
+
+    /// Take everything down. The server is gone by now.
+    pub(crate) fn remove(self) -> Result<(), ServeError> {
+        self.logger.shut_down();
+        let detached = self.plane.remove();
+        let removed = self.cgroup.remove();
+        drop(self.bpffs);
+        drop(self.cgroup2);
+        self.lock.remove();
+        detached?;
+        removed?;
+        Ok(())
+    }
+}
+
+fn bind(
+    config: &ServeConfig,
+    cgroup: &Cgroup,
+    pins: PinDirectory,
+) -> Result<(Dataplane, Injector, LoggerClient), ServeError> {
+    let settings = Settings {
+        addresses: config.addresses.clone(),
+        cgroup_id: cgroup.id(),
+        cgroup_level: cgroup.level(),
+        netns_cookie: netns_cookie()?,
+        crash_on_any_failure: config.crash_on_any_failure,
+        heartbeat_timeout: HEARTBEAT_TIMEOUT,
+        verify_head: config.verify.head(),
+        // Not 0 (unmarked packets) and not one that somebody else is likely to use.
+        mark: rand::rng().random_range(0x4000_0000..0xf000_0000),
+        mirror_bytes: config.limits.ring,
+        max_flows: config.max_connections,
+    };
+    let path = pins.path().to_owned();
+    let mut plane = Dataplane::load(&settings, pins)?;
+    let bound = (|| {
+        for interface in ethernet_interfaces()? {
+            plane.attach_interface(&interface, config.attach)?;
+        }
+        plane.attach_latch()?;
+        let injector = Injector::new(settings.mark)?;
+        let logger = LoggerClient::start(config, &path)?;
+        Ok((injector, logger))
+    })();
+    match bound {
+        Ok((injector, logger)) => Ok((plane, injector, logger)),
+        Err(error) => {
+            let _ = plane.remove();
+            Err(error)
+        }
+    }
+}
+
+/// This host's memory, bytes.
+#[must_use]
+pub fn host_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    u64::from(info.mem_unit).saturating_mul(info.totalram)
+}

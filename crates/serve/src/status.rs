@@ -1,0 +1,90 @@
+//! What `outlive status` shows.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One service as it is now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub service: String,
+    /// The protected addresses.
+    pub addresses: Vec<String>,
+    /// `serving`, `clearing`, `starting`, `listing` or `recovering`.
+    pub stage: String,
+    /// Main process of the server, if it runs.
+    pub server_pid: Option<u32>,
+    /// Main process of `serve`.
+    pub serve_pid: u32,
+    /// The logger process.
+    pub logger_pid: u32,
+    /// The server's present life; the first is 1.
+    pub incarnation: u32,
+    /// Seconds since `serve` was started.
+    pub uptime_s: f64,
+    /// Where replays begin: `connection` or `turn`.
+    pub replay: String,
+    /// Interfaces that carry the programs, each with the mechanism.
+    pub interfaces: Vec<String>,
+    /// Open connections.
+    pub connections: usize,
+    /// Those that would not survive a crash.
+    pub unprotected: usize,
+    /// Those that were carried over at least one crash.
+    pub spliced: usize,
+    /// Instream bytes recorded since the logger was started.
+    pub recorded_bytes: u64,
+    /// What the record survives.
+    pub survives: String,
+    /// Counters of the data plane.
+    pub counters: std::collections::BTreeMap<String, u64>,
+    /// Every connection, if asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub list: Vec<ConnectionStatus>,
+}
+
+/// One connection.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// Its ends.
+    pub connection: String,
+    /// `observed`, `splicing`, `spliced` or `diverged`.
+    pub mode: String,
+    /// Why it is unprotected, if it is.
+    pub unprotected: Option<String>,
+    /// Bytes that the client has sent.
+    pub instream_bytes: u32,
+    /// Bytes that the client has acknowledged.
+    pub outstream_bytes: u32,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let server = self.server_pid.map_or("not running".to_owned(), |pid| format!("process {pid}"));
+        writeln!(f, "{}: {} on {}", self.service, self.stage, self.addresses.join(", "))?;
+        writeln!(f, "  server       {server}, life {}", self.incarnation)?;
+        writeln!(
+            f,
+            "  connections  {} open: {} unprotected, {} carried over a crash",
+            self.connections, self.unprotected, self.spliced
+        )?;
+        writeln!(f, "  record       {} bytes taken; {}", self.recorded_bytes, self.survives)?;
+        writeln!(f, "  replay       from the beginning of the {}", self.replay)?;
+        writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
+        write!(
+            f,
+            "  processes    serve {}, logger {}; up {:.0} s",
+            self.serve_pid, self.logger_pid, self.uptime_s
+        )?;
+        for connection in &self.list {
+            let state = connection.unprotected.as_ref().map_or("protected".to_owned(), |why| format!("UNPROTECTED: {why}"));
+            write!(
+                f,
+                "\n  {}  {}, {} bytes in, {} out, {state}",
+                connection.connection, connection.mode, connection.instream_bytes, connection.outstream_bytes
+            )?;
+        }
+        Ok(())
+    }
+}

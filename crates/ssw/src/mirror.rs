@@ -1,0 +1,175 @@
+//! Mirroring (`mirror.h`): copies of the instream, and of the head of each turn of the outstream,
+//! go into a ring that the logger reads.
+//!
+//! The rule that makes the record complete: a segment that finds no room in the ring is not
+//! delivered to the server either. It is dropped, unacknowledged, and the client's own TCP sends it
+//! again. Only when the supervisor has been silent for its heartbeat is the connection declared
+//! unprotected and the segment let through, so that nobody's upload freezes.
+
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use crate::{
+    flow::{Flow, Unprotected},
+    packet::{Packet, Segment, length32},
+    south::Shared,
+};
+
+/// Sizes of the parts of a record, bytes.
+const HEADER: usize = 48;
+const SHORT: usize = 256;
+const FRAME: usize = 2048;
+const SLICE: usize = 4096;
+const SLICES: usize = 64;
+
+/// What the logger is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MirrorFrame {
+    /// What it is about.
+    pub kind: MirrorKind,
+    /// The connection; 0 in a barrier.
+    pub flow_id: FlowId,
+    /// When, ns.
+    pub timestamp_ns: u64,
+    /// End of the outstream sent so far, client space.
+    pub server_nxt: SeqNumber,
+    /// Instream acknowledged to the client so far.
+    pub server_ack: SeqNumber,
+    /// True length of the IP packet, bytes; 0 without one.
+    pub packet_len: u32,
+    /// The packet, or its beginning.
+    pub packet: Vec<u8>,
+}
+
+/// Kinds of frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MirrorKind {
+    /// A client's segment.
+    Instream,
+    /// The server's segment as the client sees it, up to the end of the turn's head.
+    Outstream,
+    /// Everything before it is in the ring.
+    Barrier {
+        /// Whose.
+        token: u64,
+    },
+    /// A connection was established.
+    Opened {
+        /// The client's initial sequence number.
+        client_isn: SeqNumber,
+        /// The server's, as the client knows it.
+        server_isn: SeqNumber,
+    },
+    /// A connection is over.
+    Closed {
+        /// How.
+        reason: ClosedReason,
+    },
+}
+
+/// How a connection ended; codes as in the frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClosedReason {
+    /// Its socket is closed.
+    Finished = 1,
+    /// It was given up, or its ports are used again.
+    Evicted = 4,
+}
+
+impl Shared {
+    /// A frame without a packet. False: there was no room.
+    pub(crate) fn mirror_note(&mut self, flow: &Flow, kind: MirrorKind, now_ns: u64) -> bool {
+        self.mirror.push(HEADER, frame(flow, kind, 0, Vec::new(), now_ns))
+    }
+
+    /// Record a client's segment. False: it must not reach the server now.
+    pub(crate) fn mirror_instream(
+        &mut self,
+        packet: &Packet,
+        key: FlowKey,
+        flow: &mut Flow,
+        segment: &Segment,
+        now_ns: u64,
+    ) -> bool {
+        if flow.unprotected.is_some() {
+            return true;
+        }
+        let len = segment.network.ip_len;
+        if self.mirror_packet(packet, segment, flow, MirrorKind::Instream, len, now_ns) {
+            self.counters.mirrored += 1;
+            return true;
+        }
+        self.counters.mirror_full += 1;
+        if !self.abandoned(now_ns) && len <= SLICE * SLICES {
+            return false;
+        }
+        self.lose_protection(key, flow, Unprotected::MirrorLost, now_ns);
+        true
+    }
+
+    /// Record what the client is sent at the beginning of a turn, for the comparison in replay. A
+    /// head that is lost is only a gap there. The packet is as the client sees it.
+    pub(crate) fn mirror_head(
+        &mut self,
+        packet: &Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        now_ns: u64,
+    ) {
+        let take = length32(segment.payload_len).min(flow.verify.head_left);
+        if take == 0 || flow.unprotected.is_some() {
+            return;
+        }
+        flow.verify.head_left -= take;
+        let len = segment.headers_len() + usize::try_from(take).unwrap_or(usize::MAX);
+        if self.mirror_packet(packet, segment, flow, MirrorKind::Outstream, len, now_ns) {
+            self.counters.heads += 1;
+        } else {
+            self.counters.heads_lost += 1;
+        }
+    }
+
+    /// Copy the first `len` bytes of the IP packet. False: there was no room.
+    fn mirror_packet(
+        &mut self,
+        packet: &Packet,
+        segment: &Segment,
+        flow: &Flow,
+        kind: MirrorKind,
+        len: usize,
+        now_ns: u64,
+    ) -> bool {
+        let (Some(size), Some(copy)) = (record_size(len), packet.bytes.get(..len)) else {
+            return false;
+        };
+        let whole = segment.network.ip_len;
+        self.mirror.has_room(size)
+            && self.mirror.push(size, frame(flow, kind, whole, copy.to_vec(), now_ns))
+    }
+}
+
+fn frame(flow: &Flow, kind: MirrorKind, whole: usize, packet: Vec<u8>, now_ns: u64) -> MirrorFrame {
+    MirrorFrame {
+        kind,
+        flow_id: flow.id,
+        timestamp_ns: now_ns,
+        server_nxt: flow.server.nxt,
+        server_ack: flow.server.ack,
+        packet_len: length32(whole),
+        packet,
+    }
+}
+
+/// The size of a record with `len` bytes of a packet: one of two fixed sizes, or a multiple of
+/// slices. `None`: it is too long for any.
+fn record_size(len: usize) -> Option<usize> {
+    let room = match len {
+        0..=SHORT => SHORT,
+        ..=FRAME => FRAME,
+        _ if len / SLICE <= SLICES => len.next_multiple_of(SLICE),
+        _ => return None,
+    };
+    Some(HEADER + room)
+}
+
+#[cfg(test)]
+mod tests;

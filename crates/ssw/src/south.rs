@@ -1,0 +1,325 @@
+//! The state of one service (`state.h`), and the small questions that every program asks of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
+
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use crate::{
+    flow::{Flow, Unprotected},
+    mirror::MirrorFrame,
+    ring::{LruMap, Ring},
+    tolerance::Expect,
+};
+
+/// Marks of packets that we made ourselves, as offsets from [`Settings::mark`]: for the server, to
+/// be translated like the client's own.
+pub const MARK_CLIENT_SPACE: u32 = 0;
+/// For the server, as it is.
+pub const MARK_SERVER_SPACE: u32 = 1;
+/// For the client, as it is.
+pub const MARK_TO_CLIENT: u32 = 2;
+pub(crate) const MARKS: u32 = 3;
+
+/// Size of the event ring and of a record in it (`struct event`), bytes.
+const EVENT_RING: usize = 1 << 20;
+const EVENT_RECORD: usize = 80;
+
+/// What is decided before anything is attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Silence of the supervisor, in ns, after which nothing is gated any more.
+    pub heartbeat_timeout_ns: u64,
+    /// A process other than the main one that leaves with a status other than 0 is a crash too.
+    pub crash_on_any_failure: bool,
+    /// First of the three marks of our own packets.
+    pub mark: u32,
+    /// Outstream bytes recorded at the beginning of each turn.
+    pub verify_head: u32,
+    /// Size of the ring to the logger, bytes.
+    pub mirror_capacity: usize,
+    /// Most connections protected at a time.
+    pub max_flows: usize,
+    /// Most handshakes remembered at a time; more evict the least recently used.
+    pub max_embryos: usize,
+    /// The protected addresses.
+    pub endpoints: Vec<SocketAddr>,
+}
+
+/// The life of the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Service {
+    /// Nothing of the service leaves or enters.
+    pub gated: bool,
+    /// When the gate was shut, ns.
+    pub gated_ns: u64,
+    /// Segments of unknown connections are dropped, not reset.
+    pub recovering: bool,
+    /// Asked to end: deaths are not crashes.
+    pub stopping: bool,
+    /// The number of the server's present life; the first is 1.
+    pub incarnation: u32,
+    /// Process id of the server's main process; 0: not known.
+    pub main_pid: u32,
+    /// When the supervisor was heard last, ns.
+    pub heartbeat_ns: u64,
+    /// The number of the next connection; the first is 1.
+    pub next_flow_id: u64,
+}
+
+/// How often things happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Instream segments recorded.
+    pub mirrored: u64,
+    /// Instream segments that found no room in the ring.
+    pub mirror_full: u64,
+    /// Outstream heads recorded.
+    pub heads: u64,
+    /// Outstream heads that found no room in the ring.
+    pub heads_lost: u64,
+    /// Packets of the service dropped by the gate.
+    pub gated_out: u64,
+    /// Client packets dropped by the gate.
+    pub gated_in: u64,
+    /// Replayed segments acknowledged for the client.
+    pub self_acks: u64,
+    /// Segments translated on their way to the client.
+    pub translated_out: u64,
+    /// Segments translated on their way to the server.
+    pub translated_in: u64,
+    /// Segments of connections that are not protected.
+    pub untracked: u64,
+    /// SYNs from which options were removed.
+    pub stripped: u64,
+    /// Connections that found no room in the table.
+    pub table_full: u64,
+    /// Events that found no room in the ring.
+    pub events_lost: u64,
+}
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// On to the next program, and then to its receiver.
+    Next,
+    /// It is gone.
+    Drop,
+    /// Turned round: it enters through this interface's [`SouthSide::ingress`].
+    RedirectIngress,
+}
+
+/// What user space is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// When, ns.
+    pub timestamp_ns: u64,
+    /// In which life of the server.
+    pub incarnation: u32,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A process of the service crashed: the gate is shut.
+    Death {
+        /// The process.
+        pid: u32,
+        /// Its end as `wait(2)` gives it.
+        status: u32,
+    },
+    /// The server listens on a protected port.
+    Listening,
+    /// A connection has no complete record any more.
+    Unprotected {
+        /// Its ends.
+        key: FlowKey,
+        /// Its number.
+        flow_id: FlowId,
+        /// Why.
+        reason: Unprotected,
+    },
+    /// A replay contradicts what the client was sent.
+    Diverged {
+        /// Its ends.
+        key: FlowKey,
+        /// Its number.
+        flow_id: FlowId,
+        /// The first byte that differs, client space.
+        at: SeqNumber,
+    },
+    /// A handshake of an earlier incarnation was completed: it has to be spliced too.
+    Late {
+        /// Its ends.
+        key: FlowKey,
+        /// Its number.
+        flow_id: FlowId,
+    },
+}
+
+/// The south side wrap of one service: its maps, and (in the other modules) its programs.
+#[derive(Debug, Clone)]
+pub struct SouthSide {
+    /// Connections whose handshake is complete.
+    pub(crate) flows: BTreeMap<FlowKey, Flow>,
+    /// Handshakes under way. A flood of SYNs evicts only other handshakes.
+    pub(crate) embryos: LruMap<FlowKey, Flow>,
+    /// What replayed output must look like, by flow and chunk number.
+    pub(crate) expected: BTreeMap<(FlowId, u32), Expect>,
+    pub(crate) shared: Shared,
+}
+
+/// What all programs share, apart from the flows.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) endpoints: BTreeSet<SocketAddr>,
+    pub(crate) service: Service,
+    pub(crate) mirror: Ring<MirrorFrame>,
+    pub(crate) events: Ring<Event>,
+    pub(crate) counters: Counters,
+}
+
+impl SouthSide {
+    /// A service in its first life, heard of at `now_ns`.
+    #[must_use]
+    pub fn new(settings: Settings, now_ns: u64) -> Self {
+        let endpoints = settings.endpoints.iter().map(|end| canonical(*end)).collect();
+        Self {
+            flows: BTreeMap::new(),
+            embryos: LruMap::new(settings.max_embryos),
+            expected: BTreeMap::new(),
+            shared: Shared {
+                endpoints,
+                service: Service {
+                    gated: false,
+                    gated_ns: 0,
+                    recovering: false,
+                    stopping: false,
+                    incarnation: 1,
+                    main_pid: 0,
+                    heartbeat_ns: now_ns,
+                    next_flow_id: 1,
+                },
+                mirror: Ring::new(settings.mirror_capacity),
+                events: Ring::new(EVENT_RING),
+                counters: Counters::default(),
+                settings,
+            },
+        }
+    }
+
+    /// All connections.
+    pub fn flows(&self) -> impl Iterator<Item = (&FlowKey, &Flow)> {
+        self.flows.iter()
+    }
+
+    /// One connection.
+    #[must_use]
+    pub fn flow(&self, key: &FlowKey) -> Option<&Flow> {
+        self.flows.get(key)
+    }
+
+    /// How many handshakes are under way.
+    #[must_use]
+    pub fn embryos(&self) -> usize {
+        self.embryos.len()
+    }
+
+    /// The life of the service.
+    #[must_use]
+    pub const fn service(&self) -> &Service {
+        &self.shared.service
+    }
+
+    /// How often things happened.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// The next frame for the logger.
+    pub fn take_mirror(&mut self) -> Option<MirrorFrame> {
+        self.shared.mirror.pop()
+    }
+
+    /// The next event.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.shared.events.pop()
+    }
+}
+
+impl Shared {
+    /// Without a supervisor nobody would ever open the gate again: its silence opens it.
+    pub(crate) fn abandoned(&self, now_ns: u64) -> bool {
+        // A heartbeat may be newer than a time that was read just before it.
+        now_ns.saturating_sub(self.service.heartbeat_ns) > self.settings.heartbeat_timeout_ns
+    }
+
+    pub(crate) fn service_gated(&self, now_ns: u64) -> bool {
+        self.service.gated && !self.abandoned(now_ns)
+    }
+
+    pub(crate) fn strays_dropped(&self, now_ns: u64) -> bool {
+        self.service.recovering && !self.abandoned(now_ns)
+    }
+
+    /// Is this flow's server socket one that may not speak or hear? A flow of an earlier life stays
+    /// gated until it is spliced. What a living server closed is the kernel's to finish.
+    pub(crate) fn flow_gated(&self, flow: &Flow, now_ns: u64) -> bool {
+        if flow.server_closing {
+            false
+        } else if flow.incarnation == self.service.incarnation {
+            self.service_gated(now_ns)
+        } else {
+            !self.abandoned(now_ns)
+        }
+    }
+
+    pub(crate) fn is_endpoint(&self, address: SocketAddr) -> bool {
+        self.endpoints.contains(&canonical(address))
+    }
+
+    pub(crate) fn emit(&mut self, kind: EventKind, now_ns: u64) {
+        let event = Event {
+            timestamp_ns: now_ns,
+            incarnation: self.service.incarnation,
+            kind,
+        };
+        if !self.events.push(EVENT_RECORD, event) {
+            self.counters.events_lost += 1;
+        }
+    }
+
+    pub(crate) fn lose_protection(
+        &mut self,
+        key: FlowKey,
+        flow: &mut Flow,
+        reason: Unprotected,
+        now_ns: u64,
+    ) {
+        if flow.unprotected.is_none() {
+            flow.unprotected = Some(reason);
+            let flow_id = flow.id;
+            self.emit(EventKind::Unprotected { key, flow_id, reason }, now_ns);
+        }
+    }
+}
+
+/// The address as packets carry it.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Which of our marks this is, if it is one.
+pub(crate) fn our_mark(mark: u32, base: u32) -> Option<u32> {
+    let offset = mark.wrapping_sub(base);
+    (offset < MARKS).then_some(offset)
+}
+
+#[cfg(test)]
+mod tests;
