@@ -25,7 +25,8 @@ impl Default for BackoffConfig {
         Self {
             first_pause: Duration::from_millis(100),
             longest_pause: Duration::from_secs(5),
-            forgiven_after: Duration::from_secs(10),
+            // It had begun to serve: its clients should not wait for the sins of its forebears.
+            forgiven_after: Duration::from_secs(1),
         }
     }
 }

@@ -311,13 +311,6 @@ impl Cgroup {
         Ok(())
     }
 
-    /// `cgroup.procs`, opened for a process that is to move itself into this cgroup.
-    pub(crate) fn procs_for_writing(&self) -> io::Result<File> {
-        File::options()
-            .write(true)
-            .open(self.path.join("cgroup.procs"))
-    }
-
     /// The name that `/proc/<pid>/cgroup` shows for processes in this very cgroup.
     pub(crate) fn hierarchy_path(&self) -> &str {
         &self.hierarchy_path

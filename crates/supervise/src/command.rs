@@ -10,16 +10,14 @@
 mod tests;
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process;
 
 use rustix::fs::{Access, access};
-use rustix::process::setsid;
 
+use crate::birth::Birth;
 use crate::cgroup::Cgroup;
 use crate::server::Server;
 
@@ -92,9 +90,6 @@ pub enum SpawnError {
         /// What the system said.
         source: io::Error,
     },
-    /// The kernel gave no pidfd for the new process.
-    #[error("cannot watch the new process: {0}; a pidfd needs Linux 5.3")]
-    Pidfd(#[source] io::Error),
 }
 
 /// What to start: a program, its arguments and its working directory.
@@ -131,24 +126,22 @@ impl Command {
     pub fn start(&self, cgroup: &Cgroup) -> Result<Server, SpawnError> {
         let (argv0, arguments) = self.argv.split_first().ok_or(SpawnError::Empty)?;
         let program = resolve(argv0)?;
-        let mut command = process::Command::new(&program);
-        command.arg0(argv0).args(arguments);
-        if let Some(path) = &self.working_directory {
-            if !path.is_dir() {
-                let path = path.clone();
-                return Err(SpawnError::WorkingDirectory { path });
-            }
-            command.current_dir(path);
+        let directory = self.working_directory.as_deref();
+        if let Some(path) = directory.filter(|path| !path.is_dir()) {
+            let path = path.to_owned();
+            return Err(SpawnError::WorkingDirectory { path });
         }
-        let procs = cgroup
-            .procs_for_writing()
-            .map_err(|source| SpawnError::Cgroup {
-                path: cgroup.path().to_owned(),
-                source,
-            })?;
-        enter_before_exec(&mut command, procs.into());
-        match command.spawn() {
-            Ok(child) => Server::watch(child).map_err(SpawnError::Pidfd),
+        let argv = [argv0]
+            .into_iter()
+            .chain(arguments)
+            .map(OsString::as_os_str);
+        let home = File::open(cgroup.path()).map_err(|source| SpawnError::Cgroup {
+            path: cgroup.path().to_owned(),
+            source,
+        })?;
+        let born = Birth::new(&program, argv, directory).and_then(|birth| birth.start(&home));
+        match born {
+            Ok(born) => Ok(Server::watch(born)),
             // The program itself was found a moment ago.
             Err(e) if e.kind() == io::ErrorKind::NotFound && program.exists() => {
                 Err(SpawnError::NoInterpreter { path: program })
@@ -158,22 +151,6 @@ impl Command {
                 source,
             }),
         }
-    }
-}
-
-/// Lets the child move itself into the cgroup of `procs` (its `cgroup.procs`) and begin
-/// a session. The standard library itself unblocks all signals in the child.
-fn enter_before_exec(command: &mut process::Command, procs: OwnedFd) {
-    let enter = move || {
-        // "0" stands for the process that writes.
-        rustix::io::write(&procs, b"0")?;
-        setsid()?;
-        Ok(())
-    };
-    // SAFETY: `enter` runs in the forked child, where only async-signal-safe calls are
-    // allowed: it makes two bare system calls, and allocates and locks nothing.
-    unsafe {
-        command.pre_exec(enter);
     }
 }
 

@@ -19,6 +19,7 @@
 //! supervisor must not take the server with it. Only a [`mounts::Mount`] unmounts itself.
 
 mod backoff;
+mod birth;
 mod cgroup;
 mod command;
 mod deadline;

@@ -6,17 +6,16 @@ mod tests;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::Child;
 use std::time::Duration;
 
 use nix::sys::signal;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, pidfd_open,
-    pidfd_send_signal, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, pidfd_send_signal, waitid,
 };
 
+use crate::birth::Born;
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::deadline::Deadline;
 use crate::orphans::{reap_last_orphans, reap_orphans};
@@ -104,20 +103,11 @@ pub struct Server {
 
 impl Server {
     /// Takes over a child that was just started.
-    pub(crate) fn watch(mut child: Child) -> io::Result<Self> {
-        let pid = Pid::from_child(&child);
-        // Not reaped yet, so the number is still this child's, even if it has died.
-        match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Self {
-                pid,
-                pidfd,
-                exit: None,
-            }),
-            Err(errno) => {
-                child.kill()?;
-                child.wait()?;
-                Err(errno.into())
-            }
+    pub(crate) fn watch(born: Born) -> Self {
+        Self {
+            pid: born.pid,
+            pidfd: born.pidfd,
+            exit: None,
         }
     }
 
