@@ -97,7 +97,7 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		return mirror_note(&none, MIRROR_BARRIER, 0, c->argument) ? 0 : -ENOSPC;
 	}
 	case CONTROL_SWEEP: {
-		struct sweep w = { .before_ns = now - c->argument };
+		struct sweep w = { .before_ns = now > c->argument ? now - c->argument : 0 };
 		bpf_for_each_map_elem(&flows, sweep_flow, &w, 0);
 		c->swept = w.swept;
 		return 0;

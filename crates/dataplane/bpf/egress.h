@@ -177,7 +177,8 @@ static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct s
  * what counts; it is kept. */
 static __always_inline __u16 mapped_window(const struct flow *f, const struct packet *p, __u32 ack)
 {
-	__u32 edge = p->ack + ((__u32)p->window << f->splice.window_scale);
+	__u8 scale = p->flags & TCP_SYN ? 0 : f->splice.window_scale; /* RFC 7323 2.2 */
+	__u32 edge = p->ack + ((__u32)p->window << scale);
 	__u32 window = after(edge, ack) ? (edge - ack) >> f->server.window_scale : 0;
 	return window > 65535 ? 65535 : window;
 }
@@ -186,6 +187,10 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct scratch *
 					 const struct packet *p, const struct options *o)
 {
 	__u32 seq = p->seq + f->splice.delta_seq;
+	/* A server that resets in the middle of its replay must be heard: a RST below the client's
+	 * window is not (RFC 5961 3.2). */
+	if ((p->flags & TCP_RST) && before(seq, f->client.ack))
+		seq = f->client.ack;
 	begin_edit(sc);
 	write32(&sc->edit[TCP_SEQ], seq);
 	if (p->flags & TCP_ACK) {
@@ -209,6 +214,12 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct scratch *
 	return TCX_NEXT;
 }
 
+/* A replay that closes where the client was sent more: what followed cannot be taken back. */
+static __always_inline bool ends_early(const struct flow *f, __u32 end)
+{
+	return before(end, f->server.nxt) || before(end - 1, f->verify.end);
+}
+
 static __always_inline int egress_spliced(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 					  const struct flow_key *key, struct flow *f,
 					  const struct packet *p)
@@ -226,14 +237,22 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
 		return TCX_DROP;
 	}
+	if ((p->flags & TCP_FIN) && !(p->flags & TCP_RST) && ends_early(f, end + f->splice.delta_seq)) {
+		f->mode = FLOW_DIVERGED;
+		f->verify.diverged_at = end + f->splice.delta_seq - 1;
+		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
+		return TCX_DROP;
+	}
 	if (len && !(p->flags & TCP_RST) && !after(end + f->splice.delta_seq, f->client.ack)) {
 		count(COUNT_SELF_ACKS);
 		return self_ack(skb, s, sc, key, f, p, &o, end);
 	}
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
 		return TCX_DROP;
-	mirror_head(skb, f, p);
-	return translate_out(skb, sc, f, p, &o);
+	int verdict = translate_out(skb, sc, f, p, &o);
+	if (verdict == TCX_NEXT)
+		mirror_head(skb, f, p); /* in client space now, as the record is */
+	return verdict;
 }
 
 static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s, struct scratch *sc,

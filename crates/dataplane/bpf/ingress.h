@@ -24,7 +24,11 @@
 static __always_inline bool acceptable(const struct flow *f, const struct packet *p)
 {
 	__u32 end = p->seq + sequence_len(p);
-	return !before(end, f->server.ack) && !after(p->seq, f->server.edge);
+	if (before(end, f->server.ack) || after(p->seq, f->server.edge))
+		return false;
+	if (p->flags & TCP_RST)
+		return true;
+	return (p->flags & (TCP_SYN | TCP_ACK)) == TCP_ACK && !after(p->ack, f->server.nxt);
 }
 
 /* Learn from a segment of the client. */
@@ -49,7 +53,7 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 	}
 	if (after(end, f->client.nxt))
 		f->client.nxt = end;
-	if ((p->flags & TCP_ACK) && !after(p->ack, f->server.nxt) && !before(p->ack, f->client.ack)) {
+	if (!before(p->ack, f->client.ack)) {
 		f->client.ack = p->ack;
 		f->client.window = p->window;
 	}
@@ -60,9 +64,10 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 {
 	begin_edit(s);
 	if (p->flags & TCP_ACK) {
-		/* The client may have acknowledged more than the new server has said so far. */
+		/* The client may have acknowledged more than the new server has said so far, but not
+		 * more than it was ever sent: that is for the server's own check to refuse. */
 		__u32 ack = p->ack - f->splice.delta_seq;
-		if (after(ack, f->splice.nxt))
+		if (after(ack, f->splice.nxt) && !after(p->ack, f->server.nxt))
 			ack = f->splice.nxt;
 		write32(&s->edit[TCP_ACK_SEQ], ack);
 	}
@@ -107,6 +112,12 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 			return TCX_DROP;
 		count(COUNT_STRIPPED);
 	}
+	/* A SYN that is sent again changes nothing: Linux limits the rate of repeated SYN-ACKs, and
+	 * the one that we saw may be the only one. */
+	struct flow *known = bpf_map_lookup_elem(&embryos, key);
+	if (known && known->server.answered && known->client.isn == p->seq &&
+	    known->incarnation == s->incarnation)
+		return TCX_NEXT;
 	struct flow *f = &sc->embryo;
 	__builtin_memset(f, 0, sizeof(*f));
 	f->incarnation = s->incarnation;
@@ -132,7 +143,8 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 	struct flow *e = bpf_map_lookup_elem(&embryos, key);
 	if (!e || !e->server.answered || !(p->flags & TCP_ACK) || (p->flags & TCP_RST))
 		return NULL;
-	if (p->ack != e->server.isn + 1 || p->seq != e->client.isn + 1)
+	/* The ACK itself may be lost or late: data tells as much, in any order. */
+	if (p->ack != e->server.isn + 1 || !acceptable(e, p))
 		return NULL;
 	e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
 	e->client.ack = p->ack;

@@ -70,10 +70,12 @@ static __always_inline void socket_address(__u8 *address, const struct in6_addr 
 static __always_inline bool listens_for_us(struct service *s, __be16 port, const __u8 *address)
 {
 	struct endpoint local = { .port = port };
-	__builtin_memcpy(local.address, address, 16);
-	if (bpf_map_lookup_elem(&endpoints, &local))
-		return true;
-	__builtin_memset(local.address, 0, 16);
+	const __u32 *words = (const __u32 *)address;
+	/* 0.0.0.0 (v4-mapped) or ::; the loader has put each port in with address ::, too. */
+	bool wildcard = !words[0] && !words[1] && !words[3] &&
+			(!words[2] || words[2] == bpf_htonl(0xffff));
+	if (!wildcard)
+		__builtin_memcpy(local.address, address, 16);
 	return bpf_map_lookup_elem(&endpoints, &local) != NULL;
 }
 

@@ -106,13 +106,14 @@ static __always_inline bool after(__u32 a, __u32 b)
 
 static __always_inline bool before(__u32 a, __u32 b)
 {
-	return (__s32)(a - b) < 0;
+	return after(b, a);
 }
 
 /* Without `serve` nobody would ever open the gate again: its silence opens it. */
 static __always_inline bool abandoned(struct service *s)
 {
-	return bpf_ktime_get_ns() - s->heartbeat_ns > s->heartbeat_timeout_ns;
+	/* Signed: the heartbeat may be renewed on another CPU after this one read the clock. */
+	return (__s64)(bpf_ktime_get_ns() - s->heartbeat_ns) > (__s64)s->heartbeat_timeout_ns;
 }
 
 static __always_inline bool service_gated(struct service *s)

@@ -181,6 +181,7 @@ fn has_filters(interface: &str) -> bool {
 /// # Errors
 /// The interfaces cannot be listed.
 pub fn detach_clsact(pins: &PinDirectory) -> Result<(), DataplaneError> {
+    crate::object::log_libbpf();
     for (name, point) in [("ingress", TC_INGRESS), ("egress", TC_EGRESS)] {
         let Ok(fd) = libbpf_rs::Program::fd_from_pinned_path(pins.pin(name)) else { continue };
         let Ok(ours) = libbpf_rs::Program::id_from_fd(fd.as_fd()) else { continue };

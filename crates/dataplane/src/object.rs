@@ -1,8 +1,13 @@
 //! The loaded data plane of one service: its settings, its control, its flows.
 
-use std::{io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
+use std::{
+    io,
+    net::{Ipv6Addr, SocketAddr},
+    os::fd::BorrowedFd,
+    time::Duration,
+};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramInput};
 use ssw::{Expect, Flow};
 use wire::{FlowId, FlowKey, SeqNumber};
 
@@ -66,6 +71,7 @@ impl Dataplane {
     /// # Errors
     /// The kernel lacks something, or pins of this service exist already.
     pub fn load(settings: &Settings, pins: PinDirectory) -> Result<Self, DataplaneError> {
+        log_libbpf();
         let load = |source| DataplaneError::Load { source };
         let mut open = ObjectBuilder::default().open_memory(abi::OBJECT).map_err(load)?;
         for mut map in open.maps_mut() {
@@ -105,10 +111,13 @@ impl Dataplane {
             .update(&0u32.to_ne_bytes(), service.as_bytes(), MapFlags::ANY)
             .doing("write the service's settings")?;
         for address in &settings.addresses {
-            let endpoint = abi::endpoint::from(*address);
-            self.map("endpoints")?
-                .update(endpoint.as_bytes(), &[1], MapFlags::ANY)
-                .doing("write a protected address")?;
+            // The port alone, too: a listener on a wildcard address listens for us.
+            let wildcard = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
+            for endpoint in [*address, wildcard].map(abi::endpoint::from) {
+                self.map("endpoints")?
+                    .update(endpoint.as_bytes(), &[1], MapFlags::ANY)
+                    .doing("write a protected address")?;
+            }
         }
         self.heartbeat()
     }
@@ -457,11 +466,19 @@ impl Dataplane {
     }
 }
 
+/// What libbpf says goes to our own log; what matters of it is in its errors.
+pub(crate) fn log_libbpf() {
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, message| {
+        tracing::debug!(target: "libbpf", "{}", message.trim_end());
+    })));
+}
+
 /// Does this kernel load the programs? Nothing is attached or pinned.
 ///
 /// # Errors
 /// It does not.
 pub fn probe() -> Result<(), DataplaneError> {
+    log_libbpf();
     let load = |source| DataplaneError::Load { source };
     ObjectBuilder::default().open_memory(abi::OBJECT).map_err(load)?.load().map_err(load)?;
     Ok(())

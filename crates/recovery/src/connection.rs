@@ -94,6 +94,13 @@ pub(crate) fn judge(candidate: &Candidate, mode: ReplayMode, deaths: u32, config
             acknowledged: flow.server.ack,
         });
     }
+    // Also beyond half of the sequence space: where such a replay is cannot be told.
+    if record.stable_seq.distance_from(instream).is_none() {
+        return Verdict::Lose(LostReason::RecordIncomplete {
+            stable_seq: record.stable_seq,
+            acknowledged: instream,
+        });
+    }
     Verdict::Keep {
         point: SplicePoint {
             instream: instream - 1,
@@ -116,7 +123,7 @@ pub(crate) enum Step {
     Replaying(Replay),
     /// The record was delivered; the server has yet to live through it, and its output is still
     /// being compared.
-    Settling { since: Duration },
+    Settling { since: Duration, look_at: Duration },
 }
 
 /// A connection that is being kept.
@@ -125,6 +132,8 @@ pub(crate) struct Connection {
     pub(crate) key: FlowKey,
     pub(crate) flow: FlowId,
     pub(crate) server_isn: SeqNumber,
+    /// The earlier life of the server that it comes from.
+    pub(crate) incarnation: u32,
     pub(crate) point: SplicePoint,
     end: SeqNumber,
     fin: bool,
@@ -149,6 +158,7 @@ impl Connection {
             key: candidate.key,
             flow: candidate.flow.id,
             server_isn: candidate.flow.server.isn,
+            incarnation: candidate.flow.incarnation,
             point,
             end,
             fin,
@@ -197,9 +207,9 @@ impl Connection {
         }
     }
 
-    /// It is on its way and not yet delivered.
-    pub(crate) fn under_way(&self) -> bool {
-        matches!(self.step, Step::Splicing { .. } | Step::Replaying(_))
+    /// Its record has not been delivered yet.
+    pub(crate) fn to_be_replayed(&self) -> bool {
+        !matches!(self.step, Step::Settling { .. })
     }
 
     /// Bytes of record behind it.

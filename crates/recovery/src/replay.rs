@@ -31,13 +31,17 @@ pub(crate) struct Replay {
     /// End of the payload.
     end: SeqNumber,
     fin: bool,
+    /// When the receiver last took something or opened its window.
     moved: Duration,
+    /// When to send again from the last acknowledged byte.
+    resend_at: Duration,
 }
 
 impl Replay {
     /// A replay of the record from `start` to `end`, and of the FIN behind it.
     pub(crate) fn new(start: SeqNumber, end: SeqNumber, fin: bool, now: Duration) -> Self {
-        Self { start, next: start, acked: start, edge: start, end, fin, moved: now }
+        let resend_at = now + RETRANSMIT;
+        Self { start, next: start, acked: start, edge: start, end, fin, moved: now, resend_at }
     }
 
     fn last(&self) -> SeqNumber {
@@ -48,13 +52,18 @@ impl Replay {
     pub(crate) fn update(&mut self, acked: SeqNumber, edge: SeqNumber, now: Duration) {
         if acked.after(self.acked) {
             self.acked = acked;
-            self.moved = now;
             self.next = self.next.max_seq(acked);
+            self.has_moved(now);
         }
         if edge.after(self.edge) {
             self.edge = edge;
-            self.moved = now;
+            self.has_moved(now);
         }
+    }
+
+    fn has_moved(&mut self, now: Duration) {
+        self.moved = now;
+        self.resend_at = now + RETRANSMIT;
     }
 
     /// Everything was acknowledged.
@@ -72,7 +81,7 @@ impl Replay {
         self.end.distance_from(self.start).unwrap_or(0)
     }
 
-    /// How long nothing has moved.
+    /// How long the receiver has taken nothing, however often it was sent.
     pub(crate) fn idle(&self, now: Duration) -> Duration {
         now.saturating_sub(self.moved)
     }
@@ -82,14 +91,15 @@ impl Replay {
         if self.complete() {
             return None;
         }
-        if self.next.after(self.acked) && self.idle(now) >= RETRANSMIT {
+        if now >= self.resend_at {
             self.next = self.acked;
-            self.moved = now;
+            self.resend_at = now + RETRANSMIT;
         }
         let window = self.edge.distance_from(self.next).unwrap_or(0);
         let left = self.end.distance_from(self.next).unwrap_or(0);
         let len = left.min(window).min(max);
-        let fin = self.fin && len == left && self.next.at_or_before(self.end);
+        // A FIN takes a sequence number, and so room in the window (RFC 9293 3.4).
+        let fin = self.fin && len == left && len < window && self.next.at_or_before(self.end);
         if len == 0 && !fin {
             return None;
         }
@@ -100,6 +110,6 @@ impl Replay {
 
     /// When to look again if nothing happens before.
     pub(crate) fn deadline(&self) -> Duration {
-        self.moved + RETRANSMIT
+        self.resend_at
     }
 }

@@ -84,7 +84,10 @@ pub struct Recovery {
     stage: Stage,
     connections: BTreeMap<FlowId, Connection>,
     suspicion: Suspicion,
-    lost: Vec<(FlowKey, LostReason)>,
+    /// Those that are reset when the recovery is over.
+    lost: BTreeMap<FlowId, (FlowKey, LostReason)>,
+    /// How many were reset since the clients began to wait.
+    resets: usize,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
     drain_token: u64,
@@ -119,7 +122,8 @@ impl Recovery {
             stage: Stage::Serving,
             connections: BTreeMap::new(),
             suspicion: Suspicion::default(),
-            lost: Vec::new(),
+            lost: BTreeMap::new(),
+            resets: 0,
             actions: VecDeque::new(),
             events: VecDeque::new(),
             drain_token: 0,
@@ -171,6 +175,7 @@ impl Recovery {
         if self.stage == Stage::Serving {
             self.down_since = at;
             self.gave_up = false;
+            self.resets = 0;
         }
         self.stage = Stage::Clearing;
         self.died_at = at;
@@ -179,8 +184,17 @@ impl Recovery {
         self.spliced_all = false;
         self.kept = 0;
         self.lost.clear(); // they are found, and judged, again
-        self.listening = false;
-        self.drained = false;
+        self.verified = Verified::default();
+        // What was still to be done for the dead life must not be done to the next one.
+        self.actions.retain(|action| {
+            matches!(
+                action,
+                Action::Forget { .. }
+                    | Action::ResetClient { .. }
+                    | Action::ForgetExpected { .. }
+                    | Action::ListConnections
+            )
+        });
         for connection in std::mem::take(&mut self.connections).into_values() {
             self.actions.push_back(Action::ForgetExpected { flow: connection.flow });
         }
@@ -195,6 +209,8 @@ impl Recovery {
         }
         self.timings.cleared_ms = self.since_death(now);
         self.stage = Stage::Starting;
+        self.listening = false;
+        self.drained = false;
         self.drain_token += 1;
         self.actions.extend([
             Action::RemoveOrphans,
@@ -224,7 +240,7 @@ impl Recovery {
 
     /// The logger has read everything recorded before the drain with this token.
     pub fn drained(&mut self, token: u64) {
-        if token == self.drain_token {
+        if self.stage == Stage::Starting && token == self.drain_token {
             self.drained = true;
             self.list_when_ready();
         }
@@ -239,12 +255,31 @@ impl Recovery {
         }
     }
 
-    /// Nobody will serve any more: reset what waits.
+    /// Nobody will serve any more: reset what waits. Connections that are served already, by a
+    /// server that is to be stopped in an orderly way, are not touched.
     pub fn give_up(&mut self) {
-        if !self.gave_up {
-            self.gave_up = true;
-            self.actions.push_back(Action::ListConnections);
+        if self.gave_up || self.stage == Stage::Serving {
+            return;
         }
+        self.gave_up = true;
+        match self.stage {
+            Stage::Clearing | Stage::Starting => self.actions.push_back(Action::ListConnections),
+            Stage::Recovering => self.reset_unfinished(),
+            Stage::Serving | Stage::Listing => {} // nobody waits; the list is on its way
+        }
+    }
+
+    fn reset_unfinished(&mut self) {
+        let waiting: Vec<FlowId> = self
+            .connections
+            .values()
+            .filter(|connection| connection.to_be_replayed())
+            .map(|connection| connection.flow)
+            .collect();
+        for flow in waiting {
+            self.drop_kept(flow, LostReason::ServerDown);
+        }
+        self.reset_lost();
     }
 
     fn list_when_ready(&mut self) {
@@ -256,19 +291,21 @@ impl Recovery {
 
     /// All connections of earlier lives, with their records.
     pub fn connections(&mut self, candidates: Vec<Candidate>, now: Duration) {
-        if self.gave_up {
-            self.reset_all(&candidates);
-        }
-        if self.stage != Stage::Listing {
-            return;
-        }
-        self.stage = Stage::Recovering;
-        if !self.gave_up {
-            for candidate in &candidates {
-                self.consider(candidate);
+        match self.stage {
+            Stage::Clearing | Stage::Starting if self.gave_up => self.reset_all(&candidates),
+            Stage::Listing => {
+                self.stage = Stage::Recovering;
+                if self.gave_up {
+                    self.reset_all(&candidates);
+                } else {
+                    for candidate in &candidates {
+                        self.consider(candidate);
+                    }
+                }
+                self.poll(now);
             }
+            _ => {} // of a life that has ended meanwhile
         }
-        self.poll(now);
     }
 
     /// Nobody serves and the clients have waited long enough.
@@ -277,9 +314,7 @@ impl Recovery {
             .iter()
             .filter(|c| !c.flow.server_closing && c.flow.closed_ns == 0 && !c.flow.client.reset);
         for candidate in waiting {
-            let (key, reason) = (candidate.key, LostReason::ServerDown);
-            self.events.push_back(Event::Lost { connection: key, reason });
-            self.actions.push_back(Action::ResetClient { key, reason });
+            self.reset(candidate.key, LostReason::ServerDown);
         }
     }
 
@@ -296,8 +331,12 @@ impl Recovery {
     }
 
     fn consider(&mut self, candidate: &Candidate) {
-        let key = candidate.key;
-        let deaths = self.suspicion.deaths(candidate.flow.id);
+        let (key, id) = (candidate.key, candidate.flow.id);
+        // It may have been listed, and then be reported as late.
+        if self.connections.contains_key(&id) || self.lost.contains_key(&id) {
+            return;
+        }
+        let deaths = self.suspicion.deaths(id);
         match judge(candidate, self.config.replay, deaths, &self.config) {
             Verdict::Keep { point, end, fin } => {
                 let connection = Connection::new(candidate, point, end, fin, deaths > 0);
@@ -309,26 +348,51 @@ impl Recovery {
                 self.events.push_back(Event::ClientReset { connection: key });
                 self.actions.push_back(Action::Forget { key });
             }
-            Verdict::Lose(reason) => self.lose(key, reason),
+            Verdict::Lose(reason) => self.lose(id, key, reason),
         }
     }
 
-    fn lose(&mut self, key: FlowKey, reason: LostReason) {
-        self.events.push_back(Event::Lost { connection: key, reason });
+    /// It is told when it happens: until then another death may give the connection a new chance.
+    fn lose(&mut self, flow: FlowId, key: FlowKey, reason: LostReason) {
         if self.stage == Stage::Serving {
-            self.actions.push_back(Action::ResetClient { key, reason });
+            self.reset(key, reason);
         } else {
-            self.lost.push((key, reason)); // once the recovery is over
+            self.lost.insert(flow, (key, reason));
         }
+    }
+
+    fn reset_lost(&mut self) {
+        for (key, reason) in std::mem::take(&mut self.lost).into_values() {
+            self.reset(key, reason);
+        }
+    }
+
+    fn reset(&mut self, key: FlowKey, reason: LostReason) {
+        self.resets += 1;
+        self.events.push_back(Event::Lost { connection: key, reason });
+        self.actions.push_back(Action::ResetClient { key, reason });
+    }
+
+    /// A connection that was to be kept cannot be.
+    fn drop_kept(&mut self, flow: FlowId, reason: LostReason) {
+        if let Some(connection) = self.remove_kept(flow) {
+            self.lose(flow, connection.key, reason);
+        }
+    }
+
+    fn remove_kept(&mut self, flow: FlowId) -> Option<Connection> {
+        let connection = self.connections.remove(&flow)?;
+        self.kept = self.kept.saturating_sub(1);
+        self.actions.push_back(Action::ForgetExpected { flow });
+        self.tell_verified();
+        Some(connection)
     }
 
     /// The data plane saw a replay say something else than its record.
     pub fn diverged(&mut self, flow: FlowId, at: SeqNumber) {
-        if let Some(connection) = self.connections.remove(&flow) {
-            self.actions.push_back(Action::ForgetExpected { flow });
+        if let Some(connection) = self.connections.get(&flow) {
             let offset = at.0.wrapping_sub(connection.server_isn.0).wrapping_sub(1);
-            self.kept = self.kept.saturating_sub(1);
-            self.lose(connection.key, LostReason::Diverged { offset });
+            self.drop_kept(flow, LostReason::Diverged { offset });
         }
     }
 
@@ -346,6 +410,17 @@ impl Recovery {
         let flow = flow.filter(|flow| flow.id == id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let key = connection.key;
+        let awaited = connection.to_be_replayed();
+        match flow {
+            _ if matches!(connection.step, Step::Waiting) => return,
+            // It was spliced and has ended since we looked last; its 4-tuple is not ours any more.
+            None if awaited => return self.settle(id, None),
+            Some(flow) if awaited && flow.client.reset => return self.forget(id),
+            // The splice was asked for, but not carried out: this is its state in an earlier life.
+            Some(flow) if flow.incarnation == connection.incarnation => return,
+            Some(flow) if flow.mode == Mode::Diverged => return self.diverged(id, flow.verify.diverged_at),
+            _ => {}
+        }
         let ended = flow.is_none_or(|flow| flow.closed_ns != 0 || flow.server_closing);
         if connection.observe(flow, now) && self.timings.first_spliced_ms == 0.0 {
             self.timings.first_spliced_ms = millis(now.saturating_sub(self.died_at));
@@ -353,12 +428,15 @@ impl Recovery {
         match &mut connection.step {
             Step::Replaying(replay) if replay.complete() => {
                 self.replayed_bytes += connection.replayed();
-                connection.step = Step::Settling { since: now };
+                connection.step = Step::Settling { since: now, look_at: now + self.config.settle };
                 self.actions.push_back(Action::OpenWindow { key });
             }
             // A server may answer without having read everything, and close: its own affair.
             Step::Replaying(_) if ended => self.settle(id, flow),
-            Step::Settling { since } => {
+            Step::Settling { since, look_at } => {
+                if now >= *look_at {
+                    *look_at = now + self.config.settle;
+                }
                 let settled = now.saturating_sub(*since) >= self.config.settle;
                 let compared = flow.is_none_or(|f| said_again(f) || ended);
                 let patience = now.saturating_sub(*since) >= self.config.replay_timeout;
@@ -367,6 +445,14 @@ impl Recovery {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The client reset it while it waited for the new server.
+    fn forget(&mut self, id: FlowId) {
+        if let Some(Connection { key, .. }) = self.remove_kept(id) {
+            self.events.push_back(Event::ClientReset { connection: key });
+            self.actions.push_back(Action::Forget { key });
         }
     }
 
@@ -380,6 +466,11 @@ impl Recovery {
             self.verified.tolerated += u64::from(flow.verify.tolerated);
             self.verified.unverified += u64::from(flow.verify.unverified);
         }
+        self.tell_verified();
+    }
+
+    /// Once for all of them.
+    fn tell_verified(&mut self) {
         if self.connections.is_empty() && self.verified.connections > 0 {
             let verified = std::mem::take(&mut self.verified);
             self.events.push_back(Event::Verified {
@@ -470,11 +561,7 @@ impl Recovery {
             }
         }
         for (flow, reason) in failed {
-            if let Some(connection) = self.connections.remove(&flow) {
-                self.kept = self.kept.saturating_sub(1);
-                self.actions.push_back(Action::ForgetExpected { flow });
-                self.lose(connection.key, reason);
-            }
+            self.drop_kept(flow, reason);
         }
     }
 
@@ -491,23 +578,19 @@ impl Recovery {
                 after_ms: self.timings.spliced_ms,
             });
         }
-        let waiting = |c: &Connection| c.under_way() || matches!(c.step, Step::Waiting);
-        if self.connections.values().any(waiting) {
+        if self.connections.values().any(Connection::to_be_replayed) {
             return;
         }
         self.stage = Stage::Serving;
         self.timings.live_ms = self.since_death(now);
         self.actions.push_back(Action::Recovered);
-        let lost = std::mem::take(&mut self.lost);
+        self.reset_lost();
         self.events.push_back(Event::Serving {
             kept: self.kept,
-            lost: lost.len(),
+            lost: self.resets,
             replayed_bytes: self.replayed_bytes,
             timings: self.timings,
         });
-        for (key, reason) in lost {
-            self.actions.push_back(Action::ResetClient { key, reason });
-        }
     }
 
     /// When to call [`Recovery::poll`] at the latest; `None`: nothing is due by itself.
@@ -522,7 +605,7 @@ impl Recovery {
                 Step::Waiting => None,
                 Step::Splicing { repeat_at, .. } => Some(*repeat_at),
                 Step::Replaying(replay) => Some(replay.deadline()),
-                Step::Settling { since } => Some(*since + self.config.settle),
+                Step::Settling { look_at, .. } => Some(*look_at),
             })
             .min()
     }

@@ -33,7 +33,8 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
     let lock = run_dir.lock(name)?;
     let mut cleaned = Cleaned { service: name.to_owned(), ..Cleaned::default() };
     let cgroup2 = mounts::cgroup2(lock.directory())?;
-    let cgroup = Cgroup::open(&cgroup2, name)?;
+    let host_name = run_dir.host_name(name);
+    let cgroup = Cgroup::open(&cgroup2, &host_name)?;
     if cgroup.path().exists() {
         let pids = cgroup.procs()?;
         if !pids.is_empty() {
@@ -47,7 +48,7 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
         cgroup.remove()?;
     }
     let bpffs = mounts::bpffs(lock.directory())?;
-    let pins = PinDirectory::new(bpffs.path(), name);
+    let pins = PinDirectory::new(bpffs.path(), &host_name);
     if pins.exists() {
         cleaned.programs = true;
         detach_clsact(&pins)?;

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File, Permissions},
+    hash::{DefaultHasher, Hash, Hasher},
     io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -11,13 +12,15 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::error::ServeError;
 
+const DEFAULT: &str = "/run/outlive";
+
 /// The directory of all services.
 #[derive(Debug, Clone)]
 pub struct RunDir(PathBuf);
 
 impl Default for RunDir {
     fn default() -> Self {
-        Self(PathBuf::from("/run/outlive"))
+        Self(PathBuf::from(DEFAULT))
     }
 }
 
@@ -38,6 +41,18 @@ impl RunDir {
     #[must_use]
     pub fn socket(&self, name: &str) -> PathBuf {
         self.service(name).join("control.sock")
+    }
+
+    /// The service's name in what all run directories of a host share (the cgroup hierarchy, the
+    /// host's bpffs): two services of one name in two run directories are two services.
+    #[must_use]
+    pub fn host_name(&self, name: &str) -> String {
+        if self.0 == Path::new(DEFAULT) {
+            return name.to_owned();
+        }
+        let mut hasher = DefaultHasher::new(); // SipHash with fixed keys: the same in every process
+        self.0.hash(&mut hasher);
+        format!("{name}~{:08x}", hasher.finish() >> 32)
     }
 
     /// Names of the services that have a directory.

@@ -56,14 +56,15 @@ impl Ground {
         lock: &Lock,
     ) -> Result<(Dataplane, Injector, LoggerClient, Cgroup, Mount, Mount), ServeError> {
         let bpffs = mounts::bpffs(lock.directory())?;
-        let pins = PinDirectory::new(bpffs.path(), &config.name);
+        let host_name = config.run_dir.host_name(&config.name);
+        let pins = PinDirectory::new(bpffs.path(), &host_name);
         if pins.exists() {
             bpffs.leave(); // they are in there
             return Err(ServeError::LeftOver { name: config.name.clone() });
         }
         preflight::addresses(&config.addresses)?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
-        let cgroup = Cgroup::create(&cgroup2, &config.name)?;
+        let cgroup = Cgroup::create(&cgroup2, &host_name)?;
         become_subreaper().doing("become the reaper of the server's orphans")?;
         match bind(config, &cgroup, pins) {
             Ok((plane, injector, logger)) => Ok((plane, injector, logger, cgroup, bpffs, cgroup2)),

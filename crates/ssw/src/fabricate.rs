@@ -3,9 +3,7 @@
 
 use std::net::SocketAddr;
 
-use wire::{
-    ChecksumMode, EmitError, Flags, FlowKey, SegmentSpec, SeqNumber, replace_timestamps,
-};
+use wire::{ChecksumMode, EmitError, Flags, FlowKey, SegmentSpec, SeqNumber, replace_timestamps};
 
 use crate::flow::Flow;
 
@@ -102,7 +100,11 @@ fn from_client(
         ack: flow.client.ack,
         flags,
         window: flow.client.window,
-        options: if flow.server.timestamps { &options } else { &[] },
+        options: if flow.server.timestamps {
+            &options
+        } else {
+            &[]
+        },
         payload,
         ..between(key.client(), key.server())
     };
@@ -127,3 +129,6 @@ fn emit(segment: &SegmentSpec<'_>, mode: ChecksumMode) -> Result<Vec<u8>, EmitEr
     segment.emit(&mut out, mode)?;
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests;

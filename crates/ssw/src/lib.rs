@@ -42,6 +42,8 @@ mod latch;
 mod mirror;
 mod packet;
 mod ring;
+#[cfg(test)]
+mod scenario;
 mod south;
 #[cfg(test)]
 mod testing;

@@ -78,7 +78,8 @@ pub enum ClosedReason {
 impl Shared {
     /// A frame without a packet. False: there was no room.
     pub(crate) fn mirror_note(&mut self, flow: &Flow, kind: MirrorKind, now_ns: u64) -> bool {
-        self.mirror.push(HEADER, frame(flow, kind, 0, Vec::new(), now_ns))
+        self.mirror
+            .push(HEADER, frame(flow, kind, 0, Vec::new(), now_ns))
     }
 
     /// Record a client's segment. False: it must not reach the server now.
@@ -143,7 +144,9 @@ impl Shared {
         };
         let whole = segment.network.ip_len;
         self.mirror.has_room(size)
-            && self.mirror.push(size, frame(flow, kind, whole, copy.to_vec(), now_ns))
+            && self
+                .mirror
+                .push(size, frame(flow, kind, whole, copy.to_vec(), now_ns))
     }
 }
 
@@ -163,8 +166,8 @@ fn frame(flow: &Flow, kind: MirrorKind, whole: usize, packet: Vec<u8>, now_ns: u
 /// slices. `None`: it is too long for any.
 fn record_size(len: usize) -> Option<usize> {
     let room = match len {
-        0..=SHORT => SHORT,
-        ..=FRAME => FRAME,
+        _ if len <= SHORT => SHORT,
+        _ if len <= FRAME => FRAME,
         _ if len / SLICE <= SLICES => len.next_multiple_of(SLICE),
         _ => return None,
     };

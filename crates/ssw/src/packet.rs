@@ -77,7 +77,19 @@ impl Network {
 
     fn parse_v4(bytes: &[u8]) -> Option<Self> {
         let header: [u8; 20] = array(bytes, 0)?;
-        let [_, _, _, _, _, _, fragment_high, fragment_low, _, protocol, ..] = header;
+        let [
+            _,
+            _,
+            _,
+            _,
+            _,
+            _,
+            fragment_high,
+            fragment_low,
+            _,
+            protocol,
+            ..,
+        ] = header;
         let fragment = u16::from_be_bytes([fragment_high, fragment_low]) & 0x3fff;
         let header_len = usize::from(header[0] & 15) * 4;
         if protocol != PROTOCOL_TCP || fragment != 0 || header_len < header.len() {
@@ -148,7 +160,9 @@ impl Segment {
 
     /// Sequence numbers that it takes (RFC 9293 3.4).
     pub(crate) fn sequence_len(&self) -> u32 {
-        length32(self.payload_len) + u32::from(self.has(Flags::FIN)) + u32::from(self.has(Flags::SYN))
+        length32(self.payload_len)
+            + u32::from(self.has(Flags::FIN))
+            + u32::from(self.has(Flags::SYN))
     }
 
     pub(crate) fn end(&self) -> SeqNumber {
@@ -161,7 +175,9 @@ impl Segment {
     }
 
     pub(crate) fn payload<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        bytes.get(self.headers_len()..self.network.ip_len).unwrap_or_default()
+        bytes
+            .get(self.headers_len()..self.network.ip_len)
+            .unwrap_or_default()
     }
 
     /// Put `header` in the place of this segment's own, which is as long, and carry the difference

@@ -188,7 +188,11 @@ impl SouthSide {
     /// A service in its first life, heard of at `now_ns`.
     #[must_use]
     pub fn new(settings: Settings, now_ns: u64) -> Self {
-        let endpoints = settings.endpoints.iter().map(|end| canonical(*end)).collect();
+        let endpoints = settings
+            .endpoints
+            .iter()
+            .map(|end| canonical(*end))
+            .collect();
         Self {
             flows: BTreeMap::new(),
             embryos: LruMap::new(settings.max_embryos),
@@ -305,7 +309,14 @@ impl Shared {
         if flow.unprotected.is_none() {
             flow.unprotected = Some(reason);
             let flow_id = flow.id;
-            self.emit(EventKind::Unprotected { key, flow_id, reason }, now_ns);
+            self.emit(
+                EventKind::Unprotected {
+                    key,
+                    flow_id,
+                    reason,
+                },
+                now_ns,
+            );
         }
     }
 }

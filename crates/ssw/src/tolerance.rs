@@ -8,8 +8,20 @@ use std::{collections::BTreeMap, ops::Range};
 
 use wire::SeqNumber;
 
+use crate::packet::length32;
+
 /// Bytes of one [`Expect`].
 pub const EXPECT_CHUNK: usize = 512;
+
+/// The chunk that holds this byte of the outstream.
+pub(crate) const fn chunk_of(seq: SeqNumber) -> u32 {
+    seq.0 / 512
+}
+
+/// Where in its chunk it stands.
+pub(crate) const fn offset_in_chunk(seq: SeqNumber) -> usize {
+    seq.0 as usize % EXPECT_CHUNK
+}
 
 /// 512 bytes of outstream, aligned in client space: `struct expect` of `intf.h`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +37,11 @@ pub struct Expect {
 impl Default for Expect {
     fn default() -> Self {
         let none = [0; EXPECT_CHUNK];
-        Self { bytes: none, strict: none, soft: none }
+        Self {
+            bytes: none,
+            strict: none,
+            soft: none,
+        }
     }
 }
 
@@ -34,21 +50,23 @@ pub const DEFAULT_FIELDS: &[&str] = &["Date"];
 
 /// The recorded ranges as chunks, each with its number (sequence number / [`EXPECT_CHUNK`]).
 #[must_use]
-pub fn expectations(ranges: &[(SeqNumber, Vec<u8>)], fields: &[impl AsRef<str>]) -> BTreeMap<u32, Expect> {
+pub fn expectations(
+    ranges: &[(SeqNumber, Vec<u8>)],
+    fields: &[impl AsRef<str>],
+) -> BTreeMap<u32, Expect> {
     let mut chunks: BTreeMap<u32, Expect> = BTreeMap::new();
     for (start, bytes) in ranges {
         let soft = tolerated(bytes, fields);
-        let mut seq = start.0;
         for (i, byte) in bytes.iter().enumerate() {
-            let at = seq as usize % EXPECT_CHUNK;
-            let chunk = chunks.entry(seq / EXPECT_CHUNK as u32).or_default();
+            let seq = *start + length32(i);
+            let at = offset_in_chunk(seq);
+            let chunk = chunks.entry(chunk_of(seq)).or_default();
             chunk.bytes[at] = *byte;
             if soft.iter().any(|range| range.contains(&i)) {
                 chunk.soft[at] = 0xff;
             } else {
                 chunk.strict[at] = 0xff;
             }
-            seq = seq.wrapping_add(1);
         }
     }
     chunks
@@ -61,11 +79,19 @@ pub fn expectations(ranges: &[(SeqNumber, Vec<u8>)], fields: &[impl AsRef<str>])
 fn tolerated(bytes: &[u8], fields: &[impl AsRef<str>]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
-    while bytes.get(at..).is_some_and(|rest| rest.starts_with(b"HTTP/1.")) {
+    while bytes
+        .get(at..)
+        .is_some_and(|rest| rest.starts_with(b"HTTP/1."))
+    {
         let (body, framing) = read_head(bytes, at, fields, &mut found);
         // The answer to a HEAD request announces a body that does not come.
         at = match framing {
-            _ if bytes.get(body..).is_some_and(|rest| rest.starts_with(b"HTTP/1.")) => body,
+            _ if bytes
+                .get(body..)
+                .is_some_and(|rest| rest.starts_with(b"HTTP/1.")) =>
+            {
+                body
+            }
             Framing::Length(length) => body.saturating_add(length),
             Framing::Chunked => end_of_chunks(bytes, body),
             Framing::UntilClose => break,
@@ -101,7 +127,9 @@ fn read_head(
         }
         if let Some(value) = value_of(line, &["Content-Length"]) {
             let digits = line[value..].trim_ascii();
-            let length = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
+            let length = std::str::from_utf8(digits)
+                .ok()
+                .and_then(|text| text.parse().ok());
             framing = length.map_or(Framing::UntilClose, Framing::Length);
         } else if value_of(line, &["Transfer-Encoding"]).is_some() {
             framing = Framing::Chunked;
@@ -116,7 +144,10 @@ fn read_head(
 fn end_of_chunks(bytes: &[u8], mut at: usize) -> usize {
     while at < bytes.len() {
         let end = line_end(bytes, at);
-        let size = bytes[at..end].split(|byte| *byte == b';').next().unwrap_or_default();
+        let size = bytes[at..end]
+            .split(|byte| *byte == b';')
+            .next()
+            .unwrap_or_default();
         let size = std::str::from_utf8(size.trim_ascii())
             .ok()
             .and_then(|hex| usize::from_str_radix(hex, 16).ok());
@@ -143,7 +174,10 @@ fn end_of_trailers(bytes: &[u8], mut at: usize) -> usize {
 
 /// Where the line that begins at `from` ends, without its CRLF.
 fn line_end(bytes: &[u8], from: usize) -> usize {
-    bytes[from..].windows(2).position(|two| two == b"\r\n").map_or(bytes.len(), |length| from + length)
+    bytes[from..]
+        .windows(2)
+        .position(|two| two == b"\r\n")
+        .map_or(bytes.len(), |length| from + length)
 }
 
 /// Where in this header line the value begins, if its field is one of those named.

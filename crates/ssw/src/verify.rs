@@ -10,7 +10,7 @@ use wire::{FlowId, SeqNumber};
 use crate::{
     flow::Flow,
     packet::length32,
-    tolerance::{EXPECT_CHUNK, Expect},
+    tolerance::{EXPECT_CHUNK, Expect, chunk_of, offset_in_chunk},
 };
 
 /// The first replayed byte that contradicts the record; client space.
@@ -33,7 +33,9 @@ pub(crate) fn verify_replayed(
         let (piece, later) = rest.split_at(rest.len().min(EXPECT_CHUNK - at));
         match expected.get(&(flow.id, chunk_of(seq))) {
             Some(expect) => compare(expect, flow, piece, at, seq)?,
-            None => flow.verify.unverified = flow.verify.unverified.wrapping_add(length32(piece.len())),
+            None => {
+                flow.verify.unverified = flow.verify.unverified.wrapping_add(length32(piece.len()))
+            }
         }
         seq += length32(piece.len());
         rest = later;
@@ -50,7 +52,10 @@ fn compare(
 ) -> Result<(), Divergence> {
     let differs = |mask: &[u8; EXPECT_CHUNK]| {
         let record = expect.bytes.iter().zip(mask).skip(at);
-        piece.iter().zip(record).position(|(seen, (want, mask))| (seen ^ want) & mask != 0)
+        piece
+            .iter()
+            .zip(record)
+            .position(|(seen, (want, mask))| (seen ^ want) & mask != 0)
     };
     if let Some(first) = differs(&expect.strict) {
         let at = seq + length32(first);
@@ -62,14 +67,6 @@ fn compare(
         flow.verify.tolerated = flow.verify.tolerated.wrapping_add(1);
     }
     Ok(())
-}
-
-fn chunk_of(seq: SeqNumber) -> u32 {
-    seq.0 / length32(EXPECT_CHUNK)
-}
-
-fn offset_in_chunk(seq: SeqNumber) -> usize {
-    usize::try_from(seq.0).map_or(0, |seq| seq % EXPECT_CHUNK)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub enum CgroupError {
     /// Processes of an earlier server are still in it.
     #[error(
         "an earlier server still runs in {path} (pids {pids}); \
-         stop it, or remove what is left with `outlive clean`",
+         stop it, or kill it with `outlive clean --kill`",
         pids = list(pids)
     )]
     Occupied {

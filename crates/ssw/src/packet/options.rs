@@ -36,7 +36,9 @@ pub(crate) fn find_options(header: &[u8]) -> Options {
             at += 1;
             continue;
         }
-        let Some(&len) = header.get(at + 1) else { break };
+        let Some(&len) = header.get(at + 1) else {
+            break;
+        };
         let end = at + usize::from(len);
         if len < 2 || end > header.len() {
             break;
@@ -56,7 +58,9 @@ impl Options {
                 self.sack_edges = place.start + 2..place.end;
             }
             (MD5 | AUTHENTICATION, _) => self.authenticated = true,
-            (kind::MULTIPATH | kind::FAST_OPEN | kind::EXPERIMENT, _) => self.unsupported.push(place),
+            (kind::MULTIPATH | kind::FAST_OPEN | kind::EXPERIMENT, _) => {
+                self.unsupported.push(place)
+            }
             _ => {}
         }
     }

@@ -51,10 +51,14 @@ fn a_second_head_after_an_interim_one_is_understood() {
 fn later_responses_of_the_same_connection_are_found_behind_their_bodies() {
     let by_length = [HEAD, HEAD].concat();
     assert_eq!(masks(&by_length).1.matches("GMT").count(), 2);
-    let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nDate:\r\n0\r\nA: b\r\n\r\n";
+    let chunked =
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nDate:\r\n0\r\nA: b\r\n\r\n";
     assert_eq!(masks(&[chunked, HEAD].concat()).1.matches("GMT").count(), 1);
     let head_only = b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n";
-    assert_eq!(masks(&[head_only, HEAD].concat()).1.matches("GMT").count(), 1);
+    assert_eq!(
+        masks(&[head_only, HEAD].concat()).1.matches("GMT").count(),
+        1
+    );
 }
 
 proptest! {

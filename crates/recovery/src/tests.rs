@@ -1,0 +1,12 @@
+//! The decisions, driven by a small model of what they decide about ([`world`]): tests by stage,
+//! and properties over random histories.
+
+mod deaths;
+mod giving_up;
+mod judging;
+mod properties;
+mod sender;
+mod splicing;
+mod stages;
+mod verifying;
+mod world;

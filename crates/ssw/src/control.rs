@@ -1,0 +1,158 @@
+//! Control (`control.h`): what user space may change.
+
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use crate::{
+    flow::{Flow, Mode, SpliceHalf, Unprotected},
+    mirror::{ClosedReason, MirrorKind},
+    south::SouthSide,
+    tolerance::Expect,
+};
+
+/// There is no connection with this key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no connection {0} is known")]
+pub struct NoSuchFlow(
+    /// The key.
+    pub FlowKey,
+);
+
+/// The ring to the logger has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the ring to the logger is full")]
+pub struct RingFull;
+
+/// The service as a whole.
+impl SouthSide {
+    /// The supervisor lives.
+    pub const fn heartbeat(&mut self, now_ns: u64) {
+        self.shared.service.heartbeat_ns = now_ns;
+    }
+
+    /// Shut the gate now.
+    pub const fn gate(&mut self, now_ns: u64) {
+        let service = &mut self.shared.service;
+        if !service.gated {
+            service.gated_ns = now_ns;
+        }
+        service.gated = true;
+    }
+
+    /// A new life of the server: the gate opens for it alone.
+    pub const fn new_incarnation(&mut self) {
+        let service = &mut self.shared.service;
+        service.recovering = true;
+        service.incarnation = service.incarnation.wrapping_add(1);
+        service.gated = false;
+    }
+
+    /// Every connection that could be kept is live again: strays are reset from now on.
+    pub const fn recovered(&mut self) {
+        self.shared.service.recovering = false;
+    }
+
+    /// The server is asked to end: deaths are no crashes any more.
+    pub const fn stopping(&mut self) {
+        self.shared.service.stopping = true;
+    }
+
+    /// Which process is the server's main one.
+    pub const fn main_process(&mut self, pid: u32) {
+        self.shared.service.main_pid = pid;
+    }
+
+    /// Put a barrier behind everything that was recorded so far.
+    ///
+    /// # Errors
+    /// The ring has no room.
+    pub fn barrier(&mut self, token: u64, now_ns: u64) -> Result<(), RingFull> {
+        let none = Flow::default();
+        let done = self
+            .shared
+            .mirror_note(&none, MirrorKind::Barrier { token }, now_ns);
+        done.then_some(()).ok_or(RingFull)
+    }
+
+    /// Forget the flows whose sockets have been gone for longer than `age_ns`; returns how many.
+    pub fn sweep(&mut self, age_ns: u64, now_ns: u64) -> usize {
+        let limit = now_ns.saturating_sub(age_ns);
+        let before = self.flows.len();
+        self.flows
+            .retain(|_, flow| flow.closed_ns == 0 || flow.closed_ns >= limit);
+        before - self.flows.len()
+    }
+}
+
+/// One connection.
+impl SouthSide {
+    /// Prepare a flow for its fabricated SYN, which has the number `instream`. `outstream` is the
+    /// client-space number of the first byte that the new server will send; what it says before
+    /// `verify_end` is compared with the record.
+    ///
+    /// # Errors
+    /// There is no such flow.
+    pub fn splice(
+        &mut self,
+        key: FlowKey,
+        instream: SeqNumber,
+        outstream: SeqNumber,
+        verify_end: SeqNumber,
+    ) -> Result<(), NoSuchFlow> {
+        let flow = self.flows.get_mut(&key).ok_or(NoSuchFlow(key))?;
+        flow.mode = Mode::Splicing;
+        flow.splice = SpliceHalf {
+            instream,
+            outstream,
+            ack: instream + 1,
+            edge: instream + 1,
+            ..SpliceHalf::default()
+        };
+        flow.verify.end = verify_end;
+        flow.verify.compared = 0;
+        flow.verify.tolerated = 0;
+        flow.verify.unverified = 0;
+        flow.closed_ns = 0;
+        flow.incarnation = self.shared.service.incarnation;
+        Ok(())
+    }
+
+    /// Forget a flow.
+    ///
+    /// # Errors
+    /// There is no such flow.
+    pub fn abandon(&mut self, key: FlowKey, now_ns: u64) -> Result<(), NoSuchFlow> {
+        let flow = self.flows.remove(&key).ok_or(NoSuchFlow(key))?;
+        let reason = ClosedReason::Evicted;
+        self.shared
+            .mirror_note(&flow, MirrorKind::Closed { reason }, now_ns);
+        Ok(())
+    }
+
+    /// The logger has no complete record of this flow.
+    ///
+    /// # Errors
+    /// There is no such flow.
+    pub fn unprotect(&mut self, key: FlowKey, reason: Unprotected) -> Result<(), NoSuchFlow> {
+        let flow = self.flows.get_mut(&key).ok_or(NoSuchFlow(key))?;
+        flow.unprotected = Some(reason);
+        Ok(())
+    }
+
+    /// What the replayed outstream of `flow` must look like, by chunk number.
+    pub fn expect(&mut self, flow: FlowId, chunks: impl IntoIterator<Item = (u32, Expect)>) {
+        let chunks = chunks
+            .into_iter()
+            .map(|(chunk, expect)| ((flow, chunk), expect));
+        self.expected.extend(chunks);
+    }
+
+    /// The comparison is over.
+    pub fn forget_expected(&mut self, flow: FlowId, chunks: impl IntoIterator<Item = u32>) {
+        for chunk in chunks {
+            self.expected.remove(&(flow, chunk));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

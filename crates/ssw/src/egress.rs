@@ -1,0 +1,375 @@
+//! Egress (`egress.h`): from the server's TCP to the client's side.
+//!
+//! | packet | |
+//! |---|---|
+//! | our own for the server | turned round, into this interface's ingress |
+//! | our own for the client | others |
+//! | not from a protected address:port | others |
+//! | of a gated flow or service | dropped: FIN and RST of the dying included |
+//! | SYN-ACK of a new connection | remembered in its embryo, to the client |
+//! | of a flow on its first server | noted; the head of a turn is recorded |
+//! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes the client's third ACK and goes back up the stack |
+//! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
+//! | of a spliced flow, output that the client has | compared with the record, then turned into the client's acknowledgement of it |
+//! | of a spliced flow, FIN before the end of what the client has | a contradiction like any other |
+//! | of a spliced flow, pure ACK below what the client was told | dropped: the client was told more |
+//! | of a spliced flow, anything else | compared if it overlaps the record, then sequence number, timestamp and window mapped to the client's, acknowledgement never taken back |
+
+use std::net::IpAddr;
+
+use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum, kind};
+
+use crate::{
+    flow::{Flow, Mode},
+    packet::{
+        ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, WINDOW, array,
+        find_options, overwrite, write,
+    },
+    south::{
+        EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Shared, SouthSide,
+        Verdict, our_mark,
+    },
+    verify::{Divergence, verify_replayed},
+};
+
+/// Self-ACKs have microsecond round trips and would inflate the congestion window; this keeps what
+/// a replaying server may have in flight small.
+const SELF_ACK_WINDOW: u16 = 65_535;
+
+impl SouthSide {
+    /// What becomes of a packet that leaves, from the server or from ourselves.
+    pub fn egress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
+        match our_mark(packet.mark, self.shared.settings.mark) {
+            Some(MARK_CLIENT_SPACE | MARK_SERVER_SPACE) => return Verdict::RedirectIngress,
+            Some(MARK_TO_CLIENT) => return Verdict::Next,
+            _ => {}
+        }
+        let Some((network, key)) = self.sent_by_us(packet) else {
+            return Verdict::Next;
+        };
+        let Some(segment) = Segment::parse(&packet.bytes, network) else {
+            return Verdict::Next;
+        };
+        if self.flows.contains_key(&key) {
+            self.egress_flow(packet, key, &segment, now_ns)
+        } else {
+            self.egress_stray(key, &segment, now_ns)
+        }
+    }
+
+    fn sent_by_us(&self, packet: &Packet) -> Option<(Network, FlowKey)> {
+        let network = Network::parse(&packet.bytes)?;
+        let (server, client) = network.ends(&packet.bytes)?;
+        let ours = self.shared.is_endpoint(server);
+        ours.then(|| (network, FlowKey::new(client, server)))
+    }
+
+    /// No flow: a handshake, a connection that is not protected, or an answer to a stray.
+    fn egress_stray(&mut self, key: FlowKey, segment: &Segment, now_ns: u64) -> Verdict {
+        let shared = &mut self.shared;
+        let embryo = self.embryos.get_mut(&key);
+        let stale = embryo.as_ref().is_some_and(|embryo| {
+            embryo.server.answered && embryo.incarnation != shared.service.incarnation
+        });
+        let answer_to_stray = segment.has(Flags::RST) && shared.strays_dropped(now_ns);
+        if shared.service_gated(now_ns) || stale || answer_to_stray {
+            shared.counters.gated_out += 1;
+            return Verdict::Drop;
+        }
+        if let Some(embryo) = embryo
+            && segment.has(Flags::SYN | Flags::ACK)
+        {
+            egress_synack(embryo, segment);
+        }
+        Verdict::Next
+    }
+
+    fn egress_flow(
+        &mut self,
+        packet: &mut Packet,
+        key: FlowKey,
+        segment: &Segment,
+        now_ns: u64,
+    ) -> Verdict {
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return Verdict::Next;
+        };
+        let shared = &mut self.shared;
+        let synack = segment.has(Flags::SYN | Flags::ACK);
+        let silent = shared.flow_gated(flow, now_ns)
+            || flow.mode == Mode::Diverged
+            || (flow.mode == Mode::Splicing && !synack);
+        if silent {
+            shared.counters.gated_out += 1;
+            return Verdict::Drop;
+        }
+        let options = find_options(&segment.header);
+        if flow.mode == Mode::Observed {
+            observe_server(flow, segment, &options);
+            shared.mirror_head(packet, flow, segment, now_ns);
+            return Verdict::Next;
+        }
+        if synack {
+            return shared.egress_spliced_synack(packet, flow, segment, &options);
+        }
+        hear_new_server(flow, segment);
+        let seq = segment.seq + flow.splice.delta_seq;
+        let mut verdict = Ok(());
+        if segment.payload_len > 0 && seq.before(flow.verify.end) {
+            verdict = verify_replayed(&self.expected, flow, segment.payload(&packet.bytes), seq);
+        }
+        if let Err(Divergence(at)) = verdict.and_then(|()| verify_end(flow, segment)) {
+            flow.mode = Mode::Diverged;
+            let flow_id = flow.id;
+            shared.emit(EventKind::Diverged { key, flow_id, at }, now_ns);
+            return Verdict::Drop;
+        }
+        shared.egress_spliced(packet, flow, segment, &options, now_ns)
+    }
+}
+
+impl Shared {
+    /// FT-TCP IV.E.4, where the deltas come from. The window scale of the new server may differ,
+    /// too: windows are mapped one by one.
+    fn egress_spliced_synack(
+        &mut self,
+        packet: &mut Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        options: &Options,
+    ) -> Verdict {
+        if flow.mode == Mode::Splicing {
+            if segment.ack != flow.splice.instream + 1 {
+                return Verdict::Drop;
+            }
+            let splice = &mut flow.splice;
+            splice.isn = segment.seq;
+            splice.nxt = segment.seq + 1;
+            splice.ack = segment.ack;
+            splice.edge = segment.ack + u32::from(segment.window);
+            splice.window_scale = options.scale();
+            splice.delta_seq = splice.outstream.0.wrapping_sub(splice.nxt.0);
+            if let Some(tsval) = options.tsval(&segment.header) {
+                splice.first_tsval = tsval;
+                splice.ts_delta = flow.server.tsval.wrapping_add(1).wrapping_sub(tsval);
+            }
+            flow.mode = Mode::Spliced;
+        }
+        self.self_ack(packet, flow, segment, options, segment.seq + 1)
+    }
+
+    /// A segment of the new server that does not contradict the record.
+    fn egress_spliced(
+        &mut self,
+        packet: &mut Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        options: &Options,
+        now_ns: u64,
+    ) -> Verdict {
+        let reset = segment.has(Flags::RST);
+        let silent = segment.sequence_len() == 0;
+        let end = segment.end() + flow.splice.delta_seq;
+        if !silent && !reset && !end.after(flow.client.ack) {
+            self.counters.self_acks += 1;
+            return self.self_ack(packet, flow, segment, options, segment.end());
+        }
+        if silent && !reset && segment.ack.before(flow.server.ack) {
+            return Verdict::Drop;
+        }
+        segment.commit(packet, translated_out(flow, segment, options));
+        self.counters.translated_out += 1;
+        self.mirror_head(packet, flow, segment, now_ns);
+        Verdict::Next
+    }
+
+    /// Turn a segment of the server into the client's pure ACK of everything before `ack`, and send
+    /// it back up: the server is told what the client would tell it. Server space.
+    fn self_ack(
+        &self,
+        packet: &mut Packet,
+        flow: &Flow,
+        segment: &Segment,
+        options: &Options,
+        ack: SeqNumber,
+    ) -> Verdict {
+        let header = self_ack_header(flow, segment, options, ack);
+        turn(&mut packet.bytes, &segment.network, &header);
+        packet.checksum = ChecksumMode::Full;
+        packet.mark = self.settings.mark.wrapping_add(MARK_SERVER_SPACE);
+        Verdict::RedirectIngress
+    }
+}
+
+fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNumber) -> Vec<u8> {
+    let tsval = options.tsval(&segment.header);
+    let len: u8 = if tsval.is_some() { 32 } else { 20 };
+    let mut header = vec![0; usize::from(len)];
+    let ports: [u8; 2] = array(&segment.header, 2).unwrap_or_default();
+    write(&mut header, 0, ports);
+    let ports: [u8; 2] = array(&segment.header, 0).unwrap_or_default();
+    write(&mut header, 2, ports);
+    write(&mut header, SEQ, segment.ack.0.to_be_bytes());
+    write(&mut header, ACK, ack.0.to_be_bytes());
+    write(&mut header, DATA_OFFSET, [(len / 4) << 4]);
+    write(&mut header, FLAGS, [Flags::ACK.bits()]);
+    let window = (SELF_ACK_WINDOW >> flow.client.window_scale.min(15)).max(1);
+    write(&mut header, WINDOW, window.to_be_bytes());
+    if let Some(tsval) = tsval {
+        // RFC 7323 appendix A
+        write(
+            &mut header,
+            MIN_TCP_HEADER,
+            [kind::NO_OPERATION, kind::NO_OPERATION, kind::TIMESTAMPS, 10],
+        );
+        write(
+            &mut header,
+            MIN_TCP_HEADER + 4,
+            flow.client.tsval.to_be_bytes(),
+        );
+        write(&mut header, MIN_TCP_HEADER + 8, tsval.to_be_bytes());
+    }
+    let network = &segment.network;
+    let sum = checksum::tcp_checksum(network.destination, network.source, &header);
+    write(&mut header, CHECKSUM, sum.to_be_bytes());
+    header
+}
+
+/// Exchange source and destination of the network header, and make `header` all that it carries.
+fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
+    bytes.truncate(network.tcp_offset);
+    bytes.extend_from_slice(header);
+    // Both fit: a header is at most 60 bytes, before it stand at most 60 of IPv4.
+    let length = if network.v6 {
+        header.len()
+    } else {
+        bytes.len()
+    };
+    let length = u16::try_from(length).unwrap_or(u16::MAX);
+    match (network.destination, network.source) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let old = u16::from_be_bytes(array(bytes, 2).unwrap_or_default());
+            let sum = u16::from_be_bytes(array(bytes, 10).unwrap_or_default());
+            write(bytes, 2, length.to_be_bytes());
+            write(
+                bytes,
+                10,
+                checksum::update_u16(sum, old, length).to_be_bytes(),
+            );
+            overwrite(bytes, 12, &source.octets());
+            overwrite(bytes, 16, &destination.octets());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            write(bytes, 4, length.to_be_bytes());
+            overwrite(bytes, 8, &source.octets());
+            overwrite(bytes, 24, &destination.octets());
+        }
+        _ => {} // both come from one header
+    }
+}
+
+/// The server answers a SYN: the embryo learns the other half of the handshake.
+fn egress_synack(embryo: &mut Flow, segment: &Segment) {
+    let options = find_options(&segment.header);
+    embryo.server.isn = segment.seq;
+    embryo.server.nxt = segment.seq + 1;
+    embryo.server.ack = segment.ack;
+    embryo.server.edge = segment.ack + window_of(segment, 0);
+    embryo.server.window_scale = options.scale();
+    if options.window_scale.is_none() {
+        embryo.client.window_scale = 0; // one side's silence turns it off for both
+    }
+    let tsval = options.tsval(&segment.header);
+    embryo.server.timestamps = tsval.is_some();
+    if let Some(tsval) = tsval {
+        embryo.server.tsval = tsval;
+    }
+    embryo.server.answered = true;
+}
+
+/// The first server's segment, as the client will see it.
+fn observe_server(flow: &mut Flow, segment: &Segment, options: &Options) {
+    if segment.has(Flags::RST) {
+        return;
+    }
+    let server = &mut flow.server;
+    server.nxt = server.nxt.max_seq(segment.end());
+    if segment.has(Flags::ACK) {
+        server.ack = server.ack.max_seq(segment.ack);
+        let window = window_of(segment, server.window_scale);
+        server.edge = server.edge.max_seq(segment.ack + window);
+    }
+    if let Some(tsval) = options.tsval(&segment.header) {
+        server.tsval = tsval;
+    }
+}
+
+/// The window in bytes; never scaled in a SYN (RFC 7323 2.2), also when it is sent again.
+fn window_of(segment: &Segment, scale: u8) -> u32 {
+    let scale = if segment.has(Flags::SYN) { 0 } else { scale };
+    u32::from(segment.window) << scale
+}
+
+/// Note what the new server says, server space.
+fn hear_new_server(flow: &mut Flow, segment: &Segment) {
+    if segment.has(Flags::RST) {
+        return;
+    }
+    let splice = &mut flow.splice;
+    splice.nxt = splice.nxt.max_seq(segment.end());
+    splice.ack = splice.ack.max_seq(segment.ack);
+    let window = window_of(segment, splice.window_scale);
+    splice.edge = splice.edge.max_seq(segment.ack + window);
+}
+
+/// A FIN in the middle of what the client was sent contradicts the record: the client would wait
+/// for ever for what it was promised, and the server would take its silence for consent. (At the
+/// end of what was sent, only `verify.end` tells a wrong FIN from one that is sent again.)
+fn verify_end(flow: &mut Flow, segment: &Segment) -> Result<(), Divergence> {
+    let end = segment.end() + flow.splice.delta_seq;
+    let fin = segment.has(Flags::FIN) && !segment.has(Flags::RST);
+    if fin && (end.before(flow.server.nxt) || (end - 1).before(flow.verify.end)) {
+        flow.verify.diverged_at = end - 1;
+        return Err(Divergence(end - 1));
+    }
+    Ok(())
+}
+
+/// The header as the client shall see it.
+fn translated_out(flow: &mut Flow, segment: &Segment, options: &Options) -> Vec<u8> {
+    let mut header = segment.header.clone();
+    let mut seq = segment.seq + flow.splice.delta_seq;
+    if segment.has(Flags::RST) {
+        // In the middle of a replay it would lie below the client's window, and be ignored.
+        seq = seq.max_seq(flow.client.ack);
+    } else {
+        flow.server.nxt = flow.server.nxt.max_seq(seq + segment.sequence_len());
+    }
+    write(&mut header, SEQ, seq.0.to_be_bytes());
+    if segment.has(Flags::ACK) {
+        let ack = segment.ack.max_seq(flow.server.ack);
+        let window = mapped_window(flow, segment, ack);
+        write(&mut header, ACK, ack.0.to_be_bytes());
+        write(&mut header, WINDOW, window.to_be_bytes());
+        flow.server.ack = ack;
+        let edge = ack + (u32::from(window) << flow.server.window_scale);
+        flow.server.edge = flow.server.edge.max_seq(edge);
+    }
+    if let (Some(at), Some(tsval)) = (options.tsval_at(), options.tsval(&segment.header)) {
+        let tsval = SeqNumber(tsval) + flow.splice.ts_delta;
+        write(&mut header, at, tsval.0.to_be_bytes());
+        flow.server.tsval = SeqNumber(flow.server.tsval).max_seq(tsval).0;
+    }
+    header
+}
+
+/// What the client shall read in the window field, when it is told `ack`. The right edge is what
+/// counts; it is kept.
+fn mapped_window(flow: &Flow, segment: &Segment, ack: SeqNumber) -> u16 {
+    let edge = segment.ack + window_of(segment, flow.splice.window_scale);
+    let window = edge.distance_from(ack).unwrap_or(0) >> flow.server.window_scale;
+    u16::try_from(window).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests;

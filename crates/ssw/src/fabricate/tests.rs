@@ -1,0 +1,121 @@
+use super::*;
+use crate::testing::{CLIENT_SCALE, Lab, SYN_ACK, segment, syn_options, timestamps};
+use wire::{ChecksumState, IpPacket, Segment};
+
+fn check(bytes: &[u8], mode: ChecksumState, key: FlowKey, from_client: bool) -> Segment<'_> {
+    let packet = IpPacket::parse(bytes).unwrap();
+    let ends = (packet.source(), packet.destination());
+    let (client, server) = (key.client().ip(), key.server().ip());
+    assert_eq!(
+        ends,
+        if from_client {
+            (client, server)
+        } else {
+            (server, client)
+        }
+    );
+    assert_eq!(ChecksumState::of(ends.0, ends.1, packet.payload()), mode);
+    Segment::of(&packet).unwrap()
+}
+
+fn splicing() -> Lab {
+    let mut lab = Lab::new().open();
+    lab.server(
+        segment(lab.s + 1, lab.c + 1)
+            .timestamps(950, 11)
+            .payload(b"banner"),
+    );
+    lab.client(
+        segment(lab.c + 1, lab.s + 4)
+            .timestamps(33, 950)
+            .window(321),
+    );
+    lab.crash();
+    lab.ssw.new_incarnation();
+    lab.ssw
+        .splice(lab.key, lab.c + 7, lab.s + 1, lab.s + 1)
+        .unwrap();
+    lab
+}
+
+#[test]
+fn the_fabricated_syn_is_the_clients_own_with_its_newest_timestamp() {
+    let mut lab = splicing();
+    // A nonce bit that a client set among the flags is not repeated; ECN is.
+    let flow = lab.ssw.flows.get_mut(&lab.key).unwrap();
+    flow.syn_flags = (Flags::SYN | Flags::ECE | Flags::CWR | Flags::PSH).bits();
+    let bytes = fabricated_syn(lab.key, lab.flow()).unwrap();
+    let syn = check(&bytes, ChecksumState::Partial, lab.key, true);
+    assert_eq!(
+        (syn.seq(), syn.ack(), syn.window()),
+        (lab.c + 7, SeqNumber(0), 64_000)
+    );
+    assert_eq!(syn.flags(), Flags::SYN | Flags::ECE | Flags::CWR);
+    assert_eq!(syn.option_bytes(), syn_options(33, 0, CLIENT_SCALE));
+}
+
+#[test]
+fn a_replayed_segment_speaks_as_the_client_would() {
+    let lab = splicing();
+    for (fin, flags) in [
+        (false, Flags::ACK | Flags::PSH),
+        (true, Flags::ACK | Flags::PSH | Flags::FIN),
+    ] {
+        let bytes = replayed_segment(lab.key, lab.flow(), lab.c + 8, b"request", fin).unwrap();
+        let data = check(&bytes, ChecksumState::Partial, lab.key, true);
+        assert_eq!(
+            (data.seq(), data.ack(), data.window()),
+            (lab.c + 8, lab.s + 4, 321)
+        );
+        assert_eq!((data.flags(), data.payload()), (flags, &b"request"[..]));
+        assert_eq!(data.option_bytes(), timestamps(33, 950));
+    }
+}
+
+#[test]
+fn without_timestamps_agreed_there_are_none() {
+    let mut lab = splicing();
+    lab.ssw.flows.get_mut(&lab.key).unwrap().server.timestamps = false;
+    let bytes = replayed_segment(lab.key, lab.flow(), lab.c + 8, b"request", false).unwrap();
+    assert_eq!(
+        check(&bytes, ChecksumState::Partial, lab.key, true).option_bytes(),
+        [0u8; 0]
+    );
+}
+
+#[test]
+fn a_payload_that_fits_no_packet_is_an_error() {
+    let lab = splicing();
+    assert!(replayed_segment(lab.key, lab.flow(), lab.c + 8, &[0; 65_536], false).is_err());
+}
+
+#[test]
+fn a_window_update_acknowledges_what_the_client_has() {
+    let mut lab = splicing();
+    lab.server(segment(SeqNumber(70), lab.c + 8).flags(SYN_ACK));
+    let bytes = window_update(lab.key, lab.flow()).unwrap();
+    let update = check(&bytes, ChecksumState::Partial, lab.key, true);
+    assert_eq!(
+        (update.seq(), update.ack(), update.window()),
+        (lab.c + 8, lab.s + 4, 321)
+    );
+    assert_eq!((update.flags(), update.payload_len()), (Flags::ACK, 0));
+}
+
+#[test]
+fn resets_stand_at_both_numbers_that_the_client_may_expect() {
+    let lab = splicing();
+    let resets = resets_to_client(lab.key, lab.flow()).unwrap();
+    let numbers: Vec<_> = resets
+        .iter()
+        .map(|bytes| check(bytes, ChecksumState::Valid, lab.key, false))
+        .map(|reset| (reset.seq(), reset.ack(), reset.flags()))
+        .collect();
+    let flags = Flags::RST | Flags::ACK;
+    assert_eq!(
+        numbers,
+        [(lab.s + 4, lab.c + 1, flags), (lab.s + 7, lab.c + 1, flags)]
+    );
+    let quiet = Lab::new().open();
+    assert_eq!(resets_to_client(quiet.key, quiet.flow()).unwrap().len(), 1);
+}

@@ -1,0 +1,342 @@
+//! Ingress (`ingress.h`): from the client's side to the server's TCP.
+//!
+//! | packet | |
+//! |---|---|
+//! | not for a protected address:port | others |
+//! | our own, server space | the server's TCP, untouched |
+//! | our own, client space | translated, to the server's TCP |
+//! | SYN of a new connection | remembered as an embryo, to the server |
+//! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded |
+//! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may belong to a connection that is being recovered |
+//! | of a flow whose server is gone (gated) | what it tells about the client is noted; dropped |
+//! | of a flow, with payload or FIN | recorded first; no room, no delivery |
+//! | of a flow on its first server | the server's TCP |
+//! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new server's, then on |
+//!
+//! What a segment tells about the client is believed only if the server's TCP would believe it
+//! (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
+
+use wire::{Flags, FlowId, FlowKey, SeqNumber};
+
+use crate::{
+    flow::{Flow, Mode, Unprotected},
+    mirror::{ClosedReason, MirrorKind},
+    packet::{ACK, Network, Options, Packet, Segment, find_options, read32, write},
+    south::{
+        EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict, our_mark,
+    },
+};
+
+impl SouthSide {
+    /// What becomes of a packet that arrives, from the network or from ourselves.
+    pub fn ingress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
+        let Some((network, key)) = self.addressed_to_us(packet) else {
+            return Verdict::Next;
+        };
+        let ours = our_mark(packet.mark, self.shared.settings.mark);
+        if ours.is_some() {
+            packet.mark = 0; // it has done its work; rules of others must not see it
+        }
+        if ours == Some(MARK_SERVER_SPACE) {
+            return Verdict::Next;
+        }
+        let Some(segment) = Segment::parse(&packet.bytes, network) else {
+            return Verdict::Next;
+        };
+        if ours == Some(MARK_CLIENT_SPACE) {
+            return self.ingress_replayed(packet, key, &segment, now_ns);
+        }
+        let syn = segment.has(Flags::SYN) && !segment.has(Flags::ACK) && !segment.has(Flags::RST);
+        if syn {
+            self.evict_closed(key, now_ns);
+        }
+        if syn && !self.flows.contains_key(&key) {
+            return self.ingress_syn(packet, key, &segment, now_ns);
+        }
+        if !self.flows.contains_key(&key) {
+            self.hatch(key, &segment, packet.ifindex, now_ns);
+        }
+        match self.flows.get_mut(&key) {
+            Some(flow) => self
+                .shared
+                .ingress_flow(packet, key, flow, &segment, now_ns),
+            None => self.shared.ingress_stray(now_ns),
+        }
+    }
+
+    fn addressed_to_us(&self, packet: &Packet) -> Option<(Network, FlowKey)> {
+        let network = Network::parse(&packet.bytes)?;
+        let (client, server) = network.ends(&packet.bytes)?;
+        let ours = self.shared.is_endpoint(server);
+        ours.then(|| (network, FlowKey::new(client, server)))
+    }
+
+    fn ingress_replayed(
+        &mut self,
+        packet: &mut Packet,
+        key: FlowKey,
+        segment: &Segment,
+        now_ns: u64,
+    ) -> Verdict {
+        match self.flows.get(&key) {
+            Some(flow) if flow.mode == Mode::Spliced && !self.shared.flow_gated(flow, now_ns) => {
+                let options = find_options(&segment.header);
+                self.shared.translate_in(packet, flow, segment, &options)
+            }
+            _ => Verdict::Drop,
+        }
+    }
+
+    /// The ports of a connection that is over are used again.
+    fn evict_closed(&mut self, key: FlowKey, now_ns: u64) {
+        if self.flows.get(&key).is_some_and(|flow| flow.closed_ns != 0)
+            && let Some(flow) = self.flows.remove(&key)
+        {
+            let reason = ClosedReason::Evicted;
+            self.shared
+                .mirror_note(&flow, MirrorKind::Closed { reason }, now_ns);
+        }
+    }
+
+    /// A SYN: begin to know a connection.
+    fn ingress_syn(
+        &mut self,
+        packet: &mut Packet,
+        key: FlowKey,
+        segment: &Segment,
+        now_ns: u64,
+    ) -> Verdict {
+        if self.shared.service_gated(now_ns) {
+            self.shared.counters.gated_in += 1;
+            return Verdict::Drop; // the client tries again in a second
+        }
+        let options = find_options(&segment.header);
+        if options.authenticated {
+            self.shared.counters.untracked += 1; // keys that we do not have: let it be
+            return Verdict::Next;
+        }
+        let header = without(&options, segment);
+        if !options.unsupported.is_empty() {
+            segment.commit(packet, header.clone());
+            self.shared.counters.stripped += 1;
+        }
+        let incarnation = self.shared.service.incarnation;
+        // A SYN that comes twice must not make us forget the answer to the first.
+        let known = self.embryos.get_mut(&key).is_some_and(|embryo| {
+            embryo.server.answered
+                && embryo.client.isn == segment.seq
+                && embryo.incarnation == incarnation
+        });
+        if !known {
+            let embryo = embryo(segment, &options, &header, incarnation, packet.ifindex);
+            self.embryos.insert(key, embryo);
+        }
+        Verdict::Next
+    }
+
+    /// A segment of no flow: the last step of a handshake that we saw begin? It need not be the
+    /// third ACK: that may be lost, or come after data. What the server's TCP takes for the end of
+    /// the handshake must be one here, or the record would begin with a hole.
+    fn hatch(&mut self, key: FlowKey, segment: &Segment, ifindex: u32, now_ns: u64) {
+        let Some(embryo) = self.embryos.get_mut(&key) else {
+            return;
+        };
+        if !embryo.server.answered
+            || !segment.has(Flags::ACK)
+            || segment.has(Flags::RST)
+            || segment.ack != embryo.server.isn + 1
+            || !in_window(embryo, segment)
+        {
+            return;
+        }
+        let Some(mut flow) = self.embryos.remove(&key) else {
+            return;
+        };
+        let shared = &mut self.shared;
+        flow.id = FlowId(shared.service.next_flow_id);
+        shared.service.next_flow_id += 1;
+        flow.client.ack = segment.ack;
+        flow.ifindex = ifindex;
+        if self.flows.len() >= shared.settings.max_flows {
+            shared.counters.table_full += 1;
+            shared.lose_protection(key, &mut flow, Unprotected::TooManyConnections, now_ns);
+            return;
+        }
+        let opened = MirrorKind::Opened {
+            client_isn: flow.client.isn,
+            server_isn: flow.server.isn,
+        };
+        if !shared.mirror_note(&flow, opened, now_ns) {
+            shared.lose_protection(key, &mut flow, Unprotected::MirrorLost, now_ns);
+        }
+        // Its server died while the client's ACK was on the way, and the others may have been
+        // spliced already.
+        if flow.incarnation != shared.service.incarnation {
+            let flow_id = flow.id;
+            shared.emit(EventKind::Late { key, flow_id }, now_ns);
+        }
+        self.flows.insert(key, flow);
+    }
+}
+
+impl Shared {
+    /// A segment of no connection that we know.
+    fn ingress_stray(&mut self, now_ns: u64) -> Verdict {
+        if self.service_gated(now_ns) || self.strays_dropped(now_ns) {
+            self.counters.gated_in += 1;
+            return Verdict::Drop;
+        }
+        self.counters.untracked += 1;
+        Verdict::Next
+    }
+
+    fn ingress_flow(
+        &mut self,
+        packet: &mut Packet,
+        key: FlowKey,
+        flow: &mut Flow,
+        segment: &Segment,
+        now_ns: u64,
+    ) -> Verdict {
+        let options = find_options(&segment.header);
+        let gated =
+            self.flow_gated(flow, now_ns) || matches!(flow.mode, Mode::Splicing | Mode::Diverged);
+        observe_client(flow, segment, &options, gated);
+        if gated {
+            self.counters.gated_in += 1;
+            return Verdict::Drop;
+        }
+        flow.ifindex = packet.ifindex;
+        // Bytes that were acknowledged before are in the record already.
+        let brings = segment.sequence_len() > 0 && segment.end().after(flow.server.ack);
+        if brings && believable(flow, segment) {
+            // Whoever speaks after having heard everything may begin a turn.
+            if flow.client.ack == flow.server.nxt {
+                flow.verify.head_left = self.settings.verify_head;
+            }
+            if !self.mirror_instream(packet, key, flow, segment, now_ns) {
+                return Verdict::Drop;
+            }
+        }
+        match flow.mode {
+            Mode::Spliced => self.translate_in(packet, flow, segment, &options),
+            _ => Verdict::Next,
+        }
+    }
+
+    fn translate_in(
+        &mut self,
+        packet: &mut Packet,
+        flow: &Flow,
+        segment: &Segment,
+        options: &Options,
+    ) -> Verdict {
+        let mut header = segment.header.clone();
+        if segment.has(Flags::ACK) {
+            write(
+                &mut header,
+                ACK,
+                acknowledgement_in(flow, segment.ack).0.to_be_bytes(),
+            );
+            if let (Some(at), Some(tsecr)) = (options.tsecr_at(), options.tsecr(&header)) {
+                // An echo from before the splice would look like a round trip of the whole outage.
+                let echo = SeqNumber(tsecr) - flow.splice.ts_delta;
+                let first = SeqNumber(flow.splice.first_tsval);
+                let echo = if echo.before(first) { first } else { echo };
+                write(&mut header, at, echo.0.to_be_bytes());
+            }
+        }
+        for at in options.sack_edges.clone().step_by(4) {
+            let edge = SeqNumber(read32(&segment.header, at)) - flow.splice.delta_seq;
+            write(&mut header, at, edge.0.to_be_bytes());
+        }
+        segment.commit(packet, header);
+        self.counters.translated_in += 1;
+        Verdict::Next
+    }
+}
+
+/// The client may have acknowledged more than the new server has said so far; but what it cannot
+/// have heard from anyone stays invalid.
+fn acknowledgement_in(flow: &Flow, ack: SeqNumber) -> SeqNumber {
+    let mapped = ack - flow.splice.delta_seq;
+    if mapped.after(flow.splice.nxt) && !ack.after(flow.server.nxt) {
+        flow.splice.nxt
+    } else {
+        mapped
+    }
+}
+
+/// RFC 9293 3.10.7.4, first check, as Linux does it.
+fn in_window(flow: &Flow, segment: &Segment) -> bool {
+    !segment.end().before(flow.server.ack) && !segment.seq.after(flow.server.edge)
+}
+
+/// Whether the server's TCP would take anything from this segment: a SYN is challenged (RFC 5961
+/// 4.2), no ACK flag or an acknowledgement of what was never sent means drop.
+fn believable(flow: &Flow, segment: &Segment) -> bool {
+    in_window(flow, segment)
+        && segment.has(Flags::ACK)
+        && !segment.has(Flags::SYN)
+        && !segment.has(Flags::RST)
+        && !segment.ack.after(flow.server.nxt)
+}
+
+/// Learn from a segment of the client.
+fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: bool) {
+    if segment.has(Flags::RST) {
+        // RFC 5961 3.2: only at exactly RCV.NXT; a gated server cannot challenge, so the client's
+        // own SND.NXT counts too.
+        let exact = segment.seq == flow.server.ack || segment.seq == flow.client.nxt;
+        flow.client.reset |= gated && exact && in_window(flow, segment);
+        return;
+    }
+    if !believable(flow, segment) {
+        return;
+    }
+    if let Some(tsval) = options.tsval(&segment.header) {
+        if SeqNumber(tsval).before(SeqNumber(flow.client.tsval)) {
+            return; // PAWS, RFC 7323 5
+        }
+        flow.client.tsval = tsval;
+    }
+    flow.client.nxt = flow.client.nxt.max_seq(segment.end());
+    if !segment.ack.before(flow.client.ack) {
+        flow.client.ack = segment.ack;
+        flow.client.window = segment.window;
+    }
+}
+
+/// The header with the options that we cannot carry blanked.
+fn without(options: &Options, segment: &Segment) -> Vec<u8> {
+    let mut header = segment.header.clone();
+    for place in &options.unsupported {
+        if let Some(option) = header.get_mut(place.clone()) {
+            option.fill(wire::kind::NO_OPERATION);
+        }
+    }
+    header
+}
+
+fn embryo(syn: &Segment, options: &Options, header: &[u8], incarnation: u32, ifindex: u32) -> Flow {
+    let mut flow = Flow {
+        incarnation,
+        ifindex,
+        syn_flags: syn.flags.bits(),
+        syn_window: syn.window,
+        syn_options: header
+            .get(wire::MIN_TCP_HEADER..)
+            .unwrap_or_default()
+            .to_vec(),
+        ..Flow::default()
+    };
+    flow.client.isn = syn.seq;
+    flow.client.nxt = syn.seq + 1;
+    flow.client.window = syn.window;
+    flow.client.window_scale = options.scale();
+    flow.client.tsval = options.tsval(&syn.header).unwrap_or_default();
+    flow
+}
+
+#[cfg(test)]
+mod tests;

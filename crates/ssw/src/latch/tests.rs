@@ -1,0 +1,199 @@
+use super::*;
+use crate::{Settings, south::Event, testing::*};
+use wire::SeqNumber;
+
+const MAIN: u32 = 42;
+
+fn exit(tgid: u32, exit_code: u32) -> Exit {
+    Exit {
+        in_service: true,
+        tgid,
+        exit_code,
+        last_thread: true,
+        group_exit: false,
+    }
+}
+
+fn latched(settings: Settings, exit: Exit) -> bool {
+    let mut lab = Lab::with(settings, 1, 2, false);
+    lab.ssw.main_process(MAIN);
+    lab.ssw.process_exit(exit, lab.now);
+    let service = lab.ssw.service();
+    let death = Event {
+        timestamp_ns: lab.now,
+        incarnation: 1,
+        kind: EventKind::Death {
+            pid: exit.tgid,
+            status: exit.exit_code,
+        },
+    };
+    assert_eq!(service.gated_ns, if service.gated { lab.now } else { 0 });
+    let gated = service.gated;
+    assert_eq!(lab.events(), if gated { vec![death] } else { vec![] });
+    gated
+}
+
+#[test]
+fn what_is_a_crash() {
+    let any = || Settings {
+        crash_on_any_failure: true,
+        ..settings()
+    };
+    for (tgid, code, by_main, by_any) in [
+        (MAIN, 9, true, true),
+        (MAIN, 13, true, true),
+        (MAIN, 0x80 | 11, true, true),
+        (MAIN, 1 << 8, true, true),
+        (MAIN, 0, false, false),
+        (7, 9, true, true),
+        (7, 13, false, false),
+        (7, 1 << 8, false, true),
+        (7, 0, false, false),
+    ] {
+        assert_eq!(
+            latched(settings(), exit(tgid, code)),
+            by_main,
+            "{tgid} {code:#x}"
+        );
+        assert_eq!(latched(any(), exit(tgid, code)), by_any, "{tgid} {code:#x}");
+    }
+}
+
+#[test]
+fn a_thread_is_not_its_process_and_a_stranger_is_not_ours() {
+    let killed = exit(MAIN, 9);
+    assert!(!latched(
+        settings(),
+        Exit {
+            last_thread: false,
+            ..killed
+        }
+    ));
+    assert!(latched(
+        settings(),
+        Exit {
+            last_thread: false,
+            group_exit: true,
+            ..killed
+        }
+    ));
+    assert!(!latched(
+        settings(),
+        Exit {
+            in_service: false,
+            ..killed
+        }
+    ));
+}
+
+#[test]
+fn a_service_that_is_stopping_gated_or_abandoned_does_not_crash() {
+    let mut lab = Lab::new();
+    lab.ssw.stopping();
+    lab.ssw.process_exit(exit(MAIN, 9), lab.now);
+    assert_eq!((lab.ssw.service().gated, lab.events().len()), (false, 0));
+    let mut lab = Lab::new();
+    lab.crash();
+    lab.ssw.process_exit(exit(MAIN, 9), lab.now + 5);
+    assert_eq!(
+        (lab.ssw.service().gated_ns, lab.events().len()),
+        (lab.now, 0)
+    );
+    let mut lab = Lab::new();
+    lab.ssw.process_exit(exit(MAIN, 9), lab.now + 11 * SECOND);
+    assert!(!lab.ssw.service().gated);
+}
+
+#[test]
+fn listening_on_a_protected_port_is_told() {
+    for (address, told) in [
+        ("10.0.0.10:80", true),
+        ("0.0.0.0:80", true),
+        ("[::]:80", true),
+        ("[::ffff:10.0.0.10]:80", true),
+        ("0.0.0.0:81", false),
+        ("127.0.0.1:80", false),
+    ] {
+        let mut lab = Lab::new();
+        let key = FlowKey::new("0.0.0.0:0".parse().unwrap(), address.parse().unwrap());
+        let change = SocketChange {
+            key,
+            new_state: SocketState::Listen,
+        };
+        lab.ssw.socket_state(change, lab.now);
+        let kinds: Vec<_> = lab.events().iter().map(|event| event.kind).collect();
+        assert_eq!(
+            kinds,
+            if told {
+                vec![EventKind::Listening]
+            } else {
+                vec![]
+            },
+            "{address}"
+        );
+    }
+}
+
+fn change(lab: &mut Lab, new_state: SocketState) {
+    let key = lab.key;
+    lab.ssw
+        .socket_state(SocketChange { key, new_state }, lab.now);
+}
+
+#[test]
+fn what_a_living_server_closes_passes_the_gate() {
+    for state in [
+        SocketState::FinWait1,
+        SocketState::LastAck,
+        SocketState::Closing,
+    ] {
+        let mut lab = Lab::new().open();
+        change(&mut lab, state);
+        lab.crash();
+        let fin = segment(lab.s + 1, lab.c + 1).flags(FIN_ACK);
+        assert_eq!(lab.server(fin).verdict, crate::Verdict::Next);
+    }
+}
+
+#[test]
+fn what_the_dead_close_does_not() {
+    let mut lab = Lab::new().open();
+    lab.crash();
+    lab.mirrored();
+    for state in [
+        SocketState::FinWait1,
+        SocketState::Close,
+        SocketState::Other,
+    ] {
+        change(&mut lab, state);
+    }
+    assert!(!lab.flow().server_closing);
+    lab.ssw.new_incarnation();
+    lab.ssw.splice(lab.key, lab.c, lab.s, lab.s).unwrap();
+    change(&mut lab, SocketState::Close);
+    assert!(!lab.flow().server_closing, "still splicing");
+    assert_eq!(lab.mirrored(), []);
+}
+
+#[test]
+fn a_closed_connection_is_forgotten_at_once_or_by_the_sweep() {
+    let closed = MirrorKind::Closed {
+        reason: ClosedReason::Finished,
+    };
+    let mut lab = Lab::new().open();
+    lab.mirrored();
+    change(&mut lab, SocketState::Other);
+    assert!(!lab.flow().server_closing);
+    change(&mut lab, SocketState::Close);
+    assert_eq!(lab.ssw.flow(&lab.key), None);
+    assert_eq!(lab.mirrored()[0].kind, closed);
+    let mut lab = Lab::new().open();
+    lab.crash();
+    lab.splice(SeqNumber(9));
+    lab.mirrored();
+    change(&mut lab, SocketState::Close);
+    lab.now += 1;
+    change(&mut lab, SocketState::Close);
+    assert_eq!(lab.flow().closed_ns, lab.now - 1);
+    assert_eq!(lab.mirrored().len(), 1);
+}
