@@ -101,6 +101,9 @@ fn failed<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(
     }
 }
 
+/// Names of the sub-cgroups of the server's lives begin so.
+const LIFE: &str = "life-";
+
 /// The cgroup of one service. Dropping it removes nothing.
 #[derive(Debug)]
 pub struct Cgroup {
@@ -309,6 +312,28 @@ impl Cgroup {
             let _ = fs::remove_dir(parent);
         }
         Ok(())
+    }
+
+    /// A new sub-cgroup for one life of the server, opened for [`crate::birth`]; those of earlier
+    /// lives are removed if nothing is left in them.
+    ///
+    /// Each life needs its own: Linux 6.18 kills a process that is born by `CLONE_INTO_CGROUP`
+    /// into a cgroup on which `cgroup.kill` was ever used, because it compares the kill count of
+    /// that cgroup with the one of its parent's.
+    pub(crate) fn new_life(&self) -> io::Result<File> {
+        let mut highest = 0;
+        for entry in fs::read_dir(&self.path)?.flatten() {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix(LIFE));
+            if let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) {
+                highest = highest.max(number);
+                // Refused while processes are in it, as it should be.
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+        let path = self.path.join(format!("{LIFE}{}", highest + 1));
+        fs::create_dir(&path)?;
+        File::open(path)
     }
 
     /// The name that `/proc/<pid>/cgroup` shows for processes in this very cgroup.

@@ -10,7 +10,6 @@
 mod tests;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -135,7 +134,7 @@ impl Command {
             .into_iter()
             .chain(arguments)
             .map(OsString::as_os_str);
-        let home = File::open(cgroup.path()).map_err(|source| SpawnError::Cgroup {
+        let home = cgroup.new_life().map_err(|source| SpawnError::Cgroup {
             path: cgroup.path().to_owned(),
             source,
         })?;

@@ -67,7 +67,7 @@ fn the_first_instruction_is_already_inside() {
     let mut server = start(&shell(&script), &cgroup);
     assert_eq!(exit_of(&mut server), Exit::Status(0));
     let seen = fs::read_to_string(out).expect("written");
-    let expected = format!("0::/outlive/{}", service.name);
+    let expected = format!("0::/outlive/{}/life-1", service.name);
     assert!(seen.lines().any(|line| line == expected), "{seen}");
 }
 
@@ -251,10 +251,29 @@ fn id_and_level_are_those_of_the_kernel() {
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
     let seen = fs::read_to_string(format!("/proc/{}/cgroup", server.pid())).expect("it lives");
     let path = seen.lines().find_map(|l| l.strip_prefix("0::/"));
-    let depth = path.expect("a v2 line").split('/').count();
+    // Its own cgroup is that of its life, one below the service's.
+    let depth = path.expect("a v2 line").split('/').count() - 1;
     assert_eq!(usize::try_from(cgroup.level()), Ok(depth));
     assert_ne!(cgroup.id(), other.id());
     assert!(cgroup.id() > 1, "1 is the root");
+}
+
+/// After `cgroup.kill` nothing can be born into the same cgroup (see `Cgroup::new_life`).
+#[test]
+fn a_server_can_be_started_again_after_it_was_killed() {
+    let (_service, cgroup) = Service::new();
+    for _ in 0..3 {
+        let mut server = start(&Command::new(["sleep", "1000"]), &cgroup);
+        assert_eq!(
+            server.wait(Duration::from_millis(20)).expect("a child"),
+            None,
+            "it lives"
+        );
+        cgroup.kill().expect("killed");
+        assert_eq!(exit_of(&mut server), SIGKILLED);
+        assert!(cgroup.wait_empty(PATIENCE).expect("readable"));
+    }
+    cgroup.remove().expect("empty");
 }
 
 #[test]
