@@ -14,7 +14,9 @@ fn main() {
         .build_and_generate(out.join("south.skel.rs"));
     if let Err(error) = built {
         eprintln!("{error:?}");
-        eprintln!("the BPF programs need clang 14 or later and libelf: apt-get install clang libelf-dev");
+        eprintln!(
+            "the BPF programs need clang 14 or later and libelf: apt-get install clang libelf-dev"
+        );
         std::process::exit(1);
     }
     println!("cargo:rerun-if-changed=bpf");

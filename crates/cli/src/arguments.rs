@@ -69,7 +69,13 @@ pub(crate) enum Attach {
 #[derive(Debug, Args)]
 pub(crate) struct RunDirectory {
     /// Directory for sockets, locks and private mounts
-    #[arg(long, value_name = "DIR", default_value = "/run/outlive", env = "OUTLIVE_RUN_DIR", hide_env = true)]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/run/outlive",
+        env = "OUTLIVE_RUN_DIR",
+        hide_env = true
+    )]
     pub(crate) run_dir: PathBuf,
 }
 
@@ -93,7 +99,12 @@ pub(crate) struct Serve {
     #[arg(long, value_enum, default_value = "turn")]
     pub(crate) verify: Verify,
     /// HTTP response fields whose values may differ when they are said again
-    #[arg(long, value_name = "FIELD", value_delimiter = ',', default_value = "Date")]
+    #[arg(
+        long,
+        value_name = "FIELD",
+        value_delimiter = ',',
+        default_value = "Date"
+    )]
     pub(crate) tolerate: Vec<String>,
     /// Which deaths are crashes
     #[arg(long, value_enum, default_value = "main")]

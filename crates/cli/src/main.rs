@@ -26,7 +26,11 @@ fn main() -> std::process::ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
-            return if error.use_stderr() { Outcome::Usage.into() } else { Outcome::Done.into() };
+            return if error.use_stderr() {
+                Outcome::Usage.into()
+            } else {
+                Outcome::Done.into()
+            };
         }
     };
     let outcome = match arguments.verb {

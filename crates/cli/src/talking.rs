@@ -27,16 +27,23 @@ fn json(value: &impl serde::Serialize) -> bool {
 
 pub(crate) fn status(arguments: &Status) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let names = arguments.service.clone().map_or_else(|| run_dir.services(), |name| vec![name]);
+    let names = arguments
+        .service
+        .clone()
+        .map_or_else(|| run_dir.services(), |name| vec![name]);
     if names.is_empty() && !arguments.json {
         line("no service is protected on this host");
     }
     let mut outcome = Outcome::Done;
     for name in names {
         let mut answer = None;
-        let question = Question::Status { list: arguments.connections };
+        let question = Question::Status {
+            list: arguments.connections,
+        };
         let asked = ask(&run_dir.socket(&name), question, |text| {
-            answer = serde_json::from_str::<Option<ServiceStatus>>(text).ok().flatten();
+            answer = serde_json::from_str::<Option<ServiceStatus>>(text)
+                .ok()
+                .flatten();
             false
         });
         match (asked, answer) {
@@ -47,7 +54,9 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
                 true
             }
             (Ok(()), None) => {
-                eprintln!("outlive: the serve of {name} could not say how it is; see its own messages");
+                eprintln!(
+                    "outlive: the serve of {name} could not say how it is; see its own messages"
+                );
                 outcome = Outcome::Internal;
                 true
             }
@@ -57,17 +66,25 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
 }
 
 fn not_served(name: &str, error: &io::Error) -> Outcome {
-    eprintln!("outlive: no outlive serve answers for {name} ({error}); if one was killed, run `outlive clean {name}`");
+    eprintln!(
+        "outlive: no outlive serve answers for {name} ({error}); if one was killed, run `outlive clean {name}`"
+    );
     Outcome::Failed
 }
 
 pub(crate) fn events(arguments: &Events) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let Some(name) = arguments.service.clone().or_else(|| only(run_dir.services())) else {
+    let Some(name) = arguments
+        .service
+        .clone()
+        .or_else(|| only(run_dir.services()))
+    else {
         eprintln!("outlive: which service? {}", known(&run_dir));
         return Outcome::Usage;
     };
-    let question = Question::Events { follow: arguments.follow };
+    let question = Question::Events {
+        follow: arguments.follow,
+    };
     let asked = ask(&run_dir.socket(&name), question, |text| {
         if arguments.json {
             return line(text);
@@ -85,7 +102,11 @@ fn in_words(text: &str) -> Option<String> {
     let report: serde_json::Value = serde_json::from_str(text).ok()?;
     let time = Duration::try_from_secs_f64(report["time"].as_f64()?).ok()?;
     let time = humantime::format_rfc3339_millis(UNIX_EPOCH.checked_add(time)?);
-    Some(format!("{time} {} {}", report["service"].as_str()?, report["message"].as_str()?))
+    Some(format!(
+        "{time} {} {}",
+        report["service"].as_str()?,
+        report["message"].as_str()?
+    ))
 }
 
 fn only(mut names: Vec<String>) -> Option<String> {
@@ -109,13 +130,20 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
             line(&format!("{mark} {}: {}", finding.question, finding.answer));
         }
     }
-    if findings.iter().all(|finding| finding.ok) { Outcome::Done } else { Outcome::Unsupported }
+    if findings.iter().all(|finding| finding.ok) {
+        Outcome::Done
+    } else {
+        Outcome::Unsupported
+    }
 }
 
 pub(crate) fn clean(arguments: &Clean) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
     let all = arguments.service.is_none();
-    let names = arguments.service.clone().map_or_else(|| run_dir.services(), |name| vec![name]);
+    let names = arguments
+        .service
+        .clone()
+        .map_or_else(|| run_dir.services(), |name| vec![name]);
     let mut outcome = Outcome::Done;
     for name in names {
         match serve::clean::clean(&run_dir, &name, arguments.kill) {
@@ -123,8 +151,15 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
                 json(&cleaned);
             }
             Ok(cleaned) => {
-                let programs = if cleaned.programs { "programs detached" } else { "no programs were attached" };
-                line(&format!("{name}: {programs}, {} processes killed", cleaned.killed));
+                let programs = if cleaned.programs {
+                    "programs detached"
+                } else {
+                    "no programs were attached"
+                };
+                line(&format!(
+                    "{name}: {programs}, {} processes killed",
+                    cleaned.killed
+                ));
             }
             // One that runs is not ours to clean, and not an error unless it was named.
             Err(serve::ServeError::AlreadyServed { .. }) if all => {}

@@ -12,14 +12,20 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         "g" | "gib" => 1 << 30,
         _ => return Err(format!("{unit:?} is no unit of bytes: use KiB, MiB or GiB")),
     };
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} does not begin with a number"))?;
-    number.checked_mul(factor).ok_or_else(|| format!("{text} is too much"))
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} does not begin with a number"))?;
+    number
+        .checked_mul(factor)
+        .ok_or_else(|| format!("{text} is too much"))
 }
 
 /// `500ms`, `30s`, `2min`: a duration. A bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} does not begin with a number"))?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} does not begin with a number"))?;
     match unit {
         "ms" => Ok(Duration::from_millis(number)),
         "" | "s" => Ok(Duration::from_secs(number)),
@@ -29,7 +35,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn split(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     (number, unit.trim())
 }

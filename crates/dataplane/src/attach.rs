@@ -36,7 +36,10 @@ pub(crate) struct Attachment {
 
 enum Hooks {
     Tcx,
-    Clsact { filters: [TcHook; 2], qdisc_is_ours: bool },
+    Clsact {
+        filters: [TcHook; 2],
+        qdisc_is_ours: bool,
+    },
 }
 
 impl Attachment {
@@ -69,7 +72,11 @@ impl Attachment {
 
     /// Unbind. (TCX links go with their pins.)
     pub(crate) fn detach(&mut self, object: &Object) {
-        let Hooks::Clsact { filters, qdisc_is_ours } = &mut self.hooks else {
+        let Hooks::Clsact {
+            filters,
+            qdisc_is_ours,
+        } = &mut self.hooks
+        else {
             return;
         };
         for filter in filters.iter_mut() {
@@ -78,9 +85,13 @@ impl Attachment {
             }
         }
         if *qdisc_is_ours && !has_filters(&self.interface.name) {
-            let Ok(any) = program(object, "ingress") else { return };
+            let Ok(any) = program(object, "ingress") else {
+                return;
+            };
             let ifindex = i32::try_from(self.interface.index).unwrap_or(i32::MAX);
-            let mut both = TcHookBuilder::new(any.as_fd()).ifindex(ifindex).hook(TC_INGRESS | TC_EGRESS);
+            let mut both = TcHookBuilder::new(any.as_fd())
+                .ifindex(ifindex)
+                .hook(TC_INGRESS | TC_EGRESS);
             if let Err(error) = both.destroy() {
                 tracing::warn!(interface = self.interface.name, %error, "clsact was not removed");
             }
@@ -104,7 +115,11 @@ fn lacks_tcx(error: &DataplaneError) -> bool {
             || source.kind() == libbpf_rs::ErrorKind::Unsupported)
 }
 
-fn attach_tcx(object: &Object, interface: &Interface, pins: &PinDirectory) -> Result<(), DataplaneError> {
+fn attach_tcx(
+    object: &Object,
+    interface: &Interface,
+    pins: &PinDirectory,
+) -> Result<(), DataplaneError> {
     for name in ["ingress", "egress"] {
         let mut link = tcx_link(&program(object, name)?, interface.index).map_err(|source| {
             DataplaneError::Attach {
@@ -120,12 +135,14 @@ fn attach_tcx(object: &Object, interface: &Interface, pins: &PinDirectory) -> Re
 
 /// libbpf-rs has no TCX attachment of its own.
 fn tcx_link(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, libbpf_rs::Error> {
-    let ifindex = i32::try_from(ifindex).map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::ENODEV))?;
+    let ifindex =
+        i32::try_from(ifindex).map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::ENODEV))?;
     let program = program.as_libbpf_object().as_ptr();
     // SAFETY: the program belongs to a loaded object that outlives this call; null options mean
     // the defaults.
     let link = unsafe { libbpf_sys::bpf_program__attach_tcx(program, ifindex, std::ptr::null()) };
-    let link = NonNull::new(link).ok_or_else(|| libbpf_rs::Error::from(io::Error::last_os_error()))?;
+    let link =
+        NonNull::new(link).ok_or_else(|| libbpf_rs::Error::from(io::Error::last_os_error()))?;
     // SAFETY: libbpf has just handed us this link, nobody else owns it.
     Ok(unsafe { Link::from_ptr(link) })
 }
@@ -154,10 +171,17 @@ fn attach_clsact(object: &Object, interface: &Interface) -> Result<Hooks, Datapl
         hook.attach().map_err(|error| failed(name, error))
     };
     let filters = [filter("ingress", TC_INGRESS)?, filter("egress", TC_EGRESS)?];
-    Ok(Hooks::Clsact { filters, qdisc_is_ours })
+    Ok(Hooks::Clsact {
+        filters,
+        qdisc_is_ours,
+    })
 }
 
-pub(crate) fn pin_link(link: &mut Link, pins: &PinDirectory, name: &str) -> Result<(), DataplaneError> {
+pub(crate) fn pin_link(
+    link: &mut Link,
+    pins: &PinDirectory,
+    name: &str,
+) -> Result<(), DataplaneError> {
     let path = pins.pin(&format!("{LINK_PREFIX}{name}"));
     link.pin(&path).map_err(|error| DataplaneError::Pin {
         path,
@@ -183,11 +207,19 @@ fn has_filters(interface: &str) -> bool {
 pub fn detach_clsact(pins: &PinDirectory) -> Result<(), DataplaneError> {
     crate::object::log_libbpf();
     for (name, point) in [("ingress", TC_INGRESS), ("egress", TC_EGRESS)] {
-        let Ok(fd) = libbpf_rs::Program::fd_from_pinned_path(pins.pin(name)) else { continue };
-        let Ok(ours) = libbpf_rs::Program::id_from_fd(fd.as_fd()) else { continue };
+        let Ok(fd) = libbpf_rs::Program::fd_from_pinned_path(pins.pin(name)) else {
+            continue;
+        };
+        let Ok(ours) = libbpf_rs::Program::id_from_fd(fd.as_fd()) else {
+            continue;
+        };
         for interface in crate::interfaces::ethernet_interfaces()? {
             let ifindex = i32::try_from(interface.index).unwrap_or(i32::MAX);
-            let mut hook = TcHookBuilder::new(fd.as_fd()).ifindex(ifindex).handle(1).priority(1).hook(point);
+            let mut hook = TcHookBuilder::new(fd.as_fd())
+                .ifindex(ifindex)
+                .handle(1)
+                .priority(1)
+                .hook(point);
             if hook.query().is_ok_and(|id| id == ours) {
                 let _ = hook.detach();
             }

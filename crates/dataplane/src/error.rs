@@ -7,7 +7,9 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum DataplaneError {
     /// The kernel refused the programs: it is too old, or lacks a feature.
-    #[error("this kernel does not load the data plane ({source}): it needs BTF (CONFIG_DEBUG_INFO_BTF), the BPF ring buffer, dynptr and bpf_loop (Linux 5.19 or later); `outlive check` lists what is missing")]
+    #[error(
+        "this kernel does not load the data plane ({source}): it needs BTF (CONFIG_DEBUG_INFO_BTF), the BPF ring buffer, dynptr and bpf_loop (Linux 5.19 or later); `outlive check` lists what is missing"
+    )]
     Load {
         /// What libbpf said.
         source: libbpf_rs::Error,

@@ -70,15 +70,21 @@ impl Injector {
     pub fn new(mark: u32) -> Result<Self, DataplaneError> {
         let packet = |space: Space| -> Result<OwnedFd, DataplaneError> {
             // Protocol 0: it only sends.
-            let socket = net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)
-                .map_err(io::Error::from)
-                .doing("open a packet socket")?;
+            let socket = net::socket_with(
+                AddressFamily::PACKET,
+                SocketType::RAW,
+                SocketFlags::CLOEXEC,
+                None,
+            )
+            .map_err(io::Error::from)
+            .doing("open a packet socket")?;
             set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
             set_mark(&socket, mark.wrapping_add(space as u32))?;
             Ok(socket)
         };
         let raw = |family| -> Result<OwnedFd, DataplaneError> {
-            let protocol = RawProtocol::new(libc::IPPROTO_RAW.unsigned_abs()).map(Protocol::from_raw);
+            let protocol =
+                RawProtocol::new(libc::IPPROTO_RAW.unsigned_abs()).map(Protocol::from_raw);
             let socket = net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
                 .map_err(io::Error::from)
                 .doing("open a raw socket")?;
@@ -97,7 +103,12 @@ impl Injector {
     ///
     /// # Errors
     /// The packet is malformed, or the interface is down.
-    pub fn to_server(&self, interface: &Interface, packet: &[u8], space: Space) -> Result<(), DataplaneError> {
+    pub fn to_server(
+        &self,
+        interface: &Interface,
+        packet: &[u8],
+        space: Space,
+    ) -> Result<(), DataplaneError> {
         let ip = IpPacket::parse(packet)?;
         let v6 = ip.source().is_ipv6();
         let tcp_header = usize::from(ip.payload().get(12).copied().unwrap_or(0) >> 4) * 4;
@@ -110,7 +121,11 @@ impl Injector {
             ..Default::default()
         };
         if segment_len > usize::from(SEGMENT) {
-            header.gso_type = if v6 { VIRTIO_GSO_TCPV6 } else { VIRTIO_GSO_TCPV4 };
+            header.gso_type = if v6 {
+                VIRTIO_GSO_TCPV6
+            } else {
+                VIRTIO_GSO_TCPV4
+            };
             header.gso_size = SEGMENT;
             header.hdr_len = offset(ETHERNET + ip.header_len() + tcp_header);
         }
@@ -123,8 +138,15 @@ impl Injector {
             Space::Client => &self.client_space,
             Space::Server => &self.server_space,
         };
-        send_frame(socket, interface.index, u16::try_from(ethertype).unwrap_or(0), &header, &ethernet, packet)
-            .doing("inject a packet for the server")
+        send_frame(
+            socket,
+            interface.index,
+            u16::try_from(ethertype).unwrap_or(0),
+            &header,
+            &ethernet,
+            packet,
+        )
+        .doing("inject a packet for the server")
     }
 
     /// Send an IP packet of the service to a client, past the gate.
@@ -137,9 +159,14 @@ impl Injector {
             IpAddr::V4(_) => &self.to_client[0],
             IpAddr::V6(_) => &self.to_client[1],
         };
-        net::sendto(socket, packet, net::SendFlags::empty(), &SocketAddr::new(destination, 0))
-            .map_err(io::Error::from)
-            .doing("send a packet to a client")?;
+        net::sendto(
+            socket,
+            packet,
+            net::SendFlags::empty(),
+            &SocketAddr::new(destination, 0),
+        )
+        .map_err(io::Error::from)
+        .doing("send a packet to a client")?;
         Ok(())
     }
 }
@@ -174,7 +201,11 @@ fn send_frame(
     let start = std::ptr::from_ref(header).cast::<u8>();
     // SAFETY: the header is plain integers without padding (six fields, ten bytes).
     let header = unsafe { std::slice::from_raw_parts(start, size_of::<VirtioNetHeader>()) };
-    let parts = [IoSlice::new(header), IoSlice::new(ethernet), IoSlice::new(packet)];
+    let parts = [
+        IoSlice::new(header),
+        IoSlice::new(ethernet),
+        IoSlice::new(packet),
+    ];
     // SAFETY: all zeros is a valid message without address, data or control part.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_name = std::ptr::from_mut(&mut address).cast();
@@ -184,5 +215,9 @@ fn send_frame(
     message.msg_iovlen = parts.len();
     // SAFETY: the message points to memory that lives until the call returns.
     let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, 0) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }

@@ -29,8 +29,10 @@ pub fn ethernet_interfaces() -> Result<Vec<Interface>, DataplaneError> {
         let Some(link) = entry.address.as_ref().and_then(|a| a.as_link_addr()) else {
             continue;
         };
-        let ethernet = link.hatype() == libc::ARPHRD_ETHER || link.hatype() == libc::ARPHRD_LOOPBACK;
-        if let (true, Some(mac), Ok(index)) = (ethernet, link.addr(), u32::try_from(link.ifindex())) {
+        let ethernet =
+            link.hatype() == libc::ARPHRD_ETHER || link.hatype() == libc::ARPHRD_LOOPBACK;
+        if let (true, Some(mac), Ok(index)) = (ethernet, link.addr(), u32::try_from(link.ifindex()))
+        {
             found.push(Interface {
                 index,
                 name: entry.interface_name.clone(),
@@ -54,7 +56,13 @@ pub fn netns_cookie() -> Result<u64, DataplaneError> {
     let value = std::ptr::from_mut(&mut cookie).cast();
     // SAFETY: `value` has room for the eight bytes that `len` announces.
     let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, value, &raw mut len)
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            value,
+            &raw mut len,
+        )
     };
     if result == 0 {
         return Ok(cookie);

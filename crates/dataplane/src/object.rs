@@ -60,9 +60,41 @@ pub struct SplicePoint {
 /// Dropping it closes our own handles only. What is pinned lives on; [`Dataplane::remove`] ends it.
 pub struct Dataplane {
     object: Object,
+    maps: Maps,
     pins: PinDirectory,
     attachments: Vec<Attachment>,
     mark: u32,
+}
+
+/// Our own descriptors of the maps that are used often.
+struct Maps {
+    service: MapHandle,
+    endpoints: MapHandle,
+    flows: MapHandle,
+    expected: MapHandle,
+    counters: MapHandle,
+    events: MapHandle,
+}
+
+impl Maps {
+    fn of(object: &Object) -> Result<Self, DataplaneError> {
+        Ok(Self {
+            service: map(object, "service")?,
+            endpoints: map(object, "endpoints")?,
+            flows: map(object, "flows")?,
+            expected: map(object, "expected")?,
+            counters: map(object, "counters")?,
+            events: map(object, "events")?,
+        })
+    }
+}
+
+fn map(object: &Object, name: &'static str) -> Result<MapHandle, DataplaneError> {
+    let map = object
+        .maps()
+        .find(|map| map.name() == name)
+        .ok_or(DataplaneError::Missing(name))?;
+    MapHandle::try_from(&map).doing("duplicate a map's descriptor")
 }
 
 impl Dataplane {
@@ -73,7 +105,9 @@ impl Dataplane {
     pub fn load(settings: &Settings, pins: PinDirectory) -> Result<Self, DataplaneError> {
         log_libbpf();
         let load = |source| DataplaneError::Load { source };
-        let mut open = ObjectBuilder::default().open_memory(abi::OBJECT).map_err(load)?;
+        let mut open = ObjectBuilder::default()
+            .open_memory(abi::OBJECT)
+            .map_err(load)?;
         for mut map in open.maps_mut() {
             let entries = match map.name().to_str() {
                 Some("mirror") => settings.mirror_bytes,
@@ -84,6 +118,7 @@ impl Dataplane {
         }
         let object = open.load().map_err(load)?;
         let plane = Self {
+            maps: Maps::of(&object)?,
             object,
             pins,
             attachments: Vec::new(),
@@ -98,7 +133,8 @@ impl Dataplane {
         let service = abi::service {
             netns_cookie: settings.netns_cookie,
             cgroup_id: settings.cgroup_id,
-            heartbeat_timeout_ns: u64::try_from(settings.heartbeat_timeout.as_nanos()).unwrap_or(u64::MAX),
+            heartbeat_timeout_ns: u64::try_from(settings.heartbeat_timeout.as_nanos())
+                .unwrap_or(u64::MAX),
             cgroup_level: settings.cgroup_level,
             crash_policy: u32::from(settings.crash_on_any_failure),
             mark: settings.mark,
@@ -107,14 +143,16 @@ impl Dataplane {
             next_flow_id: 1,
             ..Default::default()
         };
-        self.map("service")?
+        self.maps
+            .service
             .update(&0u32.to_ne_bytes(), service.as_bytes(), MapFlags::ANY)
             .doing("write the service's settings")?;
         for address in &settings.addresses {
             // The port alone, too: a listener on a wildcard address listens for us.
             let wildcard = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
             for endpoint in [*address, wildcard].map(abi::endpoint::from) {
-                self.map("endpoints")?
+                self.maps
+                    .endpoints
                     .update(endpoint.as_bytes(), &[1], MapFlags::ANY)
                     .doing("write a protected address")?;
             }
@@ -124,12 +162,16 @@ impl Dataplane {
 
     fn pin(&self) -> Result<(), DataplaneError> {
         self.pins.create()?;
-        for name in ["service", "flows", "embryos", "mirror", "events", "counters"] {
+        for name in [
+            "service", "flows", "embryos", "mirror", "events", "counters",
+        ] {
             let path = self.pins.pin(name);
-            self.map(name)?.pin(&path).map_err(|error| DataplaneError::Pin {
-                path,
-                source: io::Error::other(error),
-            })?;
+            map(&self.object, name)?
+                .pin(&path)
+                .map_err(|error| DataplaneError::Pin {
+                    path,
+                    source: io::Error::other(error),
+                })?;
         }
         for name in ["ingress", "egress"] {
             let path = self.pins.pin(name);
@@ -142,15 +184,6 @@ impl Dataplane {
         Ok(())
     }
 
-    fn map(&self, name: &'static str) -> Result<MapHandle, DataplaneError> {
-        let map = self
-            .object
-            .maps()
-            .find(|map| map.name() == name)
-            .ok_or(DataplaneError::Missing(name))?;
-        MapHandle::try_from(&map).doing("duplicate a map's descriptor")
-    }
-
     /// Attach the death latch: from now on a crash in the cgroup shuts the gate.
     ///
     /// # Errors
@@ -160,13 +193,13 @@ impl Dataplane {
             ("on_exit", "sched_process_exit"),
             ("on_state", "inet_sock_set_state"),
         ] {
-            let mut link = attach::program(&self.object, name)?.attach_trace().map_err(|source| {
-                DataplaneError::Attach {
+            let mut link = attach::program(&self.object, name)?
+                .attach_trace()
+                .map_err(|source| DataplaneError::Attach {
                     program: name,
                     target: format!("tracepoint {tracepoint}"),
                     source,
-                }
-            })?;
+                })?;
             attach::pin_link(&mut link, &self.pins, name)?;
         }
         Ok(())
@@ -182,7 +215,10 @@ impl Dataplane {
         interface: &Interface,
         mode: AttachMode,
     ) -> Result<&'static str, DataplaneError> {
-        let known = self.attachments.iter().position(|a| a.interface.index == interface.index);
+        let known = self
+            .attachments
+            .iter()
+            .position(|a| a.interface.index == interface.index);
         let position = match known {
             Some(position) => position,
             None => {
@@ -196,7 +232,9 @@ impl Dataplane {
 
     /// The interfaces that carry the programs.
     pub fn interfaces(&self) -> impl Iterator<Item = &Interface> {
-        self.attachments.iter().map(|attachment| &attachment.interface)
+        self.attachments
+            .iter()
+            .map(|attachment| &attachment.interface)
     }
 
     /// The interfaces, each with how it is bound: `eth0 (tcx)`.
@@ -237,15 +275,16 @@ impl Dataplane {
     /// # Errors
     /// The map cannot be read.
     pub fn flows(&self) -> Result<Vec<(FlowKey, Flow)>, DataplaneError> {
-        let map = self.map("flows")?;
+        let map = &self.maps.flows;
         let mut flows = Vec::new();
         for (key, value) in map
             .lookup_batch(1024, MapFlags::ANY, MapFlags::ANY)
             .doing("read the flows")?
         {
-            if let (Some(key), Some(flow)) =
-                (abi::flow_key::from_bytes(&key), abi::flow::from_bytes(&value))
-            {
+            if let (Some(key), Some(flow)) = (
+                abi::flow_key::from_bytes(&key),
+                abi::flow::from_bytes(&value),
+            ) {
                 flows.push((FlowKey::from(key), Flow::from(flow)));
             }
         }
@@ -258,10 +297,13 @@ impl Dataplane {
     /// The map cannot be read.
     pub fn flow(&self, key: FlowKey) -> Result<Option<Flow>, DataplaneError> {
         let value = self
-            .map("flows")?
+            .maps
+            .flows
             .lookup(abi::flow_key::from(key).as_bytes(), MapFlags::ANY)
             .doing("read a flow")?;
-        Ok(value.and_then(|bytes| abi::flow::from_bytes(&bytes)).map(Flow::from))
+        Ok(value
+            .and_then(|bytes| abi::flow::from_bytes(&bytes))
+            .map(Flow::from))
     }
 
     /// Values of the counters, in the order of `enum counter`.
@@ -269,14 +311,15 @@ impl Dataplane {
     /// # Errors
     /// The map cannot be read.
     pub fn counters(&self) -> Result<Counters, DataplaneError> {
-        let map = self.map("counters")?;
+        let map = &self.maps.counters;
         let mut values = Vec::new();
         for index in 0..abi::counter::COUNTERS.0 {
             let per_cpu = map
                 .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
                 .doing("read a counter")?
                 .unwrap_or_default();
-            let value = |bytes: &Vec<u8>| bytes.first_chunk().copied().map_or(0, u64::from_ne_bytes);
+            let value =
+                |bytes: &Vec<u8>| bytes.first_chunk().copied().map_or(0, u64::from_ne_bytes);
             values.push(per_cpu.iter().map(value).sum());
         }
         Ok(Counters(values))
@@ -287,7 +330,7 @@ impl Dataplane {
     /// # Errors
     /// There is no room for it.
     pub fn expect(&self, flow: FlowId, chunks: &[(u32, Expect)]) -> Result<(), DataplaneError> {
-        let map = self.map("expected")?;
+        let map = &self.maps.expected;
         for (chunk, expect) in chunks {
             let key = expect_key(flow, *chunk);
             let value = abi::expect {
@@ -305,8 +348,12 @@ impl Dataplane {
     ///
     /// # Errors
     /// The map cannot be changed.
-    pub fn forget_expected(&self, flow: FlowId, chunks: impl Iterator<Item = u32>) -> Result<(), DataplaneError> {
-        let map = self.map("expected")?;
+    pub fn forget_expected(
+        &self,
+        flow: FlowId,
+        chunks: impl Iterator<Item = u32>,
+    ) -> Result<(), DataplaneError> {
+        let map = &self.maps.expected;
         for chunk in chunks {
             match map.delete(expect_key(flow, chunk).as_bytes()) {
                 Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
@@ -324,7 +371,10 @@ impl Dataplane {
         op: abi::control_op,
         fill: impl FnOnce(&mut abi::control),
     ) -> Result<abi::control, DataplaneError> {
-        let mut request = abi::control { op: op.0, ..Default::default() };
+        let mut request = abi::control {
+            op: op.0,
+            ..Default::default()
+        };
         fill(&mut request);
         let program = attach::program(&self.object, "control")?;
         let input = ProgramInput {
@@ -346,7 +396,8 @@ impl Dataplane {
     /// # Errors
     /// The control program cannot be run.
     pub fn heartbeat(&self) -> Result<(), DataplaneError> {
-        self.control("heartbeat", abi::control_op::CONTROL_HEARTBEAT, |_| ()).map(drop)
+        self.control("heartbeat", abi::control_op::CONTROL_HEARTBEAT, |_| ())
+            .map(drop)
     }
 
     /// Shut the gate now.
@@ -354,7 +405,8 @@ impl Dataplane {
     /// # Errors
     /// The control program cannot be run.
     pub fn gate(&self) -> Result<(), DataplaneError> {
-        self.control("shut the gate", abi::control_op::CONTROL_GATE, |_| ()).map(drop)
+        self.control("shut the gate", abi::control_op::CONTROL_GATE, |_| ())
+            .map(drop)
     }
 
     /// Begin a new life of the service: the gate opens for its sockets, and for connections as
@@ -363,7 +415,12 @@ impl Dataplane {
     /// # Errors
     /// The control program cannot be run.
     pub fn new_incarnation(&self) -> Result<(), DataplaneError> {
-        self.control("new incarnation", abi::control_op::CONTROL_INCARNATION, |_| ()).map(drop)
+        self.control(
+            "new incarnation",
+            abi::control_op::CONTROL_INCARNATION,
+            |_| (),
+        )
+        .map(drop)
     }
 
     /// The recovery is over: strangers get their ordinary RST again.
@@ -371,7 +428,12 @@ impl Dataplane {
     /// # Errors
     /// The control program cannot be run.
     pub fn recovered(&self) -> Result<(), DataplaneError> {
-        self.control("end of recovery", abi::control_op::CONTROL_RECOVERED, |_| ()).map(drop)
+        self.control(
+            "end of recovery",
+            abi::control_op::CONTROL_RECOVERED,
+            |_| (),
+        )
+        .map(drop)
     }
 
     /// The service is asked to end: deaths are not crashes any more.
@@ -379,7 +441,8 @@ impl Dataplane {
     /// # Errors
     /// The control program cannot be run.
     pub fn stopping(&self) -> Result<(), DataplaneError> {
-        self.control("stopping", abi::control_op::CONTROL_STOPPING, |_| ()).map(drop)
+        self.control("stopping", abi::control_op::CONTROL_STOPPING, |_| ())
+            .map(drop)
     }
 
     /// Name the main process.
@@ -388,8 +451,12 @@ impl Dataplane {
     /// The control program cannot be run.
     pub fn main_process(&self, pid: u32) -> Result<(), DataplaneError> {
         let pid = u64::from(pid);
-        self.control("name the main process", abi::control_op::CONTROL_MAIN, |c| c.argument = pid)
-            .map(drop)
+        self.control(
+            "name the main process",
+            abi::control_op::CONTROL_MAIN,
+            |c| c.argument = pid,
+        )
+        .map(drop)
     }
 
     /// Make the flow ready for its fabricated SYN.
@@ -411,8 +478,10 @@ impl Dataplane {
     /// # Errors
     /// The flow is gone already (`ENOENT`).
     pub fn abandon(&self, key: FlowKey) -> Result<(), DataplaneError> {
-        self.control("abandon a flow", abi::control_op::CONTROL_ABANDON, |c| c.key = key.into())
-            .map(drop)
+        self.control("abandon a flow", abi::control_op::CONTROL_ABANDON, |c| {
+            c.key = key.into()
+        })
+        .map(drop)
     }
 
     /// The flow has no complete record any more; `reason` as in `protocol::UnprotectedReason`.
@@ -420,10 +489,14 @@ impl Dataplane {
     /// # Errors
     /// The flow is gone (`ENOENT`).
     pub fn unprotect(&self, key: FlowKey, reason: u8) -> Result<(), DataplaneError> {
-        self.control("unprotect a flow", abi::control_op::CONTROL_UNPROTECT, |c| {
-            c.key = key.into();
-            c.argument = u64::from(reason);
-        })
+        self.control(
+            "unprotect a flow",
+            abi::control_op::CONTROL_UNPROTECT,
+            |c| {
+                c.key = key.into();
+                c.argument = u64::from(reason);
+            },
+        )
         .map(drop)
     }
 
@@ -432,8 +505,10 @@ impl Dataplane {
     /// # Errors
     /// The ring is full.
     pub fn barrier(&self, token: u64) -> Result<(), DataplaneError> {
-        self.control("barrier", abi::control_op::CONTROL_BARRIER, |c| c.argument = token)
-            .map(drop)
+        self.control("barrier", abi::control_op::CONTROL_BARRIER, |c| {
+            c.argument = token
+        })
+        .map(drop)
     }
 
     /// Forget flows that have been closed for longer than `age`; returns how many.
@@ -442,8 +517,10 @@ impl Dataplane {
     /// The control program cannot be run.
     pub fn sweep(&self, age: Duration) -> Result<u64, DataplaneError> {
         let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
-        self.control("sweep", abi::control_op::CONTROL_SWEEP, |c| c.argument = age)
-            .map(|reply| reply.swept)
+        self.control("sweep", abi::control_op::CONTROL_SWEEP, |c| {
+            c.argument = age
+        })
+        .map(|reply| reply.swept)
     }
 
     /// A handle on the ring of events.
@@ -451,7 +528,7 @@ impl Dataplane {
     /// # Errors
     /// The descriptor cannot be duplicated.
     pub fn event_ring(&self) -> Result<MapHandle, DataplaneError> {
-        self.map("events")
+        MapHandle::try_from(&self.maps.events).doing("duplicate a map's descriptor")
     }
 
     /// Descriptor of a program, for tests that run it on a packet.
@@ -480,12 +557,20 @@ pub(crate) fn log_libbpf() {
 pub fn probe() -> Result<(), DataplaneError> {
     log_libbpf();
     let load = |source| DataplaneError::Load { source };
-    ObjectBuilder::default().open_memory(abi::OBJECT).map_err(load)?.load().map_err(load)?;
+    ObjectBuilder::default()
+        .open_memory(abi::OBJECT)
+        .map_err(load)?
+        .load()
+        .map_err(load)?;
     Ok(())
 }
 
 fn expect_key(flow: FlowId, chunk: u32) -> abi::expect_key {
-    abi::expect_key { flow_id: flow.0, chunk, pad: 0 }
+    abi::expect_key {
+        flow_id: flow.0,
+        chunk,
+        pad: 0,
+    }
 }
 
 /// What the programs have counted since they were loaded.

@@ -64,14 +64,21 @@ impl Event {
         let raw = abi::event::from_bytes(bytes)?;
         let (key, flow) = (FlowKey::from(raw.key), FlowId(raw.flow_id));
         let kind = match abi::event_kind(raw.kind) {
-            abi::event_kind::EVENT_DEATH => EventKind::Death { pid: raw.pid, status: raw.status },
+            abi::event_kind::EVENT_DEATH => EventKind::Death {
+                pid: raw.pid,
+                status: raw.status,
+            },
             abi::event_kind::EVENT_LISTENING => EventKind::Listening,
             abi::event_kind::EVENT_UNPROTECTED => EventKind::Unprotected {
                 key,
                 flow,
                 reason: u8::try_from(raw.reason).ok()?,
             },
-            abi::event_kind::EVENT_DIVERGED => EventKind::Diverged { key, flow, at: SeqNumber(raw.seq) },
+            abi::event_kind::EVENT_DIVERGED => EventKind::Diverged {
+                key,
+                flow,
+                at: SeqNumber(raw.seq),
+            },
             abi::event_kind::EVENT_LATE => EventKind::Late { key },
             _ => return None,
         };
@@ -103,7 +110,10 @@ impl<'cb> Ring<'cb> {
     ///
     /// # Errors
     /// The ring cannot be mapped.
-    pub fn events(map: &MapHandle, mut each: impl FnMut(Event) + 'cb) -> Result<Self, DataplaneError> {
+    pub fn events(
+        map: &MapHandle,
+        mut each: impl FnMut(Event) + 'cb,
+    ) -> Result<Self, DataplaneError> {
         Self::new(map, move |record| match Event::decode(record) {
             Some(event) => each(event),
             None => tracing::error!(len = record.len(), "event of an unknown kind"),
@@ -115,7 +125,10 @@ impl<'cb> Ring<'cb> {
     ///
     /// # Errors
     /// There is no such service, or its ring cannot be mapped.
-    pub fn mirror(pins: &PinDirectory, each: impl FnMut(&[u8]) + 'cb) -> Result<Self, DataplaneError> {
+    pub fn mirror(
+        pins: &PinDirectory,
+        each: impl FnMut(&[u8]) + 'cb,
+    ) -> Result<Self, DataplaneError> {
         let map = MapHandle::from_pinned_path(pins.pin("mirror")).doing("open the mirror ring")?;
         Self::new(&map, each)
     }

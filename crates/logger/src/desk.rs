@@ -25,12 +25,23 @@ impl Desk {
         match request {
             Request::Hello { .. } => vec![Response::Hello { pid: self.pid }],
             Request::Summaries => summaries(&intake.journal),
-            Request::Read { flow, from, max_len } => {
+            Request::Read {
+                flow,
+                from,
+                max_len,
+            } => {
                 let max = usize::try_from(*max_len).unwrap_or(MAX_DATA).min(MAX_DATA);
                 let mut bytes = Vec::new();
                 vec![match intake.journal.read(*flow, *from, max, &mut bytes) {
-                    Ok(_) => Response::Data { flow: *flow, from: *from, bytes },
-                    Err(error) => Response::Error { code: code_of(error), message: error.to_string() },
+                    Ok(_) => Response::Data {
+                        flow: *flow,
+                        from: *from,
+                        bytes,
+                    },
+                    Err(error) => Response::Error {
+                        code: code_of(error),
+                        message: error.to_string(),
+                    },
                 }]
             }
             Request::OutstreamHeads { flow } => heads(&intake.journal, *flow),
@@ -57,16 +68,24 @@ fn code_of(error: ReadError) -> ErrorCode {
 }
 
 fn summaries(journal: &Journal) -> Vec<Response> {
-    let all: Vec<FlowSummary> =
-        journal.summaries().map(|summary| flow_summary(journal, &summary)).collect();
+    let all: Vec<FlowSummary> = journal
+        .summaries()
+        .map(|summary| flow_summary(journal, &summary))
+        .collect();
     let mut messages: Vec<Response> = all
         .chunks(FlowSummary::PER_MESSAGE)
-        .map(|part| Response::Summaries { summaries: part.to_vec(), last: false })
+        .map(|part| Response::Summaries {
+            summaries: part.to_vec(),
+            last: false,
+        })
         .collect();
     if let Some(Response::Summaries { last, .. }) = messages.last_mut() {
         *last = true;
     } else {
-        messages.push(Response::Summaries { summaries: Vec::new(), last: true });
+        messages.push(Response::Summaries {
+            summaries: Vec::new(),
+            last: true,
+        });
     }
     messages
 }
@@ -124,7 +143,11 @@ fn heads(journal: &Journal, flow: FlowId) -> Vec<Response> {
             from += u32::try_from(piece.len()).unwrap_or(u32::MAX);
         }
     }
-    messages.push(Response::OutstreamHeads { flow, ranges, last: true });
+    messages.push(Response::OutstreamHeads {
+        flow,
+        ranges,
+        last: true,
+    });
     messages
 }
 

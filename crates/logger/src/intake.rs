@@ -56,8 +56,15 @@ impl Intake {
             return;
         };
         match frame.kind {
-            FrameKind::Opened { client_isn, server_isn } => {
-                if self.journal.open(frame.flow_id, client_isn, server_isn).is_err() {
+            FrameKind::Opened {
+                client_isn,
+                server_isn,
+            } => {
+                if self
+                    .journal
+                    .open(frame.flow_id, client_isn, server_isn)
+                    .is_err()
+                {
                     self.unprotected(frame.flow_id, UnprotectedReason::TooManyConnections);
                 }
             }
@@ -86,7 +93,9 @@ impl Intake {
         match self.journal.instream(frame.flow_id, &arrival) {
             Ok(()) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
             Err(Refused::Unknown) => self.unknown += 1,
-            Err(Refused::BecameUnprotected(reason)) => self.unprotected(frame.flow_id, reason_of(reason)),
+            Err(Refused::BecameUnprotected(reason)) => {
+                self.unprotected(frame.flow_id, reason_of(reason))
+            }
         }
     }
 
@@ -95,10 +104,15 @@ impl Intake {
             self.malformed += 1;
             return;
         };
-        match self.journal.outstream(frame.flow_id, segment.seq(), segment.payload()) {
+        match self
+            .journal
+            .outstream(frame.flow_id, segment.seq(), segment.payload())
+        {
             Ok(()) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
             Err(Refused::Unknown) => self.unknown += 1,
-            Err(Refused::BecameUnprotected(reason)) => self.unprotected(frame.flow_id, reason_of(reason)),
+            Err(Refused::BecameUnprotected(reason)) => {
+                self.unprotected(frame.flow_id, reason_of(reason))
+            }
         }
     }
 
@@ -110,7 +124,9 @@ impl Intake {
 /// What the journal's reasons are called between processes.
 pub(crate) fn reason_of(reason: Unprotected) -> UnprotectedReason {
     match reason {
-        Unprotected::ConnectionLimit | Unprotected::Fragmented => UnprotectedReason::ConnectionLimit,
+        Unprotected::ConnectionLimit | Unprotected::Fragmented => {
+            UnprotectedReason::ConnectionLimit
+        }
         Unprotected::TotalLimit => UnprotectedReason::TotalLimit,
         Unprotected::MirrorLost | Unprotected::Requested => UnprotectedReason::MirrorLost,
     }
@@ -135,9 +151,14 @@ fn undamaged<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
     let len = u32::try_from(packet.payload_len()).unwrap_or(u32::MAX);
     let pseudo = checksum::pseudo_header(source, destination, packet.protocol(), len);
     let unfinished = segment.checksum() == checksum::fold(pseudo);
-    if unfinished || checksum::tcp_checksum(source, destination, packet.payload()) == segment.checksum() {
+    if unfinished
+        || checksum::tcp_checksum(source, destination, packet.payload()) == segment.checksum()
+    {
         Ok(segment)
     } else {
-        Err(WireError::Truncated { needed: packet.total_len(), available: frame.packet.len() })
+        Err(WireError::Truncated {
+            needed: packet.total_len(),
+            available: frame.packet.len(),
+        })
     }
 }

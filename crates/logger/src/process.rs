@@ -12,7 +12,10 @@ use journal::{Limits, ReplayMode};
 use protocol::control::{ControlError, Decoder, Request, Response, encode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{desk::Desk, intake::{Intake, Notice}};
+use crate::{
+    desk::Desk,
+    intake::{Intake, Notice},
+};
 
 /// The ring's writer wakes us only when much waits; otherwise we look by ourselves, this often
 /// while frames come ...
@@ -77,7 +80,11 @@ pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerEr
         }
         drop(intake);
         socket.write_all(&out)?;
-        if wait(&ring, &socket, if busy { BUSY_INTERVAL } else { IDLE_INTERVAL })? {
+        if wait(
+            &ring,
+            &socket,
+            if busy { BUSY_INTERVAL } else { IDLE_INTERVAL },
+        )? {
             let mut buffer = [0u8; 16 * 1024];
             match socket.read(&mut buffer)? {
                 0 => return Ok(()), // serve is gone
@@ -90,7 +97,10 @@ pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerEr
 /// Wait for frames, a request, or `interval`; true: a request.
 fn wait(ring: &Ring<'_>, socket: &UnixStream, interval: Duration) -> io::Result<bool> {
     let ring = ring.as_fd();
-    let mut fds = [PollFd::new(&ring, PollFlags::IN), PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+    let mut fds = [
+        PollFd::new(&ring, PollFlags::IN),
+        PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
+    ];
     let timeout = Timespec::try_from(interval).map_err(io::Error::other)?;
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) => Ok(!fds[1].revents().is_empty()),

@@ -46,7 +46,11 @@ pub struct Candidate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Splice it here and replay up to `end`, with the FIN.
-    Keep { point: SplicePoint, end: SeqNumber, fin: bool },
+    Keep {
+        point: SplicePoint,
+        end: SeqNumber,
+        fin: bool,
+    },
     /// A living server closed it: the kernel finishes.
     Finished,
     /// The client reset it.
@@ -56,7 +60,12 @@ pub(crate) enum Verdict {
 }
 
 /// The decision table: the first row that applies.
-pub(crate) fn judge(candidate: &Candidate, mode: ReplayMode, deaths: u32, config: &Config) -> Verdict {
+pub(crate) fn judge(
+    candidate: &Candidate,
+    mode: ReplayMode,
+    deaths: u32,
+    config: &Config,
+) -> Verdict {
     let flow = &candidate.flow;
     if flow.server_closing || flow.closed_ns != 0 {
         return Verdict::Finished;
@@ -65,7 +74,9 @@ pub(crate) fn judge(candidate: &Candidate, mode: ReplayMode, deaths: u32, config
         return Verdict::Reset;
     }
     if let Some(reason) = flow.unprotected {
-        return Verdict::Lose(LostReason::Unprotected { code: reason.code() });
+        return Verdict::Lose(LostReason::Unprotected {
+            code: reason.code(),
+        });
     }
     let Some(record) = candidate.record else {
         return Verdict::Lose(LostReason::NoRecord);
@@ -118,7 +129,11 @@ pub(crate) enum Step {
     /// Its turn has not come.
     Waiting,
     /// The fabricated SYN is out.
-    Splicing { since: Duration, repeat_at: Duration, pause: Duration },
+    Splicing {
+        since: Duration,
+        repeat_at: Duration,
+        pause: Duration,
+    },
     /// Its record is being delivered.
     Replaying(Replay),
     /// The record was delivered; the server has yet to live through it, and its output is still
@@ -168,13 +183,19 @@ impl Connection {
     }
 
     pub(crate) fn begin(&mut self, now: Duration) {
-        self.step = Step::Splicing { since: now, repeat_at: now + FIRST_PAUSE, pause: FIRST_PAUSE };
+        self.step = Step::Splicing {
+            since: now,
+            repeat_at: now + FIRST_PAUSE,
+            pause: FIRST_PAUSE,
+        };
     }
 
     /// Should the SYN be repeated now? Moves the timer on.
     pub(crate) fn repeat_syn(&mut self, now: Duration) -> bool {
         match &mut self.step {
-            Step::Splicing { repeat_at, pause, .. } if now >= *repeat_at => {
+            Step::Splicing {
+                repeat_at, pause, ..
+            } if now >= *repeat_at => {
                 *pause = (*pause * 2).min(LONGEST_PAUSE);
                 *repeat_at = now + *pause;
                 true
@@ -190,7 +211,12 @@ impl Connection {
         let mut spliced = false;
         if matches!(self.step, Step::Splicing { .. }) && flow.mode == Mode::Spliced {
             spliced = true;
-            self.step = Step::Replaying(Replay::new(self.point.instream + 1, self.end, self.fin, now));
+            self.step = Step::Replaying(Replay::new(
+                self.point.instream + 1,
+                self.end,
+                self.fin,
+                now,
+            ));
         }
         if let Step::Replaying(replay) = &mut self.step {
             replay.update(flow.splice.ack, flow.splice.edge, now);

@@ -30,7 +30,9 @@ pub enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Signal { pid, signal } => write!(f, "process {pid} was killed by signal {signal}"),
+            Self::Signal { pid, signal } => {
+                write!(f, "process {pid} was killed by signal {signal}")
+            }
             Self::Status { pid, status } => write!(f, "process {pid} exited with status {status}"),
             Self::NotServing => write!(f, "it does not serve"),
         }
@@ -82,7 +84,10 @@ impl fmt::Display for LostReason {
         match self {
             Self::Unprotected { code } => write!(f, "it was unprotected (reason {code})"),
             Self::NoRecord => write!(f, "the logger has no record of it"),
-            Self::RecordIncomplete { stable_seq, acknowledged } => write!(
+            Self::RecordIncomplete {
+                stable_seq,
+                acknowledged,
+            } => write!(
                 f,
                 "its record ends at {stable_seq}, but the client was told {acknowledged}"
             ),
@@ -90,10 +95,15 @@ impl fmt::Display for LostReason {
                 f,
                 "the restarted server said something else at byte {offset} of its output"
             ),
-            Self::Poison { deaths } => write!(f, "the server died {deaths} times while replaying it"),
+            Self::Poison { deaths } => {
+                write!(f, "the server died {deaths} times while replaying it")
+            }
             Self::NotAccepted => write!(f, "the restarted server did not accept it"),
             Self::ReplayStalled { missing } => {
-                write!(f, "the restarted server did not read the last {missing} bytes of its record")
+                write!(
+                    f,
+                    "the restarted server did not read the last {missing} bytes of its record"
+                )
             }
             Self::ServerDown => write!(f, "the server did not come back in time"),
             Self::ClosedInReplay => write!(f, "the restarted server closed it during the replay"),
@@ -208,19 +218,39 @@ impl fmt::Display for Event {
             Self::Died { cause, detected_ms } => {
                 write!(f, "died: {cause}; known after {detected_ms:.2} ms")
             }
-            Self::Restarted { pid, after_ms } => write!(f, "restarted as process {pid} after {after_ms:.1} ms"),
-            Self::Listening { after_ms } => write!(f, "listens again after {after_ms:.1} ms"),
-            Self::Spliced { connections, after_ms } => {
-                write!(f, "{connections} connections spliced after {after_ms:.1} ms")
+            Self::Restarted { pid, after_ms } => {
+                write!(f, "restarted as process {pid} after {after_ms:.1} ms")
             }
-            Self::Serving { kept, lost, replayed_bytes, timings } => write!(
+            Self::Listening { after_ms } => write!(f, "listens again after {after_ms:.1} ms"),
+            Self::Spliced {
+                connections,
+                after_ms,
+            } => {
+                write!(
+                    f,
+                    "{connections} connections spliced after {after_ms:.1} ms"
+                )
+            }
+            Self::Serving {
+                kept,
+                lost,
+                replayed_bytes,
+                timings,
+            } => write!(
                 f,
                 "serving again after {:.1} ms: {kept} connections kept, {lost} lost, {replayed_bytes} bytes replayed",
                 timings.live_ms
             ),
             Self::Lost { connection, reason } => write!(f, "lost {connection}: {reason}"),
-            Self::ClientReset { connection } => write!(f, "{connection} was reset by its client meanwhile"),
-            Self::Verified { connections, compared, tolerated, unverified } => write!(
+            Self::ClientReset { connection } => {
+                write!(f, "{connection} was reset by its client meanwhile")
+            }
+            Self::Verified {
+                connections,
+                compared,
+                tolerated,
+                unverified,
+            } => write!(
                 f,
                 "{connections} connections said the same again: {compared} bytes equal, {tolerated} tolerated differences, {unverified} bytes without a record"
             ),

@@ -41,7 +41,16 @@ impl Replay {
     /// A replay of the record from `start` to `end`, and of the FIN behind it.
     pub(crate) fn new(start: SeqNumber, end: SeqNumber, fin: bool, now: Duration) -> Self {
         let resend_at = now + RETRANSMIT;
-        Self { start, next: start, acked: start, edge: start, end, fin, moved: now, resend_at }
+        Self {
+            start,
+            next: start,
+            acked: start,
+            edge: start,
+            end,
+            fin,
+            moved: now,
+            resend_at,
+        }
     }
 
     fn last(&self) -> SeqNumber {
@@ -103,7 +112,11 @@ impl Replay {
         if len == 0 && !fin {
             return None;
         }
-        let segment = Segment { from: self.next, len, fin };
+        let segment = Segment {
+            from: self.next,
+            len,
+            fin,
+        };
         self.next = self.next + len + u32::from(fin);
         Some(segment)
     }

@@ -51,7 +51,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             replay: ReplayMode::Connection,
-            splice_window: 16,
+            splice_window: 64,
             give_up_after: Duration::from_secs(60),
             accept_timeout: Duration::from_secs(10),
             replay_timeout: Duration::from_secs(30),
@@ -179,7 +179,10 @@ impl Recovery {
         }
         self.stage = Stage::Clearing;
         self.died_at = at;
-        self.timings = Timings { detected_ms: self.since_death(now), ..Timings::default() };
+        self.timings = Timings {
+            detected_ms: self.since_death(now),
+            ..Timings::default()
+        };
         self.replayed_bytes = 0;
         self.spliced_all = false;
         self.kept = 0;
@@ -196,9 +199,14 @@ impl Recovery {
             )
         });
         for connection in std::mem::take(&mut self.connections).into_values() {
-            self.actions.push_back(Action::ForgetExpected { flow: connection.flow });
+            self.actions.push_back(Action::ForgetExpected {
+                flow: connection.flow,
+            });
         }
-        self.events.push_back(Event::Died { cause, detected_ms: self.timings.detected_ms });
+        self.events.push_back(Event::Died {
+            cause,
+            detected_ms: self.timings.detected_ms,
+        });
         self.actions.extend([Action::Gate, Action::KillService]);
     }
 
@@ -214,7 +222,9 @@ impl Recovery {
         self.drain_token += 1;
         self.actions.extend([
             Action::RemoveOrphans,
-            Action::Drain { token: self.drain_token },
+            Action::Drain {
+                token: self.drain_token,
+            },
             Action::NewIncarnation,
             Action::StartServer,
         ]);
@@ -224,7 +234,10 @@ impl Recovery {
     pub fn started(&mut self, pid: u32, now: Duration) {
         if self.stage == Stage::Starting {
             self.timings.restarted_ms = self.since_death(now);
-            self.events.push_back(Event::Restarted { pid, after_ms: self.timings.restarted_ms });
+            self.events.push_back(Event::Restarted {
+                pid,
+                after_ms: self.timings.restarted_ms,
+            });
         }
     }
 
@@ -233,7 +246,9 @@ impl Recovery {
         if self.stage == Stage::Starting && !self.listening {
             self.listening = true;
             self.timings.listening_ms = self.since_death(now);
-            self.events.push_back(Event::Listening { after_ms: self.timings.listening_ms });
+            self.events.push_back(Event::Listening {
+                after_ms: self.timings.listening_ms,
+            });
             self.list_when_ready();
         }
     }
@@ -251,7 +266,9 @@ impl Recovery {
     pub fn logger_restarted(&mut self) {
         if self.stage == Stage::Starting && !self.drained {
             self.drain_token += 1;
-            self.actions.push_back(Action::Drain { token: self.drain_token });
+            self.actions.push_back(Action::Drain {
+                token: self.drain_token,
+            });
         }
     }
 
@@ -310,12 +327,23 @@ impl Recovery {
 
     /// Nobody serves and the clients have waited long enough.
     fn reset_all(&mut self, candidates: &[Candidate]) {
-        let waiting = candidates
-            .iter()
-            .filter(|c| !c.flow.server_closing && c.flow.closed_ns == 0 && !c.flow.client.reset);
-        for candidate in waiting {
-            self.reset(candidate.key, LostReason::ServerDown);
+        for Candidate { key, flow, .. } in candidates {
+            if flow.server_closing || flow.closed_ns != 0 {
+                continue; // the kernel's to finish
+            }
+            if flow.client.reset {
+                self.forget_reset(*key);
+            } else {
+                self.reset(*key, LostReason::ServerDown);
+            }
         }
+    }
+
+    /// The client is gone.
+    fn forget_reset(&mut self, key: FlowKey) {
+        self.events
+            .push_back(Event::ClientReset { connection: key });
+        self.actions.push_back(Action::Forget { key });
     }
 
     /// A client completed its handshake with an earlier life of the server just now.
@@ -344,10 +372,7 @@ impl Recovery {
                 self.connections.insert(connection.flow, connection);
             }
             Verdict::Finished => {}
-            Verdict::Reset => {
-                self.events.push_back(Event::ClientReset { connection: key });
-                self.actions.push_back(Action::Forget { key });
-            }
+            Verdict::Reset => self.forget_reset(key),
             Verdict::Lose(reason) => self.lose(id, key, reason),
         }
     }
@@ -369,7 +394,10 @@ impl Recovery {
 
     fn reset(&mut self, key: FlowKey, reason: LostReason) {
         self.resets += 1;
-        self.events.push_back(Event::Lost { connection: key, reason });
+        self.events.push_back(Event::Lost {
+            connection: key,
+            reason,
+        });
         self.actions.push_back(Action::ResetClient { key, reason });
     }
 
@@ -396,11 +424,15 @@ impl Recovery {
         }
     }
 
-    /// Connections whose flows should be looked at, for [`Recovery::observe`].
-    pub fn watched(&self) -> impl Iterator<Item = (FlowId, FlowKey)> + '_ {
+    /// Connections whose flows should be looked at now, for [`Recovery::observe`].
+    pub fn watched(&self, now: Duration) -> impl Iterator<Item = (FlowId, FlowKey)> + '_ {
         self.connections
             .values()
-            .filter(|connection| !matches!(connection.step, Step::Waiting))
+            .filter(move |connection| match &connection.step {
+                Step::Waiting => false,
+                Step::Splicing { .. } | Step::Replaying(_) => true,
+                Step::Settling { look_at, .. } => now >= *look_at,
+            })
             .map(|connection| (connection.flow, connection.key))
     }
 
@@ -408,17 +440,24 @@ impl Recovery {
     /// connection has its 4-tuple.
     pub fn observe(&mut self, id: FlowId, flow: Option<&Flow>, now: Duration) {
         let flow = flow.filter(|flow| flow.id == id);
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
         let key = connection.key;
         let awaited = connection.to_be_replayed();
         match flow {
             _ if matches!(connection.step, Step::Waiting) => return,
             // It was spliced and has ended since we looked last; its 4-tuple is not ours any more.
             None if awaited => return self.settle(id, None),
-            Some(flow) if awaited && flow.client.reset => return self.forget(id),
+            Some(flow) if awaited && flow.client.reset => {
+                self.remove_kept(id);
+                return self.forget_reset(key);
+            }
             // The splice was asked for, but not carried out: this is its state in an earlier life.
             Some(flow) if flow.incarnation == connection.incarnation => return,
-            Some(flow) if flow.mode == Mode::Diverged => return self.diverged(id, flow.verify.diverged_at),
+            Some(flow) if flow.mode == Mode::Diverged => {
+                return self.diverged(id, flow.verify.diverged_at);
+            }
             _ => {}
         }
         let ended = flow.is_none_or(|flow| flow.closed_ns != 0 || flow.server_closing);
@@ -428,7 +467,10 @@ impl Recovery {
         match &mut connection.step {
             Step::Replaying(replay) if replay.complete() => {
                 self.replayed_bytes += connection.replayed();
-                connection.step = Step::Settling { since: now, look_at: now + self.config.settle };
+                connection.step = Step::Settling {
+                    since: now,
+                    look_at: now + self.config.settle,
+                };
                 self.actions.push_back(Action::OpenWindow { key });
             }
             // A server may answer without having read everything, and close: its own affair.
@@ -445,14 +487,6 @@ impl Recovery {
                 }
             }
             _ => {}
-        }
-    }
-
-    /// The client reset it while it waited for the new server.
-    fn forget(&mut self, id: FlowId) {
-        if let Some(Connection { key, .. }) = self.remove_kept(id) {
-            self.events.push_back(Event::ClientReset { connection: key });
-            self.actions.push_back(Action::Forget { key });
         }
     }
 
@@ -514,21 +548,30 @@ impl Recovery {
             .values()
             .all(|c| c.suspect || matches!(c.step, Step::Settling { .. }));
         let mut suspect_may_go = others_done
-            && self.connections.values().all(|c| matches!(c.step, Step::Waiting));
+            && self
+                .connections
+                .values()
+                .all(|c| matches!(c.step, Step::Waiting));
         for connection in self.connections.values_mut() {
             if room == 0 {
                 break;
             }
-            if !matches!(connection.step, Step::Waiting) || (connection.suspect && !suspect_may_go) {
+            if !matches!(connection.step, Step::Waiting) || (connection.suspect && !suspect_may_go)
+            {
                 continue;
             }
             suspect_may_go = false;
             room -= 1;
             connection.begin(now);
             if connection.point.verify_end != connection.point.outstream {
-                self.actions.push_back(Action::Expect { flow: connection.flow });
+                self.actions.push_back(Action::Expect {
+                    flow: connection.flow,
+                });
             }
-            self.actions.push_back(Action::Splice { key: connection.key, point: connection.point });
+            self.actions.push_back(Action::Splice {
+                key: connection.key,
+                point: connection.point,
+            });
         }
     }
 
@@ -548,13 +591,16 @@ impl Recovery {
                 Step::Replaying(replay) if replay.idle(now) >= self.config.replay_timeout => {
                     failed.push((
                         connection.flow,
-                        LostReason::ReplayStalled { missing: replay.missing() },
+                        LostReason::ReplayStalled {
+                            missing: replay.missing(),
+                        },
                     ));
                 }
                 Step::Replaying(replay) => {
                     while let Some(segment) = replay.next_segment(self.config.max_segment, now) {
                         let flow = connection.flow;
-                        self.actions.push_back(Action::Replay { key, flow, segment });
+                        self.actions
+                            .push_back(Action::Replay { key, flow, segment });
                     }
                 }
                 _ => {}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dataplane::{DataplaneError, Interface, Space};
+use dataplane::{DataplaneError, Space};
 use protocol::control::FlowSummary;
 use recovery::{Action, Candidate, Cause, Record, Segment, SplicePoint};
 use ssw::{Flow, expectations, fabricated_syn, replayed_segment, resets_to_client, window_update};
@@ -21,15 +21,18 @@ const ORPHAN_TRIES: u32 = 3;
 
 impl Service {
     /// Do everything that is asked for now.
-    pub(crate) fn act(&mut self) -> Result<(), ServeError> {
+    /// Tells whether there was anything to do.
+    pub(crate) fn act(&mut self) -> Result<bool, ServeError> {
+        let mut acted = false;
         while let Some(action) = self.recovery.next_action() {
             tracing::debug!(?action);
             self.perform(action)?;
+            acted = true;
         }
         while let Some(event) = self.recovery.next_event() {
             self.tell(Happening::Recovery(event));
         }
-        Ok(())
+        Ok(acted)
     }
 
     fn perform(&mut self, action: Action) -> Result<(), ServeError> {
@@ -110,7 +113,11 @@ impl Service {
             .plane
             .flows()?
             .into_iter()
-            .map(|(key, flow)| Candidate { key, record: records.get(&flow.id).copied(), flow })
+            .map(|(key, flow)| Candidate {
+                key,
+                record: records.get(&flow.id).copied(),
+                flow,
+            })
             .collect();
         self.recovery.connections(candidates, clock::now());
         Ok(())
@@ -118,29 +125,44 @@ impl Service {
 
     /// A single connection whose handshake was completed late.
     pub(crate) fn late_connection(&mut self, key: FlowKey) -> Result<(), ServeError> {
-        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
-        let summaries = self.ask_logger(|logger| logger.summaries())?.unwrap_or_default();
+        let Some(flow) = self.ground.plane.flow(key)? else {
+            return Ok(());
+        };
+        let summaries = self
+            .ask_logger(|logger| logger.summaries())?
+            .unwrap_or_default();
         // The frame that opened it may still be in the ring: then it is as if newly opened.
         let record = summaries
             .iter()
             .find(|summary| summary.flow == flow.id)
             .map_or_else(|| fresh_record(&flow), record_of);
-        let candidate = Candidate { key, record: Some(record), flow };
+        let candidate = Candidate {
+            key,
+            record: Some(record),
+            flow,
+        };
         self.recovery.late_connection(&candidate, clock::now());
         Ok(())
     }
 
     fn expect(&mut self, flow: FlowId) -> Result<(), ServeError> {
-        let Some(ranges) = self.ask_logger(|logger| logger.heads(flow))? else { return Ok(()) };
-        let chunks: Vec<_> = expectations(&ranges, &self.config.tolerate).into_iter().collect();
+        let Some(ranges) = self.ask_logger(|logger| logger.heads(flow))? else {
+            return Ok(());
+        };
+        let chunks: Vec<_> = expectations(&ranges, &self.config.tolerate)
+            .into_iter()
+            .collect();
         self.ground.plane.expect(flow, &chunks)?;
-        self.expected.insert(flow, chunks.into_iter().map(|(chunk, _)| chunk).collect());
+        self.expected
+            .insert(flow, chunks.into_iter().map(|(chunk, _)| chunk).collect());
         Ok(())
     }
 
     fn forget_expected(&mut self, flow: FlowId) -> Result<(), ServeError> {
         if let Some(chunks) = self.expected.remove(&flow) {
-            self.ground.plane.forget_expected(flow, chunks.into_iter())?;
+            self.ground
+                .plane
+                .forget_expected(flow, chunks.into_iter())?;
         }
         Ok(())
     }
@@ -159,7 +181,9 @@ impl Service {
     }
 
     fn send_syn(&mut self, key: FlowKey) -> Result<(), ServeError> {
-        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
+        let Some(flow) = self.ground.plane.flow(key)? else {
+            return Ok(());
+        };
         let syn = fabricated_syn(key, &flow)?;
         self.inject(&flow, &syn, Space::Server)
     }
@@ -175,21 +199,28 @@ impl Service {
                 _ => return Ok(()),
             }
         };
-        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
+        let Some(flow) = self.ground.plane.flow(key)? else {
+            return Ok(());
+        };
         let packet = replayed_segment(key, &flow, segment.from, &bytes, segment.fin)?;
         self.inject(&flow, &packet, Space::Client)
     }
 
     fn open_window(&mut self, key: FlowKey) -> Result<(), ServeError> {
-        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
+        let Some(flow) = self.ground.plane.flow(key)? else {
+            return Ok(());
+        };
         let packet = window_update(key, &flow)?;
         self.inject(&flow, &packet, Space::Client)
     }
 
-    fn inject(&mut self, flow: &Flow, packet: &[u8], space: Space) -> Result<(), ServeError> {
-        let interfaces: Vec<Interface> = self.ground.plane.interfaces().cloned().collect();
-        let Some(interface) = interfaces.iter().find(|interface| interface.index == flow.ifindex) else {
-            tracing::warn!(ifindex = flow.ifindex, "the interface of a connection is gone");
+    fn inject(&self, flow: &Flow, packet: &[u8], space: Space) -> Result<(), ServeError> {
+        let mut interfaces = self.ground.plane.interfaces();
+        let Some(interface) = interfaces.find(|interface| interface.index == flow.ifindex) else {
+            tracing::warn!(
+                ifindex = flow.ifindex,
+                "the interface of a connection is gone"
+            );
             return Ok(());
         };
         // A full queue or an interface that is down for a moment: the sender's timer repeats.
@@ -207,7 +238,9 @@ impl Service {
     }
 
     fn reset_client(&mut self, key: FlowKey) -> Result<(), ServeError> {
-        let Some(flow) = self.ground.plane.flow(key)? else { return Ok(()) };
+        let Some(flow) = self.ground.plane.flow(key)? else {
+            return Ok(());
+        };
         self.forget(key)?;
         for packet in resets_to_client(key, &flow)? {
             if let Err(error) = self.ground.injector.to_client(&packet) {
@@ -242,7 +275,10 @@ impl Service {
             Err(error) => {
                 self.pause = self.backoff.died(now);
                 let retry_ms = u64::try_from(self.pause.as_millis()).unwrap_or(u64::MAX);
-                self.tell(Happening::StartFailed { reason: error.to_string(), retry_ms });
+                self.tell(Happening::StartFailed {
+                    reason: error.to_string(),
+                    retry_ms,
+                });
                 self.recovery.died(Cause::NotServing, now, now);
             }
         }

@@ -31,7 +31,10 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
     preflight::privileges()?;
     preflight::name(name)?;
     let lock = run_dir.lock(name)?;
-    let mut cleaned = Cleaned { service: name.to_owned(), ..Cleaned::default() };
+    let mut cleaned = Cleaned {
+        service: name.to_owned(),
+        ..Cleaned::default()
+    };
     let cgroup2 = mounts::cgroup2(lock.directory())?;
     let host_name = run_dir.host_name(name);
     let cgroup = Cgroup::open(&cgroup2, &host_name)?;
@@ -39,7 +42,11 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
         let pids = cgroup.procs()?;
         if !pids.is_empty() {
             if !kill {
-                return Err(supervise::CgroupError::Occupied { path: cgroup.path().to_owned(), pids }.into());
+                return Err(supervise::CgroupError::Occupied {
+                    path: cgroup.path().to_owned(),
+                    pids,
+                }
+                .into());
             }
             cleaned.killed = pids.len();
             cgroup.kill()?;

@@ -70,15 +70,29 @@ impl Control {
     pub(crate) fn bind(path: &Path) -> Result<Self, ServeError> {
         let _ = std::fs::remove_file(path); // of a serve that was killed; the lock is ours
         let listener = UnixListener::bind(path).doing("make the control socket")?;
-        listener.set_nonblocking(true).doing("make the control socket")?;
-        Ok(Self { listener: Some(listener), path: path.to_owned(), clients: Vec::new() })
+        listener
+            .set_nonblocking(true)
+            .doing("make the control socket")?;
+        Ok(Self {
+            listener: Some(listener),
+            path: path.to_owned(),
+            clients: Vec::new(),
+        })
     }
 
     /// Everything to be waited for.
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        fds.extend(self.listener.iter().map(|l| PollFd::from_borrowed_fd(l.as_fd(), PollFlags::IN)));
+        fds.extend(
+            self.listener
+                .iter()
+                .map(|l| PollFd::from_borrowed_fd(l.as_fd(), PollFlags::IN)),
+        );
         fds.extend(self.clients.iter().map(|client| {
-            let out = if client.answer.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+            let out = if client.answer.is_empty() {
+                PollFlags::empty()
+            } else {
+                PollFlags::OUT
+            };
             PollFd::from_borrowed_fd(client.stream.as_fd(), PollFlags::IN | out)
         }));
     }
@@ -140,7 +154,9 @@ impl Client {
                     self.gone = true;
                     return;
                 }
-                Ok(n) if self.question.len() + n <= MAX_QUESTION => self.question.extend(&buffer[..n]),
+                Ok(n) if self.question.len() + n <= MAX_QUESTION => {
+                    self.question.extend(&buffer[..n])
+                }
                 Ok(_) => {
                     self.gone = true;
                     return;
@@ -213,7 +229,11 @@ impl Client {
 ///
 /// # Errors
 /// Nobody answers at `socket`.
-pub fn ask(socket: &Path, question: Question, mut each: impl FnMut(&str) -> bool) -> io::Result<()> {
+pub fn ask(
+    socket: &Path,
+    question: Question,
+    mut each: impl FnMut(&str) -> bool,
+) -> io::Result<()> {
     let mut stream = UnixStream::connect(socket)?;
     let mut line = serde_json::to_vec(&question)?;
     line.push(b'\n');

@@ -14,10 +14,14 @@ pub enum ServeError {
     #[error("outlive serve needs root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN): run it with sudo")]
     NotRoot,
     /// No address was given.
-    #[error("which address shall be protected? give --address ADDRESS:PORT, as clients connect to it")]
+    #[error(
+        "which address shall be protected? give --address ADDRESS:PORT, as clients connect to it"
+    )]
     NoAddress,
     /// The address is a wildcard.
-    #[error("{0} is no address that a client connects to: name each address, e.g. --address 10.0.0.10:80 --address '[fd00::10]:80'")]
+    #[error(
+        "{0} is no address that a client connects to: name each address, e.g. --address 10.0.0.10:80 --address '[fd00::10]:80'"
+    )]
     Wildcard(SocketAddr),
     /// The address is not on this host.
     #[error("{address} is not an address of this host; it has {present}")]
@@ -34,13 +38,17 @@ pub enum ServeError {
         owner: String,
     },
     /// Another `serve` protects a service of this name.
-    #[error("another outlive serve runs the service {name}: see `outlive status {name}`, or choose another --name")]
+    #[error(
+        "another outlive serve runs the service {name}: see `outlive status {name}`, or choose another --name"
+    )]
     AlreadyServed {
         /// The name.
         name: String,
     },
     /// Pins of an earlier `serve` are still there.
-    #[error("an earlier outlive serve of {name} was killed and left its programs attached: run `outlive clean {name}`")]
+    #[error(
+        "an earlier outlive serve of {name} was killed and left its programs attached: run `outlive clean {name}`"
+    )]
     LeftOver {
         /// The name.
         name: String,
@@ -57,7 +65,9 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The server did not come up the first time.
-    #[error("the server {exit} before it listened on {addresses}: nothing is protected; see its own messages above")]
+    #[error(
+        "the server {exit} before it listened on {addresses}: nothing is protected; see its own messages above"
+    )]
     FirstStart {
         /// How it ended.
         exit: Exit,
@@ -129,11 +139,15 @@ impl ServeError {
             | Self::BadName(_)
             | Self::RunDir { .. }
             | Self::Spawn(_)
-            | Self::Cgroup(CgroupError::InvalidName { .. } | CgroupError::Occupied { .. }) => Fault::User,
+            | Self::Cgroup(CgroupError::InvalidName { .. } | CgroupError::Occupied { .. }) => {
+                Fault::User
+            }
             Self::FirstStart { .. } => Fault::Server,
             Self::Mount(_)
             | Self::Destroy(DestroyError::Unsupported | DestroyError::NoDiag)
-            | Self::Dataplane(DataplaneError::Load { .. } | DataplaneError::Attach { .. }) => Fault::Host,
+            | Self::Dataplane(DataplaneError::Load { .. } | DataplaneError::Attach { .. }) => {
+                Fault::Host
+            }
             _ => Fault::Ours,
         }
     }

@@ -61,8 +61,12 @@ impl fmt::Display for Happening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started { pid } => write!(f, "started as process {pid}"),
-            Self::Protecting { addresses } => write!(f, "protecting connections to {}", addresses.join(", ")),
-            Self::Unprotected { connection, reason } => write!(f, "unprotected: {connection}: {reason}"),
+            Self::Protecting { addresses } => {
+                write!(f, "protecting connections to {}", addresses.join(", "))
+            }
+            Self::Unprotected { connection, reason } => {
+                write!(f, "unprotected: {connection}: {reason}")
+            }
             Self::LoggerRestarted { connections } => write!(
                 f,
                 "the logger process died and was started again: {connections} open connections are unprotected, new ones are protected"

@@ -49,8 +49,10 @@ impl LoggerClient {
     /// Start the process and wait until it reads the ring.
     pub(crate) fn start(config: &ServeConfig, pins: &std::path::Path) -> Result<Self, ServeError> {
         let (ours, theirs) = UnixStream::pair().doing("make a socket to the logger")?;
-        ours.set_read_timeout(Some(PATIENCE)).doing("set a time limit")?;
-        ours.set_write_timeout(Some(PATIENCE)).doing("set a time limit")?;
+        ours.set_read_timeout(Some(PATIENCE))
+            .doing("set a time limit")?;
+        ours.set_write_timeout(Some(PATIENCE))
+            .doing("set a time limit")?;
         let binary = std::env::current_exe().doing("find our own binary")?;
         let mode = match config.replay {
             ReplayMode::Connection => "connection",
@@ -71,8 +73,15 @@ impl LoggerClient {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .doing("start the logger process")?;
-        let mut client = Self { child, socket: ours, decoder: Decoder::default(), said: VecDeque::new() };
-        client.ask(&Request::Hello { service: config.name.clone() })?;
+        let mut client = Self {
+            child,
+            socket: ours,
+            decoder: Decoder::default(),
+            said: VecDeque::new(),
+        };
+        client.ask(&Request::Hello {
+            service: config.name.clone(),
+        })?;
         Ok(client)
     }
 
@@ -111,9 +120,9 @@ impl LoggerClient {
                 self.decoder.feed(&buffer[..n]);
                 Ok(())
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Err(ServeError::Logger(format!("no answer within {} s", PATIENCE.as_secs())))
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(ServeError::Logger(
+                format!("no answer within {} s", PATIENCE.as_secs()),
+            )),
             Err(error) => Err(ServeError::Logger(error.to_string())),
         }
     }
@@ -131,7 +140,9 @@ impl LoggerClient {
     fn say(&mut self, request: &Request) -> Result<(), ServeError> {
         let mut out = Vec::new();
         encode(request, &mut out)?;
-        self.socket.write_all(&out).map_err(|error| ServeError::Logger(error.to_string()))
+        self.socket
+            .write_all(&out)
+            .map_err(|error| ServeError::Logger(error.to_string()))
     }
 
     fn next_answer(&mut self) -> Result<Response, ServeError> {
@@ -153,6 +164,16 @@ impl LoggerClient {
         self.next_answer()
     }
 
+    /// Does it answer?
+    pub(crate) fn ping(&mut self) -> Result<(), ServeError> {
+        match self.ask(&Request::Hello {
+            service: String::new(),
+        })? {
+            Response::Hello { .. } => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// What is known of every connection.
     pub(crate) fn summaries(&mut self) -> Result<Vec<FlowSummary>, ServeError> {
         self.say(&Request::Summaries)?;
@@ -171,8 +192,17 @@ impl LoggerClient {
     }
 
     /// Recorded instream bytes; fewer than asked for only at the end of the record.
-    pub(crate) fn read(&mut self, flow: FlowId, from: SeqNumber, len: u32) -> Result<Vec<u8>, ServeError> {
-        match self.ask(&Request::Read { flow, from, max_len: len })? {
+    pub(crate) fn read(
+        &mut self,
+        flow: FlowId,
+        from: SeqNumber,
+        len: u32,
+    ) -> Result<Vec<u8>, ServeError> {
+        match self.ask(&Request::Read {
+            flow,
+            from,
+            max_len: len,
+        })? {
             Response::Data { bytes, .. } => Ok(bytes),
             other => Err(unexpected(&other)),
         }

@@ -23,7 +23,11 @@ pub struct Finding {
 /// # Errors
 /// We are not root.
 pub fn privileges() -> Result<(), ServeError> {
-    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(ServeError::NotRoot) }
+    if rustix::process::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err(ServeError::NotRoot)
+    }
 }
 
 /// Can these addresses be protected here, and are they free?
@@ -44,10 +48,15 @@ pub fn addresses(addresses: &[SocketAddr]) -> Result<(), ServeError> {
                 .iter()
                 .map(ToString::to_string)
                 .collect();
-            return Err(ServeError::NotLocal { address: *address, present: present.join(", ") });
+            return Err(ServeError::NotLocal {
+                address: *address,
+                present: present.join(", "),
+            });
         }
         if let Some(owner) = listener_on(*address).doing("list the listening sockets")? {
-            return Err(ServeError::InUse { owner: owner.to_string() });
+            return Err(ServeError::InUse {
+                owner: owner.to_string(),
+            });
         }
     }
     Ok(())
@@ -80,7 +89,11 @@ pub fn name(name: &str) -> Result<(), ServeError> {
 pub fn report(at: &[SocketAddr], argv: &[OsString]) -> Vec<Finding> {
     let mut findings = vec![
         finding("privileges", privileges(), "root"),
-        finding("kernel: programs load", dataplane::probe().map_err(Into::into), "all of them"),
+        finding(
+            "kernel: programs load",
+            dataplane::probe().map_err(Into::into),
+            "all of them",
+        ),
         finding(
             "kernel: sockets can be destroyed",
             check_destroy_supported().map_err(Into::into),
@@ -88,7 +101,11 @@ pub fn report(at: &[SocketAddr], argv: &[OsString]) -> Vec<Finding> {
         ),
     ];
     if !at.is_empty() {
-        findings.push(finding("addresses", addresses(at), "on this host, and free"));
+        findings.push(finding(
+            "addresses",
+            addresses(at),
+            "on this host, and free",
+        ));
     }
     if !argv.is_empty() {
         findings.push(finding("command", command(argv), "found and executable"));
@@ -100,6 +117,8 @@ fn finding(question: &str, result: Result<(), ServeError>, good: &str) -> Findin
     Finding {
         question: question.to_owned(),
         ok: result.is_ok(),
-        answer: result.err().map_or_else(|| good.to_owned(), |error| error.to_string()),
+        answer: result
+            .err()
+            .map_or_else(|| good.to_owned(), |error| error.to_string()),
     }
 }

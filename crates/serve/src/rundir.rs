@@ -75,13 +75,21 @@ impl RunDir {
     /// Another process holds the lock, or the directory cannot be made.
     pub fn lock(&self, name: &str) -> Result<Lock, ServeError> {
         let directory = self.service(name);
-        let failed = |source: io::Error| ServeError::RunDir { path: directory.clone(), source };
+        let failed = |source: io::Error| ServeError::RunDir {
+            path: directory.clone(),
+            source,
+        };
         fs::create_dir_all(&directory).map_err(failed)?;
         fs::set_permissions(&directory, Permissions::from_mode(0o700)).map_err(failed)?;
         let file = File::create(directory.join("lock")).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Lock { directory, _file: file }),
-            Err(rustix::io::Errno::AGAIN) => Err(ServeError::AlreadyServed { name: name.to_owned() }),
+            Ok(()) => Ok(Lock {
+                directory,
+                _file: file,
+            }),
+            Err(rustix::io::Errno::AGAIN) => Err(ServeError::AlreadyServed {
+                name: name.to_owned(),
+            }),
             Err(error) => Err(failed(error.into())),
         }
     }

@@ -1,7 +1,7 @@
 //! The loop of one service.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixStream,
@@ -19,6 +19,7 @@ use protocol::UnprotectedReason;
 use recovery::{Cause, Recovery, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use ssw::Flow;
 use supervise::{Backoff, BackoffConfig, Exit, Server};
 use wire::{FlowId, FlowKey};
 
@@ -38,6 +39,10 @@ use crate::{
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How often we look at flows while connections are being spliced or replayed.
 const PROGRESS: Duration = Duration::from_micros(200);
+/// How often, while it is only left to be seen whether they agree with their records.
+const SETTLING: Duration = Duration::from_millis(5);
+/// More flows than this are read all at once.
+const MANY: usize = 100;
 /// How often closed flows are forgotten, and after how long: TIME_WAIT lasts a minute.
 const SWEEP: Duration = Duration::from_secs(5);
 const SWEEP_AGE: Duration = Duration::from_secs(65);
@@ -80,7 +85,10 @@ impl Service {
     ///
     /// # Errors
     /// Something stands in the way; nothing is left behind.
-    pub fn new(config: ServeConfig, tell: impl FnMut(&crate::Report) + 'static) -> Result<Self, ServeError> {
+    pub fn new(
+        config: ServeConfig,
+        tell: impl FnMut(&crate::Report) + 'static,
+    ) -> Result<Self, ServeError> {
         preflight::privileges()?;
         let ground = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
@@ -167,7 +175,7 @@ impl Service {
             }
             self.look_at_logger()?;
             self.progress()?;
-            self.act()?;
+            let acted = self.act()?;
             self.start_if_due()?;
             self.periodic()?;
             match signal.swap(0, Ordering::Relaxed) {
@@ -175,7 +183,7 @@ impl Service {
                 signal => return self.stop(i32::try_from(signal).unwrap_or(SIGTERM)),
             }
             self.answer_control();
-            self.wait(&ring, wake.as_fd())?;
+            self.wait(&ring, wake.as_fd(), acted)?;
         }
     }
 
@@ -189,7 +197,12 @@ impl Service {
             EventKind::Listening => {
                 if !self.has_listened {
                     self.has_listened = true;
-                    let addresses = self.config.addresses.iter().map(ToString::to_string).collect();
+                    let addresses = self
+                        .config
+                        .addresses
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect();
                     self.tell(Happening::Protecting { addresses });
                 }
                 self.recovery.listening(now);
@@ -197,7 +210,10 @@ impl Service {
             EventKind::Unprotected { key, flow, reason } => {
                 let reason = UnprotectedReason::from_code(reason)
                     .map_or_else(|| format!("reason {reason}"), |reason| reason.to_string());
-                self.tell(Happening::Unprotected { connection: key.to_string(), reason });
+                self.tell(Happening::Unprotected {
+                    connection: key.to_string(),
+                    reason,
+                });
                 let _ = self.ask_logger(|logger| logger.unprotect(flow))?;
             }
             EventKind::Diverged { flow, at, .. } => self.recovery.diverged(flow, at),
@@ -223,11 +239,22 @@ impl Service {
         if let Some(exit) = exit {
             self.reap();
             if exit.is_failure() && !self.has_listened {
-                let addresses = self.config.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
-                return Err(ServeError::FirstStart { exit, addresses: addresses.join(", ") });
+                let addresses = self
+                    .config
+                    .addresses
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>();
+                return Err(ServeError::FirstStart {
+                    exit,
+                    addresses: addresses.join(", "),
+                });
             }
             if exit.is_failure() {
-                let pid = self.server.take().map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
+                let pid = self
+                    .server
+                    .take()
+                    .map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
                 // Usually the kernel has told us already.
                 if !matches!(self.recovery.stage(), Stage::Clearing) {
                     self.died(cause_of_exit(pid, exit), clock::now());
@@ -262,12 +289,22 @@ impl Service {
     }
 
     fn unprotect(&mut self, flow: FlowId, reason: UnprotectedReason) -> Result<(), ServeError> {
-        let found = self.ground.plane.flows()?.into_iter().find(|(_, known)| known.id == flow);
-        let connection = found.as_ref().map_or_else(|| format!("connection {flow}"), |(key, _)| key.to_string());
+        let found = self
+            .ground
+            .plane
+            .flows()?
+            .into_iter()
+            .find(|(_, known)| known.id == flow);
+        let connection = found
+            .as_ref()
+            .map_or_else(|| format!("connection {flow}"), |(key, _)| key.to_string());
         if let Some((key, _)) = found {
             let _ = self.ground.plane.unprotect(key, reason.code()); // gone meanwhile: as well
         }
-        self.tell(Happening::Unprotected { connection, reason: reason.to_string() });
+        self.tell(Happening::Unprotected {
+            connection,
+            reason: reason.to_string(),
+        });
         Ok(())
     }
 
@@ -294,7 +331,10 @@ impl Service {
         for (key, flow) in self.ground.plane.flows()? {
             if flow.unprotected.is_none() {
                 connections += 1;
-                let _ = self.ground.plane.unprotect(key, UnprotectedReason::LoggerRestarted.code());
+                let _ = self
+                    .ground
+                    .plane
+                    .unprotect(key, UnprotectedReason::LoggerRestarted.code());
             }
         }
         self.tell(Happening::LoggerRestarted { connections });
@@ -305,10 +345,18 @@ impl Service {
 
     /// Look at the flows that are on their way back.
     fn progress(&mut self) -> Result<(), ServeError> {
-        let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched().collect();
-        for (id, key) in watched {
-            let flow = self.ground.plane.flow(key)?;
-            self.recovery.observe(id, flow.as_ref(), clock::now());
+        let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
+        if watched.len() > MANY {
+            // One call for a thousand flows, instead of one for each.
+            let all: HashMap<FlowKey, Flow> = self.ground.plane.flows()?.into_iter().collect();
+            for (id, key) in watched {
+                self.recovery.observe(id, all.get(&key), clock::now());
+            }
+        } else {
+            for (id, key) in watched {
+                let flow = self.ground.plane.flow(key)?;
+                self.recovery.observe(id, flow.as_ref(), clock::now());
+            }
         }
         self.recovery.poll(clock::now());
         Ok(())
@@ -319,9 +367,13 @@ impl Service {
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + HEARTBEAT;
             self.ground.plane.heartbeat()?;
+            // One that hangs would fill the ring and stop all uploads.
+            let _ = self.ask_logger(LoggerClient::ping)?;
             self.reap();
             for interface in dataplane::ethernet_interfaces()? {
-                self.ground.plane.attach_interface(&interface, self.config.attach)?;
+                self.ground
+                    .plane
+                    .attach_interface(&interface, self.config.attach)?;
             }
         }
         if now >= self.next_sweep {
@@ -353,21 +405,42 @@ impl Service {
     fn linger(&mut self) -> Result<(), ServeError> {
         let until = clock::now() + LINGER;
         let open = |flow: &ssw::Flow| flow.mode == ssw::Mode::Spliced && flow.closed_ns == 0;
-        while clock::now() < until && self.ground.plane.flows()?.iter().any(|(_, flow)| open(flow)) {
+        while clock::now() < until
+            && self
+                .ground
+                .plane
+                .flows()?
+                .iter()
+                .any(|(_, flow)| open(flow))
+        {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    fn wait(&mut self, ring: &Ring<'_>, signals: BorrowedFd<'_>) -> Result<(), ServeError> {
+    /// Wait for something to happen; not at all if something was just `acted` upon, because that
+    /// usually has consequences.
+    fn wait(
+        &mut self,
+        ring: &Ring<'_>,
+        signals: BorrowedFd<'_>,
+        acted: bool,
+    ) -> Result<(), ServeError> {
         let now = clock::now();
         let working = matches!(self.recovery.stage(), Stage::Recovering | Stage::Listing);
+        let pace = if working { PROGRESS } else { SETTLING };
         let mut until = self.next_heartbeat.min(self.next_sweep);
-        for due in [self.recovery.deadline(), self.start_at].into_iter().flatten() {
-            until = until.min(due.max(now + PROGRESS));
+        for due in [self.recovery.deadline(), self.start_at]
+            .into_iter()
+            .flatten()
+        {
+            until = until.min(due.max(now + pace));
         }
         if working {
             until = until.min(now + PROGRESS);
+        }
+        if acted {
+            until = now;
         }
         let timeout = Timespec::try_from(until.saturating_sub(now)).unwrap_or_default();
         let ring = ring.as_fd();
@@ -401,7 +474,9 @@ impl Service {
     fn answer_control(&mut self) {
         let status = self.control.receive().map(|list| self.status_of(list));
         if let Some(Err(error)) = &status {
-            self.tell(Happening::Trouble { message: format!("no status: {error}") });
+            self.tell(Happening::Trouble {
+                message: format!("no status: {error}"),
+            });
         }
         let status = status.and_then(Result::ok);
         self.control.reply(&self.reports, status.as_ref());
@@ -412,24 +487,35 @@ mod status_of;
 
 fn cause_of(pid: u32, status: u32) -> Cause {
     match status & 0x7f {
-        0 => Cause::Status { pid, status: (status >> 8) & 0xff },
+        0 => Cause::Status {
+            pid,
+            status: (status >> 8) & 0xff,
+        },
         signal => Cause::Signal { pid, signal },
     }
 }
 
 fn cause_of_exit(pid: u32, exit: Exit) -> Cause {
     match exit {
-        Exit::Status(status) => Cause::Status { pid, status: status.unsigned_abs() },
-        Exit::Signal { signal, .. } => Cause::Signal { pid, signal: signal.unsigned_abs() },
+        Exit::Status(status) => Cause::Status {
+            pid,
+            status: status.unsigned_abs(),
+        },
+        Exit::Signal { signal, .. } => Cause::Signal {
+            pid,
+            signal: signal.unsigned_abs(),
+        },
     }
 }
 
 /// A descriptor that becomes readable when we are asked to stop; the signal is in `which`.
 fn watch_signals(which: &Arc<AtomicUsize>) -> Result<UnixStream, ServeError> {
     let (read, write) = UnixStream::pair().doing("make a pipe for signals")?;
-    read.set_nonblocking(true).doing("make a pipe for signals")?;
+    read.set_nonblocking(true)
+        .doing("make a pipe for signals")?;
     for (signal, value) in [(SIGTERM, TERM), (SIGINT, INT)] {
-        signal_hook::flag::register_usize(signal, Arc::clone(which), value).doing("watch signals")?;
+        signal_hook::flag::register_usize(signal, Arc::clone(which), value)
+            .doing("watch signals")?;
         let write = write.try_clone().doing("make a pipe for signals")?;
         signal_hook::low_level::pipe::register(signal, write).doing("watch signals")?;
     }

@@ -40,9 +40,15 @@ impl Ground {
         preflight::command(&config.command)?;
         let lock = config.run_dir.lock(&config.name)?;
         match Self::prepare_in(config, &lock) {
-            Ok((plane, injector, logger, cgroup, bpffs, cgroup2)) => {
-                Ok(Self { plane, injector, logger, cgroup, bpffs, cgroup2, lock })
-            }
+            Ok((plane, injector, logger, cgroup, bpffs, cgroup2)) => Ok(Self {
+                plane,
+                injector,
+                logger,
+                cgroup,
+                bpffs,
+                cgroup2,
+                lock,
+            }),
             Err(error) => {
                 lock.remove();
                 Err(error)
@@ -60,7 +66,9 @@ impl Ground {
         let pins = PinDirectory::new(bpffs.path(), &host_name);
         if pins.exists() {
             bpffs.leave(); // they are in there
-            return Err(ServeError::LeftOver { name: config.name.clone() });
+            return Err(ServeError::LeftOver {
+                name: config.name.clone(),
+            });
         }
         preflight::addresses(&config.addresses)?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;

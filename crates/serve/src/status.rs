@@ -61,16 +61,32 @@ pub struct ConnectionStatus {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let server = self.server_pid.map_or("not running".to_owned(), |pid| format!("process {pid}"));
-        writeln!(f, "{}: {} on {}", self.service, self.stage, self.addresses.join(", "))?;
+        let server = self
+            .server_pid
+            .map_or("not running".to_owned(), |pid| format!("process {pid}"));
+        writeln!(
+            f,
+            "{}: {} on {}",
+            self.service,
+            self.stage,
+            self.addresses.join(", ")
+        )?;
         writeln!(f, "  server       {server}, life {}", self.incarnation)?;
         writeln!(
             f,
             "  connections  {} open: {} unprotected, {} carried over a crash",
             self.connections, self.unprotected, self.spliced
         )?;
-        writeln!(f, "  record       {} bytes taken; {}", self.recorded_bytes, self.survives)?;
-        writeln!(f, "  replay       from the beginning of the {}", self.replay)?;
+        writeln!(
+            f,
+            "  record       {} bytes taken; {}",
+            self.recorded_bytes, self.survives
+        )?;
+        writeln!(
+            f,
+            "  replay       from the beginning of the {}",
+            self.replay
+        )?;
         writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
         write!(
             f,
@@ -78,11 +94,17 @@ impl fmt::Display for Status {
             self.serve_pid, self.logger_pid, self.uptime_s
         )?;
         for connection in &self.list {
-            let state = connection.unprotected.as_ref().map_or("protected".to_owned(), |why| format!("UNPROTECTED: {why}"));
+            let state = connection
+                .unprotected
+                .as_ref()
+                .map_or("protected".to_owned(), |why| format!("UNPROTECTED: {why}"));
             write!(
                 f,
                 "\n  {}  {}, {} bytes in, {} out, {state}",
-                connection.connection, connection.mode, connection.instream_bytes, connection.outstream_bytes
+                connection.connection,
+                connection.mode,
+                connection.instream_bytes,
+                connection.outstream_bytes
             )?;
         }
         Ok(())

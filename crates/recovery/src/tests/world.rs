@@ -12,7 +12,9 @@ use std::{
 use ssw::{Flow, Mode};
 use wire::{FlowId, FlowKey, SeqNumber};
 
-use crate::{Action, Candidate, Cause, Config, Event, LostReason, Record, Recovery, Segment, Stage};
+use crate::{
+    Action, Candidate, Cause, Config, Event, LostReason, Record, Recovery, Segment, Stage,
+};
 
 pub(super) const KILLED: Cause = Cause::Signal { pid: 7, signal: 9 };
 /// First instream and outstream sequence numbers of a model connection, unless a test says else.
@@ -72,11 +74,23 @@ impl Peer {
         Self::at(id, CLIENT, SERVER, instream, outstream)
     }
 
-    pub(super) fn at(id: u64, client: SeqNumber, server: SeqNumber, instream: u32, outstream: u32) -> Self {
+    pub(super) fn at(
+        id: u64,
+        client: SeqNumber,
+        server: SeqNumber,
+        instream: u32,
+        outstream: u32,
+    ) -> Self {
         let (stable_seq, outstream_end) = (client + instream, server + outstream);
-        let mut flow = Flow { id: FlowId(id), incarnation: 1, ..Flow::default() };
-        (flow.client.isn, flow.client.nxt, flow.client.ack) = (client - 1, stable_seq, outstream_end);
-        (flow.server.isn, flow.server.nxt, flow.server.ack) = (server - 1, outstream_end, stable_seq);
+        let mut flow = Flow {
+            id: FlowId(id),
+            incarnation: 1,
+            ..Flow::default()
+        };
+        (flow.client.isn, flow.client.nxt, flow.client.ack) =
+            (client - 1, stable_seq, outstream_end);
+        (flow.server.isn, flow.server.nxt, flow.server.ack) =
+            (server - 1, outstream_end, stable_seq);
         flow.server.answered = true;
         let record = Record {
             start: client,
@@ -129,23 +143,42 @@ impl Peer {
     pub(super) fn owed(&self) -> u32 {
         let record = self.record.expect("a spliced connection has a record");
         let end = record.stable_seq + u32::from(record.client_fin.is_some());
-        end.distance_from(self.start()).expect("a record that ends after it began")
+        end.distance_from(self.start())
+            .expect("a record that ends after it began")
     }
 
     /// How much of it arrived without a gap.
     pub(super) fn received(&self) -> u32 {
-        self.arrived.iter().fold(0, |end, &(from, to)| if from <= end { end.max(to) } else { end })
+        self.arrived.iter().fold(
+            0,
+            |end, &(from, to)| if from <= end { end.max(to) } else { end },
+        )
     }
 
     fn take(&mut self, segment: Segment) {
-        let from = segment.from.distance_from(self.start()).expect("a piece before the start");
+        let from = segment
+            .from
+            .distance_from(self.start())
+            .expect("a piece before the start");
         let to = from + segment.len + u32::from(segment.fin);
         assert!(to > from, "an empty piece");
         assert!(to <= self.owed(), "{segment:?} is beyond the record");
-        let edge = self.flow.splice.edge.distance_from(self.start()).expect("an edge");
-        assert!(to <= edge, "{segment:?} is beyond the window, which ends at {edge}");
+        let edge = self
+            .flow
+            .splice
+            .edge
+            .distance_from(self.start())
+            .expect("an edge");
+        assert!(
+            to <= edge,
+            "{segment:?} is beyond the window, which ends at {edge}"
+        );
         let record = self.record.expect("a record");
-        assert_eq!(segment.fin, record.client_fin.is_some() && to == self.owed(), "{segment:?}: its FIN");
+        assert_eq!(
+            segment.fin,
+            record.client_fin.is_some() && to == self.owed(),
+            "{segment:?}: its FIN"
+        );
         if self.pieces_lost > 0 {
             self.pieces_lost -= 1;
         } else {
@@ -189,7 +222,12 @@ impl Peer {
             self.flow.verify.diverged_at = self.flow.server.isn + 1 + offset;
             return;
         }
-        let said = self.flow.verify.end.distance_from(self.flow.splice.outstream).unwrap_or(0);
+        let said = self
+            .flow
+            .verify
+            .end
+            .distance_from(self.flow.splice.outstream)
+            .unwrap_or(0);
         self.flow.splice.nxt = self.flow.splice.isn + 1 + said;
         self.flow.verify.compared = said;
     }
@@ -224,7 +262,10 @@ impl World {
         Self {
             recovery: Recovery::new(config),
             now: ms(10_000),
-            peers: peers.into_iter().map(|peer| (key(peer.flow.id.0), peer)).collect(),
+            peers: peers
+                .into_iter()
+                .map(|peer| (key(peer.flow.id.0), peer))
+                .collect(),
             done: Vec::new(),
             told: Vec::new(),
             drain: None,
@@ -239,7 +280,9 @@ impl World {
     }
 
     pub(super) fn peer(&mut self, id: u64) -> &mut Peer {
-        self.peers.get_mut(&key(id)).expect("a connection that is still there")
+        self.peers
+            .get_mut(&key(id))
+            .expect("a connection that is still there")
     }
 
     pub(super) fn stage(&self) -> Stage {
@@ -302,12 +345,17 @@ impl World {
         self.now += time;
         if self.alive {
             let (now, life) = (self.now, self.incarnation);
-            self.peers.values_mut().filter(|peer| peer.flow.incarnation == life).for_each(|p| p.live(now));
+            self.peers
+                .values_mut()
+                .filter(|peer| peer.flow.incarnation == life)
+                .for_each(|p| p.live(now));
         }
         self.look();
-        let killed = self.peers.values().any(|peer| {
-            self.alive && peer.manner == Manner::Kills && peer.syn_at.is_some() && peer.received() > 0
-        });
+        let life = self.incarnation;
+        let killer = |peer: &Peer| {
+            peer.manner == Manner::Kills && peer.flow.incarnation == life && peer.received() > 0
+        };
+        let killed = self.alive && self.peers.values().any(killer);
         if killed {
             self.die();
         }
@@ -316,7 +364,8 @@ impl World {
     pub(super) fn look(&mut self) {
         let watched: Vec<_> = self.recovery.watched().collect();
         for (id, key) in watched {
-            self.recovery.observe(id, self.peers.get(&key).map(|peer| &peer.flow), self.now);
+            self.recovery
+                .observe(id, self.peers.get(&key).map(|peer| &peer.flow), self.now);
         }
         self.recovery.poll(self.now);
         self.act();
@@ -357,7 +406,8 @@ impl World {
         while let Some(event) = self.recovery.next_event() {
             self.told.push(event);
         }
-        let splicing = |p: &&Peer| p.flow.mode == Mode::Splicing && p.flow.incarnation == self.incarnation;
+        let splicing =
+            |p: &&Peer| p.flow.mode == Mode::Splicing && p.flow.incarnation == self.incarnation;
         let waiting = self.peers.values().filter(splicing).count();
         self.most_splicing = self.most_splicing.max(waiting);
     }
@@ -395,7 +445,10 @@ impl World {
                     delta_seq: point.outstream.0.wrapping_sub(78),
                     ..ssw::SpliceHalf::default()
                 };
-                peer.flow.verify = ssw::VerifyHalf { end: point.verify_end, ..ssw::VerifyHalf::default() };
+                peer.flow.verify = ssw::VerifyHalf {
+                    end: point.verify_end,
+                    ..ssw::VerifyHalf::default()
+                };
                 peer.arrived.clear();
                 peer.syn_at = None;
                 let id = peer.flow.id.0;
@@ -407,20 +460,31 @@ impl World {
                 assert!(self.alive, "replayed to a dead server");
                 let peer = self.known(key);
                 assert_eq!(peer.flow.id, flow, "the record of another connection");
-                assert_ne!(peer.flow.mode, Mode::Splicing, "replayed before the handshake");
+                assert_ne!(
+                    peer.flow.mode,
+                    Mode::Splicing,
+                    "replayed before the handshake"
+                );
                 peer.take(segment);
             }
             Action::OpenWindow { key } => {
                 assert!(self.alive, "a window for a dead server");
                 let peer = self.known(key);
-                assert!(peer.received() >= peer.owed(), "not everything was delivered");
+                assert!(
+                    peer.received() >= peer.owed(),
+                    "not everything was delivered"
+                );
             }
             Action::Forget { key } => {
-                self.peers.remove(&key).expect("forgot an unknown connection");
+                self.peers
+                    .remove(&key)
+                    .expect("forgot an unknown connection");
                 assert!(self.forgotten.insert(key), "forgotten twice");
             }
             Action::ResetClient { key, reason } => {
-                self.peers.remove(&key).expect("reset an unknown connection");
+                self.peers
+                    .remove(&key)
+                    .expect("reset an unknown connection");
                 assert_eq!(self.reset.insert(key, reason), None, "reset twice");
             }
             Action::RemoveOrphans
@@ -431,7 +495,9 @@ impl World {
     }
 
     fn known(&mut self, key: FlowKey) -> &mut Peer {
-        self.peers.get_mut(&key).expect("something was asked for a connection that is not there")
+        self.peers
+            .get_mut(&key)
+            .expect("something was asked for a connection that is not there")
     }
 
     fn syn(&mut self, key: FlowKey, now: Duration) {
@@ -445,8 +511,16 @@ impl World {
     }
 
     pub(super) fn candidates(&self) -> Vec<Candidate> {
-        let earlier = |(_, peer): &(&FlowKey, &Peer)| peer.flow.incarnation != self.incarnation;
-        self.peers.iter().filter(earlier).map(|(key, peer)| candidate(*key, peer)).collect()
+        let earlier = |(_, peer): &(&FlowKey, &Peer)| {
+            !self.alive || peer.flow.incarnation != self.incarnation
+        };
+        // Not in the order of the handshakes: a map has none.
+        self.peers
+            .iter()
+            .rev()
+            .filter(earlier)
+            .map(|(key, peer)| candidate(*key, peer))
+            .collect()
     }
 
     // What was seen.
@@ -460,10 +534,19 @@ impl World {
     /// Kept, lost and replayed bytes of the last `Serving` event.
     pub(super) fn serving(&self) -> (usize, usize, u64) {
         let numbers = |event: &Event| match event {
-            Event::Serving { kept, lost, replayed_bytes, .. } => Some((*kept, *lost, *replayed_bytes)),
+            Event::Serving {
+                kept,
+                lost,
+                replayed_bytes,
+                ..
+            } => Some((*kept, *lost, *replayed_bytes)),
             _ => None,
         };
-        self.told.iter().rev().find_map(numbers).expect("a Serving event")
+        self.told
+            .iter()
+            .rev()
+            .find_map(numbers)
+            .expect("a Serving event")
     }
 
     pub(super) fn lost_told(&self) -> Vec<(FlowKey, LostReason)> {
@@ -484,5 +567,9 @@ impl World {
 }
 
 pub(super) fn candidate(key: FlowKey, peer: &Peer) -> Candidate {
-    Candidate { key, flow: peer.flow.clone(), record: peer.record }
+    Candidate {
+        key,
+        flow: peer.flow.clone(),
+        record: peer.record,
+    }
 }

@@ -1,6 +1,6 @@
 //! What the service says of itself.
 
-use super::{ConnectionStatus, Service, ServeError, UnprotectedReason, clock};
+use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
 use crate::Status;
 use recovery::{ReplayMode, Stage};
 use ssw::{Flow, Mode};
@@ -9,14 +9,25 @@ use wire::FlowKey;
 impl Service {
     pub(super) fn status_of(&mut self, list: bool) -> Result<Status, ServeError> {
         let flows = self.ground.plane.flows()?;
-        let open: Vec<_> = flows.iter().filter(|(_, flow)| flow.closed_ns == 0).collect();
+        let open: Vec<_> = flows
+            .iter()
+            .filter(|(_, flow)| flow.closed_ns == 0)
+            .collect();
         let recorded = self.ask_logger(|logger| logger.statistics())?;
         let counters = self.ground.plane.counters()?.named();
         Ok(Status {
             service: self.config.name.clone(),
-            addresses: self.config.addresses.iter().map(ToString::to_string).collect(),
+            addresses: self
+                .config
+                .addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             stage: stage_name(self.recovery.stage()).to_owned(),
-            server_pid: self.server.as_ref().map(|server| server.pid().as_raw_pid().unsigned_abs()),
+            server_pid: self
+                .server
+                .as_ref()
+                .map(|server| server.pid().as_raw_pid().unsigned_abs()),
             serve_pid: std::process::id(),
             logger_pid: self.ground.logger.pid(),
             incarnation: self.incarnation,
@@ -27,18 +38,33 @@ impl Service {
             },
             interfaces: self.ground.plane.mechanisms(),
             connections: open.len(),
-            unprotected: open.iter().filter(|(_, flow)| flow.unprotected.is_some()).count(),
-            spliced: open.iter().filter(|(_, flow)| flow.mode == Mode::Spliced).count(),
+            unprotected: open
+                .iter()
+                .filter(|(_, flow)| flow.unprotected.is_some())
+                .count(),
+            spliced: open
+                .iter()
+                .filter(|(_, flow)| flow.mode == Mode::Spliced)
+                .count(),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
             survives: "kept on this host: survives the server's death, not the host's".to_owned(),
-            counters: counters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-            list: if list { flows.iter().map(connection_status).collect() } else { Vec::new() },
+            counters: counters
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+            list: if list {
+                flows.iter().map(connection_status).collect()
+            } else {
+                Vec::new()
+            },
         })
     }
 }
 
 fn connection_status((key, flow): &(FlowKey, Flow)) -> ConnectionStatus {
-    let reason = flow.unprotected.and_then(|reason| UnprotectedReason::from_code(reason.code()));
+    let reason = flow
+        .unprotected
+        .and_then(|reason| UnprotectedReason::from_code(reason.code()));
     ConnectionStatus {
         connection: key.to_string(),
         mode: match flow.mode {
@@ -49,8 +75,18 @@ fn connection_status((key, flow): &(FlowKey, Flow)) -> ConnectionStatus {
         }
         .to_owned(),
         unprotected: reason.map(|reason| reason.to_string()),
-        instream_bytes: flow.client.nxt.0.wrapping_sub(flow.client.isn.0).wrapping_sub(1),
-        outstream_bytes: flow.client.ack.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1),
+        instream_bytes: flow
+            .client
+            .nxt
+            .0
+            .wrapping_sub(flow.client.isn.0)
+            .wrapping_sub(1),
+        outstream_bytes: flow
+            .client
+            .ack
+            .0
+            .wrapping_sub(flow.server.isn.0)
+            .wrapping_sub(1),
     }
 }
 

@@ -1,0 +1,282 @@
+//! Deaths at awkward moments, and who is to blame for them.
+
+use super::world::{KILLED, Manner, Peer, World, key, ms};
+use crate::{Action, Config, Event, LostReason, Stage};
+
+#[derive(Debug, Clone, Copy)]
+enum Moment {
+    Clearing,
+    Starting,
+    Listening,
+    Drained,
+    Splicing,
+    Replaying,
+    Settling,
+    Settled,
+}
+
+const MOMENTS: [Moment; 8] = [
+    Moment::Clearing,
+    Moment::Starting,
+    Moment::Listening,
+    Moment::Drained,
+    Moment::Splicing,
+    Moment::Replaying,
+    Moment::Settling,
+    Moment::Settled,
+];
+
+fn bring_to(world: &mut World, moment: Moment) {
+    world.die();
+    match moment {
+        Moment::Clearing => {}
+        Moment::Starting => world.clear(),
+        Moment::Listening => {
+            world.clear();
+            world.start();
+            world.listen();
+        }
+        Moment::Drained => {
+            world.clear();
+            world.drained();
+        }
+        Moment::Splicing => world.come_back(),
+        Moment::Replaying => {
+            world.come_back();
+            world.pass_in_steps(ms(4), ms(1));
+            assert_eq!(world.stage(), Stage::Recovering);
+        }
+        Moment::Settling | Moment::Settled => {
+            world.come_back();
+            world.until_serving(1_000);
+            let time = if matches!(moment, Moment::Settled) {
+                ms(300)
+            } else {
+                ms(1)
+            };
+            world.pass_in_steps(time, ms(1));
+            assert_eq!(world.stage(), Stage::Serving);
+        }
+    }
+}
+
+fn three() -> [Peer; 3] {
+    [1, 2, 3].map(|id| Peer::new(id, 1_000, 100).window(100))
+}
+
+#[test]
+fn a_second_death_at_any_moment_loses_nobody() {
+    for moment in MOMENTS {
+        let mut world = World::new(three());
+        bring_to(&mut world, moment);
+        world.die();
+        assert_eq!(world.stage(), Stage::Clearing, "{moment:?}");
+        world.until_serving(1_000);
+        assert_eq!(world.serving(), (3, 0, 3_000), "{moment:?}");
+        world.pass_in_steps(ms(300), ms(1));
+        assert!(
+            (1..=3).all(|id| world.peer(id).received() == 1_000),
+            "{moment:?}"
+        );
+    }
+}
+
+#[test]
+fn two_deaths_in_a_row_at_any_two_moments_lose_nobody() {
+    for first in MOMENTS {
+        for second in MOMENTS {
+            let mut world = World::new(three());
+            bring_to(&mut world, first);
+            bring_to(&mut world, second);
+            world.die();
+            world.until_serving(1_000);
+            assert_eq!(world.serving(), (3, 0, 3_000), "{first:?} {second:?}");
+        }
+    }
+}
+
+/// What was decided for the dead life must not be done to it, nor to its successor.
+#[test]
+fn a_death_calls_off_what_was_not_yet_done() {
+    let mut world = World::new(three());
+    bring_to(&mut world, Moment::Replaying);
+    world.recovery.poll(world.now + ms(500)); // would send again
+    world.recovery.died(KILLED, world.now, world.now);
+    let actions: Vec<_> = std::iter::from_fn(|| world.recovery.next_action()).collect();
+    let allowed = |action: &Action| {
+        matches!(
+            action,
+            Action::ForgetExpected { .. } | Action::Gate | Action::KillService
+        )
+    };
+    assert!(actions.iter().all(allowed), "{actions:?}");
+    assert!(actions.ends_with(&[Action::Gate, Action::KillService]));
+
+    world.recovery.service_empty(world.now);
+    world.recovery.died(KILLED, world.now, world.now);
+    let actions: Vec<_> = std::iter::from_fn(|| world.recovery.next_action()).collect();
+    assert_eq!(
+        actions,
+        [Action::Gate, Action::KillService],
+        "and no server is started"
+    );
+}
+
+#[test]
+fn a_death_does_not_call_off_a_reset() {
+    let unknown = Peer::new(1, 10, 0).change(|peer| peer.record = None);
+    let mut world = World::new([unknown]);
+    world.die();
+    world.clear();
+    world.recovery.listening(world.now);
+    world.recovery.drained(world.drain.take().expect("a drain"));
+    assert_eq!(world.recovery.next_action(), Some(Action::ListConnections));
+    world.recovery.connections(world.candidates(), world.now);
+    assert_eq!(world.stage(), Stage::Serving);
+    world.die();
+    assert_eq!(world.reset[&key(1)], LostReason::NoRecord);
+    assert_eq!(world.lost_told().len(), 1);
+}
+
+#[test]
+fn whoever_was_lost_has_another_chance_after_another_death() {
+    let mut world = World::new([
+        Peer::new(1, 10, 0).manner(Manner::Deaf),
+        Peer::new(2, 10, 0).window(0),
+    ]);
+    world.die_and_return();
+    world.pass_in_steps(ms(12_000), ms(10)); // given up, but the other one is not yet
+    assert_eq!(world.stage(), Stage::Recovering);
+    world.peer(1).manner = Manner::Reads;
+    world.peer(2).window = 100;
+    world.die();
+    world.until_serving(1_000);
+    assert_eq!(world.serving(), (2, 0, 20));
+    assert_eq!(
+        world.lost_told(),
+        [],
+        "nothing was told that did not happen"
+    );
+}
+
+#[test]
+fn poison_is_quarantined_and_the_others_are_kept() {
+    for poison in 1..=4 {
+        let peer = |id| Peer::new(id, 1_000, 100);
+        let mut world = World::new((1..=4).map(peer));
+        world.peer(poison).manner = Manner::Kills;
+        world.die();
+        world.until_serving(3_000);
+        let reason = LostReason::Poison { deaths: 3 };
+        assert_eq!(
+            world.reset.iter().collect::<Vec<_>>(),
+            [(&key(poison), &reason)]
+        );
+        assert_eq!(world.serving(), (3, 1, 3_000));
+        let deaths = world
+            .told
+            .iter()
+            .filter(|event| matches!(event, Event::Died { .. }));
+        assert_eq!(deaths.count(), 1 + 3);
+    }
+}
+
+#[test]
+fn quarantine_comes_after_as_many_deaths_as_configured() {
+    for after in [1, 2, 5] {
+        let config = Config {
+            quarantine_after: after,
+            ..Config::default()
+        };
+        let mut world = World::with(config, [Peer::new(1, 10, 0).manner(Manner::Kills)]);
+        world.die();
+        world.until_serving(3_000);
+        assert_eq!(world.reset[&key(1)], LostReason::Poison { deaths: after });
+    }
+}
+
+#[test]
+fn two_poisons_are_both_found() {
+    let mut world = World::new((1..=5).map(|id| Peer::new(id, 1_000, 100)));
+    world.peer(2).manner = Manner::Kills;
+    world.peer(4).manner = Manner::Kills;
+    world.die();
+    world.until_serving(5_000);
+    assert_eq!(world.reset.keys().collect::<Vec<_>>(), [&key(2), &key(4)]);
+    assert_eq!(world.serving().0, 3);
+}
+
+#[test]
+fn suspects_go_last_and_alone() {
+    let slow = |id| Peer::new(id, 1_000, 100).window(100);
+    let mut world = World::new([slow(1), slow(2)]);
+    world.die_and_return();
+    world.pass_in_steps(ms(4), ms(1)); // both are being replayed
+    world.die();
+    world.peers.insert(key(3), Peer::new(3, 1_000, 100));
+    world.come_back();
+    world.spliced.clear();
+    let mut suspects_at_once = 0;
+    for _ in 0..1_000 {
+        world.pass(ms(1));
+        let watched: Vec<_> = world.recovery.watched().map(|(id, _)| id.0).collect();
+        suspects_at_once = suspects_at_once.max(watched.len());
+    }
+    assert_eq!(world.stage(), Stage::Serving);
+    assert_eq!(suspects_at_once, 1, "each when the one before has settled");
+    assert_eq!(
+        world.spliced,
+        [1, 2],
+        "after the third, which nobody suspects"
+    );
+    assert_eq!(world.serving(), (3, 0, 3_000));
+}
+
+/// Nothing of it was given to the server: it cannot have been the cause.
+#[test]
+fn whoever_had_nothing_to_replay_or_was_not_replayed_is_no_suspect() {
+    let idle = [1, 2].map(|id| Peer::new(id, 0, 100));
+    let deaf = [3, 4].map(|id| Peer::new(id, 10, 100).manner(Manner::Deaf));
+    let mut world = World::new(idle.into_iter().chain(deaf));
+    for _ in 0..5 {
+        world.die_and_return();
+        world.pass_in_steps(ms(10), ms(1));
+    }
+    world.peer(3).manner = Manner::Reads;
+    world.peer(4).manner = Manner::Reads;
+    world.die_and_return();
+    world.pass_in_steps(ms(2), ms(1));
+    assert_eq!(world.recovery.watched().count(), 4, "all at once");
+    world.until_serving(100);
+    assert_eq!(world.serving(), (4, 0, 20));
+}
+
+#[test]
+fn whoever_lives_through_its_replay_is_cleared() {
+    let mut world = World::new([Peer::new(1, 1_000, 0).window(100)]);
+    for _ in 0..5 {
+        world.die_and_return();
+        world.pass_in_steps(ms(4), ms(1));
+        world.die(); // in its replay: one accusation
+        world.until_serving(1_000);
+        world.pass_in_steps(ms(200), ms(1)); // settled
+    }
+    assert!(world.reset.is_empty());
+}
+
+#[test]
+fn a_death_soon_after_the_replay_is_still_the_replays() {
+    let config = Config {
+        quarantine_after: 1,
+        ..Config::default()
+    };
+    for (time, kept) in [(ms(50), 0), (ms(150), 1)] {
+        let mut world = World::with(config.clone(), [Peer::new(1, 10, 0)]);
+        world.die_and_return();
+        world.until_serving(10);
+        world.pass_in_steps(time, ms(1));
+        world.die();
+        world.until_serving(500);
+        assert_eq!(world.serving().0, kept, "{time:?}");
+    }
+}

@@ -1,0 +1,299 @@
+//! The decision table, one test a row; each later row needs that the earlier ones do not apply.
+
+use ssw::{Mode, Unprotected};
+use wire::SeqNumber;
+
+use super::world::{CLIENT, Manner, Peer, SERVER, World, candidate, key, ms};
+use crate::{
+    Action, Config, Event, LostReason, Record, ReplayMode, SplicePoint,
+    connection::{Verdict, judge},
+};
+
+fn verdict(peer: &Peer, mode: ReplayMode, deaths: u32) -> Verdict {
+    judge(&candidate(key(1), peer), mode, deaths, &Config::default())
+}
+
+fn in_connection_mode(peer: &Peer) -> Verdict {
+    verdict(peer, ReplayMode::Connection, 0)
+}
+
+fn peer() -> Peer {
+    Peer::new(1, 100, 50)
+}
+
+fn with_record(change: impl FnOnce(&mut Record)) -> Peer {
+    peer().change(|peer| change(peer.record.as_mut().expect("a record")))
+}
+
+#[test]
+fn what_a_living_server_closes_is_finished_whatever_else_holds() {
+    let closing = peer().change(|peer| {
+        peer.flow.server_closing = true;
+        peer.flow.client.reset = true;
+        peer.record = None;
+    });
+    assert_eq!(in_connection_mode(&closing), Verdict::Finished);
+    let closed = peer().change(|peer| peer.flow.closed_ns = 1);
+    assert_eq!(in_connection_mode(&closed), Verdict::Finished);
+}
+
+#[test]
+fn what_the_client_reset_is_reset_whatever_the_record_says() {
+    let reset = peer().change(|peer| {
+        peer.flow.client.reset = true;
+        peer.flow.unprotected = Some(Unprotected::MirrorLost);
+        peer.record = None;
+    });
+    assert_eq!(in_connection_mode(&reset), Verdict::Reset);
+}
+
+#[test]
+fn an_unprotected_flow_is_lost_with_its_reason() {
+    let unprotected = peer().change(|peer| {
+        peer.flow.unprotected = Some(Unprotected::MirrorLost);
+        peer.record = None;
+    });
+    assert_eq!(
+        in_connection_mode(&unprotected),
+        Verdict::Lose(LostReason::Unprotected { code: 3 })
+    );
+}
+
+#[test]
+fn without_a_record_it_is_lost() {
+    let unknown = peer().change(|peer| peer.record = None);
+    assert_eq!(
+        in_connection_mode(&unknown),
+        Verdict::Lose(LostReason::NoRecord)
+    );
+}
+
+#[test]
+fn an_unprotected_record_is_lost_with_its_reason() {
+    let unprotected = with_record(|record| record.unprotected = Some(2));
+    assert_eq!(
+        verdict(&unprotected, ReplayMode::Connection, 9),
+        Verdict::Lose(LostReason::Unprotected { code: 2 })
+    );
+}
+
+#[test]
+fn whoever_kills_the_server_again_and_again_is_poison() {
+    assert!(matches!(
+        verdict(&peer(), ReplayMode::Connection, 2),
+        Verdict::Keep { .. }
+    ));
+    let hole = with_record(|record| record.stable_seq = CLIENT);
+    for deaths in [3, 4] {
+        assert_eq!(
+            verdict(&hole, ReplayMode::Connection, deaths),
+            Verdict::Lose(LostReason::Poison { deaths })
+        );
+    }
+}
+
+#[test]
+fn a_record_that_ends_before_what_the_client_was_told_is_a_hole() {
+    let hole = with_record(|record| record.stable_seq = CLIENT + 99);
+    let reason = LostReason::RecordIncomplete {
+        stable_seq: CLIENT + 99,
+        acknowledged: CLIENT + 100,
+    };
+    assert_eq!(in_connection_mode(&hole), Verdict::Lose(reason));
+    assert_eq!(verdict(&hole, ReplayMode::Turn, 0), Verdict::Lose(reason));
+}
+
+#[test]
+fn an_acknowledged_fin_that_is_not_recorded_is_a_hole() {
+    let acknowledged = peer().change(|peer| peer.flow.server.ack = CLIENT + 101);
+    assert!(matches!(
+        in_connection_mode(&acknowledged),
+        Verdict::Lose(LostReason::RecordIncomplete { .. })
+    ));
+    assert!(matches!(
+        in_connection_mode(&peer().with_fin()),
+        Verdict::Keep { fin: true, .. }
+    ));
+}
+
+#[test]
+fn a_record_may_hold_more_than_the_client_was_told() {
+    let ahead = with_record(|record| record.stable_seq = CLIENT + 300);
+    assert!(matches!(in_connection_mode(&ahead), Verdict::Keep { end, .. } if end == CLIENT + 300));
+}
+
+#[test]
+fn a_record_whose_beginning_is_gone_serves_turns_only() {
+    let short = with_record(|record| record.start = record.turn_instream);
+    assert!(matches!(
+        in_connection_mode(&short),
+        Verdict::Lose(LostReason::RecordIncomplete { .. })
+    ));
+    assert!(matches!(
+        verdict(&short, ReplayMode::Turn, 0),
+        Verdict::Keep { .. }
+    ));
+    let shorter = with_record(|record| record.start = record.turn_instream + 1);
+    assert!(matches!(
+        verdict(&shorter, ReplayMode::Turn, 0),
+        Verdict::Lose(LostReason::RecordIncomplete { .. })
+    ));
+}
+
+#[test]
+fn a_turn_that_begins_behind_the_record_is_a_hole() {
+    let odd = with_record(|record| record.turn_instream = record.stable_seq + 1);
+    assert!(matches!(
+        verdict(&odd, ReplayMode::Turn, 0),
+        Verdict::Lose(LostReason::RecordIncomplete { .. })
+    ));
+}
+
+/// "Before" and "after" mean nothing beyond half of the sequence space (RFC 9293 3.4).
+#[test]
+fn a_record_of_half_the_sequence_space_cannot_be_replayed() {
+    for (bytes, kept) in [
+        ((1 << 31) - 1, true),
+        (1 << 31, false),
+        ((1 << 31) + 5, false),
+    ] {
+        let long = Peer::new(1, bytes, 0);
+        assert_eq!(
+            matches!(in_connection_mode(&long), Verdict::Keep { .. }),
+            kept,
+            "{bytes}"
+        );
+    }
+}
+
+#[test]
+fn a_connection_is_replayed_from_its_syn() {
+    let point = SplicePoint {
+        instream: CLIENT - 1,
+        outstream: SERVER,
+        verify_end: SERVER + 50,
+    };
+    assert_eq!(
+        in_connection_mode(&peer()),
+        Verdict::Keep {
+            point,
+            end: CLIENT + 100,
+            fin: false
+        }
+    );
+    assert_eq!(
+        in_connection_mode(&peer().with_fin()),
+        Verdict::Keep {
+            point,
+            end: CLIENT + 100,
+            fin: true
+        }
+    );
+}
+
+#[test]
+fn a_turn_is_replayed_from_its_beginning() {
+    let point = SplicePoint {
+        instream: CLIENT + 49,
+        outstream: SERVER + 25,
+        verify_end: SERVER + 50,
+    };
+    let keep = |fin| Verdict::Keep {
+        point,
+        end: CLIENT + 100,
+        fin,
+    };
+    assert_eq!(verdict(&peer(), ReplayMode::Turn, 0), keep(false));
+    assert_eq!(verdict(&peer().with_fin(), ReplayMode::Turn, 0), keep(true));
+}
+
+#[test]
+fn sequence_numbers_may_pass_through_zero() {
+    let (client, server) = (SeqNumber(u32::MAX - 10), SeqNumber(0));
+    let wrapped = Peer::at(1, client, server, 100, 50).with_fin();
+    let point = SplicePoint {
+        instream: client - 1,
+        outstream: server,
+        verify_end: SeqNumber(50),
+    };
+    assert_eq!(
+        in_connection_mode(&wrapped),
+        Verdict::Keep {
+            point,
+            end: SeqNumber(89),
+            fin: true
+        }
+    );
+}
+
+#[test]
+fn without_recorded_output_nothing_is_compared() {
+    for end in [None, Some(SERVER - 7)] {
+        let silent = with_record(|record| record.outstream_end = end);
+        assert!(
+            matches!(in_connection_mode(&silent), Verdict::Keep { point, .. } if point.verify_end == point.outstream)
+        );
+    }
+}
+
+/// How a connection fared in an earlier life's replay is no part of the table.
+#[test]
+fn the_state_of_an_earlier_replay_does_not_matter() {
+    for mode in [Mode::Splicing, Mode::Spliced, Mode::Diverged] {
+        let earlier = peer().change(|peer| peer.flow.mode = mode);
+        assert_eq!(in_connection_mode(&earlier), in_connection_mode(&peer()));
+    }
+}
+
+#[test]
+fn verdicts_become_actions() {
+    let closing = Peer::new(1, 10, 0).change(|peer| peer.flow.server_closing = true);
+    let gone = Peer::new(2, 10, 0).change(|peer| peer.flow.client.reset = true);
+    let unknown = Peer::new(3, 10, 0).change(|peer| peer.record = None);
+    let mut world = World::new([closing, gone, unknown, Peer::new(4, 10, 0)]);
+    world.die_and_return();
+    assert_eq!(
+        world
+            .recovery
+            .watched()
+            .map(|(id, _)| id.0)
+            .collect::<Vec<_>>(),
+        [4]
+    );
+    assert!(world.done.contains(&Action::Forget { key: key(2) }));
+    assert!(
+        world
+            .told
+            .contains(&Event::ClientReset { connection: key(2) })
+    );
+    world.until_serving(10);
+    assert_eq!(world.lost_told(), [(key(3), LostReason::NoRecord)]);
+    assert!(world.peers.contains_key(&key(1)), "the kernel finishes it");
+    assert_eq!(world.serving(), (1, 1, 10));
+}
+
+#[test]
+fn a_client_that_resets_while_it_is_spliced_or_replayed_is_forgotten() {
+    for replaying in [false, true] {
+        let peers = [Peer::new(1, 100, 10).window(10).manner(if replaying {
+            Manner::Stuck
+        } else {
+            Manner::Deaf
+        })];
+        let mut world = World::new(peers);
+        world.die_and_return();
+        world.pass_in_steps(ms(5), ms(1));
+        world.peer(1).flow.client.reset = true;
+        world.turn_page();
+        world.pass(ms(1));
+        assert!(world.done.contains(&Action::Forget { key: key(1) }));
+        assert!(
+            world
+                .told
+                .contains(&Event::ClientReset { connection: key(1) })
+        );
+        assert_eq!(world.serving(), (0, 0, 0));
+        world.pass_in_steps(ms(200), ms(10));
+        assert!(world.reset.is_empty());
+    }
+}

@@ -1,0 +1,176 @@
+//! The replay sender, by itself.
+
+use std::time::Duration;
+
+use wire::SeqNumber;
+
+use super::world::ms;
+use crate::{Segment, replay::Replay};
+
+const START: SeqNumber = SeqNumber(100);
+const NEVER: Duration = Duration::ZERO;
+
+fn replay(len: u32, fin: bool) -> Replay {
+    Replay::new(START, START + len, fin, NEVER)
+}
+
+fn all(replay: &mut Replay, max: u32, now: Duration) -> Vec<Segment> {
+    std::iter::from_fn(|| replay.next_segment(max, now)).collect()
+}
+
+fn piece(offset: u32, len: u32, fin: bool) -> Segment {
+    Segment {
+        from: START + offset,
+        len,
+        fin,
+    }
+}
+
+#[test]
+fn without_a_window_nothing_is_sent() {
+    let mut replay = replay(100, true);
+    assert_eq!(all(&mut replay, 50, NEVER), []);
+    replay.update(START, START, ms(1));
+    assert_eq!(all(&mut replay, 50, ms(100)), []);
+}
+
+#[test]
+fn the_record_is_cut_at_the_longest_piece_and_at_the_window() {
+    let mut replay = replay(100, false);
+    replay.update(START, START + 70, NEVER);
+    assert_eq!(
+        all(&mut replay, 30, NEVER),
+        [
+            piece(0, 30, false),
+            piece(30, 30, false),
+            piece(60, 10, false)
+        ]
+    );
+    replay.update(START + 60, START + 1_000, NEVER);
+    assert_eq!(
+        all(&mut replay, 50, NEVER),
+        [piece(70, 30, false)],
+        "not beyond the record"
+    );
+    assert!(!replay.complete());
+    replay.update(START + 100, START + 1_000, NEVER);
+    assert!(replay.complete());
+    assert_eq!(all(&mut replay, 50, ms(500)), []);
+}
+
+#[test]
+fn the_fin_goes_with_the_last_byte() {
+    let mut replay = replay(100, true);
+    replay.update(START, START + 1_000, NEVER);
+    assert_eq!(
+        all(&mut replay, 60, NEVER),
+        [piece(0, 60, false), piece(60, 40, true)]
+    );
+    replay.update(START + 100, START + 1_000, NEVER);
+    assert!(!replay.complete(), "the FIN is not acknowledged");
+    assert_eq!(replay.missing(), 1);
+    replay.update(START + 101, START + 1_000, NEVER);
+    assert!(replay.complete());
+}
+
+/// RFC 9293 3.4: a FIN takes a sequence number.
+#[test]
+fn the_fin_waits_for_a_window() {
+    let mut replay = replay(100, true);
+    replay.update(START, START + 100, NEVER);
+    assert_eq!(all(&mut replay, 200, NEVER), [piece(0, 100, false)]);
+    replay.update(START + 100, START + 100, NEVER);
+    assert_eq!(all(&mut replay, 200, ms(1)), []);
+    replay.update(START + 100, START + 101, ms(2));
+    assert_eq!(all(&mut replay, 200, ms(2)), [piece(100, 0, true)]);
+    assert_eq!(all(&mut replay, 200, ms(2)), [], "once");
+}
+
+#[test]
+fn an_empty_record_is_complete_and_a_lonely_fin_is_not() {
+    assert!(replay(0, false).complete());
+    assert_eq!(replay(0, false).next_segment(10, ms(100)), None);
+    let mut fin = replay(0, true);
+    assert!(!fin.complete());
+    fin.update(START, START + 10, NEVER);
+    assert_eq!(all(&mut fin, 10, NEVER), [piece(0, 0, true)]);
+    fin.update(START + 1, START + 10, NEVER);
+    assert!(fin.complete());
+}
+
+#[test]
+fn what_is_not_acknowledged_is_sent_again_from_there() {
+    let mut replay = replay(100, true);
+    replay.update(START, START + 200, NEVER);
+    all(&mut replay, 40, NEVER);
+    replay.update(START + 40, START + 200, ms(10));
+    assert_eq!(all(&mut replay, 40, ms(49)), []);
+    assert_eq!(replay.deadline(), ms(50));
+    assert_eq!(
+        all(&mut replay, 40, ms(50)),
+        [piece(40, 40, false), piece(80, 20, true)]
+    );
+    assert_eq!(all(&mut replay, 40, ms(89)), []);
+    assert_eq!(all(&mut replay, 40, ms(90)).len(), 2, "and again");
+}
+
+#[test]
+fn a_lost_fin_is_sent_again() {
+    let mut replay = replay(10, true);
+    replay.update(START, START + 200, NEVER);
+    all(&mut replay, 40, NEVER);
+    replay.update(START + 10, START + 200, ms(1));
+    assert_eq!(all(&mut replay, 40, ms(41)), [piece(10, 0, true)]);
+}
+
+/// Else a server that takes nothing would never be given up.
+#[test]
+fn sending_again_is_no_progress() {
+    let mut replay = replay(100, false);
+    replay.update(START, START + 200, NEVER);
+    for at in 0..1_000 {
+        all(&mut replay, 40, ms(at));
+        assert_eq!(replay.idle(ms(at)), ms(at));
+    }
+    replay.update(START + 1, START + 200, ms(1_000));
+    assert_eq!(replay.idle(ms(1_000)), NEVER);
+}
+
+#[test]
+fn neither_acknowledgement_nor_window_is_taken_back() {
+    let mut replay = replay(100, false);
+    replay.update(START + 50, START + 80, NEVER);
+    replay.update(START + 20, START + 60, NEVER);
+    assert_eq!(replay.missing(), 50);
+    assert_eq!(all(&mut replay, 100, NEVER), [piece(50, 30, false)]);
+}
+
+/// Live segments of the client may follow the record before its end is acknowledged to us.
+#[test]
+fn an_acknowledgement_beyond_the_record_completes_it() {
+    let mut replay = replay(100, true);
+    replay.update(START + 5_000, START + 9_000, NEVER);
+    assert!(replay.complete());
+    assert_eq!(replay.missing(), 0);
+    assert_eq!(replay.next_segment(10, NEVER), None);
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    let start = SeqNumber(u32::MAX - 49);
+    let mut replay = Replay::new(start, start + 100, true, NEVER);
+    replay.update(start, start + 80, NEVER);
+    let first = all(&mut replay, 60, NEVER);
+    let at = |offset, len, fin| Segment {
+        from: start + offset,
+        len,
+        fin,
+    };
+    assert_eq!(first, [at(0, 60, false), at(60, 20, false)]);
+    replay.update(SeqNumber(0), SeqNumber(60), ms(1));
+    assert_eq!(all(&mut replay, 60, ms(1)), [at(80, 20, true)]);
+    assert_eq!(all(&mut replay, 100, ms(41)), [at(50, 50, true)]);
+    replay.update(SeqNumber(51), SeqNumber(60), ms(42));
+    assert!(replay.complete());
+    assert_eq!(replay.len(), 100);
+}

@@ -1,0 +1,188 @@
+//! What the restarted server says again, and whether it lives.
+
+use wire::FlowId;
+
+use super::world::{Manner, Peer, SERVER, World, key, ms};
+use crate::{Action, Config, Event, LostReason, Stage};
+
+fn verified(world: &World) -> Vec<(usize, u64)> {
+    let numbers = |event: &Event| match event {
+        Event::Verified {
+            connections,
+            compared,
+            ..
+        } => Some((*connections, *compared)),
+        _ => None,
+    };
+    world.told.iter().filter_map(numbers).collect()
+}
+
+#[test]
+fn the_record_is_in_place_before_the_splice_and_until_it_has_settled() {
+    let mut world = World::new([Peer::new(1, 10, 100)]);
+    world.die_and_return();
+    let flow = FlowId(1);
+    let at = |world: &World, action| world.done.iter().position(|done| *done == action);
+    let splice = world
+        .done
+        .iter()
+        .position(|action| matches!(action, Action::Splice { .. }));
+    assert!(at(&world, Action::Expect { flow }) < splice);
+    world.until_serving(10);
+    assert_eq!(at(&world, Action::ForgetExpected { flow }), None);
+    world.pass_in_steps(ms(150), ms(1));
+    assert!(at(&world, Action::ForgetExpected { flow }).is_some());
+}
+
+#[test]
+fn a_replay_that_says_the_same_is_verified_once_for_all() {
+    let mut world = World::new((1..=3).map(|id| Peer::new(id, 10, 100)));
+    world.die_and_return();
+    world.until_serving(10);
+    world.pass_in_steps(ms(90), ms(1));
+    assert_eq!(verified(&world), []);
+    world.pass_in_steps(ms(20), ms(1));
+    assert_eq!(verified(&world), [(3, 300)]);
+    assert_eq!(world.recovery.deadline(), None);
+}
+
+#[test]
+fn what_settled_before_another_death_is_not_counted_twice() {
+    let mut world = World::new([Peer::new(1, 10, 100), Peer::new(2, 1_000, 100).window(1)]);
+    world.die_and_return();
+    world.pass_in_steps(ms(500), ms(1)); // the first has settled, the second is being replayed
+    world.peer(2).window = 1_000;
+    world.die();
+    world.until_serving(1_000);
+    world.pass_in_steps(ms(300), ms(1));
+    assert_eq!(verified(&world), [(2, 200)]);
+}
+
+#[test]
+fn a_server_that_does_not_say_it_again_is_waited_for_but_not_for_ever() {
+    let config = Config {
+        replay_timeout: ms(5_000),
+        ..Config::default()
+    };
+    let mut world = World::with(config, [Peer::new(1, 10, 100).manner(Manner::Mute)]);
+    world.die_and_return();
+    world.until_serving(10);
+    for _ in 0..40 {
+        world.pass(ms(100));
+        let deadline = world.recovery.deadline().expect("something to wait for");
+        assert!(deadline > world.now, "no busy waiting");
+    }
+    assert_eq!(verified(&world), []);
+    world.pass_in_steps(ms(1_500), ms(100));
+    assert_eq!(verified(&world), [(1, 0)]);
+    assert!(world.reset.is_empty());
+}
+
+#[test]
+fn a_divergence_during_the_recovery_is_reset_at_its_end() {
+    let mut world = World::new([Peer::new(1, 100, 100), Peer::new(2, 100, 100).window(1)]);
+    world.die_and_return();
+    world.pass_in_steps(ms(3), ms(1));
+    world.recovery.diverged(FlowId(1), SERVER + 30);
+    world.act();
+    assert!(world.reset.is_empty());
+    assert!(
+        world
+            .done
+            .contains(&Action::ForgetExpected { flow: FlowId(1) })
+    );
+    world.turn_page();
+    world.until_serving(200);
+    assert_eq!(world.pieces(1), []);
+    assert_eq!(
+        world.lost_told(),
+        [(key(1), LostReason::Diverged { offset: 30 })]
+    );
+    assert_eq!(
+        world.serving(),
+        (1, 1, 200),
+        "the first one's bytes were given to the server"
+    );
+}
+
+#[test]
+fn a_divergence_after_the_recovery_is_reset_at_once() {
+    let mut world = World::new([Peer::new(1, 100, 100), Peer::new(2, 100, 100)]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.recovery.diverged(FlowId(1), SERVER);
+    world.act();
+    assert_eq!(world.reset[&key(1)], LostReason::Diverged { offset: 0 });
+    world.recovery.diverged(FlowId(1), SERVER);
+    world.act();
+    assert_eq!(world.lost_told().len(), 1);
+    world.pass_in_steps(ms(200), ms(1));
+    assert_eq!(verified(&world), [(1, 100)]);
+}
+
+/// The flow's state may be seen before the event about it is read.
+#[test]
+fn a_divergence_that_is_seen_first_is_not_taken_for_an_end() {
+    let mut world = World::new([
+        Peer::new(1, 100, 100).manner(Manner::SaysElse(7)),
+        Peer::new(2, 10, 0),
+    ]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.pass_in_steps(ms(200), ms(1));
+    assert_eq!(world.reset[&key(1)], LostReason::Diverged { offset: 7 });
+    world.recovery.diverged(FlowId(1), SERVER + 7);
+    world.act();
+    assert_eq!(world.lost_told().len(), 1);
+}
+
+#[test]
+fn the_last_one_to_diverge_does_not_keep_the_others_from_being_verified() {
+    let mut world = World::new([
+        Peer::new(1, 100, 100),
+        Peer::new(2, 100, 100).manner(Manner::Mute),
+    ]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.pass_in_steps(ms(500), ms(1));
+    assert_eq!(verified(&world), []);
+    world.recovery.diverged(FlowId(2), SERVER + 1);
+    world.act();
+    assert_eq!(verified(&world), [(1, 100)]);
+}
+
+#[test]
+fn a_connection_that_ends_while_it_settles_is_settled() {
+    let mut world = World::new([
+        Peer::new(1, 100, 100).manner(Manner::Mute),
+        Peer::new(2, 100, 100).manner(Manner::Mute),
+    ]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.peer(1).flow.closed_ns = 1;
+    world.peers.remove(&key(2));
+    world.pass_in_steps(ms(200), ms(1));
+    assert_eq!(world.recovery.watched().count(), 0);
+    assert_eq!(verified(&world), [(1, 0)]);
+    assert_eq!(world.stage(), Stage::Serving);
+}
+
+/// The offset counts from the first byte that the client was ever sent, also across zero.
+#[test]
+fn the_offset_of_a_divergence_wraps() {
+    let server = wire::SeqNumber(u32::MAX - 4);
+    let mut world = World::new([Peer::at(1, super::world::CLIENT, server, 10, 100)]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.recovery.diverged(FlowId(1), wire::SeqNumber(15));
+    world.act();
+    assert_eq!(world.reset[&key(1)], LostReason::Diverged { offset: 20 });
+}
+
+#[test]
+fn divergence_of_an_unknown_connection_means_nothing() {
+    let mut world = World::new([]);
+    world.recovery.diverged(FlowId(9), SERVER);
+    world.act();
+    assert_eq!(world.done, []);
+}
