@@ -49,6 +49,16 @@ const SWEEP_AGE: Duration = Duration::from_secs(65);
 /// How long translated connections may take to end when the service is stopped.
 const LINGER: Duration = Duration::from_secs(3);
 
+/// Turns that may fail in a row, and the pause after each, before we give up.
+const MOST_FAILURES: u32 = 100;
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// What follows a turn of the loop.
+enum Next {
+    End(Ending),
+    Go { acted: bool },
+}
+
 /// How the service ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
@@ -165,26 +175,54 @@ impl Service {
             let pid = server.pid().as_raw_pid().unsigned_abs();
             self.tell(Happening::Started { pid });
         }
+        let mut failures = 0;
         loop {
-            ring.consume()?;
-            while let Ok(event) = kernel_events.try_recv() {
-                self.kernel_event(event)?;
+            match self.turn(&ring, &kernel_events) {
+                Ok(Next::End(ending)) => return Ok(ending),
+                Ok(Next::Go { acted }) => {
+                    failures = 0;
+                    self.wait(&ring, wake.as_fd(), acted)?;
+                }
+                Err(error @ ServeError::FirstStart { .. }) => return Err(error),
+                // A healthy server is not ended because something of ours failed once.
+                Err(error) => {
+                    failures += 1;
+                    if failures == MOST_FAILURES {
+                        return Err(error);
+                    }
+                    self.tell(Happening::Trouble {
+                        message: error.to_string(),
+                    });
+                    std::thread::sleep(AFTER_FAILURE);
+                }
             }
-            if let Some(ending) = self.look_at_server()? {
-                return Ok(ending);
-            }
-            self.look_at_logger()?;
-            self.progress()?;
-            let acted = self.act()?;
-            self.start_if_due()?;
-            self.periodic()?;
             match signal.swap(0, Ordering::Relaxed) {
                 0 => {}
                 signal => return self.stop(i32::try_from(signal).unwrap_or(SIGTERM)),
             }
-            self.answer_control();
-            self.wait(&ring, wake.as_fd(), acted)?;
         }
+    }
+
+    /// Hear, decide, act: once.
+    fn turn(
+        &mut self,
+        ring: &Ring<'_>,
+        kernel_events: &mpsc::Receiver<KernelEvent>,
+    ) -> Result<Next, ServeError> {
+        ring.consume()?;
+        while let Ok(event) = kernel_events.try_recv() {
+            self.kernel_event(event)?;
+        }
+        if let Some(ending) = self.look_at_server()? {
+            return Ok(Next::End(ending));
+        }
+        self.look_at_logger()?;
+        self.progress()?;
+        let acted = self.act()?;
+        self.start_if_due()?;
+        self.periodic()?;
+        self.answer_control();
+        Ok(Next::Go { acted })
     }
 
     fn kernel_event(&mut self, event: KernelEvent) -> Result<(), ServeError> {
@@ -237,42 +275,53 @@ impl Service {
             Some(server) => server.try_wait().doing("wait for the server")?,
         };
         if let Some(exit) = exit {
+            let pid = self
+                .server
+                .take()
+                .map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
             self.reap();
             if exit.is_failure() && !self.has_listened {
-                let addresses = self
+                let addresses: Vec<_> = self
                     .config
                     .addresses
                     .iter()
                     .map(ToString::to_string)
-                    .collect::<Vec<_>>();
+                    .collect();
                 return Err(ServeError::FirstStart {
                     exit,
                     addresses: addresses.join(", "),
                 });
             }
-            if exit.is_failure() {
-                let pid = self
-                    .server
-                    .take()
-                    .map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
-                // Usually the kernel has told us already.
-                if !matches!(self.recovery.stage(), Stage::Clearing) {
-                    self.died(cause_of_exit(pid, exit), clock::now());
-                    self.act()?;
-                }
-            } else if self.recovery.stage() == Stage::Serving && !self.ground.cgroup.populated()? {
+            // Usually the kernel has told us already.
+            if exit.is_failure() && self.recovery.stage() != Stage::Clearing {
+                self.died(cause_of_exit(pid, exit), clock::now());
+                self.act()?;
+            }
+        }
+        match self.recovery.stage() {
+            Stage::Clearing if !self.ground.cgroup.populated()? => {
+                self.reap();
+                self.server = None;
+                self.recovery.service_empty(clock::now());
+                self.incarnation += 1;
+            }
+            // Its main process has left quietly, and what it may have left behind too.
+            Stage::Serving if self.has_ended()? => {
                 self.tell(Happening::Ended);
                 self.linger()?;
                 return Ok(Some(Ending::Ended));
             }
-        }
-        if self.recovery.stage() == Stage::Clearing && !self.ground.cgroup.populated()? {
-            self.reap();
-            self.server = None;
-            self.recovery.service_empty(clock::now());
-            self.incarnation += 1;
+            Stage::Listing | Stage::Recovering if self.has_ended()? => {
+                self.died(Cause::NotServing, clock::now());
+            }
+            _ => {}
         }
         Ok(None)
+    }
+
+    /// No process of the service is left, and none is to be started.
+    fn has_ended(&self) -> Result<bool, ServeError> {
+        Ok(self.server.is_none() && self.start_at.is_none() && !self.ground.cgroup.populated()?)
     }
 
     fn look_at_logger(&mut self) -> Result<(), ServeError> {
@@ -370,6 +419,9 @@ impl Service {
             // One that hangs would fill the ring and stop all uploads.
             let _ = self.ask_logger(LoggerClient::ping)?;
             self.reap();
+            if self.recovery.stage() == Stage::Starting && self.listens()? {
+                self.recovery.listening(now); // the kernel's word of it was lost
+            }
             for interface in dataplane::ethernet_interfaces()? {
                 self.ground
                     .plane
@@ -381,6 +433,18 @@ impl Service {
             self.ground.plane.sweep(SWEEP_AGE)?;
         }
         Ok(())
+    }
+
+    fn listens(&self) -> Result<bool, ServeError> {
+        for address in &self.config.addresses {
+            if supervise::listener_on(*address)
+                .doing("list the listening sockets")?
+                .is_some()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
