@@ -23,8 +23,15 @@ pub enum Cause {
         /// The status.
         status: u32,
     },
-    /// It could not be started, or did not listen in time.
+    /// It could not be started, or left by itself before it served.
     NotServing,
+}
+
+impl Cause {
+    /// Somebody's hand, most likely.
+    pub(crate) fn is_sigkill(self) -> bool {
+        matches!(self, Self::Signal { signal: 9, .. })
+    }
 }
 
 impl fmt::Display for Cause {
@@ -75,8 +82,6 @@ pub enum LostReason {
     },
     /// The server did not come back in time.
     ServerDown,
-    /// The server itself closed or reset it during the replay.
-    ClosedInReplay,
 }
 
 impl fmt::Display for LostReason {
@@ -106,7 +111,6 @@ impl fmt::Display for LostReason {
                 )
             }
             Self::ServerDown => write!(f, "the server did not come back in time"),
-            Self::ClosedInReplay => write!(f, "the restarted server closed it during the replay"),
         }
     }
 }

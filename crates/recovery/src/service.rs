@@ -171,7 +171,8 @@ impl Recovery {
             .filter(|connection| connection.in_replay())
             .map(|connection| connection.flow)
             .collect();
-        self.suspicion.accuse(unsettled.into_iter());
+        self.suspicion
+            .accuse(unsettled.into_iter(), cause.is_sigkill());
         if self.stage == Stage::Serving {
             self.down_since = at;
             self.gave_up = false;

@@ -4,6 +4,7 @@
 mod deaths;
 mod giving_up;
 mod judging;
+mod peer;
 mod properties;
 mod sender;
 mod splicing;

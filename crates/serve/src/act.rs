@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dataplane::{DataplaneError, Space};
 use protocol::control::FlowSummary;
-use recovery::{Action, Candidate, Cause, Record, Segment, SplicePoint};
+use recovery::{Action, Candidate, Cause, Record, Segment, SplicePoint, Stage};
 use ssw::{Flow, expectations, fabricated_syn, replayed_segment, resets_to_client, window_update};
 use supervise::{TcpState, destroy_sockets};
 use wire::{FlowId, FlowKey};
@@ -108,11 +108,12 @@ impl Service {
             .iter()
             .map(|summary| (summary.flow, record_of(summary)))
             .collect();
-        let candidates = self
-            .ground
-            .plane
-            .flows()?
-            .into_iter()
+        // Clients that have found the new server already are not in need of it. (Before that
+        // server's life has begun, the dead one's still has the present number.)
+        let all = self.recovery.stage() == Stage::Clearing;
+        let flows = self.ground.plane.flows()?.into_iter();
+        let candidates = flows
+            .filter(|(_, flow)| all || flow.incarnation != self.incarnation)
             .map(|(key, flow)| Candidate {
                 key,
                 record: records.get(&flow.id).copied(),

@@ -84,7 +84,7 @@ pub struct Service {
     control: Control,
     tell: Box<dyn FnMut(&crate::Report)>,
     began: Duration,
-    incarnation: u32,
+    pub(crate) incarnation: u32,
     has_listened: bool,
     next_heartbeat: Duration,
     next_sweep: Duration,
@@ -232,6 +232,7 @@ impl Service {
                 self.died(cause_of(pid, status), event.at);
             }
             EventKind::Death { .. } => {}
+            EventKind::Listening if event.incarnation != self.incarnation => {}
             EventKind::Listening => {
                 if !self.has_listened {
                     self.has_listened = true;
@@ -311,7 +312,7 @@ impl Service {
                 self.linger()?;
                 return Ok(Some(Ending::Ended));
             }
-            Stage::Listing | Stage::Recovering if self.has_ended()? => {
+            Stage::Starting | Stage::Listing | Stage::Recovering if self.has_ended()? => {
                 self.died(Cause::NotServing, clock::now());
             }
             _ => {}

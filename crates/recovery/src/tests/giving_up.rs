@@ -1,6 +1,6 @@
 //! A server that does not come back.
 
-use super::world::{KILLED, Manner, Peer, World, key, ms};
+use super::world::{SEGFAULT, Manner, Peer, World, key, ms};
 use crate::{Action, Config, LostReason, Stage};
 
 fn patient_for(count: u64) -> Config {
@@ -166,7 +166,7 @@ fn giving_up_is_not_called_off_by_another_death() {
     world.clear();
     world.now += ms(1_000);
     world.recovery.poll(world.now);
-    world.recovery.died(KILLED, world.now, world.now);
+    world.recovery.died(SEGFAULT, world.now, world.now);
     world.act();
     assert_eq!(world.reset[&key(1)], LostReason::ServerDown);
 }

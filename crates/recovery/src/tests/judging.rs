@@ -255,7 +255,7 @@ fn verdicts_become_actions() {
     assert_eq!(
         world
             .recovery
-            .watched()
+            .watched(world.now)
             .map(|(id, _)| id.0)
             .collect::<Vec<_>>(),
         [4]

@@ -1,6 +1,6 @@
 //! The way of a failure, stage by stage.
 
-use super::world::{KILLED, Manner, Peer, World, ms};
+use super::world::{SEGFAULT, Manner, Peer, World, ms};
 use crate::{Action, Cause, Event, Stage};
 
 #[test]
@@ -169,7 +169,7 @@ fn one_death_has_many_witnesses() {
     assert_eq!(
         world.told,
         [Event::Died {
-            cause: KILLED,
+            cause: SEGFAULT,
             detected_ms: 0.0
         }]
     );
@@ -178,7 +178,7 @@ fn one_death_has_many_witnesses() {
 #[test]
 fn each_step_is_told_once_with_its_time_since_the_death() {
     let mut world = World::new([Peer::new(1, 100, 50), Peer::new(2, 100, 50)]);
-    world.recovery.died(KILLED, world.now - ms(2), world.now);
+    world.recovery.died(SEGFAULT, world.now - ms(2), world.now);
     world.now += ms(3);
     world.clear();
     world.now += ms(5);
@@ -191,7 +191,7 @@ fn each_step_is_told_once_with_its_time_since_the_death() {
     assert_eq!(
         world.told[0],
         Event::Died {
-            cause: KILLED,
+            cause: SEGFAULT,
             detected_ms: 2.0
         }
     );

@@ -1,0 +1,216 @@
+//! One connection of the model: its flow in the data plane, its record, and the restarted server's
+//! TCP, which receives the replay.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use ssw::{Flow, Mode};
+use wire::{FlowId, SeqNumber};
+
+use super::world::ms;
+use crate::{Record, Segment};
+
+/// First instream and outstream sequence numbers of a model connection, unless a test says else.
+pub(super) const CLIENT: SeqNumber = SeqNumber(1_000);
+pub(super) const SERVER: SeqNumber = SeqNumber(500_000);
+
+/// How the restarted server's side of a connection behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// It takes everything.
+    Reads,
+    /// It never answers the SYN.
+    Deaf,
+    /// It answers the SYN, and then acknowledges nothing.
+    Stuck,
+    /// It reads this many bytes and closes.
+    ClosesAfter(u32),
+    /// It takes everything, but does not say again what it had said.
+    Mute,
+    /// What it says again differs from this offset on.
+    SaysElse(u32),
+    /// The server dies as soon as it has read a byte.
+    Kills,
+}
+
+/// One connection.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    pub(super) flow: Flow,
+    pub(super) record: Option<Record>,
+    pub(super) manner: Manner,
+    /// Receive window of the server's socket, bytes.
+    pub(super) window: u32,
+    /// So many fabricated SYNs are still to be lost.
+    pub(super) syns_lost: u32,
+    /// Pieces of replay still to be lost.
+    pub(super) pieces_lost: u32,
+    /// When a SYN arrived in this life.
+    pub(super) syn_at: Option<Duration>,
+    /// Pieces that arrived in this life, in server order: [from, to), as offsets from the start.
+    pub(super) arrived: BTreeSet<(u32, u32)>,
+}
+
+impl Peer {
+    /// A living connection that received `instream` bytes and was sent `outstream` bytes.
+    pub(super) fn new(id: u64, instream: u32, outstream: u32) -> Self {
+        Self::at(id, CLIENT, SERVER, instream, outstream)
+    }
+
+    pub(super) fn at(
+        id: u64,
+        client: SeqNumber,
+        server: SeqNumber,
+        instream: u32,
+        outstream: u32,
+    ) -> Self {
+        let (stable_seq, outstream_end) = (client + instream, server + outstream);
+        let mut flow = Flow {
+            id: FlowId(id),
+            incarnation: 1,
+            ..Flow::default()
+        };
+        (flow.client.isn, flow.client.nxt, flow.client.ack) =
+            (client - 1, stable_seq, outstream_end);
+        (flow.server.isn, flow.server.nxt, flow.server.ack) =
+            (server - 1, outstream_end, stable_seq);
+        flow.server.answered = true;
+        let record = Record {
+            start: client,
+            stable_seq,
+            client_fin: None,
+            turn_instream: client + instream / 2,
+            turn_outstream: server + outstream / 2,
+            outstream_end: Some(outstream_end),
+            unprotected: None,
+        };
+        Self {
+            flow,
+            record: Some(record),
+            manner: Manner::Reads,
+            window: 64_000,
+            syns_lost: 0,
+            pieces_lost: 0,
+            syn_at: None,
+            arrived: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn manner(mut self, manner: Manner) -> Self {
+        self.manner = manner;
+        self
+    }
+
+    pub(super) fn window(mut self, window: u32) -> Self {
+        self.window = window;
+        self
+    }
+
+    pub(super) fn with_fin(mut self) -> Self {
+        let record = self.record.as_mut().expect("a record");
+        record.client_fin = Some(record.stable_seq);
+        self.flow.server.ack = record.stable_seq + 1;
+        self
+    }
+
+    pub(super) fn change(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    fn start(&self) -> SeqNumber {
+        self.flow.splice.instream + 1
+    }
+
+    /// Length of what is to be replayed from the splice on, FIN included.
+    pub(super) fn owed(&self) -> u32 {
+        let record = self.record.expect("a spliced connection has a record");
+        let end = record.stable_seq + u32::from(record.client_fin.is_some());
+        end.distance_from(self.start())
+            .expect("a record that ends after it began")
+    }
+
+    /// How much of it arrived without a gap.
+    pub(super) fn received(&self) -> u32 {
+        self.arrived.iter().fold(
+            0,
+            |end, &(from, to)| if from <= end { end.max(to) } else { end },
+        )
+    }
+
+    pub(super) fn take(&mut self, segment: Segment) {
+        let from = segment
+            .from
+            .distance_from(self.start())
+            .expect("a piece before the start");
+        let to = from + segment.len + u32::from(segment.fin);
+        assert!(to > from, "an empty piece");
+        assert!(to <= self.owed(), "{segment:?} is beyond the record");
+        let edge = self
+            .flow
+            .splice
+            .edge
+            .distance_from(self.start())
+            .expect("an edge");
+        assert!(
+            to <= edge,
+            "{segment:?} is beyond the window, which ends at {edge}"
+        );
+        let record = self.record.expect("a record");
+        assert_eq!(
+            segment.fin,
+            record.client_fin.is_some() && to == self.owed(),
+            "{segment:?}: its FIN"
+        );
+        if self.pieces_lost > 0 {
+            self.pieces_lost -= 1;
+        } else {
+            self.arrived.insert((from, to));
+        }
+    }
+
+    /// The server's TCP has the time to do something.
+    pub(super) fn live(&mut self, now: Duration) {
+        if self.flow.mode == Mode::Splicing {
+            let answered = self.syn_at.is_some_and(|at| now >= at + ms(1));
+            if answered && self.manner != Manner::Deaf {
+                self.flow.mode = Mode::Spliced;
+                self.flow.splice.ack = self.start();
+                self.flow.splice.edge = self.start() + self.window;
+            }
+        } else if self.flow.mode == Mode::Spliced && self.flow.closed_ns == 0 {
+            self.read();
+        }
+    }
+
+    fn read(&mut self) {
+        let received = self.received();
+        if self.manner == Manner::Stuck {
+            return;
+        }
+        if let Manner::ClosesAfter(bytes) = self.manner
+            && received >= bytes
+        {
+            self.flow.server_closing = true;
+            self.flow.closed_ns = 1;
+            return;
+        }
+        self.flow.splice.ack = self.start() + received;
+        self.flow.splice.edge = self.flow.splice.ack + self.window;
+        if received < self.owed() || self.manner == Manner::Mute {
+            return;
+        }
+        if let Manner::SaysElse(offset) = self.manner {
+            self.flow.mode = Mode::Diverged;
+            self.flow.verify.diverged_at = self.flow.server.isn + 1 + offset;
+            return;
+        }
+        let said = self
+            .flow
+            .verify
+            .end
+            .distance_from(self.flow.splice.outstream)
+            .unwrap_or(0);
+        self.flow.splice.nxt = self.flow.splice.isn + 1 + said;
+        self.flow.verify.compared = said;
+    }
+}
