@@ -1,7 +1,7 @@
 //! Deaths at awkward moments, and who is to blame for them.
 
-use super::world::{SEGFAULT, Manner, Peer, World, key, ms};
-use crate::{Action, Config, Event, LostReason, Stage};
+use super::world::{Manner, Peer, SEGFAULT, World, key, ms};
+use crate::{Action, Cause, Config, Event, LostReason, Stage};
 
 #[derive(Debug, Clone, Copy)]
 enum Moment {

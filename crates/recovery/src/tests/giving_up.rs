@@ -1,6 +1,6 @@
 //! A server that does not come back.
 
-use super::world::{SEGFAULT, Manner, Peer, World, key, ms};
+use super::world::{Manner, Peer, SEGFAULT, World, key, ms};
 use crate::{Action, Config, LostReason, Stage};
 
 fn patient_for(count: u64) -> Config {

@@ -7,7 +7,7 @@ use proptest::{collection::vec, prelude::*};
 use ssw::{Mode, Unprotected};
 use wire::{FlowId, SeqNumber};
 
-use super::world::{SEGFAULT, Manner, Peer, World, key, ms};
+use super::world::{Manner, Peer, SEGFAULT, World, key, ms};
 use crate::{Action, Candidate, Config, Recovery, ReplayMode, Stage};
 
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! The way of a failure, stage by stage.
 
-use super::world::{SEGFAULT, Manner, Peer, World, ms};
+use super::world::{Manner, Peer, SEGFAULT, World, ms};
 use crate::{Action, Cause, Event, Stage};
 
 #[test]
