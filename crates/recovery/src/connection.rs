@@ -7,9 +7,9 @@ use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
     action::SplicePoint,
+    config::{Config, ReplayMode},
     event::LostReason,
     replay::Replay,
-    service::{Config, ReplayMode},
 };
 
 /// What the logger knows of a connection.

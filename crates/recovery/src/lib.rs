@@ -21,17 +21,20 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod config;
 mod connection;
 mod event;
+mod progress;
 mod replay;
 mod service;
 mod suspicion;
 
 pub use action::{Action, SplicePoint};
+pub use config::{Config, ReplayMode, Stage};
 pub use connection::{Candidate, Record};
 pub use event::{Cause, Event, LostReason, Timings};
 pub use replay::Segment;
-pub use service::{Config, Recovery, ReplayMode, Stage};
+pub use service::Recovery;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,65 @@
+//! What the decisions depend on, and where a service can stand.
+
+use std::time::Duration;
+
+/// How much of a connection's instream the restarted server is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReplayMode {
+    /// All of it, from the SYN, as FT-TCP does: earlier requests are executed again.
+    #[default]
+    Connection,
+    /// From the beginning of the last unanswered turn: for servers that keep nothing between
+    /// turns.
+    Turn,
+}
+
+/// What the decisions depend on.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where replays begin.
+    pub replay: ReplayMode,
+    /// Connections that may wait for the answer to their fabricated SYN at the same time.
+    pub splice_window: usize,
+    /// How long connections wait for a server that does not come back before they are reset.
+    pub give_up_after: Duration,
+    /// How long the restarted server may leave a fabricated SYN unanswered.
+    pub accept_timeout: Duration,
+    /// How long it may leave a replay unread.
+    pub replay_timeout: Duration,
+    /// How long a server must survive a replay before it is thought to have done so.
+    pub settle: Duration,
+    /// Deaths during a connection's replay after which it is given up.
+    pub quarantine_after: u32,
+    /// Longest piece of record delivered at a time, bytes.
+    pub max_segment: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            replay: ReplayMode::Connection,
+            splice_window: 64,
+            give_up_after: Duration::from_secs(60),
+            accept_timeout: Duration::from_secs(10),
+            replay_timeout: Duration::from_secs(30),
+            settle: Duration::from_millis(100),
+            quarantine_after: 3,
+            max_segment: 60_000,
+        }
+    }
+}
+
+/// Where the service stands; see the crate's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// All is well.
+    Serving,
+    /// What is left of a dead server is being removed.
+    Clearing,
+    /// The server is being started.
+    Starting,
+    /// It listens; flows and records are being read.
+    Listing,
+    /// Connections are being spliced and replayed.
+    Recovering,
+}

@@ -1,0 +1,255 @@
+//! The way of the connections back: splicing, replaying, settling.
+
+use std::time::Duration;
+
+use ssw::{Flow, Mode};
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use crate::{
+    action::Action,
+    config::Stage,
+    connection::{Connection, Step},
+    event::{Event, LostReason, millis},
+    service::Recovery,
+};
+
+impl Recovery {
+    /// Connections whose flows should be looked at now, for [`Recovery::observe`].
+    pub fn watched(&self, now: Duration) -> impl Iterator<Item = (FlowId, FlowKey)> + '_ {
+        self.connections
+            .values()
+            .filter(move |connection| match &connection.step {
+                Step::Waiting => false,
+                Step::Splicing { .. } | Step::Replaying(_) => true,
+                Step::Settling { look_at, .. } => now >= *look_at,
+            })
+            .map(|connection| (connection.flow, connection.key))
+    }
+
+    /// The present state of a connection in the data plane; `None`: it is gone, or another
+    /// connection has its 4-tuple.
+    pub fn observe(&mut self, id: FlowId, flow: Option<&Flow>, now: Duration) {
+        let flow = flow.filter(|flow| flow.id == id);
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let key = connection.key;
+        let awaited = connection.to_be_replayed();
+        match flow {
+            _ if matches!(connection.step, Step::Waiting) => return,
+            // It was spliced and has ended since we looked last; its 4-tuple is not ours any more.
+            None if awaited => return self.settle(id, None),
+            Some(flow) if awaited && flow.client.reset => {
+                self.remove_kept(id);
+                return self.forget_reset(key);
+            }
+            // The splice was asked for, but not carried out: this is its state in an earlier life.
+            Some(flow) if flow.incarnation == connection.incarnation => return,
+            Some(flow) if flow.mode == Mode::Diverged => {
+                return self.diverged(id, flow.verify.diverged_at);
+            }
+            _ => {}
+        }
+        let ended = flow.is_none_or(|flow| flow.closed_ns != 0 || flow.server_closing);
+        if connection.observe(flow, now) && self.timings.first_spliced_ms == 0.0 {
+            self.timings.first_spliced_ms = millis(now.saturating_sub(self.died_at));
+        }
+        match &mut connection.step {
+            Step::Replaying(replay) if replay.complete() => {
+                self.replayed_bytes += connection.replayed();
+                connection.step = Step::Settling {
+                    since: now,
+                    look_at: now + self.config.settle,
+                };
+                self.actions.push_back(Action::OpenWindow { key });
+            }
+            // A server may answer without having read everything, and close: its own affair.
+            Step::Replaying(_) if ended => self.settle(id, flow),
+            Step::Settling { since, look_at } => {
+                if now >= *look_at {
+                    *look_at = now + self.config.settle;
+                }
+                let settled = now.saturating_sub(*since) >= self.config.settle;
+                let compared = flow.is_none_or(|f| said_again(f) || ended);
+                let patience = now.saturating_sub(*since) >= self.config.replay_timeout;
+                if settled && (compared || patience) {
+                    self.settle(id, flow);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn settle(&mut self, id: FlowId, flow: Option<&Flow>) {
+        self.connections.remove(&id);
+        self.suspicion.clear(id);
+        self.actions.push_back(Action::ForgetExpected { flow: id });
+        if let Some(flow) = flow {
+            self.verified.connections += 1;
+            self.verified.compared += u64::from(flow.verify.compared);
+            self.verified.tolerated += u64::from(flow.verify.tolerated);
+            self.verified.unverified += u64::from(flow.verify.unverified);
+        }
+        self.tell_verified();
+    }
+
+    /// Once for all of them.
+    pub(crate) fn tell_verified(&mut self) {
+        if self.connections.is_empty() && self.verified.connections > 0 {
+            let verified = std::mem::take(&mut self.verified);
+            self.events.push_back(Event::Verified {
+                connections: verified.connections,
+                compared: verified.compared,
+                tolerated: verified.tolerated,
+                unverified: verified.unverified,
+            });
+        }
+    }
+
+    /// Time has passed: decide what is due.
+    pub fn poll(&mut self, now: Duration) {
+        if matches!(self.stage, Stage::Clearing | Stage::Starting) {
+            self.give_up_when_late(now);
+        }
+        if !matches!(self.stage, Stage::Recovering | Stage::Serving) {
+            return;
+        }
+        self.splice_next(now);
+        self.send(now);
+        self.finish_when_done(now);
+    }
+
+    fn give_up_when_late(&mut self, now: Duration) {
+        if !self.gave_up && now.saturating_sub(self.down_since) >= self.config.give_up_after {
+            self.give_up();
+        }
+    }
+
+    /// Begin with the connections whose turn it is: in the order of their handshakes, as many at
+    /// a time as may wait for an answer; suspects after all others, and one at a time.
+    fn splice_next(&mut self, now: Duration) {
+        let waiting_for_answer = |c: &&Connection| matches!(c.step, Step::Splicing { .. });
+        let mut room = self
+            .config
+            .splice_window
+            .saturating_sub(self.connections.values().filter(waiting_for_answer).count());
+        let others_done = self
+            .connections
+            .values()
+            .all(|c| c.suspect || matches!(c.step, Step::Settling { .. }));
+        let mut suspect_may_go = others_done
+            && self
+                .connections
+                .values()
+                .all(|c| matches!(c.step, Step::Waiting));
+        for connection in self.connections.values_mut() {
+            if room == 0 {
+                break;
+            }
+            if !matches!(connection.step, Step::Waiting) || (connection.suspect && !suspect_may_go)
+            {
+                continue;
+            }
+            suspect_may_go = false;
+            room -= 1;
+            connection.begin(now);
+            if connection.point.verify_end != connection.point.outstream {
+                self.actions.push_back(Action::Expect {
+                    flow: connection.flow,
+                });
+            }
+            self.actions.push_back(Action::Splice {
+                key: connection.key,
+                point: connection.point,
+            });
+        }
+    }
+
+    fn send(&mut self, now: Duration) {
+        let mut failed = Vec::new();
+        for connection in self.connections.values_mut() {
+            let key = connection.key;
+            if connection.repeat_syn(now) {
+                self.actions.push_back(Action::RepeatSyn { key });
+            }
+            match &mut connection.step {
+                Step::Splicing { since, .. }
+                    if now.saturating_sub(*since) >= self.config.accept_timeout =>
+                {
+                    failed.push((connection.flow, LostReason::NotAccepted));
+                }
+                Step::Replaying(replay) if replay.idle(now) >= self.config.replay_timeout => {
+                    failed.push((
+                        connection.flow,
+                        LostReason::ReplayStalled {
+                            missing: replay.missing(),
+                        },
+                    ));
+                }
+                Step::Replaying(replay) => {
+                    while let Some(segment) = replay.next_segment(self.config.max_segment, now) {
+                        let flow = connection.flow;
+                        self.actions
+                            .push_back(Action::Replay { key, flow, segment });
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (flow, reason) in failed {
+            self.drop_kept(flow, reason);
+        }
+    }
+
+    fn finish_when_done(&mut self, now: Duration) {
+        if self.stage != Stage::Recovering {
+            return;
+        }
+        let unspliced = |c: &Connection| matches!(c.step, Step::Waiting | Step::Splicing { .. });
+        if !self.spliced_all && !self.connections.values().any(unspliced) {
+            self.spliced_all = true;
+            self.timings.spliced_ms = self.since_death(now);
+            self.events.push_back(Event::Spliced {
+                connections: self.kept,
+                after_ms: self.timings.spliced_ms,
+            });
+        }
+        if self.connections.values().any(Connection::to_be_replayed) {
+            return;
+        }
+        self.stage = Stage::Serving;
+        self.timings.live_ms = self.since_death(now);
+        self.actions.push_back(Action::Recovered);
+        self.reset_lost();
+        self.events.push_back(Event::Serving {
+            kept: self.kept,
+            lost: self.resets,
+            replayed_bytes: self.replayed_bytes,
+            timings: self.timings,
+        });
+    }
+
+    /// When to call [`Recovery::poll`] at the latest; `None`: nothing is due by itself.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        if matches!(self.stage, Stage::Clearing | Stage::Starting) && !self.gave_up {
+            return Some(self.down_since + self.config.give_up_after);
+        }
+        self.connections
+            .values()
+            .filter_map(|connection| match &connection.step {
+                Step::Waiting => None,
+                Step::Splicing { repeat_at, .. } => Some(*repeat_at),
+                Step::Replaying(replay) => Some(replay.deadline()),
+                Step::Settling { look_at, .. } => Some(*look_at),
+            })
+            .min()
+    }
+}
+
+/// The new server has said everything again that can be compared.
+fn said_again(flow: &Flow) -> bool {
+    flow.mode != Mode::Spliced
+        || (SeqNumber(flow.splice.nxt.0.wrapping_add(flow.splice.delta_seq)))
+            .at_or_after(flow.verify.end)
+}
