@@ -115,10 +115,9 @@ impl Lock {
             let _ = fs::remove_file(self.directory.join(file));
         }
         // Fails, as it should, when something unknown is in it.
-        if fs::remove_dir(&self.directory).is_ok() {
-            if let Some(parent) = self.directory.parent() {
-                let _ = fs::remove_dir(parent);
-            }
+        let removed = fs::remove_dir(&self.directory).is_ok();
+        if let (true, Some(parent)) = (removed, self.directory.parent()) {
+            let _ = fs::remove_dir(parent);
         }
     }
 }

@@ -55,21 +55,40 @@ pub fn expectations(
     fields: &[impl AsRef<str>],
 ) -> BTreeMap<u32, Expect> {
     let mut chunks: BTreeMap<u32, Expect> = BTreeMap::new();
-    for (start, bytes) in ranges {
-        let soft = tolerated(bytes, fields);
-        for (i, byte) in bytes.iter().enumerate() {
-            let seq = *start + length32(i);
+    for (start, bytes) in joined(ranges) {
+        let mut soft = vec![false; bytes.len()];
+        for range in tolerated(&bytes, fields) {
+            soft[range].fill(true);
+        }
+        for (i, (byte, soft)) in bytes.iter().zip(soft).enumerate() {
+            let seq = start + length32(i);
             let at = offset_in_chunk(seq);
             let chunk = chunks.entry(chunk_of(seq)).or_default();
             chunk.bytes[at] = *byte;
-            if soft.iter().any(|range| range.contains(&i)) {
-                chunk.soft[at] = 0xff;
+            let mask = if soft {
+                &mut chunk.soft
             } else {
-                chunk.strict[at] = 0xff;
-            }
+                &mut chunk.strict
+            };
+            mask[at] = 0xff;
         }
     }
     chunks
+}
+
+/// Ranges that follow one another are one: a record comes in pieces that end anywhere, and where
+/// a piece begins says nothing of where a response does.
+fn joined(ranges: &[(SeqNumber, Vec<u8>)]) -> Vec<(SeqNumber, Vec<u8>)> {
+    let mut whole: Vec<(SeqNumber, Vec<u8>)> = Vec::new();
+    for (start, bytes) in ranges {
+        match whole.last_mut() {
+            Some((first, before)) if *first + length32(before.len()) == *start => {
+                before.extend(bytes)
+            }
+            _ => whole.push((*start, bytes.clone())),
+        }
+    }
+    whole
 }
 
 /// Positions of the values of these fields in the HTTP/1 response heads of `bytes`. A head begins

@@ -61,6 +61,22 @@ fn later_responses_of_the_same_connection_are_found_behind_their_bodies() {
     );
 }
 
+#[test]
+fn where_the_record_is_cut_into_pieces_does_not_matter() {
+    let whole = [HEAD, HEAD, HEAD].concat();
+    let expected = expectations(&[(SeqNumber(7), whole.clone())], DEFAULT_FIELDS);
+    for cut in 1..whole.len() {
+        let (one, two) = whole.split_at(cut);
+        let second = SeqNumber(7) + u32::try_from(cut).unwrap();
+        let pieces = [(SeqNumber(7), one.to_vec()), (second, two.to_vec())];
+        assert_eq!(
+            expectations(&pieces, DEFAULT_FIELDS),
+            expected,
+            "cut at {cut}"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn strict_and_soft_are_disjoint_and_cover_the_record(
