@@ -1,5 +1,7 @@
 //! `outlive serve`.
 
+use std::io::Write;
+
 use dataplane::AttachMode;
 use recovery::ReplayMode;
 use serve::{Ending, LoggerLimits, Report, RunDir, ServeConfig, Service, Verify};
@@ -20,23 +22,26 @@ pub(crate) fn serve(arguments: Serve) -> Outcome {
     };
     let tell = move |report: &Report| {
         if json {
-            if let Ok(line) = serde_json::to_string(report) {
-                eprintln!("{line}");
-            }
+            say(&serde_json::to_string(report).unwrap_or_default());
         } else {
-            eprintln!("{report}");
+            say(&report.to_string());
         }
     };
     if !json {
-        eprintln!(
+        say(&format!(
             "outlive: the record of {} is kept on this host: connections survive the server's death, not the host's",
             config.name
-        );
+        ));
     }
     match Service::new(config, tell).and_then(Service::run) {
         Ok(Ending::Stopped | Ending::Ended) => Outcome::Done,
         Err(error) => failed(&error),
     }
+}
+
+/// A line on standard error. That nobody reads it any more must not end us.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn config(arguments: Serve) -> Result<ServeConfig, String> {

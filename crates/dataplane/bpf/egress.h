@@ -116,6 +116,12 @@ static __always_inline void advance(__u32 *high, __u32 value)
 		*high = value;
 }
 
+/* The window in bytes; never scaled in a SYN (RFC 7323 2.2), also when it is sent again. */
+static __always_inline __u32 window_of(const struct packet *p, __u8 scale)
+{
+	return (__u32)p->window << (p->flags & TCP_SYN ? 0 : scale);
+}
+
 /* The first server's segment, as the client will see it. */
 static __always_inline void observe_server(struct flow *f, const struct packet *p, struct scratch *sc,
 					   const struct options *o)
@@ -125,7 +131,7 @@ static __always_inline void observe_server(struct flow *f, const struct packet *
 	advance(&f->server.nxt, p->seq + sequence_len(p));
 	if (p->flags & TCP_ACK) {
 		advance(&f->server.ack, p->ack);
-		advance(&f->server.edge, p->ack + ((__u32)p->window << f->server.window_scale));
+		advance(&f->server.edge, p->ack + window_of(p, f->server.window_scale));
 	}
 	if (o->timestamps)
 		f->server.tsval = option_tsval(sc->tcp, o);
@@ -177,8 +183,7 @@ static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct s
  * what counts; it is kept. */
 static __always_inline __u16 mapped_window(const struct flow *f, const struct packet *p, __u32 ack)
 {
-	__u8 scale = p->flags & TCP_SYN ? 0 : f->splice.window_scale; /* RFC 7323 2.2 */
-	__u32 edge = p->ack + ((__u32)p->window << scale);
+	__u32 edge = p->ack + window_of(p, f->splice.window_scale);
 	__u32 window = after(edge, ack) ? (edge - ack) >> f->server.window_scale : 0;
 	return window > 65535 ? 65535 : window;
 }
@@ -230,7 +235,7 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	if (!(p->flags & TCP_RST)) {
 		advance(&f->splice.nxt, end);
 		advance(&f->splice.ack, p->ack);
-		advance(&f->splice.edge, p->ack + ((__u32)p->window << f->splice.window_scale));
+		advance(&f->splice.edge, p->ack + window_of(p, f->splice.window_scale));
 	}
 	if (p->payload_len && before(seq, f->verify.end) && !verify_replayed(skb, sc, f, p, seq)) {
 		f->mode = FLOW_DIVERGED;

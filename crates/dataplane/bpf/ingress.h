@@ -10,7 +10,8 @@
  *   segment of no known connection              -> the server's TCP (which resets it), but dropped
  *                                                  while a recovery is under way: it may belong
  *                                                  to a connection that is being recovered
- *   flow whose server is gone (gated)           -> note what the client has acknowledged, drop
+ *   flow whose server is gone (gated)           -> note what the client has acknowledged, record
+ *                                                  what it sends, drop
  *   flow, segment with payload or FIN           -> recorded first; no room, no delivery
  *   flow on its first server                    -> the server's TCP
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
@@ -176,21 +177,23 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	struct options o = find_options(sc, p, false);
 	bool gated = flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED;
 	observe_client(f, p, sc, &o, gated);
-	if (gated) {
-		count(COUNT_GATED_IN);
-		return TCX_DROP;
-	}
 	f->ifindex = skb->ifindex;
 	/* Bytes that were acknowledged before are in the record already. */
 	__u32 end = p->seq + sequence_len(p);
+	bool recorded = true;
 	if (end != p->seq && after(end, f->server.ack) && !(p->flags & (TCP_SYN | TCP_RST)) &&
-	    acceptable(f, p)) {
+	    acceptable(f, p) && f->mode != FLOW_DIVERGED) {
 		/* Whoever speaks after having heard everything may begin a turn. */
 		if (f->client.ack == f->server.nxt)
 			f->verify.head_left = s->verify_head;
-		if (!mirror_instream(skb, s, key, f, p))
-			return TCX_DROP;
+		/* At the gate, too: what the replay brings along need not wait for the client's
+		 * retransmission timer, which doubles with each try. */
+		recorded = mirror_instream(skb, s, key, f, p);
 	}
+	if (gated)
+		count(COUNT_GATED_IN);
+	if (gated || !recorded)
+		return TCX_DROP;
 	if (f->mode == FLOW_SPLICED)
 		return translate_in(skb, sc, f, p, &o);
 	return TCX_NEXT;

@@ -62,6 +62,13 @@ pub enum Action {
         /// Which piece.
         segment: Segment,
     },
+    /// Read how far the record reaches now; then report [`crate::Recovery::more_record`].
+    MoreRecord {
+        /// The connection's number.
+        flow: FlowId,
+        /// What was replayed so far ends here.
+        from: SeqNumber,
+    },
     /// Tell the server the client's own window; the replay is over.
     OpenWindow {
         /// The connection.

@@ -55,13 +55,17 @@ impl Recovery {
             self.timings.first_spliced_ms = millis(now.saturating_sub(self.died_at));
         }
         match &mut connection.step {
+            // During a long replay the client has sent again what nobody acknowledged; its timer
+            // doubles with each try. What it sent is in the record by now, and delivering it
+            // spares the client the next wait.
             Step::Replaying(replay) if replay.complete() => {
-                self.replayed_bytes += connection.replayed();
-                connection.step = Step::Settling {
-                    since: now,
-                    look_at: now + self.config.settle,
-                };
-                self.actions.push_back(Action::OpenWindow { key });
+                if replay.ask_for_more() {
+                    let from = replay.end();
+                    self.actions
+                        .push_back(Action::MoreRecord { flow: id, from });
+                } else {
+                    self.delivered(id, now);
+                }
             }
             // A server may answer without having read everything, and close: its own affair.
             Step::Replaying(_) if ended => self.settle(id, flow),
@@ -78,6 +82,34 @@ impl Recovery {
             }
             _ => {}
         }
+    }
+
+    /// The record reaches up to `end` now; asked for by [`Action::MoreRecord`].
+    pub fn more_record(&mut self, id: FlowId, end: SeqNumber, now: Duration) {
+        let step = self
+            .connections
+            .get_mut(&id)
+            .map(|connection| &mut connection.step);
+        if let Some(Step::Replaying(replay)) = step {
+            replay.extend(end, now);
+            if replay.complete() {
+                self.delivered(id, now);
+            }
+        }
+    }
+
+    /// The server has the whole record.
+    fn delivered(&mut self, id: FlowId, now: Duration) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        self.replayed_bytes += connection.replayed();
+        connection.step = Step::Settling {
+            since: now,
+            look_at: now + self.config.settle,
+        };
+        let key = connection.key;
+        self.actions.push_back(Action::OpenWindow { key });
     }
 
     pub(crate) fn settle(&mut self, id: FlowId, flow: Option<&Flow>) {

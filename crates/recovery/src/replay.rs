@@ -31,6 +31,8 @@ pub(crate) struct Replay {
     /// End of the payload.
     end: SeqNumber,
     fin: bool,
+    /// The question for more record was asked.
+    asked: bool,
     /// When the receiver last took something or opened its window.
     moved: Duration,
     /// When to send again from the last acknowledged byte.
@@ -48,6 +50,7 @@ impl Replay {
             edge: start,
             end,
             fin,
+            asked: false,
             moved: now,
             resend_at,
         }
@@ -78,6 +81,24 @@ impl Replay {
     /// Everything was acknowledged.
     pub(crate) fn complete(&self) -> bool {
         self.acked.at_or_after(self.last())
+    }
+
+    /// Whether the record may have grown: true once, for one that has bytes and no FIN.
+    pub(crate) fn ask_for_more(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true) && self.len() > 0 && !self.fin
+    }
+
+    /// What the client has sent since: the record ends at `end` now.
+    pub(crate) fn extend(&mut self, end: SeqNumber, now: Duration) {
+        if !self.fin && end.after(self.end) {
+            self.end = end;
+            self.has_moved(now);
+        }
+    }
+
+    /// End of the payload to be delivered.
+    pub(crate) fn end(&self) -> SeqNumber {
+        self.end
     }
 
     /// Bytes not yet acknowledged.

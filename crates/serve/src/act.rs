@@ -7,7 +7,7 @@ use protocol::control::FlowSummary;
 use recovery::{Action, Candidate, Cause, Record, Segment, SplicePoint, Stage};
 use ssw::{Flow, expectations, fabricated_syn, replayed_segment, resets_to_client, window_update};
 use supervise::{TcpState, destroy_sockets};
-use wire::{FlowId, FlowKey};
+use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
     clock,
@@ -15,6 +15,9 @@ use crate::{
     events::Happening,
     service::Service,
 };
+
+/// Most that is added to a replay for what the client sent during it, bytes.
+const MORE_RECORD: u32 = 1 << 20;
 
 /// Orphans are gone after the first try, or the kernel is too old to destroy them.
 const ORPHAN_TRIES: u32 = 3;
@@ -48,6 +51,7 @@ impl Service {
             Action::Splice { key, point } => self.splice(key, point)?,
             Action::RepeatSyn { key } => self.send_syn(key)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
+            Action::MoreRecord { flow, from } => self.more_record(flow, from)?,
             Action::OpenWindow { key } => self.open_window(key)?,
             Action::ForgetExpected { flow } => self.forget_expected(flow)?,
             Action::Recovered => self.ground.plane.recovered()?,
@@ -205,6 +209,14 @@ impl Service {
         };
         let packet = replayed_segment(key, &flow, segment.from, &bytes, segment.fin)?;
         self.inject(&flow, &packet, Space::Client)
+    }
+
+    /// What the client sent during the replay: a window's worth is enough to set it going again.
+    fn more_record(&mut self, flow: FlowId, from: SeqNumber) -> Result<(), ServeError> {
+        let more = self.ask_logger(|logger| logger.read(flow, from, MORE_RECORD))?;
+        let len = more.map_or(0, |bytes| u32::try_from(bytes.len()).unwrap_or(0));
+        self.recovery.more_record(flow, from + len, clock::now());
+        Ok(())
     }
 
     fn open_window(&mut self, key: FlowKey) -> Result<(), ServeError> {

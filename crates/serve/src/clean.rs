@@ -1,10 +1,10 @@
 //! `outlive clean`: removing what a `serve` left that was killed itself.
 
-use std::time::Duration;
+use std::{io::ErrorKind, time::Duration};
 
 use dataplane::{PinDirectory, detach_clsact};
 use supervise::{
-    Cgroup,
+    Cgroup, CgroupError,
     mounts::{self},
 };
 
@@ -37,23 +37,11 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
     };
     let cgroup2 = mounts::cgroup2(lock.directory())?;
     let host_name = run_dir.host_name(name);
-    let cgroup = Cgroup::open(&cgroup2, &host_name)?;
-    if cgroup.path().exists() {
-        let pids = cgroup.procs()?;
-        if !pids.is_empty() {
-            if !kill {
-                return Err(supervise::CgroupError::Occupied {
-                    path: cgroup.path().to_owned(),
-                    pids,
-                }
-                .into());
-            }
-            cleaned.killed = pids.len();
-            cgroup.kill()?;
-            cgroup.wait_empty(Duration::from_secs(5))?;
-        }
-        cgroup.remove()?;
-    }
+    cleaned.killed = match Cgroup::open(&cgroup2, &host_name) {
+        Ok(cgroup) => remove_cgroup(cgroup, kill)?,
+        Err(CgroupError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
+        Err(error) => return Err(error.into()),
+    };
     let bpffs = mounts::bpffs(lock.directory())?;
     let pins = PinDirectory::new(bpffs.path(), &host_name);
     if pins.exists() {
@@ -65,4 +53,20 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
     drop(cgroup2);
     lock.remove();
     Ok(cleaned)
+}
+
+/// Tells how many processes were killed.
+fn remove_cgroup(cgroup: Cgroup, kill: bool) -> Result<usize, ServeError> {
+    let pids = cgroup.procs()?;
+    let killed = pids.len();
+    if killed > 0 {
+        if !kill {
+            let path = cgroup.path().to_owned();
+            return Err(CgroupError::Occupied { path, pids }.into());
+        }
+        cgroup.kill()?;
+        cgroup.wait_empty(Duration::from_secs(5))?;
+    }
+    cgroup.remove()?;
+    Ok(killed)
 }

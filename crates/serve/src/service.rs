@@ -2,10 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::net::UnixStream,
-    },
+    os::{fd::AsFd, unix::net::UnixStream},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -82,6 +79,9 @@ pub struct Service {
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
     pub(crate) reports: Reports,
     control: Control,
+    /// The signal that asked us to stop, 0 if none did, and what becomes readable then.
+    signal: Arc<AtomicUsize>,
+    signalled: UnixStream,
     tell: Box<dyn FnMut(&crate::Report)>,
     began: Duration,
     pub(crate) incarnation: u32,
@@ -100,6 +100,9 @@ impl Service {
         tell: impl FnMut(&crate::Report) + 'static,
     ) -> Result<Self, ServeError> {
         preflight::privileges()?;
+        // First of all: being asked to stop while things are set up must leave nothing behind.
+        let signal = Arc::new(AtomicUsize::new(0));
+        let signalled = watch_signals(&signal)?;
         let ground = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
             Ok(control) => control,
@@ -126,6 +129,8 @@ impl Service {
             expected: BTreeMap::new(),
             reports: Reports::default(),
             control,
+            signal,
+            signalled,
             tell: Box::new(tell),
             began: now,
             incarnation: 1,
@@ -163,8 +168,6 @@ impl Service {
     }
 
     fn start_and_watch(&mut self) -> Result<Ending, ServeError> {
-        let signal = Arc::new(AtomicUsize::new(0));
-        let wake = watch_signals(&signal)?;
         let (send, kernel_events) = mpsc::channel();
         let ring = Ring::events(&self.ground.plane.event_ring()?, move |event| {
             let _ = send.send(event);
@@ -181,7 +184,7 @@ impl Service {
                 Ok(Next::End(ending)) => return Ok(ending),
                 Ok(Next::Go { acted }) => {
                     failures = 0;
-                    self.wait(&ring, wake.as_fd(), acted)?;
+                    self.wait(&ring, acted)?;
                 }
                 Err(error @ ServeError::FirstStart { .. }) => return Err(error),
                 // A healthy server is not ended because something of ours failed once.
@@ -196,7 +199,7 @@ impl Service {
                     std::thread::sleep(AFTER_FAILURE);
                 }
             }
-            match signal.swap(0, Ordering::Relaxed) {
+            match self.signal.swap(0, Ordering::Relaxed) {
                 0 => {}
                 signal => return self.stop(i32::try_from(signal).unwrap_or(SIGTERM)),
             }
@@ -485,12 +488,7 @@ impl Service {
 
     /// Wait for something to happen; not at all if something was just `acted` upon, because that
     /// usually has consequences.
-    fn wait(
-        &mut self,
-        ring: &Ring<'_>,
-        signals: BorrowedFd<'_>,
-        acted: bool,
-    ) -> Result<(), ServeError> {
+    fn wait(&mut self, ring: &Ring<'_>, acted: bool) -> Result<(), ServeError> {
         let now = clock::now();
         let working = matches!(self.recovery.stage(), Stage::Recovering | Stage::Listing);
         let pace = if working { PROGRESS } else { SETTLING };
@@ -511,7 +509,7 @@ impl Service {
         let ring = ring.as_fd();
         let mut fds = vec![
             PollFd::from_borrowed_fd(ring, PollFlags::IN),
-            PollFd::from_borrowed_fd(signals, PollFlags::IN),
+            PollFd::new(&self.signalled, PollFlags::IN),
             PollFd::from_borrowed_fd(self.ground.logger.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.ground.cgroup.events_fd(), PollFlags::PRI),
         ];
@@ -528,7 +526,7 @@ impl Service {
         drop(fds);
         if signalled {
             let mut drain = [0u8; 16];
-            let _ = rustix::io::read(signals, &mut drain);
+            let _ = rustix::io::read(&self.signalled, &mut drain);
         }
         if logger_speaks {
             let _ = self.ask_logger(LoggerClient::listen)?;

@@ -142,10 +142,8 @@ impl SouthSide {
             return;
         };
         if !embryo.server.answered
-            || !segment.has(Flags::ACK)
-            || segment.has(Flags::RST)
             || segment.ack != embryo.server.isn + 1
-            || !in_window(embryo, segment)
+            || !believable(embryo, segment)
         {
             return;
         }
@@ -156,6 +154,7 @@ impl SouthSide {
         flow.id = FlowId(shared.service.next_flow_id);
         shared.service.next_flow_id += 1;
         flow.client.ack = segment.ack;
+        flow.verify.head_left = shared.settings.verify_head; // a server may speak first
         flow.ifindex = ifindex;
         if self.flows.len() >= shared.settings.max_flows {
             shared.counters.table_full += 1;
@@ -202,21 +201,22 @@ impl Shared {
         let gated =
             self.flow_gated(flow, now_ns) || matches!(flow.mode, Mode::Splicing | Mode::Diverged);
         observe_client(flow, segment, &options, gated);
-        if gated {
-            self.counters.gated_in += 1;
-            return Verdict::Drop;
-        }
         flow.ifindex = packet.ifindex;
         // Bytes that were acknowledged before are in the record already.
         let brings = segment.sequence_len() > 0 && segment.end().after(flow.server.ack);
-        if brings && believable(flow, segment) {
+        let mut recorded = true;
+        if brings && believable(flow, segment) && flow.mode != Mode::Diverged {
             // Whoever speaks after having heard everything may begin a turn.
             if flow.client.ack == flow.server.nxt {
                 flow.verify.head_left = self.settings.verify_head;
             }
-            if !self.mirror_instream(packet, key, flow, segment, now_ns) {
-                return Verdict::Drop;
-            }
+            // At the gate, too: what the replay brings along need not wait for the client's
+            // retransmission timer, which doubles with each try.
+            recorded = self.mirror_instream(packet, key, flow, segment, now_ns);
+        }
+        self.counters.gated_in += u64::from(gated);
+        if gated || !recorded {
+            return Verdict::Drop;
         }
         match flow.mode {
             Mode::Spliced => self.translate_in(packet, flow, segment, &options),

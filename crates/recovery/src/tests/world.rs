@@ -264,6 +264,9 @@ impl World {
                 );
                 peer.take(segment);
             }
+            Action::MoreRecord { flow, from } => {
+                self.recovery.more_record(flow, from, self.now);
+            }
             Action::OpenWindow { key } => {
                 assert!(self.alive, "a window for a dead server");
                 let peer = self.known(key);
