@@ -13,6 +13,7 @@ use crate::{
     clock,
     error::{ServeError, SystemContext},
     events::Happening,
+    read_ahead::ReadAhead,
     service::Service,
 };
 
@@ -164,6 +165,7 @@ impl Service {
     }
 
     fn forget_expected(&mut self, flow: FlowId) -> Result<(), ServeError> {
+        self.read_ahead.forget(flow);
         if let Some(chunks) = self.expected.remove(&flow) {
             self.ground
                 .plane
@@ -194,26 +196,33 @@ impl Service {
     }
 
     fn replay(&mut self, key: FlowKey, id: FlowId, segment: Segment) -> Result<(), ServeError> {
-        let bytes = if segment.len == 0 {
-            Vec::new()
-        } else {
-            let read = self.ask_logger(|logger| logger.read(id, segment.from, segment.len))?;
-            match read {
-                Some(bytes) if u32::try_from(bytes.len()) == Ok(segment.len) => bytes,
-                // Never replay a hole: without the bytes it stalls, and is then given up.
-                _ => return Ok(()),
-            }
-        };
         let Some(flow) = self.ground.plane.flow(key)? else {
             return Ok(());
         };
-        let packet = replayed_segment(key, &flow, segment.from, &bytes, segment.fin)?;
+        let here = |ahead: &ReadAhead| ahead.piece(id, segment.from, segment.len).is_some();
+        if segment.len > 0 && !here(&self.read_ahead) {
+            let len = self.read_ahead.worth_asking(id, segment.len);
+            let Some(bytes) = self.ask_logger(|logger| logger.read(id, segment.from, len))? else {
+                return Ok(());
+            };
+            self.read_ahead.keep(id, segment.from, bytes);
+        }
+        let bytes = match segment.len {
+            0 => &[][..],
+            // Never replay a hole: without the bytes it stalls, and is then given up.
+            len => match self.read_ahead.piece(id, segment.from, len) {
+                Some(bytes) => bytes,
+                None => return Ok(()),
+            },
+        };
+        let packet = replayed_segment(key, &flow, segment.from, bytes, segment.fin)?;
         self.inject(&flow, &packet, Space::Client)
     }
 
     /// What the client sent during the replay: a window's worth is enough to set it going again.
     fn more_record(&mut self, flow: FlowId, from: SeqNumber) -> Result<(), ServeError> {
         let more = self.ask_logger(|logger| logger.read(flow, from, MORE_RECORD))?;
+        self.read_ahead.forget(flow);
         let len = more.map_or(0, |bytes| u32::try_from(bytes.len()).unwrap_or(0));
         self.recovery.more_record(flow, from + len, clock::now());
         Ok(())

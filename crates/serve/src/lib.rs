@@ -17,6 +17,7 @@ mod error;
 mod events;
 mod logger_client;
 pub mod preflight;
+mod read_ahead;
 mod rundir;
 mod service;
 mod setup;

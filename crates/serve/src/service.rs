@@ -28,6 +28,7 @@ use crate::{
     events::{Happening, Reports},
     logger_client::{LoggerClient, Said},
     preflight,
+    read_ahead::ReadAhead,
     setup::Ground,
     status::ConnectionStatus,
 };
@@ -77,6 +78,7 @@ pub struct Service {
     pub(crate) start_at: Option<Duration>,
     /// Chunks of expected outstream that are in the data plane.
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
+    pub(crate) read_ahead: ReadAhead,
     pub(crate) reports: Reports,
     control: Control,
     /// The signal that asked us to stop, 0 if none did, and what becomes readable then.
@@ -127,6 +129,7 @@ impl Service {
             pause: Duration::ZERO,
             start_at: None,
             expected: BTreeMap::new(),
+            read_ahead: ReadAhead::default(),
             reports: Reports::default(),
             control,
             signal,
