@@ -1,1 +1,74 @@
-//! Seeded simulator: network, endpoints, crashes
+//! A seeded simulator: clients, a network that loses and reorders, a server that dies at every
+//! step, and between them the real decisions and the model of the south side wrap.
+//!
+//! One run is a function of one number, its seed. From it a [`Scenario`] is drawn (who connects
+//! and asks for what, how bad the network is, when the server dies), and then played in virtual
+//! time: no threads, no clock, no randomness of the operating system.
+//!
+//! ```text
+//! clients ── hosts ── network ── ssw::SouthSide ── host ── server application
+//! (client)  (host)   (network)        │   (node)            (process, session)
+//!                                     ├── mirror ring ── journal   (record)
+//!                                     └── recovery::Recovery       (driver)
+//! ```
+//!
+//! Both ends run `smoltcp`, a TCP that knows nothing of us; what is under test is the real code of
+//! `ssw`, `recovery` and `journal`. [`Driver`](driver) does what the crate `serve` does with kernel
+//! maps and processes. All the while a [`witness`] watches the packets, the bytes and the record,
+//! and holds them against what a run without crashes would give; what it sees broken is a
+//! [`Violation`].
+//!
+//! | module | |
+//! |---|---|
+//! | `scenario`, `conversation` | what is played: drawn from the seed |
+//! | `network`, `host`, `probes` | packets on their way; a host with its TCP |
+//! | `client`, `session`, `process` | the applications at both ends |
+//! | `node` | the server's host: its TCP behind the south side wrap |
+//! | `record`, `driver`, `actions` | logger and supervisor |
+//! | `witness` | the invariants |
+//! | `world` | the loop of events |
+//! | `trace` | what happens, for people |
+
+#![forbid(unsafe_code)]
+
+mod actions;
+mod client;
+mod clock;
+mod conversation;
+mod driver;
+mod host;
+mod network;
+mod node;
+mod probes;
+mod process;
+mod record;
+mod scenario;
+mod session;
+mod trace;
+mod witness;
+mod world;
+
+pub use scenario::{Fault, Scenario};
+pub use witness::Violation;
+pub use world::{Failure, Outcome, play, play_seed};
+
+/// One millisecond, in the nanoseconds in which all of this counts.
+pub(crate) const MS: u64 = 1_000_000;
+/// One second.
+pub(crate) const SECOND: u64 = 1_000 * MS;
+
+/// A length that fits 32 bits, as all lengths in a simulation do.
+pub(crate) fn length32(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+/// A 32-bit length as an index.
+pub(crate) fn index(length: u32) -> usize {
+    usize::try_from(length).unwrap_or(usize::MAX)
+}
+
+/// A pause of at most `pace`, ns; longer for one who has had nothing to do `idle` times.
+pub(crate) fn pause(rng: &mut rand::rngs::SmallRng, pace: u64, idle: u32) -> u64 {
+    let pause = rand::Rng::random_range(rng, pace / 4..=pace);
+    (pause << idle.min(12)).min(pace.max(10 * MS))
+}

@@ -1,0 +1,64 @@
+# make demo   clients that do not notice that their server is killed again and again
+# make test   every check that CI runs
+# make bench  what the protection costs
+# make setup  the packages that these need (they call it themselves)
+#
+# All but build, lint and clean need root: they make network namespaces and load BPF programs.
+
+# Where rustup and Debian put programs, for shells that do not look there.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+
+CARGO ?= cargo
+CARGO_TARGET_DIR ?= target
+export CARGO_TARGET_DIR
+
+# Arguments for the demo and the bench: make demo ARGS='--seed 7 --kills 20'
+ARGS ?=
+# End-to-end tests at a time. They measure pauses and use both cores of a small machine.
+E2E_THREADS ?= 1
+
+XTASK = $(CARGO_TARGET_DIR)/release/xtask
+# Tests that run outlive find it here. The profile is that of the tests, so that they share
+# all that was compiled: half of a release build's time.
+TESTED = $(abspath $(CARGO_TARGET_DIR))/debug/outlive
+TIMES = $(CARGO_TARGET_DIR)/times
+
+# $(call timed,NAME,COMMAND) runs a step of the tests and notes how long it took.
+define timed
+@echo "==> $(1)"
+@start=$$(date +%s); $(2) && \
+	printf '%5d s  %s\n' $$(($$(date +%s) - start)) '$(1)' >>$(TIMES)
+endef
+
+.PHONY: all setup build demo bench lint test clean
+all: build
+
+setup:
+	@packaging/setup.sh
+
+build: setup
+	$(CARGO) build --release --package outlive --package xtask
+
+demo: build
+	@$(XTASK) demo $(ARGS)
+
+bench: build
+	@$(XTASK) bench $(ARGS)
+
+lint: setup
+	$(CARGO) fmt --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+test: setup
+	@mkdir -p $(CARGO_TARGET_DIR) && rm -f $(TIMES)
+	$(call timed,format,$(CARGO) fmt --check)
+	$(call timed,clippy,$(CARGO) clippy --workspace --all-targets -- -D warnings)
+	$(call timed,documentation,RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps)
+	$(call timed,build for the tests,$(CARGO) build --profile test --workspace --bins)
+	$(call timed,tests of the crates,OUTLIVE_BIN=$(TESTED) $(CARGO) test --workspace --exclude e2e)
+	$(call timed,end-to-end tests,OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e -- --test-threads=$(E2E_THREADS))
+	@echo "==> all checks passed" && cat $(TIMES)
+
+clean:
+	$(CARGO) clean
+	rm -f $(TIMES)

@@ -1,0 +1,463 @@
+//! One step at a time through the kernel's programs and through the model.
+
+use std::time::Duration;
+
+use dataplane::{Settings, SplicePoint};
+use protocol::mirror::{CloseReason, FrameKind};
+use ssw::{
+    ClosedReason, Expect, Flow, MirrorFrame, MirrorKind, Packet, SouthSide, Unprotected, Verdict,
+};
+use wire::{ChecksumState, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
+
+use super::{
+    kernel::{Kernel, Leased, Note, settings},
+    segments::*,
+};
+
+/// What came out.
+#[derive(Debug, Clone)]
+pub(crate) struct Out {
+    pub(crate) verdict: Verdict,
+    pub(crate) packet: Packet,
+}
+
+impl Out {
+    pub(crate) fn segment(&self) -> Segment<'_> {
+        Segment::of(&IpPacket::parse(&self.packet.bytes).unwrap()).unwrap()
+    }
+
+    /// A segment that goes anywhere has a checksum that verifies.
+    fn check(self) -> Self {
+        if self.verdict != Verdict::Drop {
+            let packet = IpPacket::parse(&self.packet.bytes).unwrap();
+            let state = ChecksumState::of(packet.source(), packet.destination(), packet.payload());
+            assert_eq!(state, ChecksumState::Valid, "{self:?}");
+        }
+        self
+    }
+}
+
+/// The kernel and the model, and one connection: `c` and `s` are the initial sequence numbers
+/// that client and first server choose.
+pub(crate) struct Both {
+    pub(crate) kernel: Leased,
+    pub(crate) model: SouthSide,
+    now: u64,
+    counted: Vec<(&'static str, u64)>,
+    pub(crate) key: FlowKey,
+    pub(crate) c: SeqNumber,
+    pub(crate) s: SeqNumber,
+    /// Nobody reads the mirror ring: it fills.
+    pub(crate) logger_hangs: bool,
+    notes: Vec<Note>,
+    events: Vec<ssw::EventKind>,
+}
+
+impl Both {
+    pub(crate) fn new() -> Self {
+        Self::numbered(1000, 5000, false)
+    }
+
+    /// With these initial sequence numbers of client and server.
+    pub(crate) fn numbered(c: u32, s: u32, v6: bool) -> Self {
+        let both = Self::on(Leased::new(), &settings());
+        Self {
+            key: FlowKey::new(client_end(v6, 0), server_end(v6)),
+            c: SeqNumber(c),
+            s: SeqNumber(s),
+            ..both
+        }
+    }
+
+    /// With other settings than usual.
+    pub(crate) fn with(settings: &Settings) -> Self {
+        let both = Self::on(Kernel::load(settings).into(), settings);
+        Self {
+            c: SeqNumber(1000),
+            s: SeqNumber(5000),
+            ..both
+        }
+    }
+
+    /// Programs that are loaded already and have no connections.
+    pub(crate) fn on(kernel: Leased, settings: &Settings) -> Self {
+        let now = 1_000_000_000_000;
+        let model = SouthSide::new(
+            ssw::Settings {
+                heartbeat_timeout_ns: u64::try_from(settings.heartbeat_timeout.as_nanos()).unwrap(),
+                crash_on_any_failure: settings.crash_on_any_failure,
+                mark: settings.mark,
+                verify_head: settings.verify_head,
+                mirror_capacity: usize::try_from(settings.mirror_bytes).unwrap(),
+                max_flows: usize::try_from(settings.max_flows).unwrap(),
+                max_embryos: 16_384,
+                endpoints: settings.addresses.clone(),
+            },
+            now,
+        );
+        let counted = kernel.plane().counters().expect("readable").named();
+        Self {
+            kernel,
+            model,
+            now,
+            counted,
+            key: FlowKey::new(client_end(false, 0), server_end(false)),
+            c: SeqNumber(0),
+            s: SeqNumber(0),
+            logger_hangs: false,
+            notes: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    // Packets.
+
+    pub(crate) fn ingress(&mut self, packet: Packet) -> Out {
+        self.pass(packet, Kernel::ingress, SouthSide::ingress)
+    }
+
+    pub(crate) fn egress(&mut self, packet: Packet) -> Out {
+        self.pass(packet, Kernel::egress, SouthSide::egress)
+    }
+
+    fn pass(
+        &mut self,
+        packet: Packet,
+        kernel: impl Fn(&Kernel, &mut Packet) -> Verdict,
+        model: impl Fn(&mut SouthSide, &mut Packet, u64) -> Verdict,
+    ) -> Out {
+        let mut seen = packet.clone();
+        let mut wanted = packet.clone();
+        let verdict = kernel(&self.kernel, &mut seen);
+        let want = model(&mut self.model, &mut wanted, self.now);
+        assert_eq!(verdict, want, "verdicts of kernel and model on {packet:x?}");
+        assert_eq!(
+            seen, wanted,
+            "packets of kernel and model, which came as {packet:x?}"
+        );
+        self.agree();
+        Out {
+            verdict,
+            packet: seen,
+        }
+    }
+
+    pub(crate) fn client(&mut self, spec: Spec) -> Out {
+        let packet = spec.packet(self.key.client(), self.key.server());
+        self.ingress(packet).check()
+    }
+
+    pub(crate) fn server(&mut self, spec: Spec) -> Out {
+        let packet = spec.packet(self.key.server(), self.key.client());
+        self.egress(packet).check()
+    }
+
+    // Control.
+
+    pub(crate) fn gate(&mut self) {
+        self.kernel.plane().gate().expect("it runs");
+        self.model.gate(self.now);
+        self.agree();
+    }
+
+    pub(crate) fn new_incarnation(&mut self) {
+        self.kernel.plane().new_incarnation().expect("it runs");
+        self.model.new_incarnation();
+        self.agree();
+    }
+
+    pub(crate) fn recovered(&mut self) {
+        self.kernel.plane().recovered().expect("it runs");
+        self.model.recovered();
+        self.agree();
+    }
+
+    pub(crate) fn heartbeat(&mut self) {
+        self.kernel.plane().heartbeat().expect("it runs");
+        self.model.heartbeat(self.now);
+        self.agree();
+    }
+
+    /// Nobody has heard `serve` for longer than it may be silent.
+    pub(crate) fn fall_silent(&mut self) {
+        let silence = settings().heartbeat_timeout + Duration::from_secs(1);
+        self.kernel.age_heartbeat(silence);
+        let silence = u64::try_from(silence.as_nanos()).unwrap();
+        self.model.heartbeat(self.now - silence);
+        self.agree();
+    }
+
+    /// Returns whether there is such a flow.
+    pub(crate) fn splice_at(&mut self, key: FlowKey, point: SplicePoint) -> bool {
+        let SplicePoint {
+            instream,
+            outstream,
+            verify_end,
+        } = point;
+        let model = self
+            .model
+            .splice(key, instream, outstream, verify_end)
+            .is_ok();
+        self.refused(model, self.kernel.plane().splice(key, point))
+    }
+
+    pub(crate) fn abandon(&mut self, key: FlowKey) -> bool {
+        let model = self.model.abandon(key, self.now).is_ok();
+        self.refused(model, self.kernel.plane().abandon(key))
+    }
+
+    pub(crate) fn unprotect(&mut self, key: FlowKey, reason: Unprotected) -> bool {
+        let model = self.model.unprotect(key, reason).is_ok();
+        self.refused(model, self.kernel.plane().unprotect(key, reason.code()))
+    }
+
+    pub(crate) fn barrier(&mut self, token: u64) -> bool {
+        let model = self.model.barrier(token, self.now).is_ok();
+        self.refused(model, self.kernel.plane().barrier(token))
+    }
+
+    fn refused(&mut self, model: bool, kernel: Result<(), dataplane::DataplaneError>) -> bool {
+        assert_eq!(kernel.is_ok(), model, "kernel: {kernel:?}");
+        self.agree();
+        model
+    }
+
+    /// Returns how many flows are gone.
+    pub(crate) fn sweep(&mut self) -> u64 {
+        let model = self.model.sweep(0, self.now + 1);
+        let kernel = self.kernel.plane().sweep(Duration::ZERO).expect("it runs");
+        assert_eq!(kernel, u64::try_from(model).unwrap());
+        self.agree();
+        kernel
+    }
+
+    pub(crate) fn expect(&mut self, flow: FlowId, chunks: Vec<(u32, Expect)>) {
+        self.kernel.expect(flow, &chunks);
+        self.model.expect(flow, chunks);
+    }
+
+    pub(crate) fn forget_expected(&mut self, flow: FlowId, chunks: &[u32]) {
+        let numbers = chunks.iter().copied();
+        self.kernel
+            .plane()
+            .forget_expected(flow, numbers.clone())
+            .expect("it runs");
+        self.model.forget_expected(flow, numbers);
+    }
+
+    /// Something that reaches the kernel's programs by a tracepoint has happened; tell the model.
+    pub(crate) fn happened(&mut self, tell: impl FnOnce(&mut SouthSide, u64)) {
+        tell(&mut self.model, self.now);
+        self.agree();
+    }
+
+    // What both know.
+
+    pub(crate) fn flow(&self) -> &Flow {
+        self.model.flow(&self.key).expect("the flow is known")
+    }
+
+    /// The mirror frames since the last call.
+    pub(crate) fn notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// The events since the last call.
+    pub(crate) fn events(&mut self) -> Vec<ssw::EventKind> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// By how much the counter called `name` has grown since the programs were loaded.
+    pub(crate) fn counted(&self, name: &str) -> u64 {
+        let read =
+            |list: &[(&str, u64)]| list.iter().find(|(n, _)| *n == name).expect("it exists").1;
+        read(&self.kernel.plane().counters().expect("readable").named()) - read(&self.counted)
+    }
+
+    /// The logger reads again.
+    pub(crate) fn resume_logger(&mut self) {
+        self.logger_hangs = false;
+        self.agree();
+    }
+
+    /// After each step: everything that can be seen of the two is equal.
+    fn agree(&mut self) {
+        let mut kernel = self.kernel.plane().flows().expect("readable");
+        let mut model: Vec<(FlowKey, Flow)> = self
+            .model
+            .flows()
+            .map(|(key, flow)| (*key, flow.clone()))
+            .collect();
+        for list in [&mut kernel, &mut model] {
+            list.sort_by_key(|(key, _)| *key);
+            for (_, flow) in list {
+                flow.closed_ns = flow.closed_ns.min(1); // two clocks
+            }
+        }
+        assert_eq!(kernel, model, "flows of kernel and model");
+        assert_eq!(self.kernel.embryos(), self.model.embryos(), "embryos");
+        let events: Vec<_> = self.kernel.take_events();
+        let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_event()).collect();
+        let wanted_seen: Vec<_> = wanted
+            .iter()
+            .map(|e| (e.incarnation, as_seen(e.kind)))
+            .collect();
+        let seen: Vec<_> = events.iter().map(|e| (e.incarnation, e.kind)).collect();
+        assert_eq!(seen, wanted_seen, "events of kernel and model");
+        self.events.extend(wanted.iter().map(|event| event.kind));
+        if !self.logger_hangs {
+            let notes = self.kernel.take_notes();
+            let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_mirror()).collect();
+            let wanted: Vec<_> = wanted.into_iter().map(as_note).collect();
+            let without_room = |note: &Note| Note {
+                room: 0,
+                ..note.clone()
+            };
+            let seen: Vec<_> = notes.iter().map(without_room).collect();
+            assert_eq!(seen, wanted, "mirror frames of kernel and model");
+            self.notes.extend(notes);
+        }
+        for (name, wanted) in model_counters(&self.model) {
+            assert_eq!(self.counted(name), wanted, "counter {name}");
+        }
+    }
+}
+
+/// The usual course of one connection.
+impl Both {
+    pub(crate) fn syn(&self) -> Spec {
+        segment(self.c, SeqNumber(0))
+            .flags(SYN)
+            .window(64_000)
+            .options(&syn_options(10, 0, CLIENT_SCALE))
+    }
+
+    pub(crate) fn syn_ack(&self) -> Spec {
+        segment(self.s, self.c + 1)
+            .flags(SYN_ACK)
+            .window(60_000)
+            .options(&syn_options(900, 10, SERVER_SCALE))
+    }
+
+    /// The handshake, with timestamps 10 to 11 and 900.
+    pub(crate) fn open(mut self) -> Self {
+        assert_eq!(self.client(self.syn()).verdict, Verdict::Next);
+        assert_eq!(self.server(self.syn_ack()).verdict, Verdict::Next);
+        let third = segment(self.c + 1, self.s + 1).timestamps(11, 900);
+        assert_eq!(self.client(third).verdict, Verdict::Next);
+        assert_eq!(self.flow().id, FlowId(1));
+        self
+    }
+
+    /// The handshake without any options.
+    pub(crate) fn open_bare(mut self) -> Self {
+        self.client(self.syn().options(&[]));
+        self.server(self.syn_ack().options(&[]));
+        self.client(segment(self.c + 1, self.s + 1));
+        assert_eq!(self.flow().id, FlowId(1));
+        self
+    }
+
+    /// A new life, and a flow ready for its fabricated SYN; replay begins with the connection.
+    pub(crate) fn revive(&mut self, verify_end: SeqNumber) {
+        self.gate();
+        self.new_incarnation();
+        let point = SplicePoint {
+            instream: self.c,
+            outstream: self.s + 1,
+            verify_end,
+        };
+        assert!(self.splice_at(self.key, point));
+    }
+
+    /// The answer of the new server, which begins at `s2`, to the fabricated SYN.
+    pub(crate) fn second_syn_ack(&self, s2: SeqNumber) -> Spec {
+        segment(s2, self.c + 1)
+            .flags(SYN_ACK)
+            .window(50_000)
+            .options(&syn_options(70, 11, LATER_SCALE))
+    }
+
+    /// All of it. Nothing is compared.
+    pub(crate) fn splice(&mut self, s2: SeqNumber) -> Out {
+        self.revive(self.s + 1);
+        let out = self.server(self.second_syn_ack(s2));
+        assert_eq!(out.verdict, Verdict::RedirectIngress);
+        out
+    }
+}
+
+/// Another connection, of the same or the other family.
+pub(crate) fn other_key(v6: bool, number: u16) -> FlowKey {
+    FlowKey::new(client_end(v6, number), server_end(v6))
+}
+
+fn as_seen(kind: ssw::EventKind) -> dataplane::EventKind {
+    use dataplane::EventKind as Seen;
+    use ssw::EventKind as Wanted;
+    match kind {
+        Wanted::Death { pid, status } => Seen::Death { pid, status },
+        Wanted::Listening => Seen::Listening,
+        Wanted::Unprotected {
+            key,
+            flow_id,
+            reason,
+        } => Seen::Unprotected {
+            key,
+            flow: flow_id,
+            reason: reason.code(),
+        },
+        Wanted::Diverged { key, flow_id, at } => Seen::Diverged {
+            key,
+            flow: flow_id,
+            at,
+        },
+        Wanted::Late { key, .. } => Seen::Late { key },
+    }
+}
+
+fn as_note(frame: MirrorFrame) -> Note {
+    Note {
+        kind: match frame.kind {
+            MirrorKind::Instream => FrameKind::Instream,
+            MirrorKind::Outstream => FrameKind::Outstream,
+            MirrorKind::Barrier { token } => FrameKind::Barrier { token },
+            MirrorKind::Opened {
+                client_isn,
+                server_isn,
+            } => FrameKind::Opened {
+                client_isn,
+                server_isn,
+            },
+            MirrorKind::Closed { reason } => FrameKind::Closed(match reason {
+                ClosedReason::Finished => CloseReason::Finished,
+                ClosedReason::Evicted => CloseReason::Evicted,
+            }),
+        },
+        flow_id: frame.flow_id.0,
+        server_nxt: frame.server_nxt,
+        server_ack: frame.server_ack,
+        packet_len: frame.packet_len,
+        packet: frame.packet,
+        room: 0,
+    }
+}
+
+fn model_counters(model: &SouthSide) -> [(&'static str, u64); 13] {
+    let c = model.counters();
+    [
+        ("mirrored", c.mirrored),
+        ("mirror_full", c.mirror_full),
+        ("heads", c.heads),
+        ("heads_lost", c.heads_lost),
+        ("gated_out", c.gated_out),
+        ("gated_in", c.gated_in),
+        ("self_acks", c.self_acks),
+        ("translated_out", c.translated_out),
+        ("translated_in", c.translated_in),
+        ("untracked", c.untracked),
+        ("stripped", c.stripped),
+        ("table_full", c.table_full),
+        ("events_lost", c.events_lost),
+    ]
+}

@@ -1,0 +1,375 @@
+//! The loaded programs, run on one packet at a time.
+
+use std::{
+    io, mem,
+    ops::Deref,
+    os::fd::AsRawFd,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use dataplane::{Dataplane, Event, PinDirectory, Ring, Settings};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
+use protocol::mirror;
+use ssw::{Expect, Packet, Verdict};
+use supervise::mounts::{self, Mount};
+use wire::{FlowId, SeqNumber};
+
+use super::segments::{MARK, server_end};
+
+/// What the programs are loaded with unless a test wants something else. The heartbeat is real
+/// time: it must outlast any test on a machine that is busy.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        addresses: vec![server_end(false), server_end(true)],
+        cgroup_id: 0,
+        cgroup_level: 0,
+        netns_cookie: 0,
+        crash_on_any_failure: false,
+        heartbeat_timeout: Duration::from_secs(600),
+        verify_head: 4096,
+        mark: MARK,
+        mirror_bytes: 1 << 20,
+        max_flows: 16,
+    }
+}
+
+/// A mirror frame, without its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) kind: mirror::FrameKind,
+    pub(crate) flow_id: u64,
+    pub(crate) server_nxt: SeqNumber,
+    pub(crate) server_ack: SeqNumber,
+    pub(crate) packet_len: u32,
+    pub(crate) packet: Vec<u8>,
+    /// Length of the ring's record.
+    pub(crate) room: usize,
+}
+
+pub(crate) struct Kernel {
+    plane: Dataplane,
+    mirror: Ring<'static>,
+    events: Ring<'static>,
+    notes: Arc<Mutex<Vec<Note>>>,
+    happened: Arc<Mutex<Vec<Event>>>,
+    service: MapHandle,
+    embryos: MapHandle,
+    flows: MapHandle,
+    expected: Mutex<Vec<(FlowId, u32)>>,
+    fresh: Vec<u8>,
+}
+
+/// Where a kernel's programs are pinned. When it is dropped, the pins are gone.
+pub(crate) struct Pinned {
+    pub(crate) pins: PinDirectory,
+    _bpffs: Mount,
+    _directory: tempfile::TempDir,
+}
+
+impl Pinned {
+    pub(crate) fn nowhere_else() -> Self {
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "this test needs root: run it with sudo"
+        );
+        let directory = tempfile::tempdir().expect("a directory");
+        let bpffs = mounts::bpffs(directory.path()).expect("a bpf filesystem");
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test-{}-{number}", std::process::id());
+        Self {
+            pins: PinDirectory::new(bpffs.path(), &name),
+            _bpffs: bpffs,
+            _directory: directory,
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Err(error) = self.pins.remove() {
+            eprintln!("pins are left: {error}");
+        }
+    }
+}
+
+/// A kernel with the usual settings. Loading takes a second on a busy machine, so it is used
+/// again by later tests.
+pub(crate) struct Leased {
+    kernel: Option<Kernel>,
+    usual: bool,
+}
+
+struct Idle(Kernel);
+
+// SAFETY: all that is bound to a thread is libbpf's description of clsact filters, and a kernel
+// that is leased is attached to no interface.
+unsafe impl Send for Idle {}
+
+static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+
+impl Leased {
+    pub(crate) fn new() -> Self {
+        let idle = IDLE.lock().expect("no panic with it").pop();
+        let kernel = idle.map_or_else(|| Kernel::load(&settings()), |idle| idle.0);
+        kernel.reset();
+        Self {
+            kernel: Some(kernel),
+            usual: true,
+        }
+    }
+}
+
+impl Deref for Leased {
+    type Target = Kernel;
+
+    fn deref(&self) -> &Kernel {
+        self.kernel.as_ref().expect("until it is dropped")
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        if self.usual
+            && !std::thread::panicking()
+            && let Ok(mut idle) = IDLE.lock()
+        {
+            idle.extend(self.kernel.take().map(Idle));
+        }
+    }
+}
+
+impl From<Kernel> for Leased {
+    fn from(kernel: Kernel) -> Self {
+        Self {
+            kernel: Some(kernel),
+            usual: false,
+        }
+    }
+}
+
+impl Kernel {
+    /// Programs without pins: our own descriptors alone keep them, so that nothing is left
+    /// however the test ends.
+    pub(crate) fn load(settings: &Settings) -> Self {
+        Self::pinned(settings, &Pinned::nowhere_else())
+    }
+
+    /// Programs that stay pinned as long as `place` lives.
+    pub(crate) fn pinned(settings: &Settings, place: &Pinned) -> Self {
+        let pins = &place.pins;
+        let plane = Dataplane::load(settings, pins.clone()).expect("the programs load");
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let happened = Arc::new(Mutex::new(Vec::new()));
+        let (to_notes, to_happened) = (Arc::clone(&notes), Arc::clone(&happened));
+        let each = move |record: &[u8]| to_notes.lock().expect("no panic").push(decode(record));
+        let mirror = Ring::mirror(pins, each).expect("the ring");
+        let ring = plane.event_ring().expect("the ring");
+        let each = move |event| to_happened.lock().expect("no panic").push(event);
+        let events = Ring::events(&ring, each).expect("the ring");
+        let map = |name| MapHandle::from_pinned_path(pins.pin(name)).expect("pinned");
+        let service = map("service");
+        let fresh = read(&service);
+        Self {
+            plane,
+            mirror,
+            events,
+            notes,
+            happened,
+            embryos: map("embryos"),
+            flows: map("flows"),
+            expected: Mutex::default(),
+            service,
+            fresh,
+        }
+    }
+
+    pub(crate) fn plane(&self) -> &Dataplane {
+        &self.plane
+    }
+
+    pub(crate) fn expect(&self, flow: FlowId, chunks: &[(u32, Expect)]) {
+        self.plane.expect(flow, chunks).expect("there is room");
+        let numbers = chunks.iter().map(|(number, _)| (flow, *number));
+        self.expected.lock().expect("no panic").extend(numbers);
+    }
+
+    /// The first life again, without connections.
+    pub(crate) fn reset(&self) {
+        for map in [&self.flows, &self.embryos] {
+            for key in map.keys().collect::<Vec<_>>() {
+                map.delete(&key).expect("nobody else deletes");
+            }
+        }
+        for (flow, chunk) in mem::take(&mut *self.expected.lock().expect("no panic")) {
+            let chunk = std::iter::once(chunk);
+            self.plane.forget_expected(flow, chunk).expect("it runs");
+        }
+        write(&self.service, &self.fresh);
+        self.plane().heartbeat().expect("it runs");
+        self.take_notes();
+        self.take_events();
+    }
+
+    pub(crate) fn embryos(&self) -> usize {
+        self.embryos.keys().count()
+    }
+
+    /// Make it look as if `serve` had been silent for `silence`. Which field the heartbeat is,
+    /// the heartbeat itself tells: it changes no other.
+    pub(crate) fn age_heartbeat(&self, silence: Duration) {
+        let before = read(&self.service);
+        self.plane().heartbeat().expect("it runs");
+        let mut value = read(&self.service);
+        let words = value.chunks_exact_mut(8).zip(before.chunks_exact(8));
+        let mut changed: Vec<&mut [u8]> = words
+            .filter(|(new, old)| new != old)
+            .map(|(new, _)| new)
+            .collect();
+        let [heartbeat] = changed.as_mut_slice() else {
+            panic!("the heartbeat changed {} words", changed.len());
+        };
+        let now = u64::from_ne_bytes((&**heartbeat).try_into().unwrap());
+        let silence = u64::try_from(silence.as_nanos()).unwrap();
+        heartbeat.copy_from_slice(&now.wrapping_sub(silence).to_ne_bytes());
+        write(&self.service, &value);
+    }
+
+    pub(crate) fn ingress(&self, packet: &mut Packet) -> Verdict {
+        self.run("ingress", packet)
+    }
+
+    pub(crate) fn egress(&self, packet: &mut Packet) -> Verdict {
+        self.run("egress", packet)
+    }
+
+    fn run(&self, program: &'static str, packet: &mut Packet) -> Verdict {
+        let mut frame = Frame::of(packet);
+        let verdict = self
+            .run_frame(program, &mut frame)
+            .expect("the packet is run");
+        let macs = if verdict == Verdict::RedirectIngress && packet.mark == 0 {
+            [CLIENT_MAC, SERVER_MAC] // turned round
+        } else {
+            [SERVER_MAC, CLIENT_MAC]
+        };
+        assert_eq!(frame.bytes[..12], macs.concat(), "link addresses");
+        packet.bytes = frame.bytes.split_off(ETHERNET);
+        packet.mark = frame.mark;
+        verdict
+    }
+
+    /// Run a program on a frame as it is.
+    pub(crate) fn run_frame(
+        &self,
+        program: &'static str,
+        frame: &mut Frame,
+    ) -> io::Result<Verdict> {
+        let mut context = [0u8; CONTEXT_IN];
+        context[AT_MARK..AT_MARK + 4].copy_from_slice(&frame.mark.to_ne_bytes());
+        context[AT_IFINDEX..].copy_from_slice(&frame.ifindex.to_ne_bytes());
+        let mut context_out = [0u8; 256];
+        let mut out = vec![0u8; frame.bytes.len()];
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: libbpf_sys::size_t::try_from(size_of::<libbpf_sys::bpf_test_run_opts>()).unwrap(),
+            data_in: frame.bytes.as_ptr().cast(),
+            data_out: out.as_mut_ptr().cast(),
+            data_size_in: u32::try_from(frame.bytes.len()).unwrap(),
+            data_size_out: u32::try_from(out.len()).unwrap(),
+            ctx_in: context.as_ptr().cast(),
+            ctx_out: context_out.as_mut_ptr().cast(),
+            ctx_size_in: u32::try_from(context.len()).unwrap(),
+            ctx_size_out: u32::try_from(context_out.len()).unwrap(),
+            ..Default::default()
+        };
+        let fd = self.plane().program_fd(program).expect("it is loaded");
+        // SAFETY: every pointer is valid for the size beside it until the call returns.
+        let result =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(fd.as_raw_fd(), &raw mut options) };
+        if result != 0 {
+            return Err(io::Error::from_raw_os_error(-result));
+        }
+        out.truncate(usize::try_from(options.data_size_out).unwrap());
+        frame.bytes = out;
+        let mark = context_out[AT_MARK..AT_MARK + 4].try_into().unwrap();
+        frame.mark = u32::from_ne_bytes(mark);
+        Ok(match options.retval.cast_signed() {
+            -1 => Verdict::Next,
+            2 => Verdict::Drop,
+            7 => Verdict::RedirectIngress, // TC_ACT_REDIRECT
+            other => panic!("verdict {other}"),
+        })
+    }
+
+    pub(crate) fn take_notes(&self) -> Vec<Note> {
+        self.mirror.consume().expect("the ring is read");
+        mem::take(&mut *self.notes.lock().expect("no panic"))
+    }
+
+    pub(crate) fn take_events(&self) -> Vec<Event> {
+        self.events.consume().expect("the ring is read");
+        mem::take(&mut *self.happened.lock().expect("no panic"))
+    }
+}
+
+// Offsets in `struct __sk_buff` (linux/bpf.h), which never change.
+const AT_MARK: usize = 8;
+const AT_IFINDEX: usize = 40;
+const CONTEXT_IN: usize = 44;
+
+const ETHERNET: usize = 14;
+const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
+const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// What a program is run on.
+pub(crate) struct Frame {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) mark: u32,
+    pub(crate) ifindex: u32,
+}
+
+impl Frame {
+    /// With an Ethernet header as the version of the packet demands; ARP for what is no version.
+    pub(crate) fn of(packet: &Packet) -> Self {
+        let ethertype: u16 = match packet.bytes.first().map_or(0, |first| first >> 4) {
+            4 => 0x0800,
+            6 => 0x86dd,
+            _ => 0x0806,
+        };
+        let ethertype = ethertype.to_be_bytes();
+        Self {
+            bytes: [&SERVER_MAC[..], &CLIENT_MAC, &ethertype, &packet.bytes].concat(),
+            mark: packet.mark,
+            ifindex: packet.ifindex,
+        }
+    }
+}
+
+fn decode(record: &[u8]) -> Note {
+    let frame = mirror::MirrorFrame::decode(record).expect("the logger understands it");
+    Note {
+        kind: frame.kind,
+        flow_id: frame.flow_id.0,
+        server_nxt: frame.server_nxt,
+        server_ack: frame.server_ack,
+        packet_len: frame.packet_len,
+        packet: frame.packet.to_vec(),
+        room: record.len(),
+    }
+}
+
+fn read(service: &MapHandle) -> Vec<u8> {
+    let value = service.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+    value.expect("readable").expect("an array has it")
+}
+
+fn write(service: &MapHandle, value: &[u8]) {
+    let zero = 0u32.to_ne_bytes();
+    service
+        .update(&zero, value, MapFlags::ANY)
+        .expect("writable");
+}

@@ -1,0 +1,413 @@
+//! `latch.h` with real deaths and real sockets: tracepoints cannot be run on data.
+
+use std::{
+    io::Write,
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use dataplane::{EventKind, Settings};
+use protocol::mirror::{CloseReason, FrameKind};
+use ssw::{SocketChange, SocketState};
+use supervise::{Cgroup, Command, mounts};
+use wire::{FlowKey, SeqNumber};
+
+use crate::harness::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A cgroup with a latch on it. The latch goes first.
+struct Watched {
+    kernel: Kernel,
+    _place: Pinned,
+    cgroup: Option<Cgroup>,
+    directory: tempfile::TempDir,
+    _mount: mounts::Mount,
+}
+
+impl Watched {
+    fn new(crash_on_any_failure: bool) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mount = mounts::cgroup2(directory.path()).expect("a cgroup2 mount");
+        let name = format!("latch-{}", directory.path().file_name().unwrap().display());
+        let cgroup = Cgroup::create(&mount, &name.replace('.', "")).expect("a cgroup");
+        let settings = Settings {
+            cgroup_id: cgroup.id(),
+            cgroup_level: cgroup.level(),
+            crash_on_any_failure,
+            ..settings()
+        };
+        let place = Pinned::nowhere_else();
+        let kernel = Kernel::pinned(&settings, &place);
+        kernel
+            .plane()
+            .attach_latch()
+            .expect("the kernel has BTF tracepoints");
+        Self {
+            kernel,
+            _place: place,
+            cgroup: Some(cgroup),
+            directory,
+            _mount: mount,
+        }
+    }
+
+    /// Run the script in the cgroup to its end, as the main process or as some other; returns its
+    /// process and the deaths that the latch saw.
+    fn run(&self, script: &str, main: bool) -> (u32, Vec<EventKind>) {
+        let go = self.directory.path().join("go");
+        let _ = std::fs::remove_file(&go);
+        let script = format!(
+            "while [ ! -e {} ]; do sleep 0.01; done; {script}",
+            go.display()
+        );
+        let cgroup = self.cgroup.as_ref().expect("until the end");
+        let mut server = Command::new(["sh", "-c", &script])
+            .start(cgroup)
+            .expect("it starts");
+        let pid = u32::try_from(server.pid().as_raw_nonzero().get()).unwrap();
+        let named = if main { pid } else { 1 };
+        self.kernel.plane().main_process(named).expect("it runs");
+        std::fs::write(&go, "").expect("written");
+        assert!(
+            server.wait(PATIENCE).expect("our child").is_some(),
+            "it ends"
+        );
+        let events = self.kernel.take_events();
+        (pid, events.into_iter().map(|event| event.kind).collect())
+    }
+
+    /// Whether the gate is shut: by what it does.
+    fn gated(&self) -> bool {
+        let spec = segment(SeqNumber(1), SeqNumber(0)).flags(SYN);
+        let mut syn = spec.packet(client_end(false, 0), server_end(false));
+        self.kernel.ingress(&mut syn) == DROP
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(cgroup) = self.cgroup.take() {
+            let _ = cgroup.kill();
+            let _ = cgroup.wait_empty(PATIENCE);
+            let _ = cgroup.remove();
+        }
+    }
+}
+
+#[test]
+fn a_crash_of_the_main_process_shuts_the_gate() {
+    for (script, status) in [
+        ("kill -KILL $$", 9),
+        ("kill -TERM $$", 15),
+        ("ulimit -c 0; kill -ABRT $$", 6),
+        ("kill -PIPE $$", 13),
+        ("exit 3", 3 << 8),
+    ] {
+        let watched = Watched::new(false);
+        assert!(!watched.gated());
+        let (pid, events) = watched.run(script, true);
+        assert_eq!(events, [EventKind::Death { pid, status }], "{script}");
+        assert!(watched.gated(), "{script}");
+    }
+}
+
+#[test]
+fn an_orderly_end_does_not() {
+    let watched = Watched::new(false);
+    let (_, events) = watched.run("exit 0", true);
+    assert_eq!((events, watched.gated()), (vec![], false));
+    watched.kernel.plane().stopping().expect("it runs");
+    let (_, events) = watched.run("kill -KILL $$", true);
+    assert_eq!(
+        (events, watched.gated()),
+        (vec![], false),
+        "it was asked to"
+    );
+}
+
+#[test]
+fn of_other_processes_a_signal_counts_and_a_status_only_if_asked_for() {
+    let watched = Watched::new(false);
+    for script in ["exit 3", "kill -PIPE $$", "(exit 4); exit 0"] {
+        let (_, events) = watched.run(script, false);
+        assert_eq!((events, watched.gated()), (vec![], false), "{script}");
+    }
+    let (main, events) = watched.run("sh -c 'kill -SEGV $$'; exit 0", true);
+    let [EventKind::Death { pid, status }] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!((pid != main, status & 0x7f), (true, 11));
+    assert!(watched.gated());
+
+    let watched = Watched::new(true);
+    let (_, events) = watched.run("kill -PIPE $$", false);
+    assert_eq!((events, watched.gated()), (vec![], false));
+    let (pid, events) = watched.run("exit 3", false);
+    assert_eq!(
+        events,
+        [EventKind::Death {
+            pid,
+            status: 3 << 8
+        }]
+    );
+    assert!(watched.gated());
+}
+
+#[test]
+fn one_death_is_told_and_a_new_life_waits_for_its_own() {
+    let watched = Watched::new(false);
+    let (_, events) = watched.run("sh -c 'kill -KILL $$'; kill -KILL $$", true);
+    assert_eq!(events.len(), 1, "the gate is shut already");
+    watched.kernel.plane().new_incarnation().expect("it runs");
+    assert!(!watched.gated());
+    let (pid, events) = watched.run("kill -KILL $$", true);
+    assert_eq!(events, [EventKind::Death { pid, status: 9 }]);
+    // Without `serve` nobody would open the gate again.
+    watched.kernel.plane().new_incarnation().expect("it runs");
+    watched
+        .kernel
+        .age_heartbeat(settings().heartbeat_timeout + Duration::from_secs(1));
+    let (_, events) = watched.run("kill -KILL $$", true);
+    assert_eq!((events, watched.gated()), (vec![], false));
+}
+
+#[test]
+fn a_thread_that_leaves_is_not_its_process_but_one_that_ends_it_is() {
+    let watched = Watched::new(false);
+    let run = |ending: &str| {
+        let program = format!(
+            "import ctypes, os, threading, time\n\
+             leave = lambda: ctypes.CDLL(None).syscall({}, 5)\n\
+             threading.Thread(target=leave).start()\n\
+             time.sleep(0.2)\n\
+             {ending}\n",
+            libc::SYS_exit
+        );
+        let script = watched.directory.path().join("threads.py");
+        std::fs::write(&script, program).expect("written");
+        watched.run(&format!("exec python3 {}", script.display()), true)
+    };
+    let (_, events) = run("os._exit(0)");
+    assert_eq!((events, watched.gated()), (vec![], false));
+    let (pid, events) = run("threading.Thread(target=lambda: os._exit(3)).start(); time.sleep(20)");
+    assert_eq!(
+        events,
+        [EventKind::Death {
+            pid,
+            status: 3 << 8
+        }]
+    );
+    assert!(watched.gated());
+}
+
+#[test]
+fn processes_elsewhere_do_not_matter() {
+    let watched = Watched::new(true);
+    let status = std::process::Command::new("sh")
+        .args(["-c", "kill -KILL $$"])
+        .status();
+    assert!(!status.expect("it ran").success());
+    assert_eq!(
+        (watched.kernel.take_events(), watched.gated()),
+        (vec![], false)
+    );
+}
+
+/// A real connection over the loopback, which passes no program of ours, and its flow, made by a
+/// handshake through the test run.
+struct Connected {
+    both: Both,
+    listener: TcpListener,
+    client: Option<TcpStream>,
+    server: Option<TcpStream>,
+    _place: Pinned,
+}
+
+impl Connected {
+    fn new(ip: &str) -> Self {
+        let ip: IpAddr = ip.parse().unwrap();
+        let listener = TcpListener::bind((ip, 0)).expect("the loopback is up");
+        let address = listener.local_addr().unwrap();
+        let place = Pinned::nowhere_else();
+        let kernel = Self::kernel(address, &place);
+        let mut both = Both::on(kernel.0.into(), &kernel.1);
+        let client = TcpStream::connect(address).expect("it listens");
+        let key = FlowKey::new(client.local_addr().unwrap(), address);
+        (both.key, both.c, both.s) = (key, SeqNumber(1000), SeqNumber(5000));
+        let server = Some(listener.accept().expect("a connection").0);
+        Self {
+            both: both.open(),
+            listener,
+            client: Some(client),
+            server,
+            _place: place,
+        }
+    }
+
+    fn kernel(address: SocketAddr, place: &Pinned) -> (Kernel, Settings) {
+        let settings = Settings {
+            addresses: vec![address],
+            netns_cookie: dataplane::netns_cookie().expect("Linux 5.14"),
+            ..settings()
+        };
+        let kernel = Kernel::pinned(&settings, place);
+        kernel
+            .plane()
+            .attach_latch()
+            .expect("the kernel has BTF tracepoints");
+        (kernel, settings)
+    }
+
+    fn wait(&self, what: &str, condition: impl Fn(Option<&ssw::Flow>) -> bool) {
+        let start = Instant::now();
+        let flow = || {
+            self.both
+                .kernel
+                .plane()
+                .flow(self.both.key)
+                .expect("readable")
+        };
+        while !condition(flow().as_ref()) {
+            assert!(start.elapsed() < PATIENCE, "{what}: {:?}", flow());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The kernel has seen these changes already.
+    fn becomes(&mut self, states: &[SocketState]) {
+        let key = self.both.key;
+        self.both.happened(|model, now| {
+            for &new_state in states {
+                model.socket_state(SocketChange { key, new_state }, now);
+            }
+        });
+    }
+}
+
+#[test]
+fn what_a_living_server_closes_passes_the_gate() {
+    for ip in ["127.0.0.1", "::1"] {
+        let mut t = Connected::new(ip);
+        // Half of it: a socket that nobody has any more becomes a TIME-WAIT one (FIN-WAIT-2, in
+        // truth) as soon as its FIN is acknowledged, which is CLOSE for its flow.
+        let server = t.server.as_ref().expect("it is open");
+        server.shutdown(Shutdown::Write).expect("it is open");
+        t.wait("closing", |flow| {
+            flow.is_some_and(|flow| flow.server_closing)
+        });
+        t.becomes(&[SocketState::FinWait1]);
+        t.both.gate();
+        let fin = segment(t.both.s + 1, t.both.c + 1)
+            .flags(FIN_ACK)
+            .timestamps(901, 11);
+        assert_eq!(t.both.server(fin).verdict, Next, "the kernel finishes it");
+        let ack = segment(t.both.c + 1, t.both.s + 2).timestamps(12, 901);
+        assert_eq!(t.both.client(ack).verdict, Next);
+        t.both.new_incarnation();
+        t.both.notes();
+        t.client = None;
+        t.wait("closed", |flow| flow.is_none());
+        t.becomes(&[SocketState::Close]);
+        let notes = t.both.notes();
+        let kinds: Vec<FrameKind> = notes.iter().map(|note| note.kind).collect();
+        assert_eq!(kinds, [FrameKind::Closed(CloseReason::Finished)]);
+    }
+}
+
+#[test]
+fn a_server_that_closes_second_or_with_unread_data_is_seen_too() {
+    for ip in ["127.0.0.1", "::1"] {
+        let mut t = Connected::new(ip);
+        t.client = None;
+        t.server = None; // CLOSE-WAIT to LAST-ACK
+        t.wait("closed", |flow| flow.is_none());
+        t.becomes(&[SocketState::LastAck, SocketState::Close]);
+
+        let mut t = Connected::new(ip);
+        let client = t.client.as_mut().expect("it is open");
+        client.write_all(b"never read").expect("sent");
+        let server = t.server.take().expect("it is open");
+        server.peek(&mut [0]).expect("it has arrived");
+        drop(server); // a RST, from a socket without a local port
+        t.wait("closed", |flow| flow.is_none());
+        t.becomes(&[SocketState::Close]);
+    }
+}
+
+#[test]
+fn what_the_dead_leave_is_not_a_voluntary_close() {
+    for ip in ["127.0.0.1", "::1"] {
+        let mut t = Connected::new(ip);
+        t.both.gate();
+        (t.server, t.client) = (None, None);
+        std::thread::sleep(Duration::from_millis(50));
+        t.becomes(&[SocketState::FinWait1, SocketState::Close]);
+        assert!(!t.both.flow().server_closing);
+        let fin = segment(t.both.s + 1, t.both.c + 1).flags(FIN_ACK);
+        assert_eq!(t.both.server(fin).verdict, DROP);
+    }
+}
+
+#[test]
+fn a_spliced_connection_that_is_closed_is_kept_until_it_is_swept_or_its_ports_are_used_again() {
+    for ip in ["127.0.0.1", "::1"] {
+        for sweep in [true, false] {
+            let mut t = Connected::new(ip);
+            t.both.splice(t.both.s + 1000);
+            t.both.notes();
+            (t.client, t.server) = (None, None);
+            t.wait("closed", |flow| {
+                flow.is_some_and(|flow| flow.closed_ns != 0)
+            });
+            t.becomes(&[SocketState::LastAck, SocketState::Close]);
+            assert_eq!(t.both.notes().len(), 1, "closed");
+            let late = segment(t.both.c + 1, t.both.s + 1).timestamps(12, 905);
+            assert_eq!(
+                t.both.client(late).segment().ack(),
+                t.both.s + 1001,
+                "still translated"
+            );
+            if sweep {
+                assert_eq!(t.both.sweep(), 1);
+            } else {
+                assert_eq!(t.both.client(t.both.syn()).verdict, Next);
+                let notes = t.both.notes();
+                assert_eq!(notes[0].kind, FrameKind::Closed(CloseReason::Evicted));
+                assert_eq!(t.both.kernel.embryos(), 1);
+            }
+            assert_eq!(t.both.model.flows().count(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_listener_on_a_protected_port_is_told() {
+    for (ip, wildcard) in [("127.0.0.1", "0.0.0.0"), ("::1", "::"), ("127.0.0.1", "::")] {
+        let t = Connected::new(ip);
+        let address = t.listener.local_addr().unwrap();
+        let other = TcpListener::bind((address.ip(), 0)).expect("the loopback is up");
+        assert_eq!(t.both.kernel.take_events(), [], "another port");
+        let Connected {
+            both,
+            listener,
+            client,
+            server,
+            _place,
+        } = t;
+        drop((listener, other));
+        // What is left of the connection keeps the port busy for a listener without SO_REUSEADDR,
+        // which the standard library sets.
+        drop((server, client));
+        for ip in [address.ip(), wildcard.parse().unwrap()] {
+            both.kernel.take_events();
+            let again = TcpListener::bind((ip, address.port())).expect("the port is free again");
+            let events = both.kernel.take_events();
+            assert!(
+                matches!(&events[..], [event] if event.kind == EventKind::Listening),
+                "{ip}: {events:?}"
+            );
+            drop(again);
+        }
+    }
+}

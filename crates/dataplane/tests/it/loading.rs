@@ -1,0 +1,89 @@
+//! What the loader says when something is wrong, and what both languages must agree on.
+
+use dataplane::{Dataplane, DataplaneError, LAYOUT_VERSION, Settings};
+
+use crate::harness::*;
+
+fn refused(settings: &Settings) -> DataplaneError {
+    let place = Pinned::nowhere_else();
+    let Err(error) = Dataplane::load(settings, place.pins.clone()) else {
+        panic!("{settings:?} was accepted");
+    };
+    assert!(!place.pins.exists(), "nothing is pinned");
+    error
+}
+
+#[test]
+fn the_layout_has_one_version() {
+    let header = include_str!("../../bpf/intf.h");
+    let line = header
+        .lines()
+        .find_map(|line| line.strip_prefix("#define LAYOUT_VERSION "));
+    assert_eq!(
+        line.and_then(|number| number.parse().ok()),
+        Some(LAYOUT_VERSION)
+    );
+}
+
+#[test]
+fn the_mirror_frame_has_one_header() {
+    let header = include_str!("../../bpf/intf.h");
+    let number = |name: &str| {
+        let line = header
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+        let text = line.expect("it is defined").trim_start_matches("0x");
+        u32::from_str_radix(text, 16).expect("a number")
+    };
+    assert_eq!(number("MIRROR_MAGIC"), protocol::mirror::MAGIC);
+    assert_eq!(
+        number("MIRROR_VERSION"),
+        u32::from(protocol::mirror::VERSION)
+    );
+}
+
+#[test]
+fn this_kernel_loads_the_programs() {
+    dataplane::probe().expect("it does, or no other test here could pass");
+}
+
+/// Between the two, libbpf rounds up to what the kernel takes.
+#[test]
+fn a_ring_of_no_size_or_of_too_large_a_one_is_refused() {
+    for mirror_bytes in [0, u32::MAX] {
+        let error = refused(&Settings {
+            mirror_bytes,
+            ..settings()
+        });
+        let text = error.to_string();
+        assert!(matches!(error, DataplaneError::Load { .. }), "{text}");
+        assert!(text.contains("does not load the data plane"), "{text}");
+    }
+    let odd = Both::with(&Settings {
+        mirror_bytes: 4097,
+        ..settings()
+    });
+    assert!(odd.kernel.plane().barrier(1).is_ok());
+}
+
+#[test]
+fn a_table_without_room_is_refused() {
+    let error = refused(&Settings {
+        max_flows: 0,
+        ..settings()
+    });
+    assert!(matches!(error, DataplaneError::Load { .. }), "{error}");
+}
+
+#[test]
+fn pins_of_another_instance_are_not_overwritten() {
+    let place = Pinned::nowhere_else();
+    let first = Kernel::pinned(&settings(), &place);
+    let Err(error) = Dataplane::load(&settings(), place.pins.clone()) else {
+        panic!("it was loaded twice");
+    };
+    assert!(matches!(error, DataplaneError::Pin { .. }), "{error}");
+    assert!(error.to_string().contains("cannot pin in"), "{error}");
+    first.plane().heartbeat().expect("the first one goes on");
+    assert!(place.pins.pin("flows").exists());
+}

@@ -1,0 +1,16 @@
+//! The programs in the kernel, run on packets (`BPF_PROG_TEST_RUN`) beside the pure model `ssw`.
+//!
+//! Every step goes through both; verdict, packet, flows, mirror frames, events and counters must
+//! be equal after each ([`harness::Both`]). The death latch sits on tracepoints, which cannot be
+//! run so: it is tested with real processes and real sockets. All of it needs root.
+
+mod harness;
+
+mod control;
+mod egress;
+mod fuzz;
+mod ingress;
+mod latch;
+mod loading;
+mod mirror;
+mod splice;

@@ -1,0 +1,228 @@
+//! `mirror.h`: what is recorded, how long it is, and what happens when there is no room.
+
+use dataplane::Settings;
+use protocol::mirror::FrameKind;
+use ssw::{EventKind, Packet, Unprotected};
+use wire::ChecksumMode;
+
+use crate::harness::*;
+
+/// Header of a frame, and of an IPv4 packet with TCP timestamps.
+const FRAME_HEADER: usize = protocol::mirror::HEADER_LEN;
+const HEADERS: usize = 20 + 32;
+
+#[test]
+fn a_frame_is_the_packet_in_a_record_of_one_of_few_sizes() {
+    let (short, frame, slice) = (256, 2048, 4096);
+    for (len, room) in [
+        (HEADERS + 1, short),
+        (short, short),
+        (short + 1, frame),
+        (frame, frame),
+        (frame + 1, slice),
+        (3000, slice),
+    ] {
+        let mut both = Both::new().open();
+        both.notes();
+        let packet = client_data(&both, len);
+        assert_eq!(both.ingress(packet.clone()).verdict, Next);
+        let [note] = &both.notes()[..] else {
+            panic!("one frame")
+        };
+        assert_eq!((note.kind, note.flow_id), (FrameKind::Instream, 1));
+        assert_eq!(note.packet, packet.bytes);
+        assert_eq!(note.room, FRAME_HEADER + room, "{len}");
+        assert_eq!((note.server_nxt, note.server_ack), (both.s + 1, both.c + 1));
+    }
+}
+
+fn client_data(both: &Both, len: usize) -> Packet {
+    let payload: Vec<u8> = (0..len - HEADERS)
+        .map(|i| u8::try_from(i % 251).unwrap())
+        .collect();
+    segment(both.c + 1, both.s + 1)
+        .timestamps(12, 900)
+        .payload(&payload)
+        .packet(both.key.client(), both.key.server())
+}
+
+/// Packets as GRO makes them, as far as this kernel's test run takes data: before Linux 6.19 one
+/// page with the room that an skb needs around it, later up to 64 KiB.
+#[test]
+fn packets_of_several_segments_are_recorded_whole() {
+    let both = Both::new();
+    let taken = |len: usize| {
+        let packet = client_data(&both, len);
+        let mut other = Frame::of(&Packet {
+            mark: MARK + ssw::MARK_SERVER_SPACE,
+            ..packet
+        });
+        both.kernel.run_frame("ingress", &mut other).is_ok()
+    };
+    let largest = [65_000, 32_000, 9000, 4500]
+        .into_iter()
+        .find(|len| taken(*len))
+        .unwrap_or(3400);
+    println!("largest packet of this kernel's test run, of those tried: {largest}");
+    for v6 in [false, true] {
+        let mut both = Both::numbered(1000, 5000, v6).open();
+        both.notes();
+        let packet = client_data(&both, largest);
+        assert_eq!(both.ingress(packet.clone()).verdict, Next);
+        let [note] = &both.notes()[..] else {
+            panic!("one frame")
+        };
+        assert_eq!(note.packet, packet.bytes);
+        assert_eq!(packet.checksum, ChecksumMode::Full);
+        let slices = packet.bytes.len().div_ceil(4096);
+        assert_eq!(note.room, FRAME_HEADER + slices * 4096);
+    }
+}
+
+fn small_ring() -> Settings {
+    Settings {
+        mirror_bytes: 4096,
+        verify_head: 10,
+        ..settings()
+    }
+}
+
+#[test]
+fn what_finds_no_room_is_not_delivered_until_there_is_some() {
+    let mut both = Both::with(&small_ring()).open();
+    both.logger_hangs = true;
+    let (c, s) = (both.c + 1, both.s + 1);
+    let data = |i: u32| segment(c + i, s).timestamps(12, 900).payload(b"x");
+    let delivered = (0..100)
+        .take_while(|i| both.client(data(*i)).verdict == Next)
+        .count();
+    assert_eq!(delivered, 13, "of 312 bytes each in a ring of a page");
+    let sent = u32::try_from(delivered).unwrap();
+    assert_eq!(both.counted("mirror_full"), 1);
+    // Nothing else waits: pure ACKs, the server's output (whose head is a gap in the record then).
+    assert_eq!(
+        both.client(segment(c + sent, s).timestamps(12, 900))
+            .verdict,
+        Next
+    );
+    assert_eq!(
+        both.server(segment(s, c).timestamps(901, 12).payload(b"answer"))
+            .verdict,
+        Next
+    );
+    assert_eq!(both.counted("heads_lost"), 1);
+    assert!(!both.barrier(3), "ENOSPC");
+    assert_eq!(both.flow().unprotected, None);
+    both.resume_logger();
+    both.notes();
+    assert_eq!(
+        both.client(data(sent)).verdict,
+        Next,
+        "the client sends it again"
+    );
+    assert_eq!(both.notes().len(), 1);
+}
+
+#[test]
+fn when_nobody_will_ever_read_the_connection_goes_on_unprotected() {
+    let mut both = Both::with(&small_ring()).open();
+    both.logger_hangs = true;
+    let (c, s) = (both.c + 1, both.s + 1);
+    let data = |i: u32| segment(c + i, s).timestamps(12, 900).payload(&[7; 1500]);
+    assert_eq!(both.client(data(0)).verdict, Next);
+    assert_eq!(both.client(data(1500)).verdict, DROP);
+    both.fall_silent();
+    assert_eq!(both.client(data(1500)).verdict, Next);
+    assert_eq!(both.flow().unprotected, Some(Unprotected::MirrorLost));
+    let events = both.events();
+    assert!(
+        matches!(events[..], [EventKind::Unprotected { .. }]),
+        "{events:?}"
+    );
+    both.resume_logger();
+    both.notes();
+    both.heartbeat();
+    assert_eq!(both.client(data(3000)).verdict, Next);
+    both.server(segment(s, c).timestamps(901, 12).payload(b"answer"));
+    assert!(both.notes().is_empty(), "nothing more is recorded");
+}
+
+#[test]
+fn a_connection_whose_opening_finds_no_room_is_unprotected() {
+    let mut both = Both::with(&small_ring());
+    both.logger_hangs = true;
+    for token in 0.. {
+        if !both.barrier(token) {
+            break;
+        }
+    }
+    let mut both = both.open();
+    assert_eq!(both.flow().unprotected, Some(Unprotected::MirrorLost));
+    assert!(matches!(both.events()[..], [EventKind::Unprotected { .. }]));
+}
+
+#[test]
+fn the_head_of_each_turn_is_recorded() {
+    for v6 in [false, true] {
+        let mut both = Both::with(&small_ring());
+        both.key = other_key(v6, 0);
+        let mut both = both.open();
+        let (c, s) = (both.c + 1, both.s + 1);
+        let head = |both: &mut Both| -> Vec<(FrameKind, u32, usize)> {
+            let notes = both.notes();
+            notes
+                .iter()
+                .map(|n| (n.kind, n.packet_len, n.packet.len()))
+                .collect()
+        };
+        both.notes();
+        let headers = if v6 { 40 + 32 } else { HEADERS };
+        let whole = |payload: usize| u32::try_from(headers + payload).unwrap();
+        // A server may speak first.
+        both.server(segment(s, c).timestamps(901, 11).payload(b"220 hello"));
+        assert_eq!(
+            head(&mut both),
+            [(FrameKind::Outstream, whole(9), headers + 9)]
+        );
+        both.server(segment(s + 9, c).timestamps(901, 11).payload(b"abc"));
+        assert_eq!(
+            head(&mut both),
+            [(FrameKind::Outstream, whole(3), headers + 1)],
+            "10 in all"
+        );
+        both.server(segment(s + 12, c).timestamps(901, 11).payload(b"def"));
+        assert_eq!(head(&mut both), []);
+        // The client has not heard everything: it does not begin a turn.
+        both.client(segment(c, s + 9).timestamps(12, 901).payload(b"x"));
+        both.notes();
+        both.server(segment(s + 15, c + 1).timestamps(901, 12).payload(b"ghi"));
+        assert_eq!(head(&mut both), []);
+        both.client(segment(c + 1, s + 18).timestamps(12, 901).payload(b"y"));
+        both.notes();
+        both.server(segment(s + 18, c + 2).timestamps(901, 12).payload(b"jkl"));
+        assert_eq!(
+            head(&mut both),
+            [(FrameKind::Outstream, whole(3), headers + 3)]
+        );
+        assert_eq!(both.counted("heads"), 3);
+    }
+}
+
+#[test]
+fn after_a_splice_the_head_is_recorded_as_the_client_sees_it() {
+    let mut both = Both::new().open();
+    let (c, s) = (both.c + 1, both.s + 1);
+    let s2 = both.s + 70_000;
+    both.splice(s2);
+    both.client(segment(c, s).timestamps(12, 900).payload(b"more"));
+    both.notes();
+    let out = both.server(segment(s2 + 1, c + 4).timestamps(80, 12).payload(b"answer"));
+    let [note] = &both.notes()[..] else {
+        panic!("one frame")
+    };
+    assert_eq!(
+        (note.kind, &note.packet),
+        (FrameKind::Outstream, &out.packet.bytes)
+    );
+    assert_eq!(note.server_nxt, s + 6);
+}

@@ -1,0 +1,432 @@
+//! The rows of the tables in `egress.h` and `ingress.h` about a connection that is bound to a later
+//! server's socket, and all of `verify.h`.
+
+use ssw::{DEFAULT_FIELDS, EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Mode, expectations};
+use wire::{Flags, FlowId, SeqNumber};
+
+use crate::harness::*;
+
+const NUMBERS: [(u32, u32, u32); 4] = [
+    (1000, 5000, 7000),
+    (1000, 5000, 3000),
+    (u32::MAX - 3, u32::MAX - 1, 0),
+    (0, 2, u32::MAX - 4),
+];
+
+/// For both families and numbers that wrap.
+fn everywhere(test: impl Fn(Both, SeqNumber)) {
+    for v6 in [false, true] {
+        for (c, s, s2) in NUMBERS {
+            test(Both::numbered(c, s, v6), SeqNumber(s2));
+        }
+    }
+}
+
+#[test]
+fn the_syn_ack_becomes_the_third_ack() {
+    everywhere(|both, s2| {
+        let mut both = both.open();
+        both.server(segment(both.s + 1, both.c + 1).timestamps(950, 11));
+        let out = both.splice(s2);
+        let third = out.segment();
+        assert_eq!(out.packet.mark, MARK + MARK_SERVER_SPACE);
+        assert_eq!(
+            (third.seq(), third.ack(), third.flags()),
+            (both.c + 1, s2 + 1, ACK)
+        );
+        assert_eq!(third.source_port(), both.key.client().port());
+        assert_eq!(third.window(), 65_535 >> CLIENT_SCALE);
+        let stamps = third.timestamps().expect("as the SYN-ACK had them");
+        assert_eq!((stamps.value, stamps.echo), (11, 70));
+        let splice = both.flow().splice;
+        assert_eq!(both.flow().mode, Mode::Spliced);
+        assert_eq!(s2 + splice.delta_seq, both.s, "FT-TCP IV.E.4");
+        assert_eq!(
+            70u32.wrapping_add(splice.ts_delta),
+            951,
+            "newer than any that the client saw"
+        );
+        assert_eq!((splice.first_tsval, splice.window_scale), (70, LATER_SCALE));
+        // It goes up untouched.
+        assert_eq!(both.ingress(out.packet.clone()).verdict, Next);
+        // If it is sent again, it is answered again.
+        let again = both.server(both.second_syn_ack(s2));
+        assert_eq!(
+            (again.verdict, again.segment().ack()),
+            (RedirectIngress, s2 + 1)
+        );
+    });
+}
+
+#[test]
+fn without_options_the_third_ack_is_bare() {
+    everywhere(|both, s2| {
+        let mut both = both.open_bare();
+        both.revive(both.s + 1);
+        let out = both.server(both.second_syn_ack(s2).options(&[]));
+        assert_eq!(
+            (out.verdict, out.segment().header_len()),
+            (RedirectIngress, 20)
+        );
+        assert_eq!(out.segment().window(), 65_535);
+        let splice = both.flow().splice;
+        assert_eq!((splice.ts_delta, splice.window_scale), (0, 0));
+    });
+}
+
+#[test]
+fn while_the_syn_ack_is_awaited_nothing_else_passes() {
+    everywhere(|both, s2| {
+        let mut both = both.open();
+        both.revive(both.s + 1);
+        let c = both.c;
+        for spec in [
+            segment(s2, c + 1).flags(RST),
+            segment(s2, c + 1).payload(b"x"),
+            Spec {
+                ack: c + 2,
+                ..both.second_syn_ack(s2)
+            }, // answers another SYN
+        ] {
+            assert_eq!(both.server(spec).verdict, DROP);
+            assert_eq!(both.flow().mode, Mode::Splicing);
+        }
+        let out = both.client(
+            segment(c + 1, both.s + 1)
+                .timestamps(20, 900)
+                .payload(b"waits"),
+        );
+        assert_eq!((out.verdict, both.flow().client.nxt), (DROP, c + 6));
+    });
+}
+
+#[test]
+fn outward_everything_is_in_the_clients_numbers() {
+    everywhere(|both, s2| {
+        let mut both = both.open();
+        let (c, s) = (both.c + 1, both.s + 1);
+        both.splice(s2);
+        let out = both.server(
+            segment(s2 + 1, c + 9)
+                .timestamps(80, 11)
+                .window(100)
+                .payload(b"hello"),
+        );
+        let seen = out.segment();
+        assert_eq!((out.verdict, seen.seq(), seen.ack()), (Next, s, c + 9));
+        assert_eq!(
+            seen.window(),
+            100 >> (SERVER_SCALE - LATER_SCALE),
+            "the right edge counts"
+        );
+        assert_eq!(seen.timestamps().unwrap().value, 80 - 70 + 901);
+        assert_eq!(
+            (both.flow().server.nxt, both.flow().splice.nxt),
+            (s + 5, s2 + 6)
+        );
+        // An ACK is never taken back: pure, it is dropped; with data, it is raised.
+        assert_eq!(
+            both.server(segment(s2 + 6, c + 8).timestamps(80, 11))
+                .verdict,
+            DROP
+        );
+        let out = both.server(
+            segment(s2 + 6, c + 8)
+                .timestamps(80, 11)
+                .window(100)
+                .payload(b"x"),
+        );
+        assert_eq!((out.verdict, out.segment().ack()), (Next, c + 9));
+        // Without an ACK flag the numbers are left alone.
+        let out = both.server(
+            segment(s2 + 7, c + 8)
+                .flags(Flags::PSH)
+                .window(5)
+                .payload(b"y"),
+        );
+        assert_eq!((out.segment().ack(), out.segment().window()), (c + 8, 5));
+        // A window of more than 16 bits, of nothing, and of more than the client can read.
+        let out = both.server(segment(s2 + 8, c + 9).window(65_535));
+        assert_eq!(out.segment().window(), 65_535 >> 2);
+        let out = both.server(segment(s2 + 8, c + 9).window(0));
+        assert_eq!(out.segment().window(), 0);
+        // A FIN and a RST are translated too.
+        let out = both.server(segment(s2 + 8, c + 9).flags(FIN_ACK));
+        assert_eq!((out.verdict, out.segment().seq()), (Next, s + 7));
+        let out = both.server(segment(s2 + 9, c + 9).flags(RST));
+        assert_eq!((out.verdict, out.segment().seq()), (Next, s + 8));
+    });
+}
+
+#[test]
+fn a_window_too_large_for_the_field_is_the_largest() {
+    let mut both = Both::new().open_bare();
+    both.revive(both.s + 1);
+    let s2 = SeqNumber(9000);
+    both.server(both.second_syn_ack(s2)); // the new server scales, the client cannot know
+    let out = both.server(segment(s2 + 1, both.c + 1).window(60_000));
+    assert_eq!(out.segment().window(), 65_535);
+}
+
+#[test]
+fn inward_everything_is_in_the_servers_numbers() {
+    everywhere(|both, s2| {
+        let mut both = both.open();
+        let (c, s) = (both.c + 1, both.s + 1);
+        both.splice(s2);
+        both.server(segment(s2 + 1, c).timestamps(80, 11).payload(&[7; 500]));
+        let sack = |edges: &[u32]| {
+            let len = u8::try_from(2 + 4 * edges.len()).unwrap();
+            let blocks: Vec<u8> = edges
+                .iter()
+                .flat_map(|edge| (s + *edge).0.to_be_bytes())
+                .collect();
+            [&timestamps(20, 905)[..], &[1, 1, 5, len], &blocks].concat()
+        };
+        for edges in [&[100, 200][..], &[100, 200, 300, 400, 450, 500]] {
+            let out = both.client(segment(c, s + 50).options(&sack(edges)).payload(b"data"));
+            assert_eq!(
+                (out.verdict, out.segment().seq(), out.segment().ack()),
+                (Next, c, s2 + 51)
+            );
+            let stamps = out.segment().timestamps().unwrap();
+            assert_eq!((stamps.value, stamps.echo), (20, 905 - 901 + 70));
+            let at = 16;
+            for (i, edge) in edges.iter().enumerate() {
+                let place = at + 4 * i..at + 4 * i + 4;
+                let seen =
+                    u32::from_be_bytes(out.segment().option_bytes()[place].try_into().unwrap());
+                assert_eq!(SeqNumber(seen), s2 + 1 + *edge);
+            }
+        }
+        // An echo from before the splice would be a round trip of the whole outage.
+        let out = both.client(segment(c + 4, s + 50).timestamps(21, 899));
+        assert_eq!(out.segment().timestamps().unwrap().echo, 70);
+        // It acknowledges what nobody sent: that is for the server to refuse.
+        let out = both.client(segment(c + 4, s + 501).timestamps(21, 905));
+        assert_eq!(out.segment().ack(), s2 + 502);
+        // Without ACK nothing but the checksum could change.
+        let out = both.client(segment(c + 4, s + 7).flags(RST).timestamps(21, 905));
+        assert_eq!(
+            (
+                out.segment().ack(),
+                out.segment().timestamps().unwrap().echo
+            ),
+            (s + 7, 905)
+        );
+    });
+}
+
+#[test]
+fn a_client_that_has_more_than_the_new_server_said_acknowledges_what_it_said() {
+    everywhere(|both, s2| {
+        let mut both = both.open();
+        let (c, s) = (both.c + 1, both.s + 1);
+        both.server(segment(s, c).timestamps(901, 11).payload(&[7; 100]));
+        both.client(segment(c, s + 100).timestamps(12, 901));
+        both.splice(s2);
+        let out = both.client(segment(c, s + 100).timestamps(13, 901));
+        assert_eq!((out.verdict, out.segment().ack()), (Next, s2 + 1));
+        // What we replay in its name takes the same way, and is not recorded.
+        both.notes();
+        let replayed = segment(c, s + 100).timestamps(13, 901).payload(b"again");
+        let turned = both.server(replayed.clone().mark(MARK + MARK_CLIENT_SPACE));
+        assert_eq!(turned.verdict, RedirectIngress);
+        let out = both.client(replayed.mark(MARK + MARK_CLIENT_SPACE));
+        assert_eq!(
+            (out.verdict, out.segment().ack(), out.packet.mark),
+            (Next, s2 + 1, 0)
+        );
+        assert!(both.notes().is_empty());
+    });
+}
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nDate: Mon\r\nContent-Length: 600\r\n\r\n";
+
+fn answer() -> Vec<u8> {
+    let mut answer = ANSWER.to_vec();
+    answer.resize(ANSWER.len() + 600, b'b');
+    answer
+}
+
+/// The client was sent the whole answer and has acknowledged `heard` bytes of it; the new server is
+/// spliced and has said nothing yet.
+fn replaying(both: Both, s2: SeqNumber, heard: u32, recorded: &[u8]) -> Both {
+    let mut both = both.open();
+    let (c, s) = (both.c + 1, both.s + 1);
+    both.server(segment(s, c).timestamps(901, 11).payload(&answer()));
+    both.client(segment(c, s + heard).timestamps(12, 901));
+    let chunks = expectations(&[(s, recorded.to_vec())], DEFAULT_FIELDS);
+    both.expect(FlowId(1), chunks.into_iter().collect());
+    both.revive(s + length(&answer()));
+    assert_eq!(
+        both.server(both.second_syn_ack(s2)).verdict,
+        RedirectIngress
+    );
+    both
+}
+
+#[test]
+fn what_the_client_has_is_compared_and_acknowledged_for_it() {
+    everywhere(|both, s2| {
+        let all = answer();
+        let len = length(&all);
+        let mut both = replaying(both, s2, 100, &all);
+        let c = both.c + 1;
+        let out = both.server(segment(s2 + 1, c).timestamps(90, 12).payload(&all[..100]));
+        let seen = out.segment();
+        assert_eq!(
+            (out.verdict, seen.ack(), seen.seq()),
+            (RedirectIngress, s2 + 101, c)
+        );
+        assert!(seen.payload().is_empty());
+        assert_eq!(seen.timestamps().unwrap().echo, 90);
+        assert_eq!(
+            (both.flow().verify.compared, both.counted("self_acks")),
+            (100, 1)
+        );
+        // From here on the client hears it again.
+        let out = both.server(segment(s2 + 101, c).timestamps(91, 12).payload(&all[100..]));
+        assert_eq!((out.verdict, out.segment().seq()), (Next, both.s + 101));
+        let verify = both.flow().verify;
+        assert_eq!(
+            (verify.compared, verify.tolerated, verify.unverified),
+            (len, 0, 0)
+        );
+        // Beyond the record nothing is compared.
+        let out = both.server(segment(s2 + 1 + len, c).timestamps(91, 12).payload(b"new"));
+        assert_eq!((out.verdict, both.flow().verify.compared), (Next, len));
+    });
+}
+
+#[test]
+fn a_date_may_differ_and_is_counted() {
+    everywhere(|both, s2| {
+        let all = answer();
+        let mut both = replaying(both, s2, 100, &all);
+        let mut other = all.clone();
+        other[23..26].copy_from_slice(b"Tue");
+        let c = both.c + 1;
+        let out = both.server(segment(s2 + 1, c).timestamps(90, 12).payload(&other[..100]));
+        assert_eq!(
+            (out.verdict, both.flow().verify.tolerated),
+            (RedirectIngress, 1)
+        );
+    });
+}
+
+#[test]
+fn any_other_difference_ends_the_flow_where_it_is() {
+    everywhere(|both, s2| {
+        let (c, s) = (both.c + 1, both.s + 1);
+        let all = answer();
+        for at in [0usize, 9, 99, 100, 500, all.len() - 1] {
+            let mut both = replaying(
+                Both::numbered(both.c.0, both.s.0, both.key.client().is_ipv6()),
+                s2,
+                100,
+                &all,
+            );
+            let mut other = all.clone();
+            other[at] ^= 1;
+            both.events();
+            let out = both.server(segment(s2 + 1, c).timestamps(90, 12).payload(&other));
+            assert_eq!((out.verdict, both.flow().mode), (DROP, Mode::Diverged));
+            let place = s + length(&all[..at]);
+            let events = both.events();
+            assert!(
+                matches!(events[..], [EventKind::Diverged { at, .. }] if at == place),
+                "{events:?}"
+            );
+            // Nothing leaves any more, nothing enters.
+            assert_eq!(both.server(segment(s2 + 1, c).flags(RST)).verdict, DROP);
+            assert_eq!(both.client(segment(c, s)).verdict, DROP);
+        }
+    });
+}
+
+#[test]
+fn where_there_is_no_record_nothing_is_verified() {
+    everywhere(|both, s2| {
+        let all = answer();
+        let mut both = replaying(both, s2, 100, &[]);
+        let mut other = all.clone();
+        other[300] ^= 1;
+        let c = both.c + 1;
+        let out = both.server(segment(s2 + 1, c).timestamps(90, 12).payload(&other));
+        assert_eq!(
+            (out.verdict, both.flow().verify.unverified),
+            (Next, length(&all))
+        );
+        both.forget_expected(FlowId(1), &[0]);
+    });
+}
+
+#[test]
+fn a_fin_before_the_end_is_a_difference_too() {
+    everywhere(|both, s2| {
+        let all = answer();
+        let (c, s) = (both.c + 1, both.s + 1);
+        let mut both = replaying(both, s2, 100, &all);
+        both.events();
+        let out = both.server(
+            segment(s2 + 1, c)
+                .flags(FIN_ACK)
+                .timestamps(90, 12)
+                .payload(&all[..300]),
+        );
+        assert_eq!(
+            (out.verdict, both.flow().verify.diverged_at),
+            (DROP, s + 300)
+        );
+        assert!(matches!(both.events()[..], [EventKind::Diverged { .. }]));
+    });
+    everywhere(|both, s2| {
+        let all = answer();
+        let c = both.c + 1;
+        let mut both = replaying(both, s2, 100, &all);
+        let out = both.server(
+            segment(s2 + 1, c)
+                .flags(FIN_ACK)
+                .timestamps(90, 12)
+                .payload(&all),
+        );
+        assert_eq!(
+            (out.verdict, both.flow().mode),
+            (Next, Mode::Spliced),
+            "at the end it is right"
+        );
+    });
+}
+
+#[test]
+fn a_reset_in_the_middle_of_a_replay_is_heard() {
+    everywhere(|both, s2| {
+        let (c, s) = (both.c + 1, both.s + 1);
+        let mut both = replaying(both, s2, 100, &answer());
+        let out = both.server(segment(s2 + 20, c).flags(RST));
+        assert_eq!(
+            (out.verdict, out.segment().seq()),
+            (Next, s + 100),
+            "RFC 5961 3.2"
+        );
+    });
+}
+
+#[test]
+fn a_second_death_gates_a_spliced_flow() {
+    everywhere(|both, s2| {
+        let mut both = both.open();
+        let (c, s) = (both.c + 1, both.s + 1);
+        both.splice(s2);
+        both.gate();
+        assert_eq!(both.server(segment(s2 + 1, c).flags(FIN_ACK)).verdict, DROP);
+        assert_eq!(both.client(segment(c, s).timestamps(12, 900)).verdict, DROP);
+        let ours = segment(c, s).mark(MARK + MARK_CLIENT_SPACE);
+        assert_eq!(both.client(ours).verdict, DROP);
+        both.splice(s2 + 1000);
+        assert_eq!(both.flow().incarnation, 3);
+        let out = both.server(segment(s2 + 1001, c).timestamps(80, 11).payload(b"x"));
+        assert_eq!((out.verdict, out.segment().seq()), (Next, s));
+    });
+}

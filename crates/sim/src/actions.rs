@@ -1,0 +1,167 @@
+//! Carrying out what the recovery asks for: `serve`'s `act`, with models.
+
+use rand::Rng;
+use recovery::{Action, Candidate, Segment, SplicePoint, Stage};
+use ssw::{
+    DEFAULT_FIELDS, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, expectations, fabricated_syn,
+    replayed_segment, resets_to_client, window_update,
+};
+use wire::{EmitError, FlowId, FlowKey};
+
+use crate::{
+    MS,
+    driver::{Driver, Ground, time},
+    witness::Violation,
+};
+
+/// The kind of an action, below [`crate::scenario::ACTION_KINDS`].
+pub(crate) const fn kind_of(action: &Action) -> usize {
+    match action {
+        Action::Gate => 0,
+        Action::KillService => 1,
+        Action::RemoveOrphans => 2,
+        Action::Drain { .. } => 3,
+        Action::NewIncarnation => 4,
+        Action::StartServer => 5,
+        Action::ListConnections => 6,
+        Action::Expect { .. } => 7,
+        Action::Splice { .. } => 8,
+        Action::RepeatSyn { .. } => 9,
+        Action::Replay { .. } => 10,
+        Action::OpenWindow { .. } => 11,
+        Action::ForgetExpected { .. } => 12,
+        Action::Recovered => 13,
+        Action::Forget { .. } => 14,
+        Action::ResetClient { .. } => 15,
+        Action::MoreRecord { .. } => 16,
+    }
+}
+
+/// As in `serve`.
+const MORE_RECORD: u32 = 64 * 1024;
+
+impl Driver {
+    pub(crate) fn perform(&mut self, action: Action, ground: &mut Ground<'_>) -> Result<(), Violation> {
+        let now = ground.now;
+        match action {
+            Action::Gate => ground.node.ssw.gate(now),
+            Action::KillService if !ground.node.populated() => {}
+            Action::KillService => self.empty_at = Some(now + ground.rng.random_range(0..3 * MS)),
+            Action::RemoveOrphans => ground.node.remove_orphans(ground.witness, now)?,
+            Action::Drain { token } => drain(token, ground),
+            Action::NewIncarnation => {
+                ground.node.ssw.new_incarnation();
+                ground.witness.new_incarnation();
+            }
+            Action::StartServer => self.start_at = Some(now + ground.rng.random_range(0..5 * MS)),
+            Action::ListConnections => self.list_connections(ground),
+            Action::Expect { flow } => self.expect(flow, ground),
+            Action::Splice { key, point } => splice(key, point, ground)?,
+            Action::RepeatSyn { key } => self.send_syn(key, ground)?,
+            Action::Replay { key, flow, segment } => self.replay(key, flow, segment, ground)?,
+            Action::MoreRecord { flow, from } => {
+                let more = ground.logger.at_most(flow, from, MORE_RECORD);
+                self.recovery.more_record(flow, from + crate::length32(more.len()), time(now));
+            }
+            Action::OpenWindow { key } => self.open_window(key, ground)?,
+            Action::ForgetExpected { flow } => {
+                let chunks = self.expected.remove(&flow).unwrap_or_default();
+                ground.node.ssw.forget_expected(flow, chunks);
+            }
+            Action::Recovered => ground.node.ssw.recovered(),
+            Action::Forget { key } => {
+                let _ = ground.node.ssw.abandon(key, now); // gone already: as well
+            }
+            Action::ResetClient { key, .. } => reset_client(key, ground)?,
+        }
+        if let Action::Splice { key, .. } = action {
+            self.send_syn(key, ground)?;
+        }
+        Ok(())
+    }
+
+    fn list_connections(&mut self, ground: &mut Ground<'_>) {
+        let all = self.recovery.stage() == Stage::Clearing;
+        let candidates = ground
+            .node
+            .ssw
+            .flows()
+            .filter(|(_, flow)| all || flow.incarnation != self.incarnation)
+            .map(|(key, flow)| Candidate {
+                key: *key,
+                flow: flow.clone(),
+                record: ground.logger.record(flow.id),
+            })
+            .collect();
+        self.recovery.connections(candidates, time(ground.now));
+    }
+
+    fn expect(&mut self, flow: FlowId, ground: &mut Ground<'_>) {
+        let chunks = expectations(&ground.logger.heads(flow), DEFAULT_FIELDS);
+        self.expected.insert(flow, chunks.keys().copied().collect());
+        ground.node.ssw.expect(flow, chunks);
+    }
+
+    fn send_syn(&self, key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
+        let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
+        let syn = fabricated_syn(key, &flow).map_err(not_written)?;
+        self.inject(syn, MARK_SERVER_SPACE, ground)
+    }
+
+    fn replay(
+        &self,
+        key: FlowKey,
+        id: FlowId,
+        segment: Segment,
+        ground: &mut Ground<'_>,
+    ) -> Result<(), Violation> {
+        // Never replay a hole: without the bytes it stalls, and is then given up.
+        let Some(bytes) = ground.logger.bytes(id, segment.from, segment.len) else { return Ok(()) };
+        let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
+        ground.witness.replayed(key, segment.from, &bytes, segment.fin)?;
+        let packet = replayed_segment(key, &flow, segment.from, &bytes, segment.fin).map_err(not_written)?;
+        self.inject(packet, MARK_CLIENT_SPACE, ground)
+    }
+
+    fn open_window(&self, key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
+        let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
+        let packet = window_update(key, &flow).map_err(not_written)?;
+        self.inject(packet, MARK_CLIENT_SPACE, ground)
+    }
+
+    /// A full queue drops: the sender's timer repeats.
+    fn inject(&self, packet: Vec<u8>, mark: u32, ground: &mut Ground<'_>) -> Result<(), Violation> {
+        if ground.rng.random_ratio(self.setup.injections_lost, 1000) {
+            return Ok(());
+        }
+        ground.node.inject(packet, mark, ground.witness, ground.now)
+    }
+}
+
+/// The ring may be full of what the logger has not read yet; it is reading.
+fn drain(token: u64, ground: &mut Ground<'_>) {
+    while ground.node.ssw.barrier(token, ground.now).is_err() {
+        ground.logger.read(&mut ground.node.ssw, 16);
+    }
+}
+
+fn splice(key: FlowKey, point: SplicePoint, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    let ssw = &mut ground.node.ssw;
+    match ssw.splice(key, point.instream, point.outstream, point.verify_end) {
+        Ok(()) => ground.witness.spliced(key, point),
+        Err(_) => Ok(()), // gone
+    }
+}
+
+fn reset_client(key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    let Some(flow): Option<Flow> = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
+    let _ = ground.node.ssw.abandon(key, ground.now);
+    for packet in resets_to_client(key, &flow).map_err(not_written)? {
+        ground.node.send_to_client(packet, ground.witness, ground.now)?;
+    }
+    Ok(())
+}
+
+fn not_written(error: EmitError) -> Violation {
+    Violation::new(format!("a segment of ours cannot be written: {error}"))
+}

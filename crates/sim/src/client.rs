@@ -1,0 +1,266 @@
+//! A client: its host, and an application that follows its script.
+
+use rand::{Rng, rngs::SmallRng};
+use smoltcp::{iface::SocketHandle, socket::tcp::State};
+use wire::{ChecksumMode, Flags, IpPacket, Segment, SegmentMut};
+
+use crate::{
+    clock::CLOCKS,
+    host::{Host, SocketSetup},
+    scenario::{ClientSetup, Fate, Step},
+    witness::{Violation, Witness},
+};
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    NotStarted,
+    Open,
+    /// Everything was said, heard and closed.
+    Complete,
+    /// It reset its connection or was switched off, as its fate wanted.
+    Gone,
+    /// Its connection was reset, which the fault of this run allows.
+    Lost,
+}
+
+/// One client.
+pub(crate) struct Client {
+    number: usize,
+    pub(crate) setup: ClientSetup,
+    host: Host,
+    handle: SocketHandle,
+    pub(crate) progress: Progress,
+    step: usize,
+    /// Bytes of the step under way that the socket has taken.
+    taken: usize,
+    received: usize,
+    ended: bool,
+    closed: bool,
+    act_at: u64,
+    /// How often its user had nothing to do.
+    idle: u32,
+    off: bool,
+}
+
+impl Client {
+    pub(crate) fn new(number: usize, setup: ClientSetup, rng: &mut SmallRng) -> Self {
+        let mut host = Host::new(&[setup.address.ip()], setup.mtu, rng.random());
+        let handle = host.open(SocketSetup {
+            receive_buffer: setup.receive_buffer,
+            send_buffer: setup.send_buffer,
+            timestamps: setup.clock.map(|clock| CLOCKS[clock]),
+            nagle: setup.nagle,
+        });
+        Self {
+            number,
+            host,
+            handle,
+            progress: Progress::NotStarted,
+            step: 0,
+            taken: 0,
+            received: 0,
+            ended: false,
+            closed: false,
+            act_at: setup.start,
+            idle: 0,
+            off: false,
+            setup,
+        }
+    }
+
+    /// For people.
+    pub(crate) fn describe(&self) -> String {
+        let script = &self.setup.script;
+        format!(
+            "{} at step {} of {}, {} of {} bytes received: {:?}",
+            self.number,
+            self.step,
+            script.steps.len(),
+            self.received,
+            script.outstream.len(),
+            self.host.describe()
+        )
+    }
+
+    /// Nothing is left to be done.
+    pub(crate) fn done(&self) -> bool {
+        !matches!(self.progress, Progress::NotStarted | Progress::Open)
+    }
+
+    pub(crate) fn due(&mut self, now: u64) -> Option<u64> {
+        if self.off {
+            return None;
+        }
+        let application = (!self.done()).then_some(self.act_at);
+        [self.host.due(now), application].into_iter().flatten().min()
+    }
+
+    /// A packet has arrived.
+    pub(crate) fn receive(&mut self, packet: Vec<u8>, witness: &mut Witness, now: u64) -> Vec<Vec<u8>> {
+        if self.off {
+            return Vec::new();
+        }
+        let said = self.host.receive(packet, now);
+        witness.client_state(self.number, self.host.socket(self.handle).state());
+        self.sent(said)
+    }
+
+    /// Time has passed.
+    pub(crate) fn act(
+        &mut self,
+        witness: &mut Witness,
+        rng: &mut SmallRng,
+        now: u64,
+    ) -> Result<Vec<Vec<u8>>, Violation> {
+        if self.off {
+            return Ok(Vec::new());
+        }
+        if !self.done() && now >= self.act_at {
+            self.act_at = now + crate::pause(rng, self.setup.pace, self.idle);
+            let before = (self.step, self.taken, self.received);
+            self.application(witness, rng, now)?;
+            let busy = before != (self.step, self.taken, self.received);
+            self.idle = if busy { 0 } else { self.idle + 1 };
+        }
+        let said = self.host.poll(now);
+        Ok(self.sent(said))
+    }
+
+    /// What its user sees and does.
+    fn application(
+        &mut self,
+        witness: &mut Witness,
+        rng: &mut SmallRng,
+        now: u64,
+    ) -> Result<(), Violation> {
+        if self.progress == Progress::NotStarted {
+            self.progress = Progress::Open;
+            let (to, port) = (self.setup.server, self.setup.address.port());
+            if !self.host.connect(self.handle, to, port) {
+                return Err(Violation::new("the stack of a client does not connect"));
+            }
+        }
+        match self.setup.script.fate {
+            Fate::Resets(at) if now >= self.setup.start + at => {
+                self.host.socket(self.handle).abort();
+                self.progress = Progress::Gone;
+                witness.gone(self.number);
+                return Ok(());
+            }
+            Fate::Vanishes(at) if now >= self.setup.start + at => {
+                self.off = true;
+                self.progress = Progress::Gone;
+                witness.gone(self.number);
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.hear(witness, rng)?;
+        self.speak(witness, rng, now);
+        self.look_at_state(witness)
+    }
+
+    fn hear(&mut self, witness: &mut Witness, rng: &mut SmallRng) -> Result<(), Violation> {
+        while !self.ended {
+            let max = rng.random_range(1..20_000);
+            match self.host.read(self.handle, max) {
+                Ok(Some(bytes)) if bytes.is_empty() => break,
+                Ok(Some(bytes)) => {
+                    witness.client_read(self.number, self.received, &bytes)?;
+                    self.received += bytes.len();
+                    if rng.random_bool(0.3) {
+                        break;
+                    }
+                }
+                Ok(None) => {
+                    self.ended = true;
+                    witness.client_at_end(self.number, self.received)?;
+                }
+                Err(_) => break, // no connection yet, or no more
+            }
+        }
+        Ok(())
+    }
+
+    fn speak(&mut self, witness: &mut Witness, rng: &mut SmallRng, now: u64) {
+        while let Some(step) = self.setup.script.steps.get(self.step) {
+            match step {
+                Step::Send(bytes) => {
+                    let socket = self.host.sockets.get_mut::<smoltcp::socket::tcp::Socket<'_>>(self.handle);
+                    if !socket.can_send() {
+                        return;
+                    }
+                    let rest = &bytes[self.taken..];
+                    let piece = &rest[..rng.random_range(1..=rest.len())];
+                    let taken = socket.send_slice(piece).unwrap_or(0);
+                    witness.client_wrote(self.number, taken);
+                    self.taken += taken;
+                    if self.taken < bytes.len() {
+                        return;
+                    }
+                }
+                Step::Await(total) if self.received < *total => return,
+                Step::Await(_) => {}
+                Step::Pause(length) => {
+                    self.act_at = now + length;
+                    self.step += 1;
+                    return;
+                }
+                Step::HalfClose => {
+                    if !self.host.socket(self.handle).may_send() {
+                        return;
+                    }
+                    self.close(witness);
+                }
+            }
+            self.step += 1;
+            self.taken = 0;
+        }
+        // Everything is said. What remains is to hear the end, or to be the first to close.
+        if !self.closed && (self.ended || self.received == self.setup.script.outstream.len())
+            && self.host.socket(self.handle).may_send()
+        {
+            self.close(witness);
+        }
+    }
+
+    fn close(&mut self, witness: &mut Witness) {
+        self.closed = true;
+        witness.client_closed(self.number);
+        self.host.socket(self.handle).close();
+    }
+
+    fn look_at_state(&mut self, witness: &mut Witness) -> Result<(), Violation> {
+        let state = self.host.socket(self.handle).state();
+        let over = matches!(state, State::TimeWait | State::Closed);
+        if over && self.ended && self.closed {
+            self.progress = Progress::Complete;
+            witness.gone(self.number);
+        } else if state == State::Closed {
+            self.progress = Progress::Lost;
+            witness.client_lost(self.number)?;
+        }
+        Ok(())
+    }
+
+    /// What the middle of the network does to this client's packets.
+    fn sent(&self, mut packets: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        for packet in &mut packets {
+            self.strip(packet);
+        }
+        packets
+    }
+
+    fn strip(&self, packet: &mut [u8]) {
+        let Ok(view) = IpPacket::parse(packet) else { return };
+        let header = view.header_len();
+        let syn = Segment::of(&view).is_ok_and(|segment| segment.flags().contains(Flags::SYN));
+        if !syn {
+            return;
+        }
+        if let Ok(mut segment) = SegmentMut::parse(&mut packet[header..], ChecksumMode::Full) {
+            segment.edit_options(|options| wire::strip(options, &self.setup.stripped));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What clients ask and what they must be answered.
+//!
+//! A connection is a list of requests. What the answers must be is computed here from the whole
+//! list, by other code than the server's ([`crate::session`]), which sees bytes come in pieces.
+
+use crate::length32;
+
+/// One request. On the wire: a letter, a decimal length, a line end, the body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// `G`: so many bytes of a pattern.
+    Get(u32),
+    /// `C`: the same, and then the server closes.
+    GetAndClose(u32),
+    /// `E`: the body comes back, changed, while it arrives.
+    Echo(Vec<u8>),
+    /// `P`: a digest of the body, when it is complete.
+    Put(Vec<u8>),
+    /// `U`: the body ends where the client's stream ends; a digest of it, and the server closes.
+    Upload(Vec<u8>),
+    /// `L`: which life of the server this is; another answer after a crash.
+    Life,
+    /// `X`: the server dies of it.
+    Poison,
+}
+
+/// Digits of the answer to [`Request::Life`].
+pub(crate) const LIFE_DIGITS: usize = 8;
+
+impl Request {
+    /// Its bytes on the wire.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (letter, number, body): (char, u32, &[u8]) = match self {
+            Self::Get(n) => ('G', *n, &[]),
+            Self::GetAndClose(n) => ('C', *n, &[]),
+            Self::Echo(body) => ('E', length32(body.len()), body),
+            Self::Put(body) => ('P', length32(body.len()), body),
+            Self::Upload(body) => ('U', 0, body),
+            Self::Life => ('L', 0, &[]),
+            Self::Poison => ('X', 0, &[]),
+        };
+        [format!("{letter}{number}\n").as_bytes(), body].concat()
+    }
+
+    /// What the client must be answered; zeros where any server's life would do.
+    pub(crate) fn answer(&self) -> Vec<u8> {
+        match self {
+            Self::Get(n) | Self::GetAndClose(n) => (0..*n).map(|i| pattern(*n, i)).collect(),
+            Self::Echo(body) => (0..).zip(body).map(|(i, byte)| changed(*byte, i)).collect(),
+            Self::Put(body) | Self::Upload(body) => digest_line(body),
+            Self::Life => [&[0; LIFE_DIGITS][..], b"\n"].concat(),
+            Self::Poison => Vec::new(),
+        }
+    }
+
+    /// Nothing can follow it on the connection.
+    pub(crate) const fn is_last(&self) -> bool {
+        matches!(self, Self::GetAndClose(_) | Self::Upload(_) | Self::Poison)
+    }
+}
+
+/// Byte `i` of the answer to a request for `n` bytes.
+pub(crate) const fn pattern(n: u32, i: u32) -> u8 {
+    let mixed = (i ^ n.rotate_left(16)).wrapping_mul(0x9e37_79b1);
+    mixed.to_le_bytes()[3]
+}
+
+/// Byte `i` of an echo.
+pub(crate) const fn changed(byte: u8, i: u32) -> u8 {
+    byte.wrapping_add(i.wrapping_mul(31).to_le_bytes()[0]) ^ 0x5a
+}
+
+/// FNV-1a, the hash of a byte stream that comes in pieces.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Digest {
+    hash: u64,
+    length: u64,
+}
+
+impl Digest {
+    pub(crate) const NONE: Self = Self { hash: 0xcbf2_9ce4_8422_2325, length: 0 };
+
+    pub(crate) fn add(&mut self, byte: u8) {
+        self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        self.length += 1;
+    }
+
+    pub(crate) fn line(self) -> Vec<u8> {
+        format!("{} {:016x}\n", self.length, self.hash).into_bytes()
+    }
+}
+
+fn digest_line(body: &[u8]) -> Vec<u8> {
+    let mut digest = Digest::NONE;
+    for byte in body {
+        digest.add(*byte);
+    }
+    digest.line()
+}

@@ -1,0 +1,301 @@
+//! The supervisor: what the loop of the crate `serve` does with processes and kernel maps, here
+//! with models of them, in the same order.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use rand::{Rng, rngs::SmallRng};
+use recovery::{Action, Candidate, Cause, Config, Event, Recovery, Stage};
+use ssw::{Event as KernelEvent, EventKind};
+use wire::{FlowId, FlowKey};
+
+use crate::{
+    MS, SECOND,
+    node::Node,
+    process::Process,
+    record::{Logger, Notice, fresh},
+    scenario::{Crash, ServiceSetup, When},
+    trace,
+    witness::{Violation, Witness},
+};
+
+/// As in `serve`.
+const HEARTBEAT: u64 = SECOND;
+const SWEEP: u64 = 5 * SECOND;
+const SWEEP_AGE: u64 = 65 * SECOND;
+/// Longest pause between two looks while something is to be watched, ns.
+const LONGEST_LOOK: u64 = 10 * MS;
+
+/// What a supervisor works with.
+pub(crate) struct Ground<'a> {
+    pub(crate) node: &'a mut Node,
+    pub(crate) logger: &'a mut Logger,
+    pub(crate) witness: &'a mut Witness,
+    pub(crate) rng: &'a mut SmallRng,
+    pub(crate) now: u64,
+}
+
+/// The supervisor.
+pub(crate) struct Driver {
+    pub(crate) setup: ServiceSetup,
+    pub(crate) recovery: Recovery,
+    /// What the kernel has told and we have not read.
+    inbox: VecDeque<KernelEvent>,
+    pub(crate) incarnation: u32,
+    life: u32,
+    pub(crate) start_at: Option<u64>,
+    /// When the processes that were killed are gone.
+    pub(crate) empty_at: Option<u64>,
+    /// The end of the main process was noticed.
+    exit_seen: bool,
+    pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
+    /// When the loop goes round next, ns.
+    pub(crate) due: u64,
+    idle: u64,
+    next_heartbeat: u64,
+    next_sweep: u64,
+    /// The death that waits for an action of its kind.
+    pub(crate) trap: Option<Crash>,
+    /// A death that the trap has set for later.
+    pub(crate) sprung: Option<(u64, Crash)>,
+    pub(crate) recoveries: u32,
+    pub(crate) replayed_bytes: u64,
+    pub(crate) deaths: u32,
+}
+
+impl Driver {
+    pub(crate) fn new(setup: ServiceSetup) -> Self {
+        let recovery = Recovery::new(Config {
+            replay: setup.mode,
+            splice_window: setup.splice_window,
+            settle: Duration::from_nanos(setup.settle),
+            quarantine_after: setup.quarantine_after,
+            max_segment: setup.max_segment,
+            ..Config::default()
+        });
+        Self {
+            recovery,
+            inbox: VecDeque::new(),
+            incarnation: 1,
+            life: 0,
+            start_at: Some(0),
+            empty_at: None,
+            exit_seen: false,
+            expected: BTreeMap::new(),
+            due: 0,
+            idle: 0,
+            next_heartbeat: 0,
+            next_sweep: 0,
+            trap: None,
+            sprung: None,
+            recoveries: 0,
+            replayed_bytes: 0,
+            deaths: 0,
+            setup,
+        }
+    }
+
+    /// All is well and nothing is being watched.
+    pub(crate) fn at_rest(&self) -> bool {
+        self.recovery.stage() == Stage::Serving
+            && self.inbox.is_empty()
+            && self.recovery.deadline().is_none()
+    }
+
+    fn lag(&self, rng: &mut SmallRng) -> u64 {
+        rng.random_range(self.setup.supervisor_lag / 4..=self.setup.supervisor_lag)
+    }
+
+    /// Something has happened on the host: it may be for us.
+    pub(crate) fn hint(&mut self, node: &mut Node, logger: &Logger, rng: &mut SmallRng, now: u64) {
+        self.inbox.extend(std::iter::from_fn(|| node.ssw.take_event()));
+        if !self.inbox.is_empty() || !logger.notices.is_empty() {
+            self.due = self.due.min(now + self.lag(rng));
+        }
+    }
+
+    /// One round of the loop.
+    pub(crate) fn round(&mut self, ground: &mut Ground<'_>) -> Result<(), Violation> {
+        let mut busy = !self.inbox.is_empty();
+        while let Some(event) = self.inbox.pop_front() {
+            self.kernel_event(event, ground);
+        }
+        self.look_at_server(ground)?;
+        while let Some(notice) = ground.logger.notices.pop_front() {
+            self.logger_says(notice, ground.node);
+        }
+        self.progress(ground);
+        busy |= self.act(ground)?;
+        self.start_if_due(ground);
+        self.periodic(ground);
+        self.idle = if busy { 0 } else { self.idle + 1 };
+        let watching = !self.at_rest() || self.start_at.is_some();
+        let look = (self.lag(ground.rng) + self.idle * MS / 10).min(LONGEST_LOOK);
+        self.due = if watching { ground.now + look } else { self.next_heartbeat };
+        Ok(())
+    }
+
+    fn kernel_event(&mut self, event: KernelEvent, ground: &mut Ground<'_>) {
+        let now = time(ground.now);
+        match event.kind {
+            EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
+                self.recovery.died(cause_of(pid, status), time(event.timestamp_ns), now);
+            }
+            EventKind::Death { .. } => {}
+            EventKind::Listening if event.incarnation == self.incarnation => {
+                self.recovery.listening(now);
+            }
+            EventKind::Listening => {} // of a life that has ended
+            EventKind::Unprotected { flow_id, .. } => {
+                ground.logger.journal.unprotect(flow_id, journal::Unprotected::Requested);
+            }
+            EventKind::Diverged { flow_id, at, .. } => self.recovery.diverged(flow_id, at),
+            EventKind::Late { key, .. } => self.late_connection(key, ground),
+        }
+    }
+
+    fn late_connection(&mut self, key: FlowKey, ground: &mut Ground<'_>) {
+        let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return };
+        // The frame that opened it may still be in the ring: then it is as if newly opened.
+        let record = ground
+            .logger
+            .record(flow.id)
+            .unwrap_or_else(|| fresh(flow.client.isn, flow.server.isn));
+        let candidate = Candidate { key, record: Some(record), flow };
+        self.recovery.late_connection(&candidate, time(ground.now));
+    }
+
+    fn look_at_server(&mut self, ground: &mut Ground<'_>) -> Result<(), Violation> {
+        let now = time(ground.now);
+        if !ground.node.alive() && !self.exit_seen && self.start_at.is_none() {
+            self.exit_seen = true;
+            if self.recovery.stage() != Stage::Clearing {
+                self.recovery.died(cause_of(self.life, 9), now, now);
+                self.act(ground)?;
+            }
+        }
+        if self.empty_at.is_some_and(|at| at <= ground.now) {
+            self.empty_at = None;
+            ground.node.close_all(ground.witness, ground.now)?;
+        }
+        if self.recovery.stage() == Stage::Clearing && !ground.node.populated() {
+            self.recovery.service_empty(now);
+            self.incarnation += 1;
+        }
+        Ok(())
+    }
+
+    fn logger_says(&mut self, notice: Notice, node: &mut Node) {
+        match notice {
+            Notice::Drained(token) => self.recovery.drained(token),
+            Notice::Unprotected(flow, reason) => {
+                let key = node.ssw.flows().find(|(_, known)| known.id == flow).map(|(key, _)| *key);
+                if let Some(key) = key {
+                    let _ = node.ssw.unprotect(key, reason); // gone meanwhile: as well
+                }
+            }
+        }
+    }
+
+    fn progress(&mut self, ground: &mut Ground<'_>) {
+        let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(time(ground.now)).collect();
+        for (id, key) in watched {
+            self.recovery.observe(id, ground.node.ssw.flow(&key), time(ground.now));
+        }
+        self.recovery.poll(time(ground.now));
+    }
+
+    /// Do everything that is asked for now. Answers whether anything was.
+    fn act(&mut self, ground: &mut Ground<'_>) -> Result<bool, Violation> {
+        let mut busy = false;
+        self.hear(ground)?;
+        while let Some(action) = self.recovery.next_action() {
+            busy = true;
+            trace::note(ground.now, || format!("{action:?}"));
+            self.perform(action, ground)?;
+            self.spring(action, ground)?;
+            self.hear(ground)?;
+        }
+        Ok(busy)
+    }
+
+    /// What people would be told.
+    fn hear(&mut self, ground: &mut Ground<'_>) -> Result<(), Violation> {
+        while let Some(event) = self.recovery.next_event() {
+            trace::note(ground.now, || &event);
+            match event {
+                Event::Lost { connection, reason } => ground.witness.lost(connection, reason)?,
+                Event::Serving { replayed_bytes, .. } => {
+                    self.recoveries += 1;
+                    self.replayed_bytes += replayed_bytes;
+                }
+                Event::Died { .. } => self.deaths += 1,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The server dies when the supervisor does this.
+    fn spring(&mut self, action: Action, ground: &mut Ground<'_>) -> Result<(), Violation> {
+        let Some(Crash { when: When::During(kind, delay), workers_live_on, status }) = self.trap else {
+            return Ok(());
+        };
+        if kind != crate::actions::kind_of(&action) {
+            return Ok(());
+        }
+        let crash = self.trap.take();
+        if delay < MS {
+            ground.node.crash(status, workers_live_on, ground.witness, ground.now)?;
+        } else if let Some(crash) = crash {
+            self.sprung = Some((ground.now + delay, crash));
+        }
+        Ok(())
+    }
+
+    fn start_if_due(&mut self, ground: &mut Ground<'_>) {
+        let now = time(ground.now);
+        if self.start_at.is_none_or(|at| ground.now < at) {
+            return;
+        }
+        self.start_at = None;
+        if self.life > 0 && ground.rng.random_ratio(self.setup.starts_failed, 1000) {
+            self.recovery.died(Cause::NotServing, now, now);
+            return;
+        }
+        self.life += 1;
+        self.exit_seen = false;
+        let pid = 100 + self.life;
+        // The first clients do not come before there is a server.
+        let boot = if self.life == 1 { 0 } else { ground.rng.random_range(0..=self.setup.boot) };
+        let listens_at = ground.now + boot;
+        ground.node.ssw.main_process(pid);
+        ground.node.process = Some(Process::new(pid, self.life, listens_at));
+        self.recovery.started(pid, now);
+    }
+
+    fn periodic(&mut self, ground: &mut Ground<'_>) {
+        if ground.now >= self.next_heartbeat {
+            self.next_heartbeat = ground.now + HEARTBEAT;
+            ground.node.ssw.heartbeat(ground.now);
+        }
+        if ground.now >= self.next_sweep {
+            self.next_sweep = ground.now + SWEEP;
+            ground.node.ssw.sweep(SWEEP_AGE, ground.now);
+        }
+    }
+}
+
+/// The time as the recovery counts it.
+pub(crate) fn time(now: u64) -> Duration {
+    Duration::from_nanos(now)
+}
+
+fn cause_of(pid: u32, status: u32) -> Cause {
+    match status & 0x7f {
+        0 => Cause::Status { pid, status: (status >> 8) & 0xff },
+        signal => Cause::Signal { pid, signal },
+    }
+}

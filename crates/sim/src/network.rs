@@ -1,0 +1,77 @@
+//! The network between the clients and the server's host: it delays, reorders, loses and doubles.
+
+use std::collections::BTreeMap;
+
+use rand::{Rng, rngs::SmallRng};
+
+use crate::{MS, trace};
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quality {
+    /// Shortest delay, ns.
+    pub(crate) delay: u64,
+    /// What is added to it at most, ns: packets overtake each other.
+    pub(crate) jitter: u64,
+    /// Packets lost, of a thousand.
+    pub(crate) lost: u32,
+    /// Packets doubled, of a thousand.
+    pub(crate) doubled: u32,
+    /// Of a thousand packets, so many begin an outage in which all are lost.
+    pub(crate) outages: u32,
+}
+
+/// Where a packet goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Server,
+    Client(usize),
+}
+
+/// Packets on their way.
+#[derive(Debug)]
+pub(crate) struct Network {
+    quality: Quality,
+    /// By time of arrival, then in the order of sending.
+    on_the_way: BTreeMap<(u64, u64), (Place, Vec<u8>)>,
+    sent: u64,
+    outage_until: u64,
+}
+
+impl Network {
+    pub(crate) fn new(quality: Quality) -> Self {
+        Self { quality, on_the_way: BTreeMap::new(), sent: 0, outage_until: 0 }
+    }
+
+    pub(crate) fn send(&mut self, to: Place, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
+        let Quality { lost, doubled, outages, .. } = self.quality;
+        if rng.random_ratio(outages, 1000) {
+            self.outage_until = now + rng.random_range(MS..200 * MS);
+        }
+        if now < self.outage_until || rng.random_ratio(lost, 1000) {
+            trace::packet(now, "lost", &packet);
+            return;
+        }
+        if rng.random_ratio(doubled, 1000) {
+            self.carry(to, packet.clone(), rng, now);
+        }
+        self.carry(to, packet, rng, now);
+    }
+
+    fn carry(&mut self, to: Place, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
+        let arrival = now + self.quality.delay + rng.random_range(0..=self.quality.jitter);
+        self.sent += 1;
+        self.on_the_way.insert((arrival, self.sent), (to, packet));
+    }
+
+    /// When the next packet arrives.
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.on_the_way.keys().next().map(|(time, _)| *time)
+    }
+
+    /// The next packet that has arrived.
+    pub(crate) fn arrived(&mut self, now: u64) -> Option<(Place, Vec<u8>)> {
+        let first = self.on_the_way.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+}

@@ -1,0 +1,197 @@
+//! What Linux does and smoltcp 0.12 does not.
+//!
+//! * Its persist timer is missing: a lost window update stops a connection for ever. In some
+//!   states it also forgets its retransmission timer. Whoever has heard nothing for a while
+//!   therefore sends what Linux sends as a probe, an empty segment one before SND.UNA, whose answer
+//!   tells the window. Where something is in flight and nothing moves, the stack is also told the
+//!   last acknowledgement three times more, which makes it send again.
+//! * It takes the FIN of a segment whose end lies outside of its window, and loses the bytes
+//!   between. Such a segment is dropped here; its sender sends it again.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use smoltcp::{iface::SocketSet, socket::tcp::State};
+use wire::{ChecksumMode, Flags, IpPacket, Segment, SegmentSpec, SeqNumber, Timestamps, kind};
+
+use crate::{MS, SECOND, host::ends, length32};
+
+/// Silence after which a probe is sent, ns.
+const SILENCE: u64 = 2 * SECOND;
+
+/// What is known of a connection.
+#[derive(Debug, Default)]
+struct Known {
+    first: SeqNumber,
+    consumed: usize,
+    /// The newest acknowledgement from the other side.
+    una: Option<SeqNumber>,
+    una_at: u64,
+    /// The window that came with it.
+    peer_window: u16,
+    /// End of what we have sent.
+    nxt: SeqNumber,
+    /// Acknowledgement, window and timestamps that we sent last.
+    ack: Option<SeqNumber>,
+    window: u16,
+    stamps: Option<Timestamps>,
+    said_at: u64,
+    probe_at: u64,
+}
+
+/// What is to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// To the other side.
+    pub(crate) out: Vec<Vec<u8>>,
+    /// To our own stack, as if the other side had said it.
+    pub(crate) back: Vec<Vec<u8>>,
+}
+
+/// The connections of a host.
+#[derive(Debug, Default)]
+pub(crate) struct Probes(BTreeMap<(SocketAddr, SocketAddr), Known>);
+
+/// A segment that is for us.
+pub(crate) struct Heard {
+    /// It is a SYN without ACK.
+    pub(crate) syn: bool,
+    /// A socket has this connection.
+    pub(crate) known: bool,
+}
+
+impl Probes {
+    /// The application has read so many bytes.
+    pub(crate) fn consumed(&mut self, local: SocketAddr, remote: SocketAddr, length: usize) {
+        self.0.entry((local, remote)).or_default().consumed += length;
+    }
+
+    /// A packet arrives. `None`: the stack must not see it.
+    pub(crate) fn heard(
+        &mut self,
+        packet: &[u8],
+        sockets: &SocketSet<'_>,
+        now: u64,
+    ) -> Option<Heard> {
+        let packet = IpPacket::parse(packet).ok()?;
+        let segment = Segment::of(&packet).ok()?;
+        let remote = SocketAddr::new(packet.source(), segment.source_port());
+        let local = SocketAddr::new(packet.destination(), segment.destination_port());
+        let socket = sockets.iter().find_map(|(_, socket)| {
+            let smoltcp::socket::Socket::Tcp(socket) = socket;
+            (ends(socket) == Some((local, remote))).then_some(socket)
+        });
+        let syn = segment.flags().contains(Flags::SYN);
+        let ack = segment.flags().contains(Flags::ACK);
+        if syn && socket.is_none_or(|socket| socket.state() == State::SynSent) {
+            let known = Known { first: segment.seq() + 1, probe_at: now + SILENCE, ..Known::default() };
+            self.0.insert((local, remote), known);
+        }
+        if let (Some(socket), Some(known)) = (socket, self.0.get_mut(&(local, remote))) {
+            known.probe_at = now + SILENCE;
+            if ack {
+                known.peer_window = segment.window();
+                if known.una.is_none_or(|una| segment.ack().after(una)) {
+                    known.una = Some(segment.ack());
+                    known.una_at = now;
+                }
+            }
+            let edge = known.first + length32(known.consumed + socket.recv_capacity());
+            if segment.flags().contains(Flags::FIN) && (segment.end_seq() - 1).after(edge) {
+                return None;
+            }
+        }
+        Some(Heard { syn: syn && !ack, known: socket.is_some() })
+    }
+
+    /// The stack has sent a packet.
+    pub(crate) fn said(&mut self, packet: &[u8], now: u64) {
+        let Ok(packet) = IpPacket::parse(packet) else { return };
+        let Ok(segment) = Segment::of(&packet) else { return };
+        let local = SocketAddr::new(packet.source(), segment.source_port());
+        let remote = SocketAddr::new(packet.destination(), segment.destination_port());
+        let empty = !segment.flags().contains(Flags::SYN) && !segment.flags().contains(Flags::RST);
+        if let (true, Some(known)) = (empty, self.0.get_mut(&(local, remote))) {
+            known.ack = Some(segment.ack());
+            known.window = segment.window();
+            known.nxt = known.nxt.max_seq(segment.end_seq());
+            known.stamps = segment.timestamps();
+            known.said_at = now;
+            known.probe_at = known.probe_at.max(now + SILENCE / 2);
+        }
+    }
+
+    /// The probes that are due, for the other side and for the stack itself; connections without a
+    /// socket are forgotten.
+    pub(crate) fn send(&mut self, sockets: &SocketSet<'_>, now: u64) -> Due {
+        if self.due().is_none_or(|due| now < due) {
+            return Due::default();
+        }
+        let mut alive = BTreeMap::new();
+        for (_, socket) in sockets.iter() {
+            let smoltcp::socket::Socket::Tcp(socket) = socket;
+            if let Some(ends) = ends(socket) {
+                alive.insert(ends, socket.state());
+            }
+        }
+        self.0.retain(|ends, _| alive.contains_key(ends));
+        let mut probes = Due::default();
+        for ((local, remote), known) in &mut self.0 {
+            if now < known.probe_at {
+                continue;
+            }
+            known.probe_at = now + SILENCE;
+            let open = !matches!(
+                alive.get(&(*local, *remote)),
+                None | Some(State::SynSent | State::SynReceived | State::TimeWait | State::Closed)
+            );
+            if let (true, Some(una)) = (open, known.una) {
+                probes.out.extend(known.probe(*local, *remote, una, now));
+                if known.nxt.after(una) && now >= known.una_at + SILENCE {
+                    probes.back.extend(known.repeated(*local, *remote, una));
+                }
+            }
+        }
+        probes
+    }
+
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.0.values().map(|known| known.probe_at).min()
+    }
+}
+
+impl Known {
+    fn probe(&self, local: SocketAddr, remote: SocketAddr, una: SeqNumber, now: u64) -> Option<Vec<u8>> {
+        let mut options = Vec::new();
+        if let Some(stamps) = self.stamps {
+            let passed = u32::try_from(now / MS - self.said_at / MS).unwrap_or(u32::MAX);
+            options.extend([1, 1, kind::TIMESTAMPS, 10]); // RFC 7323 appendix A
+            options.extend(stamps.value.wrapping_add(passed).to_be_bytes());
+            options.extend(stamps.echo.to_be_bytes());
+        }
+        pure_ack(local, remote, (una - 1, self.ack?), self.window, &options)
+    }
+
+    /// The last acknowledgement: once with another window, which is no duplicate, once with the
+    /// right one, and three duplicates.
+    fn repeated(&self, local: SocketAddr, remote: SocketAddr, una: SeqNumber) -> Vec<Vec<u8>> {
+        let Some(ack) = self.ack else { return Vec::new() };
+        let window = self.peer_window;
+        let windows = [window.wrapping_add(1), window, window, window, window];
+        let acks = windows.iter().map(|window| pure_ack(remote, local, (ack, una), *window, &[]));
+        acks.flatten().collect()
+    }
+}
+
+fn pure_ack(
+    source: SocketAddr,
+    destination: SocketAddr,
+    (seq, ack): (SeqNumber, SeqNumber),
+    window: u16,
+    options: &[u8],
+) -> Option<Vec<u8>> {
+    let mut packet = Vec::new();
+    let flags = Flags::ACK;
+    let segment = SegmentSpec { source, destination, seq, ack, flags, window, options, payload: &[] };
+    segment.emit(&mut packet, ChecksumMode::Full).ok()?;
+    Some(packet)
+}

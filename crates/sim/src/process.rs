@@ -1,0 +1,143 @@
+//! The server application: one process, one life.
+
+use std::collections::BTreeMap;
+
+use rand::{Rng, rngs::SmallRng};
+use smoltcp::{iface::SocketHandle, socket::tcp::State};
+use wire::FlowKey;
+
+use crate::{
+    host::{Host, ends},
+    session::Session,
+    witness::{Violation, Witness},
+};
+
+/// One life of the server.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) life: u32,
+    pub(crate) listening: bool,
+    /// Its main process is dead; others of it live on.
+    pub(crate) headless: bool,
+    sessions: BTreeMap<SocketHandle, (FlowKey, Session)>,
+    /// When it runs next, ns.
+    pub(crate) act_at: u64,
+    /// How often it had nothing to do.
+    pub(crate) idle: u32,
+    /// Bytes that it has read, by connection: offset in the client's stream.
+    read: BTreeMap<FlowKey, usize>,
+}
+
+/// What it has done.
+#[derive(Debug, Default)]
+pub(crate) struct Deeds {
+    /// Connections that it closed.
+    pub(crate) closed: Vec<FlowKey>,
+    /// It has read what kills it.
+    pub(crate) poisoned: bool,
+}
+
+impl Process {
+    pub(crate) fn new(pid: u32, life: u32, listens_at: u64) -> Self {
+        Self {
+            pid,
+            life,
+            listening: false,
+            headless: false,
+            sessions: BTreeMap::new(),
+            act_at: listens_at,
+            idle: 0,
+            read: BTreeMap::new(),
+        }
+    }
+
+    /// Accept, read, answer, close.
+    pub(crate) fn act(
+        &mut self,
+        host: &mut Host,
+        witness: &mut Witness,
+        rng: &mut SmallRng,
+    ) -> Result<Deeds, Violation> {
+        self.accept(host, witness, rng);
+        let mut deeds = Deeds::default();
+        self.idle += 1;
+        let mut over = Vec::new();
+        for (handle, (key, session)) in &mut self.sessions {
+            if rng.random_bool(0.2) {
+                continue; // busy with others
+            }
+            if session.wants_input() {
+                let max = [1, 100, 4000, 40_000][rng.random_range(0..4)];
+                match host.read(*handle, max) {
+                    Ok(Some(bytes)) if bytes.is_empty() => {}
+                    Ok(Some(bytes)) => {
+                        self.idle = 0;
+                        let at = self.read.entry(*key).or_default();
+                        witness.server_read(*key, *at, &bytes)?;
+                        *at += bytes.len();
+                        session.read(&bytes, self.life);
+                    }
+                    Ok(None) => session.end_of_input(),
+                    Err(_) => {
+                        over.push(*handle); // reset
+                        continue;
+                    }
+                }
+            }
+            if session.poisoned {
+                deeds.poisoned = true;
+                return Ok(deeds);
+            }
+            if Self::write(host, *handle, session, rng) {
+                self.idle = 0;
+            }
+            let at_whim = self.headless && rng.random_bool(0.2);
+            if (session.closing && session.output.is_empty()) || at_whim {
+                host.socket(*handle).close();
+                deeds.closed.push(*key);
+                over.push(*handle);
+            }
+        }
+        for handle in over {
+            self.sessions.remove(&handle);
+        }
+        Ok(deeds)
+    }
+
+    fn accept(&mut self, host: &mut Host, witness: &Witness, rng: &mut SmallRng) {
+        let mut new = Vec::new();
+        for (handle, socket) in host.tcp() {
+            let open = matches!(socket.state(), State::Established | State::CloseWait);
+            if open && !self.sessions.contains_key(&handle) && rng.random_bool(0.8) {
+                let Some((local, remote)) = ends(socket) else { continue };
+                new.push((handle, FlowKey::new(remote, local)));
+            }
+        }
+        for (handle, key) in new {
+            self.read.insert(key, witness.replay_offset(key));
+            self.sessions.insert(handle, (key, Session::new()));
+        }
+    }
+
+    fn write(host: &mut Host, handle: SocketHandle, session: &mut Session, rng: &mut SmallRng) -> bool {
+        let before = session.output.len();
+        let socket = host.socket(handle);
+        while !session.output.is_empty() && socket.can_send() {
+            let most = session.output.len().min(8192);
+            let length = rng.random_range(1..=most);
+            let piece: Vec<u8> = session.output.iter().take(length).copied().collect();
+            let sent = socket.send_slice(&piece).unwrap_or(0);
+            session.output.drain(..sent);
+            if sent == 0 || rng.random_bool(0.3) {
+                break;
+            }
+        }
+        session.output.len() < before
+    }
+
+    /// The sockets that it holds.
+    pub(crate) fn held(&self) -> impl Iterator<Item = SocketHandle> + '_ {
+        self.sessions.keys().copied()
+    }
+}

@@ -1,0 +1,154 @@
+//! The logger: it reads the ring when it gets round to it, and keeps the record.
+
+use std::collections::VecDeque;
+
+use journal::{Arrival, Journal, Limits, Refused, State, Unprotected};
+use recovery::{Record, ReplayMode};
+use ssw::{MirrorFrame, MirrorKind, SouthSide};
+use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
+
+use crate::{length32, scenario::ServiceSetup};
+
+/// What it says unasked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    Drained(u64),
+    Unprotected(FlowId, ssw::Unprotected),
+}
+
+/// The logger.
+pub(crate) struct Logger {
+    pub(crate) journal: Journal,
+    pub(crate) notices: VecDeque<Notice>,
+    /// When it reads the ring next, ns.
+    pub(crate) reads_at: u64,
+    /// How often it found nothing.
+    pub(crate) idle: u32,
+}
+
+impl Logger {
+    pub(crate) fn new(setup: &ServiceSetup) -> Self {
+        let limits = Limits { per_connection: setup.record_limit, total: 64 << 20, connections: 64 };
+        let mode = match setup.mode {
+            ReplayMode::Connection => journal::ReplayMode::Connection,
+            ReplayMode::Turn => journal::ReplayMode::Turn,
+        };
+        Self { journal: Journal::new(limits, mode), notices: VecDeque::new(), reads_at: 0, idle: 0 }
+    }
+
+    /// Read at most `frames` frames. Answers whether the ring is empty now.
+    pub(crate) fn read(&mut self, ssw: &mut SouthSide, frames: usize) -> bool {
+        self.idle += 1;
+        for _ in 0..frames {
+            match ssw.take_mirror() {
+                Some(frame) => {
+                    self.idle = 0;
+                    self.take(&frame);
+                }
+                None => return true,
+            }
+        }
+        false
+    }
+
+    fn take(&mut self, frame: &MirrorFrame) {
+        let flow = frame.flow_id;
+        match frame.kind {
+            MirrorKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
+            MirrorKind::Opened { client_isn, server_isn } => {
+                // The limit of connections is beyond what any run has.
+                let _ = self.journal.open(flow, client_isn, server_isn);
+            }
+            MirrorKind::Closed { .. } => {
+                self.journal.close(flow);
+            }
+            MirrorKind::Instream | MirrorKind::Outstream => {
+                if let Err(Refused::BecameUnprotected(reason)) = self.segment(frame) {
+                    self.notices.push_back(Notice::Unprotected(flow, code_of(reason)));
+                }
+            }
+        }
+    }
+
+    fn segment(&mut self, frame: &MirrorFrame) -> Result<(), Refused> {
+        let whole = crate::index(frame.packet_len);
+        let Ok(packet) = IpPacket::parse_captured(&frame.packet, whole) else { return Ok(()) };
+        let Ok(segment) = Segment::of(&packet) else { return Ok(()) };
+        if frame.kind == MirrorKind::Outstream {
+            return self.journal.outstream(frame.flow_id, segment.seq(), segment.payload());
+        }
+        let arrival = Arrival {
+            seq: segment.seq(),
+            payload: segment.payload(),
+            fin: segment.flags().contains(Flags::FIN),
+            client_ack: segment.ack(),
+            server_nxt: frame.server_nxt,
+            server_ack: frame.server_ack,
+        };
+        self.journal.instream(frame.flow_id, &arrival)
+    }
+
+    /// What the recovery is told of a connection; as `logger` and `serve` put it together.
+    pub(crate) fn record(&self, flow: FlowId) -> Option<Record> {
+        let summary = self.journal.summary(flow)?;
+        let mut answer = fresh(summary.client_isn, summary.server_isn);
+        match summary.state {
+            State::Unprotected(reason) => answer.unprotected = Some(code_of(reason).code()),
+            State::Protected(record) => {
+                answer.start = record.start.instream;
+                answer.turn_instream = record.turn.instream;
+                answer.turn_outstream = record.turn.outstream;
+                answer.client_fin = record.fin.filter(|fin| record.stable_seq.after(*fin));
+                answer.stable_seq = answer.client_fin.unwrap_or(record.stable_seq);
+                answer.outstream_end = self
+                    .journal
+                    .outstream_ranges(flow)
+                    .last()
+                    .map(|(from, bytes)| from + length32(bytes.len()));
+            }
+        }
+        Some(answer)
+    }
+
+    /// The recorded bytes; `None` if they are not all there.
+    pub(crate) fn bytes(&self, flow: FlowId, from: SeqNumber, length: u32) -> Option<Vec<u8>> {
+        let bytes = self.at_most(flow, from, length);
+        (length32(bytes.len()) == length).then_some(bytes)
+    }
+
+    /// The recorded bytes, as many as there are.
+    pub(crate) fn at_most(&self, flow: FlowId, from: SeqNumber, length: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if length > 0 {
+            // What is not recorded is not there.
+            let _ = self.journal.read(flow, from, crate::index(length), &mut bytes);
+        }
+        bytes
+    }
+
+    pub(crate) fn heads(&self, flow: FlowId) -> Vec<(SeqNumber, Vec<u8>)> {
+        let ranges = self.journal.outstream_ranges(flow);
+        ranges.map(|(from, bytes)| (from, bytes.to_vec())).collect()
+    }
+}
+
+/// The record of a connection of which nothing has arrived.
+pub(crate) fn fresh(client_isn: SeqNumber, server_isn: SeqNumber) -> Record {
+    Record {
+        start: client_isn + 1,
+        stable_seq: client_isn + 1,
+        client_fin: None,
+        turn_instream: client_isn + 1,
+        turn_outstream: server_isn + 1,
+        outstream_end: None,
+        unprotected: None,
+    }
+}
+
+fn code_of(reason: Unprotected) -> ssw::Unprotected {
+    match reason {
+        Unprotected::ConnectionLimit | Unprotected::Fragmented => ssw::Unprotected::ConnectionLimit,
+        Unprotected::TotalLimit => ssw::Unprotected::TotalLimit,
+        Unprotected::MirrorLost | Unprotected::Requested => ssw::Unprotected::MirrorLost,
+    }
+}

@@ -1,0 +1,297 @@
+//! What is played in a run: everything that a seed decides before it begins.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
+use recovery::ReplayMode;
+use wire::kind;
+
+use crate::{MS, conversation::Request, network::Quality};
+
+mod script;
+
+pub(crate) use script::{Fate, Script, Step};
+
+/// What may cost a connection its life in a run. Otherwise none may be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing: the server dies, and that is all.
+    None,
+    /// One client's request kills the server whenever it is read.
+    Poison,
+    /// One client is answered differently by each life of the server.
+    Divergence,
+    /// One client sends more than its record may hold.
+    RecordLimit,
+}
+
+/// One client.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientSetup {
+    pub(crate) address: SocketAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) mtu: usize,
+    pub(crate) receive_buffer: usize,
+    pub(crate) send_buffer: usize,
+    /// Which clock, if it has timestamps.
+    pub(crate) clock: Option<usize>,
+    /// Options that something on the way removes from its SYN.
+    pub(crate) stripped: Vec<u8>,
+    pub(crate) nagle: bool,
+    pub(crate) start: u64,
+    /// Longest pause between two reads, ns.
+    pub(crate) pace: u64,
+    pub(crate) script: Script,
+    /// The fault of this run may cost it its connection.
+    pub(crate) doomed: bool,
+}
+
+/// When the server dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// So long after the death before (or the beginning), ns.
+    After(u64),
+    /// When the supervisor carries out an action of this kind, and so long after that, ns.
+    During(usize, u64),
+}
+
+/// How it dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Crash {
+    pub(crate) when: When,
+    /// Other processes of it live on, read, write and close, until they are killed.
+    pub(crate) workers_live_on: bool,
+    /// As `wait(2)` gives it.
+    pub(crate) status: u32,
+}
+
+/// The service and what watches over it.
+#[derive(Debug, Clone)]
+pub(crate) struct ServiceSetup {
+    pub(crate) mode: ReplayMode,
+    pub(crate) verify_head: u32,
+    pub(crate) mirror_capacity: usize,
+    pub(crate) record_limit: u64,
+    pub(crate) splice_window: usize,
+    pub(crate) settle: u64,
+    pub(crate) quarantine_after: u32,
+    pub(crate) max_segment: u32,
+    pub(crate) backlog: usize,
+    pub(crate) mtu: usize,
+    pub(crate) receive_buffer: usize,
+    pub(crate) send_buffer: usize,
+    pub(crate) nagle: bool,
+    /// Longest time from start to listening, ns; of logger and supervisor to react; between two
+    /// reads of the server.
+    pub(crate) boot: u64,
+    pub(crate) logger_lag: u64,
+    pub(crate) supervisor_lag: u64,
+    pub(crate) pace: u64,
+    /// Of a thousand: injected packets lost, starts that fail.
+    pub(crate) injections_lost: u32,
+    pub(crate) starts_failed: u32,
+}
+
+/// Everything that is decided before a run begins.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    pub(crate) seed: u64,
+    /// What may go wrong besides the server's deaths.
+    pub fault: Fault,
+    pub(crate) quality: Quality,
+    pub(crate) service: ServiceSetup,
+    pub(crate) clients: Vec<ClientSetup>,
+    pub(crate) crashes: Vec<Crash>,
+}
+
+impl Scenario {
+    /// What this seed plays.
+    #[must_use]
+    pub fn drawn_from(seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let fault = match rng.random_range(0..10) {
+            0 => Fault::Poison,
+            1 => Fault::Divergence,
+            2 => Fault::RecordLimit,
+            _ => Fault::None,
+        };
+        Self::with_fault(seed, fault)
+    }
+
+    /// What this seed plays with this fault.
+    #[must_use]
+    pub fn with_fault(seed: u64, fault: Fault) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed.rotate_left(32) ^ 0x5eed);
+        let service = service(&mut rng, fault);
+        let count = match rng.random_range(0..8) {
+            0 => 1,
+            1 => rng.random_range(6..=10),
+            _ => rng.random_range(2..=4),
+        };
+        let mut clients: Vec<ClientSetup> =
+            (0..count).map(|i| client(&mut rng, i, &service)).collect();
+        if let (true, Some(first)) = (fault != Fault::None, clients.first_mut()) {
+            first.doomed = true;
+            first.script = Script::of_doom(fault, &mut rng);
+        }
+        Self {
+            seed,
+            fault,
+            quality: quality(&mut rng),
+            crashes: crashes(&mut rng, fault),
+            service,
+            clients,
+        }
+    }
+}
+
+impl Scenario {
+    /// The same without the deaths that it plans.
+    #[must_use]
+    pub fn without_crashes(self) -> Self {
+        Self { crashes: Vec::new(), ..self }
+    }
+}
+
+fn server(v6: bool) -> SocketAddr {
+    let ip = if v6 {
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1))
+    } else {
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))
+    };
+    SocketAddr::new(ip, 80)
+}
+
+/// The addresses that are protected.
+pub(crate) fn endpoints() -> Vec<SocketAddr> {
+    vec![server(false), server(true)]
+}
+
+fn quality(rng: &mut SmallRng) -> Quality {
+    let perfect = rng.random_bool(0.3);
+    let delay = [20_000, 200_000, 2 * MS, 20 * MS][rng.random_range(0..4)];
+    if perfect {
+        return Quality { delay, jitter: 0, lost: 0, doubled: 0, outages: 0 };
+    }
+    Quality {
+        delay,
+        jitter: delay * rng.random_range(0..4) / 2,
+        lost: [0, 5, 20, 60][rng.random_range(0..4)],
+        doubled: [0, 0, 10, 50][rng.random_range(0..4)],
+        outages: [0, 0, 0, 2][rng.random_range(0..4)],
+    }
+}
+
+fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
+    let turn = fault == Fault::None && rng.random_bool(0.25);
+    ServiceSetup {
+        mode: if turn { ReplayMode::Turn } else { ReplayMode::Connection },
+        verify_head: match fault {
+            Fault::Divergence => u32::MAX,
+            _ if turn => 4096,
+            _ => [0, 64, 4096, u32::MAX][rng.random_range(0..4)],
+        },
+        mirror_capacity: [1 << 20, 1 << 20, 1 << 16, 24 << 10][rng.random_range(0..4)],
+        record_limit: if fault == Fault::RecordLimit { 192 << 10 } else { 16 << 20 },
+        splice_window: [1, 2, 16][rng.random_range(0..3)],
+        settle: [5, 30, 100][rng.random_range(0..3)] * MS,
+        quarantine_after: if fault == Fault::Poison { 3 } else { 1000 },
+        max_segment: [500, 1400, 16_000, 60_000][rng.random_range(0..4)],
+        backlog: rng.random_range(1..=6),
+        mtu: [600, 1500, 1500, 9000][rng.random_range(0..4)],
+        receive_buffer: buffer(rng),
+        send_buffer: buffer(rng),
+        nagle: rng.random(),
+        boot: [1, 20, 300][rng.random_range(0..3)] * MS,
+        logger_lag: [MS / 20, MS, 10 * MS][rng.random_range(0..3)],
+        supervisor_lag: [MS / 20, MS, 5 * MS][rng.random_range(0..3)],
+        pace: [MS / 50, MS, 20 * MS][rng.random_range(0..3)],
+        injections_lost: [0, 0, 30][rng.random_range(0..3)],
+        starts_failed: [0, 0, 200][rng.random_range(0..3)],
+    }
+}
+
+fn buffer(rng: &mut SmallRng) -> usize {
+    [2_000, 8_192, 65_535, 200_000][rng.random_range(0..4)]
+}
+
+fn client(rng: &mut SmallRng, i: usize, service: &ServiceSetup) -> ClientSetup {
+    let v6 = rng.random_bool(0.4);
+    let low = u8::try_from(i + 2).unwrap_or(u8::MAX);
+    let ip = if v6 {
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 1, u16::from(low)))
+    } else {
+        IpAddr::V4(Ipv4Addr::new(10, 0, 1, low))
+    };
+    let small_ring = service.mirror_capacity < 1 << 16;
+    let options = [kind::SACK_PERMITTED, kind::WINDOW_SCALE];
+    ClientSetup {
+        address: SocketAddr::new(ip, rng.random_range(1024..60_000)),
+        server: server(v6),
+        mtu: if small_ring { 1500 } else { [576, 1500, 1500, 9000][rng.random_range(0..4)] },
+        receive_buffer: buffer(rng),
+        send_buffer: buffer(rng),
+        clock: rng.random_bool(0.7).then(|| rng.random_range(0..4)),
+        stripped: options.into_iter().filter(|_| rng.random_bool(0.2)).collect(),
+        nagle: rng.random(),
+        start: if rng.random_bool(0.7) { rng.random_range(0..20 * MS) } else { rng.random_range(0..600 * MS) },
+        pace: [MS / 50, MS, 20 * MS][rng.random_range(0..3)],
+        script: Script::drawn(rng, service.mode),
+        doomed: false,
+    }
+}
+
+/// How many kinds of actions a death can coincide with.
+pub(crate) const ACTION_KINDS: usize = 17;
+
+fn crashes(rng: &mut SmallRng, fault: Fault) -> Vec<Crash> {
+    let count = match (fault, rng.random_range(0..10)) {
+        (Fault::Poison, _) => 0,
+        (_, 0) => 0,
+        (_, 1) => rng.random_range(4..8),
+        _ => rng.random_range(1..4),
+    };
+    let mut list: Vec<Crash> = Vec::new();
+    for i in 0..count {
+        let when = if i > 0 && rng.random_bool(0.5) {
+            When::During(rng.random_range(0..ACTION_KINDS), rng.random_range(0..2 * MS))
+        } else {
+            let longest = [2, 30, 300, 1500][rng.random_range(0..4)] * MS;
+            When::After(rng.random_range(0..longest))
+        };
+        let status = [9, 11, 256, 6][rng.random_range(0..4)];
+        list.push(Crash { when, workers_live_on: rng.random_bool(0.4), status });
+    }
+    list
+}
+
+/// Bytes that compress badly, so that a wrong offset shows.
+fn noise(rng: &mut SmallRng, length: u32) -> Vec<u8> {
+    let mut bytes = vec![0; crate::index(length)];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}
+
+/// Lengths: mostly small, sometimes more than a window.
+fn size(rng: &mut SmallRng) -> u32 {
+    match rng.random_range(0..20) {
+        0 => rng.random_range(30_000..150_000),
+        1..=4 => rng.random_range(3_000..30_000),
+        5..=7 => rng.random_range(1..20),
+        _ => rng.random_range(20..3_000),
+    }
+}
+
+fn request(rng: &mut SmallRng, mode: ReplayMode) -> Request {
+    match (rng.random_range(0..4), mode) {
+        (0 | 1, _) | (2, ReplayMode::Turn) => Request::Get(size(rng)),
+        (2, ReplayMode::Connection) => {
+            let length = size(rng);
+            Request::Echo(noise(rng, length))
+        }
+        _ => {
+            let length = size(rng);
+            Request::Put(noise(rng, length))
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What one client does on its connection.
+
+use rand::{Rng, rngs::SmallRng};
+use recovery::ReplayMode;
+
+use super::{Fault, noise, request, size};
+use crate::{MS, conversation::{LIFE_DIGITS, Request}};
+
+/// One step of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    Send(Vec<u8>),
+    /// Go on when so many bytes were received since the beginning.
+    Await(usize),
+    /// Do nothing for so long, ns.
+    Pause(u64),
+    HalfClose,
+}
+
+/// How it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// As it should.
+    Completes,
+    /// The client resets the connection at this time.
+    Resets(u64),
+    /// The client's host is switched off at this time.
+    Vanishes(u64),
+}
+
+/// What a client does, and what it must hear.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    pub(crate) steps: Vec<Step>,
+    /// Everything that it sends.
+    pub(crate) instream: Vec<u8>,
+    /// Everything that it must be sent.
+    pub(crate) outstream: Vec<u8>,
+    /// Where in the outstream any byte is right the first time.
+    pub(crate) any: std::ops::Range<usize>,
+    /// Where requests begin in the instream, and their answers in the outstream.
+    pub(crate) turns: Vec<(usize, usize)>,
+    pub(crate) fate: Fate,
+}
+
+/// In which rhythm it speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// The next request when the last is answered.
+    InTurn,
+    /// Everything at once.
+    Pipelined,
+}
+
+impl Script {
+    pub(crate) fn drawn(rng: &mut SmallRng, mode: ReplayMode) -> Self {
+        let count = match rng.random_range(0..8) {
+            0 => rng.random_range(5..20),
+            1 => 0,
+            _ => rng.random_range(1..4),
+        };
+        let mut requests: Vec<Request> = (0..count).map(|_| request(rng, mode)).collect();
+        match rng.random_range(0..4) {
+            0 => requests.push(Request::GetAndClose(size(rng))),
+            1 if mode == ReplayMode::Connection => {
+                let length = size(rng);
+                requests.push(Request::Upload(noise(rng, length)));
+            }
+            _ => {}
+        }
+        let manner = match mode {
+            ReplayMode::Connection if rng.random_bool(0.3) => Manner::Pipelined,
+            _ => Manner::InTurn,
+        };
+        let mut script = Self::of(&requests, manner, rng);
+        script.fate = match rng.random_range(0..20) {
+            0 => Fate::Resets(rng.random_range(0..400 * MS)),
+            1 => Fate::Vanishes(rng.random_range(0..400 * MS)),
+            _ => Fate::Completes,
+        };
+        script
+    }
+
+    /// The script of the one that the fault is about.
+    pub(crate) fn of_doom(fault: Fault, rng: &mut SmallRng) -> Self {
+        let before = Request::Get(rng.random_range(1..2000));
+        let requests = match fault {
+            Fault::Poison => vec![before, Request::Poison],
+            Fault::Divergence | Fault::None => {
+                vec![before, Request::Life, Request::Get(rng.random_range(1..90_000))]
+            }
+            Fault::RecordLimit => vec![before, Request::Put(noise(rng, 300_000))],
+        };
+        Self::of(&requests, Manner::InTurn, rng)
+    }
+
+    fn of(requests: &[Request], manner: Manner, rng: &mut SmallRng) -> Self {
+        let mut script = Self {
+            steps: Vec::new(),
+            instream: Vec::new(),
+            outstream: Vec::new(),
+            any: 0..0,
+            turns: vec![(0, 0)],
+            fate: Fate::Completes,
+        };
+        for request in requests {
+            script.add(request, manner, rng);
+        }
+        if requests.last().is_some_and(|last| matches!(last, Request::Upload(_))) || rng.random_bool(0.4) {
+            script.steps.push(Step::HalfClose);
+        } else {
+            script.steps.push(Step::Await(script.outstream.len()));
+        }
+        script
+    }
+
+    fn add(&mut self, request: &Request, manner: Manner, rng: &mut SmallRng) {
+        let (bytes, answer) = (request.encode(), request.answer());
+        if *request == Request::Life {
+            self.any = self.outstream.len()..self.outstream.len() + LIFE_DIGITS;
+        }
+        // In one piece, or in a few with pauses between.
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let whole = rest.len() < 2 || rng.random_bool(0.6);
+            let length = if whole { rest.len() } else { rng.random_range(1..rest.len()) };
+            self.steps.push(Step::Send(rest[..length].to_vec()));
+            rest = &rest[length..];
+            if rng.random_bool(0.3) {
+                self.steps.push(Step::Pause(pause(rng)));
+            }
+        }
+        self.instream.extend(bytes);
+        self.outstream.extend(answer);
+        self.turns.push((self.instream.len(), self.outstream.len()));
+        if manner == Manner::InTurn && !request.is_last() {
+            self.steps.push(Step::Await(self.outstream.len()));
+        }
+    }
+}
+
+fn pause(rng: &mut SmallRng) -> u64 {
+    let longest = [1, 20, 200][rng.random_range(0..3)] * MS;
+    rng.random_range(0..longest)
+}

@@ -1,0 +1,302 @@
+//! The invariants: what must hold at every step, whatever dies when.
+//!
+//! | | |
+//! |---|---|
+//! | 1 | every byte that leaves for a client is the byte that a run without crashes has there, and so is every byte that its application reads |
+//! | 2 | no RST leaves for a client, and no FIN but at the end of what it must be sent |
+//! | 3 | nothing of the service leaves between a death and the next life, nor afterwards of a connection that was open then and is not spliced yet; but what a living server closed is finished |
+//! | 4 | what is replayed is what the client has sent, and so is what the server reads; a replay begins where a request begins |
+//! | 5 | acknowledgements and timestamps told to a client never go back; when the logger has read everything, it has recorded everything that was acknowledged |
+//! | 6 | every run ends: the `world` sees to that |
+//! | 7 | no connection is lost but those that the fault of the run dooms |
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
+
+use recovery::{LostReason, SplicePoint};
+use smoltcp::socket::tcp::State;
+use wire::{Flags, FlowKey, IpPacket, Segment, SeqNumber};
+
+use crate::{
+    index,
+    scenario::{ClientSetup, Fault, Script},
+};
+
+mod tap;
+
+/// An invariant that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Violation(String);
+
+impl Violation {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation(what())) }
+}
+
+/// What was seen of one client.
+#[derive(Debug)]
+struct Seen {
+    key: FlowKey,
+    script: Script,
+    doomed: bool,
+    /// Digits of the answer that any life may give, once it was given.
+    told: Vec<Option<u8>>,
+    /// Bytes that the client's application has written; it has closed.
+    wrote: usize,
+    closed: bool,
+    /// It has what it wanted, or wants nothing any more.
+    gone: bool,
+    lost: bool,
+    /// It has got a SYN-ACK.
+    established: bool,
+    /// Both sides have closed, to its knowledge.
+    finished: bool,
+    client_isn: Option<SeqNumber>,
+    server_isn: Option<SeqNumber>,
+    acknowledged: Option<SeqNumber>,
+    tsval: Option<u32>,
+    /// The server's socket of this connection died and has no successor yet.
+    orphaned: bool,
+    /// A living server closed it.
+    closed_by_server: bool,
+    /// Where the server's present life began to read.
+    replay_offset: usize,
+    /// End of what was read by any life.
+    server_read: usize,
+}
+
+/// Sees everything.
+#[derive(Debug)]
+pub(crate) struct Witness {
+    seen: Vec<Seen>,
+    by_address: BTreeMap<SocketAddr, usize>,
+    fault: Fault,
+    /// Between a death and the next life.
+    gate_shut: bool,
+    pub(crate) lost: BTreeSet<FlowKey>,
+}
+
+impl Witness {
+    pub(crate) fn new(clients: &[ClientSetup], fault: Fault) -> Self {
+        let seen: Vec<Seen> = clients.iter().map(Seen::new).collect();
+        let by_address = clients.iter().enumerate().map(|(i, c)| (c.address, i)).collect();
+        Self { seen, by_address, fault, gate_shut: false, lost: BTreeSet::new() }
+    }
+
+    fn of(&self, key: FlowKey) -> Option<&Seen> {
+        self.by_address.get(&key.client()).and_then(|i| self.seen.get(*i))
+    }
+
+    fn of_mut(&mut self, key: FlowKey) -> Option<&mut Seen> {
+        self.by_address.get(&key.client()).and_then(|i| self.seen.get_mut(*i))
+    }
+}
+
+/// What clients see.
+impl Witness {
+    pub(crate) fn client_wrote(&mut self, client: usize, length: usize) {
+        self.seen[client].wrote += length;
+    }
+
+    pub(crate) fn client_state(&mut self, client: usize, state: State) {
+        let seen = &mut self.seen[client];
+        seen.established |= !matches!(state, State::Closed | State::SynSent);
+        seen.finished |= matches!(state, State::TimeWait);
+    }
+
+    pub(crate) fn client_closed(&mut self, client: usize) {
+        self.seen[client].closed = true;
+    }
+
+    pub(crate) fn gone(&mut self, client: usize) {
+        self.seen[client].gone = true;
+    }
+
+    pub(crate) fn client_read(
+        &mut self,
+        client: usize,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), Violation> {
+        let seen = &mut self.seen[client];
+        for (i, byte) in bytes.iter().enumerate() {
+            ensure(seen.may_be_told(at + i, *byte), || {
+                format!("client {client} read a wrong byte at {}", at + i)
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn client_at_end(&self, client: usize, received: usize) -> Result<(), Violation> {
+        let total = self.seen[client].script.outstream.len();
+        ensure(received == total, || {
+            format!("client {client} was told the end after {received} of {total} bytes")
+        })
+    }
+
+    /// The client's connection was reset.
+    pub(crate) fn client_lost(&mut self, client: usize) -> Result<(), Violation> {
+        let seen = &mut self.seen[client];
+        seen.gone = true;
+        ensure(seen.doomed && seen.lost, || format!("the connection of client {client} was reset"))
+    }
+}
+
+/// What the server does.
+impl Witness {
+    /// It has read these bytes of a connection, `at` bytes after the client's first.
+    pub(crate) fn server_read(
+        &mut self,
+        key: FlowKey,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), Violation> {
+        let Some(seen) = self.of_mut(key) else {
+            return Err(Violation(format!("the server read from a stranger: {key}")));
+        };
+        let end = at + bytes.len();
+        seen.server_read = seen.server_read.max(end);
+        ensure(end <= seen.wrote, || {
+            format!("{key}: the server read up to {end}, the client wrote {}", seen.wrote)
+        })?;
+        ensure(seen.script.instream.get(at..end) == Some(bytes), || {
+            format!("{key}: the server read wrong bytes between {at} and {end}")
+        })
+    }
+
+    /// A living server closed this connection.
+    pub(crate) fn server_closed(&mut self, key: FlowKey) {
+        if let Some(seen) = self.of_mut(key) {
+            seen.closed_by_server = true;
+        }
+    }
+
+    /// A process of the server dies now, which has these connections.
+    pub(crate) fn died(&mut self) {
+        self.gate_shut = true;
+        for seen in &mut self.seen {
+            seen.orphaned |= seen.client_isn.is_some() && !seen.closed_by_server;
+        }
+    }
+
+    pub(crate) fn new_incarnation(&mut self) {
+        self.gate_shut = false;
+    }
+
+    /// Where in the client's stream the server's present life reads its first byte.
+    pub(crate) fn replay_offset(&self, key: FlowKey) -> usize {
+        self.of(key).map_or(0, |seen| seen.replay_offset)
+    }
+}
+
+/// What the recovery does.
+impl Witness {
+    pub(crate) fn spliced(&mut self, key: FlowKey, point: SplicePoint) -> Result<(), Violation> {
+        let Some(seen) = self.of_mut(key) else {
+            return Err(Violation(format!("a stranger is spliced: {key}")));
+        };
+        let (Some(client), Some(server)) = (seen.client_isn, seen.server_isn) else {
+            return Err(Violation(format!("{key} is spliced but was never open")));
+        };
+        let instream = index(point.instream.0.wrapping_sub(client.0));
+        let outstream = index(point.outstream.0.wrapping_sub(server.0).wrapping_sub(1));
+        ensure(seen.script.turns.contains(&(instream, outstream)), || {
+            format!("{key}: a replay begins at {instream} and {outstream}, where no request begins")
+        })?;
+        seen.orphaned = false;
+        seen.replay_offset = instream;
+        Ok(())
+    }
+
+    pub(crate) fn replayed(
+        &self,
+        key: FlowKey,
+        from: SeqNumber,
+        bytes: &[u8],
+        fin: bool,
+    ) -> Result<(), Violation> {
+        let Some((seen, client)) = self.of(key).and_then(|seen| Some((seen, seen.client_isn?))) else {
+            return Err(Violation(format!("a stranger is replayed: {key}")));
+        };
+        let at = index(from.0.wrapping_sub(client.0).wrapping_sub(1));
+        let end = at + bytes.len();
+        ensure(end <= seen.wrote && seen.script.instream.get(at..end) == Some(bytes), || {
+            format!("{key}: between {at} and {end} something is replayed that was not sent")
+        })?;
+        ensure(!fin || (seen.closed && end == seen.wrote), || {
+            format!("{key}: a FIN is replayed at {end} that was not sent")
+        })
+    }
+
+    pub(crate) fn lost(&mut self, key: FlowKey, reason: LostReason) -> Result<(), Violation> {
+        let fault = self.fault;
+        self.lost.insert(key);
+        let Some(seen) = self.of_mut(key) else {
+            return Err(Violation(format!("a stranger was lost: {key}")));
+        };
+        seen.lost = true;
+        let fits = match fault {
+            Fault::None => false,
+            Fault::Poison => matches!(reason, LostReason::Poison { .. }),
+            Fault::Divergence => matches!(reason, LostReason::Diverged { .. }),
+            Fault::RecordLimit => matches!(reason, LostReason::Unprotected { .. }),
+        };
+        // A client that is gone answers what the new server says with a RST, or not at all.
+        let forsaken = seen.gone
+            && matches!(
+                reason,
+                LostReason::NotAccepted | LostReason::ReplayStalled { .. }
+            );
+        ensure((seen.doomed && fits) || forsaken, || format!("{key} was lost: {reason}"))
+    }
+
+    /// The record of this connection now ends here, and nothing is on its way to it.
+    pub(crate) fn recorded(&self, key: FlowKey, stable: SeqNumber) -> Result<(), Violation> {
+        let told = self.of(key).and_then(|seen| seen.acknowledged);
+        ensure(told.is_none_or(|told| !told.after(stable)), || {
+            format!("{key}: {told:?} was acknowledged, but the record ends at {stable}")
+        })
+    }
+}
+
+impl Seen {
+    fn new(setup: &ClientSetup) -> Self {
+        Self {
+            key: FlowKey::new(setup.address, setup.server),
+            script: setup.script.clone(),
+            doomed: setup.doomed,
+            told: vec![None; setup.script.any.len()],
+            wrote: 0,
+            closed: false,
+            gone: false,
+            lost: false,
+            established: false,
+            finished: false,
+            client_isn: None,
+            server_isn: None,
+            acknowledged: None,
+            tsval: None,
+            orphaned: false,
+            closed_by_server: false,
+            replay_offset: 0,
+            server_read: 0,
+        }
+    }
+
+    /// May the client be told this byte at this place?
+    fn may_be_told(&mut self, at: usize, byte: u8) -> bool {
+        if self.script.any.contains(&at) {
+            let first = self.told[at - self.script.any.start].get_or_insert(byte);
+            return *first == byte;
+        }
+        self.script.outstream.get(at) == Some(&byte)
+    }
+}

@@ -1,0 +1,312 @@
+//! The loop of events: whatever is due next happens, until everybody has what they wanted.
+
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+use crate::{
+    SECOND,
+    client::{Client, Progress},
+    clock,
+    driver::{Driver, Ground},
+    network::{Network, Place},
+    node::Node,
+    record::Logger,
+    trace,
+    scenario::{Crash, Fault, Scenario, When},
+    witness::{Violation, Witness},
+};
+
+/// A run that takes longer than this, ns, or more steps than this, does not end.
+const LONGEST: u64 = 400 * SECOND;
+const MOST_STEPS: u64 = 3_000_000;
+/// Longest wait of a death for an action that does not come, ns.
+const PATIENCE: u64 = 2 * SECOND;
+
+/// What a run was like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Virtual time, ns.
+    pub duration: u64,
+    /// Times that something was due.
+    pub steps: u64,
+    /// Deaths of the server.
+    pub deaths: u32,
+    /// Times that it was serving again.
+    pub recoveries: u32,
+    /// Instream bytes replayed.
+    pub replayed_bytes: u64,
+    /// Connections that were lost, as the fault of the run allows.
+    pub lost: usize,
+    /// Segments that found no room in the ring to the logger.
+    pub mirror_full: u64,
+    /// Segments of replays that were answered in the client's name.
+    pub self_acks: u64,
+    /// Clients that completed their scripts.
+    pub complete: usize,
+}
+
+/// A run in which something was broken.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("seed {seed} ({fault:?}) after {now} ns and {steps} steps: {violation}")]
+pub struct Failure {
+    /// Its seed.
+    pub seed: u64,
+    /// Its fault.
+    pub fault: Fault,
+    /// When, ns.
+    pub now: u64,
+    /// After how many steps.
+    pub steps: u64,
+    /// What.
+    pub violation: Violation,
+}
+
+/// Play what this seed says.
+///
+/// # Errors
+/// An invariant does not hold.
+pub fn play_seed(seed: u64) -> Result<Outcome, Failure> {
+    play(&Scenario::drawn_from(seed))
+}
+
+/// Play a scenario.
+///
+/// # Errors
+/// An invariant does not hold.
+pub fn play(scenario: &Scenario) -> Result<Outcome, Failure> {
+    let mut world = World::new(scenario);
+    let result = world.run();
+    let (seed, fault) = (scenario.seed, scenario.fault);
+    match result {
+        Ok(()) => Ok(world.outcome()),
+        Err(violation) => Err(Failure { seed, fault, now: world.now, steps: world.steps, violation }),
+    }
+}
+
+struct World {
+    now: u64,
+    steps: u64,
+    rng: SmallRng,
+    fault: Fault,
+    clients: Vec<Client>,
+    network: Network,
+    node: Node,
+    logger: Logger,
+    driver: Driver,
+    witness: Witness,
+    crashes: std::vec::IntoIter<Crash>,
+    /// The next death by time.
+    crash_at: Option<(u64, Crash)>,
+    /// When it was decided upon.
+    armed_at: u64,
+}
+
+impl World {
+    fn new(scenario: &Scenario) -> Self {
+        let mut rng = SmallRng::seed_from_u64(scenario.seed ^ 0x0077_6f72_6c64);
+        let clients = scenario.clients.iter().cloned().enumerate();
+        let clients = clients.map(|(i, setup)| Client::new(i, setup, &mut rng)).collect();
+        clock::set(0);
+        let mut world = Self {
+            now: 0,
+            steps: 0,
+            fault: scenario.fault,
+            clients,
+            network: Network::new(scenario.quality),
+            node: Node::new(scenario.service.clone(), &mut rng),
+            logger: Logger::new(&scenario.service),
+            driver: Driver::new(scenario.service.clone()),
+            witness: Witness::new(&scenario.clients, scenario.fault),
+            crashes: scenario.crashes.clone().into_iter(),
+            crash_at: None,
+            armed_at: 0,
+            rng,
+        };
+        world.arm();
+        world
+    }
+
+    fn run(&mut self) -> Result<(), Violation> {
+        while !self.over() {
+            self.steps += 1;
+            self.now = self.next().max(self.now + 1_000);
+            clock::set(self.now);
+            if self.now > LONGEST || self.steps > MOST_STEPS {
+                return Err(self.stuck());
+            }
+            self.step()?;
+        }
+        self.last_look()
+    }
+
+    fn stuck(&self) -> Violation {
+        let clients: Vec<String> = self.clients.iter().filter(|c| !c.done()).map(Client::describe).collect();
+        let stage = self.driver.recovery.stage();
+        let sockets = self.node.host.describe();
+        Violation::new(format!("it does not end: {stage:?}, clients {clients:?}, server {sockets:?}"))
+    }
+
+    fn over(&self) -> bool {
+        self.clients.iter().all(Client::done) && self.driver.at_rest()
+    }
+
+    /// When something is due next.
+    fn next(&mut self) -> u64 {
+        let now = self.now;
+        let crash = self.crash_at.map(|(at, _)| at);
+        let sprung = self.driver.sprung.map(|(at, _)| at);
+        let fixed = [
+            self.network.due(),
+            self.node.due(now),
+            Some(self.logger.reads_at),
+            Some(self.driver.due),
+            crash,
+            sprung,
+        ];
+        let clients = self.clients.iter_mut().map(|client| client.due(now));
+        clients.chain(fixed).flatten().min().unwrap_or(u64::MAX)
+    }
+
+    fn step(&mut self) -> Result<(), Violation> {
+        let now = self.now;
+        while let Some((to, packet)) = self.network.arrived(now) {
+            match to {
+                Place::Server => {
+                    trace::packet(now, "to the server", &packet);
+                    self.node.receive(packet, &mut self.witness, now)?;
+                }
+                Place::Client(i) => {
+                    trace::packet(now, "to a client", &packet);
+                    let said = self.clients[i].receive(packet, &mut self.witness, now);
+                    self.to_server(said);
+                }
+            }
+        }
+        for i in 0..self.clients.len() {
+            if self.clients[i].due(now).is_some_and(|due| due <= now) {
+                let said = self.clients[i].act(&mut self.witness, &mut self.rng, now)?;
+                self.to_server(said);
+            }
+        }
+        if self.node.due(now).is_some_and(|due| due <= now)
+            && self.node.act(&mut self.witness, &mut self.rng, now)?
+        {
+            self.node.crash(11, false, &mut self.witness, now)?; // it read the poison
+        }
+        self.read_ring()?;
+        self.crash_if_due()?;
+        self.driver.hint(&mut self.node, &self.logger, &mut self.rng, now);
+        if self.driver.due <= now {
+            self.supervise()?;
+        }
+        self.node.poll(&mut self.witness, now)?;
+        self.to_clients();
+        Ok(())
+    }
+
+    fn supervise(&mut self) -> Result<(), Violation> {
+        self.driver.round(&mut Ground {
+            node: &mut self.node,
+            logger: &mut self.logger,
+            witness: &mut self.witness,
+            rng: &mut self.rng,
+            now: self.now,
+        })
+    }
+
+    fn to_server(&mut self, packets: Vec<Vec<u8>>) {
+        for packet in packets {
+            self.network.send(Place::Server, packet, &mut self.rng, self.now);
+        }
+    }
+
+    fn to_clients(&mut self) {
+        for packet in std::mem::take(&mut self.node.leaving) {
+            let to = wire::IpPacket::parse(&packet).ok().and_then(|view| {
+                let by_address = |client: &Client| client.setup.address.ip() == view.destination();
+                self.clients.iter().position(by_address)
+            });
+            if let Some(i) = to {
+                self.network.send(Place::Client(i), packet, &mut self.rng, self.now);
+            }
+        }
+    }
+
+    fn read_ring(&mut self) -> Result<(), Violation> {
+        if self.now < self.logger.reads_at {
+            return Ok(());
+        }
+        let lag = self.driver.setup.logger_lag;
+        self.logger.reads_at = self.now + crate::pause(&mut self.rng, lag, self.logger.idle);
+        let frames = if self.rng.random_bool(0.7) { usize::MAX } else { self.rng.random_range(1..8) };
+        if !self.logger.read(&mut self.node.ssw, frames) {
+            return Ok(());
+        }
+        for (key, flow) in self.node.ssw.flows() {
+            let stable = self.logger.journal.stable_seq(flow.id);
+            if let (None, Some(stable)) = (flow.unprotected, stable) {
+                self.witness.recorded(*key, stable)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decide upon the next death.
+    fn arm(&mut self) {
+        self.armed_at = self.now;
+        let Some(crash) = self.crashes.next() else { return };
+        match crash.when {
+            When::After(delay) => self.crash_at = Some((self.now + delay, crash)),
+            When::During(..) => {
+                self.driver.trap = Some(crash);
+                // If nothing of the kind happens, it happens all the same.
+                self.crash_at = Some((self.now + PATIENCE, crash));
+            }
+        }
+    }
+
+    fn crash_if_due(&mut self) -> Result<(), Violation> {
+        let due = |set: Option<(u64, Crash)>| set.filter(|(at, _)| *at <= self.now).map(|(_, crash)| crash);
+        let trapped = self.driver.trap.is_some() || self.driver.sprung.is_some();
+        let was_trap = matches!(self.crash_at, Some((_, Crash { when: When::During(..), .. })));
+        let crash = due(self.driver.sprung).or_else(|| due(self.crash_at));
+        if let Some(crash) = crash {
+            self.crash_at = None;
+            self.driver.trap = None;
+            self.driver.sprung = None;
+            let Crash { status, workers_live_on, .. } = crash;
+            if self.node.alive() {
+                self.node.crash(status, workers_live_on, &mut self.witness, self.now)?;
+            }
+            self.arm();
+        } else if was_trap && !trapped {
+            self.crash_at = None; // it has sprung at once
+            self.arm();
+        }
+        Ok(())
+    }
+
+    /// What can be said only at the end.
+    fn last_look(&self) -> Result<(), Violation> {
+        let poisoned = self.fault == Fault::Poison && self.witness.lost.is_empty();
+        if poisoned {
+            return Err(Violation::new("the one with the poison was not given up"));
+        }
+        Ok(())
+    }
+
+    fn outcome(&self) -> Outcome {
+        let counters = self.node.ssw.counters();
+        Outcome {
+            duration: self.now,
+            steps: self.steps,
+            deaths: self.driver.deaths,
+            recoveries: self.driver.recoveries,
+            replayed_bytes: self.driver.replayed_bytes,
+            lost: self.witness.lost.len(),
+            mirror_full: counters.mirror_full,
+            self_acks: counters.self_acks,
+            complete: self.clients.iter().filter(|c| c.progress == Progress::Complete).count(),
+        }
+    }
+}
+

@@ -1,0 +1,222 @@
+//! Three connections at work while the server is killed: a download, an echo, an upload.
+//!
+//! Each checks every byte that it gets. After its answer a client closes its side first, so
+//! in a run without a crash the server's only FIN is its answer to that, and there is no RST.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lab::Signal;
+
+use crate::clients::{read_exactly, read_to_end, write};
+use crate::{Checksum, Ending, PATIENCE, Protected, Recording, Scene, Seed, pattern};
+
+/// What is read or written at a time.
+const PIECE: usize = 16 << 10;
+
+/// How much work there is, and how it goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Exchange {
+    /// Bytes to the client.
+    pub download: usize,
+    /// Bytes both ways.
+    pub echo: usize,
+    /// Bytes to the server.
+    pub upload: usize,
+    /// How long a client rests after each piece of 16 KiB, so that there is a middle to be
+    /// killed in.
+    pub pace: Duration,
+    /// How often the server is killed.
+    pub kills: usize,
+}
+
+impl Default for Exchange {
+    /// A few megabytes and two kills.
+    fn default() -> Self {
+        Self {
+            download: 4 << 20,
+            echo: 1 << 20,
+            upload: 3 << 20,
+            pace: Duration::from_millis(1),
+            kills: 2,
+        }
+    }
+}
+
+impl Exchange {
+    /// Runs it with connections made by `connect`, kills the server at random moments, and
+    /// asserts that clients and wire saw nothing of it.
+    ///
+    /// # Panics
+    /// When they did, or it takes too long.
+    pub fn survives(
+        &self,
+        scene: &Scene,
+        server: &Protected,
+        seed: &mut Seed,
+        connect: impl Fn() -> TcpStream + Sync,
+    ) {
+        let recording = scene.record(crate::servers::PORT);
+        self.run(server, seed, connect, |_| {});
+        assert_untouched(recording, 3);
+        assert_all_kept(server);
+    }
+
+    /// Runs it as [`Exchange::survives`] does, but looks only at the bytes. `before_kill` is
+    /// called before each kill, with its number from 0.
+    ///
+    /// # Panics
+    /// When a byte is wrong or missing, or it takes too long.
+    pub fn run(
+        &self,
+        server: &Protected,
+        seed: &mut Seed,
+        connect: impl Fn() -> TcpStream + Sync,
+        mut before_kill: impl FnMut(usize),
+    ) {
+        let moments = self.moments(seed);
+        let done = AtomicUsize::new(0);
+        let recoveries = server.events_of("serving").len();
+        // One after another, so that the recording knows them by their order.
+        let [download, echo, upload] = [connect(), connect(), connect()];
+        thread::scope(|scope| {
+            let workers = [
+                scope.spawn(|| self.download(&download, &done)),
+                scope.spawn(|| self.echo(&echo, &done)),
+                scope.spawn(|| self.upload(&upload, &done)),
+            ];
+            for (number, moment) in moments.into_iter().enumerate() {
+                let deadline = Instant::now() + PATIENCE;
+                while done.load(Ordering::Relaxed) < moment && Instant::now() < deadline {
+                    if workers.iter().all(thread::ScopedJoinHandle::is_finished) {
+                        break; // so early: they have failed, and say so themselves
+                    }
+                    thread::sleep(Duration::from_micros(200));
+                }
+                before_kill(number);
+                server.kill_main(Signal::KILL);
+                server.wait_serving(recoveries + number + 1);
+            }
+        });
+    }
+
+    /// How many bytes are done when the server is killed.
+    fn moments(&self, seed: &mut Seed) -> Vec<usize> {
+        let all = self.download + 2 * self.echo + self.upload;
+        // Each in its own share of the first four fifths.
+        let share = all * 4 / 5 / self.kills.max(1);
+        let in_share = |number| number * share + seed.between(share / 10, share);
+        (0..self.kills).map(in_share).collect()
+    }
+
+    /// `pattern N`, compared piece by piece.
+    fn download(&self, stream: &TcpStream, done: &AtomicUsize) {
+        write(stream, format!("pattern {}\n", self.download).as_bytes());
+        self.compare(stream, &pattern(self.download), done, "download");
+        end(stream);
+    }
+
+    /// `echo` while the answers are read at the same time.
+    fn echo(&self, stream: &TcpStream, done: &AtomicUsize) {
+        let bytes = pattern(self.echo);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                write(stream, b"echo\n");
+                self.write_slowly(stream, &bytes, done);
+            });
+            self.compare(stream, &bytes, done, "echo");
+        });
+        end(stream);
+    }
+
+    /// `sink N`, whose answer is the checksum of what arrived.
+    fn upload(&self, stream: &TcpStream, done: &AtomicUsize) {
+        let bytes = pattern(self.upload);
+        write(stream, format!("sink {}\n", self.upload).as_bytes());
+        self.write_slowly(stream, &bytes, done);
+        let expected = format!("{} {:016x}\n", self.upload, Checksum::of(&bytes));
+        let answer = read_exactly(stream, expected.len());
+        assert_eq!(String::from_utf8_lossy(&answer), expected, "upload");
+        end(stream);
+    }
+
+    fn write_slowly(&self, stream: &TcpStream, bytes: &[u8], done: &AtomicUsize) {
+        for piece in bytes.chunks(PIECE) {
+            write(stream, piece);
+            done.fetch_add(piece.len(), Ordering::Relaxed);
+            thread::sleep(self.pace);
+        }
+    }
+
+    fn compare(&self, stream: &TcpStream, expected: &[u8], done: &AtomicUsize, what: &str) {
+        for (number, piece) in expected.chunks(PIECE).enumerate() {
+            let got = read_exactly(stream, piece.len());
+            assert_same(&got, piece, number * PIECE, what);
+            done.fetch_add(piece.len(), Ordering::Relaxed);
+            thread::sleep(self.pace);
+        }
+    }
+}
+
+/// Asserts that bytes are the same, and says where they are not.
+///
+/// # Panics
+/// When they are not.
+#[track_caller]
+pub fn assert_same(got: &[u8], expected: &[u8], offset: usize, what: &str) {
+    assert_eq!(
+        got.len(),
+        expected.len(),
+        "{what}: length at offset {offset}"
+    );
+    let differs = got.iter().zip(expected).position(|(a, b)| a != b);
+    assert!(
+        differs.is_none(),
+        "{what}: byte {} is wrong",
+        offset + differs.unwrap_or(0)
+    );
+}
+
+/// Closes the client's side, and expects nothing but the server's close.
+///
+/// # Panics
+/// When something else comes.
+#[track_caller]
+pub fn end(stream: &TcpStream) {
+    stream
+        .shutdown(std::net::Shutdown::Write)
+        .expect("a shutdown");
+    assert_eq!(read_to_end(stream), b"", "after the last byte");
+}
+
+/// Asserts that each of `connections` connections ended as without a crash when the client
+/// closes first: with the server's FIN and without a RST.
+///
+/// # Panics
+/// When one did not.
+#[track_caller]
+pub fn assert_untouched(recording: Recording, connections: usize) {
+    let proper = Ending {
+        rst: false,
+        fin: true,
+    };
+    assert_eq!(
+        recording.finish(),
+        vec![proper; connections],
+        "endings on the client's wire"
+    );
+}
+
+/// Asserts that no recovery lost a connection and none lost its protection.
+///
+/// # Panics
+/// When one did.
+#[track_caller]
+pub fn assert_all_kept(server: &Protected) {
+    for kind in ["lost", "unprotected", "trouble", "logger_restarted"] {
+        let events = server.events_of(kind);
+        assert!(events.is_empty(), "{events:#?}");
+    }
+}

@@ -1,0 +1,202 @@
+//! TCP segments made by hand: what a hostile or broken sender puts on the wire.
+//!
+//! Nothing here is shared with the product's own view of packets: a mistake made twice would
+//! not be seen.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+
+use lab::Host;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RawProtocol, SendFlags, SocketFlags, SocketType, sendto, socket_with,
+};
+
+/// Control bits of a TCP header (RFC 9293, section 3.1).
+pub mod flag {
+    /// The sender has finished.
+    pub const FIN: u8 = 0x01;
+    /// A connection begins.
+    pub const SYN: u8 = 0x02;
+    /// The connection is aborted.
+    pub const RST: u8 = 0x04;
+    /// The receiver should hand on what it has.
+    pub const PSH: u8 = 0x08;
+    /// The acknowledgment number counts.
+    pub const ACK: u8 = 0x10;
+}
+
+/// A TCP segment in an IPv4 packet, with whatever is said here.
+#[derive(Clone, Debug)]
+pub struct Forged {
+    /// Whom it claims to be from.
+    pub source: SocketAddrV4,
+    /// Where it goes.
+    pub destination: SocketAddrV4,
+    /// The sequence number.
+    pub sequence: u32,
+    /// The acknowledgment number.
+    pub acknowledgment: u32,
+    /// The control bits, see [`flag`].
+    pub flags: u8,
+    /// The window as it stands in the header, not scaled.
+    pub window: u16,
+    /// Option bytes as they are. They are filled up with zeros to a multiple of four; at most
+    /// 40 bytes fit in a header whose length is right.
+    pub options: Vec<u8>,
+    /// The header's length that it claims, in 32-bit words; `None` for the right one.
+    pub data_offset: Option<u8>,
+    /// The payload.
+    pub payload: Vec<u8>,
+    /// Added to the right checksum: 0 for one that is right.
+    pub checksum_error: u16,
+}
+
+impl Forged {
+    /// A bare segment with the given control bits and sequence number 0.
+    #[must_use]
+    pub fn new(source: SocketAddrV4, destination: SocketAddrV4, flags: u8) -> Self {
+        Self {
+            source,
+            destination,
+            sequence: 0,
+            acknowledgment: 0,
+            flags,
+            window: 502,
+            options: Vec::new(),
+            data_offset: None,
+            payload: Vec::new(),
+            checksum_error: 0,
+        }
+    }
+
+    /// The TCP segment, header and payload.
+    #[must_use]
+    pub fn segment(&self) -> Vec<u8> {
+        let mut options = self.options.clone();
+        options.resize(options.len().next_multiple_of(4), 0);
+        let words = u8::try_from(5 + options.len() / 4).unwrap_or(15);
+        let mut bytes = Vec::with_capacity(20 + options.len() + self.payload.len());
+        bytes.extend(self.source.port().to_be_bytes());
+        bytes.extend(self.destination.port().to_be_bytes());
+        bytes.extend(self.sequence.to_be_bytes());
+        bytes.extend(self.acknowledgment.to_be_bytes());
+        bytes.extend([self.data_offset.unwrap_or(words) << 4, self.flags]);
+        bytes.extend(self.window.to_be_bytes());
+        bytes.extend([0; 4]); // checksum and urgent pointer
+        bytes.extend(&options);
+        bytes.extend(&self.payload);
+        let sum = checksum(*self.source.ip(), *self.destination.ip(), &bytes);
+        bytes[16..18].copy_from_slice(&sum.wrapping_add(self.checksum_error).to_be_bytes());
+        bytes
+    }
+
+    /// The IPv4 packet. Its own checksum is left to the kernel that sends it.
+    #[must_use]
+    pub fn packet(&self) -> Vec<u8> {
+        packet(*self.source.ip(), *self.destination.ip(), &self.segment())
+    }
+}
+
+/// An IPv4 packet with any TCP payload, whether it is a segment or not.
+#[must_use]
+pub fn packet(source: Ipv4Addr, destination: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    let total = u16::try_from(20 + payload.len()).unwrap_or(u16::MAX);
+    let mut bytes = vec![0x45, 0];
+    bytes.extend(total.to_be_bytes());
+    bytes.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
+    bytes.extend(source.octets());
+    bytes.extend(destination.octets());
+    bytes.extend(payload);
+    bytes
+}
+
+/// RFC 9293, section 3.1: the one's complement sum with the pseudo header, the field itself
+/// being zero.
+fn checksum(source: Ipv4Addr, destination: Ipv4Addr, segment: &[u8]) -> u16 {
+    let mut sum = 6 + u32::try_from(segment.len()).unwrap_or(0);
+    for bytes in [&source.octets()[..], &destination.octets()[..], segment] {
+        for pair in bytes.chunks(2) {
+            let low = pair.get(1).copied().unwrap_or(0);
+            sum += u32::from(u16::from_be_bytes([pair[0], low]));
+        }
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).unwrap_or(0)
+}
+
+/// A raw socket of a host: sends packets from any source address.
+#[derive(Debug)]
+pub struct Forger {
+    socket: OwnedFd,
+}
+
+impl Forger {
+    /// Opens the raw socket.
+    ///
+    /// # Panics
+    /// The host is off.
+    #[must_use]
+    pub fn on(host: &Host) -> Self {
+        // IPPROTO_RAW: the IP header is ours (raw(7)).
+        let raw = RawProtocol::new(255).map(rustix::net::Protocol::from_raw);
+        let open = || {
+            socket_with(
+                AddressFamily::INET,
+                SocketType::RAW,
+                SocketFlags::CLOEXEC,
+                raw,
+            )
+        };
+        Self {
+            socket: host
+                .enter(open)
+                .expect("the host is on")
+                .expect("a raw socket"),
+        }
+    }
+
+    /// Sends an IPv4 packet. A full queue of the sending host is waited for.
+    ///
+    /// # Panics
+    /// The system refuses to send it.
+    pub fn send(&self, packet: &[u8]) {
+        let to = packet
+            .get(16..20)
+            .and_then(|to| <[u8; 4]>::try_from(to).ok())
+            .expect("an IPv4 header");
+        let to = SocketAddrV4::new(Ipv4Addr::from(to), 0);
+        loop {
+            match sendto(&self.socket, packet, SendFlags::empty(), &to) {
+                Ok(_) => return,
+                Err(Errno::NOBUFS) => std::thread::yield_now(),
+                Err(error) => panic!("a raw packet was not sent: {error}"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A segment with a right checksum sums up to zero (RFC 1071).
+    #[test]
+    fn checksum_is_right_unless_told_otherwise() {
+        let (a, b) = (
+            "10.0.0.1:80".parse().unwrap(),
+            "10.0.0.2:4000".parse().unwrap(),
+        );
+        for payload in [&b""[..], b"odd", b"even"] {
+            let mut forged = Forged {
+                payload: payload.to_vec(),
+                ..Forged::new(a, b, flag::ACK)
+            };
+            assert_eq!(checksum(*a.ip(), *b.ip(), &forged.segment()), 0);
+            forged.checksum_error = 1;
+            assert_ne!(checksum(*a.ip(), *b.ip(), &forged.segment()), 0);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! A server under `outlive serve`, and what can be asked of it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lab::{Host, Output, Pid, Process, Signal};
+use rustix::process::kill_process;
+use serde_json::Value;
+
+use crate::leftovers::Before;
+use crate::servers::Server;
+use crate::{PATIENCE, Scene, binaries};
+
+/// How long we sleep between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A running `outlive serve --json`.
+///
+/// Dropping it stops it by SIGTERM and asserts that it ends with status 0 and leaves
+/// nothing; when the test has failed already, it prints what `serve` said instead.
+#[derive(Debug)]
+pub struct Protected {
+    process: Process,
+    host: Host,
+    name: String,
+    run_dir: PathBuf,
+    said: PathBuf,
+    before: Before,
+    stopped: bool,
+}
+
+/// What an `outlive` verb answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Its exit status.
+    pub status: Option<i32>,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Answer {
+    /// The lines of its output as JSON.
+    ///
+    /// # Panics
+    /// When one is not.
+    #[must_use]
+    pub fn json(&self) -> Vec<Value> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+        self.stdout.lines().map(parse).collect()
+    }
+}
+
+impl Protected {
+    pub(crate) fn start(scene: &Scene, server: &Server, name: String, flags: &[&str]) -> Self {
+        let this = Self::start_unawaited(scene, server, name, flags);
+        this.wait_for("protecting", 1);
+        this
+    }
+
+    fn start_unawaited(scene: &Scene, server: &Server, name: String, flags: &[&str]) -> Self {
+        let host = scene.server.clone();
+        let before = Before::look(&host, &name, &scene.run_dir());
+        let said = scene.directory().join(format!("{name}.events"));
+        let mut command = host.command(&binaries::outlive().to_string_lossy());
+        command.args(["serve", "--json", "--name", &name, "--run-dir"]);
+        command.arg(scene.run_dir());
+        for address in &server.addresses {
+            command.args(["--address", &address.to_string()]);
+        }
+        command.args(flags).arg("--").args(&server.command);
+        let output = Output::Files {
+            stdout: scene.directory().join(format!("{name}.out")),
+            stderr: said.clone(),
+        };
+        let process = host.spawn(&mut command, &output).expect("outlive starts");
+        Self {
+            process,
+            host,
+            name,
+            run_dir: scene.run_dir(),
+            said,
+            before,
+            stopped: false,
+        }
+    }
+
+    /// The service's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process of `serve` itself.
+    #[must_use]
+    pub fn serve_pid(&self) -> Pid {
+        self.process.pid()
+    }
+
+    /// Everything on its standard error: the events, and what else it and the server said.
+    #[must_use]
+    pub fn said(&self) -> String {
+        let bytes = fs::read(&self.said).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The events so far.
+    #[must_use]
+    pub fn events(&self) -> Vec<Value> {
+        let said = self.said();
+        // The last line may be half written; the server may write there too.
+        let complete = said.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        complete
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|value| value["event"].is_string())
+            .collect()
+    }
+
+    /// The events of one kind so far.
+    #[must_use]
+    pub fn events_of(&self, kind: &str) -> Vec<Value> {
+        let mut events = self.events();
+        events.retain(|event| event["event"] == kind);
+        events
+    }
+
+    /// Waits for the `number`-th event (from 1) of a kind and returns it.
+    ///
+    /// # Panics
+    /// When it does not come within [`PATIENCE`], or `serve` ends.
+    #[track_caller]
+    pub fn wait_for(&self, kind: &str, number: usize) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let over = self.ended(Duration::ZERO).is_some();
+            if let Some(event) = self.events_of(kind).get(number - 1) {
+                return event.clone();
+            }
+            if over || Instant::now() > deadline {
+                let why = if over {
+                    "serve ended"
+                } else {
+                    "it took too long"
+                };
+                panic!("no event {kind} number {number}: {why}\n{}", self.said());
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits until the service has recovered from `deaths` deaths in all.
+    ///
+    /// # Panics
+    /// As [`Protected::wait_for`].
+    #[track_caller]
+    pub fn wait_serving(&self, recoveries: usize) -> Value {
+        self.wait_for("serving", recoveries)
+    }
+
+    /// The server's main process, of its latest life that was told.
+    ///
+    /// # Panics
+    /// When it was never started.
+    #[must_use]
+    #[track_caller]
+    pub fn main_pid(&self) -> Pid {
+        let started = |event: &&Value| event["event"] == "started" || event["event"] == "restarted";
+        let events = self.events();
+        let last = events.iter().rev().find(started).expect("it was started");
+        let pid = last["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+        pid.and_then(Pid::from_raw).expect("a process number")
+    }
+
+    /// The children of the main process.
+    #[must_use]
+    #[track_caller]
+    pub fn worker_pids(&self) -> Vec<Pid> {
+        let main = self.main_pid();
+        let children = fs::read_to_string(format!("/proc/{main}/task/{main}/children"));
+        children
+            .unwrap_or_default()
+            .split_whitespace()
+            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+            .collect()
+    }
+
+    /// Sends a signal to the main process.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    #[track_caller]
+    pub fn kill_main(&self, signal: Signal) {
+        let pid = self.main_pid();
+        kill_process(pid, signal)
+            .unwrap_or_else(|error| panic!("kill {pid}: {error}\n{}", self.said()));
+    }
+
+    /// Sends a signal to one child of the main process.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[track_caller]
+    pub fn kill_worker(&self, signal: Signal) {
+        let workers = self.worker_pids();
+        let worker = workers.first().expect("the server has a worker");
+        kill_process(*worker, signal).expect("the worker lives");
+    }
+
+    /// Sends a signal to `serve` itself.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn kill_serve(&self, signal: Signal) {
+        self.process.kill(signal).expect("a signal to serve");
+    }
+
+    /// How `serve` ended; `None` when it still runs after `timeout`.
+    ///
+    /// # Panics
+    /// When the system does not say.
+    #[must_use]
+    pub fn ended(&self, timeout: Duration) -> Option<ExitStatus> {
+        self.process.wait_with_timeout(timeout).expect("wait")
+    }
+
+    /// Runs another verb of `outlive` on the server's host, with the run directory.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn outlive(&self, verb: &str, arguments: &[&str]) -> Answer {
+        let mut command = self.host.command("timeout");
+        let limit = PATIENCE.as_secs().to_string();
+        command.args(["-k", "1", &limit]).arg(binaries::outlive());
+        command.arg(verb).args(arguments);
+        command.env("OUTLIVE_RUN_DIR", &self.run_dir);
+        let output = crate::scene::run(&mut command);
+        Answer {
+            status: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Stops it by SIGTERM.
+    ///
+    /// # Panics
+    /// When it does not end with status 0 or leaves something.
+    #[track_caller]
+    pub fn stop(mut self) {
+        self.terminate();
+    }
+
+    /// Asserts that nothing of a `serve` that has ended is left: no process, cgroup, pin,
+    /// mount or interface.
+    ///
+    /// # Panics
+    /// When something is.
+    #[track_caller]
+    pub fn assert_nothing_left(&mut self) {
+        self.stopped = true;
+        let left = self.before.left(&self.host);
+        assert!(left.is_empty(), "serve left {left:#?}\n{}", self.said());
+    }
+
+    #[track_caller]
+    fn terminate(&mut self) {
+        self.kill_serve(Signal::TERM);
+        self.stopped = true;
+        let ended = self.ended(PATIENCE);
+        let code = ended.and_then(|status| status.code());
+        assert_eq!(code, Some(0), "serve ended {ended:?}:\n{}", self.said());
+        self.assert_nothing_left();
+    }
+}
+
+impl Drop for Protected {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            if !self.stopped {
+                self.terminate();
+            }
+            return;
+        }
+        eprintln!("--- serve of {} said:\n{}---", self.name, self.said());
+        // Whatever went wrong, the next test finds a clean machine.
+        let _ = self.process.kill(Signal::TERM);
+        if self.process.wait_with_timeout(PAUSE * 5000).is_err() {
+            eprintln!("serve cannot be waited for");
+        }
+        let _ = self.process.kill(Signal::KILL);
+        let _ = self.process.wait_with_timeout(PATIENCE);
+        let cleaned = self.outlive("clean", &["--kill", &self.name]);
+        eprintln!("--- clean: {cleaned:?}");
+    }
+}

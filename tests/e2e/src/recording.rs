@@ -1,0 +1,89 @@
+//! What the client's wire saw of the ends of connections.
+
+use std::collections::BTreeMap;
+
+use lab::{Capture, Host, TcpSegment};
+
+/// How the server's side of one connection ended on the client's wire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// The server's host sent a RST.
+    pub rst: bool,
+    /// The server's host sent a FIN.
+    pub fin: bool,
+}
+
+/// A capture of the segments that begin and end connections, on the client's host.
+#[derive(Debug)]
+pub struct Recording {
+    capture: Capture,
+    port: u16,
+}
+
+impl Recording {
+    /// Begins with the connections to `port`, of both address families.
+    ///
+    /// # Panics
+    /// When tcpdump cannot be started.
+    #[must_use]
+    pub fn start(client: &Host, port: u16) -> Self {
+        // SYN, RST, FIN: bulk data would only make tcpdump miss what matters.
+        let filter = format!(
+            "tcp port {port} and ((ip and tcp[tcpflags] & 7 != 0) or (ip6 and ip6[53] & 7 != 0))"
+        );
+        let capture = client.capture(&filter).expect("tcpdump captures");
+        Self { capture, port }
+    }
+
+    /// Ends it: the ending of each connection, in the order of their first SYNs.
+    ///
+    /// # Panics
+    /// When the capture is not complete: it would prove nothing.
+    #[must_use]
+    pub fn finish(self) -> Vec<Ending> {
+        let captured = self.capture.finish().expect("the capture ends");
+        assert_eq!(captured.missed, Some(0), "tcpdump missed segments");
+        let mut order = Vec::new();
+        let mut endings: BTreeMap<u16, Ending> = BTreeMap::new();
+        for packet in &captured.packets {
+            let Some(segment) = TcpSegment::parse(&packet.frame) else {
+                continue;
+            };
+            let from_server = segment.source == self.port;
+            let client_port = if from_server {
+                segment.destination
+            } else {
+                segment.source
+            };
+            let ending = endings.entry(client_port).or_insert_with(|| {
+                order.push(client_port);
+                Ending::default()
+            });
+            // The test harness shows it when the test fails.
+            eprintln!("{:?} {segment:?}", packet.time);
+            ending.rst |= from_server && segment.is_rst();
+            ending.fin |= from_server && segment.is_fin();
+        }
+        order.iter().map(|port| endings[port]).collect()
+    }
+}
+
+/// Asserts that no connection was told an end that the crash-free run's was not.
+///
+/// # Panics
+/// When one was, or when there were more or fewer connections.
+#[track_caller]
+pub fn assert_same_endings(crash_free: &[Ending], crashed: &[Ending]) {
+    assert_eq!(
+        crash_free.len(),
+        crashed.len(),
+        "connections: {crash_free:?} without, {crashed:?} with the crash"
+    );
+    for (number, (without, with)) in crash_free.iter().zip(crashed).enumerate() {
+        let more = (with.rst && !without.rst) || (with.fin && !without.fin);
+        assert!(
+            !more,
+            "connection {number} ended with {with:?}, without the crash with {without:?}"
+        );
+    }
+}

@@ -1,0 +1,228 @@
+//! The stage of a test: a client, a server, and a directory for files.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output as Finished, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use lab::{Host, Lab, Output, Pid, Process};
+
+use crate::servers::Server;
+use crate::{PATIENCE, Protected, Recording};
+
+/// A client (10.0.0.1, fd00::1) and a server (10.0.0.10, fd00::10) on one switch. Dropping
+/// it removes everything.
+#[derive(Debug)]
+pub struct Scene {
+    /// The client's host.
+    pub client: Host,
+    /// The server's host.
+    pub server: Host,
+    /// The lab that both are in, for a test that wants more hosts or links.
+    pub lab: Lab,
+}
+
+/// Services of this process; their cgroups are all in one tree.
+static SERVICES: AtomicU32 = AtomicU32::new(0);
+
+impl Scene {
+    /// Two fresh hosts.
+    ///
+    /// # Panics
+    /// When no lab can be made: it takes root and iproute2.
+    #[must_use]
+    pub fn new(label: &str) -> Self {
+        let lab = Lab::new(label).expect("a lab needs root and iproute2");
+        let client = lab.add_host_at("client", 1).expect("a client");
+        let server = lab.add_host_at("server", 10).expect("a server");
+        Self {
+            client,
+            server,
+            lab,
+        }
+    }
+
+    /// A directory for files, which goes with the scene.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.lab.directory()
+    }
+
+    /// The run directory for `outlive`.
+    #[must_use]
+    pub fn run_dir(&self) -> PathBuf {
+        self.directory().join("run")
+    }
+
+    /// Writes a file, with the directories above it, and returns its path.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.directory().join(name);
+        let above = path.parent().expect("a file is in a directory");
+        fs::create_dir_all(above).expect("make a directory");
+        fs::write(&path, contents).expect("write a file");
+        path
+    }
+
+    /// The server's IPv4 address.
+    #[must_use]
+    pub fn ipv4(&self, port: u16) -> SocketAddr {
+        (self.server.address().ipv4(), port).into()
+    }
+
+    /// The server's IPv6 address.
+    #[must_use]
+    pub fn ipv6(&self, port: u16) -> SocketAddr {
+        (self.server.address().ipv6(), port).into()
+    }
+
+    /// Starts a server without `outlive`, and waits until it listens.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn plain(&self, server: &Server) -> Plain {
+        let (program, arguments) = server.command.split_first().expect("a command");
+        let mut command = self.server.command(program);
+        let log = self.directory().join("plain.log");
+        let process = self
+            .server
+            .spawn(command.args(arguments), &Output::File(log.clone()))
+            .expect("the server starts");
+        for address in &server.addresses {
+            self.await_listening(*address, &log);
+        }
+        Plain {
+            process,
+            host: self.server.clone(),
+        }
+    }
+
+    /// Starts a server under `outlive serve` and waits until it is protected.
+    ///
+    /// # Panics
+    /// When it is not, with what `serve` said.
+    #[must_use]
+    pub fn protect(&self, server: &Server) -> Protected {
+        self.protect_with(server, &[])
+    }
+
+    /// [`Scene::protect`] with more arguments for `serve`.
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn protect_with(&self, server: &Server, flags: &[&str]) -> Protected {
+        let number = SERVICES.fetch_add(1, Ordering::Relaxed);
+        // The last letter: no name is the beginning of another.
+        let name = format!("e2e{}-{number}s", std::process::id());
+        Protected::start(self, server, name, flags)
+    }
+
+    /// Begins to record how connections to `port` begin and end at the client.
+    ///
+    /// # Panics
+    /// When tcpdump cannot be started.
+    #[must_use]
+    pub fn record(&self, port: u16) -> Recording {
+        Recording::start(&self.client, port)
+    }
+
+    /// A connection from the client's host to the server's IPv4 address. Reads and writes
+    /// on it give up after [`PATIENCE`].
+    ///
+    /// # Panics
+    /// When it is refused.
+    #[must_use]
+    pub fn connect(&self, port: u16) -> TcpStream {
+        self.connect_to(self.ipv4(port))
+    }
+
+    /// [`Scene::connect`] to any address.
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn connect_to(&self, address: SocketAddr) -> TcpStream {
+        let stream = self
+            .client
+            .enter(|| TcpStream::connect_timeout(&address, PATIENCE))
+            .expect("the client is on")
+            .unwrap_or_else(|error| panic!("connect to {address}: {error}"));
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_nodelay(true).expect("no delay");
+        stream
+    }
+
+    /// Runs a command on the client's host to its end, killed after twice [`PATIENCE`].
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn on_client(&self, program: &str, arguments: &[&str]) -> Finished {
+        let mut command = self.client.command("timeout");
+        let limit = (PATIENCE * 2).as_secs().to_string();
+        command.args(["-k", "1", &limit, program]).args(arguments);
+        run(&mut command)
+    }
+
+    /// Waits for a listener, asked from the server's own host: nothing of it is on the
+    /// client's wire.
+    fn await_listening(&self, address: SocketAddr, log: &Path) {
+        let deadline = Instant::now() + PATIENCE;
+        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+        while self.server.enter(connect).expect("it is on").is_err() {
+            let said = || fs::read_to_string(log).unwrap_or_default();
+            assert!(Instant::now() < deadline, "nobody at {address}: {}", said());
+            thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+/// A command to its end, with what it printed.
+pub(crate) fn run(command: &mut Command) -> Finished {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap_or_else(|error| panic!("run {command:?}: {error}"))
+}
+
+/// A server without protection. Dropping it kills it with all its processes, and returns
+/// when its port is free.
+#[derive(Debug)]
+pub struct Plain {
+    process: Process,
+    host: Host,
+}
+
+impl Plain {
+    /// Its main process.
+    #[must_use]
+    pub fn main_pid(&self) -> Pid {
+        self.process.pid()
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        let main = self.process.pid();
+        let children = fs::read_to_string(format!("/proc/{main}/task/{main}/children"));
+        let children = children.unwrap_or_default();
+        let pids = children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok());
+        let mut pids: Vec<Pid> = pids.filter_map(Pid::from_raw).collect();
+        pids.push(main);
+        if let Err(error) = self.host.kill(&pids) {
+            eprintln!("a server was left: {error}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Randomness that can be had again.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// Where a test's random choices come from: `OUTLIVE_SEED` if it is set, else fresh.
+#[derive(Debug, Clone)]
+pub struct Seed {
+    value: u64,
+    rng: SmallRng,
+}
+
+impl Seed {
+    /// Chooses a seed and prints how to have it again; the test harness shows that when the
+    /// test fails.
+    ///
+    /// # Panics
+    /// When `OUTLIVE_SEED` is no number.
+    #[must_use]
+    pub fn choose(case: &str) -> Self {
+        let value: u64 = match std::env::var("OUTLIVE_SEED") {
+            Ok(text) => text.parse().expect("OUTLIVE_SEED is a number"),
+            Err(_) => SmallRng::from_os_rng().random(),
+        };
+        eprintln!("{case}: repeat with OUTLIVE_SEED={value}");
+        Self::from(value)
+    }
+
+    /// The number to give again.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.value
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub fn between(&mut self, low: usize, high: usize) -> usize {
+        self.rng.random_range(low..=high)
+    }
+}
+
+impl From<u64> for Seed {
+    fn from(value: u64) -> Self {
+        Self {
+            value,
+            rng: SmallRng::seed_from_u64(value),
+        }
+    }
+}

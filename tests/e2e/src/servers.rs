@@ -1,0 +1,256 @@
+//! Servers: well-known ones with a minimal configuration, and our own test server.
+//!
+//! All serve at the server's host. Those of HTTP serve the same files: `/big.bin` with
+//! [`BIG`] bytes of [`pattern`], and `/small/0` to `/small/9`.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use lab::Pid;
+use rustix::process::{Signal, kill_process};
+
+use crate::{Protected, Scene, binaries, pattern};
+
+/// The port of all servers.
+pub const PORT: u16 = 8080;
+
+/// The size of `/big.bin`.
+pub const BIG: usize = 16 << 20;
+
+/// A server that can be started, again and again.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// What it is.
+    pub name: &'static str,
+    /// Where it listens.
+    pub addresses: Vec<SocketAddr>,
+    /// How it is started, in the foreground.
+    pub command: Vec<String>,
+    /// Where our test server looks for the way to die.
+    die_file: Option<PathBuf>,
+}
+
+/// Ways for a server to die.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    /// SIGKILL to the main process.
+    Kill,
+    /// SIGSEGV to the main process.
+    Segv,
+    /// SIGKILL to a child of the main process.
+    KillWorker,
+    /// The test server calls `exit(1)`, from a thread that owns no connection.
+    Exit1,
+    /// The test server calls `abort`.
+    Abort,
+    /// A thread of the test server panics, where a panic aborts.
+    PanicAbort,
+    /// The test server's main thread panics, while other threads own the connections: it
+    /// unwinds and leaves with status 101.
+    PanicMain,
+}
+
+impl Server {
+    fn new(name: &'static str, addresses: Vec<SocketAddr>, command: &[&str]) -> Self {
+        Self {
+            name,
+            addresses,
+            command: command.iter().map(|&word| word.to_owned()).collect(),
+            die_file: None,
+        }
+    }
+
+    /// Makes the running server die.
+    ///
+    /// # Panics
+    /// When it cannot, for instance because it is dead already.
+    #[track_caller]
+    pub fn crash(&self, protected: &Protected, crash: Crash) {
+        let word = match crash {
+            Crash::Kill => return protected.kill_main(Signal::KILL),
+            Crash::Segv => return protected.kill_main(Signal::SEGV),
+            Crash::KillWorker => return protected.kill_worker(Signal::KILL),
+            Crash::Exit1 => "exit",
+            Crash::Abort => "abort",
+            Crash::PanicAbort => "panic",
+            Crash::PanicMain => "panic-main",
+        };
+        let file = self.die_file.as_ref().expect("only our test server can");
+        let new = file.with_extension("new");
+        fs::write(&new, word).expect("write the order to die");
+        fs::rename(&new, file).expect("give the order to die");
+    }
+}
+
+/// Sends a signal to processes; one that is gone does not mind.
+pub fn signal_all(pids: &[Pid], signal: Signal) {
+    for pid in pids {
+        let _ = kill_process(*pid, signal);
+    }
+}
+
+/// Makes the files that are served, and an empty place for uploads (`/up/`). Returns the
+/// root directory.
+///
+/// # Panics
+/// When they cannot be written.
+pub fn site(scene: &Scene) -> PathBuf {
+    let root = scene.directory().join("www");
+    // Written once, as their times are in what HTTP servers say.
+    if !root.exists() {
+        for number in 0u8..10 {
+            let content = pattern(500 + usize::from(number) * 700);
+            scene.write(&format!("www/small/{number}"), content);
+        }
+        scene.write("www/big.bin", pattern(BIG));
+    }
+    let _ = fs::remove_dir_all(root.join("up"));
+    fs::create_dir_all(root.join("up")).expect("make a directory");
+    root
+}
+
+fn both(scene: &Scene) -> Vec<SocketAddr> {
+    vec![scene.ipv4(PORT), scene.ipv6(PORT)]
+}
+
+/// nginx: a master and two workers; takes uploads by PUT.
+///
+/// # Panics
+/// When its files cannot be written.
+#[must_use]
+pub fn nginx(scene: &Scene) -> Server {
+    let root = site(scene);
+    let addresses = both(scene);
+    let directory = scene.directory().display();
+    let listen: String = addresses
+        .iter()
+        .map(|address| format!("listen {address} backlog=4096;\n"))
+        .collect();
+    let config = scene.write(
+        "nginx.conf",
+        format!(
+            "user root;\nworker_processes 2;\npid {directory}/nginx.pid;\n\
+             error_log {directory}/nginx.log;\ndaemon off;\n\
+             events {{ worker_connections 1024; }}\n\
+             http {{\naccess_log off;\nsendfile on;\nkeepalive_timeout 120s;\n\
+             keepalive_requests 100000;\nclient_body_temp_path {directory}/nginx-body;\n\
+             proxy_temp_path {directory}/nginx-1;\nfastcgi_temp_path {directory}/nginx-2;\n\
+             uwsgi_temp_path {directory}/nginx-3;\nscgi_temp_path {directory}/nginx-4;\n\
+             server {{\n{listen}root {};\ndav_methods PUT;\nclient_max_body_size 0;\n}}\n}}\n",
+            root.display()
+        ),
+    );
+    let config = config.to_string_lossy().into_owned();
+    let early = scene.directory().join("nginx-early.log");
+    let command = ["nginx", "-e", &early.to_string_lossy(), "-c", &config];
+    Server::new("nginx", addresses, &command)
+}
+
+/// lighttpd: one process.
+///
+/// # Panics
+/// When its files cannot be written.
+#[must_use]
+pub fn lighttpd(scene: &Scene) -> Server {
+    let root = site(scene);
+    let (v4, v6) = (scene.ipv4(PORT), scene.ipv6(PORT));
+    let config = scene.write(
+        "lighttpd.conf",
+        format!(
+            "server.document-root = \"{root}\"\nserver.bind = \"{}\"\nserver.port = {PORT}\n\
+             server.errorlog = \"{log}\"\nserver.max-keep-alive-requests = 100000\n\
+             server.max-keep-alive-idle = 120\n\
+             $SERVER[\"socket\"] == \"{v6}\" {{ }}\n",
+            v4.ip(),
+            root = root.display(),
+            log = scene.directory().join("lighttpd.log").display(),
+        ),
+    );
+    let command = ["lighttpd", "-D", "-f", &config.to_string_lossy()];
+    Server::new("lighttpd", vec![v4, v6], &command)
+}
+
+/// socat: echoes, with one process for each connection. IPv4 only.
+#[must_use]
+pub fn socat(scene: &Scene) -> Server {
+    let address = scene.ipv4(PORT);
+    let listen = format!(
+        "TCP4-LISTEN:{PORT},bind={},fork,reuseaddr,backlog=128",
+        address.ip()
+    );
+    // `nofork`: the child becomes cat, on the socket itself. Between socket and pipes socat
+    // would block for good when both directions are full.
+    Server::new(
+        "socat",
+        vec![address],
+        &["socat", &listen, "EXEC:cat,nofork"],
+    )
+}
+
+/// What Python's threaded HTTP server lacks: keep-alive and PUT.
+const PYTHON: &str = r#"
+import functools, http.server, sys
+class Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_PUT(self):
+        left = int(self.headers["Content-Length"])
+        with open(self.translate_path(self.path), "wb") as file:
+            while left:
+                part = self.rfile.read(min(left, 65536))
+                file.write(part)
+                left -= len(part)
+        self.send_response(201)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+handler = functools.partial(Handler, directory=sys.argv[3])
+Server((sys.argv[1], int(sys.argv[2])), handler).serve_forever()
+"#;
+
+/// Python's `http.server.ThreadingHTTPServer`: a thread for each connection; takes uploads
+/// by PUT. IPv4 only.
+///
+/// # Panics
+/// When its files cannot be written.
+#[must_use]
+pub fn python(scene: &Scene) -> Server {
+    let root = site(scene);
+    let script = scene.write("server.py", PYTHON);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let (script, root) = (script.to_string_lossy(), root.to_string_lossy());
+    // The system's own: launchers of version managers would be the main process.
+    let command = ["/usr/bin/python3", "-u", &script, &ip, &port, &root];
+    Server::new("python", vec![address], &command)
+}
+
+/// Our own server; the words that it understands are in `src/bin/test-server.rs`.
+#[must_use]
+pub fn test_server(scene: &Scene) -> Server {
+    test_server_with(scene, &[])
+}
+
+/// [`test_server`] with further arguments.
+#[must_use]
+pub fn test_server_with(scene: &Scene, arguments: &[&str]) -> Server {
+    let addresses = both(scene);
+    let die_file = scene.directory().join("die");
+    let program = binaries::test_server();
+    let mut command = vec![
+        program.to_string_lossy().into_owned(),
+        "--die".to_owned(),
+        die_file.to_string_lossy().into_owned(),
+    ];
+    command.extend(arguments.iter().map(|&argument| argument.to_owned()));
+    command.extend(addresses.iter().map(ToString::to_string));
+    Server {
+        name: "test-server",
+        addresses,
+        command,
+        die_file: Some(die_file),
+    }
+}

@@ -1,0 +1,313 @@
+//! Clients that speak other TCP than usual: each works while the server is killed twice at
+//! random moments, and notices nothing.
+
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use e2e::arrange::slow_test_server;
+use e2e::clients::{read_exactly, read_to_end, write};
+use e2e::exchange::{Exchange, assert_all_kept, assert_same, assert_untouched, end};
+use e2e::servers::{PORT, test_server};
+use e2e::sockets::{dial, dial_from, reset};
+use e2e::{Protected, Scene, Seed, pattern};
+use lab::{Host, Impairment, Signal};
+use nix::sys::socket::{setsockopt, sockopt};
+use rustix::net::{ipproto, sockopt as options};
+
+/// A scene whose client was told something first, and the exchange on it.
+fn survives_with(label: &str, tell: impl FnOnce(&Scene)) {
+    let scene = Scene::new(label);
+    tell(&scene);
+    let server = scene.protect(&test_server(&scene));
+    let connect = || scene.connect(PORT);
+    Exchange::default().survives(&scene, &server, &mut Seed::choose(label), connect);
+}
+
+fn client_sysctl(scene: &Scene, key: &str, value: &str) {
+    scene.client.sysctl(key, value).expect("a kernel parameter");
+}
+
+/// A counter of a host's TCP since it was switched on, of `/proc/net/snmp`.
+fn tcp_counter(host: &Host, name: &str) -> u64 {
+    let output = host
+        .command("cat")
+        .arg("/proc/net/snmp")
+        .output()
+        .expect("cat");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let position = names
+        .split(' ')
+        .position(|known| known == name)
+        .expect("a counter");
+    values
+        .split(' ')
+        .nth(position)
+        .expect("a value")
+        .parse()
+        .expect("a number")
+}
+
+/// What the others are compared with: the same exchange without a crash, and without us.
+#[test]
+fn crash_free_run_ends_as_expected() {
+    let scene = Scene::new("crash-free");
+    let plain = scene.plain(&test_server(&scene));
+    let recording = scene.record(PORT);
+    for _ in 0..3 {
+        let stream = scene.connect(PORT);
+        write(&stream, b"say hello\n");
+        assert_eq!(read_exactly(&stream, 6), b"hello\n");
+        end(&stream);
+    }
+    assert_untouched(recording, 3);
+    drop(plain);
+}
+
+#[test]
+fn without_timestamps() {
+    survives_with("no-timestamps", |scene| {
+        client_sysctl(scene, "net.ipv4.tcp_timestamps", "0");
+    });
+}
+
+#[test]
+fn without_sack() {
+    survives_with("no-sack", |scene| {
+        client_sysctl(scene, "net.ipv4.tcp_sack", "0")
+    });
+}
+
+#[test]
+fn without_window_scaling() {
+    survives_with("no-scaling", |scene| {
+        client_sysctl(scene, "net.ipv4.tcp_window_scaling", "0");
+    });
+}
+
+#[test]
+fn without_any_option() {
+    survives_with("no-options", |scene| {
+        for key in ["timestamps", "sack", "window_scaling"] {
+            client_sysctl(scene, &format!("net.ipv4.tcp_{key}"), "0");
+        }
+    });
+}
+
+#[test]
+fn with_small_segments() {
+    survives_with("small-mss", |scene| {
+        let route =
+            "route replace 10.0.0.0/24 dev eth0 proto kernel scope link src 10.0.0.1 advmss 536";
+        let words: Vec<_> = route.split(' ').collect();
+        assert!(scene.on_client("ip", &words).status.success());
+    });
+}
+
+#[test]
+fn over_ipv6() {
+    let scene = Scene::new("ipv6");
+    let server = scene.protect(&test_server(&scene));
+    let connect = || scene.connect_to(scene.ipv6(PORT));
+    Exchange::default().survives(&scene, &server, &mut Seed::choose("ipv6"), connect);
+}
+
+/// A client 100 ms away, behind 40 Mbit/s. Self-ACKs have round trips of microseconds: a
+/// window that they inflated would overrun the queue of that line after the splice. So the
+/// server may not send much more again than without crashes.
+#[test]
+fn far_away_client_is_not_overrun() {
+    let exchange = Exchange {
+        pace: Duration::ZERO,
+        ..Exchange::default()
+    };
+    let share_sent_again = |kills: usize| {
+        let scene = Scene::new("far");
+        let far = Impairment::with_seed(1)
+            .delay(Duration::from_millis(50))
+            .rate(40_000_000);
+        scene.client.impair(&far).expect("a long line");
+        let server = scene.protect(&test_server(&scene));
+        let exchange = Exchange { kills, ..exchange };
+        let seed = &mut Seed::choose("far");
+        let before = ["RetransSegs", "OutSegs"].map(|name| tcp_counter(&scene.server, name));
+        exchange.survives(&scene, &server, seed, || scene.connect(PORT));
+        let after = ["RetransSegs", "OutSegs"].map(|name| tcp_counter(&scene.server, name));
+        let [again, all] = [after[0] - before[0], after[1] - before[1]];
+        eprintln!("{kills} kills: {again} of {all} segments sent again");
+        // Counts stay small: they are exact in a float.
+        #[allow(clippy::cast_precision_loss)]
+        let share = again as f64 / all as f64;
+        share
+    };
+    let (without, with) = (share_sent_again(0), share_sent_again(2));
+    assert!(
+        with < without + 0.25,
+        "{without} sent again without a crash, {with} with crashes"
+    );
+}
+
+#[test]
+fn with_keepalives_of_a_second() {
+    let scene = Scene::new("keepalive");
+    // Down for longer than the client's first probes take.
+    let server = scene.protect(&slow_test_server(&scene, 1.5));
+    let stream = dial(&scene.client, scene.ipv4(PORT), None, |socket| {
+        options::set_socket_keepalive(socket, true).expect("keepalive");
+        options::set_tcp_keepidle(socket, Duration::from_secs(1)).expect("idle time");
+        options::set_tcp_keepintvl(socket, Duration::from_secs(1)).expect("interval");
+        options::set_tcp_keepcnt(socket, 4).expect("probes");
+    });
+    let stream = stream.expect("a connection");
+    let recording = scene
+        .client
+        .capture(&format!("tcp src port {PORT} and tcp[tcpflags] & 5 != 0"));
+    let recording = recording.expect("a capture");
+    write(&stream, b"say before\n");
+    assert_eq!(read_exactly(&stream, 7), b"before\n");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    // The new server's host must answer the probes from here on.
+    thread::sleep(Duration::from_millis(5500));
+    write(&stream, b"say after\n");
+    assert_eq!(read_exactly(&stream, 6), b"after\n");
+    let captured = recording.finish().expect("a capture");
+    assert_eq!(captured.missed, Some(0));
+    assert_eq!(captured.packets.len(), 0, "a RST or FIN");
+    end(&stream);
+    assert_all_kept(&server);
+}
+
+#[test]
+fn offering_mptcp() {
+    let scene = Scene::new("mptcp");
+    client_sysctl(&scene, "net.mptcp.enabled", "1");
+    scene
+        .server
+        .sysctl("net.mptcp.enabled", "1")
+        .expect("MPTCP");
+    let server = scene.protect(&test_server(&scene));
+    let connect = || {
+        let dialled = dial(
+            &scene.client,
+            scene.ipv4(PORT),
+            Some(ipproto::MPTCP),
+            |_| {},
+        );
+        dialled.expect("a connection")
+    };
+    Exchange::default().survives(&scene, &server, &mut Seed::choose("mptcp"), connect);
+    assert_stripped(&server, 3);
+}
+
+/// Offers of options that cannot be carried over are taken out of the SYN.
+#[track_caller]
+fn assert_stripped(server: &Protected, at_least: u64) {
+    let status = server.outlive("status", &["--json", server.name()]);
+    let stripped = status.json()[0]["counters"]["stripped"]
+        .as_u64()
+        .expect("a counter");
+    assert!(stripped >= at_least, "{status:?}");
+}
+
+/// Twice: with a server that takes part, the first connection would get a cookie and the
+/// second send data with its SYN.
+#[test]
+fn offering_fast_open() {
+    let scene = Scene::new("fast-open");
+    client_sysctl(&scene, "net.ipv4.tcp_fastopen", "3");
+    // 0x400: for every listener.
+    scene
+        .server
+        .sysctl("net.ipv4.tcp_fastopen", "1027")
+        .expect("Fast Open");
+    let server = scene.protect(&test_server(&scene));
+    let connect = || -> TcpStream {
+        let dialled = dial(&scene.client, scene.ipv4(PORT), None, |socket| {
+            setsockopt(socket, sockopt::TcpFastOpenConnect, &true).expect("Fast Open");
+        });
+        dialled.expect("a connection")
+    };
+    let exchange = Exchange {
+        kills: 1,
+        download: 2 << 20,
+        ..Exchange::default()
+    };
+    let seed = &mut Seed::choose("fast-open");
+    exchange.run(&server, seed, connect, |_| {});
+    exchange.run(&server, seed, connect, |_| {});
+    assert_all_kept(&server);
+    assert_stripped(&server, 3);
+}
+
+/// The client reads nothing for a while: its window is closed when the server dies, stays
+/// closed through the recovery, and opens afterwards.
+#[test]
+fn closed_window() {
+    let scene = Scene::new("closed-window");
+    let mut seed = Seed::choose("closed-window");
+    let server = scene.protect(&test_server(&scene));
+    let recording = scene.record(PORT);
+    let stream = scene.connect(PORT);
+    // More than both sides' buffers take.
+    let expected = pattern(24 << 20);
+    write(&stream, format!("pattern {}\n", expected.len()).as_bytes());
+    let mut read = seed.between(1, 1 << 20);
+    assert_same(&read_exactly(&stream, read), &expected[..read], 0, "before");
+    for recovery in 1..=2 {
+        thread::sleep(Duration::from_millis(300)); // it fills
+        server.kill_main(Signal::KILL);
+        server.wait_serving(recovery);
+        thread::sleep(Duration::from_millis(300));
+        let more = seed.between(1, 9 << 20);
+        let got = read_exactly(&stream, more);
+        assert_same(&got, &expected[read..read + more], read, "after a crash");
+        read += more;
+    }
+    let rest = read_exactly(&stream, expected.len() - read);
+    assert_same(&rest, &expected[read..], read, "the rest");
+    end(&stream);
+    assert_untouched(recording, 1);
+    assert_all_kept(&server);
+}
+
+/// One source port for one connection after another, which end in all ways that let the port
+/// be used again at once; the server dies in the middle of some.
+#[test]
+fn one_source_port_again_and_again() {
+    let scene = Scene::new("one-port");
+    let server = scene.protect(&test_server(&scene));
+    let expected = pattern(200_000);
+    let mut recoveries = 0;
+    for number in 0..30 {
+        let stream = dial_from(&scene.client, 40_000, scene.ipv4(PORT))
+            .unwrap_or_else(|error| panic!("connection {number}: {error}"));
+        write(&stream, b"pattern 200000\n");
+        assert_same(
+            &read_exactly(&stream, 5000),
+            &expected[..5000],
+            0,
+            "beginning",
+        );
+        if number % 8 == 3 {
+            server.kill_main(Signal::KILL);
+            recoveries += 1;
+            if number % 16 == 3 {
+                server.wait_serving(recoveries);
+            }
+        }
+        if number % 3 == 2 {
+            reset(stream);
+            continue;
+        }
+        let rest = read_exactly(&stream, expected.len() - 5000);
+        assert_same(&rest, &expected[5000..], 5000, "rest");
+        // The server closes first, so that only its own host keeps the connection in mind.
+        write(&stream, b"close\n");
+        assert_eq!(read_to_end(&stream), b"");
+    }
+    server.wait_serving(recoveries);
+    assert_all_kept(&server);
+}

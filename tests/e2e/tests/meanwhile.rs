@@ -1,0 +1,284 @@
+//! What clients do while the server is down. Each start of the server takes most of a second.
+
+use std::io::{self, Read};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use e2e::arrange::slow_test_server;
+use e2e::clients::{read_exactly, read_to_end, write};
+use e2e::exchange::{assert_all_kept, assert_same, assert_untouched, end};
+use e2e::servers::PORT;
+use e2e::sockets::{dial_from, reset};
+use e2e::{PATIENCE, Protected, Scene, Seed, pattern};
+use lab::Signal;
+
+/// The test server after some rest.
+fn slow_start(scene: &Scene) -> Protected {
+    scene.protect(&slow_test_server(scene, 0.7))
+}
+
+/// Kills it and returns when that is known: it is down for most of a second from here.
+fn go_down(server: &Protected) {
+    let deaths = server.events_of("died").len();
+    server.kill_main(Signal::KILL);
+    server.wait_for("died", deaths + 1);
+}
+
+/// Asserts that the server was down until now: the test did what it was to do in time.
+#[track_caller]
+fn assert_still_down(server: &Protected, recoveries: usize) {
+    let serving = server.events_of("serving").len();
+    assert_eq!(
+        serving, recoveries,
+        "the machine is too slow for this test: it was not down"
+    );
+}
+
+/// One exchange of a connection that was in the middle of an echo: all is well.
+#[track_caller]
+fn echo_works(stream: &TcpStream) {
+    write(stream, b"are you there?");
+    assert_eq!(read_exactly(stream, 14), b"are you there?");
+}
+
+fn begin_echo(stream: &TcpStream) {
+    write(stream, b"echo\n");
+    echo_works(stream);
+}
+
+#[test]
+fn client_sends_fin() {
+    let scene = Scene::new("fin");
+    let mut seed = Seed::choose("fin");
+    let server = slow_start(&scene);
+    let recording = scene.record(PORT);
+    let expected = pattern(12 << 20);
+    let streams: Vec<TcpStream> = (0..2).map(|_| scene.connect(PORT)).collect();
+    let [download, echo] = &streams[..] else {
+        panic!("two")
+    };
+    write(download, format!("pattern {}\n", expected.len()).as_bytes());
+    let read = seed.between(1, 2 << 20);
+    assert_same(
+        &read_exactly(download, read),
+        &expected[..read],
+        0,
+        "before",
+    );
+    begin_echo(echo);
+
+    go_down(&server);
+    download.shutdown(Shutdown::Write).expect("a FIN");
+    write(echo, b"the last words");
+    echo.shutdown(Shutdown::Write).expect("a FIN");
+    assert_still_down(&server, 0);
+
+    assert_eq!(read_to_end(echo), b"the last words");
+    assert_same(&read_to_end(download), &expected[read..], read, "after");
+    assert_untouched(recording, 2);
+    assert_all_kept(&server);
+}
+
+/// Also where the FIN came before the crash, and the answer is still under way.
+#[test]
+fn client_sent_fin_before() {
+    let scene = Scene::new("fin-before");
+    let server = slow_start(&scene);
+    let recording = scene.record(PORT);
+    let expected = pattern(12 << 20);
+    let download = scene.connect(PORT);
+    write(
+        &download,
+        format!("pattern {}\n", expected.len()).as_bytes(),
+    );
+    download.shutdown(Shutdown::Write).expect("a FIN");
+    let begin = read_exactly(&download, 100_000);
+    assert_same(&begin, &expected[..100_000], 0, "before");
+    go_down(&server);
+    assert_same(
+        &read_to_end(&download),
+        &expected[100_000..],
+        100_000,
+        "after",
+    );
+    assert_untouched(recording, 1);
+    assert_all_kept(&server);
+}
+
+/// The connection is forgotten, and the new server never hears of it.
+#[test]
+fn client_sends_rst() {
+    let scene = Scene::new("rst");
+    let server = slow_start(&scene);
+    let (gone, witness) = (scene.connect(PORT), scene.connect(PORT));
+    begin_echo(&gone);
+    begin_echo(&witness);
+    let name = gone.local_addr().expect("an address").to_string();
+
+    go_down(&server);
+    reset(gone);
+    assert_still_down(&server, 0);
+
+    let told = server.wait_for("client_reset", 1);
+    assert!(
+        told["connection"]
+            .as_str()
+            .is_some_and(|c| c.contains(&name)),
+        "{told}"
+    );
+    let serving = server.wait_serving(1);
+    assert_eq!(
+        (&serving["kept"], &serving["lost"]),
+        (&1.into(), &0.into()),
+        "{serving}"
+    );
+    let established = established(&scene);
+    assert!(
+        !established.contains(&name),
+        "the server has it: {established}"
+    );
+    echo_works(&witness);
+    end(&witness);
+    assert_all_kept(&server);
+}
+
+/// The connections of the server's host, seen from there.
+fn established(scene: &Scene) -> String {
+    let output = scene
+        .server
+        .command("ss")
+        .args(["-Htn", "state", "established"])
+        .output();
+    String::from_utf8(output.expect("ss of iproute2").stdout).expect("text")
+}
+
+#[test]
+fn client_sends_more_data() {
+    let scene = Scene::new("more");
+    let server = slow_start(&scene);
+    let recording = scene.record(PORT);
+    let stream = scene.connect(PORT);
+    begin_echo(&stream);
+    let all = pattern(3 * 60_000);
+    for (recoveries, piece) in all.chunks(60_000).enumerate() {
+        go_down(&server);
+        // Some at once, some later: repeated and first transmissions meet the gate.
+        for part in piece.chunks(20_000) {
+            write(&stream, part);
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert_still_down(&server, recoveries);
+        let echoed = read_exactly(&stream, piece.len());
+        assert_same(&echoed, piece, recoveries * 60_000, "echo");
+        server.wait_serving(recoveries + 1);
+    }
+    end(&stream);
+    assert_untouched(recording, 1);
+    assert_all_kept(&server);
+}
+
+/// The client's whole host goes away without a word, and comes back, knowing nothing.
+#[test]
+fn client_loses_power() {
+    let scene = Scene::new("power");
+    let other = scene.lab.add_host_at("other", 2).expect("another client");
+    let server = slow_start(&scene);
+    let (idle, busy) = (40_001, 40_002);
+    let open = |port| dial_from(&scene.client, port, scene.ipv4(PORT)).expect("a connection");
+    let (idle_stream, busy_stream) = (open(idle), open(busy));
+    begin_echo(&idle_stream);
+    // The server has much to say to nobody.
+    write(&busy_stream, b"pattern 20000000\n");
+    let _ = read_exactly(&busy_stream, 1000);
+    let witness = dial_from(&other, 40_003, scene.ipv4(PORT)).expect("a connection");
+    begin_echo(&witness);
+
+    go_down(&server);
+    scene.client.power_off().expect("power off");
+    assert_still_down(&server, 0);
+    drop((idle_stream, busy_stream)); // of a host that is no more
+
+    server.wait_serving(1);
+    echo_works(&witness);
+    scene.client.power_on().expect("power on");
+    for port in [idle, busy] {
+        // The server's host knows this connection; it is challenged, and given up.
+        let again = dial_from(&scene.client, port, scene.ipv4(PORT)).expect("a connection");
+        begin_echo(&again);
+        end(&again);
+    }
+    go_down(&server);
+    server.wait_serving(2);
+    echo_works(&witness);
+    end(&witness);
+}
+
+/// A client resets, and uses its port again at once, still before the server is back.
+#[test]
+fn client_comes_back_from_the_same_port() {
+    let scene = Scene::new("same-port");
+    let server = slow_start(&scene);
+    let dial = || dial_from(&scene.client, 40_000, scene.ipv4(PORT));
+    for recoveries in 0..2 {
+        let first = dial().expect("a connection");
+        begin_echo(&first);
+        go_down(&server);
+        reset(first);
+        assert_still_down(&server, recoveries);
+        // Answered when the server is back.
+        let second = dial().expect("a connection");
+        begin_echo(&second);
+        server.wait_serving(recoveries + 1);
+        echo_works(&second);
+        end_by_server(second);
+    }
+    assert_all_kept(&server);
+}
+
+/// The client's FIN comes first, its end is read, and the socket goes without a trace: the
+/// port can be used again.
+fn end_by_server(stream: TcpStream) {
+    end(&stream);
+    reset(stream);
+}
+
+#[test]
+fn new_connections_are_answered_late() {
+    let scene = Scene::new("late");
+    let server = slow_start(&scene);
+    let old = scene.connect(PORT);
+    begin_echo(&old);
+    go_down(&server);
+    let connect = || TcpStream::connect_timeout(&scene.ipv4(PORT), PATIENCE);
+    let streams: Vec<io::Result<TcpStream>> = thread::scope(|scope| {
+        let dialling: Vec<_> = (0..10)
+            .map(|_| scope.spawn(|| scene.client.enter(connect).expect("it is on")))
+            .collect();
+        thread::sleep(Duration::from_millis(200));
+        assert_still_down(&server, 0);
+        assert!(
+            dialling.iter().all(|dial| !dial.is_finished()),
+            "answered by nobody"
+        );
+        dialling
+            .into_iter()
+            .map(|dial| dial.join().expect("no panic"))
+            .collect()
+    });
+    for stream in streams {
+        let stream = stream.expect("not refused");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        begin_echo(&stream);
+        end(&stream);
+    }
+    echo_works(&old);
+    // Nothing more comes by itself.
+    old.set_nonblocking(true).expect("a socket");
+    let more = (&old).read(&mut [0]);
+    assert_eq!(
+        more.map_err(|error| error.kind()),
+        Err(io::ErrorKind::WouldBlock)
+    );
+    assert_all_kept(&server);
+}

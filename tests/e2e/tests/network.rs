@@ -1,0 +1,312 @@
+//! Networks and hosts that are not as simple as two hosts on a switch. In each the server is
+//! killed at random moments while clients work, and they notice nothing.
+
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use e2e::arrange::{run, test_server_at};
+use e2e::clients::{read_exactly, write};
+use e2e::exchange::{Exchange, assert_all_kept, assert_untouched, end};
+use e2e::servers::{PORT, test_server};
+use e2e::{PATIENCE, Scene, Seed, pattern};
+use lab::{Address, Host, Impairment, Signal};
+
+/// The usual exchange, with the server of a scene that was prepared.
+fn survives(label: &str, scene: &Scene, flags: &[&str]) {
+    let server = scene.protect_with(&test_server(scene), flags);
+    let connect = || scene.connect(PORT);
+    Exchange::default().survives(scene, &server, &mut Seed::choose(label), connect);
+}
+
+fn sysctl(scene: &Scene, key: &str, value: &str) {
+    scene.server.sysctl(key, value).expect("a kernel parameter");
+}
+
+/// With less to do: what is lost costs time.
+fn survives_impaired(label: &str, impair: impl FnOnce(Impairment) -> Impairment) {
+    let scene = Scene::new(label);
+    let mut seed = Seed::choose(label);
+    scene
+        .client
+        .impair(&impair(Impairment::with_seed(seed.value())))
+        .expect("a worse link");
+    let server = scene.protect(&test_server(&scene));
+    let exchange = Exchange {
+        download: 2 << 20,
+        echo: 256 << 10,
+        upload: 1 << 20,
+        ..Exchange::default()
+    };
+    exchange.survives(&scene, &server, &mut seed, || scene.connect(PORT));
+}
+
+#[test]
+fn loss() {
+    survives_impaired("loss", |link| link.loss(1.0));
+}
+
+#[test]
+fn reordering() {
+    survives_impaired("reordering", |link| {
+        link.reorder(5.0, Duration::from_millis(2))
+    });
+}
+
+#[test]
+fn duplication() {
+    survives_impaired("duplication", |link| link.duplicate(5.0));
+}
+
+#[test]
+fn everything_at_once() {
+    survives_impaired("everything", |link| {
+        let worse = link
+            .loss(0.5)
+            .duplicate(2.0)
+            .reorder(2.0, Duration::from_millis(3));
+        worse.delay(Duration::from_millis(5))
+    });
+}
+
+/// A stateful firewall on the server's host that drops what it cannot explain.
+#[test]
+fn conntrack_drops_invalid() {
+    let scene = Scene::new("conntrack");
+    let rules = "table inet filter {
+        chain in { type filter hook input priority 0; policy accept;
+            ct state invalid counter drop; ct state established,new accept; }
+        chain out { type filter hook output priority 0; policy accept;
+            ct state invalid counter drop; ct state established,new accept; }
+    }\n";
+    let file = scene.write("rules.nft", rules);
+    run(&scene.server, &format!("nft -f {}", file.display()));
+    survives("conntrack", &scene, &[]);
+}
+
+#[test]
+fn reverse_path_filter() {
+    let scene = Scene::new("rp-filter");
+    for interface in ["all", "default", "eth0", "lo"] {
+        sysctl(&scene, &format!("net.ipv4.conf.{interface}.rp_filter"), "1");
+    }
+    survives("rp-filter", &scene, &[]);
+}
+
+#[test]
+fn syncookies_for_every_connection() {
+    let scene = Scene::new("syncookies");
+    sysctl(&scene, "net.ipv4.tcp_syncookies", "2");
+    survives("syncookies", &scene, &[]);
+}
+
+/// Each life of the server has another window scale: none, a large one, a small one.
+#[test]
+fn window_scale_changes_between_lives() {
+    let scene = Scene::new("window-scale");
+    sysctl(&scene, "net.ipv4.tcp_rmem", "4096 131072 33554432");
+    let server = scene.protect(&test_server(&scene));
+    let exchange = Exchange {
+        kills: 3,
+        ..Exchange::default()
+    };
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("window-scale");
+    let connect = || scene.connect(PORT);
+    exchange.run(&server, seed, connect, |kill| {
+        let rmem = [
+            "4096 16384 65535",
+            "4096 131072 33554432",
+            "4096 65536 262144",
+        ][kill];
+        sysctl(&scene, "net.ipv4.tcp_rmem", rmem);
+    });
+    assert_untouched(recording, 3);
+    assert_all_kept(&server);
+}
+
+/// The server's host stops offering timestamps between two lives. Clients were promised them:
+/// their connections may be lost then, and said to be, but no byte may be wrong. New ones work.
+#[test]
+fn timestamps_vanish_between_lives() {
+    let scene = Scene::new("timestamps-vanish");
+    let server = scene.protect(&test_server(&scene));
+    let stream = scene.connect(PORT);
+    let expected = pattern(4 << 20);
+    write(&stream, format!("pattern {}\n", expected.len()).as_bytes());
+    let mut got = read_exactly(&stream, 100_000);
+    sysctl(&scene, "net.ipv4.tcp_timestamps", "0");
+    server.kill_main(Signal::KILL);
+    let serving = server.wait_serving(1);
+    let outcome = read_up_to(&stream, expected.len() - got.len(), &mut got);
+    assert!(
+        expected.starts_with(&got),
+        "a wrong byte before {}",
+        got.len()
+    );
+    let lost = server.events_of("lost");
+    match &outcome {
+        Ok(()) => assert_eq!((got.len(), lost.len()), (expected.len(), 0), "{serving}"),
+        Err(error) => assert_eq!(lost.len(), 1, "broken without an event: {error}, {serving}"),
+    }
+    eprintln!("timestamps vanish: {outcome:?}, {serving}");
+
+    let new = scene.connect(PORT);
+    write(&new, b"echo\nhello");
+    assert_eq!(read_exactly(&new, 5), b"hello");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(2);
+    write(&new, b"again");
+    assert_eq!(read_exactly(&new, 5), b"again");
+    end(&new);
+}
+
+/// Reads so many bytes into `got`, or to the first error.
+fn read_up_to(stream: &TcpStream, length: usize, got: &mut Vec<u8>) -> std::io::Result<()> {
+    use std::io::Read;
+    let mut stream = stream;
+    let mut buffer = vec![0; 65_536];
+    let end = got.len() + length;
+    while got.len() < end {
+        let most = buffer.len().min(end - got.len());
+        match stream.read(&mut buffer[..most])? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            more => got.extend(&buffer[..more]),
+        }
+    }
+    Ok(())
+}
+
+/// A client on the server's own host: its packets go over the loopback, to the same address.
+#[test]
+fn client_on_the_server_itself() {
+    let scene = Scene::new("loopback");
+    survives_at_home(&scene, &[scene.ipv4(PORT), scene.ipv6(PORT)]);
+}
+
+/// A service for its own host alone.
+#[test]
+fn loopback_addresses() {
+    let scene = Scene::new("localhost");
+    survives_at_home(
+        &scene,
+        &[
+            ([127, 0, 0, 1], PORT).into(),
+            (Ipv6Addr::LOCALHOST, PORT).into(),
+        ],
+    );
+}
+
+fn survives_at_home(scene: &Scene, addresses: &[SocketAddr]) {
+    let server = scene.protect(&test_server_at(scene, addresses));
+    for address in addresses {
+        let connect = || connect_from(&scene.server, *address);
+        let exchange = Exchange {
+            pace: Duration::from_micros(300),
+            ..Exchange::default()
+        };
+        exchange.run(&server, &mut Seed::choose("loopback"), connect, |_| {});
+    }
+    assert_all_kept(&server);
+}
+
+fn connect_from(host: &Host, address: SocketAddr) -> TcpStream {
+    let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+    let stream = host
+        .enter(connect)
+        .expect("it is on")
+        .expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// Two interfaces, with an address of the service on each; clients come by both, and by the
+/// one to the address of the other.
+#[test]
+fn second_interface() {
+    let scene = Scene::new("second");
+    let place = |number| Address::new(1, number).expect("a place");
+    scene
+        .lab
+        .add_link(&scene.server, "eth1", place(10))
+        .expect("a link");
+    scene
+        .lab
+        .add_link(&scene.client, "eth1", place(1))
+        .expect("a link");
+    let (first, second) = (scene.ipv4(PORT), (place(10).ipv4(), PORT).into());
+    let server = scene.protect(&test_server_at(&scene, &[first, second]));
+    let exchange = Exchange {
+        download: 2 << 20,
+        upload: 1 << 20,
+        ..Exchange::default()
+    };
+    for address in [first, second] {
+        let seed = &mut Seed::choose("second");
+        exchange.run(&server, seed, || scene.connect_to(address), |_| {});
+    }
+    // In by eth0 and out by eth1: as a host with two ways is reached.
+    run(
+        &scene.client,
+        "ip route replace 10.0.1.10/32 via 10.0.0.10 dev eth0 src 10.0.1.1",
+    );
+    let seed = &mut Seed::choose("second, crossed");
+    exchange.run(&server, seed, || scene.connect_to(second), |_| {});
+    assert_all_kept(&server);
+}
+
+/// The service's address is on a bridge, and the wire is one of its ports: every packet passes
+/// two interfaces of this host.
+#[test]
+fn address_on_a_bridge() {
+    let scene = Scene::new("bridge");
+    let mac = scene.server.mac("eth0").expect("an interface");
+    for line in [
+        "ip link add br0 type bridge".to_owned(),
+        format!("ip link set br0 address {mac} up"),
+        "ip address flush dev eth0".to_owned(),
+        "ip link set eth0 master br0".to_owned(),
+        "ip address add 10.0.0.10/24 dev br0".to_owned(),
+    ] {
+        run(&scene.server, &line);
+    }
+    let server = scene.protect(&test_server_at(&scene, &[scene.ipv4(PORT)]));
+    let seed = &mut Seed::choose("bridge");
+    Exchange::default().survives(&scene, &server, seed, || scene.connect(PORT));
+}
+
+#[test]
+fn small_mtu() {
+    let scene = Scene::new("mtu");
+    for host in [&scene.client, &scene.server] {
+        run(host, "ip link set eth0 mtu 576");
+    }
+    // Too small for IPv6.
+    let server = scene.protect(&test_server_at(&scene, &[scene.ipv4(PORT)]));
+    let exchange = Exchange {
+        download: 2 << 20,
+        ..Exchange::default()
+    };
+    let seed = &mut Seed::choose("mtu");
+    exchange.survives(&scene, &server, seed, || scene.connect(PORT));
+
+    // Records of every size about that of a segment are replayed, as whole segments or in parts.
+    let streams: Vec<_> = (400..1400)
+        .step_by(50)
+        .map(|size| (size, scene.connect(PORT)))
+        .collect();
+    let echo = |size: usize, stream: &TcpStream, command: &[u8]| {
+        let bytes = pattern(size);
+        write(stream, &[command, &bytes].concat());
+        assert_eq!(read_exactly(stream, size), bytes, "echo of {size} bytes");
+    };
+    streams
+        .iter()
+        .for_each(|(size, stream)| echo(*size, stream, b"echo\n"));
+    server.kill_main(Signal::KILL);
+    streams
+        .iter()
+        .for_each(|(size, stream)| echo(*size, stream, b""));
+    server.wait_serving(exchange.kills + 1);
+    assert_all_kept(&server);
+}

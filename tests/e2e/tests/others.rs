@@ -1,0 +1,177 @@
+//! Others on the server's host: filters and programs of somebody else, and further services. They
+//! go on as before, beside `serve` and after it.
+
+use e2e::arrange::{run, run_words, test_server_at};
+use e2e::clients::{read_exactly, write};
+use e2e::exchange::{Exchange, assert_all_kept, end};
+use e2e::servers::{PORT, test_server};
+use e2e::{Scene, Seed};
+use lab::Signal;
+
+#[test]
+fn programs_attached_by_clsact() {
+    let scene = Scene::new("clsact");
+    let server = scene.protect_with(&test_server(&scene), &["--attach", "clsact"]);
+    let status = server.outlive("status", &["--json", server.name()]);
+    assert!(
+        status.json()[0]["interfaces"]
+            .to_string()
+            .contains("clsact"),
+        "{status:?}"
+    );
+    let seed = &mut Seed::choose("clsact");
+    Exchange::default().survives(&scene, &server, seed, || scene.connect(PORT));
+}
+
+const FAR: &str = "prio 7 handle 3 protocol all bpf da bytecode";
+/// Where a careless program would put its own.
+const SAME_PLACE: &str = "prio 1 handle 1 protocol all bpf da bytecode";
+
+#[test]
+fn filters_of_others_go_on_beside_tcx() {
+    filter_goes_on("auto", FAR);
+    filter_goes_on("auto", SAME_PLACE);
+}
+
+#[test]
+fn filters_of_others_go_on_beside_clsact() {
+    filter_goes_on("clsact", FAR);
+}
+
+#[test]
+fn filters_of_others_are_not_replaced() {
+    filter_goes_on("clsact", SAME_PLACE);
+}
+
+/// Somebody else's filters are there before, while and after `serve` runs, and clients notice
+/// nothing of crashes beside them.
+fn filter_goes_on(attach: &str, filter: &str) {
+    let scene = Scene::new("filters");
+    run(&scene.server, "tc qdisc add dev eth0 clsact");
+    for direction in ["ingress", "egress"] {
+        // One instruction: return TC_ACT_UNSPEC.
+        let mut words = vec!["tc", "filter", "add", "dev", "eth0", direction];
+        words.extend(filter.split(' '));
+        words.push("1,6 0 0 4294967295");
+        run_words(&scene.server, &words);
+    }
+    let filters = || {
+        ["ingress", "egress"].map(|direction| {
+            run(
+                &scene.server,
+                &format!("tc filter show dev eth0 {direction}"),
+            )
+        })
+    };
+    let before = filters();
+    {
+        let server = scene.protect_with(&test_server(&scene), &["--attach", attach]);
+        let during = filters();
+        for (before, during) in before.iter().zip(&during) {
+            let missing: Vec<_> = before
+                .lines()
+                .filter(|line| !during.contains(line))
+                .collect();
+            assert!(
+                missing.is_empty(),
+                "{attach}: {missing:#?} is not in {during}"
+            );
+        }
+        let exchange = Exchange {
+            download: 1 << 20,
+            upload: 1 << 20,
+            kills: 1,
+            ..Exchange::default()
+        };
+        let seed = &mut Seed::choose("filters");
+        exchange.survives(&scene, &server, seed, || scene.connect(PORT));
+    }
+    assert_eq!(
+        filters(),
+        before,
+        "{attach}: filters before and after serve"
+    );
+}
+
+/// A filter of somebody else that counts: it mirrors every packet to a device of its own. It
+/// sees what the server's TCP sees, before and after a crash.
+#[test]
+fn filter_of_others_sees_every_packet() {
+    for attach in ["auto", "clsact"] {
+        let scene = Scene::new("mirred");
+        run(
+            &scene.server,
+            "ip link add mirror type veth peer name drain",
+        );
+        let to_client = format!("ip link set drain netns {}", scene.client.namespace());
+        run(&scene.server, &to_client);
+        run(&scene.server, "ip link set mirror up");
+        run(&scene.client, "ip link set drain up");
+        run(&scene.server, "tc qdisc add dev eth0 clsact");
+        run(
+            &scene.server,
+            "tc filter add dev eth0 ingress prio 9 protocol ip u32 match u32 0 0 action mirred egress mirror dev mirror",
+        );
+        let server = scene.protect_with(
+            &test_server_at(&scene, &[scene.ipv4(PORT)]),
+            &["--attach", attach],
+        );
+        let stream = scene.connect(PORT);
+        write(&stream, b"echo\n");
+        for recoveries in 0..2 {
+            let before = mirrored(&scene);
+            for _ in 0..50 {
+                write(&stream, b"x");
+                assert_eq!(read_exactly(&stream, 1), b"x");
+            }
+            let seen = mirrored(&scene) - before;
+            assert!(
+                seen >= 50,
+                "{attach}: it saw {seen} packets in life {recoveries}"
+            );
+            server.kill_main(Signal::KILL);
+            server.wait_serving(recoveries + 1);
+        }
+        end(&stream);
+        assert_all_kept(&server);
+    }
+}
+
+/// Packets that the device of the other's filter has sent.
+fn mirrored(scene: &Scene) -> u64 {
+    let path = "ip -s -j link show dev mirror";
+    let output = run(&scene.server, path);
+    let links: serde_json::Value = serde_json::from_str(&output).expect("JSON of ip");
+    links[0]["stats64"]["tx"]["packets"]
+        .as_u64()
+        .expect("a counter")
+}
+
+/// Two services on one host: each one's programs are others to the other.
+#[test]
+fn two_services_on_one_host() {
+    let scene = Scene::new("two");
+    let at = |port| scene.ipv4(port);
+    let first = scene.protect(&test_server_at(&scene, &[at(PORT)]));
+    let second = scene.protect(&test_server_at(&scene, &[at(PORT + 1)]));
+    let other = scene.connect(PORT + 1);
+    write(&other, b"echo\nhello");
+    assert_eq!(read_exactly(&other, 5), b"hello");
+    let exchange = Exchange {
+        download: 2 << 20,
+        ..Exchange::default()
+    };
+    let seed = &mut Seed::choose("two");
+    exchange.survives(&scene, &first, seed, || scene.connect(PORT));
+    first.stop();
+    assert!(
+        second.events_of("died").is_empty(),
+        "a death of the other service was taken for its own"
+    );
+    second.kill_main(Signal::KILL);
+    second.wait_serving(1);
+    write(&other, b"again");
+    assert_eq!(read_exactly(&other, 5), b"again");
+    end(&other);
+    assert_all_kept(&second);
+}

@@ -1,0 +1,331 @@
+//! Bad input: what cannot be protected is refused with a reason and the documented exit code.
+
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use e2e::clients::{read_exactly, write};
+use e2e::exchange::end;
+use e2e::servers::{PORT, test_server};
+use e2e::{Answer, PATIENCE, Scene, binaries};
+use lab::Signal;
+
+const DONE: i32 = 0;
+const SERVER_FAILED: i32 = 1;
+const USAGE: i32 = 2;
+
+/// Runs `outlive` on the server's host to its end, with a run directory of the scene.
+fn outlive(scene: &Scene, arguments: &[&str]) -> Answer {
+    outlive_as(scene, &[], &binaries::outlive(), arguments)
+}
+
+/// [`outlive`] by way of another program, such as one that gives up rights.
+fn outlive_as(scene: &Scene, by: &[&str], outlive: &Path, arguments: &[&str]) -> Answer {
+    let mut command: Command = scene.server.command("timeout");
+    let limit = PATIENCE.as_secs().to_string();
+    command
+        .args(["-k", "1", &limit])
+        .args(by)
+        .arg(outlive)
+        .args(arguments);
+    let output = command
+        .env("OUTLIVE_RUN_DIR", scene.run_dir())
+        .output()
+        .expect("it starts");
+    Answer {
+        status: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Asserts an exit code, and that standard error says each of these.
+#[track_caller]
+fn assert_refused(answer: &Answer, code: i32, says: &[&str]) {
+    assert_eq!(answer.status, Some(code), "{answer:?}");
+    for word in says {
+        assert!(
+            answer.stderr.contains(word),
+            "it does not say {word:?}: {}",
+            answer.stderr
+        );
+    }
+    assert!(!answer.stderr.contains("panicked"), "{}", answer.stderr);
+}
+
+/// Asserts that a refused `serve` left no mount, directory, program or process.
+#[track_caller]
+fn assert_nothing_left(scene: &Scene) {
+    let run = scene.run_dir();
+    assert!(!run.exists(), "{} is left", run.display());
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(
+        !mounts.contains(&*run.to_string_lossy()),
+        "a mount is left: {mounts}"
+    );
+    let pids = scene.server.pids().expect("processes");
+    assert!(pids.is_empty(), "processes are left: {pids:?}");
+    let disciplines = scene
+        .server
+        .command("tc")
+        .args(["qdisc", "show"])
+        .output()
+        .expect("tc");
+    let disciplines = String::from_utf8_lossy(&disciplines.stdout).into_owned();
+    assert!(!disciplines.contains("clsact"), "{disciplines}");
+}
+
+/// Arguments that are refused, with the code and what the message must say.
+#[test]
+fn bad_arguments() {
+    let scene = Scene::new("arguments");
+    let here = scene.ipv4(PORT).to_string();
+    let long = "n".repeat(65);
+    let cases: &[(&[&str], &[&str])] = &[
+        (
+            &["--address", &here, "--", "no-such-program"],
+            &["no-such-program"],
+        ),
+        (&["--address", &here, "--", "/etc/passwd"], &["/etc/passwd"]),
+        (&["--address", &here, "--", "/"], &["/"]),
+        (
+            &["--address", "10.0.0.77:8080", "--", "true"],
+            &["10.0.0.77", "10.0.0.10"],
+        ),
+        (
+            &["--address", "[fd00::77]:8080", "--", "true"],
+            &["fd00::77", "fd00::10"],
+        ),
+        (
+            &["--address", "0.0.0.0:8080", "--", "true"],
+            &["0.0.0.0", "--address"],
+        ),
+        (
+            &["--address", "[::]:8080", "--", "true"],
+            &["[::]", "--address"],
+        ),
+        (&["--address", "10.0.0.10", "--", "true"], &["10.0.0.10"]),
+        (&["--address", "10.0.0.10:99999", "--", "true"], &["99999"]),
+        (&["--", "true"], &["--address"]),
+        (&["--address", &here], &["COMMAND"]),
+        (
+            &["--address", &here, "--name", "a/b", "--", "true"],
+            &["a/b"],
+        ),
+        (&["--address", &here, "--name", "..", "--", "true"], &[".."]),
+        (&["--address", &here, "--name", "", "--", "true"], &["name"]),
+        (
+            &["--address", &here, "--name", &long, "--", "true"],
+            &["name"],
+        ),
+        (
+            &["--address", &here, "--ring", "3MiB", "--", "true"],
+            &["--ring", "power of two"],
+        ),
+        (
+            &["--address", &here, "--ring", "much", "--", "true"],
+            &["--ring"],
+        ),
+        (
+            &["--address", &here, "--attach", "xdp", "--", "true"],
+            &["--attach"],
+        ),
+        (
+            &["--address", &here, "--quarantine-after", "0", "--", "true"],
+            &["--quarantine-after"],
+        ),
+        (
+            &["--address", &here, "--give-up-after", "soon", "--", "true"],
+            &["--give-up-after"],
+        ),
+    ];
+    for (arguments, says) in cases {
+        let all = [&["serve"], *arguments].concat();
+        assert_refused(&outlive(&scene, &all), USAGE, says);
+    }
+    assert_refused(&outlive(&scene, &["devour"]), USAGE, &["devour"]);
+    assert_refused(&outlive(&scene, &[]), USAGE, &["Usage"]);
+    assert_refused(&outlive(&scene, &["--help"]), DONE, &[]);
+    assert_refused(
+        &outlive(&scene, &["status", "nobody"]),
+        SERVER_FAILED,
+        &["nobody"],
+    );
+    assert_refused(
+        &outlive(&scene, &["events", "nobody"]),
+        SERVER_FAILED,
+        &["nobody"],
+    );
+    assert_nothing_left(&scene);
+}
+
+#[test]
+fn port_in_use() {
+    let scene = Scene::new("in-use");
+    let server = test_server(&scene);
+    let plain = scene.plain(&server);
+    let address = scene.ipv4(PORT).to_string();
+    let mut arguments = vec!["serve", "--address", &address, "--"];
+    arguments.extend(server.command.iter().map(String::as_str));
+    let pid = plain.main_pid().to_string();
+    assert_refused(
+        &outlive(&scene, &arguments),
+        USAGE,
+        &["test-server", &pid, &address],
+    );
+    // A listener at the wildcard would get the connections too.
+    drop(plain);
+    let mut wildcard = server.clone();
+    wildcard
+        .command
+        .truncate(server.command.len() - server.addresses.len());
+    wildcard.command.push(format!("0.0.0.0:{PORT}"));
+    wildcard.addresses.truncate(1);
+    let plain = scene.plain(&wildcard);
+    assert_refused(&outlive(&scene, &arguments), USAGE, &["test-server"]);
+    drop(plain);
+    assert_nothing_left(&scene);
+}
+
+#[test]
+fn not_root() {
+    let scene = Scene::new("not-root");
+    // Somebody else must be able to find the program.
+    let program = scene.directory().join("outlive");
+    fs::copy(binaries::outlive(), &program).expect("a copy");
+    fs::set_permissions(scene.directory(), Permissions::from_mode(0o711)).expect("rights");
+    let nobody = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+    ];
+    let address = scene.ipv4(PORT).to_string();
+    let serve = ["serve", "--address", &address, "--", "true"];
+    assert_refused(
+        &outlive_as(&scene, &nobody, &program, &serve),
+        USAGE,
+        &["root"],
+    );
+    assert_nothing_left(&scene);
+}
+
+#[test]
+fn two_of_one_name() {
+    let scene = Scene::new("twice");
+    let server = scene.protect(&test_server(&scene));
+    let other = scene.ipv4(PORT + 1).to_string();
+    let serve = [
+        "serve",
+        "--name",
+        server.name(),
+        "--address",
+        &other,
+        "--",
+        "true",
+    ];
+    assert_refused(&outlive(&scene, &serve), USAGE, &[server.name()]);
+    // The first one does not mind.
+    let stream = scene.connect(PORT);
+    write(&stream, b"echo\nhello");
+    assert_eq!(read_exactly(&stream, 5), b"hello");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    write(&stream, b"again");
+    assert_eq!(read_exactly(&stream, 5), b"again");
+    end(&stream);
+}
+
+/// It never came up: nothing is protected, and nothing is tried again.
+#[test]
+fn server_that_ends_before_it_listens() {
+    let scene = Scene::new("early-end");
+    let address = scene.ipv4(PORT).to_string();
+    for (script, says) in [
+        ("exit 3", &["status 3", &address[..]][..]),
+        ("kill -9 $$", &["SIGKILL", &address]),
+        ("sleep 0.2; exit 1", &["status 1", &address]),
+        // Daemons do that: their start is over, and nobody serves.
+        ("exit 0", &[&address]),
+    ] {
+        let answer = outlive(
+            &scene,
+            &["serve", "--address", &address, "--", "sh", "-c", script],
+        );
+        assert_refused(&answer, SERVER_FAILED, says);
+        assert_nothing_left(&scene);
+    }
+}
+
+/// Local programs with root's rights that talk nonsense to the control socket, or nothing.
+#[test]
+fn nonsense_on_the_control_socket() {
+    let scene = Scene::new("control");
+    let server = scene.protect(&test_server(&scene));
+    let socket = scene.run_dir().join(server.name()).join("control.sock");
+    let connect = || {
+        let stream = UnixStream::connect(&socket).expect("the control socket");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+    };
+    let status_works = |when: &str| {
+        let status = server.outlive("status", &["--json", server.name()]);
+        assert_eq!(status.status, Some(DONE), "{when}: {status:?}");
+        assert_eq!(status.json()[0]["stage"], "serving", "{when}");
+    };
+    let mut hanging = Vec::new();
+    for nonsense in [
+        &b"\n"[..],
+        b"what?\n",
+        b"{\"ask\":\"everything\"}\n",
+        b"{\"ask\":\"status\",\"list\":[[[[\n",
+        b"\xff\xfe\0\0\0\n\n\n",
+        b"{\"ask\":\"status\",\"more\":1}\n",
+    ] {
+        let mut stream = connect();
+        stream.write_all(nonsense).expect("a question");
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .expect("an answer, then the end");
+        assert!(
+            answer.contains("error"),
+            "{nonsense:?} was answered by {answer:?}"
+        );
+    }
+    status_works("after nonsense");
+
+    // A line without an end: it is hung up on, before or after all was written.
+    let mut stream = connect();
+    let _ = stream.write_all(&[b'x'; 1 << 20]);
+    let hung_up = stream.read(&mut [0; 16]);
+    assert!(!matches!(hung_up, Ok(1..)), "{hung_up:?}");
+    for _ in 0..50 {
+        let mut half = connect();
+        half.write_all(b"{\"ask\":").expect("half a question");
+        hanging.push(half);
+        hanging.push(connect());
+    }
+    // Asks, and does not read the answers.
+    let mut deaf = connect();
+    deaf.write_all(b"{\"ask\":\"events\",\"follow\":true}\n")
+        .expect("a question");
+    status_works("beside those that hang");
+
+    let stream = scene.connect(PORT);
+    write(&stream, b"echo\nhello");
+    assert_eq!(read_exactly(&stream, 5), b"hello");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    write(&stream, b"again");
+    assert_eq!(read_exactly(&stream, 5), b"again");
+    end(&stream);
+    drop((hanging, deaf));
+    std::thread::sleep(Duration::from_millis(100));
+    status_works("after they have gone");
+}

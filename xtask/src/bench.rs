@@ -1,0 +1,246 @@
+//! `make bench`: what the protection costs, and how long a death takes.
+//!
+//! Costs are ratios. A server runs plainly, then under `outlive serve`, then plainly again,
+//! and so on, on the same host of a lab; each protected run is compared with the plain run
+//! just before it. A machine that is slow today is slow for both, so the ratio means
+//! something where the figures do not. Its spread says how much.
+//!
+//! [`stage`] is the lab, [`subject`] the server that is measured, [`clients`] who uses it.
+//! Measured are [`traffic`], [`recovery`], [`replay`] and [`memory`]; [`figure`] is what
+//! comes out, [`report`] how it is told. [`tiny`] are the two servers of our own.
+
+mod clients;
+mod figure;
+mod machine;
+mod memory;
+mod recovery;
+mod replay;
+mod report;
+mod stage;
+mod subject;
+pub(crate) mod tiny;
+mod traffic;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use figure::Figure;
+use stage::Stage;
+
+/// Pairs of runs unless told otherwise.
+const ROUNDS: usize = 7;
+const QUICK_ROUNDS: usize = 1;
+
+/// What can be chosen.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Measure only this; repeat it for more
+    #[arg(long, value_enum, value_name = "NAME")]
+    only: Vec<Subject>,
+    /// Less of everything: shows that it works, not how well
+    #[arg(long)]
+    quick: bool,
+    /// Pairs of plain and protected runs [default: 7, with --quick 1]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
+    rounds: Option<u8>,
+    /// Directory for results.json and RESULTS.md [default: bench, but nothing is written
+    /// with --quick or --only]
+    #[arg(long, value_name = "DIRECTORY")]
+    output: Option<PathBuf>,
+    /// The `outlive` to measure [default: the one beside this program]
+    #[arg(long, value_name = "PROGRAM", env = "OUTLIVE_BIN", hide_env = true)]
+    outlive: Option<PathBuf>,
+}
+
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Subject {
+    /// Throughput from the server
+    Download,
+    /// Throughput to the server
+    Upload,
+    /// Round trips of a 64-byte echo
+    Echo,
+    /// Small objects a second
+    Requests,
+    /// From SIGKILL to live
+    Recovery,
+    /// Speed of a replay
+    Replay,
+    /// Memory of idle connections
+    Memory,
+}
+
+impl Subject {
+    const ALL: [Self; 7] = [
+        Self::Download,
+        Self::Upload,
+        Self::Echo,
+        Self::Requests,
+        Self::Recovery,
+        Self::Replay,
+        Self::Memory,
+    ];
+
+    fn measure(self, bench: &Bench) -> Result<Vec<Figure>> {
+        match self {
+            Self::Download => traffic::download(bench),
+            Self::Upload => traffic::upload(bench),
+            Self::Echo => traffic::echo(bench),
+            Self::Requests => traffic::requests(bench),
+            Self::Recovery => recovery::measure(bench),
+            Self::Replay => replay::measure(bench),
+            Self::Memory => memory::measure(bench),
+        }
+    }
+}
+
+/// What every measurement needs.
+struct Bench {
+    stage: Stage,
+    quick: bool,
+    rounds: usize,
+    interrupt: Interrupt,
+}
+
+impl Bench {
+    /// `full`, or `quick` if it is to be quick.
+    fn size<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// Say what is being done.
+    fn say(&self, what: impl fmt::Display) {
+        println!("  {what}");
+    }
+}
+
+/// A flag that a signal raises; everything that takes long looks at it.
+#[derive(Clone)]
+struct Interrupt(Arc<AtomicBool>);
+
+/// A signal asked us to stop.
+#[derive(Debug)]
+struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+impl Interrupt {
+    fn on_signals() -> Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        }
+        Ok(Self(flag))
+    }
+
+    /// # Errors
+    /// [`Interrupted`], from the first signal on.
+    fn check(&self) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(Interrupted.into());
+        }
+        Ok(())
+    }
+}
+
+/// Runs the bench. Its exit status is 0 if everything could be measured and no connection
+/// was lost, whether or not the aims were met.
+pub(crate) fn main(options: &Options) -> ExitCode {
+    match run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("bench: interrupted; everything is removed");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "it needs root: it makes network namespaces and loads BPF programs"
+    );
+    let began = Instant::now();
+    let outlive = program(options.outlive.clone(), "outlive")?;
+    let interrupt = Interrupt::on_signals()?;
+    let rounds = if options.quick { QUICK_ROUNDS } else { ROUNDS };
+    clients::raise_limit(memory::CONNECTIONS)?;
+    let bench = Bench {
+        stage: Stage::build(outlive, program(None, "xtask")?)?,
+        quick: options.quick,
+        rounds: options.rounds.map_or(rounds, usize::from),
+        interrupt,
+    };
+    let result = measure_all(&bench, &options.only);
+    // Whatever happened: what is left must be known.
+    let removed = bench.stage.remove();
+    let figures = result?;
+    removed?;
+
+    let report = report::Report::new(figures, options.quick, began.elapsed());
+    println!("\n{}", report.table());
+    if let Some(directory) = output(options) {
+        report.write(&directory)?;
+        println!("written to {}", directory.display());
+    }
+    ensure!(report.sound(), "connections were lost");
+    Ok(())
+}
+
+fn measure_all(bench: &Bench, only: &[Subject]) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for subject in Subject::ALL {
+        if !only.is_empty() && !only.contains(&subject) {
+            continue;
+        }
+        let name = format!("{subject:?}").to_lowercase();
+        println!("{name}");
+        let began = Instant::now();
+        let measured = subject
+            .measure(bench)
+            .with_context(|| format!("while measuring {name}"))?;
+        for figure in &measured {
+            println!("  {figure}");
+        }
+        println!("  ({:.1} s)", began.elapsed().as_secs_f64());
+        figures.extend(measured);
+    }
+    Ok(figures)
+}
+
+fn output(options: &Options) -> Option<PathBuf> {
+    let whole = !options.quick && options.only.is_empty();
+    let default = whole.then(|| PathBuf::from("bench"));
+    options.output.clone().or(default)
+}
+
+/// The program, or the one of that name beside this one.
+fn program(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
+    let path = match given {
+        Some(path) => path,
+        None => std::env::current_exe()
+            .context("cannot find out where this program is")?
+            .with_file_name(name),
+    };
+    path.canonicalize()
+        .with_context(|| format!("no {}: build it with `make build`", path.display()))
+}

@@ -1,0 +1,103 @@
+//! A crowd: connections of the client's host that stay, and now and then ask for something.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::Bench;
+use super::stage::PORT;
+
+const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: bench\r\n\r\n";
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Answers that fail one after the other before the rest is not asked any more.
+const ENOUGH: usize = 3;
+
+/// Open connections. Dropping it closes them with a RST, which leaves no `TIME_WAIT`.
+pub(super) struct Crowd(Vec<TcpStream>);
+
+impl Crowd {
+    /// Opens so many connections, and has each asked for a small object.
+    pub(super) fn gather(bench: &Bench, number: usize) -> Result<Self> {
+        let address = bench.stage.address(PORT);
+        let connect = || -> Result<Vec<TcpStream>> {
+            let mut streams = Vec::with_capacity(number);
+            for count in 0..number {
+                if count % 100 == 0 {
+                    bench.interrupt.check()?;
+                }
+                let mut stream =
+                    TcpStream::connect(address).with_context(|| format!("connection {count}"))?;
+                rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                ask(&mut stream).with_context(|| format!("connection {count}"))?;
+                streams.push(stream);
+            }
+            Ok(streams)
+        };
+        Ok(Self(bench.stage.client.enter(connect)??))
+    }
+
+    /// How many still answer, and what one of the others said.
+    pub(super) fn alive(&mut self, bench: &Bench) -> Result<(usize, Option<String>)> {
+        let (mut alive, mut failed, mut why) = (0, 0, None);
+        for stream in &mut self.0 {
+            bench.interrupt.check()?;
+            match ask(stream) {
+                Ok(()) => (alive, failed) = (alive + 1, 0),
+                Err(error) => {
+                    why = Some(format!("{error:#}"));
+                    failed += 1;
+                }
+            }
+            if failed >= ENOUGH {
+                break;
+            }
+        }
+        Ok((alive, why))
+    }
+}
+
+/// One request, one answer.
+fn ask(stream: &mut TcpStream) -> Result<()> {
+    stream.write_all(REQUEST)?;
+    let mut answer = [0; 2048];
+    let mut length = 0;
+    loop {
+        let read = stream.read(&mut answer[length..])?;
+        ensure!(read > 0, "closed by the server");
+        length += read;
+        let header = answer[..length]
+            .windows(4)
+            .position(|end| end == b"\r\n\r\n");
+        if header.is_some_and(|header| length >= header + 4 + 128) {
+            break;
+        }
+    }
+    ensure!(
+        answer.starts_with(b"HTTP/1.1 200 "),
+        "the answer is not 200"
+    );
+    Ok(())
+}
+
+/// Lets us, and servers that we start from now on, have that many connections and some files.
+pub(super) fn raise_limit(number: usize) -> Result<()> {
+    let wanted = u64::try_from(number)? + 512;
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_some_and(|current| current < wanted) {
+        let maximum = now.maximum.map(|maximum| maximum.max(wanted));
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(wanted),
+                maximum,
+            },
+        )
+        .with_context(|| format!("cannot have {wanted} open descriptors"))?;
+    }
+    Ok(())
+}

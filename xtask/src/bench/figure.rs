@@ -1,0 +1,199 @@
+//! Figures: a median, its spread, and what it should be.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+/// What a figure should be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Aim {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Aim {
+    fn met_by(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(bound) => value >= bound,
+            Self::AtMost(bound) => value <= bound,
+        }
+    }
+}
+
+impl fmt::Display for Aim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(bound) => write!(f, "≥ {}", number(*bound)),
+            Self::AtMost(bound) => write!(f, "≤ {}", number(*bound)),
+        }
+    }
+}
+
+/// One result.
+#[derive(Debug, Clone)]
+pub(super) struct Figure {
+    /// Dotted, for scripts: `download.nginx.ratio`.
+    pub(super) name: String,
+    /// The median.
+    pub(super) value: f64,
+    pub(super) unit: &'static str,
+    pub(super) min: f64,
+    pub(super) max: f64,
+    pub(super) samples: usize,
+    pub(super) aim: Option<Aim>,
+    /// Not a speed but a promise: missing it makes the bench fail.
+    pub(super) promise: bool,
+    /// How it was measured.
+    pub(super) how: String,
+    /// What keeps it from being better.
+    pub(super) bound: &'static str,
+}
+
+impl Figure {
+    /// The median of samples, which must not be empty.
+    pub(super) fn of(
+        name: impl Into<String>,
+        unit: &'static str,
+        samples: &[f64],
+        how: impl Into<String>,
+    ) -> Self {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        Self {
+            name: name.into(),
+            value: quantile(&sorted, 0.5),
+            unit,
+            min: quantile(&sorted, 0.0),
+            max: quantile(&sorted, 1.0),
+            samples: sorted.len(),
+            aim: None,
+            promise: false,
+            how: how.into(),
+            bound: "",
+        }
+    }
+
+    pub(super) fn aim(mut self, aim: Aim, bound: &'static str) -> Self {
+        self.aim = Some(aim);
+        self.bound = bound;
+        self
+    }
+
+    pub(super) fn promise(mut self) -> Self {
+        self.promise = true;
+        self
+    }
+
+    /// Whether its aim is met, if it has one.
+    pub(super) fn met(&self) -> Option<bool> {
+        self.aim.map(|aim| aim.met_by(self.value))
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "min": self.min,
+            "max": self.max,
+            "samples": self.samples,
+            "aim": self.aim.map(|aim| aim.to_string()),
+            "met": self.met(),
+            "how": self.how,
+        })
+    }
+
+    /// The value with its unit.
+    pub(super) fn shown(&self) -> String {
+        format!("{} {}", number(self.value), self.unit)
+            .trim()
+            .to_owned()
+    }
+
+    /// `0.93–0.99`
+    pub(super) fn spread(&self) -> String {
+        format!("{}–{}", number(self.min), number(self.max))
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({}", self.name, self.shown(), self.spread())?;
+        match (self.aim, self.met()) {
+            (Some(aim), Some(true)) => write!(f, "; aim {aim}: met)"),
+            (Some(aim), _) => write!(f, "; aim {aim}: MISSED)"),
+            (None, _) => write!(f, ")"),
+        }
+    }
+}
+
+/// The value below which `part` (0 to 1) of the sorted values are: the nearest one. NaN if
+/// there are none.
+pub(super) fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an index: a part of a length"
+    )]
+    let index = (part.clamp(0.0, 1.0) * last as f64).round() as usize;
+    sorted.get(index).copied().unwrap_or(f64::NAN)
+}
+
+/// Each of `protected` by its neighbour in `plain`.
+pub(super) fn ratios(plain: &[f64], protected: &[f64]) -> Vec<f64> {
+    plain.iter().zip(protected).map(|(a, b)| b / a).collect()
+}
+
+/// Three digits that matter.
+fn number(value: f64) -> String {
+    match value.abs() {
+        a if a >= 100.0 || a == 0.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        a if a >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_the_median_with_its_spread() {
+        let figure = Figure::of("x", "", &[3.0, 1.0, 2.0], "");
+        assert_eq!(
+            (figure.value, figure.min, figure.max, figure.samples),
+            (2.0, 1.0, 3.0, 3)
+        );
+        assert_eq!(figure.met(), None);
+    }
+
+    #[test]
+    fn aims_are_met_at_their_bounds() {
+        let figure = |aim| Figure::of("x", "", &[0.95], "").aim(aim, "").met();
+        assert_eq!(figure(Aim::AtLeast(0.95)), Some(true));
+        assert_eq!(figure(Aim::AtLeast(0.951)), Some(false));
+        assert_eq!(figure(Aim::AtMost(0.95)), Some(true));
+        assert_eq!(figure(Aim::AtMost(0.949)), Some(false));
+    }
+
+    #[test]
+    fn nothing_measured_meets_no_aim() {
+        let figure = Figure::of("x", "", &[], "").aim(Aim::AtMost(1.0), "");
+        assert_eq!(figure.met(), Some(false));
+    }
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let sorted: Vec<f64> = (0..=100).map(f64::from).collect();
+        assert_eq!(quantile(&sorted, 0.5), 50.0);
+        assert_eq!(quantile(&sorted, 0.99), 99.0);
+        assert_eq!(quantile(&[7.0], 0.99), 7.0);
+    }
+
+    #[test]
+    fn runs_are_compared_pair_by_pair() {
+        assert_eq!(ratios(&[1.0, 2.0], &[0.5, 2.0]), [0.5, 1.0]);
+    }
+}

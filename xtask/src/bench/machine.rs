@@ -1,0 +1,67 @@
+//! Where and on what a bench was run.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+pub(super) struct Machine {
+    pub(super) cores: usize,
+    pub(super) cpu: String,
+    pub(super) kernel: String,
+    pub(super) memory_mib: u64,
+}
+
+impl Machine {
+    pub(super) fn this() -> Self {
+        let line = |file: &str, key: &str| {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            let line = text.lines().find(|line| line.starts_with(key))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let memory = line("/proc/meminfo", "MemTotal");
+        let kib = memory.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+        Self {
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            cpu: line("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned()),
+            kernel: rustix::system::uname()
+                .release()
+                .to_string_lossy()
+                .into_owned(),
+            memory_mib: kib.unwrap_or(0) / 1024,
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "cores": self.cores,
+            "cpu": self.cpu,
+            "kernel": self.kernel,
+            "memory_mib": self.memory_mib,
+        })
+    }
+}
+
+/// The commit that was measured, with `-dirty` behind it if the tree differed from it; what
+/// the bench itself writes does not count.
+pub(super) fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git")
+            .arg("-C")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")))
+            .args(arguments)
+            .output()
+            .ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then_some(text)
+    };
+    let Some(hash) = git(&["rev-parse", "--short", "HEAD"]) else {
+        return "unknown".to_owned();
+    };
+    let changed = git(&["status", "--porcelain", "--", ":/", ":(top,exclude)bench"]);
+    match changed.as_deref() {
+        Some("") => hash,
+        _ => format!("{hash}-dirty"),
+    }
+}

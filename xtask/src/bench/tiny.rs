@@ -1,0 +1,57 @@
+//! Two servers of our own, as hidden verbs of this program: one that echoes, and one that
+//! reads everything and at the end says how much it was. Each connection has a thread.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::thread;
+
+/// Where to listen.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Listen {
+    /// ADDRESS:PORT
+    address: SocketAddr,
+}
+
+/// Sends back what it gets.
+pub(crate) fn echo(listen: &Listen) -> ExitCode {
+    serve(listen, |mut stream| {
+        stream.set_nodelay(true)?;
+        let mut buffer = [0; 4096];
+        loop {
+            match stream.read(&mut buffer)? {
+                0 => return Ok(()),
+                n => stream.write_all(&buffer[..n])?,
+            }
+        }
+    })
+}
+
+/// Throws away what it gets; says how many bytes it was when the client has sent all.
+pub(crate) fn sink(listen: &Listen) -> ExitCode {
+    serve(listen, |mut stream| {
+        let mut buffer = vec![0; 256 << 10];
+        let mut total: u64 = 0;
+        loop {
+            match stream.read(&mut buffer)? {
+                0 => return write!(stream, "{total}"),
+                n => total += u64::try_from(n).unwrap_or(0),
+            }
+        }
+    })
+}
+
+fn serve(listen: &Listen, each: fn(TcpStream) -> io::Result<()>) -> ExitCode {
+    let listener = match TcpListener::bind(listen.address) {
+        Ok(listener) => listener,
+        Err(error) => {
+            eprintln!("cannot listen on {}: {error}", listen.address);
+            return ExitCode::FAILURE;
+        }
+    };
+    for stream in listener.incoming().flatten() {
+        // A client that goes away is its own affair.
+        thread::spawn(move || each(stream));
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,251 @@
+//! What an undisturbed connection costs: throughput both ways, round trips, requests.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Bench;
+use super::figure::{Aim, Figure, quantile, ratios};
+use super::stage::PORT;
+use super::subject::{Mode, Server, alternate};
+
+/// No transfer takes longer, on any machine that is worth measuring.
+const LIMIT: Duration = Duration::from_secs(60);
+const BOTH: [Mode; 2] = [Mode::Plain, Mode::Protected("connection")];
+
+const DOWNLOAD_BOUND: &str = "each packet of the server is rewritten or looked at once at egress, and each \
+     ACK of the client once at ingress (some 0.3 µs each); fewer, larger GSO packets would lift it";
+const UPLOAD_BOUND: &str = "every byte of the client is copied three times more: into the ring, out of it by \
+     the logger, and into its record, and its checksum is verified; on a machine with two cores the logger \
+     takes this time from client and server. A core of its own for the logger would lift it";
+const ECHO_BOUND: &str = "two programs per packet and a copy of each request into the ring, on round trips that \
+     have no network in them";
+
+/// Throughput from the server.
+pub(super) fn download(bench: &Bench) -> Result<Vec<Figure>> {
+    let size: u64 = bench.size(3 << 30, 256 << 20);
+    bench.stage.sparse("www/large", size)?;
+    let url = format!("http://{}/large", bench.stage.address(PORT));
+    bench.say("nginx with sendfile, curl");
+    let nginx = alternate(bench, &Server::nginx(bench), &BOTH, || {
+        curl(bench, &["-r", "0-33554431", &url])?;
+        Ok([curl(bench, &[&url])?])
+    })?;
+    bench.say("iperf3 -R");
+    let seconds = bench.size("2", "1");
+    let iperf3 = alternate(bench, &Server::iperf3(bench), &BOTH, || {
+        Ok([iperf(bench, &["-R", "-t", seconds])?])
+    })?;
+    let how = format!(
+        "curl of a sparse file of {} MiB in memory, one connection, nginx with sendfile",
+        size >> 20
+    );
+    let mut figures = throughput("download.nginx", &nginx, 0.95, &how, DOWNLOAD_BOUND);
+    let how = format!("iperf3 -R for {seconds} s, one connection");
+    figures.extend(throughput(
+        "download.iperf3",
+        &iperf3,
+        0.95,
+        &how,
+        DOWNLOAD_BOUND,
+    ));
+    Ok(figures)
+}
+
+/// Throughput to the server.
+pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
+    // Below the record's limit per connection: beyond it nothing is recorded, nor measured.
+    let mib: u64 = bench.size(900, 128);
+    let bytes = format!("{mib}M");
+    bench.say("iperf3");
+    let iperf3 = alternate(bench, &Server::iperf3(bench), &BOTH, || {
+        Ok([iperf(bench, &["-n", &bytes])?])
+    })?;
+    bench.say("curl -T, nginx");
+    let file = bench.stage.sparse("upload", mib << 20)?;
+    let file = file.to_string_lossy().into_owned();
+    let url = format!("http://{}/put", bench.stage.address(PORT));
+    let nginx = alternate(bench, &Server::nginx(bench), &BOTH, || {
+        let speed = curl(bench, &["-T", &file, &url])?;
+        std::fs::remove_file(bench.stage.file("www/put"))?;
+        Ok([speed])
+    })?;
+    let how = format!("iperf3 -n {bytes}, one connection");
+    let mut figures = throughput("upload.iperf3", &iperf3, 0.80, &how, UPLOAD_BOUND);
+    let how =
+        format!("curl -T of {mib} MiB of zeros to nginx, which keeps them in a file in memory");
+    figures.extend(throughput("upload.nginx", &nginx, 0.80, &how, UPLOAD_BOUND));
+    Ok(figures)
+}
+
+/// A ratio with an aim, and the two figures of which it is made.
+fn throughput(
+    name: &str,
+    runs: &[Vec<[f64; 1]>],
+    aim: f64,
+    how: &str,
+    bound: &'static str,
+) -> Vec<Figure> {
+    let (plain, protected) = (column(&runs[0], 0), column(&runs[1], 0));
+    vec![
+        Figure::of(
+            format!("{name}.ratio"),
+            "",
+            &ratios(&plain, &protected),
+            how,
+        )
+        .aim(Aim::AtLeast(aim), bound),
+        Figure::of(format!("{name}.plain"), "Gbit/s", &plain, how),
+        Figure::of(format!("{name}.protected"), "Gbit/s", &protected, how),
+    ]
+}
+
+fn column<const N: usize>(runs: &[[f64; N]], which: usize) -> Vec<f64> {
+    runs.iter().map(|run| run[which]).collect()
+}
+
+/// Runs curl, and returns its speed in Gbit/s.
+fn curl(bench: &Bench, arguments: &[&str]) -> Result<f64> {
+    let format = "%{speed_download} %{speed_upload}";
+    let mut all = vec!["-sS", "--fail", "-o", "/dev/null", "-w", format];
+    all.extend(arguments);
+    let said = bench.stage.run("curl", &all, LIMIT, &bench.interrupt)?;
+    let speeds: Vec<f64> = said
+        .split(' ')
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let bytes_per_second = speeds.iter().copied().fold(0.0, f64::max);
+    ensure!(
+        bytes_per_second > 0.0,
+        "curl has transferred nothing: {said}"
+    );
+    Ok(bytes_per_second * 8e-9)
+}
+
+/// Runs iperf3, and returns what arrived, in Gbit/s.
+fn iperf(bench: &Bench, arguments: &[&str]) -> Result<f64> {
+    // A server that was just started, or just left by another client, refuses for a moment.
+    std::thread::sleep(Duration::from_millis(300));
+    let server = bench.stage.address(0).ip().to_string();
+    let mut all = vec!["-J", "-c", &server];
+    all.extend(arguments);
+    let said = bench.stage.run("iperf3", &all, LIMIT, &bench.interrupt)?;
+    let report: Value = serde_json::from_str(&said).context("iperf3 did not print JSON")?;
+    let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
+    Ok(bits.context("iperf3 did not say how fast it was")? * 1e-9)
+}
+
+/// Round trips of 64 bytes over one connection.
+pub(super) fn echo(bench: &Bench) -> Result<Vec<Figure>> {
+    let trips = bench.size(20_000, 5_000);
+    bench.say(format_args!("{trips} round trips a run"));
+    let runs = alternate(bench, &Server::own(bench, "bench-echo"), &BOTH, || {
+        let address = bench.stage.address(PORT);
+        bench
+            .stage
+            .client
+            .enter(|| round_trips(bench, address, trips))?
+    })?;
+    let how = format!(
+        "{trips} round trips of 64 bytes a run over one connection, TCP_NODELAY, an echo server of our own"
+    );
+    let mut figures = Vec::new();
+    for (index, name) in ["p50", "p99"].into_iter().enumerate() {
+        let (plain, protected) = (column(&runs[0], index), column(&runs[1], index));
+        let ratio = Figure::of(
+            format!("echo.{name}.ratio"),
+            "",
+            &ratios(&plain, &protected),
+            &how,
+        );
+        figures.push(match name {
+            "p50" => ratio.aim(Aim::AtMost(1.10), ECHO_BOUND),
+            _ => ratio,
+        });
+        figures.push(Figure::of(format!("echo.{name}.plain"), "µs", &plain, &how));
+        figures.push(Figure::of(
+            format!("echo.{name}.protected"),
+            "µs",
+            &protected,
+            &how,
+        ));
+    }
+    Ok(figures)
+}
+
+/// Median and 99th percentile, in microseconds.
+fn round_trips(bench: &Bench, address: SocketAddr, trips: usize) -> Result<[f64; 2]> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    let (sent, mut received) = ([0x5a; 64], [0; 64]);
+    let mut took = Vec::with_capacity(trips);
+    for trip in 0..trips + trips / 10 {
+        if trip % 1000 == 0 {
+            bench.interrupt.check()?;
+        }
+        let began = Instant::now();
+        stream.write_all(&sent)?;
+        stream.read_exact(&mut received)?;
+        // The first tenth is to get warm.
+        if trip >= trips / 10 {
+            took.push(began.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    ensure!(sent == received, "the echo is not what was sent");
+    took.sort_by(f64::total_cmp);
+    Ok([quantile(&took, 0.5), quantile(&took, 0.99)])
+}
+
+/// Small objects over 16 connections that stay.
+pub(super) fn requests(bench: &Bench) -> Result<Vec<Figure>> {
+    let modes = [
+        Mode::Plain,
+        Mode::Protected("connection"),
+        Mode::Protected("turn"),
+    ];
+    let url = format!("http://{}/small", bench.stage.address(PORT));
+    let duration = bench.size("-d2s", "-d1s");
+    bench.say("wrk with 16 connections");
+    let runs = alternate(bench, &Server::nginx(bench), &modes, || {
+        let said = bench.stage.run(
+            "wrk",
+            &["-t1", "-c16", duration, &url],
+            LIMIT,
+            &bench.interrupt,
+        )?;
+        ensure!(
+            !said.contains("Socket errors") && !said.contains("Non-2xx"),
+            "wrk had errors: {said}"
+        );
+        let line = said
+            .lines()
+            .find_map(|line| line.strip_prefix("Requests/sec:"));
+        let speed = line.and_then(|text| text.trim().parse().ok());
+        Ok([speed.with_context(|| format!("wrk did not say how fast it was: {said}"))?])
+    })?;
+    let how = format!("wrk -t1 -c16 {duration} of an object of 128 bytes, nginx with two workers");
+    let plain = column(&runs[0], 0);
+    let mut figures = vec![Figure::of("requests.plain", "1/s", &plain, &how)];
+    for (mode, runs) in ["connection", "turn"].into_iter().zip(&runs[1..]) {
+        let how = format!("{how}; --replay {mode}");
+        let protected = column(runs, 0);
+        let ratio = ratios(&plain, &protected);
+        figures.push(Figure::of(
+            format!("requests.{mode}.ratio"),
+            "",
+            &ratio,
+            &how,
+        ));
+        figures.push(Figure::of(
+            format!("requests.{mode}"),
+            "1/s",
+            &protected,
+            &how,
+        ));
+    }
+    Ok(figures)
+}

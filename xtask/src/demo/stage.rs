@@ -1,0 +1,150 @@
+//! What is set up before anything happens: two hosts, nginx's files and configuration.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use lab::{Host, Lab};
+use rand::rngs::SmallRng;
+use rand::{Rng, RngCore, SeedableRng};
+
+/// Size of the file that is downloaded and uploaded, bytes.
+pub(crate) const LARGE: usize = 200_000_000;
+/// Size of the file that slow clients fetch, bytes.
+pub(crate) const MEDIUM: usize = 1 << 20;
+/// How many small files there are.
+pub(crate) const SMALL_FILES: usize = 200;
+
+/// A lab with `client` at 10.0.0.1 and `server` at 10.0.0.10, and a directory with all that
+/// nginx reads and writes.
+pub(crate) struct Stage {
+    pub(crate) client: Host,
+    pub(crate) server: Host,
+    directory: PathBuf,
+    lab: Lab,
+}
+
+impl Stage {
+    /// Makes the hosts and writes the files, their contents made from `seed`.
+    pub(crate) fn build(seed: u64) -> Result<Self> {
+        let lab = Lab::new("demo")?;
+        let client = lab.add_host_at("client", 1)?;
+        let server = lab.add_host_at("server", 10)?;
+        // Buffers on the client's side hide a pause from the program that is measured: with
+        // these they hide at most some 20 ms of a transfer.
+        client.sysctl("net.ipv4.tcp_rmem", "4096 131072 262144")?;
+        client.sysctl("net.ipv4.tcp_wmem", "4096 65536 262144")?;
+        let directory = lab.directory().to_owned();
+        let stage = Self {
+            client,
+            server,
+            directory,
+            lab,
+        };
+        stage
+            .write_files(seed)
+            .context("cannot write the files for the demo")?;
+        Ok(stage)
+    }
+
+    /// Where a file of the web site is.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.join("www").join(name)
+    }
+
+    /// Where a file is that is not nginx's.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// nginx's configuration.
+    pub(crate) fn configuration(&self) -> PathBuf {
+        self.directory.join("nginx.conf")
+    }
+
+    /// Uploads in progress, as nginx keeps them.
+    pub(crate) fn bodies(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.directory.join("body"));
+        entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect()
+    }
+
+    /// Removes hosts, their processes and all files.
+    pub(crate) fn remove(self) -> Result<()> {
+        self.lab.remove().context("not everything could be removed")
+    }
+
+    fn write_files(&self, seed: u64) -> Result<()> {
+        let mut random = SmallRng::seed_from_u64(seed);
+        fs::create_dir_all(self.file("small"))?;
+        write_random(&self.file("large"), LARGE, &mut random)?;
+        write_random(&self.file("medium"), MEDIUM, &mut random)?;
+        for number in 0..SMALL_FILES {
+            let size = random.random_range(1_000..10_000);
+            write_random(&self.file(&small(number)), size, &mut random)?;
+        }
+        fs::write(
+            self.configuration(),
+            configuration(&self.directory, &self.server),
+        )?;
+        Ok(())
+    }
+}
+
+/// The name of a small file.
+pub(crate) fn small(number: usize) -> String {
+    format!("small/{number}")
+}
+
+fn write_random(path: &Path, size: usize, random: &mut SmallRng) -> Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    let mut block = vec![0; 1 << 20];
+    let mut left = size;
+    while left > 0 {
+        let length = left.min(block.len());
+        random.fill_bytes(&mut block[..length]);
+        file.write_all(&block[..length])?;
+        left -= length;
+    }
+    file.flush()?;
+    Ok(())
+}
+
+/// An ordinary configuration, but that all paths are in `directory`, and that idle
+/// connections are not closed during the demo.
+fn configuration(directory: &Path, server: &Host) -> String {
+    let directory = directory.display();
+    let (v4, v6) = (server.address().ipv4(), server.address().ipv6());
+    format!(
+        "user root;
+worker_processes 2;
+pid {directory}/nginx.pid;
+error_log {directory}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    sendfile on;
+    tcp_nopush on;
+    keepalive_timeout 600s;
+    keepalive_requests 10000;
+    client_max_body_size 1g;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    server {{
+        listen {v4}:80;
+        listen [{v6}]:80;
+        root {directory}/www;
+        dav_methods PUT;
+    }}
+}}
+"
+    )
+}

@@ -1,0 +1,165 @@
+//! What is printed while it happens, and in the end.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::demo::clients::{Kind, Outcome};
+use crate::demo::director::Ending;
+
+/// Prints a line. When nobody reads any more, the demo goes on: its exit status may be all
+/// that is wanted.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Prints what happens, with its time.
+pub(crate) struct Timeline {
+    /// Seconds since 1970, as in the events of `serve`.
+    began: f64,
+    killed: Option<f64>,
+}
+
+impl Timeline {
+    /// Says what will happen, in three lines.
+    pub(crate) fn begin(kills: u32, seed: u64) -> Self {
+        let connections: usize = Kind::ALL.into_iter().map(Kind::connections).sum();
+        say(&format!(
+            "An unmodified nginx runs under `outlive serve`; {connections} TCP connections from another host use it: a 200 MB download, a 200 MB upload, 200 small requests, slow and idle ones."
+        ));
+        say(&format!(
+            "nginx is killed with SIGKILL {kills} times, each time at a random moment (seed {seed}; again: make demo ARGS='--seed {seed}'), and started again by outlive."
+        ));
+        say(
+            "No client may notice: every byte must be right, and no connection made anew. Below: seconds since the beginning, and milliseconds since the kill.",
+        );
+        say("");
+        Self {
+            began: now(),
+            killed: None,
+        }
+    }
+
+    /// Something happens now.
+    pub(crate) fn now(&self, what: &str, text: &str) {
+        self.at(now(), what, text);
+    }
+
+    /// The server is killed now.
+    pub(crate) fn kill(&mut self, text: &str) {
+        let time = now();
+        self.killed = Some(time);
+        self.at(time, "killed", text);
+    }
+
+    /// Something happened at `time`, seconds since 1970.
+    pub(crate) fn at(&self, time: f64, what: &str, text: &str) {
+        let since_kill = self
+            .killed
+            .map(|killed| format!("{:+.1} ms", (time - killed) * 1e3));
+        let since_kill = since_kill.unwrap_or_default();
+        say(&format!(
+            "{:8.3} s {since_kill:>11}  {what:<10} {text}",
+            time - self.began
+        ));
+    }
+}
+
+fn now() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+/// How the demo went.
+pub(crate) struct Report {
+    pub(crate) outcomes: Vec<Outcome>,
+    /// When the server was killed.
+    pub(crate) kills: Vec<Instant>,
+    /// How often it had to be.
+    pub(crate) wanted_kills: u32,
+    /// How often it served again.
+    pub(crate) recoveries: usize,
+}
+
+impl Report {
+    /// Prints it. It passed if each connection did what it had to, under all those kills.
+    pub(crate) fn print(&self) -> Ending {
+        say("");
+        say(&format!(
+            "{:26} {:>11} {:>6} {:>11} {:>13}",
+            "", "connections", "kills", "bytes", "longest pause"
+        ));
+        for kind in Kind::ALL {
+            self.print_kind(kind);
+        }
+        let mut complaints: Vec<_> = self
+            .outcomes
+            .iter()
+            .filter_map(|outcome| Some((outcome.kind, outcome.result.as_ref().err()?)))
+            .map(|(kind, error)| format!("BROKEN: {}: {error:#}", kind.title()))
+            .collect();
+        let expected: usize = Kind::ALL.into_iter().map(Kind::connections).sum();
+        let broken = expected - (self.outcomes.len() - complaints.len());
+        let wanted = usize::try_from(self.wanted_kills).unwrap_or(usize::MAX);
+        let recovered = self.kills.len() == wanted && self.recoveries == wanted;
+        if !recovered {
+            complaints.push(format!(
+                "FAILED: {wanted} kills were wanted, {} happened, {} were recovered from",
+                self.kills.len(),
+                self.recoveries
+            ));
+        }
+        complaints.iter().for_each(|complaint| say(complaint));
+        say(&format!(
+            "demo: {expected} connections, {broken} broken, {} bytes identical, longest pause {} ms",
+            bytes(self.outcomes.iter()),
+            longest(self.outcomes.iter())
+                .unwrap_or_default()
+                .as_millis(),
+        ));
+        if broken == 0 && recovered {
+            Ending::Passed
+        } else {
+            Ending::Failed
+        }
+    }
+
+    fn print_kind(&self, kind: Kind) {
+        let of_kind = || {
+            self.outcomes
+                .iter()
+                .filter(move |outcome| outcome.kind == kind)
+        };
+        let kills = of_kind()
+            .map(|o| {
+                self.kills
+                    .iter()
+                    .filter(|kill| (o.began..o.ended).contains(*kill))
+                    .count()
+            })
+            .min()
+            .unwrap_or(0);
+        let pause =
+            longest(of_kind()).map_or("-".to_owned(), |pause| format!("{} ms", pause.as_millis()));
+        say(&format!(
+            "{:26} {:>11} {:>6} {:>11} {:>13}  {}",
+            kind.title(),
+            kind.connections(),
+            kills,
+            bytes(of_kind()),
+            pause,
+            kind.pause(),
+        ));
+    }
+}
+
+fn bytes<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> u64 {
+    outcomes
+        .filter_map(|outcome| Some(outcome.result.as_ref().ok()?.bytes))
+        .sum()
+}
+
+fn longest<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<Duration> {
+    outcomes
+        .filter_map(|outcome| outcome.result.as_ref().ok()?.pause)
+        .max()
+}
