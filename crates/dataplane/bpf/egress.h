@@ -14,6 +14,8 @@
  *   flow being spliced, anything else           -> dropped (a RST: nobody listens yet)
  *   spliced flow, output that the client has    -> compared with the record, then turned into
  *                                                  the client's acknowledgement of it
+ *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
+ *     in part
  *   spliced flow, pure ACK below what the       -> dropped: the client was told more
  *     client was told
  *   spliced flow, anything else                 -> compared if it overlaps the record, then
@@ -251,6 +253,12 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	if (len && !(p->flags & TCP_RST) && !after(end + f->splice.delta_seq, f->client.ack)) {
 		count(COUNT_SELF_ACKS);
 		return self_ack(skb, s, sc, key, f, p, &o, end);
+	}
+	/* An MPTCP client that had to fall back to plain TCP never reads on behind a segment of which
+	 * it has a part (seen with Linux 6.18). Acknowledge that part; the rest comes again alone. */
+	if (len && !(p->flags & TCP_RST) && f->whole_segments && before(seq, f->client.ack)) {
+		count(COUNT_SELF_ACKS);
+		return self_ack(skb, s, sc, key, f, p, &o, f->client.ack - f->splice.delta_seq);
 	}
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
 		return TCX_DROP;

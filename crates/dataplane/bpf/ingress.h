@@ -123,6 +123,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	__builtin_memset(f, 0, sizeof(*f));
 	f->incarnation = s->incarnation;
 	f->ifindex = skb->ifindex;
+	f->whole_segments = o.multipath;
 	f->syn_flags = p->flags;
 	f->syn_window = p->window;
 	f->syn_options_len = p->header_len - TCP_HEADER_MIN;
@@ -227,7 +228,8 @@ int ingress(struct __sk_buff *skb)
 
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (ours == MARK_CLIENT_SPACE) {
-		if (!f || f->mode != FLOW_SPLICED || flow_gated(s, f))
+		/* What the server has closed would answer with a RST. */
+		if (!f || f->mode != FLOW_SPLICED || f->server_closing || flow_gated(s, f))
 			return TCX_DROP;
 		struct options o = find_options(sc, &p, false);
 		return translate_in(skb, sc, f, &p, &o);

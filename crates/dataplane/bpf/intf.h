@@ -112,7 +112,7 @@ struct flow {
 	__u8 syn_flags;
 	__u16 syn_window;
 	__u8 syn_options_len;
-	__u8 pad;
+	__u8 whole_segments; /* it may not be sent what it has in part (see egress.h) */
 	struct client_half client;
 	struct server_half server;
 	struct splice_half splice;

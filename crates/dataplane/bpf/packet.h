@@ -72,6 +72,7 @@ struct options {
 	__u8 window_scale; /* 0xff: absent */
 	__u8 authenticated; /* MD5 or AO */
 	__u8 stripped;
+	__u8 multipath;
 };
 
 static __always_inline __u32 read32(const __u8 *b)
@@ -119,6 +120,9 @@ static __always_inline void map_v4(__u8 *address, __be32 v4)
 static __always_inline bool parse_ip(struct __sk_buff *skb, struct packet *p, __u8 *source,
 				     __u8 *destination)
 {
+	/* With a tag it is a VLAN interface's, which will see it (or has) without. */
+	if (skb->vlan_present)
+		return false;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct ipv4_header ip;
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
@@ -228,6 +232,7 @@ static long walk_option(__u32 n, void *context)
 			s->edit[in_header(i + j)] = OPTION_NOP;
 		}
 		w->o.stripped = 1;
+		w->o.multipath |= kind == OPTION_MPTCP;
 	}
 	w->i = i + len;
 	return 0;

@@ -124,6 +124,7 @@ impl From<flow> for Flow {
             },
             unprotected: Unprotected::from_code(raw.unprotected),
             server_closing: raw.server_closing != 0,
+            whole_segments: raw.whole_segments != 0,
             syn_flags: raw.syn_flags,
             syn_window: raw.syn_window,
             client: raw.client.into(),

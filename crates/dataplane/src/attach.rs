@@ -13,6 +13,7 @@ use libbpf_rs::{
 use crate::{
     error::DataplaneError,
     interfaces::Interface,
+    link::{Arranged, Link as LinkDetails},
     pins::{LINK_PREFIX, PinDirectory},
 };
 
@@ -28,10 +29,16 @@ pub enum AttachMode {
     Clsact,
 }
 
+/// Ours come first: a filter that accepts a packet would keep it from those after it. The handle
+/// is not one that others are likely to use.
+const PRIORITY: u32 = 1;
+const HANDLE: u32 = 0x6f75;
+
 /// Both programs on one interface. Dropping it leaves pinned links and clsact filters in place.
 pub(crate) struct Attachment {
     pub(crate) interface: Interface,
     hooks: Hooks,
+    arranged: Arranged,
 }
 
 enum Hooks {
@@ -45,10 +52,14 @@ enum Hooks {
 impl Attachment {
     pub(crate) fn new(
         object: &Object,
-        interface: Interface,
+        mut interface: Interface,
+        link: &LinkDetails,
+        localnet: bool,
         mode: AttachMode,
         pins: &PinDirectory,
     ) -> Result<Self, DataplaneError> {
+        interface.mtu = link.mtu;
+        let arranged = Arranged::on(&interface, link, localnet)?;
         let tcx = match mode {
             AttachMode::Clsact => None,
             AttachMode::Tcx => Some(attach_tcx(object, &interface, pins)),
@@ -59,7 +70,11 @@ impl Attachment {
             Some(tried) => tried.map(|()| Hooks::Tcx)?,
             None => attach_clsact(object, &interface)?,
         };
-        Ok(Self { interface, hooks })
+        Ok(Self {
+            interface,
+            hooks,
+            arranged,
+        })
     }
 
     /// Which mechanism is in use: `tcx` or `clsact`.
@@ -72,6 +87,7 @@ impl Attachment {
 
     /// Unbind. (TCX links go with their pins.)
     pub(crate) fn detach(&mut self, object: &Object) {
+        self.arranged.undo(&self.interface);
         let Hooks::Clsact {
             filters,
             qdisc_is_ours,
@@ -159,9 +175,9 @@ fn attach_clsact(object: &Object, interface: &Interface) -> Result<Hooks, Datapl
         let program = program(object, name)?;
         let mut hook = TcHookBuilder::new(program.as_fd())
             .ifindex(ifindex)
-            .replace(true)
-            .handle(1)
-            .priority(1)
+            .replace(false)
+            .handle(HANDLE)
+            .priority(PRIORITY)
             .hook(point);
         match hook.create() {
             Ok(_) => qdisc_is_ours |= name == "ingress",
@@ -217,8 +233,8 @@ pub fn detach_clsact(pins: &PinDirectory) -> Result<(), DataplaneError> {
             let ifindex = i32::try_from(interface.index).unwrap_or(i32::MAX);
             let mut hook = TcHookBuilder::new(fd.as_fd())
                 .ifindex(ifindex)
-                .handle(1)
-                .priority(1)
+                .handle(HANDLE)
+                .priority(PRIORITY)
                 .hook(point);
             if hook.query().is_ok_and(|id| id == ours) {
                 let _ = hook.detach();

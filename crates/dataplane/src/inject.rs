@@ -33,8 +33,8 @@ pub enum Space {
 }
 const TO_CLIENT: u32 = 2;
 
-/// Payload of one segment of a GSO frame: fits every link that IPv6 allows, options included.
-const SEGMENT: u16 = 1220;
+/// Payload of one segment of a GSO frame on a link that allows for more.
+const SEGMENT: usize = 1400;
 /// Largest payload of one injected frame: with headers it fits an IP packet.
 pub const MAX_INJECTED: usize = 65_000;
 
@@ -120,14 +120,18 @@ impl Injector {
             csum_offset: TCP_CHECKSUM_OFFSET,
             ..Default::default()
         };
-        if segment_len > usize::from(SEGMENT) {
+        let headers = ip.header_len() + tcp_header;
+        let mtu = usize::try_from(interface.mtu).unwrap_or(usize::MAX);
+        // Never 0, even if somebody set an MTU that leaves no room.
+        let segment = SEGMENT.min(mtu.saturating_sub(headers)).max(64);
+        if segment_len > segment {
             header.gso_type = if v6 {
                 VIRTIO_GSO_TCPV6
             } else {
                 VIRTIO_GSO_TCPV4
             };
-            header.gso_size = SEGMENT;
-            header.hdr_len = offset(ETHERNET + ip.header_len() + tcp_header);
+            header.gso_size = offset(segment);
+            header.hdr_len = offset(ETHERNET + headers);
         }
         let mut ethernet = [0u8; ETHERNET];
         ethernet[..6].copy_from_slice(&interface.mac);

@@ -13,6 +13,8 @@ pub struct Interface {
     pub name: String,
     /// Its link-layer address; zeros on the loopback.
     pub mac: [u8; 6],
+    /// Largest IP packet, bytes; 1500 until the programs are attached, when it is looked up.
+    pub mtu: u32,
 }
 
 /// All interfaces with an Ethernet header. Others (tun, WireGuard) have none and are left out:
@@ -37,6 +39,7 @@ pub fn ethernet_interfaces() -> Result<Vec<Interface>, DataplaneError> {
                 index,
                 name: entry.interface_name.clone(),
                 mac,
+                mtu: 1500,
             });
         }
     }

@@ -10,6 +10,7 @@ mod attach;
 mod error;
 mod inject;
 mod interfaces;
+mod link;
 mod object;
 mod pins;
 mod rings;

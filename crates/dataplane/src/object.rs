@@ -1,6 +1,7 @@
 //! The loaded data plane of one service: its settings, its control, its flows.
 
 use std::{
+    collections::BTreeSet,
     io,
     net::{Ipv6Addr, SocketAddr},
     os::fd::BorrowedFd,
@@ -16,6 +17,7 @@ use crate::{
     attach::{self, AttachMode, Attachment},
     error::{DataplaneError, MapContext},
     interfaces::Interface,
+    link::Link,
     pins::PinDirectory,
 };
 
@@ -63,6 +65,10 @@ pub struct Dataplane {
     maps: Maps,
     pins: PinDirectory,
     attachments: Vec<Attachment>,
+    /// Indices of interfaces whose packets another interface will show.
+    enslaved: BTreeSet<u32>,
+    /// An address of 127.0.0.0/8 is protected.
+    localnet: bool,
     mark: u32,
 }
 
@@ -122,6 +128,11 @@ impl Dataplane {
             object,
             pins,
             attachments: Vec::new(),
+            enslaved: BTreeSet::new(),
+            localnet: settings
+                .addresses
+                .iter()
+                .any(|address| address.ip().is_loopback() && address.is_ipv4()),
             mark: settings.mark,
         };
         plane.configure(settings)?;
@@ -205,8 +216,8 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Attach to `interface`; returns `tcx` or `clsact`. An interface that has the programs
-    /// already is left alone.
+    /// Attach to `interface`. One that has the programs already, or belongs to a bridge or bond, is
+    /// left alone.
     ///
     /// # Errors
     /// The kernel refuses both mechanisms, or the one demanded.
@@ -214,20 +225,29 @@ impl Dataplane {
         &mut self,
         interface: &Interface,
         mode: AttachMode,
-    ) -> Result<&'static str, DataplaneError> {
+    ) -> Result<(), DataplaneError> {
         let known = self
             .attachments
             .iter()
-            .position(|a| a.interface.index == interface.index);
-        let position = match known {
-            Some(position) => position,
-            None => {
-                let new = Attachment::new(&self.object, interface.clone(), mode, &self.pins)?;
-                self.attachments.push(new);
-                self.attachments.len() - 1
-            }
-        };
-        Ok(self.attachments[position].mechanism())
+            .any(|a| a.interface.index == interface.index);
+        if known || self.enslaved.contains(&interface.index) {
+            return Ok(());
+        }
+        let link = Link::of(interface)?;
+        if link.enslaved {
+            self.enslaved.insert(interface.index);
+            return Ok(());
+        }
+        let attachment = Attachment::new(
+            &self.object,
+            interface.clone(),
+            &link,
+            self.localnet,
+            mode,
+            &self.pins,
+        )?;
+        self.attachments.push(attachment);
+        Ok(())
     }
 
     /// The interfaces that carry the programs.

@@ -86,6 +86,7 @@ impl Journal {
                 pool: Pool::new(limits.total),
                 per_connection: limits.per_connection.min(MAX_PER_CONNECTION),
                 mode,
+                turns_held: false,
                 statistics: Statistics::default(),
             },
         }
@@ -141,6 +142,12 @@ impl Journal {
         self.with(flow, |record, isns, shared| {
             record.outstream(isns, seq, payload, shared)
         })
+    }
+
+    /// While `hold` holds no turn begins, and nothing of a record is dropped: for as long as the
+    /// records are being replayed. What belongs to a new turn is recorded as part of the old one.
+    pub fn hold_turns(&mut self, hold: bool) {
+        self.shared.turns_held = hold;
     }
 
     /// The connection has ended: its record is freed, and it is not known any more. Answers whether

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) per_connection: u64,
     pub(crate) mode: ReplayMode,
+    /// No turn begins.
+    pub(crate) turns_held: bool,
     pub(crate) statistics: Statistics,
 }
 
@@ -64,6 +66,8 @@ pub(crate) struct Record {
     turns: u64,
     /// The highest outstream position that was seen: near it are the sequence numbers to come.
     outstream_seen: u64,
+    /// What the server had sent when the client's newest byte came.
+    spoken: u64,
     held: u64,
 }
 
@@ -75,6 +79,7 @@ impl Record {
             turn: Turn::FIRST,
             turns: 1,
             outstream_seen: Turn::FIRST.outstream,
+            spoken: Turn::FIRST.outstream,
             held: 0,
         }
     }
@@ -96,8 +101,13 @@ impl Record {
         if let Some(sent) = self.outstream_position(isns, arrival.server_nxt) {
             self.outstream_seen = self.outstream_seen.max(sent);
             let at = (position, sent);
-            if let Some(turn) = self.turn.next(arrival, at, &self.instream, &self.heads) {
+            let (instream, heads) = (&self.instream, &self.heads);
+            let turn = self.turn.next(arrival, at, self.spoken, instream, heads);
+            if let Some(turn) = turn.filter(|_| !shared.turns_held) {
                 self.begin(turn, shared);
+            }
+            if end > near {
+                self.spoken = self.spoken.max(sent);
             }
         }
 

@@ -25,18 +25,22 @@ impl Turn {
     };
 
     /// The turn that begins with `arrival` at `instream`, when the server has sent everything up
-    /// to `outstream`: `None` if this turn goes on.
+    /// to `outstream`: `None` if this turn goes on. `spoken` is what it had sent when the client's
+    /// last byte before this came: only who speaks after having heard something new begins a turn.
+    /// (The first segment of a request may be in doubt, for example because a later one overtook
+    /// it; those that follow must not be taken for the beginning in its place.)
     pub(crate) fn next(
         self,
         arrival: &Arrival<'_>,
         (instream, outstream): (u64, u64),
+        spoken: u64,
         record: &Instream,
         heads: &Heads,
     ) -> Option<Self> {
         let continues_the_record = !arrival.payload.is_empty()
             && record.ends_at(instream)
             && arrival.server_ack == arrival.seq;
-        let answered = outstream > self.outstream
+        let answered = outstream > spoken
             && arrival.client_ack == arrival.server_nxt
             && is_final(heads.at(self.outstream));
         (continues_the_record && answered).then_some(Self {

@@ -95,6 +95,9 @@ pub enum ServeError {
     /// The logger process cannot be started or does not answer.
     #[error("the logger process: {0}")]
     Logger(String),
+    /// The logger knows nothing of what was asked for.
+    #[error("the logger process: {0}")]
+    NotKnown(String),
     /// The logger said something strange.
     #[error("the logger process: {0}")]
     LoggerProtocol(#[from] ControlError),

@@ -148,7 +148,7 @@ impl LoggerClient {
     fn next_answer(&mut self) -> Result<Response, ServeError> {
         loop {
             match self.decoder.pull()? {
-                Some(Response::Error { message, .. }) => return Err(ServeError::Logger(message)),
+                Some(Response::Error { message, .. }) => return Err(ServeError::NotKnown(message)),
                 Some(response) => {
                     if !self.note(&response) {
                         return Ok(response);

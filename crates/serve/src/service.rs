@@ -287,7 +287,7 @@ impl Service {
                 .take()
                 .map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
             self.reap();
-            if exit.is_failure() && !self.has_listened {
+            if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
                 let addresses: Vec<_> = self
                     .config
                     .addresses
@@ -372,6 +372,8 @@ impl Service {
     ) -> Result<Option<T>, ServeError> {
         match ask(&mut self.ground.logger) {
             Ok(answer) => Ok(Some(answer)),
+            // The connection has ended meanwhile, or lost its protection.
+            Err(ServeError::NotKnown(_)) => Ok(None),
             Err(error) => {
                 tracing::warn!(%error, "the logger did not answer");
                 self.restart_logger()?;

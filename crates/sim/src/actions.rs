@@ -11,6 +11,7 @@ use wire::{EmitError, FlowId, FlowKey};
 use crate::{
     MS,
     driver::{Driver, Ground, time},
+    record::fresh,
     witness::Violation,
 };
 
@@ -44,7 +45,10 @@ impl Driver {
     pub(crate) fn perform(&mut self, action: Action, ground: &mut Ground<'_>) -> Result<(), Violation> {
         let now = ground.now;
         match action {
-            Action::Gate => ground.node.ssw.gate(now),
+            Action::Gate => {
+                ground.node.ssw.gate(now);
+                ground.logger.journal.hold_turns(true);
+            }
             Action::KillService if !ground.node.populated() => {}
             Action::KillService => self.empty_at = Some(now + ground.rng.random_range(0..3 * MS)),
             Action::RemoveOrphans => ground.node.remove_orphans(ground.witness, now)?,
@@ -68,8 +72,12 @@ impl Driver {
                 let chunks = self.expected.remove(&flow).unwrap_or_default();
                 ground.node.ssw.forget_expected(flow, chunks);
             }
-            Action::Recovered => ground.node.ssw.recovered(),
+            Action::Recovered => {
+                ground.node.ssw.recovered();
+                ground.logger.journal.hold_turns(false);
+            }
             Action::Forget { key } => {
+                ground.node.destroy_socket(key, ground.witness, now)?;
                 let _ = ground.node.ssw.abandon(key, now); // gone already: as well
             }
             Action::ResetClient { key, .. } => reset_client(key, ground)?,
@@ -90,7 +98,8 @@ impl Driver {
             .map(|(key, flow)| Candidate {
                 key: *key,
                 flow: flow.clone(),
-                record: ground.logger.record(flow.id),
+                // The frame that opened it may still be in the ring.
+                record: Some(ground.logger.record(flow.id).unwrap_or_else(|| fresh(flow))),
             })
             .collect();
         self.recovery.connections(candidates, time(ground.now));
@@ -116,7 +125,11 @@ impl Driver {
         ground: &mut Ground<'_>,
     ) -> Result<(), Violation> {
         // Never replay a hole: without the bytes it stalls, and is then given up.
-        let Some(bytes) = ground.logger.bytes(id, segment.from, segment.len) else { return Ok(()) };
+        let Some(bytes) = ground.logger.bytes(id, segment.from, segment.len) else {
+            let ranges = ground.logger.journal.summary(id);
+            crate::trace::note(ground.now, || format!("not in the record: {ranges:?}"));
+            return Ok(());
+        };
         let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
         ground.witness.replayed(key, segment.from, &bytes, segment.fin)?;
         let packet = replayed_segment(key, &flow, segment.from, &bytes, segment.fin).map_err(not_written)?;
@@ -155,6 +168,8 @@ fn splice(key: FlowKey, point: SplicePoint, ground: &mut Ground<'_>) -> Result<(
 
 fn reset_client(key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
     let Some(flow): Option<Flow> = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
+    // What the server says next would leave as it is: nobody knows the connection any more.
+    ground.node.destroy_socket(key, ground.witness, ground.now)?;
     let _ = ground.node.ssw.abandon(key, ground.now);
     for packet in resets_to_client(key, &flow).map_err(not_written)? {
         ground.node.send_to_client(packet, ground.witness, ground.now)?;

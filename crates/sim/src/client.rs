@@ -237,7 +237,7 @@ impl Client {
         if over && self.ended && self.closed {
             self.progress = Progress::Complete;
             witness.gone(self.number);
-        } else if state == State::Closed {
+        } else if state == State::Closed && !witness.is_finished(self.number) {
             self.progress = Progress::Lost;
             witness.client_lost(self.number)?;
         }

@@ -159,10 +159,7 @@ impl Driver {
     fn late_connection(&mut self, key: FlowKey, ground: &mut Ground<'_>) {
         let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return };
         // The frame that opened it may still be in the ring: then it is as if newly opened.
-        let record = ground
-            .logger
-            .record(flow.id)
-            .unwrap_or_else(|| fresh(flow.client.isn, flow.server.isn));
+        let record = ground.logger.record(flow.id).unwrap_or_else(|| fresh(&flow));
         let candidate = Candidate { key, record: Some(record), flow };
         self.recovery.late_connection(&candidate, time(ground.now));
     }

@@ -320,7 +320,8 @@ impl Node {
         self.poll(witness, now)
     }
 
-    /// `SOCK_DESTROY` of all sockets but those that the living server closed itself.
+    /// `SOCK_DESTROY` of all sockets but those that the living server closed itself. Those that
+    /// only wait (RFC 9293 3.6.1) are among them, though their flows are forgotten by then.
     pub(crate) fn remove_orphans(&mut self, witness: &mut Witness, now: u64) -> Result<(), Violation> {
         let finishing: BTreeSet<FlowKey> =
             self.ssw.flows().filter(|(_, flow)| flow.server_closing).map(|(key, _)| *key).collect();
@@ -328,23 +329,42 @@ impl Node {
             .host
             .tcp()
             .filter(|(_, socket)| {
-                ends(socket).is_some_and(|(local, remote)| !finishing.contains(&FlowKey::new(remote, local)))
+                let waits = matches!(socket.state(), State::FinWait2 | State::TimeWait);
+                !waits
+                    && ends(socket).is_some_and(|(local, remote)| {
+                        !finishing.contains(&FlowKey::new(remote, local))
+                    })
             })
             .map(|(handle, _)| handle)
             .collect();
-        for handle in &orphans {
-            if self.host.socket(*handle).state() != State::TimeWait {
-                self.host.socket(*handle).abort();
-            }
+        self.destroy(orphans, witness, now)
+    }
+
+    /// `SOCK_DESTROY` of the socket of one connection, if there is one.
+    pub(crate) fn destroy_socket(
+        &mut self,
+        key: FlowKey,
+        witness: &mut Witness,
+        now: u64,
+    ) -> Result<(), Violation> {
+        let found = self.host.tcp().filter(|(_, socket)| {
+            ends(socket).is_some_and(|(local, remote)| key == FlowKey::new(remote, local))
+        });
+        let found = found.map(|(handle, _)| handle).collect();
+        self.destroy(found, witness, now)
+    }
+
+    fn destroy(
+        &mut self,
+        sockets: Vec<SocketHandle>,
+        witness: &mut Witness,
+        now: u64,
+    ) -> Result<(), Violation> {
+        for handle in sockets {
+            self.host.socket(handle).abort();
         }
         self.report_states(now);
-        self.poll(witness, now)?;
-        for handle in orphans {
-            if self.host.tcp().any(|(other, _)| other == handle) {
-                self.remove(handle);
-            }
-        }
-        Ok(())
+        self.poll(witness, now)
     }
 }
 

@@ -6,7 +6,7 @@
 //!   tells the window. Where something is in flight and nothing moves, the stack is also told the
 //!   last acknowledgement three times more, which makes it send again.
 //! * It takes the FIN of a segment whose end lies outside of its window, and loses the bytes
-//!   between. Such a segment is dropped here; its sender sends it again.
+//!   between, or its head. Such a segment is dropped here; its sender sends it again.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -88,15 +88,16 @@ impl Probes {
         }
         if let (Some(socket), Some(known)) = (socket, self.0.get_mut(&(local, remote))) {
             known.probe_at = now + SILENCE;
-            if ack {
+            if ack && known.una.is_none_or(|una| !segment.ack().before(una)) {
                 known.peer_window = segment.window();
-                if known.una.is_none_or(|una| segment.ack().after(una)) {
+                if known.una != Some(segment.ack()) {
                     known.una = Some(segment.ack());
                     known.una_at = now;
                 }
             }
-            let edge = known.first + length32(known.consumed + socket.recv_capacity());
-            if segment.flags().contains(Flags::FIN) && (segment.end_seq() - 1).after(edge) {
+            // A window that is told with a scale is up to three bytes smaller than the buffer.
+            let edge = known.first + length32(known.consumed + socket.recv_capacity()) - 3;
+            if segment.flags().contains(Flags::FIN) && !(segment.end_seq() - 1).before(edge) {
                 return None;
             }
         }

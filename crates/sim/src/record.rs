@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use journal::{Arrival, Journal, Limits, Refused, State, Unprotected};
 use recovery::{Record, ReplayMode};
-use ssw::{MirrorFrame, MirrorKind, SouthSide};
+use ssw::{Flow, MirrorFrame, MirrorKind, SouthSide};
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
 
 use crate::{length32, scenario::ServiceSetup};
@@ -53,6 +53,7 @@ impl Logger {
 
     fn take(&mut self, frame: &MirrorFrame) {
         let flow = frame.flow_id;
+        crate::trace::note(frame.timestamp_ns, || format!("the logger takes {:?} of {flow}: {} bytes, told {} {}", frame.kind, frame.packet_len, frame.server_nxt, frame.server_ack));
         match frame.kind {
             MirrorKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
             MirrorKind::Opened { client_isn, server_isn } => {
@@ -91,7 +92,7 @@ impl Logger {
     /// What the recovery is told of a connection; as `logger` and `serve` put it together.
     pub(crate) fn record(&self, flow: FlowId) -> Option<Record> {
         let summary = self.journal.summary(flow)?;
-        let mut answer = fresh(summary.client_isn, summary.server_isn);
+        let mut answer = empty(summary.client_isn, summary.server_isn);
         match summary.state {
             State::Unprotected(reason) => answer.unprotected = Some(code_of(reason).code()),
             State::Protected(record) => {
@@ -133,7 +134,11 @@ impl Logger {
 }
 
 /// The record of a connection of which nothing has arrived.
-pub(crate) fn fresh(client_isn: SeqNumber, server_isn: SeqNumber) -> Record {
+pub(crate) fn fresh(flow: &Flow) -> Record {
+    empty(flow.client.isn, flow.server.isn)
+}
+
+fn empty(client_isn: SeqNumber, server_isn: SeqNumber) -> Record {
     Record {
         start: client_isn + 1,
         stable_seq: client_isn + 1,

@@ -112,6 +112,11 @@ impl Witness {
         seen.finished |= matches!(state, State::TimeWait);
     }
 
+    /// Both sides have closed, and old segments may be answered by a RST that harms nobody.
+    pub(crate) fn is_finished(&self, client: usize) -> bool {
+        self.seen[client].finished
+    }
+
     pub(crate) fn client_closed(&mut self, client: usize) {
         self.seen[client].closed = true;
     }

@@ -174,6 +174,12 @@ impl Shared {
             self.counters.self_acks += 1;
             return self.self_ack(packet, flow, segment, options, segment.end());
         }
+        let seq = segment.seq + flow.splice.delta_seq;
+        if !silent && !reset && flow.whole_segments && seq.before(flow.client.ack) {
+            self.counters.self_acks += 1;
+            let ack = flow.client.ack - flow.splice.delta_seq;
+            return self.self_ack(packet, flow, segment, options, ack);
+        }
         if silent && !reset && segment.ack.before(flow.server.ack) {
             return Verdict::Drop;
         }

@@ -157,6 +157,9 @@ pub struct Flow {
     pub unprotected: Option<Unprotected>,
     /// A living server closed it: the kernel finishes, and no gate stops it.
     pub server_closing: bool,
+    /// It may not be sent what it has in part: an MPTCP client that fell back to plain TCP never
+    /// reads on behind such a segment.
+    pub whole_segments: bool,
     /// Flags of the client's SYN (byte 13 of the header).
     pub syn_flags: u8,
     /// Window of the client's SYN.
@@ -183,6 +186,7 @@ impl Default for Flow {
             mode: Mode::default(),
             unprotected: None,
             server_closing: false,
+            whole_segments: false,
             syn_flags: 0,
             syn_window: 0,
             client: ClientHalf::default(),

@@ -79,7 +79,12 @@ impl SouthSide {
         now_ns: u64,
     ) -> Verdict {
         match self.flows.get(&key) {
-            Some(flow) if flow.mode == Mode::Spliced && !self.shared.flow_gated(flow, now_ns) => {
+            // What the server has closed would answer with a RST.
+            Some(flow)
+                if flow.mode == Mode::Spliced
+                    && !flow.server_closing
+                    && !self.shared.flow_gated(flow, now_ns) =>
+            {
                 let options = find_options(&segment.header);
                 self.shared.translate_in(packet, flow, segment, &options)
             }
@@ -322,6 +327,7 @@ fn embryo(syn: &Segment, options: &Options, header: &[u8], incarnation: u32, ifi
     let mut flow = Flow {
         incarnation,
         ifindex,
+        whole_segments: options.multipath,
         syn_flags: syn.flags.bits(),
         syn_window: syn.window,
         syn_options: header

@@ -13,7 +13,7 @@ use super::stage::PORT;
 const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: bench\r\n\r\n";
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Answers that fail one after the other before the rest is not asked any more.
+/// Answers that fail before the rest is not asked any more: each costs us our patience.
 const ENOUGH: usize = 3;
 
 /// Open connections. Dropping it closes them with a RST, which leaves no `TIME_WAIT`.
@@ -47,9 +47,10 @@ impl Crowd {
         for stream in &mut self.0 {
             bench.interrupt.check()?;
             match ask(stream) {
-                Ok(()) => (alive, failed) = (alive + 1, 0),
+                Ok(()) => alive += 1,
                 Err(error) => {
-                    why = Some(format!("{error:#}"));
+                    let port = stream.local_addr().map_or(0, |address| address.port());
+                    why = Some(format!("client port {port}: {error:#}"));
                     failed += 1;
                 }
             }

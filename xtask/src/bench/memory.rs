@@ -62,7 +62,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
             "serve says: {}",
             subject.complaints()?.join("; ")
         ));
-        drop(subject);
+        subject.end()?;
     } else {
         drop(crowd);
         subject.stop()?;

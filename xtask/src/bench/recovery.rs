@@ -127,7 +127,7 @@ fn with_connections(
         subject.stop()?;
     } else {
         // It has complaints, which were told.
-        drop(subject);
+        subject.end()?;
     }
     Ok(figures(connections, &all, &alive, own_start))
 }

@@ -215,14 +215,23 @@ impl<'a> Subject<'a> {
         Ok(self.events.iter().filter(bad).map(message).collect())
     }
 
+    /// Stops it with SIGTERM, whatever it has complained of.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub(super) fn end(&self) -> Result<()> {
+        self.process.kill(Signal::TERM)?;
+        let ended = self.process.wait_with_timeout(PATIENCE)?;
+        ensure!(ended.is_some(), "the server does not end on SIGTERM");
+        Ok(())
+    }
+
     /// Stops it with SIGTERM.
     ///
     /// # Errors
     /// It does not end; or a connection was not protected all the time.
     pub(super) fn stop(mut self) -> Result<()> {
-        self.process.kill(Signal::TERM)?;
-        let ended = self.process.wait_with_timeout(PATIENCE)?;
-        ensure!(ended.is_some(), "the server does not end on SIGTERM");
+        self.end()?;
         if self.protected {
             let complaints = self.complaints()?;
             ensure!(

@@ -400,8 +400,7 @@ fn a_listener_on_a_protected_port_is_told() {
         // which the standard library sets.
         drop((server, client));
         for ip in [address.ip(), wildcard.parse().unwrap()] {
-            both.kernel.take_events();
-            let again = TcpListener::bind((ip, address.port())).expect("the port is free again");
+            let again = bind_patiently(&both, SocketAddr::new(ip, address.port()));
             let events = both.kernel.take_events();
             assert!(
                 matches!(&events[..], [event] if event.kind == EventKind::Listening),
@@ -409,5 +408,18 @@ fn a_listener_on_a_protected_port_is_told() {
             );
             drop(again);
         }
+    }
+}
+
+/// The connection of another test may have been given the port meanwhile.
+fn bind_patiently(both: &Both, address: SocketAddr) -> TcpListener {
+    let start = Instant::now();
+    loop {
+        both.kernel.take_events();
+        match TcpListener::bind(address) {
+            Ok(listener) => return listener,
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{address}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

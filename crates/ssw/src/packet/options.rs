@@ -22,6 +22,8 @@ pub(crate) struct Options {
     /// Options that would bind the connection to state which only the first server has: another
     /// path's keys (MPTCP), a cookie and data in the SYN (Fast Open).
     pub(crate) unsupported: Vec<Range<usize>>,
+    /// MPTCP is among them.
+    pub(crate) multipath: bool,
 }
 
 /// Find the options of `header`. Malformed ones end the walk: what came before them counts.
@@ -59,7 +61,8 @@ impl Options {
             }
             (MD5 | AUTHENTICATION, _) => self.authenticated = true,
             (kind::MULTIPATH | kind::FAST_OPEN | kind::EXPERIMENT, _) => {
-                self.unsupported.push(place)
+                self.multipath |= kind == kind::MULTIPATH;
+                self.unsupported.push(place);
             }
             _ => {}
         }

@@ -134,8 +134,8 @@ impl Deref for Leased {
 
 impl Drop for Leased {
     fn drop(&mut self) {
+        // Also after a failure: it is reset before its next use.
         if self.usual
-            && !std::thread::panicking()
             && let Ok(mut idle) = IDLE.lock()
         {
             idle.extend(self.kernel.take().map(Idle));
@@ -166,7 +166,10 @@ impl Kernel {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let happened = Arc::new(Mutex::new(Vec::new()));
         let (to_notes, to_happened) = (Arc::clone(&notes), Arc::clone(&happened));
-        let each = move |record: &[u8]| to_notes.lock().expect("no panic").push(decode(record));
+        let each = move |record: &[u8]| {
+            let note = decode(record);
+            to_notes.lock().expect("no panic").push(note);
+        };
         let mirror = Ring::mirror(pins, each).expect("the ring");
         let ring = plane.event_ring().expect("the ring");
         let each = move |event| to_happened.lock().expect("no panic").push(event);
@@ -252,7 +255,8 @@ impl Kernel {
         let verdict = self
             .run_frame(program, &mut frame)
             .expect("the packet is run");
-        let macs = if verdict == Verdict::RedirectIngress && packet.mark == 0 {
+        let ours = packet.mark.wrapping_sub(MARK) < 3;
+        let macs = if verdict == Verdict::RedirectIngress && !ours {
             [CLIENT_MAC, SERVER_MAC] // turned round
         } else {
             [SERVER_MAC, CLIENT_MAC]

@@ -1,0 +1,127 @@
+//! What must be known of an interface, and arranged on it, before the programs can do their work.
+//!
+//! - One that belongs to a bridge or bond is left alone: its packets pass the master too, and must
+//!   not be handled twice.
+//! - Frames of more than 64 KiB (BIG TCP: the default on the loopback for IPv6) carry an extension
+//!   header and are longer than an IP packet can be: they are switched off.
+//! - The loopback drops packets that come in with an address of this host, unless they have been
+//!   routed already; ours have not. `accept_local` lets them in (and `route_localnet` those of
+//!   127.0.0.0/8); only processes of this host can send there.
+//!
+//! What was changed is put back when the programs are detached.
+
+use std::{fs, io, process::Command};
+
+use crate::{
+    error::{DataplaneError, SocketContext},
+    interfaces::Interface,
+};
+
+const LARGEST_FRAME: u64 = 65_536;
+
+/// What an interface is, as `ip link` tells it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// It belongs to a bridge or bond.
+    pub(crate) enslaved: bool,
+    /// Largest IP packet, bytes.
+    pub(crate) mtu: u32,
+    frame_sizes: Vec<(&'static str, u64)>,
+}
+
+impl Link {
+    pub(crate) fn of(interface: &Interface) -> Result<Self, DataplaneError> {
+        let output = Command::new("ip")
+            .args(["-json", "-details", "link", "show", "dev", &interface.name])
+            .output()
+            .doing("run ip (of the package iproute2)")?;
+        let links: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .map_err(io::Error::other)
+            .doing("read what ip says of an interface")?;
+        let link = &links[0];
+        let size = |name| {
+            link[name]
+                .as_u64()
+                .filter(|size| *size > LARGEST_FRAME)
+                .map(|size| (name, size))
+        };
+        Ok(Self {
+            enslaved: link["master"].is_string(),
+            mtu: link["mtu"]
+                .as_u64()
+                .and_then(|mtu| u32::try_from(mtu).ok())
+                .unwrap_or(1500),
+            frame_sizes: ["gso_max_size", "gro_max_size"]
+                .into_iter()
+                .filter_map(size)
+                .collect(),
+        })
+    }
+}
+
+/// What was changed on an interface.
+#[derive(Debug, Default)]
+pub(crate) struct Arranged {
+    frame_sizes: Vec<(&'static str, u64)>,
+    switches: Vec<(String, String)>,
+}
+
+impl Arranged {
+    /// Arrange what is needed; `localnet`: an address of 127.0.0.0/8 is to be reached.
+    pub(crate) fn on(
+        interface: &Interface,
+        link: &Link,
+        localnet: bool,
+    ) -> Result<Self, DataplaneError> {
+        let mut arranged = Self::default();
+        for (name, size) in &link.frame_sizes {
+            set_frame_size(interface, name, LARGEST_FRAME).doing("switch BIG TCP off")?;
+            arranged.frame_sizes.push((name, *size));
+        }
+        if interface.mac == [0; 6] {
+            arranged.switch_on(interface, "accept_local")?;
+            if localnet {
+                arranged.switch_on(interface, "route_localnet")?;
+            }
+        }
+        Ok(arranged)
+    }
+
+    fn switch_on(&mut self, interface: &Interface, name: &str) -> Result<(), DataplaneError> {
+        let path = format!("/proc/sys/net/ipv4/conf/{}/{name}", interface.name);
+        let before = fs::read_to_string(&path).doing("read a setting of the loopback")?;
+        if before.trim() == "0" {
+            fs::write(&path, "1").doing("change a setting of the loopback")?;
+            self.switches.push((path, before));
+        }
+        Ok(())
+    }
+
+    /// Put everything back.
+    pub(crate) fn undo(&mut self, interface: &Interface) {
+        for (name, size) in self.frame_sizes.drain(..) {
+            if let Err(error) = set_frame_size(interface, name, size) {
+                tracing::warn!(interface = interface.name, %error, "{name} was not put back");
+            }
+        }
+        for (path, before) in self.switches.drain(..) {
+            if let Err(error) = fs::write(&path, before) {
+                tracing::warn!(path, %error, "a setting was not put back");
+            }
+        }
+    }
+}
+
+fn set_frame_size(interface: &Interface, name: &str, size: u64) -> io::Result<()> {
+    let size = size.to_string();
+    let status = Command::new("ip")
+        .args(["link", "set", "dev", &interface.name, name, &size])
+        .status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!(
+            "ip link set {name} {size}: {status}"
+        )))
+    }
+}

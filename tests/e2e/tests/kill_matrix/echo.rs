@@ -1,0 +1,113 @@
+//! What clients of servers that echo do: of socat, and of our test server.
+
+use std::thread;
+
+use e2e::clients::{finish, read_exactly, write};
+use e2e::servers::{PORT, signal_all};
+use e2e::{assert_same_bytes, pattern};
+use lab::Signal;
+
+use crate::{Outcome, Run, at, await_full_window, read_watched};
+
+/// Both directions at once, so that at the crash both have unacknowledged bytes.
+fn echo_both_ways(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
+    let content = pattern(3 << 20);
+    // Something has come back: whoever echoes is there.
+    let place = run.seed.between(1, content.len());
+    let stream = run.scene.connect(PORT);
+    write(&stream, hello);
+    let got = thread::scope(|scope| {
+        scope.spawn(|| write(&stream, &content));
+        read_watched(&stream, content.len(), at(place, run.crash))
+    });
+    finish(&stream);
+    assert_same_bytes("echo", &content, &got);
+    vec![got]
+}
+
+pub(crate) fn socat_echo(run: &mut Run<'_>) -> Outcome {
+    echo_both_ways(run, b"")
+}
+
+pub(crate) fn our_echo(run: &mut Run<'_>) -> Outcome {
+    echo_both_ways(run, b"echo\n")
+}
+
+/// Small exchanges on a connection that is idle in between, and one that says nothing
+/// before the crash.
+fn echo_idle(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
+    let (used, silent) = (run.scene.connect(PORT), run.scene.connect(PORT));
+    write(&used, hello);
+    let rounds = 20;
+    let place = run.seed.between(0, rounds - 1);
+    let mut got = Vec::new();
+    for round in 0..rounds {
+        let word = format!("round {round}\n");
+        write(&used, word.as_bytes());
+        got.extend(read_exactly(&used, word.len()));
+        if round == place {
+            (run.crash)();
+        }
+    }
+    write(&silent, hello);
+    write(&silent, b"at last\n");
+    let last = read_exactly(&silent, 8);
+    finish(&used);
+    finish(&silent);
+    vec![got, last]
+}
+
+pub(crate) fn socat_idle(run: &mut Run<'_>) -> Outcome {
+    echo_idle(run, b"")
+}
+
+pub(crate) fn our_idle(run: &mut Run<'_>) -> Outcome {
+    echo_idle(run, b"echo\n")
+}
+
+/// Echo where nobody had accepted the connection yet.
+fn echo_accept_queue(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
+    let length = run.seed.between(1, 60_000);
+    let acceptors = (run.acceptors)();
+    signal_all(&acceptors, Signal::STOP);
+    let stream = run.scene.connect(PORT);
+    write(&stream, hello);
+    write(&stream, &pattern(length));
+    (run.crash)();
+    let got = read_exactly(&stream, length);
+    finish(&stream);
+    vec![got]
+}
+
+pub(crate) fn socat_accept_queue(run: &mut Run<'_>) -> Outcome {
+    echo_accept_queue(run, b"")
+}
+
+pub(crate) fn our_accept_queue(run: &mut Run<'_>) -> Outcome {
+    echo_accept_queue(run, b"echo\n")
+}
+
+/// Echo to a client that does not read until after the crash: its window is closed. With
+/// much to echo the server cannot write, stops reading, and has unread data: its window is
+/// closed too.
+fn echo_window_closed(run: &mut Run<'_>, hello: &[u8], length: usize) -> Outcome {
+    let content = pattern(length);
+    let stream = run.scene.connect(PORT);
+    write(&stream, hello);
+    let got = thread::scope(|scope| {
+        scope.spawn(|| write(&stream, &content));
+        await_full_window(&stream);
+        (run.crash)();
+        read_exactly(&stream, length)
+    });
+    finish(&stream);
+    vec![got]
+}
+
+pub(crate) fn socat_window_closed(run: &mut Run<'_>) -> Outcome {
+    echo_window_closed(run, b"", 1 << 20)
+}
+
+pub(crate) fn our_window_closed(run: &mut Run<'_>) -> Outcome {
+    echo_window_closed(run, b"echo\n", 24 << 20)
+}

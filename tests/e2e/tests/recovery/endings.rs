@@ -1,0 +1,183 @@
+//! Ends that are nobody's crash: the server's own, and ours.
+
+use std::fs;
+use std::net::{Shutdown, TcpStream};
+
+use e2e::clients::{Http, curl, read_to_end, write};
+use e2e::servers::{self, Crash, PORT};
+use e2e::{PATIENCE, Scene, assert_same_bytes, assert_same_endings, pattern};
+use lab::Signal;
+
+use crate::{echoes, echoing, is_reset, needy, talks};
+
+/// What the client sees of a server that ends the connection by itself, with and without
+/// protection.
+fn ends_by_itself(words: &str, end: fn(&TcpStream)) {
+    let scene = Scene::new("own-end");
+    let server = servers::test_server(&scene);
+    let run = || {
+        let recording = scene.record(PORT);
+        let stream = scene.connect(PORT);
+        talks(&stream, "hello");
+        write(&stream, words.as_bytes());
+        end(&stream);
+        // While the client still has its end: nothing more may come.
+        let endings = recording.finish();
+        drop(stream);
+        endings
+    };
+    let plain = {
+        let _running = scene.plain(&server);
+        run()
+    };
+    let protected = scene.protect(&server);
+    assert_eq!(plain, run());
+    assert!(
+        protected.events_of("died").is_empty(),
+        "{}",
+        protected.said()
+    );
+    protected.stop();
+}
+
+#[test]
+fn a_server_that_closes() {
+    ends_by_itself("close\n", |stream| {
+        assert!(read_to_end(stream).is_empty());
+    });
+}
+
+#[test]
+fn a_server_that_half_closes() {
+    ends_by_itself("half-close\nsink 1000\n", |stream| {
+        assert!(read_to_end(stream).is_empty());
+        write(stream, &pattern(1000));
+    });
+}
+
+#[test]
+fn a_server_that_resets() {
+    ends_by_itself("reset\n", is_reset);
+}
+
+/// A panic that ends one thread closes that thread's connection like any return from a
+/// function: the server lives, this is its voluntary close.
+#[test]
+fn a_thread_that_panics_and_unwinds() {
+    ends_by_itself("panic\n", |stream| {
+        assert!(read_to_end(stream).is_empty());
+    });
+}
+
+/// A connection that the living server had closed is not brought back by a later crash.
+#[test]
+fn closed_before_the_crash() {
+    let scene = Scene::new("closed-before");
+    let server = servers::test_server(&scene);
+    let protected = scene.protect(&server);
+    let (closed, half, open) = (scene.connect(PORT), scene.connect(PORT), echoing(&scene));
+    write(&closed, b"close\n");
+    assert!(read_to_end(&closed).is_empty());
+    write(&half, b"pattern 1000\nhalf-close\n");
+    assert_same_bytes("half", &pattern(1000), &read_to_end(&half));
+    server.crash(&protected, Crash::Exit1);
+    protected.wait_serving(1);
+    echoes(&open, b"still here");
+    assert!(
+        protected.events_of("lost").is_empty(),
+        "{}",
+        protected.said()
+    );
+    protected.stop();
+}
+
+#[test]
+fn a_server_that_ends_by_itself_ends_serve() {
+    let scene = Scene::new("ended");
+    let mut protected = scene.protect(&servers::test_server(&scene));
+    let stream = scene.connect(PORT);
+    write(&stream, b"exit 0\n");
+    assert!(read_to_end(&stream).is_empty());
+    let ended = protected.ended(PATIENCE);
+    assert_eq!(
+        ended.and_then(|status| status.code()),
+        Some(0),
+        "{}",
+        protected.said()
+    );
+    assert_eq!(
+        protected.events_of("ended").len(),
+        1,
+        "{}",
+        protected.said()
+    );
+    protected.assert_nothing_left();
+}
+
+#[test]
+fn sigterm_with_open_connections() {
+    let scene = Scene::new("sigterm");
+    let protected = scene.protect(&servers::nginx(&scene));
+    let mut used = Http::new(scene.connect(PORT));
+    assert_eq!(used.get("/small/2").status, 200);
+    let silent = Http::new(scene.connect(PORT));
+    protected.stop();
+    // nginx closes idle connections properly when it is stopped.
+    assert!(used.rest().is_empty());
+    assert!(silent.rest().is_empty());
+}
+
+#[test]
+fn sigterm_with_a_spliced_connection() {
+    let scene = Scene::new("sigterm-spliced");
+    let protected = scene.protect(&servers::nginx(&scene));
+    let mut http = Http::new(scene.connect(PORT));
+    assert_eq!(http.get("/small/2").status, 200);
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    assert_same_bytes("spliced", &pattern(2600), &http.get("/small/3").body);
+    let recording = scene.record(PORT);
+    protected.stop();
+    assert!(http.rest().is_empty(), "a proper end and nothing else");
+    let endings = recording.finish();
+    assert!(endings.iter().all(|e| e.fin && !e.rst), "{endings:?}");
+}
+
+#[test]
+fn sigterm_while_the_server_is_down() {
+    let scene = Scene::new("sigterm-down");
+    let (server, file) = needy(&scene);
+    let protected = scene.protect(&server);
+    let stream = echoing(&scene);
+    fs::remove_file(&file).expect("remove the needed file");
+    protected.kill_main(Signal::KILL);
+    protected.wait_for("died", 2);
+    protected.stop();
+    is_reset(&stream);
+}
+
+/// The crash-free run is not changed by being protected: the same segments end it.
+#[test]
+fn protection_alone_changes_nothing() {
+    let scene = Scene::new("alone");
+    let server = servers::nginx(&scene);
+    let run = || {
+        let recording = scene.record(PORT);
+        let url = format!("http://{}/big.bin", scene.ipv4(PORT));
+        let output = curl(&scene, &[&url]);
+        assert!(output.status.success(), "{:?}", output.status);
+        assert_same_bytes("curl", &pattern(servers::BIG), &output.stdout);
+        let mut http = Http::new(scene.connect_to(scene.ipv6(PORT)));
+        http.get("/small/1");
+        http.stream().shutdown(Shutdown::Write).expect("a FIN");
+        assert!(http.rest().is_empty());
+        recording.finish()
+    };
+    let plain = {
+        let _running = scene.plain(&server);
+        run()
+    };
+    let protected = scene.protect(&server);
+    assert_same_endings(&plain, &run());
+    protected.stop();
+}

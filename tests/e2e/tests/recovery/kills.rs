@@ -1,0 +1,157 @@
+//! Kills beyond the single clean one, requests that kill, and children that fail.
+
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use e2e::clients::{Http, read_exactly, read_to_end, write};
+use e2e::servers::{self, PORT};
+use e2e::{Protected, Scene, Seed, assert_same_bytes, pattern};
+use lab::Signal;
+
+use crate::{echoes, echoing, is_reset, lost_only, talks};
+
+/// Bytes that come without a gap from before the first kill to after the last.
+fn download_through(kills: impl FnOnce(&Protected) + Send) {
+    let scene = Scene::new("kills");
+    let protected = scene.protect(&servers::nginx(&scene));
+    let mut http = Http::new(scene.connect(PORT));
+    let recording = scene.record(PORT);
+    http.ask("/big.bin");
+    let idle = Http::new(scene.connect(PORT));
+    let mut idle = idle;
+    assert_eq!(idle.get("/small/1").status, 200);
+    kills(&protected);
+    let got = http.response(|_| ());
+    assert_same_bytes("download", &pattern(servers::BIG), &got.body);
+    assert_same_bytes("idle", &pattern(3300), &idle.get("/small/4").body);
+    assert!(
+        protected.events_of("lost").is_empty(),
+        "{}",
+        protected.said()
+    );
+    let endings = recording.finish();
+    assert!(endings.iter().all(|e| !e.rst && !e.fin), "{endings:?}");
+    protected.stop();
+}
+
+#[test]
+fn several_kills_in_a_row() {
+    let mut seed = Seed::choose("several_kills_in_a_row");
+    download_through(|protected| {
+        for kill in 1..=5 {
+            let pause = u64::try_from(seed.between(0, 250)).expect("small");
+            thread::sleep(Duration::from_millis(pause));
+            protected.kill_main(Signal::KILL);
+            protected.wait_serving(kill);
+        }
+    });
+}
+
+/// The number of deaths that were told, which is reached when they were.
+#[track_caller]
+fn kill_again_at(event: &str) {
+    download_through(|protected| {
+        protected.kill_main(Signal::KILL);
+        for again in 1..=2 {
+            protected.wait_for(event, again);
+            protected.kill_main(Signal::KILL);
+            protected.wait_for("died", again + 1);
+        }
+        protected.wait_for("serving", 1);
+    });
+}
+
+#[test]
+fn killed_again_when_just_restarted() {
+    kill_again_at("restarted");
+}
+
+#[test]
+fn killed_again_when_just_listening() {
+    kill_again_at("listening");
+}
+
+#[test]
+fn killed_again_when_just_spliced() {
+    kill_again_at("spliced");
+}
+
+#[test]
+fn a_request_that_kills_the_server_again_and_again() {
+    let scene = Scene::new("poison");
+    let protected = scene.protect(&servers::test_server(&scene));
+    let good = echoing(&scene);
+    let content = pattern(100_000);
+    write(&good, &content[..50_000]);
+    let poison = scene.connect(PORT);
+    talks(&poison, "before");
+    write(&poison, b"abort\n");
+    lost_only(&protected, &poison, "died 3 times");
+    is_reset(&poison);
+    assert_eq!(protected.events_of("died").len(), 4, "{}", protected.said());
+    write(&good, &content[50_000..]);
+    assert_same_bytes("the other", &content, &read_exactly(&good, content.len()));
+    protected.stop();
+}
+
+#[test]
+fn two_poisonous_requests_among_good_ones() {
+    let scene = Scene::new("poisons");
+    let protected = scene.protect(&servers::test_server(&scene));
+    let good: Vec<TcpStream> = (0..5).map(|_| echoing(&scene)).collect();
+    let poison: Vec<TcpStream> = (0..2).map(|_| scene.connect(PORT)).collect();
+    write(&poison[0], b"abort\n");
+    write(&poison[1], b"exit 1\n");
+    for number in 1..=2 {
+        let lost = protected.wait_for("lost", number);
+        assert!(
+            lost["reason"].to_string().contains("while replaying"),
+            "{lost}"
+        );
+    }
+    poison.iter().for_each(is_reset);
+    good.iter().for_each(|stream| echoes(stream, b"still here"));
+    assert_eq!(protected.events_of("lost").len(), 2, "{}", protected.said());
+    protected.stop();
+}
+
+/// A child that leaves with a status other than 0 is its own affair, by default.
+fn child_failure(flags: &[&str]) -> (Scene, Protected, TcpStream) {
+    let scene = Scene::new("child");
+    let mut server = servers::socat(&scene);
+    let listen = server.command[1].clone();
+    // Echoes one line and fails.
+    let child = "EXEC:\"sh -c \\'read line; echo $line; read more; exit 3\\'\",nofork";
+    server.command = ["socat", &listen, child].map(str::to_owned).to_vec();
+    let protected = scene.protect_with(&server, flags);
+    let stream = scene.connect(PORT);
+    write(&stream, b"one\n");
+    assert_same_bytes("first", b"one\n", &read_exactly(&stream, 4));
+    (scene, protected, stream)
+}
+
+#[test]
+fn a_child_that_fails_is_no_crash() {
+    let (_scene, protected, stream) = child_failure(&[]);
+    write(&stream, b"two\n");
+    assert!(read_to_end(&stream).is_empty());
+    assert!(
+        protected.events_of("died").is_empty(),
+        "{}",
+        protected.said()
+    );
+    protected.stop();
+}
+
+#[test]
+fn a_child_that_fails_is_a_crash_on_any_failure() {
+    let (_scene, protected, stream) = child_failure(&["--crash-on", "any-failure"]);
+    write(&stream, b"two\n");
+    let died = protected.wait_for("died", 1);
+    assert_eq!(died["cause"]["status"], 3, "{died}");
+    // It fails again in replay each time.
+    lost_only(&protected, &stream, "died 3 times");
+    is_reset(&stream);
+    protected.stop();
+}

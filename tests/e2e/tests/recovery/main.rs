@@ -1,0 +1,72 @@
+//! Failures beyond the single clean kill, and what `outlive`'s own verbs say of them.
+
+mod endings;
+mod kills;
+mod replay;
+mod starting;
+mod verbs;
+
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use e2e::clients::{read_exactly, write};
+use e2e::servers::{self, PORT};
+use e2e::{Protected, Scene, assert_same_bytes};
+
+/// One line there and back.
+#[track_caller]
+fn talks(stream: &TcpStream, word: &str) {
+    write(stream, format!("say {word}\n").as_bytes());
+    let got = read_exactly(stream, word.len() + 1);
+    assert_same_bytes("answer", format!("{word}\n").as_bytes(), &got);
+}
+
+/// A connection that echoes, after a first exchange.
+#[track_caller]
+fn echoing(scene: &Scene) -> TcpStream {
+    let stream = scene.connect(PORT);
+    write(&stream, b"echo\n");
+    echoes(&stream, b"hello");
+    stream
+}
+
+#[track_caller]
+fn echoes(stream: &TcpStream, bytes: &[u8]) {
+    write(stream, bytes);
+    assert_same_bytes("echo", bytes, &read_exactly(stream, bytes.len()));
+}
+
+/// The next thing on this connection is a RST.
+#[track_caller]
+fn is_reset(mut stream: &TcpStream) {
+    let mut buffer = [0; 4096];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => panic!("a proper end, not a reset"),
+            // What was on its way before.
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+                return;
+            }
+        }
+    }
+}
+
+/// The only `lost` event, and that it is of this connection and for this reason.
+#[track_caller]
+fn lost_only(protected: &Protected, stream: &TcpStream, reason: &str) {
+    let lost = protected.wait_for("lost", 1);
+    let client = stream.local_addr().expect("an address").to_string();
+    assert!(lost["connection"].to_string().contains(&client), "{lost}");
+    assert!(lost["reason"].to_string().contains(reason), "{lost}");
+    assert_eq!(protected.events_of("lost").len(), 1, "{}", protected.said());
+}
+
+/// A server that needs a file to start, the file, and the directory for both.
+fn needy(scene: &Scene) -> (servers::Server, PathBuf) {
+    let file = scene.write("needed", "");
+    let server = servers::test_server_with(scene, &["--need", &file.to_string_lossy()]);
+    (server, file)
+}

@@ -1,0 +1,253 @@
+//! How much is replayed, how much of it is compared, and how much is kept.
+
+use std::fs;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::clients::{Http, curl, read_exactly, write};
+use e2e::servers::{self, PORT};
+use e2e::{PATIENCE, Protected, Scene, assert_same_bytes, pattern};
+use lab::Signal;
+
+use crate::{echoes, echoing, is_reset, lost_only, talks};
+
+#[test]
+fn replay_by_turns() {
+    let scene = Scene::new("turns");
+    let protected = scene.protect_with(&servers::nginx(&scene), &["--replay", "turn"]);
+    let mut http = Http::new(scene.connect(PORT));
+    let mut clients: Vec<Http> = (0..5).map(|_| Http::new(scene.connect(PORT))).collect();
+    let ask = |http: &mut Http, number: u16| {
+        let number = usize::from(number % 10);
+        let got = http.get(&format!("/small/{number}"));
+        assert_same_bytes("turn", &pattern(500 + number * 700), &got.body);
+    };
+    for number in 0..100 {
+        ask(&mut http, number);
+    }
+    clients.iter_mut().for_each(|http| ask(http, 7));
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    ask(&mut http, 5);
+    clients.iter_mut().for_each(|http| ask(http, 8));
+    // Answered turns are dropped: much less than a hundred requests is replayed.
+    let replayed = serving["replayed_bytes"].as_u64().expect("a number");
+    assert!(replayed < 1000, "{serving}");
+    assert_eq!(serving["kept"], 6, "{serving}");
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(2);
+    ask(&mut http, 9);
+    clients.iter_mut().for_each(|http| ask(http, 1));
+    protected.stop();
+}
+
+/// `Expect: 100-continue` makes one request of two turns: curl sends the header, waits for
+/// the answer `100`, and then sends the content.
+fn upload_that_expects(replay: &str) {
+    let scene = Scene::new("expect");
+    let protected = scene.protect_with(&servers::nginx(&scene), &["--replay", replay]);
+    let content = pattern(4 << 20);
+    let file = scene.write("upload", &content);
+    let url = format!("http://{}/up/file", scene.ipv4(PORT));
+    let small = format!("http://{}/small/1", scene.ipv4(PORT));
+    let file = file.to_string_lossy();
+    thread::scope(|scope| {
+        // Slow enough to be killed on its way; the small file goes over the same connection.
+        let arguments = [
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code} ",
+            &small,
+            "--next",
+            "-sS",
+            "--max-time",
+            "60",
+            "--limit-rate",
+            "3M",
+            "-H",
+            "Expect: 100-continue",
+            "-T",
+            &file,
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code} %{num_connects}",
+            &url,
+        ];
+        let scene = &scene;
+        let client = scope.spawn(move || curl(scene, &arguments));
+        let temporary = scene.directory().join("nginx-body");
+        let deadline = Instant::now() + PATIENCE;
+        let under_way = || {
+            let files = fs::read_dir(&temporary).into_iter().flatten().flatten();
+            let sizes = files.filter_map(|file| Some(file.metadata().ok()?.len()));
+            sizes.max().unwrap_or(0) > 500_000
+        };
+        while !under_way() {
+            assert!(Instant::now() < deadline, "curl sends nothing");
+            thread::sleep(Duration::from_millis(5));
+        }
+        protected.kill_main(Signal::KILL);
+        let output = client.join().expect("curl's thread");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{output:?}\n{}", protected.said());
+        assert_eq!(said, "200 201 0", "one connection for both");
+    });
+    let stored = fs::read(scene.directory().join("www/up/file")).expect("the stored file");
+    assert_same_bytes("upload", &content, &stored);
+    protected.wait_serving(1);
+    assert!(
+        protected.events_of("lost").is_empty(),
+        "{}",
+        protected.said()
+    );
+    protected.stop();
+}
+
+#[test]
+fn an_upload_that_expects_by_turns() {
+    upload_that_expects("turn");
+}
+
+#[test]
+fn an_upload_that_expects_by_connections() {
+    upload_that_expects("connection");
+}
+
+/// The server says its process number: another one after the restart.
+#[test]
+fn an_answer_that_differs() {
+    let scene = Scene::new("divergence");
+    let protected = scene.protect(&servers::test_server(&scene));
+    let honest = echoing(&scene);
+    let stream = scene.connect(PORT);
+    talks(&stream, "hello");
+    write(&stream, b"pid\n");
+    let pid = String::from_utf8(read_exactly(&stream, 11)).expect("digits");
+    protected.kill_main(Signal::KILL);
+    lost_only(&protected, &stream, "said something else");
+    is_reset(&stream);
+    echoes(&honest, b"still here");
+    let new = format!("{:010}\n", protected.main_pid());
+    let differs = pid
+        .bytes()
+        .zip(new.bytes())
+        .position(|(old, new)| old != new);
+    // After `hello\n`.
+    let place = 6 + differs.expect("another process has another number");
+    let lost = protected.wait_for("lost", 1);
+    assert!(
+        lost["reason"]
+            .to_string()
+            .contains(&format!("at byte {place} ")),
+        "{lost}"
+    );
+    protected.stop();
+}
+
+/// A difference far beyond the head of a turn: seen only with `--verify full`.
+fn late_difference(verify: &str) -> (Scene, Protected, TcpStream) {
+    let scene = Scene::new("verify");
+    let server = servers::test_server(&scene);
+    let protected = scene.protect_with(&server, &["--verify", verify]);
+    let stream = scene.connect(PORT);
+    // One turn: the answers come without another word of the client.
+    write(&stream, b"pattern 50000\npid\nsay end\n");
+    let _ = read_exactly(&stream, 50_000 + 11 + 4);
+    protected.kill_main(Signal::KILL);
+    (scene, protected, stream)
+}
+
+#[test]
+fn verify_full_sees_a_late_difference() {
+    let (_scene, protected, stream) = late_difference("full");
+    lost_only(&protected, &stream, "said something else at byte 500");
+    is_reset(&stream);
+    protected.stop();
+}
+
+#[test]
+fn verify_off_sees_nothing() {
+    let (_scene, protected, stream) = late_difference("off");
+    protected.wait_serving(1);
+    talks(&stream, "on");
+    assert!(
+        protected.events_of("lost").is_empty(),
+        "{}",
+        protected.said()
+    );
+    protected.stop();
+}
+
+#[test]
+fn verify_full_compares_everything() {
+    let scene = Scene::new("verify-all");
+    let server = servers::test_server(&scene);
+    let protected = scene.protect_with(&server, &["--verify", "full"]);
+    let stream = scene.connect(PORT);
+    write(&stream, b"pattern 300000\n");
+    let got = read_exactly(&stream, 300_000);
+    assert_same_bytes("before", &pattern(300_000), &got);
+    protected.kill_main(Signal::KILL);
+    let verified = protected.wait_for("verified", 1);
+    assert_eq!(verified["compared"], 300_000, "{verified}");
+    assert_eq!(verified["unverified"], 0, "{verified}");
+    talks(&stream, "on");
+    protected.stop();
+}
+
+/// HTTP's `Date` may differ by default, and is counted.
+#[test]
+fn a_date_is_tolerated() {
+    let scene = Scene::new("date");
+    let protected = scene.protect(&servers::nginx(&scene));
+    let mut http = Http::new(scene.connect(PORT));
+    assert_eq!(http.get("/small/2").status, 200);
+    // Until the date is another one; it counts seconds.
+    thread::sleep(Duration::from_millis(1100));
+    protected.kill_main(Signal::KILL);
+    let verified = protected.wait_for("verified", 1);
+    assert_eq!(verified["tolerated"], 1, "{verified}");
+    assert_eq!(http.get("/small/2").status, 200);
+    protected.stop();
+}
+
+#[test]
+fn a_connection_beyond_its_limit() {
+    let scene = Scene::new("limit");
+    let server = servers::test_server(&scene);
+    let protected = scene.protect_with(&server, &["--limit-per-connection", "1MiB"]);
+    let small = echoing(&scene);
+    let big = scene.connect(PORT);
+    let content = pattern(3 << 20);
+    write(&big, format!("sink {}\n", content.len()).as_bytes());
+    write(&big, &content);
+    let unprotected = protected.wait_for("unprotected", 1);
+    let client = big.local_addr().expect("an address").to_string();
+    assert!(
+        unprotected["connection"].to_string().contains(&client),
+        "{unprotected}"
+    );
+    assert!(
+        unprotected["reason"].to_string().contains("limit"),
+        "{unprotected}"
+    );
+    // It goes on as if nothing were.
+    let expected = format!("{} {:016x}\n", content.len(), e2e::Checksum::of(&content));
+    assert_same_bytes(
+        "sum",
+        expected.as_bytes(),
+        &read_exactly(&big, expected.len()),
+    );
+    talks(&big, "on");
+    let recording = scene.record(PORT);
+    protected.kill_main(Signal::KILL);
+    lost_only(&protected, &big, "unprotected");
+    is_reset(&big);
+    echoes(&small, b"still here");
+    let endings = recording.finish();
+    assert_eq!(endings.iter().filter(|e| e.rst).count(), 1, "{endings:?}");
+    protected.stop();
+}

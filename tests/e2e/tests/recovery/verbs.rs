@@ -1,0 +1,162 @@
+//! What `status`, `events`, `check` and `clean` say.
+
+use e2e::servers::{self, PORT};
+use e2e::{PATIENCE, Scene};
+use lab::Signal;
+
+use crate::{echoes, echoing, talks};
+
+#[test]
+fn status_and_events() {
+    let scene = Scene::new("verbs");
+    let protected = scene.protect(&servers::test_server(&scene));
+    let (stream, silent) = (echoing(&scene), scene.connect(PORT));
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    // The last event of a recovery.
+    protected.wait_for("verified", 1);
+    echoes(&stream, b"on");
+
+    let status = protected.outlive("status", &["--json", "--connections"]);
+    assert_eq!(status.status, Some(0), "{status:?}");
+    let status = &status.json()[0];
+    assert_eq!(status["service"], protected.name());
+    assert_eq!(status["stage"], "serving");
+    assert_eq!(
+        status["server_pid"],
+        protected.main_pid().as_raw_nonzero().get()
+    );
+    assert_eq!(
+        status["serve_pid"],
+        protected.serve_pid().as_raw_nonzero().get()
+    );
+    assert_eq!(status["incarnation"], 2);
+    assert_eq!(status["replay"], "connection");
+    assert_eq!(status["connections"], 2);
+    assert_eq!(status["spliced"], 2);
+    assert_eq!(status["unprotected"], 0);
+    let list = status["list"].as_array().expect("a list");
+    let client = stream.local_addr().expect("an address").to_string();
+    let ours = list
+        .iter()
+        .find(|c| c["connection"].to_string().contains(&client));
+    assert_eq!(
+        ours.expect("our connection")["instream_bytes"],
+        12,
+        "{list:?}"
+    );
+
+    let words = protected.outlive("status", &[protected.name()]);
+    assert_eq!(words.status, Some(0), "{words:?}");
+    assert!(
+        words.stdout.contains("2 open: 0 unprotected, 2 carried"),
+        "{words:?}"
+    );
+
+    let events = protected.outlive("events", &["--json"]);
+    assert_eq!(events.status, Some(0), "{events:?}");
+    assert_eq!(events.json(), protected.events());
+    let words = protected.outlive("events", &[]);
+    assert_eq!(
+        words.stdout.lines().count(),
+        protected.events().len(),
+        "{words:?}"
+    );
+    assert!(words.stdout.contains("was killed by signal 9"), "{words:?}");
+
+    let unknown = protected.outlive("status", &["nobody"]);
+    assert_eq!(unknown.status, Some(1), "{unknown:?}");
+    assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
+    drop(silent);
+    protected.stop();
+}
+
+#[test]
+fn check_says_what_is_missing() {
+    let scene = Scene::new("check");
+    let server = servers::test_server(&scene);
+    let free = scene.ipv4(9).to_string();
+    let protected = scene.protect(&server);
+
+    let good = protected.outlive("check", &["--json", "--address", &free, "--", "true"]);
+    assert_eq!(good.status, Some(0), "{good:?}");
+    assert!(
+        good.json().iter().all(|finding| finding["ok"] == true),
+        "{good:?}"
+    );
+
+    let taken = scene.ipv4(PORT).to_string();
+    let bad = protected.outlive(
+        "check",
+        &["--json", "--address", &taken, "--", "no-such-program"],
+    );
+    assert_eq!(bad.status, Some(3), "{bad:?}");
+    let wrong: Vec<_> = bad
+        .json()
+        .into_iter()
+        .filter(|f| f["ok"] == false)
+        .collect();
+    let questions: Vec<_> = wrong
+        .iter()
+        .filter_map(|f| f["question"].as_str())
+        .collect();
+    assert_eq!(questions, ["addresses", "command"], "{bad:?}");
+
+    let words = protected.outlive("check", &["--address", "192.0.2.1:80"]);
+    assert_eq!(words.status, Some(3), "{words:?}");
+    assert!(words.stdout.contains("FAIL addresses"), "{words:?}");
+    protected.stop();
+}
+
+#[test]
+fn clean_after_serve_was_killed() {
+    let scene = Scene::new("clean");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect(&server);
+    let stream = echoing(&scene);
+    let name = protected.name().to_owned();
+
+    // One that runs is left alone.
+    let running = protected.outlive("clean", &[&name]);
+    assert_ne!(running.status, Some(0), "{running:?}");
+    echoes(&stream, b"one");
+
+    protected.kill_serve(Signal::KILL);
+    assert!(protected.ended(PATIENCE).is_some());
+    let status = protected.outlive("status", &[&name]);
+    assert_eq!(status.status, Some(1), "{status:?}");
+    assert!(status.stderr.contains("outlive clean"), "{status:?}");
+
+    // The server lives on, and is not killed unless that is said.
+    echoes(&stream, b"two");
+    let refused = protected.outlive("clean", &[&name]);
+    assert_ne!(refused.status, Some(0), "{refused:?}");
+    echoes(&stream, b"three");
+
+    let cleaned = protected.outlive("clean", &["--json", "--kill", &name]);
+    assert_eq!(cleaned.status, Some(0), "{cleaned:?}");
+    let said = &cleaned.json()[0];
+    assert_eq!(said["service"], name.as_str());
+    assert_eq!(said["killed"], 1);
+    assert_eq!(said["programs"], true);
+    protected.assert_nothing_left();
+
+    // The name and the addresses are free again.
+    let again = scene.protect(&server);
+    echoing(&scene);
+    again.stop();
+}
+
+#[test]
+fn clean_where_nothing_is() {
+    let scene = Scene::new("clean-nothing");
+    let protected = scene.protect(&servers::test_server(&scene));
+    // Not in the way of a service that runs, and nothing to do for others.
+    let all = protected.outlive("clean", &[]);
+    assert_eq!(all.status, Some(0), "{all:?}");
+    let nobody = protected.outlive("clean", &["--json", "nobody"]);
+    assert_eq!(nobody.status, Some(0), "{nobody:?}");
+    assert_eq!(nobody.json()[0]["programs"], false, "{nobody:?}");
+    talks(&scene.connect(PORT), "on");
+    protected.stop();
+}
