@@ -268,12 +268,20 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	return verdict;
 }
 
+/* A RST for a connection that both sides have ended and acknowledged: the answer to a straggler,
+ * perhaps one of ours. */
+static __always_inline bool is_afterthought(const struct flow *f, const struct packet *p)
+{
+	return (p->flags & TCP_RST) && f->closed_ns && f->client.ack == f->server.nxt &&
+	       f->client.nxt == f->server.ack;
+}
+
 static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 				       const struct flow_key *key, struct flow *f,
 				       const struct packet *p)
 {
 	bool synack = (p->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
-	if (flow_gated(s, f) || f->mode == FLOW_DIVERGED) {
+	if (flow_gated(s, f) || f->mode == FLOW_DIVERGED || is_afterthought(f, p)) {
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;
 	}

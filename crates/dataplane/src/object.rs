@@ -297,8 +297,10 @@ impl Dataplane {
     pub fn flows(&self) -> Result<Vec<(FlowKey, Flow)>, DataplaneError> {
         let map = &self.maps.flows;
         let mut flows = Vec::new();
+        // In one batch. The kernel ends a batch early when the next hash bucket does not fit, but
+        // libbpf-rs takes one that is not full for the last, and would leave out the rest.
         for (key, value) in map
-            .lookup_batch(1024, MapFlags::ANY, MapFlags::ANY)
+            .lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY)
             .doing("read the flows")?
         {
             if let (Some(key), Some(flow)) = (

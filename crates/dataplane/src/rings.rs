@@ -141,6 +141,18 @@ impl<'cb> Ring<'cb> {
         self.0.consume().doing("read a ring")
     }
 
+    /// Read at most `most` records of what is there, and tell how many it was. A writer that is
+    /// as fast as the reader would keep [`Ring::consume`] from ever returning.
+    ///
+    /// # Errors
+    /// The kernel says no.
+    pub fn consume_at_most(&self, most: usize) -> Result<usize, DataplaneError> {
+        let read = self.0.consume_raw_n(most);
+        usize::try_from(read)
+            .map_err(|_| libbpf_rs::Error::from_raw_os_error(-read))
+            .doing("read a ring")
+    }
+
     /// A descriptor that becomes readable when the ring has something and its writer asks for
     /// attention.
     #[must_use]

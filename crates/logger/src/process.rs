@@ -22,6 +22,9 @@ use crate::{
 const BUSY_INTERVAL: Duration = Duration::from_millis(5);
 /// ... and this often when none do. What waits meanwhile is safe where it is.
 const IDLE_INTERVAL: Duration = Duration::from_millis(50);
+/// Frames taken before we look whether `serve` asks for something: a fast upload fills the ring as
+/// fast as we read it.
+const AT_A_TIME: usize = 256;
 
 /// What the logger of a service is told at its start.
 #[derive(Debug, Clone)]
@@ -58,10 +61,8 @@ pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerEr
     let desk = Desk::new(std::process::id());
     let mut requests = Decoder::<Request>::default();
     loop {
-        let before = intake.borrow().frames;
-        ring.consume()?;
+        let taken = ring.consume_at_most(AT_A_TIME)?;
         let mut intake = intake.borrow_mut();
-        let busy = intake.frames != before;
         let mut out = Vec::new();
         for notice in std::mem::take(&mut intake.notices) {
             let message = match notice {
@@ -80,11 +81,12 @@ pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerEr
         }
         drop(intake);
         socket.write_all(&out)?;
-        if wait(
-            &ring,
-            &socket,
-            if busy { BUSY_INTERVAL } else { IDLE_INTERVAL },
-        )? {
+        let pause = match taken {
+            AT_A_TIME.. => Duration::ZERO,
+            0 => IDLE_INTERVAL,
+            _ => BUSY_INTERVAL,
+        };
+        if wait(&ring, &socket, pause)? {
             let mut buffer = [0u8; 16 * 1024];
             match socket.read(&mut buffer)? {
                 0 => return Ok(()), // serve is gone

@@ -114,7 +114,14 @@ impl LoggerClient {
 
     fn read_some(&mut self) -> Result<(), ServeError> {
         let mut buffer = [0u8; 64 * 1024];
-        match self.socket.read(&mut buffer) {
+        let read = loop {
+            match self.socket.read(&mut buffer) {
+                // A socket with a time limit is not read on after a signal (signal(7)).
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        match read {
             Ok(0) => Err(ServeError::Logger("it closed the connection".into())),
             Ok(n) => {
                 self.decoder.feed(&buffer[..n]);

@@ -42,7 +42,11 @@ pub(crate) const fn kind_of(action: &Action) -> usize {
 const MORE_RECORD: u32 = 64 * 1024;
 
 impl Driver {
-    pub(crate) fn perform(&mut self, action: Action, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    pub(crate) fn perform(
+        &mut self,
+        action: Action,
+        ground: &mut Ground<'_>,
+    ) -> Result<(), Violation> {
         let now = ground.now;
         match action {
             Action::Gate => {
@@ -65,7 +69,8 @@ impl Driver {
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment, ground)?,
             Action::MoreRecord { flow, from } => {
                 let more = ground.logger.at_most(flow, from, MORE_RECORD);
-                self.recovery.more_record(flow, from + crate::length32(more.len()), time(now));
+                self.recovery
+                    .more_record(flow, from + crate::length32(more.len()), time(now));
             }
             Action::OpenWindow { key } => self.open_window(key, ground)?,
             Action::ForgetExpected { flow } => {
@@ -112,7 +117,9 @@ impl Driver {
     }
 
     fn send_syn(&self, key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
-        let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
+        let Some(flow) = ground.node.ssw.flow(&key).cloned() else {
+            return Ok(());
+        };
         let syn = fabricated_syn(key, &flow).map_err(not_written)?;
         self.inject(syn, MARK_SERVER_SPACE, ground)
     }
@@ -130,14 +137,21 @@ impl Driver {
             crate::trace::note(ground.now, || format!("not in the record: {ranges:?}"));
             return Ok(());
         };
-        let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
-        ground.witness.replayed(key, segment.from, &bytes, segment.fin)?;
-        let packet = replayed_segment(key, &flow, segment.from, &bytes, segment.fin).map_err(not_written)?;
+        let Some(flow) = ground.node.ssw.flow(&key).cloned() else {
+            return Ok(());
+        };
+        ground
+            .witness
+            .replayed(key, segment.from, &bytes, segment.fin)?;
+        let packet =
+            replayed_segment(key, &flow, segment.from, &bytes, segment.fin).map_err(not_written)?;
         self.inject(packet, MARK_CLIENT_SPACE, ground)
     }
 
     fn open_window(&self, key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
-        let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
+        let Some(flow) = ground.node.ssw.flow(&key).cloned() else {
+            return Ok(());
+        };
         let packet = window_update(key, &flow).map_err(not_written)?;
         self.inject(packet, MARK_CLIENT_SPACE, ground)
     }
@@ -167,12 +181,18 @@ fn splice(key: FlowKey, point: SplicePoint, ground: &mut Ground<'_>) -> Result<(
 }
 
 fn reset_client(key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
-    let Some(flow): Option<Flow> = ground.node.ssw.flow(&key).cloned() else { return Ok(()) };
+    let Some(flow): Option<Flow> = ground.node.ssw.flow(&key).cloned() else {
+        return Ok(());
+    };
     // What the server says next would leave as it is: nobody knows the connection any more.
-    ground.node.destroy_socket(key, ground.witness, ground.now)?;
+    ground
+        .node
+        .destroy_socket(key, ground.witness, ground.now)?;
     let _ = ground.node.ssw.abandon(key, ground.now);
     for packet in resets_to_client(key, &flow).map_err(not_written)? {
-        ground.node.send_to_client(packet, ground.witness, ground.now)?;
+        ground
+            .node
+            .send_to_client(packet, ground.witness, ground.now)?;
     }
     Ok(())
 }

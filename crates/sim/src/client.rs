@@ -93,11 +93,19 @@ impl Client {
             return None;
         }
         let application = (!self.done()).then_some(self.act_at);
-        [self.host.due(now), application].into_iter().flatten().min()
+        [self.host.due(now), application]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// A packet has arrived.
-    pub(crate) fn receive(&mut self, packet: Vec<u8>, witness: &mut Witness, now: u64) -> Vec<Vec<u8>> {
+    pub(crate) fn receive(
+        &mut self,
+        packet: Vec<u8>,
+        witness: &mut Witness,
+        now: u64,
+    ) -> Vec<Vec<u8>> {
         if self.off {
             return Vec::new();
         }
@@ -187,7 +195,10 @@ impl Client {
         while let Some(step) = self.setup.script.steps.get(self.step) {
             match step {
                 Step::Send(bytes) => {
-                    let socket = self.host.sockets.get_mut::<smoltcp::socket::tcp::Socket<'_>>(self.handle);
+                    let socket = self
+                        .host
+                        .sockets
+                        .get_mut::<smoltcp::socket::tcp::Socket<'_>>(self.handle);
                     if !socket.can_send() {
                         return;
                     }
@@ -218,7 +229,8 @@ impl Client {
             self.taken = 0;
         }
         // Everything is said. What remains is to hear the end, or to be the first to close.
-        if !self.closed && (self.ended || self.received == self.setup.script.outstream.len())
+        if !self.closed
+            && (self.ended || self.received == self.setup.script.outstream.len())
             && self.host.socket(self.handle).may_send()
         {
             self.close(witness);
@@ -253,7 +265,9 @@ impl Client {
     }
 
     fn strip(&self, packet: &mut [u8]) {
-        let Ok(view) = IpPacket::parse(packet) else { return };
+        let Ok(view) = IpPacket::parse(packet) else {
+            return;
+        };
         let header = view.header_len();
         let syn = Segment::of(&view).is_ok_and(|segment| segment.flags().contains(Flags::SYN));
         if !syn {

@@ -78,7 +78,10 @@ pub(crate) struct Digest {
 }
 
 impl Digest {
-    pub(crate) const NONE: Self = Self { hash: 0xcbf2_9ce4_8422_2325, length: 0 };
+    pub(crate) const NONE: Self = Self {
+        hash: 0xcbf2_9ce4_8422_2325,
+        length: 0,
+    };
 
     pub(crate) fn add(&mut self, byte: u8) {
         self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

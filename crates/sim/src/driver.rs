@@ -110,7 +110,8 @@ impl Driver {
 
     /// Something has happened on the host: it may be for us.
     pub(crate) fn hint(&mut self, node: &mut Node, logger: &Logger, rng: &mut SmallRng, now: u64) {
-        self.inbox.extend(std::iter::from_fn(|| node.ssw.take_event()));
+        self.inbox
+            .extend(std::iter::from_fn(|| node.ssw.take_event()));
         if !self.inbox.is_empty() || !logger.notices.is_empty() {
             self.due = self.due.min(now + self.lag(rng));
         }
@@ -133,7 +134,11 @@ impl Driver {
         self.idle = if busy { 0 } else { self.idle + 1 };
         let watching = !self.at_rest() || self.start_at.is_some();
         let look = (self.lag(ground.rng) + self.idle * MS / 10).min(LONGEST_LOOK);
-        self.due = if watching { ground.now + look } else { self.next_heartbeat };
+        self.due = if watching {
+            ground.now + look
+        } else {
+            self.next_heartbeat
+        };
         Ok(())
     }
 
@@ -141,7 +146,8 @@ impl Driver {
         let now = time(ground.now);
         match event.kind {
             EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
-                self.recovery.died(cause_of(pid, status), time(event.timestamp_ns), now);
+                self.recovery
+                    .died(cause_of(pid, status), time(event.timestamp_ns), now);
             }
             EventKind::Death { .. } => {}
             EventKind::Listening if event.incarnation == self.incarnation => {
@@ -149,7 +155,10 @@ impl Driver {
             }
             EventKind::Listening => {} // of a life that has ended
             EventKind::Unprotected { flow_id, .. } => {
-                ground.logger.journal.unprotect(flow_id, journal::Unprotected::Requested);
+                ground
+                    .logger
+                    .journal
+                    .unprotect(flow_id, journal::Unprotected::Requested);
             }
             EventKind::Diverged { flow_id, at, .. } => self.recovery.diverged(flow_id, at),
             EventKind::Late { key, .. } => self.late_connection(key, ground),
@@ -157,10 +166,19 @@ impl Driver {
     }
 
     fn late_connection(&mut self, key: FlowKey, ground: &mut Ground<'_>) {
-        let Some(flow) = ground.node.ssw.flow(&key).cloned() else { return };
+        let Some(flow) = ground.node.ssw.flow(&key).cloned() else {
+            return;
+        };
         // The frame that opened it may still be in the ring: then it is as if newly opened.
-        let record = ground.logger.record(flow.id).unwrap_or_else(|| fresh(&flow));
-        let candidate = Candidate { key, record: Some(record), flow };
+        let record = ground
+            .logger
+            .record(flow.id)
+            .unwrap_or_else(|| fresh(&flow));
+        let candidate = Candidate {
+            key,
+            record: Some(record),
+            flow,
+        };
         self.recovery.late_connection(&candidate, time(ground.now));
     }
 
@@ -188,7 +206,11 @@ impl Driver {
         match notice {
             Notice::Drained(token) => self.recovery.drained(token),
             Notice::Unprotected(flow, reason) => {
-                let key = node.ssw.flows().find(|(_, known)| known.id == flow).map(|(key, _)| *key);
+                let key = node
+                    .ssw
+                    .flows()
+                    .find(|(_, known)| known.id == flow)
+                    .map(|(key, _)| *key);
                 if let Some(key) = key {
                     let _ = node.ssw.unprotect(key, reason); // gone meanwhile: as well
                 }
@@ -199,7 +221,8 @@ impl Driver {
     fn progress(&mut self, ground: &mut Ground<'_>) {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(time(ground.now)).collect();
         for (id, key) in watched {
-            self.recovery.observe(id, ground.node.ssw.flow(&key), time(ground.now));
+            self.recovery
+                .observe(id, ground.node.ssw.flow(&key), time(ground.now));
         }
         self.recovery.poll(time(ground.now));
     }
@@ -237,7 +260,12 @@ impl Driver {
 
     /// The server dies when the supervisor does this.
     fn spring(&mut self, action: Action, ground: &mut Ground<'_>) -> Result<(), Violation> {
-        let Some(Crash { when: When::During(kind, delay), workers_live_on, status }) = self.trap else {
+        let Some(Crash {
+            when: When::During(kind, delay),
+            workers_live_on,
+            status,
+        }) = self.trap
+        else {
             return Ok(());
         };
         if kind != crate::actions::kind_of(&action) {
@@ -245,7 +273,9 @@ impl Driver {
         }
         let crash = self.trap.take();
         if delay < MS {
-            ground.node.crash(status, workers_live_on, ground.witness, ground.now)?;
+            ground
+                .node
+                .crash(status, workers_live_on, ground.witness, ground.now)?;
         } else if let Some(crash) = crash {
             self.sprung = Some((ground.now + delay, crash));
         }
@@ -266,7 +296,11 @@ impl Driver {
         self.exit_seen = false;
         let pid = 100 + self.life;
         // The first clients do not come before there is a server.
-        let boot = if self.life == 1 { 0 } else { ground.rng.random_range(0..=self.setup.boot) };
+        let boot = if self.life == 1 {
+            0
+        } else {
+            ground.rng.random_range(0..=self.setup.boot)
+        };
         let listens_at = ground.now + boot;
         ground.node.ssw.main_process(pid);
         ground.node.process = Some(Process::new(pid, self.life, listens_at));
@@ -292,7 +326,10 @@ pub(crate) fn time(now: u64) -> Duration {
 
 fn cause_of(pid: u32, status: u32) -> Cause {
     match status & 0x7f {
-        0 => Cause::Status { pid, status: (status >> 8) & 0xff },
+        0 => Cause::Status {
+            pid,
+            status: (status >> 8) & 0xff,
+        },
         signal => Cause::Signal { pid, signal },
     }
 }

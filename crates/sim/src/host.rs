@@ -10,9 +10,7 @@ use smoltcp::{
     wire::{HardwareAddress, IpAddress, IpCidr, IpEndpoint, TcpTimestampGenerator},
 };
 
-use wire::{
-    ChecksumMode, Flags, IpPacket, MAX_OPTIONS, MIN_TCP_HEADER, Segment, SegmentMut, kind,
-};
+use wire::{ChecksumMode, Flags, IpPacket, MAX_OPTIONS, MIN_TCP_HEADER, Segment, SegmentMut, kind};
 
 use crate::probes::Probes;
 
@@ -37,7 +35,11 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(addresses: &[std::net::IpAddr], mtu: usize, seed: u64) -> Self {
-        let mut device = Queue { arrived: VecDeque::new(), sent: Vec::new(), mtu };
+        let mut device = Queue {
+            arrived: VecDeque::new(),
+            sent: Vec::new(),
+            mtu,
+        };
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut device, Instant::ZERO);
@@ -69,7 +71,9 @@ impl Host {
     /// Begin a connection. False: the stack refuses, which it has no reason to.
     pub(crate) fn connect(&mut self, handle: SocketHandle, to: SocketAddr, port: u16) -> bool {
         let socket = self.sockets.get_mut::<Socket<'_>>(handle);
-        socket.connect(self.interface.context(), endpoint(to), port).is_ok()
+        socket
+            .connect(self.interface.context(), endpoint(to), port)
+            .is_ok()
     }
 
     pub(crate) fn socket(&mut self, handle: SocketHandle) -> &mut Socket<'static> {
@@ -87,9 +91,6 @@ impl Host {
         match socket.recv_slice(&mut bytes) {
             Ok(length) => {
                 bytes.truncate(length);
-                if let Some((local, remote)) = ends(socket) {
-                    self.probes.consumed(local, remote, length);
-                }
                 Ok(Some(bytes))
             }
             Err(RecvError::Finished) => Ok(None),
@@ -116,7 +117,9 @@ impl Host {
         heard.syn
             && (heard.known
                 || (self.listening
-                    && !self.tcp().any(|(_, socket)| socket.state() == State::Listen)))
+                    && !self
+                        .tcp()
+                        .any(|(_, socket)| socket.state() == State::Listen)))
     }
 
     /// Time has passed, or an application has done something; returns what the stack says.
@@ -126,7 +129,9 @@ impl Host {
         self.device.arrived.extend(due.back);
         loop {
             let before = self.device.sent.len();
-            let _ = self.interface.poll(instant, &mut self.device, &mut self.sockets);
+            let _ = self
+                .interface
+                .poll(instant, &mut self.device, &mut self.sockets);
             if self.device.sent.len() == before {
                 break;
             }
@@ -149,11 +154,18 @@ impl Host {
 
     /// For people: its connections, with the bytes in their queues.
     pub(crate) fn describe(&self) -> Vec<String> {
-        let sockets = self.tcp().filter(|(_, socket)| socket.state() != State::Listen);
+        let sockets = self
+            .tcp()
+            .filter(|(_, socket)| socket.state() != State::Listen);
         let describe = |socket: &Socket<'_>| {
-            let remote = socket.remote_endpoint().map_or_else(String::new, |end| end.to_string());
+            let remote = socket
+                .remote_endpoint()
+                .map_or_else(String::new, |end| end.to_string());
             let (sending, received) = (socket.send_queue(), socket.recv_queue());
-            format!("{} {remote} {sending} to be sent, {received} to be read", socket.state())
+            format!(
+                "{} {remote} {sending} to be sent, {received} to be read",
+                socket.state()
+            )
         };
         sockets.map(|(_, socket)| describe(socket)).collect()
     }
@@ -183,10 +195,15 @@ fn endpoint(address: SocketAddr) -> IpEndpoint {
 /// smoltcp forgets its options when it fills a packet up to the MTU, and then drops what is too
 /// long: a peer that takes less in a segment leaves room for them (RFC 6691).
 fn make_room_for_options(packet: &mut [u8], mtu: usize) {
-    let Ok(view) = IpPacket::parse(packet) else { return };
+    let Ok(view) = IpPacket::parse(packet) else {
+        return;
+    };
     let header = view.header_len();
     let syn = Segment::of(&view).is_ok_and(|segment| segment.flags().contains(Flags::SYN));
-    if let (true, Ok(mut segment)) = (syn, SegmentMut::parse(&mut packet[header..], ChecksumMode::Full)) {
+    if let (true, Ok(mut segment)) = (
+        syn,
+        SegmentMut::parse(&mut packet[header..], ChecksumMode::Full),
+    ) {
         let most = u16::try_from(mtu - header - MIN_TCP_HEADER - MAX_OPTIONS).unwrap_or(u16::MAX);
         segment.edit_options(|options| {
             // The MSS is the first option of all SYNs here.

@@ -40,11 +40,21 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(quality: Quality) -> Self {
-        Self { quality, on_the_way: BTreeMap::new(), sent: 0, outage_until: 0 }
+        Self {
+            quality,
+            on_the_way: BTreeMap::new(),
+            sent: 0,
+            outage_until: 0,
+        }
     }
 
     pub(crate) fn send(&mut self, to: Place, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
-        let Quality { lost, doubled, outages, .. } = self.quality;
+        let Quality {
+            lost,
+            doubled,
+            outages,
+            ..
+        } = self.quality;
         if rng.random_ratio(outages, 1000) {
             self.outage_until = now + rng.random_range(MS..200 * MS);
         }

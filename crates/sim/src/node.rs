@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rand::{Rng, rngs::SmallRng};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use ssw::{
-    Exit, MARK_TO_CLIENT, Packet, Settings, SocketChange, SocketState, SouthSide, Verdict,
-};
+use ssw::{Exit, MARK_TO_CLIENT, Packet, Settings, SocketChange, SocketState, SouthSide, Verdict};
 use wire::{ChecksumMode, FlowKey, IpPacket, checksum};
 
 use crate::{
@@ -65,7 +63,9 @@ impl Node {
 
     /// The main process lives.
     pub(crate) fn alive(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| !process.headless)
+        self.process
+            .as_ref()
+            .is_some_and(|process| !process.headless)
     }
 
     pub(crate) fn due(&mut self, now: u64) -> Option<u64> {
@@ -91,7 +91,11 @@ impl Node {
         witness: &mut Witness,
         now: u64,
     ) -> Result<(), Violation> {
-        self.up(packet(bytes, MARK + mark, ChecksumMode::Partial), witness, now)
+        self.up(
+            packet(bytes, MARK + mark, ChecksumMode::Partial),
+            witness,
+            now,
+        )
     }
 
     /// A packet of our own for a client.
@@ -172,7 +176,11 @@ impl Node {
                 (None, None) => continue,
             };
             let state = socket.state();
-            if self.states.get(&handle).is_none_or(|(_, before)| *before != state) {
+            if self
+                .states
+                .get(&handle)
+                .is_none_or(|(_, before)| *before != state)
+            {
                 changes.push((handle, key, state));
             }
         }
@@ -196,8 +204,7 @@ impl Node {
 
     /// The kernel forgets a socket that is closed, once no process holds it.
     fn forget_closed(&mut self) {
-        let held: BTreeSet<SocketHandle> =
-            self.process.iter().flat_map(Process::held).collect();
+        let held: BTreeSet<SocketHandle> = self.process.iter().flat_map(Process::held).collect();
         let closed: Vec<SocketHandle> = self
             .host
             .tcp()
@@ -248,21 +255,30 @@ impl Node {
         now: u64,
     ) -> Result<bool, Violation> {
         let mut poisoned = false;
-        if let Some(process) = self.process.as_mut().filter(|process| now >= process.act_at) {
+        if let Some(process) = self
+            .process
+            .as_mut()
+            .filter(|process| now >= process.act_at)
+        {
             process.act_at = now + crate::pause(rng, self.setup.pace, process.idle);
             if process.listening {
                 let deeds = process.act(&mut self.host, witness, rng)?;
                 poisoned = deeds.poisoned && !process.headless;
                 if !process.headless {
-                    deeds.closed.iter().for_each(|key| witness.server_closed(*key));
+                    deeds
+                        .closed
+                        .iter()
+                        .for_each(|key| witness.server_closed(*key));
                 }
             } else if !process.headless {
                 process.listening = true;
                 self.host.listening = true;
                 self.keep_backlog();
                 let any: std::net::SocketAddr = ([0, 0, 0, 0], 80).into();
-                let change =
-                    SocketChange { key: FlowKey::new(any, any), new_state: SocketState::Listen };
+                let change = SocketChange {
+                    key: FlowKey::new(any, any),
+                    new_state: SocketState::Listen,
+                };
                 self.ssw.socket_state(change, now);
             }
         }
@@ -280,7 +296,9 @@ impl Node {
         witness: &mut Witness,
         now: u64,
     ) -> Result<(), Violation> {
-        let Some(process) = &mut self.process else { return Ok(()) };
+        let Some(process) = &mut self.process else {
+            return Ok(());
+        };
         trace::note(now, || format!("death of process {}", process.pid));
         process.headless = true;
         witness.died();
@@ -292,17 +310,26 @@ impl Node {
             group_exit: true,
         };
         self.ssw.process_exit(exit, now);
-        if workers_live_on { Ok(()) } else { self.close_all(witness, now) }
+        if workers_live_on {
+            Ok(())
+        } else {
+            self.close_all(witness, now)
+        }
     }
 
     /// No process is left: the kernel closes what they held, with a FIN, or with a RST where
     /// something was unread or not accepted.
     pub(crate) fn close_all(&mut self, witness: &mut Witness, now: u64) -> Result<(), Violation> {
         self.host.listening = false;
-        let Some(process) = self.process.take() else { return Ok(()) };
+        let Some(process) = self.process.take() else {
+            return Ok(());
+        };
         let held: BTreeSet<SocketHandle> = process.held().collect();
-        let open: Vec<(SocketHandle, State)> =
-            self.host.tcp().map(|(handle, socket)| (handle, socket.state())).collect();
+        let open: Vec<(SocketHandle, State)> = self
+            .host
+            .tcp()
+            .map(|(handle, socket)| (handle, socket.state()))
+            .collect();
         for (handle, state) in open {
             match state {
                 State::Listen | State::SynReceived => {
@@ -310,7 +337,11 @@ impl Node {
                 }
                 State::Established | State::CloseWait if held.contains(&handle) => {
                     let socket = self.host.socket(handle);
-                    if socket.recv_queue() > 0 { socket.abort() } else { socket.close() }
+                    if socket.recv_queue() > 0 {
+                        socket.abort()
+                    } else {
+                        socket.close()
+                    }
                 }
                 State::Established | State::CloseWait => self.host.socket(handle).abort(),
                 _ => {}
@@ -322,9 +353,17 @@ impl Node {
 
     /// `SOCK_DESTROY` of all sockets but those that the living server closed itself. Those that
     /// only wait (RFC 9293 3.6.1) are among them, though their flows are forgotten by then.
-    pub(crate) fn remove_orphans(&mut self, witness: &mut Witness, now: u64) -> Result<(), Violation> {
-        let finishing: BTreeSet<FlowKey> =
-            self.ssw.flows().filter(|(_, flow)| flow.server_closing).map(|(key, _)| *key).collect();
+    pub(crate) fn remove_orphans(
+        &mut self,
+        witness: &mut Witness,
+        now: u64,
+    ) -> Result<(), Violation> {
+        let finishing: BTreeSet<FlowKey> = self
+            .ssw
+            .flows()
+            .filter(|(_, flow)| flow.server_closing)
+            .map(|(key, _)| *key)
+            .collect();
         let orphans: Vec<SocketHandle> = self
             .host
             .tcp()
@@ -369,7 +408,12 @@ impl Node {
 }
 
 fn packet(bytes: Vec<u8>, mark: u32, checksum: ChecksumMode) -> Packet {
-    Packet { bytes, mark, ifindex: INTERFACE, checksum }
+    Packet {
+        bytes,
+        mark,
+        ifindex: INTERFACE,
+        checksum,
+    }
 }
 
 /// The kernel takes an unfinished checksum for a right one; our stack wants to see it.

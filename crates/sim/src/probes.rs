@@ -11,7 +11,9 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use smoltcp::{iface::SocketSet, socket::tcp::State};
-use wire::{ChecksumMode, Flags, IpPacket, Segment, SegmentSpec, SeqNumber, Timestamps, kind};
+use wire::{
+    ChecksumMode, Flags, IpPacket, Segment, SegmentSpec, SeqNumber, SynOptions, Timestamps, kind,
+};
 
 use crate::{MS, SECOND, host::ends, length32};
 
@@ -22,7 +24,8 @@ const SILENCE: u64 = 2 * SECOND;
 #[derive(Debug, Default)]
 struct Known {
     first: SeqNumber,
-    consumed: usize,
+    /// The other side scales windows, and so do we.
+    scaled: bool,
     /// The newest acknowledgement from the other side.
     una: Option<SeqNumber>,
     una_at: u64,
@@ -60,11 +63,6 @@ pub(crate) struct Heard {
 }
 
 impl Probes {
-    /// The application has read so many bytes.
-    pub(crate) fn consumed(&mut self, local: SocketAddr, remote: SocketAddr, length: usize) {
-        self.0.entry((local, remote)).or_default().consumed += length;
-    }
-
     /// A packet arrives. `None`: the stack must not see it.
     pub(crate) fn heard(
         &mut self,
@@ -83,7 +81,14 @@ impl Probes {
         let syn = segment.flags().contains(Flags::SYN);
         let ack = segment.flags().contains(Flags::ACK);
         if syn && socket.is_none_or(|socket| socket.state() == State::SynSent) {
-            let known = Known { first: segment.seq() + 1, probe_at: now + SILENCE, ..Known::default() };
+            let known = Known {
+                first: segment.seq() + 1,
+                scaled: SynOptions::parse(segment.option_bytes())
+                    .window_scale
+                    .is_some(),
+                probe_at: now + SILENCE,
+                ..Known::default()
+            };
             self.0.insert((local, remote), known);
         }
         if let (Some(socket), Some(known)) = (socket, self.0.get_mut(&(local, remote))) {
@@ -95,19 +100,25 @@ impl Probes {
                     known.una_at = now;
                 }
             }
-            // A window that is told with a scale is up to three bytes smaller than the buffer.
-            let edge = known.first + length32(known.consumed + socket.recv_capacity()) - 3;
-            if segment.flags().contains(Flags::FIN) && !(segment.end_seq() - 1).before(edge) {
+            let fin = segment.flags().contains(Flags::FIN);
+            if fin && !(segment.end_seq() - 1).before(known.edge(socket.recv_capacity())) {
                 return None;
             }
         }
-        Some(Heard { syn: syn && !ack, known: socket.is_some() })
+        Some(Heard {
+            syn: syn && !ack,
+            known: socket.is_some(),
+        })
     }
 
     /// The stack has sent a packet.
     pub(crate) fn said(&mut self, packet: &[u8], now: u64) {
-        let Ok(packet) = IpPacket::parse(packet) else { return };
-        let Ok(segment) = Segment::of(&packet) else { return };
+        let Ok(packet) = IpPacket::parse(packet) else {
+            return;
+        };
+        let Ok(segment) = Segment::of(&packet) else {
+            return;
+        };
         let local = SocketAddr::new(packet.source(), segment.source_port());
         let remote = SocketAddr::new(packet.destination(), segment.destination_port());
         let empty = !segment.flags().contains(Flags::SYN) && !segment.flags().contains(Flags::RST);
@@ -161,7 +172,29 @@ impl Probes {
 }
 
 impl Known {
-    fn probe(&self, local: SocketAddr, remote: SocketAddr, una: SeqNumber, now: u64) -> Option<Vec<u8>> {
+    /// The right edge of the window that the other side was told; in the handshake, of the
+    /// buffer, which is `capacity` bytes.
+    fn edge(&self, capacity: usize) -> SeqNumber {
+        let Some(ack) = self.ack else {
+            return self.first + length32(capacity.min(65_535));
+        };
+        // As smoltcp chooses its shift: as many bits as the buffer's size has beyond 16.
+        let bits = usize::BITS - capacity.leading_zeros();
+        let shift = if self.scaled {
+            bits.saturating_sub(16)
+        } else {
+            0
+        };
+        ack + (u32::from(self.window) << shift)
+    }
+
+    fn probe(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        una: SeqNumber,
+        now: u64,
+    ) -> Option<Vec<u8>> {
         let mut options = Vec::new();
         if let Some(stamps) = self.stamps {
             let passed = u32::try_from(now / MS - self.said_at / MS).unwrap_or(u32::MAX);
@@ -175,10 +208,14 @@ impl Known {
     /// The last acknowledgement: once with another window, which is no duplicate, once with the
     /// right one, and three duplicates.
     fn repeated(&self, local: SocketAddr, remote: SocketAddr, una: SeqNumber) -> Vec<Vec<u8>> {
-        let Some(ack) = self.ack else { return Vec::new() };
+        let Some(ack) = self.ack else {
+            return Vec::new();
+        };
         let window = self.peer_window;
         let windows = [window.wrapping_add(1), window, window, window, window];
-        let acks = windows.iter().map(|window| pure_ack(remote, local, (ack, una), *window, &[]));
+        let acks = windows
+            .iter()
+            .map(|window| pure_ack(remote, local, (ack, una), *window, &[]));
         acks.flatten().collect()
     }
 }
@@ -192,7 +229,16 @@ fn pure_ack(
 ) -> Option<Vec<u8>> {
     let mut packet = Vec::new();
     let flags = Flags::ACK;
-    let segment = SegmentSpec { source, destination, seq, ack, flags, window, options, payload: &[] };
+    let segment = SegmentSpec {
+        source,
+        destination,
+        seq,
+        ack,
+        flags,
+        window,
+        options,
+        payload: &[],
+    };
     segment.emit(&mut packet, ChecksumMode::Full).ok()?;
     Some(packet)
 }

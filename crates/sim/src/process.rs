@@ -110,7 +110,9 @@ impl Process {
         for (handle, socket) in host.tcp() {
             let open = matches!(socket.state(), State::Established | State::CloseWait);
             if open && !self.sessions.contains_key(&handle) && rng.random_bool(0.8) {
-                let Some((local, remote)) = ends(socket) else { continue };
+                let Some((local, remote)) = ends(socket) else {
+                    continue;
+                };
                 new.push((handle, FlowKey::new(remote, local)));
             }
         }
@@ -120,7 +122,12 @@ impl Process {
         }
     }
 
-    fn write(host: &mut Host, handle: SocketHandle, session: &mut Session, rng: &mut SmallRng) -> bool {
+    fn write(
+        host: &mut Host,
+        handle: SocketHandle,
+        session: &mut Session,
+        rng: &mut SmallRng,
+    ) -> bool {
         let before = session.output.len();
         let socket = host.socket(handle);
         while !session.output.is_empty() && socket.can_send() {

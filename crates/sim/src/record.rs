@@ -28,12 +28,21 @@ pub(crate) struct Logger {
 
 impl Logger {
     pub(crate) fn new(setup: &ServiceSetup) -> Self {
-        let limits = Limits { per_connection: setup.record_limit, total: 64 << 20, connections: 64 };
+        let limits = Limits {
+            per_connection: setup.record_limit,
+            total: 64 << 20,
+            connections: 64,
+        };
         let mode = match setup.mode {
             ReplayMode::Connection => journal::ReplayMode::Connection,
             ReplayMode::Turn => journal::ReplayMode::Turn,
         };
-        Self { journal: Journal::new(limits, mode), notices: VecDeque::new(), reads_at: 0, idle: 0 }
+        Self {
+            journal: Journal::new(limits, mode),
+            notices: VecDeque::new(),
+            reads_at: 0,
+            idle: 0,
+        }
     }
 
     /// Read at most `frames` frames. Answers whether the ring is empty now.
@@ -53,10 +62,18 @@ impl Logger {
 
     fn take(&mut self, frame: &MirrorFrame) {
         let flow = frame.flow_id;
-        crate::trace::note(frame.timestamp_ns, || format!("the logger takes {:?} of {flow}: {} bytes, told {} {}", frame.kind, frame.packet_len, frame.server_nxt, frame.server_ack));
+        crate::trace::note(frame.timestamp_ns, || {
+            format!(
+                "the logger takes {:?} of {flow}: {} bytes, told {} {}",
+                frame.kind, frame.packet_len, frame.server_nxt, frame.server_ack
+            )
+        });
         match frame.kind {
             MirrorKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
-            MirrorKind::Opened { client_isn, server_isn } => {
+            MirrorKind::Opened {
+                client_isn,
+                server_isn,
+            } => {
                 // The limit of connections is beyond what any run has.
                 let _ = self.journal.open(flow, client_isn, server_isn);
             }
@@ -65,7 +82,8 @@ impl Logger {
             }
             MirrorKind::Instream | MirrorKind::Outstream => {
                 if let Err(Refused::BecameUnprotected(reason)) = self.segment(frame) {
-                    self.notices.push_back(Notice::Unprotected(flow, code_of(reason)));
+                    self.notices
+                        .push_back(Notice::Unprotected(flow, code_of(reason)));
                 }
             }
         }
@@ -73,10 +91,16 @@ impl Logger {
 
     fn segment(&mut self, frame: &MirrorFrame) -> Result<(), Refused> {
         let whole = crate::index(frame.packet_len);
-        let Ok(packet) = IpPacket::parse_captured(&frame.packet, whole) else { return Ok(()) };
-        let Ok(segment) = Segment::of(&packet) else { return Ok(()) };
+        let Ok(packet) = IpPacket::parse_captured(&frame.packet, whole) else {
+            return Ok(());
+        };
+        let Ok(segment) = Segment::of(&packet) else {
+            return Ok(());
+        };
         if frame.kind == MirrorKind::Outstream {
-            return self.journal.outstream(frame.flow_id, segment.seq(), segment.payload());
+            return self
+                .journal
+                .outstream(frame.flow_id, segment.seq(), segment.payload());
         }
         let arrival = Arrival {
             seq: segment.seq(),
@@ -122,7 +146,9 @@ impl Logger {
         let mut bytes = Vec::new();
         if length > 0 {
             // What is not recorded is not there.
-            let _ = self.journal.read(flow, from, crate::index(length), &mut bytes);
+            let _ = self
+                .journal
+                .read(flow, from, crate::index(length), &mut bytes);
         }
         bytes
     }

@@ -149,7 +149,10 @@ impl Scenario {
     /// The same without the deaths that it plans.
     #[must_use]
     pub fn without_crashes(self) -> Self {
-        Self { crashes: Vec::new(), ..self }
+        Self {
+            crashes: Vec::new(),
+            ..self
+        }
     }
 }
 
@@ -171,7 +174,13 @@ fn quality(rng: &mut SmallRng) -> Quality {
     let perfect = rng.random_bool(0.3);
     let delay = [20_000, 200_000, 2 * MS, 20 * MS][rng.random_range(0..4)];
     if perfect {
-        return Quality { delay, jitter: 0, lost: 0, doubled: 0, outages: 0 };
+        return Quality {
+            delay,
+            jitter: 0,
+            lost: 0,
+            doubled: 0,
+            outages: 0,
+        };
     }
     Quality {
         delay,
@@ -185,14 +194,22 @@ fn quality(rng: &mut SmallRng) -> Quality {
 fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
     let turn = fault == Fault::None && rng.random_bool(0.25);
     ServiceSetup {
-        mode: if turn { ReplayMode::Turn } else { ReplayMode::Connection },
+        mode: if turn {
+            ReplayMode::Turn
+        } else {
+            ReplayMode::Connection
+        },
         verify_head: match fault {
             Fault::Divergence => u32::MAX,
             _ if turn => 4096,
             _ => [0, 64, 4096, u32::MAX][rng.random_range(0..4)],
         },
         mirror_capacity: [1 << 20, 1 << 20, 1 << 16, 24 << 10][rng.random_range(0..4)],
-        record_limit: if fault == Fault::RecordLimit { 192 << 10 } else { 16 << 20 },
+        record_limit: if fault == Fault::RecordLimit {
+            192 << 10
+        } else {
+            16 << 20
+        },
         splice_window: [1, 2, 16][rng.random_range(0..3)],
         settle: [5, 30, 100][rng.random_range(0..3)] * MS,
         quarantine_after: if fault == Fault::Poison { 3 } else { 1000 },
@@ -228,13 +245,24 @@ fn client(rng: &mut SmallRng, i: usize, service: &ServiceSetup) -> ClientSetup {
     ClientSetup {
         address: SocketAddr::new(ip, rng.random_range(1024..60_000)),
         server: server(v6),
-        mtu: if small_ring { 1500 } else { [576, 1500, 1500, 9000][rng.random_range(0..4)] },
+        mtu: if small_ring {
+            1500
+        } else {
+            [576, 1500, 1500, 9000][rng.random_range(0..4)]
+        },
         receive_buffer: buffer(rng),
         send_buffer: buffer(rng),
         clock: rng.random_bool(0.7).then(|| rng.random_range(0..4)),
-        stripped: options.into_iter().filter(|_| rng.random_bool(0.2)).collect(),
+        stripped: options
+            .into_iter()
+            .filter(|_| rng.random_bool(0.2))
+            .collect(),
         nagle: rng.random(),
-        start: if rng.random_bool(0.7) { rng.random_range(0..20 * MS) } else { rng.random_range(0..600 * MS) },
+        start: if rng.random_bool(0.7) {
+            rng.random_range(0..20 * MS)
+        } else {
+            rng.random_range(0..600 * MS)
+        },
         pace: [MS / 50, MS, 20 * MS][rng.random_range(0..3)],
         script: Script::drawn(rng, service.mode),
         doomed: false,
@@ -254,13 +282,20 @@ fn crashes(rng: &mut SmallRng, fault: Fault) -> Vec<Crash> {
     let mut list: Vec<Crash> = Vec::new();
     for i in 0..count {
         let when = if i > 0 && rng.random_bool(0.5) {
-            When::During(rng.random_range(0..ACTION_KINDS), rng.random_range(0..2 * MS))
+            When::During(
+                rng.random_range(0..ACTION_KINDS),
+                rng.random_range(0..2 * MS),
+            )
         } else {
             let longest = [2, 30, 300, 1500][rng.random_range(0..4)] * MS;
             When::After(rng.random_range(0..longest))
         };
         let status = [9, 11, 256, 6][rng.random_range(0..4)];
-        list.push(Crash { when, workers_live_on: rng.random_bool(0.4), status });
+        list.push(Crash {
+            when,
+            workers_live_on: rng.random_bool(0.4),
+            status,
+        });
     }
     list
 }

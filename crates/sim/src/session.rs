@@ -12,8 +12,14 @@ const OUTPUT_LIMIT: usize = 16 * 1024;
 #[derive(Debug)]
 enum Reading {
     Line(Vec<u8>),
-    Echo { at: u32, length: u32 },
-    Put { left: u32, digest: Digest },
+    Echo {
+        at: u32,
+        length: u32,
+    },
+    Put {
+        left: u32,
+        digest: Digest,
+    },
     Upload(Digest),
     /// The conversation is over.
     Nothing,
@@ -90,7 +96,12 @@ impl Session {
                 }
             }
             Some(b'E') if n > 0 => self.reading = Reading::Echo { at: 0, length: n },
-            Some(b'P') if n > 0 => self.reading = Reading::Put { left: n, digest: Digest::NONE },
+            Some(b'P') if n > 0 => {
+                self.reading = Reading::Put {
+                    left: n,
+                    digest: Digest::NONE,
+                }
+            }
             Some(b'U') => self.reading = Reading::Upload(Digest::NONE),
             Some(b'L') => self.say(format!("{life:0LIFE_DIGITS$}\n").into_bytes()),
             Some(b'X') => self.poisoned = true,

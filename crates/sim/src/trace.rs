@@ -20,12 +20,16 @@ pub(crate) fn note<T: Display>(now: u64, what: impl FnOnce() -> T) {
 /// A packet passes.
 pub(crate) fn packet(now: u64, place: &str, bytes: &[u8]) {
     note(now, || {
-        let Ok(packet) = IpPacket::parse(bytes) else { return format!("{place}: no packet") };
-        let Ok(segment) = Segment::of(&packet) else { return format!("{place}: no segment") };
+        let Ok(packet) = IpPacket::parse(bytes) else {
+            return format!("{place}: no packet");
+        };
+        let Ok(segment) = Segment::of(&packet) else {
+            return format!("{place}: no segment");
+        };
         let (source, destination) = (segment.source_port(), segment.destination_port());
-        let stamps = segment
-            .timestamps()
-            .map_or_else(String::new, |stamps| format!(" stamps {} {}", stamps.value, stamps.echo));
+        let stamps = segment.timestamps().map_or_else(String::new, |stamps| {
+            format!(" stamps {} {}", stamps.value, stamps.echo)
+        });
         format!(
             "{place}: {source} > {destination} seq {} ack {} flags {:02x} window {} payload {}{stamps}",
             segment.seq(),

@@ -38,7 +38,11 @@ impl Violation {
 }
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
-    if holds { Ok(()) } else { Err(Violation(what())) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Violation(what()))
+    }
 }
 
 /// What was seen of one client.
@@ -87,16 +91,30 @@ pub(crate) struct Witness {
 impl Witness {
     pub(crate) fn new(clients: &[ClientSetup], fault: Fault) -> Self {
         let seen: Vec<Seen> = clients.iter().map(Seen::new).collect();
-        let by_address = clients.iter().enumerate().map(|(i, c)| (c.address, i)).collect();
-        Self { seen, by_address, fault, gate_shut: false, lost: BTreeSet::new() }
+        let by_address = clients
+            .iter()
+            .enumerate()
+            .map(|(i, c)| (c.address, i))
+            .collect();
+        Self {
+            seen,
+            by_address,
+            fault,
+            gate_shut: false,
+            lost: BTreeSet::new(),
+        }
     }
 
     fn of(&self, key: FlowKey) -> Option<&Seen> {
-        self.by_address.get(&key.client()).and_then(|i| self.seen.get(*i))
+        self.by_address
+            .get(&key.client())
+            .and_then(|i| self.seen.get(*i))
     }
 
     fn of_mut(&mut self, key: FlowKey) -> Option<&mut Seen> {
-        self.by_address.get(&key.client()).and_then(|i| self.seen.get_mut(*i))
+        self.by_address
+            .get(&key.client())
+            .and_then(|i| self.seen.get_mut(*i))
     }
 }
 
@@ -151,7 +169,9 @@ impl Witness {
     pub(crate) fn client_lost(&mut self, client: usize) -> Result<(), Violation> {
         let seen = &mut self.seen[client];
         seen.gone = true;
-        ensure(seen.doomed && seen.lost, || format!("the connection of client {client} was reset"))
+        ensure(seen.doomed && seen.lost, || {
+            format!("the connection of client {client} was reset")
+        })
     }
 }
 
@@ -170,7 +190,10 @@ impl Witness {
         let end = at + bytes.len();
         seen.server_read = seen.server_read.max(end);
         ensure(end <= seen.wrote, || {
-            format!("{key}: the server read up to {end}, the client wrote {}", seen.wrote)
+            format!(
+                "{key}: the server read up to {end}, the client wrote {}",
+                seen.wrote
+            )
         })?;
         ensure(seen.script.instream.get(at..end) == Some(bytes), || {
             format!("{key}: the server read wrong bytes between {at} and {end}")
@@ -228,14 +251,16 @@ impl Witness {
         bytes: &[u8],
         fin: bool,
     ) -> Result<(), Violation> {
-        let Some((seen, client)) = self.of(key).and_then(|seen| Some((seen, seen.client_isn?))) else {
+        let Some((seen, client)) = self.of(key).and_then(|seen| Some((seen, seen.client_isn?)))
+        else {
             return Err(Violation(format!("a stranger is replayed: {key}")));
         };
         let at = index(from.0.wrapping_sub(client.0).wrapping_sub(1));
         let end = at + bytes.len();
-        ensure(end <= seen.wrote && seen.script.instream.get(at..end) == Some(bytes), || {
-            format!("{key}: between {at} and {end} something is replayed that was not sent")
-        })?;
+        ensure(
+            end <= seen.wrote && seen.script.instream.get(at..end) == Some(bytes),
+            || format!("{key}: between {at} and {end} something is replayed that was not sent"),
+        )?;
         ensure(!fin || (seen.closed && end == seen.wrote), || {
             format!("{key}: a FIN is replayed at {end} that was not sent")
         })
@@ -260,7 +285,9 @@ impl Witness {
                 reason,
                 LostReason::NotAccepted | LostReason::ReplayStalled { .. }
             );
-        ensure((seen.doomed && fits) || forsaken, || format!("{key} was lost: {reason}"))
+        ensure((seen.doomed && fits) || forsaken, || {
+            format!("{key} was lost: {reason}")
+        })
     }
 
     /// The record of this connection now ends here, and nothing is on its way to it.

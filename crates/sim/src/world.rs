@@ -10,8 +10,8 @@ use crate::{
     network::{Network, Place},
     node::Node,
     record::Logger,
-    trace,
     scenario::{Crash, Fault, Scenario, When},
+    trace,
     witness::{Violation, Witness},
 };
 
@@ -78,7 +78,13 @@ pub fn play(scenario: &Scenario) -> Result<Outcome, Failure> {
     let (seed, fault) = (scenario.seed, scenario.fault);
     match result {
         Ok(()) => Ok(world.outcome()),
-        Err(violation) => Err(Failure { seed, fault, now: world.now, steps: world.steps, violation }),
+        Err(violation) => Err(Failure {
+            seed,
+            fault,
+            now: world.now,
+            steps: world.steps,
+            violation,
+        }),
     }
 }
 
@@ -104,7 +110,9 @@ impl World {
     fn new(scenario: &Scenario) -> Self {
         let mut rng = SmallRng::seed_from_u64(scenario.seed ^ 0x0077_6f72_6c64);
         let clients = scenario.clients.iter().cloned().enumerate();
-        let clients = clients.map(|(i, setup)| Client::new(i, setup, &mut rng)).collect();
+        let clients = clients
+            .map(|(i, setup)| Client::new(i, setup, &mut rng))
+            .collect();
         clock::set(0);
         let mut world = Self {
             now: 0,
@@ -139,10 +147,17 @@ impl World {
     }
 
     fn stuck(&self) -> Violation {
-        let clients: Vec<String> = self.clients.iter().filter(|c| !c.done()).map(Client::describe).collect();
+        let clients: Vec<String> = self
+            .clients
+            .iter()
+            .filter(|c| !c.done())
+            .map(Client::describe)
+            .collect();
         let stage = self.driver.recovery.stage();
         let sockets = self.node.host.describe();
-        Violation::new(format!("it does not end: {stage:?}, clients {clients:?}, server {sockets:?}"))
+        Violation::new(format!(
+            "it does not end: {stage:?}, clients {clients:?}, server {sockets:?}"
+        ))
     }
 
     fn over(&self) -> bool {
@@ -177,14 +192,14 @@ impl World {
                 Place::Client(i) => {
                     trace::packet(now, "to a client", &packet);
                     let said = self.clients[i].receive(packet, &mut self.witness, now);
-                    self.to_server(said);
+                    self.deliver_to_server(said);
                 }
             }
         }
         for i in 0..self.clients.len() {
             if self.clients[i].due(now).is_some_and(|due| due <= now) {
                 let said = self.clients[i].act(&mut self.witness, &mut self.rng, now)?;
-                self.to_server(said);
+                self.deliver_to_server(said);
             }
         }
         if self.node.due(now).is_some_and(|due| due <= now)
@@ -194,12 +209,13 @@ impl World {
         }
         self.read_ring()?;
         self.crash_if_due()?;
-        self.driver.hint(&mut self.node, &self.logger, &mut self.rng, now);
+        self.driver
+            .hint(&mut self.node, &self.logger, &mut self.rng, now);
         if self.driver.due <= now {
             self.supervise()?;
         }
         self.node.poll(&mut self.witness, now)?;
-        self.to_clients();
+        self.deliver_to_clients();
         Ok(())
     }
 
@@ -213,20 +229,22 @@ impl World {
         })
     }
 
-    fn to_server(&mut self, packets: Vec<Vec<u8>>) {
+    fn deliver_to_server(&mut self, packets: Vec<Vec<u8>>) {
         for packet in packets {
-            self.network.send(Place::Server, packet, &mut self.rng, self.now);
+            self.network
+                .send(Place::Server, packet, &mut self.rng, self.now);
         }
     }
 
-    fn to_clients(&mut self) {
+    fn deliver_to_clients(&mut self) {
         for packet in std::mem::take(&mut self.node.leaving) {
             let to = wire::IpPacket::parse(&packet).ok().and_then(|view| {
                 let by_address = |client: &Client| client.setup.address.ip() == view.destination();
                 self.clients.iter().position(by_address)
             });
             if let Some(i) = to {
-                self.network.send(Place::Client(i), packet, &mut self.rng, self.now);
+                self.network
+                    .send(Place::Client(i), packet, &mut self.rng, self.now);
             }
         }
     }
@@ -237,7 +255,11 @@ impl World {
         }
         let lag = self.driver.setup.logger_lag;
         self.logger.reads_at = self.now + crate::pause(&mut self.rng, lag, self.logger.idle);
-        let frames = if self.rng.random_bool(0.7) { usize::MAX } else { self.rng.random_range(1..8) };
+        let frames = if self.rng.random_bool(0.7) {
+            usize::MAX
+        } else {
+            self.rng.random_range(1..8)
+        };
         if !self.logger.read(&mut self.node.ssw, frames) {
             return Ok(());
         }
@@ -253,7 +275,9 @@ impl World {
     /// Decide upon the next death.
     fn arm(&mut self) {
         self.armed_at = self.now;
-        let Some(crash) = self.crashes.next() else { return };
+        let Some(crash) = self.crashes.next() else {
+            return;
+        };
         match crash.when {
             When::After(delay) => self.crash_at = Some((self.now + delay, crash)),
             When::During(..) => {
@@ -265,17 +289,34 @@ impl World {
     }
 
     fn crash_if_due(&mut self) -> Result<(), Violation> {
-        let due = |set: Option<(u64, Crash)>| set.filter(|(at, _)| *at <= self.now).map(|(_, crash)| crash);
+        let due = |set: Option<(u64, Crash)>| {
+            set.filter(|(at, _)| *at <= self.now)
+                .map(|(_, crash)| crash)
+        };
         let trapped = self.driver.trap.is_some() || self.driver.sprung.is_some();
-        let was_trap = matches!(self.crash_at, Some((_, Crash { when: When::During(..), .. })));
+        let was_trap = matches!(
+            self.crash_at,
+            Some((
+                _,
+                Crash {
+                    when: When::During(..),
+                    ..
+                }
+            ))
+        );
         let crash = due(self.driver.sprung).or_else(|| due(self.crash_at));
         if let Some(crash) = crash {
             self.crash_at = None;
             self.driver.trap = None;
             self.driver.sprung = None;
-            let Crash { status, workers_live_on, .. } = crash;
+            let Crash {
+                status,
+                workers_live_on,
+                ..
+            } = crash;
             if self.node.alive() {
-                self.node.crash(status, workers_live_on, &mut self.witness, self.now)?;
+                self.node
+                    .crash(status, workers_live_on, &mut self.witness, self.now)?;
             }
             self.arm();
         } else if was_trap && !trapped {
@@ -305,8 +346,11 @@ impl World {
             lost: self.witness.lost.len(),
             mirror_full: counters.mirror_full,
             self_acks: counters.self_acks,
-            complete: self.clients.iter().filter(|c| c.progress == Progress::Complete).count(),
+            complete: self
+                .clients
+                .iter()
+                .filter(|c| c.progress == Progress::Complete)
+                .count(),
         }
     }
 }
-

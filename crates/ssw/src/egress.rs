@@ -98,6 +98,7 @@ impl SouthSide {
         let synack = segment.has(Flags::SYN | Flags::ACK);
         let silent = shared.flow_gated(flow, now_ns)
             || flow.mode == Mode::Diverged
+            || is_afterthought(flow, segment)
             || (flow.mode == Mode::Splicing && !synack);
         if silent {
             shared.counters.gated_out += 1;
@@ -205,6 +206,15 @@ impl Shared {
         packet.mark = self.settings.mark.wrapping_add(MARK_SERVER_SPACE);
         Verdict::RedirectIngress
     }
+}
+
+/// A RST for a connection that both sides have ended and acknowledged: the answer to a straggler,
+/// perhaps one of ours.
+fn is_afterthought(flow: &Flow, segment: &Segment) -> bool {
+    segment.has(Flags::RST)
+        && flow.closed_ns != 0
+        && flow.client.ack == flow.server.nxt
+        && flow.client.nxt == flow.server.ack
 }
 
 fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNumber) -> Vec<u8> {

@@ -368,6 +368,8 @@ fn a_spliced_connection_that_is_closed_is_kept_until_it_is_swept_or_its_ports_ar
                 t.both.s + 1001,
                 "still translated"
             );
+            let replayed = segment(t.both.c + 1, t.both.s + 1).mark(MARK + ssw::MARK_CLIENT_SPACE);
+            assert_eq!(t.both.client(replayed).verdict, DROP, "it would be reset");
             if sweep {
                 assert_eq!(t.both.sweep(), 1);
             } else {

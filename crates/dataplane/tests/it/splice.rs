@@ -413,6 +413,33 @@ fn a_reset_in_the_middle_of_a_replay_is_heard() {
     });
 }
 
+/// An MPTCP client that had to fall back never reads on behind a segment that it has in part.
+#[test]
+fn an_mptcp_client_is_not_sent_what_it_has_in_part() {
+    for multipath in [false, true] {
+        everywhere(|mut both, s2| {
+            let (c, s) = (both.c + 1, both.s + 1);
+            let option: &[u8] = if multipath { &[30, 4, 0, 0x81] } else { &[] };
+            let options = [&syn_options(10, 0, CLIENT_SCALE)[..], option].concat();
+            both.client(both.syn().options(&options));
+            both.server(both.syn_ack());
+            both.client(segment(c, s).timestamps(11, 900));
+            both.server(segment(s, c).timestamps(901, 11).payload(&[7; 100]));
+            both.client(segment(c, s + 40).timestamps(12, 901));
+            both.splice(s2);
+            let again = segment(s2 + 1, c).timestamps(80, 12).payload(&[7; 100]);
+            let out = both.server(again.clone());
+            if multipath {
+                let seen = (out.verdict, out.segment().ack());
+                assert_eq!(seen, (RedirectIngress, s2 + 41));
+                assert_eq!(both.server(again.flags(RST)).verdict, Next);
+            } else {
+                assert_eq!((out.verdict, out.segment().seq()), (Next, s));
+            }
+        });
+    }
+}
+
 #[test]
 fn a_second_death_gates_a_spliced_flow() {
     everywhere(|both, s2| {

@@ -4,7 +4,10 @@ use rand::{Rng, rngs::SmallRng};
 use recovery::ReplayMode;
 
 use super::{Fault, noise, request, size};
-use crate::{MS, conversation::{LIFE_DIGITS, Request}};
+use crate::{
+    MS,
+    conversation::{LIFE_DIGITS, Request},
+};
 
 /// One step of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +90,11 @@ impl Script {
         let requests = match fault {
             Fault::Poison => vec![before, Request::Poison],
             Fault::Divergence | Fault::None => {
-                vec![before, Request::Life, Request::Get(rng.random_range(1..90_000))]
+                vec![
+                    before,
+                    Request::Life,
+                    Request::Get(rng.random_range(1..90_000)),
+                ]
             }
             Fault::RecordLimit => vec![before, Request::Put(noise(rng, 300_000))],
         };
@@ -106,7 +113,11 @@ impl Script {
         for request in requests {
             script.add(request, manner, rng);
         }
-        if requests.last().is_some_and(|last| matches!(last, Request::Upload(_))) || rng.random_bool(0.4) {
+        if requests
+            .last()
+            .is_some_and(|last| matches!(last, Request::Upload(_)))
+            || rng.random_bool(0.4)
+        {
             script.steps.push(Step::HalfClose);
         } else {
             script.steps.push(Step::Await(script.outstream.len()));
@@ -123,7 +134,11 @@ impl Script {
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             let whole = rest.len() < 2 || rng.random_bool(0.6);
-            let length = if whole { rest.len() } else { rng.random_range(1..rest.len()) };
+            let length = if whole {
+                rest.len()
+            } else {
+                rng.random_range(1..rest.len())
+            };
             self.steps.push(Step::Send(rest[..length].to_vec()));
             rest = &rest[length..];
             if rng.random_bool(0.3) {

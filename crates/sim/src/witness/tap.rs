@@ -1,6 +1,8 @@
 //! The wire between the server's host and the network: every packet that leaves is looked at.
 
-use super::{Flags, FlowKey, IpPacket, Segment, SeqNumber, SocketAddr, Violation, Witness, ensure, index};
+use super::{
+    Flags, FlowKey, IpPacket, Segment, SeqNumber, SocketAddr, Violation, Witness, ensure, index,
+};
 
 impl Witness {
     /// A packet leaves for a client; `ours` if it was made by the recovery.
@@ -9,32 +11,50 @@ impl Witness {
         let segment = Segment::of(&packet).map_err(|error| Violation::new(error.to_string()))?;
         let client = SocketAddr::new(packet.destination(), segment.destination_port());
         let gate_shut = self.gate_shut;
-        let Some(seen) = self.by_address.get(&client).and_then(|i| self.seen.get_mut(*i)) else {
-            return Err(Violation(format!("a packet leaves for a stranger: {client}")));
+        let Some(seen) = self
+            .by_address
+            .get(&client)
+            .and_then(|i| self.seen.get_mut(*i))
+        else {
+            return Err(Violation(format!(
+                "a packet leaves for a stranger: {client}"
+            )));
         };
         let key = seen.key;
         if ours {
             // The one who was gone before it was lost hears it in vain.
             return ensure(seen.lost, || format!("{key} is reset but not lost"));
         }
-        ensure(!gate_shut || seen.closed_by_server, || describe(key, "leaves behind the gate", &segment))?;
+        ensure(!gate_shut || seen.closed_by_server, || {
+            describe(key, "leaves behind the gate", &segment)
+        })?;
         let syn = segment.flags().contains(Flags::SYN);
         if syn && seen.server_isn != Some(segment.seq()) {
             // A client that has no connection yet may be answered by another life.
-            ensure(!seen.established, || describe(key, "begins another connection", &segment))?;
+            ensure(!seen.established, || {
+                describe(key, "begins another connection", &segment)
+            })?;
             seen.client_isn = Some(segment.ack() - 1);
             seen.server_isn = Some(segment.seq());
             seen.tsval = None;
             seen.orphaned = false;
         }
-        ensure(!seen.orphaned || seen.lost, || describe(key, "leaves though it is not spliced", &segment))?;
+        ensure(!seen.orphaned || seen.lost, || {
+            describe(key, "leaves though it is not spliced", &segment)
+        })?;
         if segment.flags().contains(Flags::RST) {
             // Old segments that come when all is over are answered so without a crash, too.
-            return ensure(seen.gone || seen.finished || seen.lost, || describe(key, "is a reset", &segment));
+            return ensure(seen.gone || seen.finished || seen.lost, || {
+                describe(key, "is a reset", &segment)
+            });
         }
         seen.told_numbers(&segment)?;
         let Some(isn) = seen.server_isn else {
-            return Err(Violation(describe(key, "belongs to no connection", &segment)));
+            return Err(Violation(describe(
+                key,
+                "belongs to no connection",
+                &segment,
+            )));
         };
         if segment.sequence_len() > 0 && !syn {
             seen.told_bytes(isn, &segment)?;
@@ -47,12 +67,17 @@ impl super::Seen {
     fn told_numbers(&mut self, segment: &Segment<'_>) -> Result<(), Violation> {
         let key = self.key;
         let before = self.acknowledged;
-        ensure(before.is_none_or(|before| !segment.ack().before(before)), || {
-            describe(key, "takes an acknowledgement back", segment)
-        })?;
+        ensure(
+            before.is_none_or(|before| !segment.ack().before(before)),
+            || describe(key, "takes an acknowledgement back", segment),
+        )?;
         self.acknowledged = Some(segment.ack());
-        let Some(stamps) = segment.timestamps() else { return Ok(()) };
-        let newer = self.tsval.is_none_or(|before| !SeqNumber(stamps.value).before(SeqNumber(before)));
+        let Some(stamps) = segment.timestamps() else {
+            return Ok(());
+        };
+        let newer = self
+            .tsval
+            .is_none_or(|before| !SeqNumber(stamps.value).before(SeqNumber(before)));
         self.tsval = Some(stamps.value);
         ensure(newer, || describe(key, "is older than one before", segment))
     }

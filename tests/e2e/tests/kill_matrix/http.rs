@@ -26,14 +26,17 @@ pub(crate) fn download(run: &mut Run<'_>) -> Outcome {
 /// A large file by PUT, and what the server stored.
 pub(crate) fn upload(run: &mut Run<'_>) -> Outcome {
     let content = pattern(4 << 20);
-    // Before the last byte: a server that had stored the whole file may truly answer
-    // otherwise the second time.
-    let place = run.seed.between(0, content.len() - 8192);
+    // The rest comes when the server is surely dead: one that had stored the whole file
+    // would truly answer otherwise the second time.
+    let (begin, rest) = content.split_at(content.len() - 8192);
+    let place = run.seed.between(0, begin.len());
     let mut http = Http::new(run.scene.connect(PORT));
     let length = content.len();
     let head = format!("PUT /up/file HTTP/1.1\r\nHost: server\r\nContent-Length: {length}\r\n\r\n");
     write(http.stream(), head.as_bytes());
-    write_watched(http.stream(), &content, at(place, run.crash));
+    write_watched(http.stream(), begin, at(place, run.crash));
+    (run.dead)();
+    write(http.stream(), rest);
     let answer = response(&mut http, |_| ());
     finish(http.stream());
     let stored = std::fs::read(run.scene.directory().join("www/up/file"));

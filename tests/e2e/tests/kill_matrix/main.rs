@@ -25,6 +25,8 @@ struct Run<'a> {
     /// The server's processes that accept connections.
     acceptors: &'a dyn Fn() -> Vec<Pid>,
     crash: &'a (dyn Fn() + Sync),
+    /// Returns when the death has been noticed.
+    dead: &'a dyn Fn(),
 }
 
 /// What each client got, in the order of their connections.
@@ -47,6 +49,7 @@ fn row(name: &str, server: fn(&Scene) -> Server, scenario: Scenario, crash: Cras
             acceptors: &|| family(plain.main_pid()),
             // Those that a scenario stopped go on here, and die there.
             crash: &|| signal_all(&family(plain.main_pid()), Signal::CONT),
+            dead: &|| (),
         });
         drop(plain);
         (outcome, recording.finish())
@@ -59,6 +62,7 @@ fn row(name: &str, server: fn(&Scene) -> Server, scenario: Scenario, crash: Cras
         seed,
         acceptors: &|| family(protected.main_pid()),
         crash: &|| server.crash(&protected, crash),
+        dead: &|| drop(protected.wait_for("died", 1)),
     });
     let serving = protected.wait_serving(1);
     assert_eq!(serving["lost"], 0, "{serving}");
