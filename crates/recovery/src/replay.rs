@@ -121,7 +121,8 @@ impl Replay {
         if self.complete() {
             return None;
         }
-        if now >= self.resend_at {
+        let due = now >= self.resend_at;
+        if due {
             self.next = self.acked;
             self.resend_at = now + RETRANSMIT;
         }
@@ -131,7 +132,14 @@ impl Replay {
         // A FIN takes a sequence number, and so room in the window (RFC 9293 3.4).
         let fin = self.fin && len == left && len < window && self.next.at_or_before(self.end);
         if len == 0 && !fin {
-            return None;
+            // A closed window. The server may have stopped reading because it cannot write, and it
+            // cannot write because the client's window, as it knows it, is closed: a segment
+            // without payload tells it what the client's window is now.
+            return due.then_some(Segment {
+                from: self.next,
+                len: 0,
+                fin: false,
+            });
         }
         let segment = Segment {
             from: self.next,

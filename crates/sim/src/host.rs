@@ -10,7 +10,10 @@ use smoltcp::{
     wire::{HardwareAddress, IpAddress, IpCidr, IpEndpoint, TcpTimestampGenerator},
 };
 
-use wire::{ChecksumMode, Flags, IpPacket, MAX_OPTIONS, MIN_TCP_HEADER, Segment, SegmentMut, kind};
+use wire::{
+    ChecksumMode, Flags, IpPacket, MAX_OPTIONS, MIN_TCP_HEADER, Segment, SegmentMut, SegmentSpec,
+    kind,
+};
 
 use crate::probes::Probes;
 
@@ -100,26 +103,25 @@ impl Host {
 
     /// A packet has arrived; returns what the stack says.
     pub(crate) fn receive(&mut self, mut packet: Vec<u8>, now: u64) -> Vec<Vec<u8>> {
-        if self.refuses(&packet, now) {
+        let Some(heard) = self.probes.heard(&packet, &self.sockets, now) else {
             return Vec::new();
+        };
+        if heard.syn && self.refuses_syn(heard.known) {
+            return Vec::new();
+        }
+        if let Some(excess) = heard.excess.filter(|excess| *excess > 0) {
+            packet = without_end(&packet, excess);
         }
         make_room_for_options(&mut packet, self.device.mtu);
         self.device.arrived.push_back(packet);
         self.poll(now)
     }
 
-    fn refuses(&mut self, packet: &[u8], now: u64) -> bool {
-        let Some(heard) = self.probes.heard(packet, &self.sockets, now) else {
-            return true;
-        };
-        // smoltcp gives a SYN to the first socket that listens, also when another one has the
-        // connection already.
-        heard.syn
-            && (heard.known
-                || (self.listening
-                    && !self
-                        .tcp()
-                        .any(|(_, socket)| socket.state() == State::Listen)))
+    /// smoltcp gives a SYN to the first socket that listens, also when another one has the
+    /// connection already; and resets it when none listens.
+    fn refuses_syn(&self, known: bool) -> bool {
+        let mut sockets = self.tcp();
+        known || (self.listening && !sockets.any(|(_, socket)| socket.state() == State::Listen))
     }
 
     /// Time has passed, or an application has done something; returns what the stack says.
@@ -190,6 +192,34 @@ fn address(end: IpEndpoint) -> SocketAddr {
 
 fn endpoint(address: SocketAddr) -> IpEndpoint {
     IpEndpoint::new(address.ip().into(), address.port())
+}
+
+/// The segment without its last `excess` sequence numbers.
+fn without_end(packet: &[u8], excess: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    let Ok(view) = IpPacket::parse(packet) else {
+        return out;
+    };
+    let Ok(segment) = Segment::of(&view) else {
+        return out;
+    };
+    let (source, destination) = (segment.source_port(), segment.destination_port());
+    let fin = u32::from(segment.flags().contains(Flags::FIN));
+    let bytes = crate::index(excess.saturating_sub(fin));
+    let left = segment.payload_len().saturating_sub(bytes);
+    let cut = SegmentSpec {
+        source: SocketAddr::new(view.source(), source),
+        destination: SocketAddr::new(view.destination(), destination),
+        seq: segment.seq(),
+        ack: segment.ack(),
+        flags: Flags::from_bits(segment.flags().bits() & !Flags::FIN.bits()),
+        window: segment.window(),
+        options: segment.option_bytes(),
+        payload: &segment.payload()[..left],
+    };
+    // It is shorter than what was a packet.
+    let _ = cut.emit(&mut out, ChecksumMode::Full);
+    out
 }
 
 /// smoltcp forgets its options when it fills a packet up to the MTU, and then drops what is too

@@ -5,8 +5,9 @@
 //!   therefore sends what Linux sends as a probe, an empty segment one before SND.UNA, whose answer
 //!   tells the window. Where something is in flight and nothing moves, the stack is also told the
 //!   last acknowledgement three times more, which makes it send again.
-//! * It takes the FIN of a segment whose end lies outside of its window, and loses the bytes
-//!   between, or its head. Such a segment is dropped here; its sender sends it again.
+//! * A segment that reaches beyond the window that was told last makes it lose the bytes before a
+//!   FIN, or its head. (With a window scale an honest sender may do that, RFC 7323 2.4.) Such a
+//!   segment is cut here.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -60,10 +61,12 @@ pub(crate) struct Heard {
     pub(crate) syn: bool,
     /// A socket has this connection.
     pub(crate) known: bool,
+    /// Sequence numbers that it takes beyond the window that the other side was told last.
+    pub(crate) excess: Option<u32>,
 }
 
 impl Probes {
-    /// A packet arrives. `None`: the stack must not see it.
+    /// A packet arrives. `None`: it is no segment.
     pub(crate) fn heard(
         &mut self,
         packet: &[u8],
@@ -91,6 +94,7 @@ impl Probes {
             };
             self.0.insert((local, remote), known);
         }
+        let mut edge = None;
         if let (Some(socket), Some(known)) = (socket, self.0.get_mut(&(local, remote))) {
             known.probe_at = now + SILENCE;
             if ack && known.una.is_none_or(|una| !segment.ack().before(una)) {
@@ -100,14 +104,12 @@ impl Probes {
                     known.una_at = now;
                 }
             }
-            let fin = segment.flags().contains(Flags::FIN);
-            if fin && !(segment.end_seq() - 1).before(known.edge(socket.recv_capacity())) {
-                return None;
-            }
+            edge = Some(known.edge(socket.recv_capacity()));
         }
         Some(Heard {
             syn: syn && !ack,
             known: socket.is_some(),
+            excess: edge.and_then(|edge| segment.end_seq().distance_from(edge)),
         })
     }
 

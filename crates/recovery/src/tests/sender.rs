@@ -27,11 +27,13 @@ fn piece(offset: u32, len: u32, fin: bool) -> Segment {
 }
 
 #[test]
-fn without_a_window_nothing_is_sent() {
+fn without_a_window_only_the_clients_window_is_told() {
     let mut replay = replay(100, true);
     assert_eq!(all(&mut replay, 50, NEVER), []);
     replay.update(START, START, ms(1));
-    assert_eq!(all(&mut replay, 50, ms(100)), []);
+    assert_eq!(all(&mut replay, 50, ms(100)), [piece(0, 0, false)]);
+    assert_eq!(all(&mut replay, 50, ms(101)), [], "once for each timer");
+    assert_eq!(all(&mut replay, 50, ms(200)), [piece(0, 0, false)]);
 }
 
 #[test]
