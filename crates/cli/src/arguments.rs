@@ -86,7 +86,7 @@ pub(crate) struct RunDirectory {
 /// server's death and restarts, but not this host's.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Address and port that clients connect to; repeat it for more (IPv6: '[fd00::10]:80')
+    /// Address and port that clients connect to; repeat it for more (IPv6 in brackets)
     #[arg(long, value_name = "ADDRESS:PORT", required = true)]
     pub(crate) address: Vec<SocketAddr>,
     /// Name of the service [default: made from the first address]

@@ -1,42 +1,62 @@
-//! Many seeds. `OUTLIVE_SIM_SEED` replays one, `OUTLIVE_SIM_RUNS` sets how many there are.
+//! Many schedules, each a function of its seed. `OUTLIVE_SIM_SEED` replays one,
+//! `OUTLIVE_SIM_RUNS` sets how many there are.
 
 use sim::{Outcome, Scenario, play};
 
-#[test]
-fn probe() {
-    let first: u64 = std::env::var("OUTLIVE_SIM_SEED")
+/// Schedules in an ordinary run.
+const RUNS: u64 = 1_000;
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name)
         .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(0);
-    let runs: u64 = std::env::var("OUTLIVE_SIM_RUNS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(200);
-    let mut bad = 0;
-    let mut total = Outcome::default();
-    for seed in first..first + runs {
-        let mut scenario = Scenario::drawn_from(seed);
-        if std::env::var("NOCRASH").is_ok() {
-            scenario = scenario.without_crashes();
-        }
+        .map(|text| text.parse().expect("a number"))
+}
+
+/// Play the schedules of these seeds; every invariant must hold in each of them.
+fn play_all(seeds: impl Iterator<Item = u64>, crashes: bool) -> Vec<Outcome> {
+    let mut failures = Vec::new();
+    let mut outcomes = Vec::new();
+    for seed in seeds {
+        let scenario = Scenario::drawn_from(seed);
+        let scenario = if crashes {
+            scenario
+        } else {
+            scenario.without_crashes()
+        };
         match play(&scenario) {
-            Ok(outcome) => {
-                total.steps += outcome.steps;
-                total.deaths += outcome.deaths;
-                total.complete += outcome.complete;
-                total.lost += outcome.lost;
-                total.mirror_full += outcome.mirror_full;
-                total.replayed_bytes += outcome.replayed_bytes;
-                total.self_acks += outcome.self_acks;
-                total.recoveries += outcome.recoveries;
-            }
-            Err(failure) => {
-                bad += 1;
-                if bad < 40 {
-                    println!("{failure}");
-                }
-            }
+            Ok(outcome) => outcomes.push(outcome),
+            Err(failure) => failures.push(format!("OUTLIVE_SIM_SEED={seed}: {failure}")),
         }
     }
-    println!("bad {bad} of {runs}; {total:?}");
+    assert!(
+        failures.is_empty(),
+        "{} schedules failed:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+    outcomes
+}
+
+#[test]
+fn no_schedule_of_crashes_breaks_an_invariant() {
+    let seeds = match from_environment("OUTLIVE_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..from_environment("OUTLIVE_SIM_RUNS").unwrap_or(RUNS),
+    };
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, true);
+    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    // What is never exercised is not tested either.
+    assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
+    assert!(alone || sum(|o| o.self_acks) > 0, "nothing was said again");
+    assert!(
+        alone || sum(|o| o.mirror_full) > 0,
+        "the ring was never full"
+    );
+}
+
+#[test]
+fn without_crashes_every_conversation_is_completed() {
+    let outcomes = play_all(0..100, false);
+    assert!(outcomes.iter().any(|outcome| outcome.complete > 0));
 }
