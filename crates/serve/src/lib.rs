@@ -2,7 +2,7 @@
 //!
 //! [`Service`] owns everything and runs one loop: it hears of deaths, of the server's listening,
 //! of the logger and of signals, tells [`recovery::Recovery`], and carries out what that answers
-//! ([`act`]). It decides nothing about connections itself. [`control`] answers `outlive status`
+//! (the module `act`). It decides nothing about connections itself. [`control`] answers `outlive status`
 //! and `outlive events` over a socket; [`preflight`] says before anything is set up why a service
 //! could not be protected; [`clean`] removes what a killed `serve` left.
 

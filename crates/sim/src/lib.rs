@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Both ends run `smoltcp`, a TCP that knows nothing of us; what is under test is the real code of
-//! `ssw`, `recovery` and `journal`. [`Driver`](driver) does what the crate `serve` does with kernel
-//! maps and processes. All the while a [`witness`] watches the packets, the bytes and the record,
+//! `ssw`, `recovery` and `journal`. The module `driver` does what the crate `serve` does with kernel
+//! maps and processes. All the while the module `witness` watches the packets, the bytes and the record,
 //! and holds them against what a run without crashes would give; what it sees broken is a
 //! [`Violation`].
 //!

@@ -217,6 +217,11 @@ fn is_afterthought(flow: &Flow, segment: &Segment) -> bool {
         && flow.client.nxt == flow.server.ack
 }
 
+/// Window field of a self-ACK.
+pub(crate) fn self_ack_window(flow: &Flow) -> u16 {
+    (SELF_ACK_WINDOW >> flow.client.window_scale.min(15)).max(1)
+}
+
 fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNumber) -> Vec<u8> {
     let tsval = options.tsval(&segment.header);
     let len: u8 = if tsval.is_some() { 32 } else { 20 };
@@ -229,7 +234,7 @@ fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNu
     write(&mut header, ACK, ack.0.to_be_bytes());
     write(&mut header, DATA_OFFSET, [(len / 4) << 4]);
     write(&mut header, FLAGS, [Flags::ACK.bits()]);
-    let window = (SELF_ACK_WINDOW >> flow.client.window_scale.min(15)).max(1);
+    let window = self_ack_window(flow);
     write(&mut header, WINDOW, window.to_be_bytes());
     if let Some(tsval) = tsval {
         // RFC 7323 appendix A

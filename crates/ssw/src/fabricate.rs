@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use wire::{ChecksumMode, EmitError, Flags, FlowKey, SegmentSpec, SeqNumber, replace_timestamps};
 
-use crate::flow::Flow;
+use crate::{egress::self_ack_window, flow::Flow};
 
 const SYN_FLAGS: Flags = Flags::SYN.union(Flags::ECE).union(Flags::CWR);
 const TIMESTAMPS_LEN: usize = 12;
@@ -99,7 +99,7 @@ fn from_client(
         seq,
         ack: flow.client.ack,
         flags,
-        window: flow.client.window,
+        window: window_for_server(flow),
         options: if flow.server.timestamps {
             &options
         } else {
@@ -109,6 +109,17 @@ fn from_client(
         ..between(key.client(), key.server())
     };
     emit(&segment, ChecksumMode::Partial)
+}
+
+/// The client's window. But as long as the server says again what the client has acknowledged, it
+/// needs room for that, even if the client's own window is closed: it is not the client who gets it.
+fn window_for_server(flow: &Flow) -> u16 {
+    let said = flow.splice.nxt + flow.splice.delta_seq;
+    if said.before(flow.client.ack) {
+        flow.client.window.max(self_ack_window(flow))
+    } else {
+        flow.client.window
+    }
 }
 
 fn between(source: SocketAddr, destination: SocketAddr) -> SegmentSpec<'static> {
