@@ -211,11 +211,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
             16 << 20
         },
         splice_window: [1, 2, 16][rng.random_range(0..3)],
-        settle: match fault {
-            // Who reads late must still be known as the one whose request it was.
-            Fault::Poison => 200 * MS,
-            _ => [5, 30, 100][rng.random_range(0..3)] * MS,
-        },
+        settle: [5, 30, 100][rng.random_range(0..3)] * MS,
         quarantine_after: if fault == Fault::Poison { 3 } else { 1000 },
         max_segment: [500, 1400, 16_000, 60_000][rng.random_range(0..4)],
         backlog: rng.random_range(1..=6),
