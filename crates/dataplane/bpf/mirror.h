@@ -157,8 +157,11 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 		return;
 	f->verify.head_left -= take;
 	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len;
-	if (mirror_packet(skb, p, f, MIRROR_OUTSTREAM, headers + take))
+	if (mirror_packet(skb, p, f, MIRROR_OUTSTREAM, headers + take)) {
 		count(COUNT_HEADS);
-	else
-		count(COUNT_HEADS_LOST);
+		return;
+	}
+	count(COUNT_HEADS_LOST);
+	/* A record that began in the middle of an answer could not be told from a body. */
+	f->verify.head_left = 0;
 }

@@ -126,6 +126,8 @@ impl Shared {
             self.counters.heads += 1;
         } else {
             self.counters.heads_lost += 1;
+            // A record that began in the middle of an answer could not be told from a body.
+            flow.verify.head_left = 0;
         }
     }
 
