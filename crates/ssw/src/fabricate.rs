@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 
 use wire::{ChecksumMode, EmitError, Flags, FlowKey, SegmentSpec, SeqNumber, replace_timestamps};
 
-use crate::{egress::self_ack_window, flow::Flow};
+use crate::{
+    egress::self_ack_window,
+    flow::{Flow, Mode},
+};
 
 const SYN_FLAGS: Flags = Flags::SYN.union(Flags::ECE).union(Flags::CWR);
 const TIMESTAMPS_LEN: usize = 12;
@@ -46,7 +49,7 @@ pub fn replayed_segment(
     if fin {
         flags = flags.union(Flags::FIN);
     }
-    from_client(key, flow, seq, flags, payload)
+    from_client(key, flow, (seq, flags), window_for_replay(flow), payload)
 }
 
 /// The client's window and acknowledgement as they are now: the end of a replay, after which the
@@ -55,7 +58,8 @@ pub fn replayed_segment(
 /// # Errors
 /// None in practice: the segment has no payload.
 pub fn window_update(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
-    from_client(key, flow, flow.splice.ack, Flags::ACK, &[])
+    let numbers = (flow.splice.ack, Flags::ACK);
+    from_client(key, flow, numbers, flow.client.window, &[])
 }
 
 /// RSTs that end the client's connection (RFC 9293 3.5.2): at what it acknowledged last, and at
@@ -87,8 +91,8 @@ pub fn resets_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<Vec<u8>>, EmitE
 fn from_client(
     key: FlowKey,
     flow: &Flow,
-    seq: SeqNumber,
-    flags: Flags,
+    (seq, flags): (SeqNumber, Flags),
+    window: u16,
     payload: &[u8],
 ) -> Result<Vec<u8>, EmitError> {
     let mut options = [0u8; TIMESTAMPS_LEN];
@@ -99,7 +103,7 @@ fn from_client(
         seq,
         ack: flow.client.ack,
         flags,
-        window: window_for_server(flow),
+        window,
         options: if flow.server.timestamps {
             &options
         } else {
@@ -112,10 +116,11 @@ fn from_client(
 }
 
 /// The client's window. But as long as the server says again what the client has acknowledged, it
-/// needs room for that, even if the client's own window is closed: it is not the client who gets it.
-fn window_for_server(flow: &Flow) -> u16 {
+/// needs room for that, even if the client's own window is closed: a server that cannot write may
+/// stop reading, and the replay would wait for ever.
+fn window_for_replay(flow: &Flow) -> u16 {
     let said = flow.splice.nxt + flow.splice.delta_seq;
-    if said.before(flow.client.ack) {
+    if flow.mode == Mode::Spliced && said.before(flow.client.ack) {
         flow.client.window.max(self_ack_window(flow))
     } else {
         flow.client.window
