@@ -68,6 +68,13 @@ pub(crate) fn judge(
 ) -> Verdict {
     let flow = &candidate.flow;
     if flow.server_closing || flow.closed_ns != 0 {
+        // Of a replay that contradicted the record nothing reaches the client, so the kernel
+        // cannot finish it either.
+        if flow.mode == Mode::Diverged {
+            let at = flow.verify.diverged_at;
+            let offset = at.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1);
+            return Verdict::Lose(LostReason::Diverged { offset });
+        }
         return Verdict::Finished;
     }
     if flow.client.reset {

@@ -109,8 +109,14 @@ impl Client {
         if self.off {
             return Vec::new();
         }
+        let last_ack = self.host.socket(self.handle).state() == State::LastAck;
+        let reset = is_reset(&packet);
         let said = self.host.receive(packet, now);
-        witness.client_state(self.number, self.host.socket(self.handle).state());
+        let state = self.host.socket(self.handle).state();
+        if last_ack && state == State::Closed && !reset {
+            witness.client_state(self.number, State::TimeWait); // as good as that
+        }
+        witness.client_state(self.number, state);
         self.sent(said)
     }
 
@@ -277,4 +283,11 @@ impl Client {
             segment.edit_options(|options| wire::strip(options, &self.setup.stripped));
         }
     }
+}
+
+fn is_reset(packet: &[u8]) -> bool {
+    let view = IpPacket::parse(packet);
+    view.is_ok_and(|view| {
+        Segment::of(&view).is_ok_and(|segment| segment.flags().contains(Flags::RST))
+    })
 }

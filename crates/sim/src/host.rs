@@ -139,7 +139,7 @@ impl Host {
             }
         }
         let mut sent = std::mem::take(&mut self.device.sent);
-        for packet in &sent {
+        for packet in &mut sent {
             self.probes.said(packet, now);
         }
         sent.extend(due.out);

@@ -1,10 +1,12 @@
 //! The server's host: the kernel's TCP behind the south side wrap, and the processes on top.
 
+mod life;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rand::{Rng, rngs::SmallRng};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use ssw::{Exit, MARK_TO_CLIENT, Packet, Settings, SocketChange, SocketState, SouthSide, Verdict};
+use ssw::{MARK_TO_CLIENT, Packet, Settings, SocketChange, SocketState, SouthSide, Verdict};
 use wire::{ChecksumMode, FlowKey, IpPacket, checksum};
 
 use crate::{
@@ -243,167 +245,6 @@ impl Node {
             // Port 80 is a port.
             let _ = self.host.socket(handle).listen(80);
         }
-    }
-}
-
-/// Life and death of processes.
-impl Node {
-    pub(crate) fn act(
-        &mut self,
-        witness: &mut Witness,
-        rng: &mut SmallRng,
-        now: u64,
-    ) -> Result<bool, Violation> {
-        let mut poisoned = false;
-        if let Some(process) = self
-            .process
-            .as_mut()
-            .filter(|process| now >= process.act_at)
-        {
-            process.act_at = now + crate::pause(rng, self.setup.pace, process.idle);
-            if process.listening {
-                let deeds = process.act(&mut self.host, witness, rng)?;
-                poisoned = deeds.poisoned && !process.headless;
-                if !process.headless {
-                    deeds
-                        .closed
-                        .iter()
-                        .for_each(|key| witness.server_closed(*key));
-                }
-            } else if !process.headless {
-                process.listening = true;
-                self.host.listening = true;
-                self.keep_backlog();
-                let any: std::net::SocketAddr = ([0, 0, 0, 0], 80).into();
-                let change = SocketChange {
-                    key: FlowKey::new(any, any),
-                    new_state: SocketState::Listen,
-                };
-                self.ssw.socket_state(change, now);
-            }
-        }
-        // A state that an application changes is told before the packet that follows from it.
-        self.report_states(now);
-        self.poll(witness, now)?;
-        Ok(poisoned)
-    }
-
-    /// The main process dies of `status`. Its sockets are closed, or held by others of the service.
-    pub(crate) fn crash(
-        &mut self,
-        status: u32,
-        workers_live_on: bool,
-        witness: &mut Witness,
-        now: u64,
-    ) -> Result<(), Violation> {
-        let Some(process) = &mut self.process else {
-            return Ok(());
-        };
-        trace::note(now, || format!("death of process {}", process.pid));
-        process.headless = true;
-        witness.died();
-        let exit = Exit {
-            in_service: true,
-            tgid: process.pid,
-            exit_code: status,
-            last_thread: true,
-            group_exit: true,
-        };
-        self.ssw.process_exit(exit, now);
-        if workers_live_on {
-            Ok(())
-        } else {
-            self.close_all(witness, now)
-        }
-    }
-
-    /// No process is left: the kernel closes what they held, with a FIN, or with a RST where
-    /// something was unread or not accepted.
-    pub(crate) fn close_all(&mut self, witness: &mut Witness, now: u64) -> Result<(), Violation> {
-        self.host.listening = false;
-        let Some(process) = self.process.take() else {
-            return Ok(());
-        };
-        let held: BTreeSet<SocketHandle> = process.held().collect();
-        let open: Vec<(SocketHandle, State)> = self
-            .host
-            .tcp()
-            .map(|(handle, socket)| (handle, socket.state()))
-            .collect();
-        for (handle, state) in open {
-            match state {
-                State::Listen | State::SynReceived => {
-                    self.remove(handle);
-                }
-                State::Established | State::CloseWait if held.contains(&handle) => {
-                    let socket = self.host.socket(handle);
-                    if socket.recv_queue() > 0 {
-                        socket.abort()
-                    } else {
-                        socket.close()
-                    }
-                }
-                State::Established | State::CloseWait => self.host.socket(handle).abort(),
-                _ => {}
-            }
-        }
-        self.report_states(now);
-        self.poll(witness, now)
-    }
-
-    /// `SOCK_DESTROY` of all sockets but those that the living server closed itself. Those that
-    /// only wait (RFC 9293 3.6.1) are among them, though their flows are forgotten by then.
-    pub(crate) fn remove_orphans(
-        &mut self,
-        witness: &mut Witness,
-        now: u64,
-    ) -> Result<(), Violation> {
-        let finishing: BTreeSet<FlowKey> = self
-            .ssw
-            .flows()
-            .filter(|(_, flow)| flow.server_closing)
-            .map(|(key, _)| *key)
-            .collect();
-        let orphans: Vec<SocketHandle> = self
-            .host
-            .tcp()
-            .filter(|(_, socket)| {
-                let waits = matches!(socket.state(), State::FinWait2 | State::TimeWait);
-                !waits
-                    && ends(socket).is_some_and(|(local, remote)| {
-                        !finishing.contains(&FlowKey::new(remote, local))
-                    })
-            })
-            .map(|(handle, _)| handle)
-            .collect();
-        self.destroy(orphans, witness, now)
-    }
-
-    /// `SOCK_DESTROY` of the socket of one connection, if there is one.
-    pub(crate) fn destroy_socket(
-        &mut self,
-        key: FlowKey,
-        witness: &mut Witness,
-        now: u64,
-    ) -> Result<(), Violation> {
-        let found = self.host.tcp().filter(|(_, socket)| {
-            ends(socket).is_some_and(|(local, remote)| key == FlowKey::new(remote, local))
-        });
-        let found = found.map(|(handle, _)| handle).collect();
-        self.destroy(found, witness, now)
-    }
-
-    fn destroy(
-        &mut self,
-        sockets: Vec<SocketHandle>,
-        witness: &mut Witness,
-        now: u64,
-    ) -> Result<(), Violation> {
-        for handle in sockets {
-            self.host.socket(handle).abort();
-        }
-        self.report_states(now);
-        self.poll(witness, now)
     }
 }
 

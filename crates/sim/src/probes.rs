@@ -5,6 +5,8 @@
 //!   therefore sends what Linux sends as a probe, an empty segment one before SND.UNA, whose answer
 //!   tells the window. Where something is in flight and nothing moves, the stack is also told the
 //!   last acknowledgement three times more, which makes it send again.
+//! * When it sends again, its acknowledgements carry the number of what it sends again, and not
+//!   SND.NXT (RFC 9293 3.4), with which the other side may not take them. That is mended.
 //! * A segment that reaches beyond the window that was told last makes it lose the bytes before a
 //!   FIN, or its head. (With a window scale an honest sender may do that, RFC 7323 2.4.) Such a
 //!   segment is cut here.
@@ -13,7 +15,8 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use smoltcp::{iface::SocketSet, socket::tcp::State};
 use wire::{
-    ChecksumMode, Flags, IpPacket, Segment, SegmentSpec, SeqNumber, SynOptions, Timestamps, kind,
+    ChecksumMode, Flags, IpPacket, Segment, SegmentMut, SegmentSpec, SeqNumber, SynOptions,
+    Timestamps, kind,
 };
 
 use crate::{MS, SECOND, host::ends, length32};
@@ -33,7 +36,7 @@ struct Known {
     /// The window that came with it.
     peer_window: u16,
     /// End of what we have sent.
-    nxt: SeqNumber,
+    nxt: Option<SeqNumber>,
     /// Acknowledgement, window and timestamps that we sent last.
     ack: Option<SeqNumber>,
     window: u16,
@@ -114,10 +117,11 @@ impl Probes {
     }
 
     /// The stack has sent a packet.
-    pub(crate) fn said(&mut self, packet: &[u8], now: u64) {
-        let Ok(packet) = IpPacket::parse(packet) else {
+    pub(crate) fn said(&mut self, bytes: &mut [u8], now: u64) {
+        let Ok(packet) = IpPacket::parse(bytes) else {
             return;
         };
+        let header_len = packet.header_len();
         let Ok(segment) = Segment::of(&packet) else {
             return;
         };
@@ -127,10 +131,20 @@ impl Probes {
         if let (true, Some(known)) = (empty, self.0.get_mut(&(local, remote))) {
             known.ack = Some(segment.ack());
             known.window = segment.window();
-            known.nxt = known.nxt.max_seq(segment.end_seq());
+            let nxt = known
+                .nxt
+                .map_or(segment.end_seq(), |nxt| nxt.max_seq(segment.end_seq()));
+            known.nxt = Some(nxt);
             known.stamps = segment.timestamps();
             known.said_at = now;
             known.probe_at = known.probe_at.max(now + SILENCE / 2);
+            let rewound = segment.sequence_len() == 0 && segment.seq().before(nxt);
+            if let (true, Ok(mut segment)) = (
+                rewound,
+                SegmentMut::parse(&mut bytes[header_len..], ChecksumMode::Full),
+            ) {
+                segment.set_seq(nxt);
+            }
         }
     }
 
@@ -160,7 +174,7 @@ impl Probes {
             );
             if let (true, Some(una)) = (open, known.una) {
                 probes.out.extend(known.probe(*local, *remote, una, now));
-                if known.nxt.after(una) && now >= known.una_at + SILENCE {
+                if known.nxt.is_some_and(|nxt| nxt.after(una)) && now >= known.una_at + SILENCE {
                     probes.back.extend(known.repeated(*local, *remote, una));
                 }
             }

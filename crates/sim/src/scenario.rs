@@ -204,14 +204,18 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
             _ if turn => 4096,
             _ => [0, 64, 4096, u32::MAX][rng.random_range(0..4)],
         },
-        mirror_capacity: [1 << 20, 1 << 20, 1 << 16, 24 << 10][rng.random_range(0..4)],
+        mirror_capacity: [1 << 20, 1 << 20, 1 << 16, 48 << 10][rng.random_range(0..4)],
         record_limit: if fault == Fault::RecordLimit {
             192 << 10
         } else {
             16 << 20
         },
         splice_window: [1, 2, 16][rng.random_range(0..3)],
-        settle: [5, 30, 100][rng.random_range(0..3)] * MS,
+        settle: match fault {
+            // Who reads late must still be known as the one whose request it was.
+            Fault::Poison => 200 * MS,
+            _ => [5, 30, 100][rng.random_range(0..3)] * MS,
+        },
         quarantine_after: if fault == Fault::Poison { 3 } else { 1000 },
         max_segment: [500, 1400, 16_000, 60_000][rng.random_range(0..4)],
         backlog: rng.random_range(1..=6),

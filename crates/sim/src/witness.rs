@@ -59,6 +59,9 @@ struct Seen {
     /// It has what it wanted, or wants nothing any more.
     gone: bool,
     lost: bool,
+    /// It repeated its SYN after the server that had answered the first one had died. Known limit:
+    /// whichever answer it takes, the other one is remembered.
+    raced: bool,
     /// It has got a SYN-ACK.
     established: bool,
     /// Both sides have closed, to its knowledge.
@@ -77,6 +80,15 @@ struct Seen {
     server_read: usize,
 }
 
+/// Streams of this many bytes together may reach the limit of [`Fault::RecordLimit`].
+const LARGE: usize = 48 * 1024;
+
+const fn unprotected(reason: ssw::Unprotected) -> LostReason {
+    LostReason::Unprotected {
+        code: reason.code(),
+    }
+}
+
 /// Sees everything.
 #[derive(Debug)]
 pub(crate) struct Witness {
@@ -85,11 +97,13 @@ pub(crate) struct Witness {
     fault: Fault,
     /// Between a death and the next life.
     gate_shut: bool,
+    /// The ring to the logger is often full.
+    small_ring: bool,
     pub(crate) lost: BTreeSet<FlowKey>,
 }
 
 impl Witness {
-    pub(crate) fn new(clients: &[ClientSetup], fault: Fault) -> Self {
+    pub(crate) fn new(clients: &[ClientSetup], fault: Fault, small_ring: bool) -> Self {
         let seen: Vec<Seen> = clients.iter().map(Seen::new).collect();
         let by_address = clients
             .iter()
@@ -101,6 +115,7 @@ impl Witness {
             by_address,
             fault,
             gate_shut: false,
+            small_ring,
             lost: BTreeSet::new(),
         }
     }
@@ -169,7 +184,7 @@ impl Witness {
     pub(crate) fn client_lost(&mut self, client: usize) -> Result<(), Violation> {
         let seen = &mut self.seen[client];
         seen.gone = true;
-        ensure(seen.doomed && seen.lost, || {
+        ensure((seen.doomed && seen.lost) || seen.raced, || {
             format!("the connection of client {client} was reset")
         })
     }
@@ -212,6 +227,14 @@ impl Witness {
         self.gate_shut = true;
         for seen in &mut self.seen {
             seen.orphaned |= seen.client_isn.is_some() && !seen.closed_by_server;
+        }
+    }
+
+    /// A SYN arrives from a client.
+    pub(crate) fn syn_arrives(&mut self, client: SocketAddr) {
+        if let Some(i) = self.by_address.get(&client) {
+            let seen = &mut self.seen[*i];
+            seen.raced |= seen.orphaned && seen.server_isn.is_some();
         }
     }
 
@@ -267,7 +290,7 @@ impl Witness {
     }
 
     pub(crate) fn lost(&mut self, key: FlowKey, reason: LostReason) -> Result<(), Violation> {
-        let fault = self.fault;
+        let (fault, small_ring) = (self.fault, self.small_ring);
         self.lost.insert(key);
         let Some(seen) = self.of_mut(key) else {
             return Err(Violation(format!("a stranger was lost: {key}")));
@@ -277,17 +300,26 @@ impl Witness {
             Fault::None => false,
             Fault::Poison => matches!(reason, LostReason::Poison { .. }),
             Fault::Divergence => matches!(reason, LostReason::Diverged { .. }),
-            Fault::RecordLimit => matches!(reason, LostReason::Unprotected { .. }),
+            // Known limit: who reaches it during a replay is given up only when that stalls.
+            Fault::RecordLimit => {
+                reason == unprotected(ssw::Unprotected::ConnectionLimit)
+                    || matches!(reason, LostReason::ReplayStalled { .. })
+            }
         };
+        // Memory is charged in chunks: whoever sends much may reach the limit, too.
+        let recorded = seen.script.instream.len() + seen.script.outstream.len();
+        let large = fault == Fault::RecordLimit && recorded > LARGE;
+        // Known limit: a handshake that finds no room in the ring is never protected.
+        let unheard = small_ring && reason == unprotected(ssw::Unprotected::MirrorLost);
         // A client that is gone answers what the new server says with a RST, or not at all.
         let forsaken = seen.gone
             && matches!(
                 reason,
                 LostReason::NotAccepted | LostReason::ReplayStalled { .. }
             );
-        ensure((seen.doomed && fits) || forsaken, || {
-            format!("{key} was lost: {reason}")
-        })
+        let allowed = ((seen.doomed || large) && fits) || forsaken || unheard;
+        seen.doomed |= allowed;
+        ensure(allowed, || format!("{key} was lost: {reason}"))
     }
 
     /// The record of this connection now ends here, and nothing is on its way to it.
@@ -310,6 +342,7 @@ impl Seen {
             closed: false,
             gone: false,
             lost: false,
+            raced: false,
             established: false,
             finished: false,
             client_isn: None,

@@ -123,7 +123,11 @@ impl World {
             node: Node::new(scenario.service.clone(), &mut rng),
             logger: Logger::new(&scenario.service),
             driver: Driver::new(scenario.service.clone()),
-            witness: Witness::new(&scenario.clients, scenario.fault),
+            witness: Witness::new(
+                &scenario.clients,
+                scenario.fault,
+                scenario.service.mirror_capacity < 1 << 20,
+            ),
             crashes: scenario.crashes.clone().into_iter(),
             crash_at: None,
             armed_at: 0,
@@ -187,6 +191,7 @@ impl World {
             match to {
                 Place::Server => {
                     trace::packet(now, "to the server", &packet);
+                    self.note_syn(&packet);
                     self.node.receive(packet, &mut self.witness, now)?;
                 }
                 Place::Client(i) => {
@@ -227,6 +232,18 @@ impl World {
             rng: &mut self.rng,
             now: self.now,
         })
+    }
+
+    fn note_syn(&mut self, packet: &[u8]) {
+        let Ok(view) = wire::IpPacket::parse(packet) else {
+            return;
+        };
+        if let Ok(segment) = wire::Segment::of(&view)
+            && segment.flags().contains(wire::Flags::SYN)
+        {
+            let client = std::net::SocketAddr::new(view.source(), segment.source_port());
+            self.witness.syn_arrives(client);
+        }
     }
 
     fn deliver_to_server(&mut self, packets: Vec<Vec<u8>>) {

@@ -4,7 +4,7 @@
 use sim::{Outcome, Scenario, play};
 
 /// Schedules in an ordinary run.
-const RUNS: u64 = 1_000;
+const RUNS: u64 = 3_000;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)

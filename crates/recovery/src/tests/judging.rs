@@ -38,6 +38,17 @@ fn what_a_living_server_closes_is_finished_whatever_else_holds() {
 }
 
 #[test]
+fn what_diverged_and_was_closed_then_is_lost_for_nothing_of_it_reaches_the_client() {
+    let diverged = peer().change(|peer| {
+        peer.flow.mode = Mode::Diverged;
+        peer.flow.server_closing = true;
+        peer.flow.verify.diverged_at = peer.flow.server.isn + 8;
+    });
+    let lost = Verdict::Lose(LostReason::Diverged { offset: 7 });
+    assert_eq!(in_connection_mode(&diverged), lost);
+}
+
+#[test]
 fn what_the_client_reset_is_reset_whatever_the_record_says() {
     let reset = peer().change(|peer| {
         peer.flow.client.reset = true;
