@@ -310,3 +310,39 @@ fn an_answer_that_overtakes_the_end_of_its_request_does_not_end_the_turn() {
     assert_eq!(talk.turn(), (1, 0, 0));
     assert_eq!(talk.replayed(), "GET /1 HTTP/1.1\r\n\r\n");
 }
+
+#[test]
+fn a_request_whose_beginning_was_in_doubt_does_not_begin_a_turn_in_its_middle() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("GET /1\r\n");
+    talk.server(OK);
+    talk.client_acknowledges();
+    // The second segment of the next request overtakes the first.
+    talk.sent += 4;
+    talk.client("/2\r\n");
+    talk.sent = 8;
+    talk.client("PUT ");
+    talk.sent = 16;
+    talk.client("body");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    assert_eq!(talk.replayed(), "GET /1\r\nPUT /2\r\nbody");
+    // The answer to it ends the doubt.
+    talk.server(OK);
+    talk.client_acknowledges();
+    talk.client("GET /3\r\n");
+    assert_eq!(talk.replayed(), "GET /3\r\n");
+}
+
+#[test]
+fn while_turns_are_held_none_begins_and_nothing_is_dropped() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.client("GET /1\r\n");
+    talk.server(OK);
+    talk.client_acknowledges();
+    talk.journal.hold_turns(true);
+    talk.client("GET ");
+    talk.journal.hold_turns(false);
+    talk.client("/2\r\n");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    assert_eq!(talk.replayed(), "GET /1\r\nGET /2\r\n");
+}

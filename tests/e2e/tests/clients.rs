@@ -282,7 +282,18 @@ fn one_source_port_again_and_again() {
     let expected = pattern(200_000);
     let mut recoveries = 0;
     for number in 0..30 {
-        let stream = dial_from(&scene.client, 40_000, scene.ipv4(PORT))
+        // The client's own host may keep the port for a moment.
+        let stream = (0..100)
+            .find_map(
+                |_| match dial_from(&scene.client, 40_000, scene.ipv4(PORT)) {
+                    Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+                        std::thread::sleep(Duration::from_millis(100));
+                        None
+                    }
+                    dialled => Some(dialled),
+                },
+            )
+            .expect("the port is never free again")
             .unwrap_or_else(|error| panic!("connection {number}: {error}"));
         write(&stream, b"pattern 200000\n");
         assert_same(
