@@ -264,7 +264,7 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		return TCX_DROP;
 	int verdict = translate_out(skb, sc, f, p, &o);
 	if (verdict == TCX_NEXT)
-		mirror_head(skb, f, p); /* in client space now, as the record is */
+		mirror_head(skb, f, p, seq); /* in client space now, as the record is */
 	return verdict;
 }
 
@@ -288,7 +288,7 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 	if (f->mode == FLOW_OBSERVED) {
 		struct options o = find_options(sc, p, false);
 		observe_server(f, p, sc, &o);
-		mirror_head(skb, f, p);
+		mirror_head(skb, f, p, p->seq);
 		return TCX_NEXT;
 	}
 	if (synack)

@@ -150,7 +150,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 		return NULL;
 	e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
 	e->client.ack = p->ack;
-	e->verify.head_left = s->verify_head; /* a server may speak first */
+	begin_head(s, e); /* a server may speak first */
 	e->ifindex = ifindex;
 	if (bpf_map_update_elem(&flows, key, e, BPF_ANY)) {
 		count(COUNT_TABLE_FULL);
@@ -186,7 +186,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	    acceptable(f, p) && f->mode != FLOW_DIVERGED) {
 		/* Whoever speaks after having heard everything may begin a turn. */
 		if (f->client.ack == f->server.nxt)
-			f->verify.head_left = s->verify_head;
+			begin_head(s, f);
 		/* At the gate, too: what the replay brings along need not wait for the client's
 		 * retransmission timer, which doubles with each try. */
 		recorded = mirror_instream(skb, s, key, f, p);

@@ -93,7 +93,8 @@ struct splice_half {
 
 /* Comparison of a replayed outstream with its record; client space. */
 struct verify_half {
-	__u32 head_left; /* bytes of this turn's output still to be recorded */
+	__u32 head_next; /* where the record of this turn's output goes on */
+	__u32 head_left; /* bytes of it still to be recorded */
 	__u32 end;       /* compare up to here */
 	__u32 compared;  /* bytes compared and equal */
 	__u32 tolerated; /* bytes that differed where they may (a Date header) */

@@ -42,7 +42,7 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 	h->server_ack = f->server.ack;
 	h->packet_len = packet_len;
 	h->captured_len = captured_len;
-	h->token = 0;
+	h->token = kind == MIRROR_OUTSTREAM ? f->verify.head_next : 0;
 }
 
 /* A frame without a packet. */
@@ -148,20 +148,35 @@ static __always_inline bool mirror_instream(struct __sk_buff *skb, struct servic
 	return true;
 }
 
-/* Record what the client is sent at the beginning of a turn, for the comparison in replay.
- * A head that is lost is only a gap there. */
-static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, const struct packet *p)
+/* A turn begins: what the server says next is its head. */
+static __always_inline void begin_head(const struct service *s, struct flow *f)
 {
-	__u32 take = p->payload_len < f->verify.head_left ? p->payload_len : f->verify.head_left;
-	if (!take || f->unprotected)
+	f->verify.head_next = f->server.nxt;
+	f->verify.head_left = s->verify_head;
+}
+
+/* Record what the client is sent at the beginning of a turn, for the comparison in replay;
+ * `seq` is the segment's in client space. A head that is lost is only a gap there; but it must
+ * not begin late, in the middle of an answer, where it could not be told from a body. So what
+ * a segment holds of the turn before (a new server has both in its send queue) is left out:
+ * the frame says where the head goes on. */
+static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, const struct packet *p,
+					__u32 seq)
+{
+	__u32 skip = f->verify.head_next - seq, take = f->verify.head_left;
+	if (!take || !p->payload_len || f->unprotected)
 		return;
-	f->verify.head_left -= take;
-	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len;
-	if (mirror_packet(skb, p, f, MIRROR_OUTSTREAM, headers + take)) {
-		count(COUNT_HEADS);
+	if (before(f->verify.head_next, seq)) {
+		f->verify.head_left = 0;
 		return;
 	}
-	count(COUNT_HEADS_LOST);
-	/* A record that began in the middle of an answer could not be told from a body. */
-	f->verify.head_left = 0;
+	if (skip >= p->payload_len)
+		return;
+	if (take > p->payload_len - skip)
+		take = p->payload_len - skip;
+	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len;
+	bool recorded = mirror_packet(skb, p, f, MIRROR_OUTSTREAM, headers + skip + take);
+	count(recorded ? COUNT_HEADS : COUNT_HEADS_LOST);
+	f->verify.head_next += take;
+	f->verify.head_left = recorded ? f->verify.head_left - take : 0;
 }

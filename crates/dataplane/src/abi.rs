@@ -185,6 +185,7 @@ impl From<splice_half> for SpliceHalf {
 impl From<verify_half> for VerifyHalf {
     fn from(raw: verify_half) -> Self {
         Self {
+            head_next: SeqNumber(raw.head_next),
             head_left: raw.head_left,
             end: SeqNumber(raw.end),
             compared: raw.compared,

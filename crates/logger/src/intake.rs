@@ -7,7 +7,7 @@ use protocol::{
     UnprotectedReason,
     mirror::{FrameKind, MirrorFrame},
 };
-use wire::{Flags, FlowId, IpPacket, Segment, WireError, checksum};
+use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber, WireError, checksum};
 
 /// Something that `serve` must hear of, unasked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Intake {
             }
             FrameKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
             FrameKind::Instream => self.instream(&frame),
-            FrameKind::Outstream => self.outstream(&frame),
+            FrameKind::Outstream { from } => self.outstream(&frame, from),
         }
     }
 
@@ -99,15 +99,12 @@ impl Intake {
         }
     }
 
-    fn outstream(&mut self, frame: &MirrorFrame<'_>) {
-        let Ok(segment) = parse(frame) else {
+    fn outstream(&mut self, frame: &MirrorFrame<'_>, from: SeqNumber) {
+        let Some((from, payload)) = head(frame, from) else {
             self.malformed += 1;
             return;
         };
-        match self
-            .journal
-            .outstream(frame.flow_id, segment.seq(), segment.payload())
-        {
+        match self.journal.outstream(frame.flow_id, from, payload) {
             Ok(()) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
             Err(Refused::Unknown) => self.unknown += 1,
             Err(Refused::BecameUnprotected(reason)) => {
@@ -139,6 +136,13 @@ fn packet<'a>(frame: &MirrorFrame<'a>) -> Result<IpPacket<'a>, WireError> {
 
 fn parse<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
     Segment::of(&packet(frame)?)
+}
+
+/// The part of the outstream that a frame is to record.
+fn head<'a>(frame: &MirrorFrame<'a>, from: SeqNumber) -> Option<(SeqNumber, &'a [u8])> {
+    let segment = parse(frame).ok()?;
+    let earlier = usize::try_from(from.distance_from(segment.seq())?).ok()?;
+    Some((from, segment.payload().get(earlier..)?))
 }
 
 /// The segment, if the server's TCP takes it too: it drops what has a wrong checksum, and the

@@ -16,7 +16,7 @@
 //! | 28 | server_ack `u32` | instream acknowledged to the client so far |
 //! | 32 | packet_len `u32` | true length of the packet |
 //! | 36 | captured_len `u32` | bytes of it that follow |
-//! | 40 | token `u64` | of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
+//! | 40 | token `u64` | of outstream: where its record goes on; of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
 //!
 //! The programs in the kernel write this layout from C; a test pins each byte of it. Frames may
 //! come in buffers that are longer than they: what follows a frame is ignored, so that neither
@@ -124,7 +124,11 @@ pub enum FrameKind {
     /// The client sent this packet.
     Instream,
     /// The server sent this packet; usually only its beginning is in the frame.
-    Outstream,
+    Outstream {
+        /// Sequence number of the first payload byte to be recorded, in the client's space: what
+        /// the packet holds before it belongs to an earlier turn.
+        from: SeqNumber,
+    },
     /// All frames before this one have been written: whoever asked knows it by the token.
     Barrier {
         /// The number that the asker chose.
@@ -147,7 +151,7 @@ impl FrameKind {
     pub const fn code(self) -> u8 {
         match self {
             Self::Instream => 1,
-            Self::Outstream => 2,
+            Self::Outstream { .. } => 2,
             Self::Barrier { .. } => 3,
             Self::Opened { .. } => 4,
             Self::Closed(_) => 5,
@@ -157,7 +161,8 @@ impl FrameKind {
     /// The fields "reason" and "token".
     fn reason_and_token(self) -> (u8, u64) {
         match self {
-            Self::Instream | Self::Outstream => (0, 0),
+            Self::Instream => (0, 0),
+            Self::Outstream { from } => (0, u64::from(from.0)),
             Self::Barrier { token } => (0, token),
             Self::Opened {
                 client_isn,
@@ -171,7 +176,9 @@ impl FrameKind {
         let [a, b, c, d, e, f, g, h] = token;
         let kind = match code {
             1 => Self::Instream,
-            2 => Self::Outstream,
+            2 => Self::Outstream {
+                from: SeqNumber(u32::from_le_bytes([a, b, c, d])),
+            },
             3 => Self::Barrier {
                 token: u64::from_le_bytes(token),
             },

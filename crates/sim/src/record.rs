@@ -80,7 +80,7 @@ impl Logger {
             MirrorKind::Closed { .. } => {
                 self.journal.close(flow);
             }
-            MirrorKind::Instream | MirrorKind::Outstream => {
+            MirrorKind::Instream | MirrorKind::Outstream { .. } => {
                 if let Err(Refused::BecameUnprotected(reason)) = self.segment(frame) {
                     self.notices
                         .push_back(Notice::Unprotected(flow, code_of(reason)));
@@ -97,10 +97,11 @@ impl Logger {
         let Ok(segment) = Segment::of(&packet) else {
             return Ok(());
         };
-        if frame.kind == MirrorKind::Outstream {
+        if let MirrorKind::Outstream { from } = frame.kind {
+            let earlier = from.distance_from(segment.seq()).map_or(0, crate::index);
             return self
                 .journal
-                .outstream(frame.flow_id, segment.seq(), segment.payload());
+                .outstream(frame.flow_id, from, &segment.payload()[earlier..]);
         }
         let arrival = Arrival {
             seq: segment.seq(),

@@ -107,7 +107,7 @@ impl SouthSide {
         let options = find_options(&segment.header);
         if flow.mode == Mode::Observed {
             observe_server(flow, segment, &options);
-            shared.mirror_head(packet, flow, segment, now_ns);
+            shared.mirror_head(packet, flow, segment, segment.seq, now_ns);
             return Verdict::Next;
         }
         if synack {
@@ -186,7 +186,7 @@ impl Shared {
         }
         segment.commit(packet, translated_out(flow, segment, options));
         self.counters.translated_out += 1;
-        self.mirror_head(packet, flow, segment, now_ns);
+        self.mirror_head(packet, flow, segment, seq, now_ns);
         Verdict::Next
     }
 

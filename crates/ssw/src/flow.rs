@@ -126,7 +126,9 @@ pub struct SpliceHalf {
 /// Comparison of a replayed outstream with its record; client space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VerifyHalf {
-    /// Bytes of this turn's output still to be recorded.
+    /// Where the record of this turn's output goes on.
+    pub head_next: SeqNumber,
+    /// Bytes of it still to be recorded.
     pub head_left: u32,
     /// Compare up to here.
     pub end: SeqNumber,

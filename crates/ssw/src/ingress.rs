@@ -159,7 +159,7 @@ impl SouthSide {
         flow.id = FlowId(shared.service.next_flow_id);
         shared.service.next_flow_id += 1;
         flow.client.ack = segment.ack;
-        flow.verify.head_left = shared.settings.verify_head; // a server may speak first
+        shared.begin_head(&mut flow); // a server may speak first
         flow.ifindex = ifindex;
         if self.flows.len() >= shared.settings.max_flows {
             shared.counters.table_full += 1;
@@ -213,7 +213,7 @@ impl Shared {
         if brings && believable(flow, segment) && flow.mode != Mode::Diverged {
             // Whoever speaks after having heard everything may begin a turn.
             if flow.client.ack == flow.server.nxt {
-                flow.verify.head_left = self.settings.verify_head;
+                self.begin_head(flow);
             }
             // At the gate, too: what the replay brings along need not wait for the client's
             // retransmission timer, which doubles with each try.

@@ -46,7 +46,10 @@ pub enum MirrorKind {
     /// A client's segment.
     Instream,
     /// The server's segment as the client sees it, up to the end of the turn's head.
-    Outstream,
+    Outstream {
+        /// Where the record goes on: what the segment holds before it is of an earlier turn.
+        from: SeqNumber,
+    },
     /// Everything before it is in the ring.
     Barrier {
         /// Whose.
@@ -107,26 +110,47 @@ impl Shared {
         true
     }
 
-    /// Record what the client is sent at the beginning of a turn, for the comparison in replay. A
-    /// head that is lost is only a gap there. The packet is as the client sees it.
+    /// A turn begins: what the server says next is its head.
+    pub(crate) fn begin_head(&self, flow: &mut Flow) {
+        flow.verify.head_next = flow.server.nxt;
+        flow.verify.head_left = self.settings.verify_head;
+    }
+
+    /// Record what the client is sent at the beginning of a turn, for the comparison in replay. The
+    /// packet is as the client sees it, `seq` too. A head that is lost is only a gap there; but it
+    /// must not begin late, in the middle of an answer, where it could not be told from a body. So
+    /// what a segment holds of the turn before (a new server has both in its send queue) is left
+    /// out: the frame says where the head goes on.
     pub(crate) fn mirror_head(
         &mut self,
         packet: &Packet,
         flow: &mut Flow,
         segment: &Segment,
+        seq: SeqNumber,
         now_ns: u64,
     ) {
-        let take = length32(segment.payload_len).min(flow.verify.head_left);
-        if take == 0 || flow.unprotected.is_some() {
+        let from = flow.verify.head_next;
+        let left = flow.verify.head_left;
+        if left == 0 || segment.payload_len == 0 || flow.unprotected.is_some() {
             return;
         }
-        flow.verify.head_left -= take;
-        let len = segment.headers_len() + usize::try_from(take).unwrap_or(usize::MAX);
-        if self.mirror_packet(packet, segment, flow, MirrorKind::Outstream, len, now_ns) {
+        let Some(skip) = from.distance_from(seq) else {
+            flow.verify.head_left = 0;
+            return;
+        };
+        let take = length32(segment.payload_len).saturating_sub(skip).min(left);
+        if take == 0 {
+            return;
+        }
+        let payload = usize::try_from(skip + take).unwrap_or(usize::MAX);
+        let len = segment.headers_len() + payload;
+        let kind = MirrorKind::Outstream { from };
+        flow.verify.head_next = from + take;
+        if self.mirror_packet(packet, segment, flow, kind, len, now_ns) {
             self.counters.heads += 1;
+            flow.verify.head_left -= take;
         } else {
             self.counters.heads_lost += 1;
-            // A record that began in the middle of an answer could not be told from a body.
             flow.verify.head_left = 0;
         }
     }

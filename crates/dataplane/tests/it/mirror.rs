@@ -182,12 +182,12 @@ fn the_head_of_each_turn_is_recorded() {
         both.server(segment(s, c).timestamps(901, 11).payload(b"220 hello"));
         assert_eq!(
             head(&mut both),
-            [(FrameKind::Outstream, whole(9), headers + 9)]
+            [(FrameKind::Outstream { from: s }, whole(9), headers + 9)]
         );
         both.server(segment(s + 9, c).timestamps(901, 11).payload(b"abc"));
         assert_eq!(
             head(&mut both),
-            [(FrameKind::Outstream, whole(3), headers + 1)],
+            [(FrameKind::Outstream { from: s + 9 }, whole(3), headers + 1)],
             "10 in all"
         );
         both.server(segment(s + 12, c).timestamps(901, 11).payload(b"def"));
@@ -202,7 +202,7 @@ fn the_head_of_each_turn_is_recorded() {
         both.server(segment(s + 18, c + 2).timestamps(901, 12).payload(b"jkl"));
         assert_eq!(
             head(&mut both),
-            [(FrameKind::Outstream, whole(3), headers + 3)]
+            [(FrameKind::Outstream { from: s + 18 }, whole(3), headers + 3)]
         );
         assert_eq!(both.counted("heads"), 3);
     }
@@ -222,7 +222,32 @@ fn after_a_splice_the_head_is_recorded_as_the_client_sees_it() {
     };
     assert_eq!(
         (note.kind, &note.packet),
-        (FrameKind::Outstream, &out.packet.bytes)
+        (FrameKind::Outstream { from: s }, &out.packet.bytes)
     );
     assert_eq!(note.server_nxt, s + 6);
+}
+
+#[test]
+fn a_head_begins_where_its_turn_does_whatever_a_segment_holds_before_it() {
+    let mut both = Both::new().open();
+    let (c, s) = (both.c + 1, both.s + 1);
+    // An answer that the client has, and the next request; the server dies.
+    both.server(segment(s, c).timestamps(901, 11).payload(b"one"));
+    both.client(segment(c, s + 3).timestamps(12, 901).payload(b"more"));
+    let s2 = both.s + 70_000;
+    both.splice(s2);
+    both.notes();
+    // The new one has both answers in its send queue, and TCP makes one segment of them.
+    let out = both.server(segment(s2 + 2, c + 4).timestamps(80, 12).payload(b"netwo"));
+    let [note] = &both.notes()[..] else {
+        panic!("one frame")
+    };
+    let kind = FrameKind::Outstream { from: s + 3 };
+    assert_eq!((note.kind, &note.packet), (kind, &out.packet.bytes));
+    // What is said again does not use the head up.
+    both.server(segment(s2 + 4, c + 4).timestamps(80, 12).payload(b"two"));
+    assert_eq!(both.notes(), []);
+    both.server(segment(s2 + 7, c + 4).timestamps(80, 12).payload(b"!"));
+    let kinds: Vec<_> = both.notes().iter().map(|note| note.kind).collect();
+    assert_eq!(kinds, [FrameKind::Outstream { from: s + 6 }]);
 }

@@ -44,7 +44,14 @@ fn kind_reason_and_token_are_pinned() {
     let token = 0x0807_0605_0403_0201;
     let rows = [
         (FrameKind::Instream, 1, 0, [0; 8]),
-        (FrameKind::Outstream, 2, 0, [0; 8]),
+        (
+            FrameKind::Outstream {
+                from: SeqNumber(0x0403_0201),
+            },
+            2,
+            0,
+            [1, 2, 3, 4, 0, 0, 0, 0],
+        ),
         (FrameKind::Barrier { token }, 3, 0, [1, 2, 3, 4, 5, 6, 7, 8]),
         (FrameKind::Closed(CloseReason::Finished), 5, 1, [0; 8]),
         (FrameKind::Closed(CloseReason::ResetByClient), 5, 2, [0; 8]),
@@ -90,6 +97,7 @@ fn each_fault_has_its_error() {
     assert_eq!(with_byte(6, 1), Err(FrameError::UnusedField("reason")));
     assert_eq!(with_byte(7, 1), Err(FrameError::UnusedField("pad")));
     assert_eq!(with_byte(5, 1), Err(FrameError::UnusedField("token")));
+    assert_eq!(with_byte(5, 2), Err(FrameError::UnusedField("token")));
     let beyond = FrameError::CapturedBeyondPacket {
         captured: 0x6000_0003,
         packet_len: OPENED.packet_len,
@@ -139,7 +147,9 @@ fn kind() -> impl Strategy<Value = FrameKind> {
     ]);
     prop_oneof![
         Just(FrameKind::Instream),
-        Just(FrameKind::Outstream),
+        any::<u32>().prop_map(|from| FrameKind::Outstream {
+            from: SeqNumber(from),
+        }),
         any::<u64>().prop_map(|token| FrameKind::Barrier { token }),
         any::<(u32, u32)>().prop_map(|(client, server)| FrameKind::Opened {
             client_isn: SeqNumber(client),

@@ -420,7 +420,7 @@ fn as_note(frame: MirrorFrame) -> Note {
     Note {
         kind: match frame.kind {
             MirrorKind::Instream => FrameKind::Instream,
-            MirrorKind::Outstream => FrameKind::Outstream,
+            MirrorKind::Outstream { from } => FrameKind::Outstream { from },
             MirrorKind::Barrier { token } => FrameKind::Barrier { token },
             MirrorKind::Opened {
                 client_isn,
