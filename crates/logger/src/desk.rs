@@ -54,6 +54,10 @@ impl Desk {
                 Vec::new()
             }
             Request::Statistics => vec![Response::Statistics(statistics(intake))],
+            Request::HoldTurns { hold } => {
+                intake.journal.hold_turns(*hold);
+                Vec::new()
+            }
             Request::Shutdown => Vec::new(),
         }
     }
@@ -163,3 +167,6 @@ fn statistics(intake: &Intake) -> Statistics {
         unknown_flow_frames: intake.unknown,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,11 @@ impl Service {
 
     fn perform(&mut self, action: Action) -> Result<(), ServeError> {
         match action {
-            Action::Gate => self.ground.plane.gate()?,
+            Action::Gate => {
+                self.ground.plane.gate()?;
+                // A client that speaks during its replay must not take the record away from it.
+                self.hold_turns(true)?;
+            }
             Action::KillService => self.ground.cgroup.kill()?,
             Action::RemoveOrphans => self.remove_orphans()?,
             Action::Drain { token } => self.drain(token)?,
@@ -55,7 +59,10 @@ impl Service {
             Action::MoreRecord { flow, from } => self.more_record(flow, from)?,
             Action::OpenWindow { key } => self.open_window(key)?,
             Action::ForgetExpected { flow } => self.forget_expected(flow)?,
-            Action::Recovered => self.ground.plane.recovered()?,
+            Action::Recovered => {
+                self.ground.plane.recovered()?;
+                self.hold_turns(false)?;
+            }
             Action::Forget { key } => self.forget(key)?,
             Action::ResetClient { key, .. } => self.reset_client(key)?,
         }
@@ -93,6 +100,11 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// A logger that has to be started anew has no records that could lose their turns.
+    fn hold_turns(&mut self, hold: bool) -> Result<(), ServeError> {
+        self.ask_logger(|logger| logger.hold_turns(hold)).map(drop)
     }
 
     /// The ring may be full of what the logger has not read yet; it is reading.

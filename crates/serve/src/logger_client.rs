@@ -237,6 +237,11 @@ impl LoggerClient {
         self.say(&Request::Unprotect { flow })
     }
 
+    /// From now on no turn begins and nothing of a record is dropped; or turns begin again.
+    pub(crate) fn hold_turns(&mut self, hold: bool) -> Result<(), ServeError> {
+        self.say(&Request::HoldTurns { hold })
+    }
+
     /// Counts of the record.
     pub(crate) fn statistics(&mut self) -> Result<protocol::control::Statistics, ServeError> {
         match self.ask(&Request::Statistics)? {

@@ -15,6 +15,7 @@ mod request {
     pub(super) const FORGET: u8 = 0x06;
     pub(super) const STATISTICS: u8 = 0x07;
     pub(super) const SHUTDOWN: u8 = 0x08;
+    pub(super) const HOLD_TURNS: u8 = 0x09;
 }
 
 mod response {
@@ -39,11 +40,12 @@ impl Message for Request {
             Self::Forget { .. } => request::FORGET,
             Self::Statistics => request::STATISTICS,
             Self::Shutdown => request::SHUTDOWN,
+            Self::HoldTurns { .. } => request::HOLD_TURNS,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::SHUTDOWN).contains(&type_code)
+        (request::HELLO..=request::HOLD_TURNS).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -51,6 +53,7 @@ impl Message for Request {
         match self {
             Self::Hello { service } => body.bytes(service.as_bytes()),
             Self::Summaries | Self::Statistics | Self::Shutdown => {}
+            Self::HoldTurns { hold } => body.bool(*hold),
             Self::Read {
                 flow,
                 from,
@@ -84,6 +87,7 @@ impl Message for Request {
             request::FORGET => Self::Forget { flow: body.flow()? },
             request::STATISTICS => Self::Statistics,
             request::SHUTDOWN => Self::Shutdown,
+            request::HOLD_TURNS => Self::HoldTurns { hold: body.bool()? },
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;

@@ -43,6 +43,12 @@ pub enum Request {
     Statistics,
     /// Stop. Answered by the end of the stream.
     Shutdown,
+    /// The records are about to be replayed: while this holds, no turn begins and nothing of a
+    /// record is dropped. Not answered; what is asked afterwards is answered from such records.
+    HoldTurns {
+        /// Whether it holds from now on.
+        hold: bool,
+    },
 }
 
 /// What the logger answers, or tells unasked.

@@ -74,10 +74,11 @@ fn types_are_pinned() {
         Request::Forget { flow },
         Request::Statistics,
         Request::Shutdown,
+        Request::HoldTurns { hold: true },
     ];
     assert_eq!(
         requests.map(|message| message.type_code()),
-        [1, 2, 3, 4, 5, 6, 7, 8]
+        [1, 2, 3, 4, 5, 6, 7, 8, 9]
     );
     let reason = UnprotectedReason::TotalLimit;
     let responses = [
@@ -131,8 +132,8 @@ fn a_stranger_is_refused_before_the_body_arrives() {
         Some(ControlError::UnknownVersion(2))
     );
     assert_eq!(
-        request_error(&[9, 0, 0, 0, 1, 9]),
-        Some(ControlError::UnknownType(9))
+        request_error(&[9, 0, 0, 0, 1, 10]),
+        Some(ControlError::UnknownType(10))
     );
     assert_eq!(
         request_error(b"GET / HTTP/1.0"),
@@ -258,6 +259,7 @@ fn request() -> impl Strategy<Value = Request> {
         flow().prop_map(|flow| Request::Forget { flow }),
         Just(Request::Statistics),
         Just(Request::Shutdown),
+        any::<bool>().prop_map(|hold| Request::HoldTurns { hold }),
     ]
 }
 
