@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use dataplane::{DataplaneError, Space};
-use protocol::control::FlowSummary;
-use recovery::{Action, Candidate, Cause, Record, Segment, SplicePoint, Stage};
+use recovery::{Action, Cause, Segment, SplicePoint, Stage};
 use ssw::{Flow, expectations, fabricated_syn, replayed_segment, resets_to_client, window_update};
 use supervise::{TcpState, destroy_sockets};
 use wire::{FlowId, FlowKey, SeqNumber};
@@ -14,6 +13,7 @@ use crate::{
     error::{ServeError, SystemContext},
     events::Happening,
     read_ahead::ReadAhead,
+    records::Records,
     service::Service,
 };
 
@@ -119,26 +119,22 @@ impl Service {
     }
 
     fn list_connections(&mut self) -> Result<(), ServeError> {
-        let records: std::collections::BTreeMap<FlowId, Record> = self
-            .ask_logger(|logger| logger.summaries())?
-            .unwrap_or_default()
-            .iter()
-            .map(|summary| (summary.flow, record_of(summary)))
-            .collect();
+        let records = self.records()?;
         // Clients that have found the new server already are not in need of it. (Before that
         // server's life has begun, the dead one's still has the present number.)
         let all = self.recovery.stage() == Stage::Clearing;
         let flows = self.ground.plane.flows()?.into_iter();
         let candidates = flows
             .filter(|(_, flow)| all || flow.incarnation != self.incarnation)
-            .map(|(key, flow)| Candidate {
-                key,
-                record: records.get(&flow.id).copied(),
-                flow,
-            })
+            .map(|(key, flow)| records.candidate(key, flow))
             .collect();
         self.recovery.connections(candidates, clock::now());
         Ok(())
+    }
+
+    fn records(&mut self) -> Result<Records, ServeError> {
+        let summaries = self.ask_logger(|logger| logger.summaries())?;
+        Ok(Records::of(&summaries.unwrap_or_default()))
     }
 
     /// A single connection whose handshake was completed late.
@@ -146,19 +142,7 @@ impl Service {
         let Some(flow) = self.ground.plane.flow(key)? else {
             return Ok(());
         };
-        let summaries = self
-            .ask_logger(|logger| logger.summaries())?
-            .unwrap_or_default();
-        // The frame that opened it may still be in the ring: then it is as if newly opened.
-        let record = summaries
-            .iter()
-            .find(|summary| summary.flow == flow.id)
-            .map_or_else(|| fresh_record(&flow), record_of);
-        let candidate = Candidate {
-            key,
-            record: Some(record),
-            flow,
-        };
+        let candidate = self.records()?.candidate(key, flow);
         self.recovery.late_connection(&candidate, clock::now());
         Ok(())
     }
@@ -324,29 +308,5 @@ impl Service {
         if let Err(error) = supervise::reap_orphans(&self.ground.cgroup, &keep).doing("reap") {
             tracing::debug!(%error);
         }
-    }
-}
-
-fn record_of(summary: &FlowSummary) -> Record {
-    Record {
-        start: summary.start,
-        stable_seq: summary.stable_seq,
-        client_fin: summary.client_fin,
-        turn_instream: summary.turn_instream,
-        turn_outstream: summary.turn_outstream,
-        outstream_end: summary.outstream_end,
-        unprotected: summary.unprotected.map(|reason| reason.code()),
-    }
-}
-
-fn fresh_record(flow: &Flow) -> Record {
-    Record {
-        start: flow.client.isn + 1,
-        stable_seq: flow.client.isn + 1,
-        client_fin: None,
-        turn_instream: flow.client.isn + 1,
-        turn_outstream: flow.server.isn + 1,
-        outstream_end: None,
-        unprotected: None,
     }
 }

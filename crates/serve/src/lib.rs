@@ -18,6 +18,7 @@ mod events;
 mod logger_client;
 pub mod preflight;
 mod read_ahead;
+mod records;
 mod rundir;
 mod service;
 mod setup;
