@@ -1,6 +1,6 @@
 //! Carrying out what the recovery asks for.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Segment, SplicePoint, Stage};
@@ -70,9 +70,9 @@ impl Service {
     }
 
     /// Sockets that the dead server left in the kernel would take the segments of the spliced
-    /// connections. Those that the living server had closed itself are the kernel's to finish.
+    /// connections.
     fn remove_orphans(&mut self) -> Result<(), ServeError> {
-        let finishing: std::collections::BTreeSet<FlowKey> = self
+        let finishing: BTreeSet<FlowKey> = self
             .ground
             .plane
             .flows()?
@@ -83,7 +83,7 @@ impl Service {
         for address in self.config.addresses.clone() {
             for attempt in 1..=ORPHAN_TRIES {
                 let destroyed = destroy_sockets(address, |local, remote, state| {
-                    state != TcpState::Listen && !finishing.contains(&FlowKey::new(remote, local))
+                    is_orphan(FlowKey::new(remote, local), state, &finishing)
                 })?;
                 if destroyed.remaining == 0 {
                     break;
@@ -310,3 +310,15 @@ impl Service {
         }
     }
 }
+
+/// Is this a socket that must go? Those that a living server had closed itself (`finishing`) are
+/// the kernel's to finish. So are those that only wait, for the client's end or for old segments
+/// (RFC 9293 3.6.1): their flows may be forgotten by then, and without them a FIN that is sent
+/// again would meet a RST.
+fn is_orphan(key: FlowKey, state: TcpState, finishing: &BTreeSet<FlowKey>) -> bool {
+    let waits = matches!(state, TcpState::FinWait2 | TcpState::TimeWait);
+    state != TcpState::Listen && !waits && !finishing.contains(&key)
+}
+
+#[cfg(test)]
+mod tests;
