@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Segment, SplicePoint, Stage};
 use ssw::{Flow, expectations, fabricated_syn, replayed_segment, resets_to_client, window_update};
-use supervise::{TcpState, destroy_sockets};
+use supervise::{TcpState, destroy_socket, destroy_sockets};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -248,7 +248,12 @@ impl Service {
         Ok(())
     }
 
+    /// The new server may have taken the connection, or part of its replay. What it says next would
+    /// leave as it is, untranslated, once nobody knows the connection any more.
     fn forget(&mut self, key: FlowKey) -> Result<(), ServeError> {
+        if let Err(error) = destroy_socket(key.server(), key.client()) {
+            tracing::warn!(%error, %key, "the server's socket of a lost connection stays");
+        }
         match self.ground.plane.abandon(key) {
             Ok(()) | Err(DataplaneError::Control { .. }) => Ok(()),
             Err(error) => Err(error.into()),

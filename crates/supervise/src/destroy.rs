@@ -93,6 +93,22 @@ pub fn destroy_sockets(
     Ok(result)
 }
 
+/// Destroys the socket of one connection, whatever its state, in the network namespace of the
+/// calling thread. A listener is never meant. Answers whether there was one, and it is gone;
+/// a kernel that refuses (older ones do so in TIME_WAIT) leaves it where it is.
+///
+/// # Errors
+///
+/// See [`DestroyError`].
+pub fn destroy_socket(local: SocketAddr, remote: SocketAddr) -> Result<bool, DestroyError> {
+    let mut diag = DiagSocket::open()?;
+    let Some(target) = diag.find(canonical(local), canonical(remote))? else {
+        return Ok(false);
+    };
+    let outcomes = diag.destroy(&[target])?;
+    Ok(outcomes.contains(&Outcome::Destroyed))
+}
+
 /// Whether this kernel can destroy sockets, and lets us. Destroys none.
 ///
 /// # Errors

@@ -13,7 +13,7 @@
 //! 5. [`Server`] watches the main process by a pidfd; [`reap_orphans`] buries the
 //!    descendants that were left to us.
 //! 6. After a death, [`destroy_sockets`] closes what the dead server left in the
-//!    kernel, and [`Backoff`] says when to start again.
+//!    kernel ([`destroy_socket`]: that of one connection), and [`Backoff`] says when to start again.
 //!
 //! Nothing here is undone by dropping a [`Cgroup`] or a [`Server`]: the death of the
 //! supervisor must not take the server with it. Only a [`mounts::Mount`] unmounts itself.
@@ -34,7 +34,9 @@ mod tcp_state;
 pub use backoff::{Backoff, BackoffConfig};
 pub use cgroup::{Cgroup, CgroupError};
 pub use command::{Command, SpawnError, resolve};
-pub use destroy::{DestroyError, Destroyed, check_destroy_supported, destroy_sockets};
+pub use destroy::{
+    DestroyError, Destroyed, check_destroy_supported, destroy_socket, destroy_sockets,
+};
 pub use listening::{Owner, listener_on};
 pub use local::{LocalAddress, address_is_local, local_addresses};
 pub use orphans::{become_subreaper, reap_orphans};

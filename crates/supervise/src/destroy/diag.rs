@@ -30,6 +30,9 @@ const ANSWER: usize = 64 * 1024;
 /// buffer, at about a kilobyte each, and it must not overflow.
 const BATCH: usize = 64;
 
+/// Whatever its cookie (`INET_DIAG_NOCOOKIE`): in a search for one socket, where a list takes any.
+const ANY_COOKIE: [u8; 8] = [0xff; 8];
+
 /// A socket in the kernel's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -111,6 +114,52 @@ impl DiagSocket {
     /// IPv4-mapped addresses are among them.
     pub(super) fn dump_v6(&mut self, port: u16) -> Result<Vec<Entry>, DestroyError> {
         self.dump(AF_INET6, SocketId::new_v6(), port)
+    }
+
+    /// The socket with these canonical ends, if there is one. (The kernel finds an IPv6 socket
+    /// with IPv4-mapped addresses by its IPv4 addresses; and a listener, where there is none.)
+    pub(super) fn find(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<Option<Entry>, DestroyError> {
+        let (family, any) = match local {
+            SocketAddr::V4(_) => (AF_INET, SocketId::new_v4()),
+            SocketAddr::V6(_) => (AF_INET6, SocketId::new_v6()),
+        };
+        let id = SocketId {
+            source_address: local.ip(),
+            source_port: local.port(),
+            destination_address: remote.ip(),
+            destination_port: remote.port(),
+            cookie: ANY_COOKIE,
+            ..any
+        };
+        let message = SockDiagMessage::InetRequest(request(family, id));
+        let mut bytes = Vec::new();
+        let sequence = self.next_sequence();
+        encode(message, NLM_F_REQUEST, sequence, &mut bytes);
+        self.send(&bytes)?;
+        loop {
+            for message in self.receive()? {
+                if message.header.sequence_number != sequence {
+                    continue;
+                }
+                match message.payload {
+                    NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
+                        let found = Entry::from_response(&response.header);
+                        return Ok(found.filter(|it| it.local == local && it.remote == remote));
+                    }
+                    NetlinkPayload::Error(error) => {
+                        return match outcome(error.raw_code())? {
+                            Outcome::Refused => Err(DestroyError::NoDiag),
+                            Outcome::Destroyed | Outcome::Gone => Ok(None),
+                        };
+                    }
+                    _ => {}
+                }
+            }
+        }
     }
 
     fn dump(&mut self, family: u8, any: SocketId, port: u16) -> Result<Vec<Entry>, DestroyError> {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::common::{eventually, require_root};
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 use supervise::{
-    Destroyed, TcpState, address_is_local, check_destroy_supported, destroy_sockets, listener_on,
-    local_addresses,
+    Destroyed, TcpState, address_is_local, check_destroy_supported, destroy_socket,
+    destroy_sockets, listener_on, local_addresses,
 };
 
 fn everything(_: SocketAddr, _: SocketAddr, _: TcpState) -> bool {
@@ -119,6 +119,38 @@ fn living_connections_are_closed_under_their_owner() {
     );
     let error = server.write_all(b"x").expect_err("aborted");
     assert_ne!(error.kind(), std::io::ErrorKind::TimedOut);
+}
+
+#[test]
+fn the_socket_of_one_connection_is_destroyed_and_no_listener() {
+    for ip in [
+        IpAddr::from(Ipv4Addr::LOCALHOST),
+        Ipv6Addr::LOCALHOST.into(),
+    ] {
+        let (listener, service) = listener(ip);
+        let clients = [0, 1].map(|_| TcpStream::connect(service).expect("connected"));
+        let mut servers = [0, 1].map(|_| listener.accept().expect("accepted").0);
+        let doomed = clients[0].local_addr().expect("connected");
+        let spared = clients[1].local_addr().expect("connected");
+        assert!(destroy_socket(service, doomed).expect("destroyed"));
+        assert_eq!(leftovers(service), [(spared, TcpState::Established)]);
+        servers[0].write_all(b"x").expect_err("aborted");
+        servers[1].write_all(b"x").expect("it lives");
+        // Only the listener has that address now.
+        assert!(!destroy_socket(service, doomed).expect("nothing there"));
+        TcpStream::connect(service).expect("it still listens");
+    }
+}
+
+#[test]
+fn the_ipv4_connection_of_an_ipv6_socket_is_destroyed_by_its_ipv4_address() {
+    let (listener, wildcard) = listener(Ipv6Addr::UNSPECIFIED);
+    let service = SocketAddr::from((Ipv4Addr::LOCALHOST, wildcard.port()));
+    let client = TcpStream::connect(service).expect("connected");
+    let (mut server, _) = listener.accept().expect("accepted");
+    let remote = client.local_addr().expect("connected");
+    assert!(destroy_socket(service, remote).expect("destroyed"));
+    server.write_all(b"x").expect_err("aborted");
 }
 
 /// Destroys what has the address `service`, which is one socket, and checks the report:
