@@ -49,7 +49,8 @@ static __always_inline __s32 control_flow(struct service *s, struct control *c)
 {
 	struct flow_key key = c->key;
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
-	if (!f)
+	/* The ends may be another connection's by now. */
+	if (!f || f->id != c->flow_id)
 		return -ENOENT;
 	switch (c->op) {
 	case CONTROL_SPLICE:

@@ -243,7 +243,7 @@ enum control_op {
 	CONTROL_MAIN = 6,      /* argument: pid of the main process */
 	CONTROL_SPLICE = 7,
 	CONTROL_ABANDON = 8,   /* forget the flow */
-	CONTROL_UNPROTECT = 9, /* argument: enum unprotected; 0 keys: by flow id is not possible */
+	CONTROL_UNPROTECT = 9, /* argument: enum unprotected */
 	CONTROL_BARRIER = 10,  /* argument: token */
 	CONTROL_SWEEP = 11,    /* forget flows closed for longer than `argument` ns */
 };
@@ -251,6 +251,7 @@ struct control {
 	__u32 op;
 	__s32 result; /* 0 or -errno */
 	__u64 argument;
+	__u64 flow_id; /* the flow's number: `key` alone may name a later connection */
 	struct flow_key key;
 	__u32 instream;
 	__u32 outstream;

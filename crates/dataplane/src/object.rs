@@ -484,10 +484,16 @@ impl Dataplane {
     /// Make the flow ready for its fabricated SYN.
     ///
     /// # Errors
-    /// The flow is gone (`ENOENT`).
-    pub fn splice(&self, key: FlowKey, point: SplicePoint) -> Result<(), DataplaneError> {
+    /// The flow with this number is gone (`ENOENT`).
+    pub fn splice(
+        &self,
+        key: FlowKey,
+        flow: FlowId,
+        point: SplicePoint,
+    ) -> Result<(), DataplaneError> {
         self.control("splice", abi::control_op::CONTROL_SPLICE, |c| {
             c.key = key.into();
+            c.flow_id = flow.0;
             c.instream = point.instream.0;
             c.outstream = point.outstream.0;
             c.verify_end = point.verify_end.0;
@@ -498,10 +504,11 @@ impl Dataplane {
     /// Forget a flow.
     ///
     /// # Errors
-    /// The flow is gone already (`ENOENT`).
-    pub fn abandon(&self, key: FlowKey) -> Result<(), DataplaneError> {
+    /// The flow with this number is gone already (`ENOENT`).
+    pub fn abandon(&self, key: FlowKey, flow: FlowId) -> Result<(), DataplaneError> {
         self.control("abandon a flow", abi::control_op::CONTROL_ABANDON, |c| {
-            c.key = key.into()
+            c.key = key.into();
+            c.flow_id = flow.0;
         })
         .map(drop)
     }
@@ -509,13 +516,14 @@ impl Dataplane {
     /// The flow has no complete record any more; `reason` as in `protocol::UnprotectedReason`.
     ///
     /// # Errors
-    /// The flow is gone (`ENOENT`).
-    pub fn unprotect(&self, key: FlowKey, reason: u8) -> Result<(), DataplaneError> {
+    /// The flow with this number is gone (`ENOENT`).
+    pub fn unprotect(&self, key: FlowKey, flow: FlowId, reason: u8) -> Result<(), DataplaneError> {
         self.control(
             "unprotect a flow",
             abi::control_op::CONTROL_UNPROTECT,
             |c| {
                 c.key = key.into();
+                c.flow_id = flow.0;
                 c.argument = u64::from(reason);
             },
         )

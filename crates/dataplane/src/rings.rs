@@ -56,6 +56,8 @@ pub enum EventKind {
     Late {
         /// The connection.
         key: FlowKey,
+        /// Its number.
+        flow: FlowId,
     },
 }
 
@@ -79,7 +81,7 @@ impl Event {
                 flow,
                 at: SeqNumber(raw.seq),
             },
-            abi::event_kind::EVENT_LATE => EventKind::Late { key },
+            abi::event_kind::EVENT_LATE => EventKind::Late { key, flow },
             _ => return None,
         };
         Some(Self {

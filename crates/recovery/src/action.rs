@@ -45,6 +45,8 @@ pub enum Action {
     Splice {
         /// The connection.
         key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
         /// Where its replay begins.
         point: SplicePoint,
     },
@@ -52,6 +54,8 @@ pub enum Action {
     RepeatSyn {
         /// The connection.
         key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
     },
     /// Deliver a piece of the record.
     Replay {
@@ -73,6 +77,8 @@ pub enum Action {
     OpenWindow {
         /// The connection.
         key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
     },
     /// The recorded outstream is not needed any more.
     ForgetExpected {
@@ -85,11 +91,15 @@ pub enum Action {
     Forget {
         /// The connection.
         key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
     },
     /// Reset the client's connection and forget the flow.
     ResetClient {
         /// The connection.
         key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
         /// Why.
         reason: LostReason,
     },

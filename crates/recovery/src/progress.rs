@@ -41,7 +41,7 @@ impl Recovery {
             None if awaited => return self.settle(id, None),
             Some(flow) if awaited && flow.client.reset => {
                 self.remove_kept(id);
-                return self.forget_reset(key);
+                return self.forget_reset(id, key);
             }
             // The splice was asked for, but not carried out: this is its state in an earlier life.
             Some(flow) if flow.incarnation == connection.incarnation => return,
@@ -109,7 +109,7 @@ impl Recovery {
             look_at: now + self.config.settle,
         };
         let key = connection.key;
-        self.actions.push_back(Action::OpenWindow { key });
+        self.actions.push_back(Action::OpenWindow { key, flow: id });
     }
 
     pub(crate) fn settle(&mut self, id: FlowId, flow: Option<&Flow>) {
@@ -192,6 +192,7 @@ impl Recovery {
             }
             self.actions.push_back(Action::Splice {
                 key: connection.key,
+                flow: connection.flow,
                 point: connection.point,
             });
         }
@@ -200,9 +201,9 @@ impl Recovery {
     fn send(&mut self, now: Duration) {
         let mut failed = Vec::new();
         for connection in self.connections.values_mut() {
-            let key = connection.key;
+            let (key, flow) = (connection.key, connection.flow);
             if connection.repeat_syn(now) {
-                self.actions.push_back(Action::RepeatSyn { key });
+                self.actions.push_back(Action::RepeatSyn { key, flow });
             }
             match &mut connection.step {
                 Step::Splicing { since, .. }
@@ -220,7 +221,6 @@ impl Recovery {
                 }
                 Step::Replaying(replay) => {
                     while let Some(segment) = replay.next_segment(self.config.max_segment, now) {
-                        let flow = connection.flow;
                         self.actions
                             .push_back(Action::Replay { key, flow, segment });
                     }

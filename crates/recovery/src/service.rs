@@ -271,18 +271,18 @@ impl Recovery {
                 continue; // the kernel's to finish
             }
             if flow.client.reset {
-                self.forget_reset(*key);
+                self.forget_reset(flow.id, *key);
             } else {
-                self.reset(*key, LostReason::ServerDown);
+                self.reset(flow.id, *key, LostReason::ServerDown);
             }
         }
     }
 
     /// The client is gone.
-    pub(crate) fn forget_reset(&mut self, key: FlowKey) {
+    pub(crate) fn forget_reset(&mut self, flow: FlowId, key: FlowKey) {
         self.events
             .push_back(Event::ClientReset { connection: key });
-        self.actions.push_back(Action::Forget { key });
+        self.actions.push_back(Action::Forget { key, flow });
     }
 
     /// A client completed its handshake with an earlier life of the server just now.
@@ -311,7 +311,7 @@ impl Recovery {
                 self.connections.insert(connection.flow, connection);
             }
             Verdict::Finished => {}
-            Verdict::Reset => self.forget_reset(key),
+            Verdict::Reset => self.forget_reset(id, key),
             Verdict::Lose(reason) => self.lose(id, key, reason),
         }
     }
@@ -319,25 +319,26 @@ impl Recovery {
     /// It is told when it happens: until then another death may give the connection a new chance.
     pub(crate) fn lose(&mut self, flow: FlowId, key: FlowKey, reason: LostReason) {
         if self.stage == Stage::Serving {
-            self.reset(key, reason);
+            self.reset(flow, key, reason);
         } else {
             self.lost.insert(flow, (key, reason));
         }
     }
 
     pub(crate) fn reset_lost(&mut self) {
-        for (key, reason) in std::mem::take(&mut self.lost).into_values() {
-            self.reset(key, reason);
+        for (flow, (key, reason)) in std::mem::take(&mut self.lost) {
+            self.reset(flow, key, reason);
         }
     }
 
-    pub(crate) fn reset(&mut self, key: FlowKey, reason: LostReason) {
+    pub(crate) fn reset(&mut self, flow: FlowId, key: FlowKey, reason: LostReason) {
         self.resets += 1;
         self.events.push_back(Event::Lost {
             connection: key,
             reason,
         });
-        self.actions.push_back(Action::ResetClient { key, reason });
+        self.actions
+            .push_back(Action::ResetClient { key, flow, reason });
     }
 
     /// A connection that was to be kept cannot be.

@@ -53,18 +53,18 @@ impl Service {
             Action::StartServer => self.start_later(),
             Action::ListConnections => self.list_connections()?,
             Action::Expect { flow } => self.expect(flow)?,
-            Action::Splice { key, point } => self.splice(key, point)?,
-            Action::RepeatSyn { key } => self.send_syn(key)?,
+            Action::Splice { key, flow, point } => self.splice(key, flow, point)?,
+            Action::RepeatSyn { key, flow } => self.send_syn(key, flow)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
             Action::MoreRecord { flow, from } => self.more_record(flow, from)?,
-            Action::OpenWindow { key } => self.open_window(key)?,
+            Action::OpenWindow { key, flow } => self.open_window(key, flow)?,
             Action::ForgetExpected { flow } => self.forget_expected(flow)?,
             Action::Recovered => {
                 self.ground.plane.recovered()?;
                 self.hold_turns(false)?;
             }
-            Action::Forget { key } => self.forget(key)?,
-            Action::ResetClient { key, .. } => self.reset_client(key)?,
+            Action::Forget { key, flow } => self.forget(key, flow)?,
+            Action::ResetClient { key, flow, .. } => self.reset_client(key, flow)?,
         }
         Ok(())
     }
@@ -138,8 +138,8 @@ impl Service {
     }
 
     /// A single connection whose handshake was completed late.
-    pub(crate) fn late_connection(&mut self, key: FlowKey) -> Result<(), ServeError> {
-        let Some(flow) = self.ground.plane.flow(key)? else {
+    pub(crate) fn late_connection(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
+        let Some(flow) = self.numbered(key, id)? else {
             return Ok(());
         };
         let candidate = self.records()?.candidate(key, flow);
@@ -170,21 +170,27 @@ impl Service {
         Ok(())
     }
 
-    fn splice(&mut self, key: FlowKey, point: SplicePoint) -> Result<(), ServeError> {
+    fn splice(&mut self, key: FlowKey, flow: FlowId, point: SplicePoint) -> Result<(), ServeError> {
         let point = dataplane::SplicePoint {
             instream: point.instream,
             outstream: point.outstream,
             verify_end: point.verify_end,
         };
-        match self.ground.plane.splice(key, point) {
+        match self.ground.plane.splice(key, flow, point) {
             Err(DataplaneError::Control { .. }) => Ok(()), // gone: its SYN would be a stranger's
             Err(error) => Err(error.into()),
-            Ok(()) => self.send_syn(key),
+            Ok(()) => self.send_syn(key, flow),
         }
     }
 
-    fn send_syn(&mut self, key: FlowKey) -> Result<(), ServeError> {
-        let Some(flow) = self.ground.plane.flow(key)? else {
+    /// The flow of this connection, unless its ends are another one's by now.
+    fn numbered(&self, key: FlowKey, id: FlowId) -> Result<Option<Flow>, ServeError> {
+        let flow = self.ground.plane.flow(key)?;
+        Ok(flow.filter(|flow| flow.id == id))
+    }
+
+    fn send_syn(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
+        let Some(flow) = self.numbered(key, id)? else {
             return Ok(());
         };
         let syn = fabricated_syn(key, &flow)?;
@@ -192,7 +198,7 @@ impl Service {
     }
 
     fn replay(&mut self, key: FlowKey, id: FlowId, segment: Segment) -> Result<(), ServeError> {
-        let Some(flow) = self.ground.plane.flow(key)? else {
+        let Some(flow) = self.numbered(key, id)? else {
             return Ok(());
         };
         let here = |ahead: &ReadAhead| ahead.piece(id, segment.from, segment.len).is_some();
@@ -224,8 +230,8 @@ impl Service {
         Ok(())
     }
 
-    fn open_window(&mut self, key: FlowKey) -> Result<(), ServeError> {
-        let Some(flow) = self.ground.plane.flow(key)? else {
+    fn open_window(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
+        let Some(flow) = self.numbered(key, id)? else {
             return Ok(());
         };
         let packet = window_update(key, &flow)?;
@@ -250,21 +256,24 @@ impl Service {
 
     /// The new server may have taken the connection, or part of its replay. What it says next would
     /// leave as it is, untranslated, once nobody knows the connection any more.
-    fn forget(&mut self, key: FlowKey) -> Result<(), ServeError> {
+    fn forget(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
+        if self.numbered(key, id)?.is_none() {
+            return Ok(());
+        }
         if let Err(error) = destroy_socket(key.server(), key.client()) {
             tracing::warn!(%error, %key, "the server's socket of a lost connection stays");
         }
-        match self.ground.plane.abandon(key) {
+        match self.ground.plane.abandon(key, id) {
             Ok(()) | Err(DataplaneError::Control { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn reset_client(&mut self, key: FlowKey) -> Result<(), ServeError> {
-        let Some(flow) = self.ground.plane.flow(key)? else {
+    fn reset_client(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
+        let Some(flow) = self.numbered(key, id)? else {
             return Ok(());
         };
-        self.forget(key)?;
+        self.forget(key, id)?;
         for packet in resets_to_client(key, &flow)? {
             if let Err(error) = self.ground.injector.to_client(&packet) {
                 tracing::warn!(%error, %key, "the client could not be told");

@@ -262,7 +262,7 @@ impl Service {
                 let _ = self.ask_logger(|logger| logger.unprotect(flow))?;
             }
             EventKind::Diverged { flow, at, .. } => self.recovery.diverged(flow, at),
-            EventKind::Late { key } => self.late_connection(key)?,
+            EventKind::Late { key, flow } => self.late_connection(key, flow)?,
         }
         Ok(())
     }
@@ -355,7 +355,7 @@ impl Service {
             .as_ref()
             .map_or_else(|| format!("connection {flow}"), |(key, _)| key.to_string());
         if let Some((key, _)) = found {
-            let _ = self.ground.plane.unprotect(key, reason.code()); // gone meanwhile: as well
+            let _ = self.ground.plane.unprotect(key, flow, reason.code()); // gone meanwhile: as well
         }
         self.tell(Happening::Unprotected {
             connection,
@@ -389,10 +389,11 @@ impl Service {
         for (key, flow) in self.ground.plane.flows()? {
             if flow.unprotected.is_none() {
                 connections += 1;
-                let _ = self
-                    .ground
-                    .plane
-                    .unprotect(key, UnprotectedReason::LoggerRestarted.code());
+                let _ = self.ground.plane.unprotect(
+                    key,
+                    flow.id,
+                    UnprotectedReason::LoggerRestarted.code(),
+                );
             }
         }
         self.tell(Happening::LoggerRestarted { connections });

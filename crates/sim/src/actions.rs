@@ -3,7 +3,7 @@
 use rand::Rng;
 use recovery::{Action, Candidate, Segment, SplicePoint, Stage};
 use ssw::{
-    DEFAULT_FIELDS, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, expectations, fabricated_syn,
+    DEFAULT_FIELDS, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, expectations, fabricated_syn,
     replayed_segment, resets_to_client, window_update,
 };
 use wire::{EmitError, FlowId, FlowKey};
@@ -64,15 +64,18 @@ impl Driver {
             Action::StartServer => self.start_at = Some(now + ground.rng.random_range(0..5 * MS)),
             Action::ListConnections => self.list_connections(ground),
             Action::Expect { flow } => self.expect(flow, ground),
-            Action::Splice { key, point } => splice(key, point, ground)?,
-            Action::RepeatSyn { key } => self.send_syn(key, ground)?,
+            Action::Splice { key, flow, point } => {
+                splice(key, flow, point, ground)?;
+                self.send_syn(key, flow, ground)?;
+            }
+            Action::RepeatSyn { key, flow } => self.send_syn(key, flow, ground)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment, ground)?,
             Action::MoreRecord { flow, from } => {
                 let more = ground.logger.at_most(flow, from, MORE_RECORD);
                 self.recovery
                     .more_record(flow, from + crate::length32(more.len()), time(now));
             }
-            Action::OpenWindow { key } => self.open_window(key, ground)?,
+            Action::OpenWindow { key, flow } => self.open_window(key, flow, ground)?,
             Action::ForgetExpected { flow } => {
                 let chunks = self.expected.remove(&flow).unwrap_or_default();
                 ground.node.ssw.forget_expected(flow, chunks);
@@ -81,14 +84,8 @@ impl Driver {
                 ground.node.ssw.recovered();
                 ground.logger.journal.hold_turns(false);
             }
-            Action::Forget { key } => {
-                ground.node.destroy_socket(key, ground.witness, now)?;
-                let _ = ground.node.ssw.abandon(key, now); // gone already: as well
-            }
-            Action::ResetClient { key, .. } => reset_client(key, ground)?,
-        }
-        if let Action::Splice { key, .. } = action {
-            self.send_syn(key, ground)?;
+            Action::Forget { key, flow } => forget(key, flow, ground)?,
+            Action::ResetClient { key, flow, .. } => reset_client(key, flow, ground)?,
         }
         Ok(())
     }
@@ -116,8 +113,8 @@ impl Driver {
         ground.node.ssw.expect(flow, chunks);
     }
 
-    fn send_syn(&self, key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
-        let Some(flow) = ground.node.ssw.flow(&key).cloned() else {
+    fn send_syn(&self, key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {
+        let Some(flow) = ground.node.numbered(key, id) else {
             return Ok(());
         };
         let syn = fabricated_syn(key, &flow).map_err(not_written)?;
@@ -137,7 +134,7 @@ impl Driver {
             crate::trace::note(ground.now, || format!("not in the record: {ranges:?}"));
             return Ok(());
         };
-        let Some(flow) = ground.node.ssw.flow(&key).cloned() else {
+        let Some(flow) = ground.node.numbered(key, id) else {
             return Ok(());
         };
         ground
@@ -148,8 +145,13 @@ impl Driver {
         self.inject(packet, MARK_CLIENT_SPACE, ground)
     }
 
-    fn open_window(&self, key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
-        let Some(flow) = ground.node.ssw.flow(&key).cloned() else {
+    fn open_window(
+        &self,
+        key: FlowKey,
+        id: FlowId,
+        ground: &mut Ground<'_>,
+    ) -> Result<(), Violation> {
+        let Some(flow) = ground.node.numbered(key, id) else {
             return Ok(());
         };
         let packet = window_update(key, &flow).map_err(not_written)?;
@@ -172,23 +174,36 @@ fn drain(token: u64, ground: &mut Ground<'_>) {
     }
 }
 
-fn splice(key: FlowKey, point: SplicePoint, ground: &mut Ground<'_>) -> Result<(), Violation> {
+fn splice(
+    key: FlowKey,
+    id: FlowId,
+    point: SplicePoint,
+    ground: &mut Ground<'_>,
+) -> Result<(), Violation> {
     let ssw = &mut ground.node.ssw;
-    match ssw.splice(key, point.instream, point.outstream, point.verify_end) {
+    match ssw.splice(key, id, point.instream, point.outstream, point.verify_end) {
         Ok(()) => ground.witness.spliced(key, point),
         Err(_) => Ok(()), // gone
     }
 }
 
-fn reset_client(key: FlowKey, ground: &mut Ground<'_>) -> Result<(), Violation> {
-    let Some(flow): Option<Flow> = ground.node.ssw.flow(&key).cloned() else {
+fn forget(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    if ground.node.numbered(key, id).is_none() {
         return Ok(());
-    };
+    }
     // What the server says next would leave as it is: nobody knows the connection any more.
     ground
         .node
         .destroy_socket(key, ground.witness, ground.now)?;
-    let _ = ground.node.ssw.abandon(key, ground.now);
+    let _ = ground.node.ssw.abandon(key, id, ground.now); // gone already: as well
+    Ok(())
+}
+
+fn reset_client(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    let Some(flow) = ground.node.numbered(key, id) else {
+        return Ok(());
+    };
+    forget(key, id, ground)?;
     for packet in resets_to_client(key, &flow).map_err(not_written)? {
         ground
             .node

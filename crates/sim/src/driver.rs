@@ -161,12 +161,12 @@ impl Driver {
                     .unprotect(flow_id, journal::Unprotected::Requested);
             }
             EventKind::Diverged { flow_id, at, .. } => self.recovery.diverged(flow_id, at),
-            EventKind::Late { key, .. } => self.late_connection(key, ground),
+            EventKind::Late { key, flow_id } => self.late_connection(key, flow_id, ground),
         }
     }
 
-    fn late_connection(&mut self, key: FlowKey, ground: &mut Ground<'_>) {
-        let Some(flow) = ground.node.ssw.flow(&key).cloned() else {
+    fn late_connection(&mut self, key: FlowKey, id: FlowId, ground: &mut Ground<'_>) {
+        let Some(flow) = ground.node.numbered(key, id) else {
             return;
         };
         // The frame that opened it may still be in the ring: then it is as if newly opened.
@@ -212,7 +212,7 @@ impl Driver {
                     .find(|(_, known)| known.id == flow)
                     .map(|(key, _)| *key);
                 if let Some(key) = key {
-                    let _ = node.ssw.unprotect(key, reason); // gone meanwhile: as well
+                    let _ = node.ssw.unprotect(key, flow, reason); // gone meanwhile: as well
                 }
             }
         }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rand::{Rng, rngs::SmallRng};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use ssw::{MARK_TO_CLIENT, Packet, Settings, SocketChange, SocketState, SouthSide, Verdict};
-use wire::{ChecksumMode, FlowKey, IpPacket, checksum};
+use ssw::{Flow, MARK_TO_CLIENT, Packet, Settings, SocketChange, SocketState, SouthSide, Verdict};
+use wire::{ChecksumMode, FlowId, FlowKey, IpPacket, checksum};
 
 use crate::{
     SECOND,
@@ -68,6 +68,12 @@ impl Node {
         self.process
             .as_ref()
             .is_some_and(|process| !process.headless)
+    }
+
+    /// The flow of this connection, unless its ends are another one's by now.
+    pub(crate) fn numbered(&self, key: FlowKey, id: FlowId) -> Option<Flow> {
+        let flow = self.ssw.flow(&key).filter(|flow| flow.id == id);
+        flow.cloned()
     }
 
     pub(crate) fn due(&mut self, now: u64) -> Option<u64> {

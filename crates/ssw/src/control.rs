@@ -9,7 +9,7 @@ use crate::{
     tolerance::Expect,
 };
 
-/// There is no connection with this key.
+/// The connection with this key is not known, or not any more: another one may have its ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no connection {0} is known")]
 pub struct NoSuchFlow(
@@ -83,8 +83,13 @@ impl SouthSide {
     }
 }
 
-/// One connection.
+/// One connection, by its ends and its number.
 impl SouthSide {
+    fn numbered(&mut self, key: FlowKey, id: FlowId) -> Result<&mut Flow, NoSuchFlow> {
+        let flow = self.flows.get_mut(&key).filter(|flow| flow.id == id);
+        flow.ok_or(NoSuchFlow(key))
+    }
+
     /// Prepare a flow for its fabricated SYN, which has the number `instream`. `outstream` is the
     /// client-space number of the first byte that the new server will send; what it says before
     /// `verify_end` is compared with the record.
@@ -94,11 +99,13 @@ impl SouthSide {
     pub fn splice(
         &mut self,
         key: FlowKey,
+        id: FlowId,
         instream: SeqNumber,
         outstream: SeqNumber,
         verify_end: SeqNumber,
     ) -> Result<(), NoSuchFlow> {
-        let flow = self.flows.get_mut(&key).ok_or(NoSuchFlow(key))?;
+        let incarnation = self.shared.service.incarnation;
+        let flow = self.numbered(key, id)?;
         flow.mode = Mode::Splicing;
         flow.splice = SpliceHalf {
             instream,
@@ -112,7 +119,7 @@ impl SouthSide {
         flow.verify.tolerated = 0;
         flow.verify.unverified = 0;
         flow.closed_ns = 0;
-        flow.incarnation = self.shared.service.incarnation;
+        flow.incarnation = incarnation;
         Ok(())
     }
 
@@ -120,11 +127,12 @@ impl SouthSide {
     ///
     /// # Errors
     /// There is no such flow.
-    pub fn abandon(&mut self, key: FlowKey, now_ns: u64) -> Result<(), NoSuchFlow> {
-        let flow = self.flows.remove(&key).ok_or(NoSuchFlow(key))?;
+    pub fn abandon(&mut self, key: FlowKey, id: FlowId, now_ns: u64) -> Result<(), NoSuchFlow> {
         let reason = ClosedReason::Evicted;
+        let flow = self.numbered(key, id)?.clone();
         self.shared
             .mirror_note(&flow, MirrorKind::Closed { reason }, now_ns);
+        self.flows.remove(&key);
         Ok(())
     }
 
@@ -132,9 +140,13 @@ impl SouthSide {
     ///
     /// # Errors
     /// There is no such flow.
-    pub fn unprotect(&mut self, key: FlowKey, reason: Unprotected) -> Result<(), NoSuchFlow> {
-        let flow = self.flows.get_mut(&key).ok_or(NoSuchFlow(key))?;
-        flow.unprotected = Some(reason);
+    pub fn unprotect(
+        &mut self,
+        key: FlowKey,
+        id: FlowId,
+        reason: Unprotected,
+    ) -> Result<(), NoSuchFlow> {
+        self.numbered(key, id)?.unprotected = Some(reason);
         Ok(())
     }
 

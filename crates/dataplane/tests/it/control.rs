@@ -3,6 +3,7 @@
 use dataplane::SplicePoint;
 use protocol::mirror::{CloseReason, FrameKind};
 use ssw::{Mode, Unprotected};
+use wire::FlowId;
 
 use crate::harness::*;
 
@@ -21,7 +22,7 @@ fn a_flow_that_is_not_there_is_refused() {
     let error = both
         .kernel
         .plane()
-        .abandon(key)
+        .abandon(key, FlowId(1))
         .expect_err("it is not there");
     assert!(
         error
@@ -29,6 +30,16 @@ fn a_flow_that_is_not_there_is_refused() {
             .contains("abandon a flow was refused: No such file"),
         "{error}"
     );
+}
+
+/// One check for all that concerns a flow.
+#[test]
+fn what_is_meant_for_an_earlier_connection_is_refused() {
+    let mut both = Both::new().open();
+    let key = both.key;
+    assert!(!both.abandon_numbered(key, FlowId(0)));
+    assert!(!both.abandon_numbered(key, FlowId(2)));
+    assert!(both.abandon_numbered(key, FlowId(1)));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The decision table, one test a row; each later row needs that the earlier ones do not apply.
 
 use ssw::{Mode, Unprotected};
-use wire::SeqNumber;
+use wire::{FlowId, SeqNumber};
 
 use super::world::{CLIENT, Manner, Peer, SERVER, World, candidate, key, ms};
 use crate::{
@@ -271,7 +271,10 @@ fn verdicts_become_actions() {
             .collect::<Vec<_>>(),
         [4]
     );
-    assert!(world.done.contains(&Action::Forget { key: key(2) }));
+    assert!(world.done.contains(&Action::Forget {
+        key: key(2),
+        flow: FlowId(2)
+    }));
     assert!(
         world
             .told
@@ -297,7 +300,10 @@ fn a_client_that_resets_while_it_is_spliced_or_replayed_is_forgotten() {
         world.peer(1).flow.client.reset = true;
         world.turn_page();
         world.pass(ms(1));
-        assert!(world.done.contains(&Action::Forget { key: key(1) }));
+        assert!(world.done.contains(&Action::Forget {
+            key: key(1),
+            flow: FlowId(1)
+        }));
         assert!(
             world
                 .told

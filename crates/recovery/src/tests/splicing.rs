@@ -1,5 +1,7 @@
 //! Fabricated handshakes and replays, as the service asks for them.
 
+use wire::FlowId;
+
 use super::world::{CLIENT, Manner, Peer, World, key, ms};
 use crate::{Action, Config, Event, LostReason, ReplayMode, Segment, Stage};
 
@@ -51,7 +53,10 @@ fn the_syn_is_repeated_after_growing_pauses() {
     for _ in 0..400 {
         world.turn_page();
         world.pass(ms(1));
-        if world.done.contains(&Action::RepeatSyn { key: key(1) }) {
+        if world.done.contains(&Action::RepeatSyn {
+            key: key(1),
+            flow: FlowId(1),
+        }) {
             at.push((world.now - begin).as_millis());
         }
     }
@@ -64,10 +69,13 @@ fn a_lost_syn_is_made_good() {
     world.die_and_return();
     world.until_serving(20);
     assert_eq!(world.serving(), (1, 0, 10));
-    let repeated = world
-        .done
-        .iter()
-        .filter(|action| **action == Action::RepeatSyn { key: key(1) });
+    let repeated = world.done.iter().filter(|action| {
+        **action
+            == Action::RepeatSyn {
+                key: key(1),
+                flow: FlowId(1),
+            }
+    });
     assert!(repeated.count() >= 3);
 }
 
@@ -165,7 +173,10 @@ fn an_idle_connection_is_spliced_and_nothing_is_replayed() {
         }),
         "nothing to compare"
     );
-    assert!(world.done.contains(&Action::OpenWindow { key: key(1) }));
+    assert!(world.done.contains(&Action::OpenWindow {
+        key: key(1),
+        flow: FlowId(1)
+    }));
     assert_eq!(world.serving(), (1, 0, 0));
 }
 

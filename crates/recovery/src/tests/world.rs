@@ -10,7 +10,7 @@ use std::{
 };
 
 use ssw::Mode;
-use wire::{FlowKey, SeqNumber};
+use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{Action, Candidate, Cause, Config, Event, LostReason, Recovery, Segment, Stage};
 
@@ -225,10 +225,10 @@ impl World {
                 let list = self.candidates();
                 self.recovery.connections(list, self.now);
             }
-            Action::Splice { key, point } => {
+            Action::Splice { key, flow, point } => {
                 assert!(self.alive, "spliced to a dead server");
                 let (now, life) = (self.now, self.incarnation);
-                let peer = self.known(key);
+                let peer = self.known(key, flow);
                 assert_ne!(peer.flow.incarnation, life, "spliced a second time");
                 peer.flow.mode = Mode::Splicing;
                 peer.flow.incarnation = life;
@@ -250,13 +250,12 @@ impl World {
                 peer.syn_at = None;
                 let id = peer.flow.id.0;
                 self.spliced.push(id);
-                self.syn(key, now);
+                self.syn(key, flow, now);
             }
-            Action::RepeatSyn { key } => self.syn(key, self.now),
+            Action::RepeatSyn { key, flow } => self.syn(key, flow, self.now),
             Action::Replay { key, flow, segment } => {
                 assert!(self.alive, "replayed to a dead server");
-                let peer = self.known(key);
-                assert_eq!(peer.flow.id, flow, "the record of another connection");
+                let peer = self.known(key, flow);
                 assert_ne!(
                     peer.flow.mode,
                     Mode::Splicing,
@@ -267,24 +266,22 @@ impl World {
             Action::MoreRecord { flow, from } => {
                 self.recovery.more_record(flow, from, self.now);
             }
-            Action::OpenWindow { key } => {
+            Action::OpenWindow { key, flow } => {
                 assert!(self.alive, "a window for a dead server");
-                let peer = self.known(key);
+                let peer = self.known(key, flow);
                 assert!(
                     peer.received() >= peer.owed(),
                     "not everything was delivered"
                 );
             }
-            Action::Forget { key } => {
-                self.peers
-                    .remove(&key)
-                    .expect("forgot an unknown connection");
+            Action::Forget { key, flow } => {
+                self.known(key, flow);
+                self.peers.remove(&key);
                 assert!(self.forgotten.insert(key), "forgotten twice");
             }
-            Action::ResetClient { key, reason } => {
-                self.peers
-                    .remove(&key)
-                    .expect("reset an unknown connection");
+            Action::ResetClient { key, flow, reason } => {
+                self.known(key, flow);
+                self.peers.remove(&key);
                 assert_eq!(self.reset.insert(key, reason), None, "reset twice");
             }
             Action::RemoveOrphans
@@ -294,15 +291,16 @@ impl World {
         }
     }
 
-    fn known(&mut self, key: FlowKey) -> &mut Peer {
-        self.peers
-            .get_mut(&key)
-            .expect("something was asked for a connection that is not there")
+    fn known(&mut self, key: FlowKey, flow: FlowId) -> &mut Peer {
+        let peer = self.peers.get_mut(&key);
+        let peer = peer.expect("something was asked for a connection that is not there");
+        assert_eq!(peer.flow.id, flow, "it was meant for another connection");
+        peer
     }
 
-    fn syn(&mut self, key: FlowKey, now: Duration) {
+    fn syn(&mut self, key: FlowKey, flow: FlowId, now: Duration) {
         assert!(self.alive, "a SYN for a dead server");
-        let peer = self.known(key);
+        let peer = self.known(key, flow);
         if peer.syns_lost > 0 {
             peer.syns_lost -= 1;
         } else {

@@ -50,7 +50,9 @@ fn a_splice_begins_anew() {
     flow.verify.head_left = 5;
     lab.ssw.new_incarnation();
     let (instream, outstream, end) = (SeqNumber(u32::MAX), SeqNumber(2), SeqNumber(3));
-    lab.ssw.splice(lab.key, instream, outstream, end).unwrap();
+    lab.ssw
+        .splice(lab.key, FlowId(1), instream, outstream, end)
+        .unwrap();
     let flow = lab.flow();
     assert_eq!(
         (flow.mode, flow.incarnation, flow.closed_ns),
@@ -80,23 +82,27 @@ fn a_splice_begins_anew() {
 
 #[test]
 fn what_is_not_known_cannot_be_changed() {
-    let mut lab = Lab::new();
-    let (key, zero) = (lab.key, SeqNumber(0));
-    let error = NoSuchFlow(key);
-    assert_eq!(lab.ssw.splice(key, zero, zero, zero), Err(error));
-    assert_eq!(lab.ssw.abandon(key, 1), Err(error));
-    assert_eq!(lab.ssw.unprotect(key, Unprotected::TotalLimit), Err(error));
-    assert_eq!(
-        error.to_string(),
-        "no connection 10.0.0.1:40000 -> 10.0.0.10:80 is known"
-    );
+    // Nobody has these ends, or another connection has them by now.
+    for (mut lab, id) in [(Lab::new(), 1), (Lab::new().open(), 2)] {
+        let (key, id, zero) = (lab.key, FlowId(id), SeqNumber(0));
+        let (before, error) = (lab.ssw.flow(&key).cloned(), NoSuchFlow(key));
+        let reason = Unprotected::TotalLimit;
+        assert_eq!(lab.ssw.splice(key, id, zero, zero, zero), Err(error));
+        assert_eq!(lab.ssw.abandon(key, id, 1), Err(error));
+        assert_eq!(lab.ssw.unprotect(key, id, reason), Err(error));
+        assert_eq!(lab.ssw.flow(&key), before.as_ref());
+        assert_eq!(
+            error.to_string(),
+            "no connection 10.0.0.1:40000 -> 10.0.0.10:80 is known"
+        );
+    }
 }
 
 #[test]
 fn an_abandoned_flow_is_forgotten_and_closed_in_the_record() {
     let mut lab = Lab::new().open();
     lab.mirrored();
-    lab.ssw.abandon(lab.key, 1).unwrap();
+    lab.ssw.abandon(lab.key, FlowId(1), 1).unwrap();
     assert_eq!(lab.ssw.flow(&lab.key), None);
     let reason = ClosedReason::Evicted;
     assert_eq!(lab.mirrored()[0].kind, MirrorKind::Closed { reason });
@@ -105,7 +111,9 @@ fn an_abandoned_flow_is_forgotten_and_closed_in_the_record() {
 #[test]
 fn an_unprotected_flow_is_not_recorded_any_more() {
     let mut lab = Lab::new().open();
-    lab.ssw.unprotect(lab.key, Unprotected::TotalLimit).unwrap();
+    lab.ssw
+        .unprotect(lab.key, FlowId(1), Unprotected::TotalLimit)
+        .unwrap();
     lab.mirrored();
     lab.client(segment(lab.c + 1, lab.s + 1).payload(b"x"));
     lab.server(segment(lab.s + 1, lab.c + 2).payload(b"y"));

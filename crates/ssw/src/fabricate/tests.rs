@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{CLIENT_SCALE, Lab, SYN_ACK, segment, syn_options, timestamps};
-use wire::{ChecksumState, IpPacket, Segment};
+use wire::{ChecksumState, FlowId, IpPacket, Segment};
 
 fn check(bytes: &[u8], mode: ChecksumState, key: FlowKey, from_client: bool) -> Segment<'_> {
     let packet = IpPacket::parse(bytes).unwrap();
@@ -33,7 +33,7 @@ fn splicing() -> Lab {
     lab.crash();
     lab.ssw.new_incarnation();
     lab.ssw
-        .splice(lab.key, lab.c + 7, lab.s + 1, lab.s + 1)
+        .splice(lab.key, FlowId(1), lab.c + 7, lab.s + 1, lab.s + 1)
         .unwrap();
     lab
 }

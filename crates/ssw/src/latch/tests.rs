@@ -1,6 +1,6 @@
 use super::*;
 use crate::{Settings, south::Event, testing::*};
-use wire::SeqNumber;
+use wire::{FlowId, SeqNumber};
 
 const MAIN: u32 = 42;
 
@@ -169,7 +169,9 @@ fn what_the_dead_close_does_not() {
     }
     assert!(!lab.flow().server_closing);
     lab.ssw.new_incarnation();
-    lab.ssw.splice(lab.key, lab.c, lab.s, lab.s).unwrap();
+    lab.ssw
+        .splice(lab.key, FlowId(1), lab.c, lab.s, lab.s)
+        .unwrap();
     change(&mut lab, SocketState::Close);
     assert!(!lab.flow().server_closing, "still splicing");
     assert_eq!(lab.mirrored(), []);

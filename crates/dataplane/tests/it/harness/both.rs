@@ -194,21 +194,34 @@ impl Both {
             outstream,
             verify_end,
         } = point;
+        let flow = self.number(key);
         let model = self
             .model
-            .splice(key, instream, outstream, verify_end)
+            .splice(key, flow, instream, outstream, verify_end)
             .is_ok();
-        self.refused(model, self.kernel.plane().splice(key, point))
+        self.refused(model, self.kernel.plane().splice(key, flow, point))
     }
 
     pub(crate) fn abandon(&mut self, key: FlowKey) -> bool {
-        let model = self.model.abandon(key, self.now).is_ok();
-        self.refused(model, self.kernel.plane().abandon(key))
+        self.abandon_numbered(key, self.number(key))
+    }
+
+    /// The number of the connection with these ends; of none, if there is no such connection.
+    fn number(&self, key: FlowKey) -> FlowId {
+        self.model.flow(&key).map_or(FlowId(0), |flow| flow.id)
+    }
+
+    /// As [`Both::abandon`], but the connection that is meant may not be the one that is there.
+    pub(crate) fn abandon_numbered(&mut self, key: FlowKey, flow: FlowId) -> bool {
+        let model = self.model.abandon(key, flow, self.now).is_ok();
+        self.refused(model, self.kernel.plane().abandon(key, flow))
     }
 
     pub(crate) fn unprotect(&mut self, key: FlowKey, reason: Unprotected) -> bool {
-        let model = self.model.unprotect(key, reason).is_ok();
-        self.refused(model, self.kernel.plane().unprotect(key, reason.code()))
+        let flow = self.number(key);
+        let model = self.model.unprotect(key, flow, reason).is_ok();
+        let kernel = self.kernel.plane().unprotect(key, flow, reason.code());
+        self.refused(model, kernel)
     }
 
     pub(crate) fn barrier(&mut self, token: u64) -> bool {
@@ -412,7 +425,7 @@ fn as_seen(kind: ssw::EventKind) -> dataplane::EventKind {
             flow: flow_id,
             at,
         },
-        Wanted::Late { key, .. } => Seen::Late { key },
+        Wanted::Late { key, flow_id } => Seen::Late { key, flow: flow_id },
     }
 }
 
