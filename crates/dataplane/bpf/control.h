@@ -23,6 +23,7 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->verify.compared = 0;
 	f->verify.tolerated = 0;
 	f->verify.unverified = 0;
+	f->verify.ended_early = 0;
 	f->closed_ns = 0;
 	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
 }

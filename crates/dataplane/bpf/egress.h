@@ -246,6 +246,7 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	}
 	if ((p->flags & TCP_FIN) && !(p->flags & TCP_RST) && ends_early(f, end + f->splice.delta_seq)) {
 		f->mode = FLOW_DIVERGED;
+		f->verify.ended_early = 1;
 		f->verify.diverged_at = end + f->splice.delta_seq - 1;
 		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
 		return TCX_DROP;

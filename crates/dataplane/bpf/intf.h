@@ -99,7 +99,9 @@ struct verify_half {
 	__u32 compared;  /* bytes compared and equal */
 	__u32 tolerated; /* bytes that differed where they may (a Date header) */
 	__u32 unverified; /* bytes below `end` for which there was no record */
-	__u32 diverged_at; /* first byte that differed */
+	__u32 diverged_at; /* first byte that differed, or the FIN that came too early */
+	__u8 ended_early;
+	__u8 pad[3];
 };
 
 struct flow {

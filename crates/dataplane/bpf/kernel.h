@@ -80,6 +80,7 @@ struct __sk_buff {
 enum {
 	TCP_ESTABLISHED = 1,
 	TCP_FIN_WAIT1 = 4,
+	TCP_SYN_RECV = 3,
 	TCP_CLOSE = 7,
 	TCP_LAST_ACK = 9,
 	TCP_LISTEN = 10,
@@ -120,6 +121,11 @@ struct sock {
 struct inet_sock {
 	struct sock sk;
 	__be16 inet_sport;
+};
+struct inet_bind_bucket;
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	struct inet_bind_bucket *icsk_bind_hash;
 };
 typedef struct {
 	int counter;

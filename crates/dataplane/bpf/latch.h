@@ -79,6 +79,15 @@ static __always_inline bool listens_for_us(struct service *s, __be16 port, const
 	return bpf_map_lookup_elem(&endpoints, &local) != NULL;
 }
 
+/* Two segments may complete one handshake on two CPUs: each makes a socket, one finds its place
+ * taken and is thrown away (inet_ehash_nolisten), and the connection goes on with the other. The
+ * one that is thrown away has its port still; a socket that is closed has given it back. */
+static __always_inline bool came_second(struct sock *sk, int old_state, int new_state)
+{
+	return old_state == TCP_SYN_RECV && new_state == TCP_CLOSE &&
+	       BPF_CORE_READ((struct inet_connection_sock *)sk, icsk_bind_hash) != NULL;
+}
+
 static __always_inline void connection_closed(struct service *s, const struct flow_key *key, struct flow *f)
 {
 	mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
@@ -113,6 +122,8 @@ int BPF_PROG(on_state, struct sock *sk, int old_state, int new_state)
 	}
 	if (new_state != TCP_FIN_WAIT1 && new_state != TCP_LAST_ACK && new_state != TCP_CLOSING &&
 	    new_state != TCP_CLOSE)
+		return 0;
+	if (came_second(sk, old_state, new_state))
 		return 0;
 	BPF_CORE_READ_INTO(&a6, sk, __sk_common.skc_v6_daddr);
 	socket_address(key.client, &a6, sk->__sk_common.skc_daddr, v6);

@@ -192,6 +192,7 @@ impl From<verify_half> for VerifyHalf {
             tolerated: raw.tolerated,
             unverified: raw.unverified,
             diverged_at: SeqNumber(raw.diverged_at),
+            ended_early: raw.ended_early != 0,
         }
     }
 }

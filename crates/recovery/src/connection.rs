@@ -71,9 +71,7 @@ pub(crate) fn judge(
         // Of a replay that contradicted the record nothing reaches the client, so the kernel
         // cannot finish it either.
         if flow.mode == Mode::Diverged {
-            let at = flow.verify.diverged_at;
-            let offset = at.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1);
-            return Verdict::Lose(LostReason::Diverged { offset });
+            return Verdict::Lose(contradiction(flow));
         }
         return Verdict::Finished;
     }
@@ -130,6 +128,17 @@ pub(crate) fn judge(
     }
 }
 
+/// What a replay said that its record does not say.
+pub(crate) fn contradiction(flow: &Flow) -> LostReason {
+    let at = flow.verify.diverged_at;
+    let offset = at.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1);
+    if flow.verify.ended_early {
+        LostReason::EndedEarly { offset }
+    } else {
+        LostReason::Diverged { offset }
+    }
+}
+
 /// How far a kept connection is.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
@@ -153,7 +162,6 @@ pub(crate) enum Step {
 pub(crate) struct Connection {
     pub(crate) key: FlowKey,
     pub(crate) flow: FlowId,
-    pub(crate) server_isn: SeqNumber,
     /// The earlier life of the server that it comes from.
     pub(crate) incarnation: u32,
     pub(crate) point: SplicePoint,
@@ -179,7 +187,6 @@ impl Connection {
         Self {
             key: candidate.key,
             flow: candidate.flow.id,
-            server_isn: candidate.flow.server.isn,
             incarnation: candidate.flow.incarnation,
             point,
             end,

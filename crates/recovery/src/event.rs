@@ -68,6 +68,11 @@ pub enum LostReason {
         /// Offset in the outstream of the first byte that differs.
         offset: u32,
     },
+    /// The replayed server closed the connection before the end of what the client was sent.
+    EndedEarly {
+        /// Offset in the outstream at which it closed.
+        offset: u32,
+    },
     /// The server died several times while this connection was replayed.
     Poison {
         /// How often.
@@ -99,6 +104,10 @@ impl fmt::Display for LostReason {
             Self::Diverged { offset } => write!(
                 f,
                 "the restarted server said something else at byte {offset} of its output"
+            ),
+            Self::EndedEarly { offset } => write!(
+                f,
+                "the restarted server closed it after byte {offset} of its output, of which the client had more"
             ),
             Self::Poison { deaths } => {
                 write!(f, "the server died {deaths} times while replaying it")

@@ -46,7 +46,7 @@ impl Recovery {
             // The splice was asked for, but not carried out: this is its state in an earlier life.
             Some(flow) if flow.incarnation == connection.incarnation => return,
             Some(flow) if flow.mode == Mode::Diverged => {
-                return self.diverged(id, flow.verify.diverged_at);
+                return self.diverged(key, flow);
             }
             _ => {}
         }

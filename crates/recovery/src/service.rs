@@ -5,12 +5,13 @@ use std::{
     time::Duration,
 };
 
-use wire::{FlowId, FlowKey, SeqNumber};
+use ssw::Flow;
+use wire::{FlowId, FlowKey};
 
 use crate::{
     action::Action,
     config::{Config, Stage},
-    connection::{Candidate, Connection, Verdict, judge},
+    connection::{Candidate, Connection, Verdict, contradiction, judge},
     event::{Cause, Event, LostReason, Timings, millis},
     suspicion::Suspicion,
 };
@@ -356,11 +357,16 @@ impl Recovery {
         Some(connection)
     }
 
-    /// The data plane saw a replay say something else than its record.
-    pub fn diverged(&mut self, flow: FlowId, at: SeqNumber) {
-        if let Some(connection) = self.connections.get(&flow) {
-            let offset = at.0.wrapping_sub(connection.server_isn.0).wrapping_sub(1);
-            self.drop_kept(flow, LostReason::Diverged { offset });
+    /// The data plane saw a replay contradict its record; `flow` is its state there. Whether the
+    /// replay is over for us or not: nothing of this flow reaches the client any more.
+    pub fn diverged(&mut self, key: FlowKey, flow: &Flow) {
+        let reason = contradiction(flow);
+        match self.stage {
+            // It will be among those listed, and the next server may say the right thing.
+            Stage::Clearing | Stage::Starting | Stage::Listing => {}
+            _ if self.connections.contains_key(&flow.id) => self.drop_kept(flow.id, reason),
+            _ if self.lost.contains_key(&flow.id) => {}
+            Stage::Serving | Stage::Recovering => self.lose(flow.id, key, reason),
         }
     }
 }

@@ -261,7 +261,11 @@ impl Service {
                 });
                 let _ = self.ask_logger(|logger| logger.unprotect(flow))?;
             }
-            EventKind::Diverged { flow, at, .. } => self.recovery.diverged(flow, at),
+            EventKind::Diverged { key, flow, .. } => {
+                if let Some(state) = self.ground.plane.flow(key)?.filter(|f| f.id == flow) {
+                    self.recovery.diverged(key, &state);
+                }
+            }
             EventKind::Late { key, flow } => self.late_connection(key, flow)?,
         }
         Ok(())

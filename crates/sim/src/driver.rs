@@ -160,7 +160,11 @@ impl Driver {
                     .journal
                     .unprotect(flow_id, journal::Unprotected::Requested);
             }
-            EventKind::Diverged { flow_id, at, .. } => self.recovery.diverged(flow_id, at),
+            EventKind::Diverged { key, flow_id, .. } => {
+                if let Some(flow) = ground.node.numbered(key, flow_id) {
+                    self.recovery.diverged(key, &flow);
+                }
+            }
             EventKind::Late { key, flow_id } => self.late_connection(key, flow_id, ground),
         }
     }

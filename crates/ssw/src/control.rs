@@ -118,6 +118,7 @@ impl SouthSide {
         flow.verify.compared = 0;
         flow.verify.tolerated = 0;
         flow.verify.unverified = 0;
+        flow.verify.ended_early = false;
         flow.closed_ns = 0;
         flow.incarnation = incarnation;
         Ok(())

@@ -351,6 +351,7 @@ fn verify_end(flow: &mut Flow, segment: &Segment) -> Result<(), Divergence> {
     let fin = segment.has(Flags::FIN) && !segment.has(Flags::RST);
     if fin && (end.before(flow.server.nxt) || (end - 1).before(flow.verify.end)) {
         flow.verify.diverged_at = end - 1;
+        flow.verify.ended_early = true;
         return Err(Divergence(end - 1));
     }
     Ok(())

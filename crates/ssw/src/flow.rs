@@ -138,8 +138,10 @@ pub struct VerifyHalf {
     pub tolerated: u32,
     /// Bytes below `end` for which there was no record.
     pub unverified: u32,
-    /// First byte that differed.
+    /// First byte that differed, or the FIN that came too early.
     pub diverged_at: SeqNumber,
+    /// It was a FIN.
+    pub ended_early: bool,
 }
 
 /// One connection. Also the snapshot in which the rest of the system reads it from the kernel.

@@ -35,7 +35,8 @@ pub struct Exit {
     pub group_exit: bool,
 }
 
-/// A TCP socket changes its state (`inet_sock_set_state`).
+/// The TCP socket of a connection, or a listener, changes its state (`inet_sock_set_state`). A
+/// socket that came second when two segments completed one handshake is no connection's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketChange {
     /// Its ends. Of a listener only the server's matters; it may be a wildcard.

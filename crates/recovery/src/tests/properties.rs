@@ -159,10 +159,8 @@ fn apply(world: &mut World, input: Input, latecomers: &mut Vec<Peer>) {
                 && peer.flow.mode == Mode::Spliced
                 && peer.manner == Manner::Mute
             {
-                peer.flow.mode = Mode::Diverged;
-                world
-                    .recovery
-                    .diverged(FlowId(id), peer.flow.server.isn + 1);
+                let at = peer.flow.server.isn + 1;
+                world.diverge(id, at);
             }
         }
         Input::LosePieces(id, count) => {
@@ -320,7 +318,12 @@ proptest! {
                 4 => recovery.drained(u64::from(a % 8)),
                 5 => recovery.logger_restarted(),
                 6 => recovery.connections(list(&peers), now),
-                7 => recovery.diverged(FlowId(id), SeqNumber(a)),
+                7 => if let Some(peer) = peer {
+                    let mut flow = peer.flow.clone();
+                    flow.verify.diverged_at = SeqNumber(a);
+                    flow.verify.ended_early = b % 2 == 0;
+                    recovery.diverged(key(id), &flow);
+                },
                 8 => recovery.observe(FlowId(id), None, now),
                 9 => recovery.poll(now),
                 10 => if let Some(peer) = peer {

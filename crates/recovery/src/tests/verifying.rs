@@ -83,7 +83,7 @@ fn a_divergence_during_the_recovery_is_reset_at_its_end() {
     let mut world = World::new([Peer::new(1, 100, 100), Peer::new(2, 100, 100).window(1)]);
     world.die_and_return();
     world.pass_in_steps(ms(3), ms(1));
-    world.recovery.diverged(FlowId(1), SERVER + 30);
+    world.diverge(1, SERVER + 30);
     world.act();
     assert!(world.reset.is_empty());
     assert!(
@@ -110,10 +110,10 @@ fn a_divergence_after_the_recovery_is_reset_at_once() {
     let mut world = World::new([Peer::new(1, 100, 100), Peer::new(2, 100, 100)]);
     world.die_and_return();
     world.until_serving(10);
-    world.recovery.diverged(FlowId(1), SERVER);
+    world.diverge(1, SERVER);
     world.act();
     assert_eq!(world.reset[&key(1)], LostReason::Diverged { offset: 0 });
-    world.recovery.diverged(FlowId(1), SERVER);
+    world.tell_diverged(1);
     world.act();
     assert_eq!(world.lost_told().len(), 1);
     world.pass_in_steps(ms(200), ms(1));
@@ -131,7 +131,7 @@ fn a_divergence_that_is_seen_first_is_not_taken_for_an_end() {
     world.until_serving(10);
     world.pass_in_steps(ms(200), ms(1));
     assert_eq!(world.reset[&key(1)], LostReason::Diverged { offset: 7 });
-    world.recovery.diverged(FlowId(1), SERVER + 7);
+    world.tell_diverged(1);
     world.act();
     assert_eq!(world.lost_told().len(), 1);
 }
@@ -146,7 +146,7 @@ fn the_last_one_to_diverge_does_not_keep_the_others_from_being_verified() {
     world.until_serving(10);
     world.pass_in_steps(ms(500), ms(1));
     assert_eq!(verified(&world), []);
-    world.recovery.diverged(FlowId(2), SERVER + 1);
+    world.diverge(2, SERVER + 1);
     world.act();
     assert_eq!(verified(&world), [(1, 100)]);
 }
@@ -174,15 +174,44 @@ fn the_offset_of_a_divergence_wraps() {
     let mut world = World::new([Peer::at(1, super::world::CLIENT, server, 10, 100)]);
     world.die_and_return();
     world.until_serving(10);
-    world.recovery.diverged(FlowId(1), wire::SeqNumber(15));
+    world.diverge(1, wire::SeqNumber(15));
     world.act();
     assert_eq!(world.reset[&key(1)], LostReason::Diverged { offset: 20 });
 }
 
+/// The comparison goes on as long as the connection does; a client must not wait for ever for a
+/// server whose output is held back.
 #[test]
-fn divergence_of_an_unknown_connection_means_nothing() {
-    let mut world = World::new([]);
-    world.recovery.diverged(FlowId(9), SERVER);
+fn a_divergence_of_a_settled_connection_is_reset() {
+    let mut world = World::new([Peer::new(1, 100, 100)]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.pass_in_steps(ms(500), ms(1));
+    assert_eq!(verified(&world), [(1, 100)]);
+    world.diverge(1, SERVER + 3);
     world.act();
-    assert_eq!(world.done, []);
+    assert_eq!(world.reset[&key(1)], LostReason::Diverged { offset: 3 });
+}
+
+#[test]
+fn an_end_that_comes_too_early_is_told_as_one() {
+    let mut world = World::new([Peer::new(1, 100, 100)]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.peer(1).flow.verify.ended_early = true;
+    world.diverge(1, SERVER + 9);
+    world.act();
+    assert_eq!(world.reset[&key(1)], LostReason::EndedEarly { offset: 9 });
+}
+
+/// The next server may say the right thing.
+#[test]
+fn a_divergence_of_a_dead_server_means_nothing() {
+    let mut world = World::new([Peer::new(1, 100, 100)]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.die();
+    world.diverge(1, SERVER + 9);
+    world.act();
+    assert!(world.reset.is_empty());
 }

@@ -291,6 +291,21 @@ impl World {
         }
     }
 
+    /// The data plane sees a contradiction at `at`, and tells it.
+    pub(super) fn diverge(&mut self, id: u64, at: SeqNumber) {
+        let flow = &mut self.peer(id).flow;
+        flow.mode = Mode::Diverged;
+        flow.verify.diverged_at = at;
+        self.tell_diverged(id);
+    }
+
+    /// The event about a contradiction is read, if its flow is still there.
+    pub(super) fn tell_diverged(&mut self, id: u64) {
+        if let Some(peer) = self.peers.get(&key(id)) {
+            self.recovery.diverged(key(id), &peer.flow);
+        }
+    }
+
     fn known(&mut self, key: FlowKey, flow: FlowId) -> &mut Peer {
         let peer = self.peers.get_mut(&key);
         let peer = peer.expect("something was asked for a connection that is not there");
