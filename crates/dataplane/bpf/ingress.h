@@ -14,6 +14,8 @@
  *                                                  what it sends, drop
  *   flow, segment with payload or FIN           -> recorded first; no room, no delivery
  *   flow on its first server                    -> the server's TCP
+ *   flow spliced, FIN of a client that has      -> dropped: it comes again when the server, too,
+ *     heard more than the new server has said      is there
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
  *                                                  timestamp mapped to the new server's, then on
  *
@@ -171,6 +173,15 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 	return f;
 }
 
+/* The end of an instream whose client has heard more than the new server has said so far. The
+ * first server had said all that before it heard the end; one that hears it earlier takes the
+ * client for gone, and stops in the middle of its answer (nginx does). The client sends it again. */
+static __always_inline bool ends_too_soon(const struct flow *f, const struct packet *p)
+{
+	return f->mode == FLOW_SPLICED && (p->flags & TCP_FIN) && !(p->flags & TCP_RST) &&
+	       after(p->ack, f->splice.nxt + f->splice.delta_seq) && !after(p->ack, f->server.nxt);
+}
+
 static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 					const struct flow_key *key, struct flow *f,
 					const struct packet *p)
@@ -191,6 +202,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 		 * retransmission timer, which doubles with each try. */
 		recorded = mirror_instream(skb, s, key, f, p);
 	}
+	gated = gated || ends_too_soon(f, p);
 	if (gated)
 		count(COUNT_GATED_IN);
 	if (gated || !recorded)

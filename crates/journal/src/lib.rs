@@ -44,7 +44,7 @@ pub use error::{OpenError, ReadError, Refused, Unprotected};
 pub use journal::{Journal, Limits, MAX_PER_CONNECTION, ReplayMode};
 pub use record::Arrival;
 pub use statistics::{ByteCounts, Statistics};
-pub use summary::{Place, Protected, State, Summary};
+pub use summary::{ClientFin, Place, Protected, State, Summary};
 
 /// A length as a number of bytes.
 const fn len64(length: usize) -> u64 {

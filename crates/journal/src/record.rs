@@ -8,7 +8,7 @@ use crate::len64;
 use crate::pool::{Budget, Pool};
 use crate::position::{PLAUSIBLE, seq_at, unwrap};
 use crate::statistics::{ByteCounts, Statistics};
-use crate::summary::{Place, Protected};
+use crate::summary::{ClientFin, Place, Protected};
 use crate::turn::Turn;
 use wire::SeqNumber;
 
@@ -68,6 +68,8 @@ pub(crate) struct Record {
     outstream_seen: u64,
     /// What the server had sent when the client's newest byte came.
     spoken: u64,
+    /// What the client had acknowledged when it sent its FIN.
+    fin_heard: SeqNumber,
     held: u64,
 }
 
@@ -80,6 +82,7 @@ impl Record {
             turns: 1,
             outstream_seen: Turn::FIRST.outstream,
             spoken: Turn::FIRST.outstream,
+            fin_heard: SeqNumber(0),
             held: 0,
         }
     }
@@ -118,8 +121,13 @@ impl Record {
             .record(position, arrival.payload, &mut counts, &mut budget);
         shared.statistics.instream.add(counts);
         recorded.map_err(Refused::BecameUnprotected)?;
-        if arrival.fin && !self.instream.record_fin(end) {
-            shared.statistics.conflicting_fins += 1;
+        if arrival.fin {
+            if self.instream.fin().is_none() {
+                self.fin_heard = arrival.client_ack;
+            }
+            if !self.instream.record_fin(end) {
+                shared.statistics.conflicting_fins += 1;
+            }
         }
         Ok(())
     }
@@ -193,7 +201,10 @@ impl Record {
             turn: isns.place(self.turn.instream, self.turn.outstream),
             turns: self.turns,
             stable_seq: self.stable_seq(isns),
-            fin: self.instream.fin().map(|fin| seq_at(isns.client, fin)),
+            fin: self.instream.fin().map(|fin| ClientFin {
+                seq: seq_at(isns.client, fin),
+                heard: self.fin_heard,
+            }),
             ahead: self.instream.ahead(),
             held: self.held,
         }

@@ -45,11 +45,20 @@ pub struct Protected {
     pub turns: u64,
     /// The lowest instream sequence number that is not in the record. A FIN counts as one.
     pub stable_seq: SeqNumber,
-    /// The sequence number of the client's FIN, if it has arrived. It can be replayed when
-    /// `stable_seq` is after it.
-    pub fin: Option<SeqNumber>,
+    /// The client's FIN, if it has arrived. It can be replayed when `stable_seq` is after it.
+    pub fin: Option<ClientFin>,
     /// Bytes that arrived beyond a hole, and are not stable yet.
     pub ahead: u64,
     /// Bytes of memory that the record holds, besides what is of fixed size.
     pub held: u64,
+}
+
+/// The end of an instream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientFin {
+    /// Its sequence number.
+    pub seq: SeqNumber,
+    /// What the client had acknowledged when it sent it: the server had said this before it heard
+    /// the end, and another server must have, too, or it takes the client for gone.
+    pub heard: SeqNumber,
 }

@@ -1,7 +1,9 @@
 //! What is answered to whom asks about the record.
 
 use journal::{Journal, ReadError, State, Summary, Unprotected};
-use protocol::control::{ErrorCode, FlowSummary, MAX_DATA, Request, Response, Statistics};
+use protocol::control::{
+    ClientFin, ErrorCode, FlowSummary, MAX_DATA, Request, Response, Statistics,
+};
 use wire::FlowId;
 
 use crate::intake::{Intake, reason_of};
@@ -114,8 +116,14 @@ fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary {
             answer.turn_instream = record.turn.instream;
             answer.turn_outstream = record.turn.outstream;
             // The FIN counts in the journal's stable_seq; here it is told apart.
-            answer.client_fin = record.fin.filter(|fin| record.stable_seq.after(*fin));
-            answer.stable_seq = answer.client_fin.unwrap_or(record.stable_seq);
+            answer.client_fin = record
+                .fin
+                .filter(|fin| record.stable_seq.after(fin.seq))
+                .map(|fin| ClientFin {
+                    seq: fin.seq,
+                    heard: fin.heard,
+                });
+            answer.stable_seq = answer.client_fin.map_or(record.stable_seq, |fin| fin.seq);
             answer.outstream_end = journal
                 .outstream_ranges(summary.flow)
                 .last()

@@ -23,7 +23,7 @@ mod cursor;
 mod messages;
 mod stream;
 
-pub use messages::{ErrorCode, FlowSummary, Request, Response, Statistics};
+pub use messages::{ClientFin, ErrorCode, FlowSummary, Request, Response, Statistics};
 pub use stream::{Decoder, Message, encode};
 
 /// The version of the protocol.

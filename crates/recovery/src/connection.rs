@@ -19,8 +19,8 @@ pub struct Record {
     pub start: SeqNumber,
     /// Lowest instream byte that is not in the record.
     pub stable_seq: SeqNumber,
-    /// Sequence number of the client's FIN, if everything before it is recorded.
-    pub client_fin: Option<SeqNumber>,
+    /// The client's FIN, if everything before it is recorded.
+    pub client_fin: Option<ClientFin>,
     /// First instream byte of the last unanswered turn.
     pub turn_instream: SeqNumber,
     /// First outstream byte of that turn.
@@ -29,6 +29,17 @@ pub struct Record {
     pub outstream_end: Option<SeqNumber>,
     /// Code of the reason, if the record is not complete.
     pub unprotected: Option<u8>,
+}
+
+/// The end of an instream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientFin {
+    /// Its sequence number.
+    pub seq: SeqNumber,
+    /// What the client had acknowledged when it sent it, client space. The first server had said
+    /// this before it heard the end; one that hears the end before it takes the client for gone
+    /// and stops in the middle of its answer (nginx does).
+    pub heard: SeqNumber,
 }
 
 /// A connection that was found when the server had died.
@@ -45,11 +56,12 @@ pub struct Candidate {
 /// What is to become of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Splice it here and replay up to `end`, with the FIN.
+    /// Splice it here and replay up to `end`, and the FIN after the server has said what `fin`
+    /// says.
     Keep {
         point: SplicePoint,
         end: SeqNumber,
-        fin: bool,
+        fin: Option<SeqNumber>,
     },
     /// A living server closed it: the kernel finishes.
     Finished,
@@ -92,8 +104,8 @@ pub(crate) fn judge(
     if deaths >= config.quarantine_after {
         return Verdict::Lose(LostReason::Poison { deaths });
     }
-    let fin = record.client_fin.is_some();
-    let recorded = record.stable_seq + u32::from(fin);
+    let fin = record.client_fin.map(|fin| fin.heard);
+    let recorded = record.stable_seq + u32::from(fin.is_some());
     if recorded.before(flow.server.ack) {
         return Verdict::Lose(LostReason::RecordIncomplete {
             stable_seq: record.stable_seq,
@@ -166,7 +178,7 @@ pub(crate) struct Connection {
     pub(crate) incarnation: u32,
     pub(crate) point: SplicePoint,
     end: SeqNumber,
-    fin: bool,
+    fin: Option<SeqNumber>,
     /// Its replay was involved in a death: it goes last, and alone.
     pub(crate) suspect: bool,
     pub(crate) step: Step,
@@ -181,7 +193,7 @@ impl Connection {
         candidate: &Candidate,
         point: SplicePoint,
         end: SeqNumber,
-        fin: bool,
+        fin: Option<SeqNumber>,
         suspect: bool,
     ) -> Self {
         Self {
@@ -234,6 +246,7 @@ impl Connection {
         }
         if let Step::Replaying(replay) = &mut self.step {
             replay.update(flow.splice.ack, flow.splice.edge, now);
+            replay.hear(flow.splice.nxt + flow.splice.delta_seq, now);
         }
         spliced
     }

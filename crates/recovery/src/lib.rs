@@ -31,7 +31,7 @@ mod suspicion;
 
 pub use action::{Action, SplicePoint};
 pub use config::{Config, ReplayMode, Stage};
-pub use connection::{Candidate, Record};
+pub use connection::{Candidate, ClientFin, Record};
 pub use event::{Cause, Event, LostReason, Timings};
 pub use replay::Segment;
 pub use service::Recovery;

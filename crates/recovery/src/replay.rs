@@ -30,7 +30,10 @@ pub(crate) struct Replay {
     edge: SeqNumber,
     /// End of the payload.
     end: SeqNumber,
-    fin: bool,
+    /// The FIN follows when the server has said everything before this.
+    fin: Option<SeqNumber>,
+    /// End of what the server has said, if it has said anything; client space.
+    said: Option<SeqNumber>,
     /// The question for more record was asked.
     asked: bool,
     /// When the receiver last took something or opened its window.
@@ -40,8 +43,14 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// A replay of the record from `start` to `end`, and of the FIN behind it.
-    pub(crate) fn new(start: SeqNumber, end: SeqNumber, fin: bool, now: Duration) -> Self {
+    /// A replay of the record from `start` to `end`, and of the FIN behind it, which the client
+    /// sent when it had heard what `fin` says.
+    pub(crate) fn new(
+        start: SeqNumber,
+        end: SeqNumber,
+        fin: Option<SeqNumber>,
+        now: Duration,
+    ) -> Self {
         let resend_at = now + RETRANSMIT;
         Self {
             start,
@@ -50,6 +59,7 @@ impl Replay {
             edge: start,
             end,
             fin,
+            said: None,
             asked: false,
             moved: now,
             resend_at,
@@ -57,7 +67,7 @@ impl Replay {
     }
 
     fn last(&self) -> SeqNumber {
-        self.end + u32::from(self.fin)
+        self.end + u32::from(self.fin.is_some())
     }
 
     /// The server's TCP has acknowledged `acked` and offers a window up to `edge`.
@@ -73,6 +83,23 @@ impl Replay {
         }
     }
 
+    /// The server has said everything before `said`, in client space. What the client had heard
+    /// before its FIN, the server must have said before it hears the FIN.
+    pub(crate) fn hear(&mut self, said: SeqNumber, now: Duration) {
+        if self.said.is_none_or(|before| said.after(before)) {
+            self.said = Some(said);
+            if self.fin.is_some() {
+                self.has_moved(now);
+            }
+        }
+    }
+
+    fn fin_is_due(&self) -> bool {
+        self.fin
+            .zip(self.said)
+            .is_some_and(|(heard, said)| said.at_or_after(heard))
+    }
+
     fn has_moved(&mut self, now: Duration) {
         self.moved = now;
         self.resend_at = now + RETRANSMIT;
@@ -85,12 +112,12 @@ impl Replay {
 
     /// Whether the record may have grown: true once, for one that has bytes and no FIN.
     pub(crate) fn ask_for_more(&mut self) -> bool {
-        !std::mem::replace(&mut self.asked, true) && self.len() > 0 && !self.fin
+        !std::mem::replace(&mut self.asked, true) && self.len() > 0 && self.fin.is_none()
     }
 
     /// What the client has sent since: the record ends at `end` now.
     pub(crate) fn extend(&mut self, end: SeqNumber, now: Duration) {
-        if !self.fin && end.after(self.end) {
+        if self.fin.is_none() && end.after(self.end) {
             self.end = end;
             self.has_moved(now);
         }
@@ -130,7 +157,8 @@ impl Replay {
         let left = self.end.distance_from(self.next).unwrap_or(0);
         let len = left.min(window).min(max);
         // A FIN takes a sequence number, and so room in the window (RFC 9293 3.4).
-        let fin = self.fin && len == left && len < window && self.next.at_or_before(self.end);
+        let fin =
+            self.fin_is_due() && len == left && len < window && self.next.at_or_before(self.end);
         if len == 0 && !fin {
             // A closed window. The server may have stopped reading because it cannot write, and it
             // cannot write because the client's window, as it knows it, is closed: a segment

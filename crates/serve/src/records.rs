@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::control::FlowSummary;
-use recovery::{Candidate, Record};
+use recovery::{Candidate, ClientFin, Record};
 use ssw::Flow;
 use wire::{FlowId, FlowKey};
 
@@ -37,7 +37,10 @@ fn record_of(summary: &FlowSummary) -> Record {
     Record {
         start: summary.start,
         stable_seq: summary.stable_seq,
-        client_fin: summary.client_fin,
+        client_fin: summary.client_fin.map(|fin| ClientFin {
+            seq: fin.seq,
+            heard: fin.heard,
+        }),
         turn_instream: summary.turn_instream,
         turn_outstream: summary.turn_outstream,
         outstream_end: summary.outstream_end,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use journal::{Arrival, Journal, Limits, Refused, State, Unprotected};
-use recovery::{Record, ReplayMode};
+use recovery::{ClientFin, Record, ReplayMode};
 use ssw::{Flow, MirrorFrame, MirrorKind, SouthSide};
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
 
@@ -124,8 +124,14 @@ impl Logger {
                 answer.start = record.start.instream;
                 answer.turn_instream = record.turn.instream;
                 answer.turn_outstream = record.turn.outstream;
-                answer.client_fin = record.fin.filter(|fin| record.stable_seq.after(*fin));
-                answer.stable_seq = answer.client_fin.unwrap_or(record.stable_seq);
+                answer.client_fin = record
+                    .fin
+                    .filter(|fin| record.stable_seq.after(fin.seq))
+                    .map(|fin| ClientFin {
+                        seq: fin.seq,
+                        heard: fin.heard,
+                    });
+                answer.stable_seq = answer.client_fin.map_or(record.stable_seq, |fin| fin.seq);
                 answer.outstream_end = self
                     .journal
                     .outstream_ranges(flow)

@@ -219,6 +219,7 @@ impl Shared {
             // retransmission timer, which doubles with each try.
             recorded = self.mirror_instream(packet, key, flow, segment, now_ns);
         }
+        let gated = gated || ends_too_soon(flow, segment);
         self.counters.gated_in += u64::from(gated);
         if gated || !recorded {
             return Verdict::Drop;
@@ -270,6 +271,17 @@ fn acknowledgement_in(flow: &Flow, ack: SeqNumber) -> SeqNumber {
     } else {
         mapped
     }
+}
+
+/// The end of an instream whose client has heard more than the new server has said so far. The
+/// first server had said all that before it heard the end; one that hears it earlier takes the
+/// client for gone, and stops in the middle of its answer (nginx does). The client sends it again.
+fn ends_too_soon(flow: &Flow, segment: &Segment) -> bool {
+    flow.mode == Mode::Spliced
+        && segment.has(Flags::FIN)
+        && !segment.has(Flags::RST)
+        && segment.ack.after(flow.splice.nxt + flow.splice.delta_seq)
+        && !segment.ack.after(flow.server.nxt)
 }
 
 /// RFC 9293 3.10.7.4, first check, as Linux does it.

@@ -457,3 +457,25 @@ fn a_second_death_gates_a_spliced_flow() {
         assert_eq!((out.verdict, out.segment().seq()), (Next, s));
     });
 }
+
+#[test]
+fn the_end_of_the_instream_waits_for_what_the_client_had_heard_before_it() {
+    let mut both = Both::new().open();
+    let (c, s) = (both.c + 1, both.s + 1);
+    both.client(segment(c, s).timestamps(12, 900).payload(b"GET"));
+    both.server(segment(s, c + 3).timestamps(901, 12).payload(b"0123456789"));
+    let s2 = both.s + 70_000;
+    both.splice(s2);
+    both.server(segment(s2 + 1, c + 3).timestamps(80, 12).payload(b"01234"));
+    both.notes();
+    let fin = |ack| segment(c + 3, ack).timestamps(13, 901).flags(FIN_ACK);
+    // It is recorded, and comes again when it is time.
+    assert_eq!(both.client(fin(s + 10)).verdict, DROP);
+    assert_eq!(both.notes().len(), 1);
+    // The acknowledgement alone, and a FIN from before that, need not wait.
+    let ack = segment(c + 3, s + 10).timestamps(13, 901);
+    assert_eq!(both.client(ack).verdict, Verdict::Next);
+    assert_eq!(both.client(fin(s + 5)).verdict, Verdict::Next);
+    both.server(segment(s2 + 6, c + 3).timestamps(80, 12).payload(b"56789"));
+    assert_eq!(both.client(fin(s + 10)).verdict, Verdict::Next);
+}

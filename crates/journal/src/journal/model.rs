@@ -6,7 +6,7 @@ use super::{Journal, Limits, ReplayMode};
 use crate::error::{ReadError, Refused};
 use crate::len64;
 use crate::record::Arrival;
-use crate::summary::State;
+use crate::summary::{ClientFin, State};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, proptest};
 use steps::{SPACE, Step, Where, bytes, steps};
@@ -84,6 +84,7 @@ struct Naive {
     instream: Stream,
     outstream: Stream,
     fin: Option<usize>,
+    fin_heard: SeqNumber,
     turn_outstream: usize,
 }
 
@@ -95,6 +96,7 @@ impl Naive {
             instream: Stream::new(),
             outstream: Stream::new(),
             fin: None,
+            fin_heard: SeqNumber(0),
             turn_outstream: 1,
         }
     }
@@ -129,6 +131,7 @@ impl Naive {
         let end = at + arrival.payload.len();
         if arrival.fin && self.fin.is_none() && end >= self.instream.end() {
             self.fin = Some(end);
+            self.fin_heard = arrival.client_ack;
         }
         differ
     }
@@ -282,7 +285,11 @@ impl Pair {
             };
             assert_eq!(record.stable_seq, place(model.stable()));
             assert_eq!(record.start.instream, place(model.instream.start));
-            assert_eq!(record.fin, model.fin.map(place));
+            let fin = model.fin.map(|at| ClientFin {
+                seq: place(at),
+                heard: model.fin_heard,
+            });
+            assert_eq!(record.fin, fin);
             let turn = seq(model.server_isn, model.turn_outstream);
             assert_eq!(record.turn.outstream, turn);
             let runs = model.outstream.runs();

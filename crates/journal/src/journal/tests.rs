@@ -2,7 +2,7 @@ use super::{Journal, Limits, ReplayMode};
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::pool::FULL_CHUNK;
 use crate::record::{Arrival, Record};
-use crate::summary::{Protected, State};
+use crate::summary::{ClientFin, Protected, State};
 use crate::{len64, position::PLAUSIBLE};
 use wire::{FlowId, SeqNumber};
 
@@ -119,7 +119,11 @@ fn a_keepalive_before_the_first_byte_records_nothing() {
 fn a_fin_counts_when_everything_before_it_is_there() {
     let mut journal = journal(AMPLE, &[A]);
     journal.instream(A, &fin(ISN + 3, b"cd")).expect("recorded");
-    assert_eq!(protected(&journal, A).fin, Some(ISN + 5));
+    let end = ClientFin {
+        seq: ISN + 5,
+        heard: SERVER + 1,
+    };
+    assert_eq!(protected(&journal, A).fin, Some(end));
     assert_eq!(journal.stable_seq(A), Some(ISN + 1));
     journal
         .instream(A, &segment(ISN + 1, b"abXXX"))

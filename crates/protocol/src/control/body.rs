@@ -4,7 +4,7 @@
 
 use super::cursor::{Cursor, Writer};
 use super::stream::Message;
-use super::{ControlError, ErrorCode, FlowSummary, Request, Response, Statistics};
+use super::{ClientFin, ControlError, ErrorCode, FlowSummary, Request, Response, Statistics};
 
 mod request {
     pub(super) const HELLO: u8 = 0x01;
@@ -213,7 +213,10 @@ impl FlowSummary {
         body.seq(self.server_isn);
         body.seq(self.start);
         body.seq(self.stable_seq);
-        body.optional_seq(self.client_fin);
+        body.optional_seq(self.client_fin.map(|fin| fin.seq));
+        if let Some(fin) = self.client_fin {
+            body.seq(fin.heard);
+        }
         body.seq(self.turn_instream);
         body.seq(self.turn_outstream);
         body.optional_seq(self.outstream_end);
@@ -227,7 +230,13 @@ impl FlowSummary {
             server_isn: body.seq()?,
             start: body.seq()?,
             stable_seq: body.seq()?,
-            client_fin: body.optional_seq()?,
+            client_fin: match body.optional_seq()? {
+                Some(seq) => Some(ClientFin {
+                    seq,
+                    heard: body.seq()?,
+                }),
+                None => None,
+            },
             turn_instream: body.seq()?,
             turn_outstream: body.seq()?,
             outstream_end: body.optional_seq()?,

@@ -107,6 +107,15 @@ pub enum Response {
     },
 }
 
+/// The end of an instream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientFin {
+    /// Its sequence number.
+    pub seq: SeqNumber,
+    /// What the client had acknowledged when it sent it.
+    pub heard: SeqNumber,
+}
+
 /// What is recorded of one connection. Sequence numbers are those of the client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowSummary {
@@ -121,8 +130,8 @@ pub struct FlowSummary {
     /// The lowest instream byte that is not in the record: all from `start` up to it are (the
     /// paper's `stable_seq`).
     pub stable_seq: SeqNumber,
-    /// The number of the client's FIN, if all before it is recorded.
-    pub client_fin: Option<SeqNumber>,
+    /// The client's FIN, if all before it is recorded.
+    pub client_fin: Option<ClientFin>,
     /// Where the last unanswered turn begins in the instream.
     pub turn_instream: SeqNumber,
     /// Where the last unanswered turn begins in the outstream.
@@ -135,7 +144,7 @@ pub struct FlowSummary {
 
 impl FlowSummary {
     /// The most bytes that a summary takes in a message.
-    pub(super) const MAX_ENCODED: usize = 8 + 6 * 4 + 2 * 5 + 1;
+    pub(super) const MAX_ENCODED: usize = 8 + 6 * 4 + 9 + 5 + 1;
 
     /// How many summaries fit into one message, whatever they say.
     pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;

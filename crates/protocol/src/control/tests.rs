@@ -26,7 +26,10 @@ const SUMMARY: FlowSummary = FlowSummary {
     server_isn: SeqNumber(3),
     start: SeqNumber(4),
     stable_seq: SeqNumber(5),
-    client_fin: Some(SeqNumber(0)),
+    client_fin: Some(ClientFin {
+        seq: SeqNumber(0),
+        heard: SeqNumber(8),
+    }),
     turn_instream: SeqNumber(6),
     turn_outstream: SeqNumber(7),
     outstream_end: None,
@@ -44,9 +47,9 @@ fn the_encoding_is_pinned() {
     assert_eq!(bytes_of(&hello), [5, 0, 0, 0, 1, 1, b'w', b'e', b'b']);
     let summaries = Response::Summaries { summaries: vec![SUMMARY], last: true };
     assert_eq!(bytes_of(&summaries), [
-        42, 0, 0, 0, 1, 0x83, 1,
+        46, 0, 0, 0, 1, 0x83, 1,
         1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0,
-        1, 0, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 0, 3,
+        1, 0, 0, 0, 0, 8, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 0, 3,
     ]);
     let ranges = vec![(SeqNumber(7), vec![0xaa]), (SeqNumber(9), vec![])];
     let heads = Response::OutstreamHeads { flow: FlowId(1), ranges, last: false };
@@ -269,7 +272,7 @@ fn summary() -> impl Strategy<Value = FlowSummary> {
     (
         flow(),
         numbers,
-        optional(),
+        prop::option::of((seq(), seq()).prop_map(|(seq, heard)| ClientFin { seq, heard })),
         optional(),
         prop::option::of(reason()),
     )

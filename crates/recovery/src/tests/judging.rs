@@ -123,7 +123,7 @@ fn an_acknowledged_fin_that_is_not_recorded_is_a_hole() {
     ));
     assert!(matches!(
         in_connection_mode(&peer().with_fin()),
-        Verdict::Keep { fin: true, .. }
+        Verdict::Keep { fin: Some(_), .. }
     ));
 }
 
@@ -189,7 +189,7 @@ fn a_connection_is_replayed_from_its_syn() {
         Verdict::Keep {
             point,
             end: CLIENT + 100,
-            fin: false
+            fin: None
         }
     );
     assert_eq!(
@@ -197,7 +197,7 @@ fn a_connection_is_replayed_from_its_syn() {
         Verdict::Keep {
             point,
             end: CLIENT + 100,
-            fin: true
+            fin: Some(SERVER)
         }
     );
 }
@@ -214,8 +214,11 @@ fn a_turn_is_replayed_from_its_beginning() {
         end: CLIENT + 100,
         fin,
     };
-    assert_eq!(verdict(&peer(), ReplayMode::Turn, 0), keep(false));
-    assert_eq!(verdict(&peer().with_fin(), ReplayMode::Turn, 0), keep(true));
+    assert_eq!(verdict(&peer(), ReplayMode::Turn, 0), keep(None));
+    assert_eq!(
+        verdict(&peer().with_fin(), ReplayMode::Turn, 0),
+        keep(Some(SERVER))
+    );
 }
 
 #[test]
@@ -232,7 +235,7 @@ fn sequence_numbers_may_pass_through_zero() {
         Verdict::Keep {
             point,
             end: SeqNumber(89),
-            fin: true
+            fin: Some(server)
         }
     );
 }

@@ -7,7 +7,7 @@ use ssw::{Flow, Mode};
 use wire::{FlowId, SeqNumber};
 
 use super::world::ms;
-use crate::{Record, Segment};
+use crate::{ClientFin, Record, Segment};
 
 /// First instream and outstream sequence numbers of a model connection, unless a test says else.
 pub(super) const CLIENT: SeqNumber = SeqNumber(1_000);
@@ -107,7 +107,10 @@ impl Peer {
 
     pub(super) fn with_fin(mut self) -> Self {
         let record = self.record.as_mut().expect("a record");
-        record.client_fin = Some(record.stable_seq);
+        record.client_fin = Some(ClientFin {
+            seq: record.stable_seq,
+            heard: self.flow.server.isn + 1,
+        });
         self.flow.server.ack = record.stable_seq + 1;
         self
     }

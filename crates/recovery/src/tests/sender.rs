@@ -11,7 +11,10 @@ const START: SeqNumber = SeqNumber(100);
 const NEVER: Duration = Duration::ZERO;
 
 fn replay(len: u32, fin: bool) -> Replay {
-    Replay::new(START, START + len, fin, NEVER)
+    let heard = SeqNumber(7);
+    let mut replay = Replay::new(START, START + len, fin.then_some(heard), NEVER);
+    replay.hear(heard, NEVER);
+    replay
 }
 
 fn all(replay: &mut Replay, max: u32, now: Duration) -> Vec<Segment> {
@@ -160,7 +163,8 @@ fn an_acknowledgement_beyond_the_record_completes_it() {
 #[test]
 fn sequence_numbers_wrap() {
     let start = SeqNumber(u32::MAX - 49);
-    let mut replay = Replay::new(start, start + 100, true, NEVER);
+    let mut replay = Replay::new(start, start + 100, Some(SeqNumber(7)), NEVER);
+    replay.hear(SeqNumber(7), NEVER);
     replay.update(start, start + 80, NEVER);
     let first = all(&mut replay, 60, NEVER);
     let at = |offset, len, fin| Segment {
@@ -175,4 +179,20 @@ fn sequence_numbers_wrap() {
     replay.update(SeqNumber(51), SeqNumber(60), ms(42));
     assert!(replay.complete());
     assert_eq!(replay.len(), 100);
+}
+
+#[test]
+fn the_fin_waits_for_what_the_client_had_heard_before_it() {
+    let mut replay = Replay::new(START, START + 10, Some(SeqNumber(50)), NEVER);
+    replay.update(START, START + 1_000, NEVER);
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
+    replay.update(START + 10, START + 1_000, NEVER);
+    replay.hear(SeqNumber(49), ms(30));
+    assert_eq!(all(&mut replay, 50, ms(31)), []);
+    assert!(!replay.complete());
+    assert_eq!(replay.idle(ms(35)), ms(5), "the server speaks");
+    replay.hear(SeqNumber(50), ms(40));
+    assert_eq!(all(&mut replay, 50, ms(41)), [piece(10, 0, true)]);
+    replay.update(START + 11, START + 1_000, ms(42));
+    assert!(replay.complete());
 }
