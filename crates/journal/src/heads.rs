@@ -63,6 +63,17 @@ impl Heads {
         }
     }
 
+    /// What is recorded before `position` without a gap, from `floor` on: nothing, if the byte
+    /// before it is not recorded.
+    pub(crate) fn until(&self, position: u64, floor: u64) -> &[u8] {
+        let before = self.table.partition_point(|head| head.start < position);
+        let head = before.checked_sub(1).map(|i| &self.table[i]);
+        let Some(head) = head.filter(|head| head.end() >= position && floor < position) else {
+            return &[];
+        };
+        &head.bytes[index(floor.saturating_sub(head.start))..index(position - head.start)]
+    }
+
     /// Records `payload`, which was sent at `position`.
     pub(crate) fn record(
         &mut self,

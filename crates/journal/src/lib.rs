@@ -18,7 +18,7 @@
 //!
 //! **The way of a segment.** `journal` finds the connection and keeps the accounts; `record` is
 //! one connection: it turns sequence numbers into 64-bit positions (`position`), notices turns
-//! (`turn`) and hands the payload to `instream`, which copies it once, into `chunks`, and keeps
+//! (`turn`, which asks `answer`) and hands the payload to `instream`, which copies it once, into `chunks`, and keeps
 //! the ranges that arrived out of order (`spans`). `heads` does the same for the outstream.
 //! Whatever grows is charged to the limits in `pool` before it grows.
 //!
@@ -27,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod chunks;
 mod error;
 mod heads;

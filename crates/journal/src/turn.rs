@@ -5,10 +5,14 @@
 //! acknowledgement that is missing, an answer that was not recorded) keeps the turn as it is: the
 //! record is then longer than it needs to be, and still right.
 
+use crate::answer::{ends_with_interim, is_answer};
 use crate::heads::Heads;
 use crate::instream::Instream;
 use crate::position::FIRST;
 use crate::record::Arrival;
+
+/// So many bytes of the outstream's end are searched for an interim response.
+const LATELY: u64 = 4 << 10;
 
 /// Where a turn begins, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,36 +44,18 @@ impl Turn {
         let continues_the_record = !arrival.payload.is_empty()
             && record.ends_at(instream)
             && arrival.server_ack == arrival.seq;
+        // What is far behind is not what the client was waiting for.
+        let lately = heads.until(
+            outstream,
+            self.outstream.max(outstream.saturating_sub(LATELY)),
+        );
         let answered = outstream > spoken
             && arrival.client_ack == arrival.server_nxt
-            && is_final(heads.at(self.outstream));
+            && is_answer(heads.at(self.outstream))
+            && !ends_with_interim(lately);
         (continues_the_record && answered).then_some(Self {
             instream,
             outstream,
         })
     }
 }
-
-/// Whether `answer` is one: it is known how it begins, and not as an interim response of HTTP/1.x
-/// (RFC 9112, 4 and RFC 9110, 15.2), which precedes the answer. What is too short to tell is taken
-/// for the beginning of an interim response.
-fn is_final(answer: &[u8]) -> bool {
-    // `None` is any character: the minor version.
-    const INTERIM: [Option<u8>; 10] = [
-        Some(b'H'),
-        Some(b'T'),
-        Some(b'T'),
-        Some(b'P'),
-        Some(b'/'),
-        Some(b'1'),
-        Some(b'.'),
-        None,
-        Some(b' '),
-        Some(b'1'),
-    ];
-    let differs = |(byte, expected): (&u8, &Option<u8>)| expected.is_some_and(|e| e != *byte);
-    answer.iter().zip(&INTERIM).any(differs)
-}
-
-#[cfg(test)]
-mod tests;

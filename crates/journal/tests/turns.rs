@@ -218,6 +218,38 @@ fn an_interim_response_does_not_answer() {
 }
 
 #[test]
+fn the_answer_behind_an_interim_response_ends_the_turn() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    for _ in 0..3 {
+        talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
+        talk.server(CONTINUE);
+        talk.client_acknowledges();
+        talk.client("the body");
+        talk.server(OK);
+        talk.client_acknowledges();
+    }
+    talk.client("GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(talk.turn().0, 4);
+    assert_eq!(talk.replayed(), "GET / HTTP/1.1\r\n\r\n");
+}
+
+#[test]
+fn an_interim_response_behind_an_answer_does_not_answer() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    // Two requests at once; the second wants to be told to go on.
+    talk.client("GET /1 HTTP/1.1\r\n\r\nPUT /2 HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
+    talk.server(OK);
+    talk.server(CONTINUE);
+    talk.client_acknowledges();
+    talk.client("the body");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    talk.server(OK);
+    talk.client_acknowledges();
+    talk.client("GET /3");
+    assert_eq!(talk.replayed(), "GET /3");
+}
+
+#[test]
 fn the_beginning_of_what_may_be_an_interim_response_does_not_answer() {
     let mut talk = Talk::new(ReplayMode::Turn);
     talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");

@@ -77,6 +77,28 @@ fn the_first_write_wins_and_gaps_stay() {
 }
 
 #[test]
+fn what_lies_before_a_place_is_found_up_to_the_gap() {
+    let mut case = Case::new();
+    case.record(5, b"abc").expect("no limit");
+    case.record(10, b"defgh").expect("no limit");
+    for (position, floor, expected) in [
+        (15, 0, &b"defgh"[..]),
+        (13, 0, b"def"),
+        (13, 11, b"ef"),
+        (8, 7, b"c"),
+        (8, 8, b""),
+        (8, 20, b""),
+        (9, 0, b""),
+        (10, 0, b""),
+        (16, 0, b""),
+        (5, 0, b""),
+        (1, 0, b""),
+    ] {
+        assert_eq!(case.heads.until(position, floor), expected, "{position}");
+    }
+}
+
+#[test]
 fn what_is_dropped_stays_dropped() {
     let mut case = Case::new();
     case.record(1, b"first").expect("no limit");
