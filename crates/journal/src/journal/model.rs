@@ -86,6 +86,8 @@ struct Naive {
     fin: Option<usize>,
     fin_heard: SeqNumber,
     turn_outstream: usize,
+    /// What the server had sent when the client's newest byte came.
+    spoken: usize,
 }
 
 impl Naive {
@@ -98,6 +100,7 @@ impl Naive {
             fin: None,
             fin_heard: SeqNumber(0),
             turn_outstream: 1,
+            spoken: 1,
         }
     }
 
@@ -113,7 +116,7 @@ impl Naive {
             && !arrival.payload.is_empty()
             && arrival.server_ack == arrival.seq
             && arrival.client_ack == arrival.server_nxt
-            && server_nxt > self.turn_outstream
+            && server_nxt > self.spoken
             && self.outstream.get(self.turn_outstream).is_some()
     }
 
@@ -125,6 +128,9 @@ impl Naive {
                 self.instream.restart(at);
                 self.outstream.restart(nxt);
             }
+        }
+        if at + arrival.payload.len() > self.instream.data_end() {
+            self.spoken = self.spoken.max(nxt);
         }
         let fin = self.fin.unwrap_or(SPACE);
         let differ = self.instream.write(at, arrival.payload, fin);
