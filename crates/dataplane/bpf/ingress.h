@@ -6,7 +6,8 @@
  *   our own packet, server space                -> the server's TCP, untouched
  *   our own packet, client space                -> translated, to the server's TCP
  *   SYN of a new connection                     -> remembered in `embryos`, to the server
- *   first ACK of the server's SYN-ACK           -> the embryo becomes a flow; "opened" is recorded
+ *   first ACK of the server's SYN-ACK           -> the embryo becomes a flow; "opened" is recorded:
+ *                                                  no room, no delivery
  *   segment of no known connection              -> the server's TCP (which resets it), but dropped
  *                                                  while a recovery is under way: it may belong
  *                                                  to a connection that is being recovered
@@ -140,9 +141,11 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	return TCX_NEXT;
 }
 
-/* A segment of no flow: the last step of a handshake that we saw begin? */
+/* A segment of no flow: the last step of a handshake that we saw begin? `*unheard` is set if the
+ * record cannot be opened now. As with what is recorded later, the server must not have the segment
+ * then; one of the two ends will send its part of the handshake again. */
 static __always_inline struct flow *hatch(struct service *s, const struct flow_key *key,
-					  const struct packet *p, __u32 ifindex)
+					  const struct packet *p, __u32 ifindex, bool *unheard)
 {
 	struct flow *e = bpf_map_lookup_elem(&embryos, key);
 	if (!e || !e->server.answered || !(p->flags & TCP_ACK) || (p->flags & TCP_RST))
@@ -160,12 +163,19 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 		bpf_map_delete_elem(&embryos, key);
 		return NULL;
 	}
-	bpf_map_delete_elem(&embryos, key);
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return NULL;
-	if (!mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn))
+	if (!mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn)) {
+		if (!abandoned(s)) {
+			count(COUNT_MIRROR_FULL);
+			bpf_map_delete_elem(&flows, key);
+			*unheard = true;
+			return NULL;
+		}
 		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
+	}
+	bpf_map_delete_elem(&embryos, key);
 	/* Its server died while the client's ACK was on the way, and the others may have been
 	 * spliced already. */
 	if (f->incarnation != s->incarnation)
@@ -254,8 +264,11 @@ int ingress(struct __sk_buff *skb)
 	}
 	if (!f && syn)
 		return ingress_syn(skb, s, sc, &key, &p);
+	bool unheard = false;
 	if (!f)
-		f = hatch(s, &key, &p, skb->ifindex);
+		f = hatch(s, &key, &p, skb->ifindex, &unheard);
+	if (unheard)
+		return TCX_DROP;
 	if (!f) {
 		if (service_gated(s) || (s->recovering && !abandoned(s))) {
 			count(COUNT_GATED_IN);

@@ -97,13 +97,11 @@ pub(crate) struct Witness {
     fault: Fault,
     /// Between a death and the next life.
     gate_shut: bool,
-    /// The ring to the logger is often full.
-    small_ring: bool,
     pub(crate) lost: BTreeSet<FlowKey>,
 }
 
 impl Witness {
-    pub(crate) fn new(clients: &[ClientSetup], fault: Fault, small_ring: bool) -> Self {
+    pub(crate) fn new(clients: &[ClientSetup], fault: Fault) -> Self {
         let seen: Vec<Seen> = clients.iter().map(Seen::new).collect();
         let by_address = clients
             .iter()
@@ -115,7 +113,6 @@ impl Witness {
             by_address,
             fault,
             gate_shut: false,
-            small_ring,
             lost: BTreeSet::new(),
         }
     }
@@ -290,7 +287,7 @@ impl Witness {
     }
 
     pub(crate) fn lost(&mut self, key: FlowKey, reason: LostReason) -> Result<(), Violation> {
-        let (fault, small_ring) = (self.fault, self.small_ring);
+        let fault = self.fault;
         self.lost.insert(key);
         let Some(seen) = self.of_mut(key) else {
             return Err(Violation(format!("a stranger was lost: {key}")));
@@ -309,15 +306,13 @@ impl Witness {
         // Memory is charged in chunks: whoever sends much may reach the limit, too.
         let recorded = seen.script.instream.len() + seen.script.outstream.len();
         let large = fault == Fault::RecordLimit && recorded > LARGE;
-        // Known limit: a handshake that finds no room in the ring is never protected.
-        let unheard = small_ring && reason == unprotected(ssw::Unprotected::MirrorLost);
         // A client that is gone answers what the new server says with a RST, or not at all.
         let forsaken = seen.gone
             && matches!(
                 reason,
                 LostReason::NotAccepted | LostReason::ReplayStalled { .. }
             );
-        let allowed = ((seen.doomed || large) && fits) || forsaken || unheard;
+        let allowed = ((seen.doomed || large) && fits) || forsaken;
         seen.doomed |= allowed;
         ensure(allowed, || format!("{key} was lost: {reason}"))
     }

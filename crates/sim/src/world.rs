@@ -123,11 +123,7 @@ impl World {
             node: Node::new(scenario.service.clone(), &mut rng),
             logger: Logger::new(&scenario.service),
             driver: Driver::new(scenario.service.clone()),
-            witness: Witness::new(
-                &scenario.clients,
-                scenario.fault,
-                scenario.service.mirror_capacity < 1 << 20,
-            ),
+            witness: Witness::new(&scenario.clients, scenario.fault),
             crashes: scenario.crashes.clone().into_iter(),
             crash_at: None,
             armed_at: 0,

@@ -6,7 +6,7 @@
 //! | our own, server space | the server's TCP, untouched |
 //! | our own, client space | translated, to the server's TCP |
 //! | SYN of a new connection | remembered as an embryo, to the server |
-//! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded |
+//! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded first: no room, no delivery |
 //! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may belong to a connection that is being recovered |
 //! | of a flow whose server is gone (gated) | what it tells about the client is noted; dropped |
 //! | of a flow, with payload or FIN | recorded first; no room, no delivery |
@@ -53,8 +53,8 @@ impl SouthSide {
         if syn && !self.flows.contains_key(&key) {
             return self.ingress_syn(packet, key, &segment, now_ns);
         }
-        if !self.flows.contains_key(&key) {
-            self.hatch(key, &segment, packet.ifindex, now_ns);
+        if !self.flows.contains_key(&key) && !self.hatch(key, &segment, packet.ifindex, now_ns) {
+            return Verdict::Drop;
         }
         match self.flows.get_mut(&key) {
             Some(flow) => self
@@ -142,19 +142,20 @@ impl SouthSide {
     /// A segment of no flow: the last step of a handshake that we saw begin? It need not be the
     /// third ACK: that may be lost, or come after data. What the server's TCP takes for the end of
     /// the handshake must be one here, or the record would begin with a hole.
-    fn hatch(&mut self, key: FlowKey, segment: &Segment, ifindex: u32, now_ns: u64) {
+    ///
+    /// False: the record cannot be opened now. As with what is recorded later, the server must not
+    /// have the segment then; one of the two ends will send its part of the handshake again.
+    fn hatch(&mut self, key: FlowKey, segment: &Segment, ifindex: u32, now_ns: u64) -> bool {
         let Some(embryo) = self.embryos.get_mut(&key) else {
-            return;
+            return true;
         };
         if !embryo.server.answered
             || segment.ack != embryo.server.isn + 1
             || !believable(embryo, segment)
         {
-            return;
+            return true;
         }
-        let Some(mut flow) = self.embryos.remove(&key) else {
-            return;
-        };
+        let mut flow = embryo.clone();
         let shared = &mut self.shared;
         flow.id = FlowId(shared.service.next_flow_id);
         shared.service.next_flow_id += 1;
@@ -164,13 +165,18 @@ impl SouthSide {
         if self.flows.len() >= shared.settings.max_flows {
             shared.counters.table_full += 1;
             shared.lose_protection(key, &mut flow, Unprotected::TooManyConnections, now_ns);
-            return;
+            self.embryos.remove(&key);
+            return true;
         }
         let opened = MirrorKind::Opened {
             client_isn: flow.client.isn,
             server_isn: flow.server.isn,
         };
         if !shared.mirror_note(&flow, opened, now_ns) {
+            if !shared.abandoned(now_ns) {
+                shared.counters.mirror_full += 1;
+                return false;
+            }
             shared.lose_protection(key, &mut flow, Unprotected::MirrorLost, now_ns);
         }
         // Its server died while the client's ACK was on the way, and the others may have been
@@ -179,7 +185,9 @@ impl SouthSide {
             let flow_id = flow.id;
             shared.emit(EventKind::Late { key, flow_id }, now_ns);
         }
+        self.embryos.remove(&key);
         self.flows.insert(key, flow);
+        true
     }
 }
 

@@ -147,8 +147,8 @@ fn when_nobody_will_ever_read_the_connection_goes_on_unprotected() {
     assert!(both.notes().is_empty(), "nothing more is recorded");
 }
 
-#[test]
-fn a_connection_whose_opening_finds_no_room_is_unprotected() {
+/// A connection that is answered, and a ring without room.
+fn answered_without_room() -> Both {
     let mut both = Both::with(&small_ring());
     both.logger_hangs = true;
     for token in 0.. {
@@ -156,7 +156,35 @@ fn a_connection_whose_opening_finds_no_room_is_unprotected() {
             break;
         }
     }
-    let mut both = both.open();
+    both.client(both.syn());
+    both.server(both.syn_ack());
+    both
+}
+
+#[test]
+fn a_handshake_whose_opening_finds_no_room_is_completed_later() {
+    let mut both = answered_without_room();
+    let third = segment(both.c + 1, both.s + 1).timestamps(11, 900);
+    assert_eq!(both.client(third.clone()).verdict, DROP);
+    assert_eq!(both.model.flows().count(), 0);
+    assert_eq!(both.counted("mirror_full"), 1);
+    both.resume_logger();
+    both.notes();
+    assert_eq!(both.client(third).verdict, Next);
+    assert_eq!(both.flow().unprotected, None);
+    let [opened] = &both.notes()[..] else {
+        panic!("one frame")
+    };
+    assert!(matches!(opened.kind, FrameKind::Opened { .. }));
+    assert!(both.events().is_empty());
+}
+
+#[test]
+fn when_nobody_will_ever_read_a_connection_is_opened_unprotected() {
+    let mut both = answered_without_room();
+    both.fall_silent();
+    let third = segment(both.c + 1, both.s + 1).timestamps(11, 900);
+    assert_eq!(both.client(third).verdict, Next);
     assert_eq!(both.flow().unprotected, Some(Unprotected::MirrorLost));
     assert!(matches!(both.events()[..], [EventKind::Unprotected { .. }]));
 }

@@ -194,18 +194,38 @@ fn a_full_table_leaves_the_connection_unprotected() {
     );
 }
 
+/// A connection that is answered, and a ring without room.
+fn answered_without_room() -> (Lab, Spec) {
+    let mirror_capacity = 64;
+    let settings = Settings {
+        mirror_capacity,
+        ..settings()
+    };
+    let mut lab = Lab::with(settings, 1, 2, false);
+    lab.ssw.barrier(1, lab.now).unwrap();
+    lab.client(lab.syn());
+    lab.server(lab.syn_ack());
+    let third = segment(lab.c + 1, lab.s + 1).timestamps(11, 900);
+    (lab, third)
+}
+
 #[test]
-fn a_connection_whose_opening_is_not_recorded_is_unprotected() {
-    let mut lab = Lab::with(
-        Settings {
-            mirror_capacity: 8,
-            ..settings()
-        },
-        1,
-        2,
-        false,
-    )
-    .open();
+fn a_handshake_whose_opening_finds_no_room_is_completed_later() {
+    let (mut lab, third) = answered_without_room();
+    assert_eq!(lab.client(third.clone()).verdict, Verdict::Drop);
+    assert_eq!((lab.ssw.flow(&lab.key), lab.ssw.embryos()), (None, 1));
+    assert_eq!(lab.ssw.counters().mirror_full, 1);
+    assert_eq!(lab.mirrored().len(), 1, "the barrier");
+    assert_eq!(lab.client(third).verdict, Verdict::Next);
+    assert_eq!((lab.flow().unprotected, lab.ssw.embryos()), (None, 0));
+    assert!(matches!(lab.mirrored()[0].kind, MirrorKind::Opened { .. }));
+}
+
+#[test]
+fn when_nobody_is_there_a_connection_whose_opening_is_not_recorded_is_unprotected() {
+    let (mut lab, third) = answered_without_room();
+    lab.now += 11 * SECOND;
+    assert_eq!(lab.client(third).verdict, Verdict::Next);
     assert_eq!(lab.flow().unprotected, Some(Unprotected::MirrorLost));
     let data = segment(lab.c + 1, lab.s + 1).payload(b"x");
     assert_eq!(lab.client(data).verdict, Verdict::Next);
