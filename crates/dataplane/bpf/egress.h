@@ -338,7 +338,7 @@ int egress(struct __sk_buff *skb)
 	/* No flow: a handshake, a connection that is not protected, or an answer to a stray. */
 	struct flow *e = bpf_map_lookup_elem(&embryos, &key);
 	bool stale = e && e->server.answered && e->incarnation != s->incarnation;
-	if (service_gated(s) || stale || ((p.flags & TCP_RST) && s->recovering && !abandoned(s))) {
+	if (service_gated(s) || stale || ((p.flags & TCP_RST) && strays_dropped(s))) {
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;
 	}

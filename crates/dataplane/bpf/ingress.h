@@ -5,7 +5,9 @@
  *   not for a protected address:port            -> others
  *   our own packet, server space                -> the server's TCP, untouched
  *   our own packet, client space                -> translated, to the server's TCP
- *   SYN of a new connection                     -> remembered in `embryos`, to the server
+ *   SYN of a new connection                     -> remembered in `embryos`, to the server; one that
+ *                                                  an earlier life has answered is dropped while
+ *                                                  a recovery is under way
  *   first ACK of the server's SYN-ACK           -> the embryo becomes a flow; "opened" is recorded:
  *                                                  no room, no delivery
  *   segment of no known connection              -> the server's TCP (which resets it), but dropped
@@ -105,6 +107,16 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 		count(COUNT_GATED_IN);
 		return TCX_DROP; /* the client tries again in a second */
 	}
+	/* A SYN that is sent again changes nothing: Linux limits the rate of repeated SYN-ACKs, and
+	 * the one that we saw may be the only one. */
+	struct flow *known = bpf_map_lookup_elem(&embryos, key);
+	bool answered = known && known->server.answered && known->client.isn == p->seq;
+	/* If it was an earlier life that answered, the client's ACK may be on its way, and a second
+	 * answer would contradict the first. The client tries again. */
+	if (answered && known->incarnation != s->incarnation && strays_dropped(s)) {
+		count(COUNT_GATED_IN);
+		return TCX_DROP;
+	}
 	begin_edit(sc);
 	struct options o = find_options(sc, p, true);
 	if (o.authenticated) {
@@ -116,11 +128,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 			return TCX_DROP;
 		count(COUNT_STRIPPED);
 	}
-	/* A SYN that is sent again changes nothing: Linux limits the rate of repeated SYN-ACKs, and
-	 * the one that we saw may be the only one. */
-	struct flow *known = bpf_map_lookup_elem(&embryos, key);
-	if (known && known->server.answered && known->client.isn == p->seq &&
-	    known->incarnation == s->incarnation)
+	if (answered && known->incarnation == s->incarnation)
 		return TCX_NEXT;
 	struct flow *f = &sc->embryo;
 	__builtin_memset(f, 0, sizeof(*f));
@@ -270,7 +278,7 @@ int ingress(struct __sk_buff *skb)
 	if (unheard)
 		return TCX_DROP;
 	if (!f) {
-		if (service_gated(s) || (s->recovering && !abandoned(s))) {
+		if (service_gated(s) || strays_dropped(s)) {
 			count(COUNT_GATED_IN);
 			return TCX_DROP;
 		}

@@ -121,6 +121,12 @@ static __always_inline bool service_gated(struct service *s)
 	return s->gated && !abandoned(s);
 }
 
+/* Segments of unknown connections may be those of a connection that is being recovered. */
+static __always_inline bool strays_dropped(struct service *s)
+{
+	return s->recovering && !abandoned(s);
+}
+
 /* Is this flow's server socket one that may not speak or hear? A flow of an earlier life
  * stays gated until it is spliced. What a living server closed is the kernel's to finish. */
 static __always_inline bool flow_gated(struct service *s, struct flow *f)

@@ -59,9 +59,6 @@ struct Seen {
     /// It has what it wanted, or wants nothing any more.
     gone: bool,
     lost: bool,
-    /// It repeated its SYN after the server that had answered the first one had died. Known limit:
-    /// whichever answer it takes, the other one is remembered.
-    raced: bool,
     /// It has got a SYN-ACK.
     established: bool,
     /// Both sides have closed, to its knowledge.
@@ -181,7 +178,7 @@ impl Witness {
     pub(crate) fn client_lost(&mut self, client: usize) -> Result<(), Violation> {
         let seen = &mut self.seen[client];
         seen.gone = true;
-        ensure((seen.doomed && seen.lost) || seen.raced, || {
+        ensure(seen.doomed && seen.lost, || {
             format!("the connection of client {client} was reset")
         })
     }
@@ -224,14 +221,6 @@ impl Witness {
         self.gate_shut = true;
         for seen in &mut self.seen {
             seen.orphaned |= seen.client_isn.is_some() && !seen.closed_by_server;
-        }
-    }
-
-    /// A SYN arrives from a client.
-    pub(crate) fn syn_arrives(&mut self, client: SocketAddr) {
-        if let Some(i) = self.by_address.get(&client) {
-            let seen = &mut self.seen[*i];
-            seen.raced |= seen.orphaned && seen.server_isn.is_some();
         }
     }
 
@@ -337,7 +326,6 @@ impl Seen {
             closed: false,
             gone: false,
             lost: false,
-            raced: false,
             established: false,
             finished: false,
             client_isn: None,

@@ -187,7 +187,6 @@ impl World {
             match to {
                 Place::Server => {
                     trace::packet(now, "to the server", &packet);
-                    self.note_syn(&packet);
                     self.node.receive(packet, &mut self.witness, now)?;
                 }
                 Place::Client(i) => {
@@ -228,18 +227,6 @@ impl World {
             rng: &mut self.rng,
             now: self.now,
         })
-    }
-
-    fn note_syn(&mut self, packet: &[u8]) {
-        let Ok(view) = wire::IpPacket::parse(packet) else {
-            return;
-        };
-        if let Ok(segment) = wire::Segment::of(&view)
-            && segment.flags().contains(wire::Flags::SYN)
-        {
-            let client = std::net::SocketAddr::new(view.source(), segment.source_port());
-            self.witness.syn_arrives(client);
-        }
     }
 
     fn deliver_to_server(&mut self, packets: Vec<Vec<u8>>) {

@@ -5,7 +5,7 @@
 //! | not for a protected address:port | others |
 //! | our own, server space | the server's TCP, untouched |
 //! | our own, client space | translated, to the server's TCP |
-//! | SYN of a new connection | remembered as an embryo, to the server |
+//! | SYN of a new connection | remembered as an embryo, to the server; one that an earlier life has answered is dropped while a recovery is under way |
 //! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded first: no room, no delivery |
 //! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may belong to a connection that is being recovered |
 //! | of a flow whose server is gone (gated) | what it tells about the client is noted; dropped |
@@ -115,6 +115,20 @@ impl SouthSide {
             self.shared.counters.gated_in += 1;
             return Verdict::Drop; // the client tries again in a second
         }
+        let incarnation = self.shared.service.incarnation;
+        let strays_dropped = self.shared.strays_dropped(now_ns);
+        // A SYN that comes twice must not make us forget the answer to the first.
+        let answered = self
+            .embryos
+            .get_mut(&key)
+            .filter(|embryo| embryo.server.answered && embryo.client.isn == segment.seq)
+            .map(|embryo| embryo.incarnation);
+        // If it was an earlier life that answered, the client's ACK may be on its way, and a second
+        // answer would contradict the first. The client tries again.
+        if strays_dropped && answered.is_some_and(|life| life != incarnation) {
+            self.shared.counters.gated_in += 1;
+            return Verdict::Drop;
+        }
         let options = find_options(&segment.header);
         if options.authenticated {
             self.shared.counters.untracked += 1; // keys that we do not have: let it be
@@ -125,14 +139,7 @@ impl SouthSide {
             segment.commit(packet, header.clone());
             self.shared.counters.stripped += 1;
         }
-        let incarnation = self.shared.service.incarnation;
-        // A SYN that comes twice must not make us forget the answer to the first.
-        let known = self.embryos.get_mut(&key).is_some_and(|embryo| {
-            embryo.server.answered
-                && embryo.client.isn == segment.seq
-                && embryo.incarnation == incarnation
-        });
-        if !known {
+        if answered != Some(incarnation) {
             let embryo = embryo(segment, &options, &header, incarnation, packet.ifindex);
             self.embryos.insert(key, embryo);
         }

@@ -173,6 +173,36 @@ fn a_syn_sent_again_does_not_forget_the_answer() {
     );
 }
 
+/// A handshake that was answered before the crash; the next life has begun, and is recovering.
+fn answered_before_the_crash() -> Both {
+    let mut both = Both::new();
+    both.client(both.syn());
+    both.server(both.syn_ack());
+    both.gate();
+    both.new_incarnation();
+    both
+}
+
+#[test]
+fn what_an_earlier_life_has_answered_is_not_answered_again_while_that_is_recovered() {
+    let mut both = answered_before_the_crash();
+    assert_eq!(both.client(both.syn()).verdict, DROP);
+    assert_eq!(both.counted("gated_in"), 1);
+    assert_eq!(both.client(segment_after(&both)).verdict, DROP);
+    assert_eq!(both.flow().server.isn, both.s, "the first answer holds");
+    // Another connection is another matter; and so is the same one when the recovery is over, or
+    // nobody recovers.
+    let mut both = answered_before_the_crash();
+    both.c += 77;
+    assert_eq!(both.client(both.syn()).verdict, Next);
+    let mut both = answered_before_the_crash();
+    both.recovered();
+    assert_eq!(both.client(both.syn()).verdict, Next);
+    let mut both = answered_before_the_crash();
+    both.fall_silent();
+    assert_eq!(both.client(both.syn()).verdict, Next);
+}
+
 #[test]
 fn what_does_not_complete_a_handshake_hatches_nothing() {
     let right = segment(SeqNumber(1001), SeqNumber(5001));

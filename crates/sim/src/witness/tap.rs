@@ -39,15 +39,14 @@ impl Witness {
             seen.tsval = None;
             seen.orphaned = false;
         }
-        ensure(!seen.orphaned || seen.lost || seen.raced, || {
+        ensure(!seen.orphaned || seen.lost, || {
             describe(key, "leaves though it is not spliced", &segment)
         })?;
         if segment.flags().contains(Flags::RST) {
             // Old segments that come when all is over are answered so without a crash, too.
-            return ensure(
-                seen.gone || seen.finished || seen.lost || seen.raced,
-                || describe(key, "is a reset", &segment),
-            );
+            return ensure(seen.gone || seen.finished || seen.lost, || {
+                describe(key, "is a reset", &segment)
+            });
         }
         seen.told_numbers(&segment)?;
         let Some(isn) = seen.server_isn else {

@@ -231,6 +231,31 @@ fn when_nobody_is_there_a_connection_whose_opening_is_not_recorded_is_unprotecte
     assert_eq!(lab.client(data).verdict, Verdict::Next);
 }
 
+/// The client may have the first answer already, and its ACK may be on its way.
+#[test]
+fn what_an_earlier_life_has_answered_is_not_answered_again_while_that_is_recovered() {
+    let recovering = || {
+        let mut lab = Lab::new();
+        lab.client(lab.syn());
+        lab.server(lab.syn_ack());
+        lab.crash();
+        lab.ssw.new_incarnation();
+        lab
+    };
+    let mut lab = recovering();
+    assert_eq!(lab.client(lab.syn()).verdict, Verdict::Drop);
+    let third = segment(lab.c + 1, lab.s + 1).timestamps(11, 900);
+    assert_eq!(lab.client(third).verdict, Verdict::Drop);
+    assert_eq!(lab.flow().server.isn, lab.s, "the first answer holds");
+    // Another connection is another matter; and so is the same one when the recovery is over.
+    let (mut lab, mut later) = (recovering(), recovering());
+    let mut other = lab.syn();
+    other.seq = lab.c + 9;
+    assert_eq!(lab.client(other).verdict, Verdict::Next);
+    later.ssw.recovered();
+    assert_eq!(later.client(later.syn()).verdict, Verdict::Next);
+}
+
 #[test]
 fn a_handshake_of_an_earlier_life_is_late_and_gated() {
     let mut lab = Lab::new();
