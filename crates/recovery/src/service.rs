@@ -357,6 +357,15 @@ impl Recovery {
         Some(connection)
     }
 
+    /// The record of a connection is gone, for the reason with this code. What was not replayed by
+    /// now cannot be; who has its whole record goes on.
+    pub fn unprotected(&mut self, flow: FlowId, code: u8) {
+        let connection = self.connections.get(&flow);
+        if connection.is_some_and(Connection::to_be_replayed) {
+            self.drop_kept(flow, LostReason::Unprotected { code });
+        }
+    }
+
     /// The data plane saw a replay contradict its record; `flow` is its state there. Whether the
     /// replay is over for us or not: nothing of this flow reaches the client any more.
     pub fn diverged(&mut self, key: FlowKey, flow: &Flow) {

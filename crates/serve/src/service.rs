@@ -253,6 +253,7 @@ impl Service {
                 self.recovery.listening(now);
             }
             EventKind::Unprotected { key, flow, reason } => {
+                self.recovery.unprotected(flow, reason);
                 let reason = UnprotectedReason::from_code(reason)
                     .map_or_else(|| format!("reason {reason}"), |reason| reason.to_string());
                 self.tell(Happening::Unprotected {
@@ -365,6 +366,7 @@ impl Service {
             connection,
             reason: reason.to_string(),
         });
+        self.recovery.unprotected(flow, reason.code());
         Ok(())
     }
 
@@ -389,15 +391,13 @@ impl Service {
     fn restart_logger(&mut self) -> Result<(), ServeError> {
         let new = LoggerClient::start(&self.config, self.ground.plane.pins().path())?;
         std::mem::replace(&mut self.ground.logger, new).kill();
+        let reason = UnprotectedReason::LoggerRestarted.code();
         let mut connections = 0;
         for (key, flow) in self.ground.plane.flows()? {
             if flow.unprotected.is_none() {
                 connections += 1;
-                let _ = self.ground.plane.unprotect(
-                    key,
-                    flow.id,
-                    UnprotectedReason::LoggerRestarted.code(),
-                );
+                let _ = self.ground.plane.unprotect(key, flow.id, reason);
+                self.recovery.unprotected(flow.id, reason);
             }
         }
         self.tell(Happening::LoggerRestarted { connections });

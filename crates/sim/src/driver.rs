@@ -154,7 +154,10 @@ impl Driver {
                 self.recovery.listening(now);
             }
             EventKind::Listening => {} // of a life that has ended
-            EventKind::Unprotected { flow_id, .. } => {
+            EventKind::Unprotected {
+                flow_id, reason, ..
+            } => {
+                self.recovery.unprotected(flow_id, reason.code());
                 ground
                     .logger
                     .journal
@@ -218,6 +221,7 @@ impl Driver {
                 if let Some(key) = key {
                     let _ = node.ssw.unprotect(key, flow, reason); // gone meanwhile: as well
                 }
+                self.recovery.unprotected(flow, reason.code());
             }
         }
     }

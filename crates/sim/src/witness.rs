@@ -286,11 +286,7 @@ impl Witness {
             Fault::None => false,
             Fault::Poison => matches!(reason, LostReason::Poison { .. }),
             Fault::Divergence => matches!(reason, LostReason::Diverged { .. }),
-            // Known limit: who reaches it during a replay is given up only when that stalls.
-            Fault::RecordLimit => {
-                reason == unprotected(ssw::Unprotected::ConnectionLimit)
-                    || matches!(reason, LostReason::ReplayStalled { .. })
-            }
+            Fault::RecordLimit => reason == unprotected(ssw::Unprotected::ConnectionLimit),
         };
         // Memory is charged in chunks: whoever sends much may reach the limit, too.
         let recorded = seen.script.instream.len() + seen.script.outstream.len();

@@ -320,3 +320,37 @@ fn the_deadline_is_the_next_thing_that_is_due() {
     world.pass(ms(1));
     assert_eq!(world.recovery.deadline(), Some(world.now + ms(2)));
 }
+
+#[test]
+fn a_record_that_is_lost_during_its_replay_gives_the_connection_up_without_waiting() {
+    let stuck = Peer::new(1, 1_000, 0).manner(Manner::Stuck);
+    let late = Peer::new(3, 10, 0).manner(Manner::Deaf);
+    let mut world = World::new([stuck, Peer::new(2, 10, 0), late]);
+    world.die_and_return();
+    world.pass_in_steps(ms(5), ms(1));
+    assert!(!world.pieces(1).is_empty(), "its replay has begun");
+    world.turn_page();
+    world.recovery.unprotected(FlowId(1), 1);
+    world.recovery.unprotected(FlowId(3), 2);
+    world.until_serving(10);
+    assert_eq!(world.pieces(1), []);
+    assert_eq!(
+        world.lost_told(),
+        [
+            (key(1), LostReason::Unprotected { code: 1 }),
+            (key(3), LostReason::Unprotected { code: 2 })
+        ]
+    );
+    assert_eq!(world.serving(), (1, 2, 10));
+}
+
+#[test]
+fn a_record_that_is_lost_after_its_replay_is_not_needed() {
+    let mut world = World::new([Peer::new(1, 1_000, 0)]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.recovery.unprotected(FlowId(1), 1);
+    world.recovery.unprotected(FlowId(7), 1); // of nobody whom we know
+    world.pass_in_steps(ms(500), ms(10));
+    assert_eq!((world.lost_told(), world.reset.len()), (vec![], 0));
+}
