@@ -1,0 +1,242 @@
+//! Changing the state of the service and of its flows: each change is one run of the program
+//! `control` (`control.h`). What a replay must look like is written into its map directly.
+
+use std::{io, time::Duration};
+
+use libbpf_rs::{MapCore, MapFlags, ProgramInput};
+use ssw::Expect;
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use super::Dataplane;
+use crate::{
+    abi::{self, Abi},
+    attach,
+    error::{DataplaneError, MapContext},
+};
+
+/// Where a replay begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SplicePoint {
+    /// Sequence number of the fabricated SYN; replay begins one after it.
+    pub instream: SeqNumber,
+    /// Client-space number of the first byte that the new server will send.
+    pub outstream: SeqNumber,
+    /// Compare the replayed outstream up to here.
+    pub verify_end: SeqNumber,
+}
+
+impl Dataplane {
+    fn control(
+        &self,
+        what: &'static str,
+        op: abi::control_op,
+        fill: impl FnOnce(&mut abi::control),
+    ) -> Result<abi::control, DataplaneError> {
+        let mut request = abi::control {
+            op: op.0,
+            ..Default::default()
+        };
+        fill(&mut request);
+        let program = attach::program(&self.object, "control")?;
+        let input = ProgramInput {
+            context_in: Some(request.as_bytes_mut()),
+            ..Default::default()
+        };
+        program.test_run(input).doing(what)?;
+        match request.result {
+            0 => Ok(request),
+            error => Err(DataplaneError::Control {
+                what,
+                source: io::Error::from_raw_os_error(-error),
+            }),
+        }
+    }
+
+    /// `serve` is alive.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn heartbeat(&self) -> Result<(), DataplaneError> {
+        self.control("heartbeat", abi::control_op::CONTROL_HEARTBEAT, |_| ())
+            .map(drop)
+    }
+
+    /// Shut the gate now.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn gate(&self) -> Result<(), DataplaneError> {
+        self.control("shut the gate", abi::control_op::CONTROL_GATE, |_| ())
+            .map(drop)
+    }
+
+    /// Begin a new life of the service: the gate opens for its sockets, and for connections as
+    /// they are spliced to it.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn new_incarnation(&self) -> Result<(), DataplaneError> {
+        self.control(
+            "new incarnation",
+            abi::control_op::CONTROL_INCARNATION,
+            |_| (),
+        )
+        .map(drop)
+    }
+
+    /// The recovery is over: strangers get their ordinary RST again.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn recovered(&self) -> Result<(), DataplaneError> {
+        self.control(
+            "end of recovery",
+            abi::control_op::CONTROL_RECOVERED,
+            |_| (),
+        )
+        .map(drop)
+    }
+
+    /// The service is asked to end: deaths are not crashes any more.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn stopping(&self) -> Result<(), DataplaneError> {
+        self.control("stopping", abi::control_op::CONTROL_STOPPING, |_| ())
+            .map(drop)
+    }
+
+    /// Name the main process.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn main_process(&self, pid: u32) -> Result<(), DataplaneError> {
+        let pid = u64::from(pid);
+        self.control(
+            "name the main process",
+            abi::control_op::CONTROL_MAIN,
+            |c| c.argument = pid,
+        )
+        .map(drop)
+    }
+
+    /// Make the flow ready for its fabricated SYN.
+    ///
+    /// # Errors
+    /// The flow with this number is gone (`ENOENT`).
+    pub fn splice(
+        &self,
+        key: FlowKey,
+        flow: FlowId,
+        point: SplicePoint,
+    ) -> Result<(), DataplaneError> {
+        self.control("splice", abi::control_op::CONTROL_SPLICE, |c| {
+            c.key = key.into();
+            c.flow_id = flow.0;
+            c.instream = point.instream.0;
+            c.outstream = point.outstream.0;
+            c.verify_end = point.verify_end.0;
+        })
+        .map(drop)
+    }
+
+    /// Forget a flow.
+    ///
+    /// # Errors
+    /// The flow with this number is gone already (`ENOENT`).
+    pub fn abandon(&self, key: FlowKey, flow: FlowId) -> Result<(), DataplaneError> {
+        self.control("abandon a flow", abi::control_op::CONTROL_ABANDON, |c| {
+            c.key = key.into();
+            c.flow_id = flow.0;
+        })
+        .map(drop)
+    }
+
+    /// The flow has no complete record any more; `reason` as in `protocol::UnprotectedReason`.
+    ///
+    /// # Errors
+    /// The flow with this number is gone (`ENOENT`).
+    pub fn unprotect(&self, key: FlowKey, flow: FlowId, reason: u8) -> Result<(), DataplaneError> {
+        self.control(
+            "unprotect a flow",
+            abi::control_op::CONTROL_UNPROTECT,
+            |c| {
+                c.key = key.into();
+                c.flow_id = flow.0;
+                c.argument = u64::from(reason);
+            },
+        )
+        .map(drop)
+    }
+
+    /// Ask the logger, through the ring, to say when it has read everything up to here.
+    ///
+    /// # Errors
+    /// The ring is full.
+    pub fn barrier(&self, token: u64) -> Result<(), DataplaneError> {
+        self.control("barrier", abi::control_op::CONTROL_BARRIER, |c| {
+            c.argument = token
+        })
+        .map(drop)
+    }
+
+    /// Forget flows that have been closed for longer than `age`; returns how many.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn sweep(&self, age: Duration) -> Result<u64, DataplaneError> {
+        let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        self.control("sweep", abi::control_op::CONTROL_SWEEP, |c| {
+            c.argument = age
+        })
+        .map(|reply| reply.swept)
+    }
+
+    /// Put what the replayed outstream of `flow` must look like in place.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn expect(&self, flow: FlowId, chunks: &[(u32, Expect)]) -> Result<(), DataplaneError> {
+        let map = &self.maps.expected;
+        for (chunk, expect) in chunks {
+            let key = expect_key(flow, *chunk);
+            let value = abi::expect {
+                bytes: expect.bytes,
+                strict: expect.strict,
+                soft: expect.soft,
+            };
+            map.update(key.as_bytes(), value.as_bytes(), MapFlags::ANY)
+                .doing("write what a replay must look like")?;
+        }
+        Ok(())
+    }
+
+    /// Take it away again. Chunks that are not there are no error.
+    ///
+    /// # Errors
+    /// The map cannot be changed.
+    pub fn forget_expected(
+        &self,
+        flow: FlowId,
+        chunks: impl Iterator<Item = u32>,
+    ) -> Result<(), DataplaneError> {
+        let map = &self.maps.expected;
+        for chunk in chunks {
+            match map.delete(expect_key(flow, chunk).as_bytes()) {
+                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                    return Err(error).doing("remove what a replay must look like");
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn expect_key(flow: FlowId, chunk: u32) -> abi::expect_key {
+    abi::expect_key {
+        flow_id: flow.0,
+        chunk,
+        pad: 0,
+    }
+}

@@ -1,0 +1,72 @@
+//! What is decided before anything is attached.
+
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::Dataplane;
+use crate::{
+    abi::{self, Abi},
+    error::{DataplaneError, MapContext},
+};
+
+/// What a service tells the data plane before anything is attached.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The protected addresses, as clients connect to them.
+    pub addresses: Vec<SocketAddr>,
+    /// Id of the cgroup that holds every process of the server.
+    pub cgroup_id: u64,
+    /// Its depth below the root of the hierarchy (the root has 0).
+    pub cgroup_level: u32,
+    /// Cookie of the network namespace (`SO_NETNS_COOKIE`).
+    pub netns_cookie: u64,
+    /// A process other than the main one that leaves with a status other than 0 is a crash too.
+    pub crash_on_any_failure: bool,
+    /// Silence of `serve` after which nothing is gated or recorded any more.
+    pub heartbeat_timeout: Duration,
+    /// Outstream bytes recorded at the beginning of each turn; 0: none; `u32::MAX`: all.
+    pub verify_head: u32,
+    /// First of the three marks by which our own packets are known.
+    pub mark: u32,
+    /// Size of the ring to the logger, bytes; a power of two and a multiple of the page size.
+    pub mirror_bytes: u32,
+    /// Largest number of connections protected at a time.
+    pub max_flows: u32,
+}
+
+impl Dataplane {
+    pub(super) fn configure(&self, settings: &Settings) -> Result<(), DataplaneError> {
+        let service = abi::service {
+            netns_cookie: settings.netns_cookie,
+            cgroup_id: settings.cgroup_id,
+            heartbeat_timeout_ns: u64::try_from(settings.heartbeat_timeout.as_nanos())
+                .unwrap_or(u64::MAX),
+            cgroup_level: settings.cgroup_level,
+            crash_policy: u32::from(settings.crash_on_any_failure),
+            mark: settings.mark,
+            verify_head: settings.verify_head,
+            incarnation: 1,
+            next_flow_id: 1,
+            ..Default::default()
+        };
+        self.maps
+            .service
+            .update(&0u32.to_ne_bytes(), service.as_bytes(), MapFlags::ANY)
+            .doing("write the service's settings")?;
+        for address in &settings.addresses {
+            // The port alone, too: a listener on a wildcard address listens for us.
+            let wildcard = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
+            for endpoint in [*address, wildcard].map(abi::endpoint::from) {
+                self.maps
+                    .endpoints
+                    .update(endpoint.as_bytes(), &[1], MapFlags::ANY)
+                    .doing("write a protected address")?;
+            }
+        }
+        self.heartbeat()
+    }
+}
