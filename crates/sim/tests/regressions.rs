@@ -59,6 +59,25 @@ fn what_diverged_is_reset_even_if_the_server_closed_it() {
     holds(&[11_630, 13_962]);
 }
 
+/// A SYN was sent again after a crash, and answered a second time, by another life.
+#[test]
+fn what_a_dead_server_has_answered_is_not_answered_again() {
+    holds(&[1624]);
+}
+
+/// A handshake found the ring full when it was completed: the connection was never protected.
+#[test]
+fn a_full_ring_only_delays_a_handshake() {
+    holds(&[6776, 8219]);
+}
+
+/// A connection reached the limit of its record while that was replayed: the replay stalled, and
+/// everybody waited for it.
+#[test]
+fn a_record_that_is_lost_during_its_replay_stalls_nobody() {
+    holds(&[5119]);
+}
+
 /// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
 #[test]
 fn faults_cost_the_connections_that_they_doom() {
