@@ -44,17 +44,31 @@ static __always_inline __u16 fold_checksum(__u64 sum)
 	return ~sum;
 }
 
+/* Take the jumbo header out of a packet that becomes short. Where its TCP header is then; 0 if that
+ * failed. */
+static __always_inline __u32 without_jumbo(struct __sk_buff *skb, const struct packet *p)
+{
+	const __u32 plain = ETH_HLEN + sizeof(struct ipv6_header);
+	__u8 tcp = IPPROTO_TCP;
+	if (p->version != 6 || p->tcp_offset == plain)
+		return p->tcp_offset;
+	if (bpf_skb_adjust_room(skb, -(__s32)sizeof(struct jumbo_header), BPF_ADJ_ROOM_NET,
+				BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN + 6, &tcp, 1, 0))
+		return 0;
+	return plain;
+}
+
 /* Exchange source and destination of link and network header, and give the packet its new
  * length. */
-static __always_inline bool turn_headers(struct __sk_buff *skb, const struct packet *p,
-					 const struct flow_key *key, __u32 tcp_len)
+static __always_inline bool turn_headers(struct __sk_buff *skb, bool v6, const struct flow_key *key,
+					 __u32 tcp_offset, __u32 tcp_len)
 {
 	__u8 mac[12];
-	__u32 v6 = p->version == 6;
-	__be16 old_len, new_len = bpf_htons(v6 ? tcp_len : p->tcp_offset - ETH_HLEN + tcp_len);
+	__be16 old_len, new_len = bpf_htons(v6 ? tcp_len : tcp_offset - ETH_HLEN + tcp_len);
 	__u32 len_at = ETH_HLEN + (v6 ? 4 : 2);
 	if (bpf_skb_load_bytes(skb, 0, mac, 12) || bpf_skb_load_bytes(skb, len_at, &old_len, 2) ||
-	    bpf_skb_change_tail(skb, p->tcp_offset + tcp_len, 0))
+	    bpf_skb_change_tail(skb, tcp_offset + tcp_len, 0))
 		return false;
 	if (bpf_skb_store_bytes(skb, 0, mac + 6, 6, 0) || bpf_skb_store_bytes(skb, 6, mac, 6, 0) ||
 	    bpf_skb_store_bytes(skb, len_at, &new_len, 2, 0))
@@ -103,8 +117,9 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 	__u16 checksum = fold_checksum(sum);
 	__builtin_memcpy(h + TCP_CHECKSUM, &checksum, 2);
 
-	if (!turn_headers(skb, p, key, len) ||
-	    bpf_skb_store_bytes(skb, p->tcp_offset, h, len == 32 ? 32 : TCP_HEADER_MIN, 0)) {
+	__u32 at = without_jumbo(skb, p);
+	if (!at || !turn_headers(skb, p->version == 6, key, at, len) ||
+	    bpf_skb_store_bytes(skb, at, h, len == 32 ? 32 : TCP_HEADER_MIN, 0)) {
 		count(COUNT_EDIT_FAILED);
 		return TCX_DROP;
 	}

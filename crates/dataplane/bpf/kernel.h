@@ -40,6 +40,8 @@ enum bpf_map_type {
 #define BPF_ANY 0
 #define BPF_F_NO_PREALLOC (1U << 0)
 #define BPF_F_INGRESS (1ULL << 0)
+#define BPF_ADJ_ROOM_NET 0
+#define BPF_F_ADJ_ROOM_FIXED_GSO (1ULL << 0)
 #define BPF_RB_NO_WAKEUP (1ULL << 0)
 #define BPF_RB_FORCE_WAKEUP (1ULL << 1)
 #define BPF_RB_AVAIL_DATA 0
@@ -72,6 +74,7 @@ struct __sk_buff {
 #define ETH_ALEN 6
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86DD
+#define IPPROTO_HOPOPTS 0
 #define IPPROTO_TCP 6
 #define AF_INET 2
 #define AF_INET6 10

@@ -49,6 +49,16 @@ struct ipv6_header {
 	__u8 source[16];
 	__u8 destination[16];
 };
+/* What Linux puts between the IPv6 and the TCP header of a super-segment that the 16-bit length
+ * cannot tell: a hop-by-hop header with nothing but the jumbo payload option (RFC 2675 2). */
+struct jumbo_header {
+	__u8 next_header;
+	__u8 header_len; /* in 8 bytes, not counting the first */
+	__u8 option;
+	__u8 option_len;
+	__be32 payload_len; /* this header's own bytes included */
+};
+#define OPTION_JUMBO 0xc2
 
 /* Offsets into the TCP header. */
 enum { TCP_SEQ = 4, TCP_ACK_SEQ = 8, TCP_DATA_OFFSET = 12, TCP_FLAGS = 13, TCP_WINDOW = 14, TCP_CHECKSUM = 16 };
@@ -115,8 +125,25 @@ static __always_inline void map_v4(__u8 *address, __be32 v4)
 	words[3] = v4;
 }
 
+/* Is there a TCP segment behind a jumbo header at `p->tcp_offset`, to the end of the frame? Such
+ * frames exist only between this host's TCP and a device, or GRO and this host's TCP; gso_max_size
+ * does not bound them: a sender makes two segments one in any case (tcp_min_tso_segs), and with an
+ * MTU above 32 KiB, the loopback's, two are more than 64 KiB. */
+static __always_inline bool skip_jumbo(struct __sk_buff *skb, struct packet *p)
+{
+	struct jumbo_header jumbo;
+	if (bpf_skb_load_bytes(skb, p->tcp_offset, &jumbo, sizeof(jumbo)))
+		return false;
+	if (jumbo.next_header != IPPROTO_TCP || jumbo.header_len || jumbo.option != OPTION_JUMBO ||
+	    jumbo.option_len != sizeof(jumbo.payload_len) ||
+	    bpf_ntohl(jumbo.payload_len) != skb->len - p->tcp_offset)
+		return false;
+	p->tcp_offset += sizeof(jumbo);
+	return true;
+}
+
 /* Fill `source` and `destination`, and all of `p` that the IP header tells. False for what is
- * not a whole TCP segment: other protocols, fragments, extension headers. */
+ * not a whole TCP segment: other protocols, fragments, other extension headers. */
 static __always_inline bool parse_ip(struct __sk_buff *skb, struct packet *p, __u8 *source,
 				     __u8 *destination)
 {
@@ -141,11 +168,12 @@ static __always_inline bool parse_ip(struct __sk_buff *skb, struct packet *p, __
 		struct ipv6_header ip;
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
 			return false;
-		if (ip.next_header != IPPROTO_TCP)
-			return false;
 		p->version = 6;
 		p->tcp_offset = ETH_HLEN + sizeof(ip);
 		p->ip_len = bpf_ntohs(ip.payload_len);
+		if (ip.next_header != IPPROTO_TCP &&
+		    (ip.next_header != IPPROTO_HOPOPTS || p->ip_len || !skip_jumbo(skb, p)))
+			return false;
 		if (p->ip_len)
 			p->ip_len += sizeof(ip);
 		__builtin_memcpy(source, ip.source, 16);

@@ -17,13 +17,13 @@
 
 use std::net::IpAddr;
 
-use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum, kind};
+use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind};
 
 use crate::{
     flow::{Flow, Mode},
     packet::{
-        ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, WINDOW, array,
-        find_options, overwrite, write,
+        ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
+        WINDOW, array, find_options, overwrite, write,
     },
     south::{
         EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Shared, SouthSide,
@@ -258,7 +258,11 @@ fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNu
 
 /// Exchange source and destination of the network header, and make `header` all that it carries.
 fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
-    bytes.truncate(network.tcp_offset);
+    if network.v6 {
+        bytes.truncate(V6_HEADER); // a super-segment has a jumbo header behind it
+    } else {
+        bytes.truncate(network.tcp_offset);
+    }
     bytes.extend_from_slice(header);
     // Both fit: a header is at most 60 bytes, before it stand at most 60 of IPv4.
     let length = if network.v6 {
@@ -282,6 +286,7 @@ fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             write(bytes, 4, length.to_be_bytes());
+            write(bytes, 6, [PROTOCOL_TCP]);
             overwrite(bytes, 8, &source.octets());
             overwrite(bytes, 24, &destination.octets());
         }

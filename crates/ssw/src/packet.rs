@@ -19,7 +19,14 @@ pub(crate) const FLAGS: usize = 13;
 pub(crate) const WINDOW: usize = 14;
 pub(crate) const CHECKSUM: usize = 16;
 
-const V6_HEADER: usize = 40;
+pub(crate) const V6_HEADER: usize = 40;
+
+/// What Linux puts between the IPv6 and the TCP header of a super-segment that the 16-bit length
+/// cannot tell (RFC 2675 2), before the length: TCP follows, eight bytes in all, one option of
+/// four bytes.
+const JUMBO: [u8; 4] = [PROTOCOL_TCP, 0, 0xc2, 4];
+const JUMBO_HEADER: usize = 8;
+const HOP_BY_HOP: u8 = 0;
 
 /// A packet as it passes the programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +67,8 @@ pub(crate) struct Segment {
 }
 
 impl Network {
-    /// `None` for what is not a whole TCP segment: other protocols, fragments, extension headers.
+    /// `None` for what is not a whole TCP segment: other protocols, fragments, extension headers
+    /// other than that of a super-segment.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let network = match bytes.first()? >> 4 {
             4 => Self::parse_v4(bytes)?,
@@ -106,15 +114,18 @@ impl Network {
 
     fn parse_v6(bytes: &[u8]) -> Option<Self> {
         let header: [u8; V6_HEADER] = array(bytes, 0)?;
-        if header[6] != PROTOCOL_TCP {
-            return None;
-        }
+        let payload_len = usize::from(u16::from_be_bytes(array(bytes, 4)?));
+        let tcp_offset = match (header[6], payload_len) {
+            (PROTOCOL_TCP, _) => V6_HEADER,
+            (HOP_BY_HOP, 0) if is_jumbo(&bytes[V6_HEADER..]) => V6_HEADER + JUMBO_HEADER,
+            _ => return None,
+        };
         Some(Self {
             v6: true,
             source: Ipv6Addr::from(array::<16>(bytes, 8)?).into(),
             destination: Ipv6Addr::from(array::<16>(bytes, 24)?).into(),
-            tcp_offset: V6_HEADER,
-            ip_len: match usize::from(u16::from_be_bytes(array(bytes, 4)?)) {
+            tcp_offset,
+            ip_len: match payload_len {
                 0 => 0,
                 payload => payload + V6_HEADER,
             },
@@ -130,6 +141,12 @@ impl Network {
             SocketAddr::new(self.destination, destination),
         ))
     }
+}
+
+/// Whether what follows an IPv6 header is a jumbo header and a TCP segment to the end of the frame.
+fn is_jumbo(bytes: &[u8]) -> bool {
+    array(bytes, 0) == Some(JUMBO)
+        && array(bytes, JUMBO.len()).map(u32::from_be_bytes) == Some(length32(bytes.len()))
 }
 
 impl Segment {

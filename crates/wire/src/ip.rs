@@ -5,10 +5,11 @@
 //! have been limited to the first bytes, so there may be fewer: [`IpPacket::parse_captured`] is
 //! told the true length and accepts that. A packet above 64 KiB that never leaves the host
 //! ("BIG TCP") does not fit the 16-bit length field, which is then 0: it reaches to the end of the
-//! buffer.
+//! buffer. Over IPv6, Linux (6.18, for one) tells its length in a hop-by-hop header with the jumbo
+//! payload option (RFC 2675), which counts as a part of the header here.
 //!
-//! Fragments are refused: TCP sees a packet only when it is whole. So are IPv6 extension headers
-//! before the transport header, which TCP connections do not use in practice.
+//! Fragments are refused: TCP sees a packet only when it is whole. So are other IPv6 extension
+//! headers before the transport header, which TCP connections do not use in practice.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,7 +20,14 @@ pub const PROTOCOL_TCP: u8 = 6;
 
 pub(crate) const V4_HEADER: usize = 20;
 pub(crate) const V6_HEADER: usize = 40;
+const V6_HOP_BY_HOP: u8 = 0;
 const V6_FRAGMENT: u8 = 44;
+/// A hop-by-hop header that holds nothing but the jumbo payload option, before the length: TCP
+/// follows, eight bytes in all, one option of four bytes (RFC 2675, 2).
+const JUMBO: [u8; 4] = [PROTOCOL_TCP, 0, 0xc2, 4];
+const JUMBO_HEADER: usize = 8;
+/// A jumbo payload is longer than what the IPv6 header can tell (RFC 2675, 3).
+const LARGEST_PLAIN: usize = 65_535;
 
 /// An IP packet whose lengths have been checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +102,18 @@ impl<'a> IpPacket<'a> {
     fn parse_v6(bytes: &'a [u8], wire_len: usize) -> Result<Self, WireError> {
         need(V6_HEADER, bytes.len())?;
         let protocol = bytes[6];
+        if protocol == V6_HOP_BY_HOP
+            && be16(bytes, 4) == 0
+            && let Some(total_len) = jumbo_len(bytes)
+        {
+            return Self::of_v6(
+                bytes,
+                PROTOCOL_TCP,
+                V6_HEADER + JUMBO_HEADER,
+                total_len,
+                wire_len,
+            );
+        }
         if protocol == V6_FRAGMENT {
             return Err(WireError::Fragment);
         }
@@ -104,14 +124,24 @@ impl<'a> IpPacket<'a> {
             0 => wire_len,
             payload_len => V6_HEADER + payload_len,
         };
+        Self::of_v6(bytes, protocol, V6_HEADER, total_len, wire_len)
+    }
+
+    fn of_v6(
+        bytes: &'a [u8],
+        protocol: u8,
+        header_len: usize,
+        total_len: usize,
+        wire_len: usize,
+    ) -> Result<Self, WireError> {
         let address = |at| IpAddr::V6(Ipv6Addr::from(chunk::<16>(bytes, at)));
         Ok(Self {
             source: address(8),
             destination: address(24),
             protocol,
-            header_len: V6_HEADER,
+            header_len,
             total_len,
-            payload: payload(bytes, V6_HEADER, total_len, wire_len)?,
+            payload: payload(bytes, header_len, total_len, wire_len)?,
         })
     }
 
@@ -133,7 +163,7 @@ impl<'a> IpPacket<'a> {
         self.protocol
     }
 
-    /// The length of the IP header with its options, in bytes.
+    /// The length of the IP header with its options (and the jumbo header), in bytes.
     #[must_use]
     pub const fn header_len(&self) -> usize {
         self.header_len
@@ -156,6 +186,14 @@ impl<'a> IpPacket<'a> {
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
+}
+
+/// The total length that a jumbo header behind the IPv6 header tells.
+fn jumbo_len(bytes: &[u8]) -> Option<usize> {
+    let header: [u8; JUMBO_HEADER] = bytes.get(V6_HEADER..)?.first_chunk().copied()?;
+    let [.., a, b, c, d] = header;
+    let payload_len = usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()?;
+    (header.starts_with(&JUMBO) && payload_len > LARGEST_PLAIN).then_some(V6_HEADER + payload_len)
 }
 
 /// The captured bytes between the header and the end of the packet, after the length checks that

@@ -1,7 +1,7 @@
 //! Networks and hosts that are not as simple as two hosts on a switch. In each the server is
 //! killed at random moments while clients work, and they notice nothing.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use e2e::arrange::{run, test_server_at};
@@ -180,14 +180,15 @@ fn read_up_to(stream: &TcpStream, length: usize, got: &mut Vec<u8>) -> std::io::
 #[test]
 fn client_on_the_server_itself() {
     let scene = Scene::new("loopback");
-    survives_at_home(&scene, &[scene.ipv4(PORT)]);
+    survives_at_home(&scene, &[scene.ipv4(PORT), scene.ipv6(PORT)]);
 }
 
 /// A service for its own host alone.
 #[test]
 fn loopback_addresses() {
     let scene = Scene::new("localhost");
-    survives_at_home(&scene, &[([127, 0, 0, 1], PORT).into()]);
+    let ipv6 = (Ipv6Addr::LOCALHOST, PORT).into();
+    survives_at_home(&scene, &[([127, 0, 0, 1], PORT).into(), ipv6]);
 }
 
 fn survives_at_home(scene: &Scene, addresses: &[SocketAddr]) {

@@ -60,6 +60,7 @@ struct Sent {
     /// A byte of the payload that is not what it should be.
     spoilt: Option<usize>,
     mark: u32,
+    jumbo: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -75,6 +76,7 @@ enum Step {
         len: usize,
         spoilt: Option<usize>,
         fin: bool,
+        jumbo: bool,
     },
     Gate,
     Incarnation,
@@ -171,9 +173,10 @@ fn sent() -> impl Strategy<Value = Sent> {
         len,
         spoilt,
         mark,
+        prop::bool::weighted(0.1),
     )
         .prop_map(
-            |(seq, ack, flags, window, options, len, spoilt, mark)| Sent {
+            |(seq, ack, flags, window, options, len, spoilt, mark, jumbo)| Sent {
                 seq,
                 ack,
                 flags,
@@ -182,6 +185,7 @@ fn sent() -> impl Strategy<Value = Sent> {
                 len,
                 spoilt,
                 mark,
+                jumbo,
             },
         )
 }
@@ -195,8 +199,9 @@ fn step() -> impl Strategy<Value = Step> {
         30 => sent().prop_map(Step::Client),
         30 => sent().prop_map(Step::Server),
         15 => (
-            prop_oneof![Just(0u32), 0u32..200], 1usize..1500, spoilt(), prop::bool::weighted(0.1))
-            .prop_map(|(from, len, spoilt, fin)| Step::Replay { from, len, spoilt, fin }),
+            prop_oneof![Just(0u32), 0u32..200], 1usize..1500, spoilt(), prop::bool::weighted(0.1),
+            prop::bool::weighted(0.2))
+            .prop_map(|(from, len, spoilt, fin, jumbo)| Step::Replay { from, len, spoilt, fin, jumbo }),
         1 => Just(Step::Gate),
         1 => Just(Step::Incarnation),
         2 => Just(Step::Recovered),
@@ -303,6 +308,7 @@ impl World<'_> {
                 len,
                 spoilt,
                 fin,
+                jumbo,
             } => {
                 let Some(flow) = self.known() else { return };
                 let seq = flow.splice.outstream + *from;
@@ -310,7 +316,10 @@ impl World<'_> {
                     .flags(if *fin { FIN_ACK } else { ACK })
                     .timestamps(910, 901)
                     .payload(&outstream(seq, *len, *spoilt));
-                self.server(&spec);
+                self.server(&Spec {
+                    jumbo: *jumbo,
+                    ..spec
+                });
             }
             Step::Splice {
                 instream,
@@ -417,12 +426,16 @@ impl Sent {
     /// `delta` takes the segment's own numbers to the client's.
     fn spec(&self, seq: SeqNumber, ack: SeqNumber, delta: SeqNumber) -> Spec {
         let seq = seq + self.seq.cast_unsigned();
-        segment(seq, ack + self.ack.cast_unsigned())
-            .flags(self.flags)
-            .window(self.window)
-            .options(&self.options)
-            .payload(&outstream(seq + delta.0, self.len, self.spoilt))
-            .mark(self.mark)
+        let spec = segment(seq, ack + self.ack.cast_unsigned());
+        Spec {
+            jumbo: self.jumbo,
+            ..spec
+        }
+        .flags(self.flags)
+        .window(self.window)
+        .options(&self.options)
+        .payload(&outstream(seq + delta.0, self.len, self.spoilt))
+        .mark(self.mark)
     }
 }
 

@@ -10,6 +10,7 @@ mod control;
 mod egress;
 mod fuzz;
 mod ingress;
+mod jumbo;
 mod latch;
 mod loading;
 mod mirror;

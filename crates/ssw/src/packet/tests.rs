@@ -73,6 +73,36 @@ fn a_length_of_zero_is_that_of_the_buffer() {
     }
 }
 
+/// As Linux makes it for the loopback, with `more` bytes of payload behind those of the sample.
+fn jumbo(more: usize) -> Vec<u8> {
+    let mut bytes = sample(true);
+    bytes[4..7].fill(0);
+    let length = length32(bytes.len() - V6_HEADER + JUMBO_HEADER + more);
+    bytes.splice(V6_HEADER..V6_HEADER, length.to_be_bytes());
+    bytes.splice(V6_HEADER..V6_HEADER, JUMBO);
+    bytes.resize(bytes.len() + more, 9);
+    bytes
+}
+
+#[test]
+fn a_super_segment_is_read_behind_its_jumbo_header() {
+    let bytes = jumbo(130_000);
+    let network = Network::parse(&bytes).unwrap();
+    assert_eq!(
+        network.ends(&bytes),
+        Some((client_end(true), server_end(true)))
+    );
+    let segment = parse(&bytes).unwrap();
+    assert_eq!((segment.seq, segment.payload_len), (SeqNumber(1), 130_003));
+    assert!(segment.payload(&bytes).starts_with(b"abc\x09"));
+    for at in [5, 40, 41, 42, 43, 47] {
+        let mut other = bytes.clone();
+        other[at] ^= 1;
+        assert!(parse(&other).is_none(), "another byte {at}");
+    }
+    assert!(parse(&bytes[..bytes.len() - 1]).is_none(), "cut short");
+}
+
 fn options(options: &[u8]) -> Options {
     find_options(&[&[0; 20], options].concat())
 }

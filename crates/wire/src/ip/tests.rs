@@ -109,6 +109,55 @@ fn extension_headers_are_refused() {
     assert_eq!(IpPacket::parse(packets::V6_ICMP).unwrap().protocol(), 58);
 }
 
+/// As Linux makes it for the loopback.
+fn jumbo(segment_len: usize) -> Vec<u8> {
+    let mut bytes = packets::V6_DATA.to_vec();
+    bytes[4..6].fill(0);
+    bytes[6] = V6_HOP_BY_HOP;
+    let length = u32::try_from(JUMBO_HEADER + segment_len).unwrap();
+    bytes.splice(V6_HEADER..V6_HEADER, length.to_be_bytes());
+    bytes.splice(V6_HEADER..V6_HEADER, JUMBO);
+    bytes.resize(V6_HEADER + JUMBO_HEADER + segment_len, 0xaa);
+    bytes
+}
+
+#[test]
+fn a_jumbo_header_belongs_to_the_ip_header() {
+    let bytes = jumbo(130_960);
+    let packet = IpPacket::parse(&bytes).unwrap();
+    assert_eq!(packet.protocol(), PROTOCOL_TCP);
+    assert_eq!(packet.source(), "fd00::2".parse::<IpAddr>().unwrap());
+    assert_eq!((packet.header_len(), packet.total_len()), (48, 131_008));
+    assert_eq!(
+        (packet.payload_len(), packet.payload()),
+        (130_960, &bytes[48..])
+    );
+    let captured = IpPacket::parse_captured(&bytes[..100], bytes.len()).unwrap();
+    assert_eq!(
+        (captured.payload_len(), captured.payload()),
+        (130_960, &bytes[48..100])
+    );
+    let cut_short = |needed, available| WireError::Truncated { needed, available };
+    let cut = IpPacket::parse(&bytes[..131_007]);
+    assert_eq!(cut, Err(cut_short(131_008, 131_007)));
+}
+
+#[test]
+fn a_hop_by_hop_header_that_linux_would_not_make_is_refused() {
+    let refused = |what, bytes: &[u8]| {
+        let parsed = IpPacket::parse(bytes);
+        assert_eq!(parsed, Err(WireError::ExtensionHeader(0)), "{what}");
+    };
+    refused("a length that the IPv6 header can tell", &jumbo(65_527));
+    assert!(IpPacket::parse(&jumbo(65_528)).is_ok());
+    for at in [5, 40, 41, 42, 43] {
+        let mut bytes = jumbo(70_000);
+        bytes[at] ^= 1;
+        refused("another length or option", &bytes);
+    }
+    refused("nothing behind", &jumbo(70_000)[..47]);
+}
+
 #[test]
 fn contradictory_lengths_and_versions_are_refused() {
     let mut short_header = packets::V4_DATA.to_vec();
