@@ -2,8 +2,9 @@
 //!
 //! - One that belongs to a bridge or bond is left alone: its packets pass the master too, and must
 //!   not be handled twice.
-//! - Frames of more than 64 KiB (BIG TCP: the default on the loopback for IPv6) carry an extension
-//!   header and are longer than an IP packet can be: they are switched off.
+//! - Frames may be several times longer than an IP packet can be (BIG TCP), and longer than the
+//!   record takes: that is switched off. On an interface with an MTU above 32 KiB, as the loopback
+//!   is, frames of two segments remain; the programs know them (`bpf/packet.h`).
 //! - The loopback drops packets that come in with an address of this host, unless they have been
 //!   routed already; ours have not. `accept_local` lets them in (and `route_localnet` those of
 //!   127.0.0.0/8); only processes of this host can send there.
