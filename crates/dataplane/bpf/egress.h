@@ -26,7 +26,9 @@
 #pragma once
 
 /* Self-ACKs have microsecond round trips and would inflate the congestion window; this keeps
- * what a replaying server may have in flight small. */
+ * what a replaying server may have in flight small. It is no less than a segment can have: into a
+ * smaller window Linux sends one of the loopback's (65483 bytes) only when its persist timer
+ * fires, five times a second. */
 #define SELF_ACK_WINDOW 65535
 
 struct pseudo_header {
@@ -87,7 +89,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 				    const struct options *o, __u32 ack)
 {
 	__u32 len = o->timestamps ? 32 : TCP_HEADER_MIN;
-	__u32 window = SELF_ACK_WINDOW >> f->client.window_scale;
+	__u32 scale = f->client.window_scale & 15; /* at most 14; the field then never shows 0 */
 	__u8 *h = sc->edit;
 	__builtin_memset(h, 0, 32);
 	__builtin_memcpy(h, &key->client_port, 2);
@@ -96,7 +98,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 	write32(h + TCP_ACK_SEQ, ack);
 	h[TCP_DATA_OFFSET] = (len / 4) << 4;
 	h[TCP_FLAGS] = TCP_ACK;
-	write16(h + TCP_WINDOW, window ? window : 1);
+	write16(h + TCP_WINDOW, (SELF_ACK_WINDOW + (1 << scale) - 1) >> scale);
 	if (o->timestamps) {
 		h[20] = OPTION_NOP;
 		h[21] = OPTION_NOP;

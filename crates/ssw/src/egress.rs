@@ -33,8 +33,10 @@ use crate::{
 };
 
 /// Self-ACKs have microsecond round trips and would inflate the congestion window; this keeps what
-/// a replaying server may have in flight small.
-const SELF_ACK_WINDOW: u16 = 65_535;
+/// a replaying server may have in flight small. It is no less than a segment can have: into a
+/// smaller window Linux sends one of the loopback's (65483 bytes) only when its persist timer
+/// fires, five times a second.
+const SELF_ACK_WINDOW: u32 = 65_535;
 
 impl SouthSide {
     /// What becomes of a packet that leaves, from the server or from ourselves.
@@ -217,9 +219,10 @@ fn is_afterthought(flow: &Flow, segment: &Segment) -> bool {
         && flow.client.nxt == flow.server.ack
 }
 
-/// Window field of a self-ACK.
+/// Window field of a self-ACK: at least [`SELF_ACK_WINDOW`] bytes.
 pub(crate) fn self_ack_window(flow: &Flow) -> u16 {
-    (SELF_ACK_WINDOW >> flow.client.window_scale.min(15)).max(1)
+    let unit = 1u32 << (flow.client.window_scale & 15);
+    u16::try_from(SELF_ACK_WINDOW.div_ceil(unit)).unwrap_or(u16::MAX)
 }
 
 fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNumber) -> Vec<u8> {

@@ -35,7 +35,7 @@ fn the_syn_ack_becomes_the_third_ack() {
             (both.c + 1, s2 + 1, ACK)
         );
         assert_eq!(third.source_port(), both.key.client().port());
-        assert_eq!(third.window(), 65_535 >> CLIENT_SCALE);
+        assert_eq!(u32::from(third.window()), 65_536 >> CLIENT_SCALE);
         let stamps = third.timestamps().expect("as the SYN-ACK had them");
         assert_eq!((stamps.value, stamps.echo), (11, 70));
         let splice = both.flow().splice;
@@ -56,6 +56,20 @@ fn the_syn_ack_becomes_the_third_ack() {
             (RedirectIngress, s2 + 1)
         );
     });
+}
+
+#[test]
+fn a_self_ack_offers_room_for_any_segment() {
+    for scale in 0..=14 {
+        let both = Both::new();
+        let syn = both.syn().options(&syn_options(10, 0, scale));
+        let mut both = both;
+        both.client(syn);
+        both.server(both.syn_ack());
+        both.client(segment(both.c + 1, both.s + 1).timestamps(11, 900));
+        let offered = u32::from(both.splice(SeqNumber(7000)).segment().window()) << scale;
+        assert!((65_535..=65_536).contains(&offered), "{scale}: {offered}");
+    }
 }
 
 #[test]

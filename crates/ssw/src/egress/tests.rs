@@ -216,7 +216,7 @@ fn the_new_servers_syn_ack_becomes_the_third_ack() {
             (lab.c + 1, S2 + 1, Flags::ACK)
         );
         assert_eq!(third.option_bytes(), timestamps(11, 70));
-        assert_eq!(third.window(), SELF_ACK_WINDOW >> CLIENT_SCALE);
+        assert_eq!(u32::from(third.window()), 65_536 >> CLIENT_SCALE);
         let packet = wire::IpPacket::parse(&out.packet.bytes).unwrap();
         assert_eq!(
             (packet.source(), packet.destination()),
