@@ -278,9 +278,13 @@ fn a_repeated_syn_ack_is_answered_again_and_changes_nothing() {
 }
 
 #[test]
-fn a_tiny_window_is_still_a_window() {
-    let mut lab = Lab::new().open();
-    lab.ssw.flows.get_mut(&lab.key).unwrap().client.window_scale = 14;
-    lab.crash();
-    assert_eq!(lab.splice(S2).segment().window(), 3);
+fn a_self_ack_offers_room_for_any_segment() {
+    for scale in 0..=14 {
+        let mut lab = Lab::new().open();
+        let flow = lab.ssw.flows.get_mut(&lab.key).unwrap();
+        flow.client.window_scale = scale;
+        lab.crash();
+        let offered = u32::from(lab.splice(S2).segment().window()) << scale;
+        assert!((65_535..=65_536).contains(&offered), "{scale}: {offered}");
+    }
 }
