@@ -14,6 +14,16 @@ pub enum DataplaneError {
         /// What libbpf said.
         source: libbpf_rs::Error,
     },
+    /// The maps do not fit into the kernel's memory.
+    #[error(
+        "this host has no memory for a ring of {ring} bytes (--ring) and a table of {flows} connections (--max-connections): ask for less"
+    )]
+    Memory {
+        /// Bytes of the ring.
+        ring: u32,
+        /// Connections.
+        flows: u32,
+    },
     /// A program could not be attached.
     #[error("cannot attach {program} to {target}: {source}")]
     Attach {

@@ -12,7 +12,7 @@ mod settings;
 
 use std::{collections::BTreeSet, io, os::fd::BorrowedFd};
 
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, PrintLevel};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel};
 
 pub use self::{control::SplicePoint, reading::Counters, settings::Settings};
 use crate::{
@@ -89,7 +89,13 @@ impl Dataplane {
             };
             map.set_max_entries(entries).map_err(load)?;
         }
-        let object = open.load().map_err(load)?;
+        let object = open.load().map_err(|source| match source.kind() {
+            ErrorKind::OutOfMemory => DataplaneError::Memory {
+                ring: settings.mirror_bytes,
+                flows: settings.max_flows,
+            },
+            _ => load(source),
+        })?;
         let plane = Self {
             maps: Maps::of(&object)?,
             object,

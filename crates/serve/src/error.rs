@@ -142,6 +142,7 @@ impl ServeError {
             | Self::BadName(_)
             | Self::RunDir { .. }
             | Self::Spawn(_)
+            | Self::Dataplane(DataplaneError::Memory { .. })
             | Self::Cgroup(CgroupError::InvalidName { .. } | CgroupError::Occupied { .. }) => {
                 Fault::User
             }
