@@ -178,7 +178,7 @@ enum counter {
 /* Mirror frame: what the logger reads from the ring. The format is protocol::mirror's, and a
  * test decodes frames of the one with the code of the other. */
 #define MIRROR_MAGIC 0x4c54554f
-#define MIRROR_VERSION 1
+#define MIRROR_VERSION 2
 enum mirror_kind {
 	MIRROR_INSTREAM = 1,
 	MIRROR_OUTSTREAM = 2,
@@ -195,7 +195,7 @@ struct mirror_header {
 	__u8 version;
 	__u8 kind;
 	__u8 reason;
-	__u8 pad;
+	__u8 unfinished; /* the checksum field holds only the pseudo-header's sum; the kernel vouches */
 	__u64 flow_id;
 	__u64 timestamp_ns;
 	__u32 server_nxt;

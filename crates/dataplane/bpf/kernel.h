@@ -64,6 +64,9 @@ struct __sk_buff {
 	__u32 ifindex;
 };
 
+/* linux/skbuff.h */
+#define CHECKSUM_PARTIAL 3
+
 /* linux/pkt_cls.h: TCX_NEXT lets the programs after ours run, and means "continue" to clsact too. */
 #define TCX_NEXT (-1)
 #define TCX_PASS 0
@@ -95,6 +98,9 @@ enum {
 #define SIGPIPE 13
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct sk_buff {
+	__u8 ip_summed : 2;
+};
 struct net {
 	__u64 net_cookie;
 };

@@ -35,7 +35,7 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 	h->version = MIRROR_VERSION;
 	h->kind = kind;
 	h->reason = 0;
-	h->pad = 0;
+	h->unfinished = 0;
 	h->flow_id = f->id;
 	h->timestamp_ns = bpf_ktime_get_ns();
 	h->server_nxt = f->server.nxt;
@@ -43,6 +43,14 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 	h->packet_len = packet_len;
 	h->captured_len = captured_len;
 	h->token = kind == MIRROR_OUTSTREAM ? f->verify.head_next : 0;
+}
+
+/* Whether the kernel has left the checksum for later, and vouches for the segment: one of this host,
+ * or one that GRO has put together from segments that it verified. In a segment from the wire the
+ * same number in the field is a wrong checksum. `struct __sk_buff` does not tell. */
+static __always_inline bool unfinished(struct __sk_buff *skb)
+{
+	return BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff *)skb, ip_summed) == CHECKSUM_PARTIAL;
 }
 
 /* A frame without a packet. */
@@ -74,6 +82,7 @@ struct frame_record {
 		if (!r)                                                                           \
 			return false;                                                             \
 		fill_header(&r->header, kind, f, p->ip_len, len);                                 \
+		r->header.unfinished = unfinished(skb);                                           \
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, r->packet, len)) {                          \
 			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                                 \
 			return false;                                                             \
@@ -97,6 +106,7 @@ __noinline int mirror_long(struct __sk_buff *skb, struct flow *f, __u32 kind, __
 	if (!h)
 		goto out;
 	fill_header(h, kind, f, ip_len, len);
+	h->unfinished = unfinished(skb);
 	for (__u32 i = 0; i < MIRROR_SLICES && i < slices; i++) {
 		__u8 *slice = bpf_dynptr_data(&record, sizeof(*h) + i * MIRROR_SLICE, MIRROR_SLICE);
 		if (!slice || bpf_skb_load_bytes(skb, ETH_HLEN + i * MIRROR_SLICE, slice, MIRROR_SLICE))

@@ -146,15 +146,15 @@ fn head<'a>(frame: &MirrorFrame<'a>, from: SeqNumber) -> Option<(SeqNumber, &'a 
 }
 
 /// The segment, if the server's TCP takes it too: it drops what has a wrong checksum, and the
-/// record must not hold other bytes than the server got. A checksum that the sending host has
-/// left to a NIC holds only the pseudo-header's sum; such a segment has not been on any wire.
+/// record must not hold other bytes than the server got. A checksum that the kernel has left for
+/// later holds only the pseudo-header's sum; from a wire that would be a wrong one.
 fn undamaged<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
     let packet = packet(frame)?;
     let segment = Segment::of(&packet)?;
     let (source, destination) = (packet.source(), packet.destination());
     let len = u32::try_from(packet.payload_len()).unwrap_or(u32::MAX);
     let pseudo = checksum::pseudo_header(source, destination, packet.protocol(), len);
-    let unfinished = segment.checksum() == checksum::fold(pseudo);
+    let unfinished = frame.unfinished && segment.checksum() == checksum::fold(pseudo);
     if unfinished
         || checksum::tcp_checksum(source, destination, packet.payload()) == segment.checksum()
     {
@@ -166,3 +166,6 @@ fn undamaged<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

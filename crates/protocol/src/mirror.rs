@@ -6,10 +6,10 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `OUTL` |
-//! | 4 | version `u8` | 1 |
+//! | 4 | version `u8` | 2 |
 //! | 5 | kind `u8` | 1 instream, 2 outstream, 3 barrier, 4 opened, 5 closed |
 //! | 6 | reason `u8` | of closed: 1 finished, 2 reset by client, 3 reset by server, 4 evicted; else 0 |
-//! | 7 | pad `u8` | 0 |
+//! | 7 | unfinished `u8` | of instream and outstream: 1 if the checksum field holds only the pseudo-header's sum; else 0 |
 //! | 8 | flow_id `u64` | |
 //! | 16 | timestamp_ns `u64` | CLOCK_MONOTONIC |
 //! | 24 | server_nxt `u32` | end of the outstream sent so far, in the client's sequence space |
@@ -29,7 +29,7 @@ use wire::{FlowId, SeqNumber};
 /// The first four bytes of a frame, read as a little-endian number: `OUTL`.
 pub const MAGIC: u32 = 0x4c54_554f;
 /// The version of the layout.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 48;
 
@@ -37,7 +37,7 @@ const AT_MAGIC: Range<usize> = 0..4;
 const AT_VERSION: usize = 4;
 const AT_KIND: usize = 5;
 const AT_REASON: usize = 6;
-const AT_PAD: usize = 7;
+const AT_UNFINISHED: usize = 7;
 const AT_FLOW_ID: Range<usize> = 8..16;
 const AT_TIMESTAMP: Range<usize> = 16..24;
 const AT_SERVER_NXT: Range<usize> = 24..28;
@@ -215,6 +215,9 @@ pub struct MirrorFrame<'a> {
     pub server_ack: SeqNumber,
     /// The true length of the IP packet, in bytes. Not below `packet.len()`.
     pub packet_len: u32,
+    /// The kernel has left the packet's checksum for later and vouches for it: the field holds the
+    /// sum of the pseudo-header alone. False without a packet.
+    pub unfinished: bool,
     /// The IP packet, as far as it was captured. With `packet_len` it is what
     /// [`wire::IpPacket::parse_captured`] takes.
     pub packet: &'a [u8],
@@ -241,13 +244,16 @@ impl<'a> MirrorFrame<'a> {
         if header[AT_VERSION] != VERSION {
             return Err(FrameError::UnknownVersion(header[AT_VERSION]));
         }
-        if header[AT_PAD] != 0 {
-            return Err(FrameError::UnusedField("pad"));
-        }
         let token = u64_at(header, AT_TOKEN).to_le_bytes();
         let packet_len = u32_at(header, AT_PACKET_LEN);
+        let kind = FrameKind::from_fields(header[AT_KIND], header[AT_REASON], token)?;
         Ok(Self {
-            kind: FrameKind::from_fields(header[AT_KIND], header[AT_REASON], token)?,
+            kind,
+            unfinished: match header[AT_UNFINISHED] {
+                0 => false,
+                1 if matches!(kind, FrameKind::Instream | FrameKind::Outstream) => true,
+                _ => return Err(FrameError::UnusedField("unfinished")),
+            },
             flow_id: FlowId(u64_at(header, AT_FLOW_ID)),
             timestamp_ns: u64_at(header, AT_TIMESTAMP),
             server_nxt: SeqNumber(u32_at(header, AT_SERVER_NXT)),
@@ -276,6 +282,7 @@ impl<'a> MirrorFrame<'a> {
         header[AT_VERSION] = VERSION;
         header[AT_KIND] = self.kind.code();
         header[AT_REASON] = reason;
+        header[AT_UNFINISHED] = u8::from(self.unfinished);
         header[AT_FLOW_ID].copy_from_slice(&self.flow_id.0.to_le_bytes());
         header[AT_TIMESTAMP].copy_from_slice(&self.timestamp_ns.to_le_bytes());
         header[AT_SERVER_NXT].copy_from_slice(&self.server_nxt.0.to_le_bytes());

@@ -6,7 +6,7 @@
 //! again. Only when the supervisor has been silent for its heartbeat is the connection declared
 //! unprotected and the segment let through, so that nobody's upload freezes.
 
-use wire::{FlowId, FlowKey, SeqNumber};
+use wire::{ChecksumMode, FlowId, FlowKey, SeqNumber};
 
 use crate::{
     flow::{Flow, Unprotected},
@@ -36,6 +36,8 @@ pub struct MirrorFrame {
     pub server_ack: SeqNumber,
     /// True length of the IP packet, bytes; 0 without one.
     pub packet_len: u32,
+    /// Its checksum is left for later.
+    pub unfinished: bool,
     /// The packet, or its beginning.
     pub packet: Vec<u8>,
 }
@@ -169,10 +171,11 @@ impl Shared {
             return false;
         };
         let whole = segment.network.ip_len;
-        self.mirror.has_room(size)
-            && self
-                .mirror
-                .push(size, frame(flow, kind, whole, copy.to_vec(), now_ns))
+        let frame = MirrorFrame {
+            unfinished: packet.checksum == ChecksumMode::Partial,
+            ..frame(flow, kind, whole, copy.to_vec(), now_ns)
+        };
+        self.mirror.has_room(size) && self.mirror.push(size, frame)
     }
 }
 
@@ -184,6 +187,7 @@ fn frame(flow: &Flow, kind: MirrorKind, whole: usize, packet: Vec<u8>, now_ns: u
         server_nxt: flow.server.nxt,
         server_ack: flow.server.ack,
         packet_len: length32(whole),
+        unfinished: false,
         packet,
     }
 }

@@ -13,12 +13,13 @@ const OPENED: MirrorFrame<'_> = MirrorFrame {
     server_nxt: SeqNumber(0x3332_3130),
     server_ack: SeqNumber(0x4342_4140),
     packet_len: 0x5352_5150,
+    unfinished: false,
     packet: &[0xde, 0xad, 0xbe],
 };
 
 #[rustfmt::skip]
 const OPENED_BYTES: [u8; HEADER_LEN + 3] = [
-    b'O', b'U', b'T', b'L', 1, 4, 0, 0,
+    b'O', b'U', b'T', b'L', 2, 4, 0, 0,
     0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17,
     0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27,
     0x30, 0x31, 0x32, 0x33, 0x40, 0x41, 0x42, 0x43,
@@ -60,6 +61,16 @@ fn kind_reason_and_token_are_pinned() {
     ];
     for (kind, code, reason, token) in rows {
         let bytes = encode(&MirrorFrame { kind, ..OPENED });
+        let mut unfinished = bytes.clone();
+        unfinished[7] = 1;
+        let read = MirrorFrame::decode(&unfinished).map(|frame| frame.unfinished);
+        if matches!(kind, FrameKind::Instream | FrameKind::Outstream) {
+            assert_eq!(read, Ok(true));
+            unfinished[7] = 2;
+            assert!(MirrorFrame::decode(&unfinished).is_err());
+        } else {
+            assert_eq!(read, Err(FrameError::UnusedField("unfinished")));
+        }
         assert_eq!(
             (bytes[5], bytes[6], &bytes[40..48]),
             (code, reason, &token[..])
@@ -90,12 +101,12 @@ fn with_byte(at: usize, value: u8) -> Result<(), FrameError> {
 #[test]
 fn each_fault_has_its_error() {
     assert_eq!(with_byte(0, b'o'), Err(FrameError::BadMagic(0x4c54_556f)));
-    assert_eq!(with_byte(4, 2), Err(FrameError::UnknownVersion(2)));
+    assert_eq!(with_byte(4, 1), Err(FrameError::UnknownVersion(1)));
     assert_eq!(with_byte(5, 0), Err(FrameError::UnknownKind(0)));
     assert_eq!(with_byte(5, 6), Err(FrameError::UnknownKind(6)));
     assert_eq!(with_byte(5, 5), Err(FrameError::UnknownReason(0)));
     assert_eq!(with_byte(6, 1), Err(FrameError::UnusedField("reason")));
-    assert_eq!(with_byte(7, 1), Err(FrameError::UnusedField("pad")));
+    assert_eq!(with_byte(7, 1), Err(FrameError::UnusedField("unfinished")));
     assert_eq!(with_byte(5, 1), Err(FrameError::UnusedField("token")));
     assert_eq!(with_byte(5, 2), Err(FrameError::UnusedField("token")));
     let beyond = FrameError::CapturedBeyondPacket {
@@ -173,6 +184,8 @@ proptest! {
             server_nxt: SeqNumber(nxt),
             server_ack: SeqNumber(ack),
             packet_len: u32::try_from(packet.len()).unwrap() + u32::from(missing),
+            unfinished: missing % 2 == 1
+                && matches!(kind, FrameKind::Instream | FrameKind::Outstream),
             packet: &packet,
         };
         let bytes = encode(&frame);

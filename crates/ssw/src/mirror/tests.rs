@@ -57,3 +57,14 @@ fn padding_of_the_link_is_not_recorded() {
     assert_eq!((frame.packet.len(), frame.packet_len), (41, 41));
     assert_eq!(lab.flow().client.nxt, lab.c + 2);
 }
+
+#[test]
+fn a_frame_tells_whether_the_checksum_is_unfinished() {
+    let mut lab = Lab::new().open();
+    lab.mirrored();
+    let data = segment(lab.c + 1, lab.s + 1).payload(b"x");
+    lab.client(data.clone());
+    assert!(!lab.ssw.take_mirror().unwrap().unfinished);
+    lab.client(data.partial());
+    assert!(lab.ssw.take_mirror().unwrap().unfinished);
+}

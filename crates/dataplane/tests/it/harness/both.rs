@@ -452,6 +452,7 @@ fn as_note(frame: MirrorFrame) -> Note {
         server_nxt: frame.server_nxt,
         server_ack: frame.server_ack,
         packet_len: frame.packet_len,
+        unfinished: frame.unfinished,
         packet: frame.packet,
         room: 0,
     }

@@ -45,6 +45,7 @@ pub(crate) struct Note {
     pub(crate) server_nxt: SeqNumber,
     pub(crate) server_ack: SeqNumber,
     pub(crate) packet_len: u32,
+    pub(crate) unfinished: bool,
     pub(crate) packet: Vec<u8>,
     /// Length of the ring's record.
     pub(crate) room: usize,
@@ -361,6 +362,7 @@ fn decode(record: &[u8]) -> Note {
         server_nxt: frame.server_nxt,
         server_ack: frame.server_ack,
         packet_len: frame.packet_len,
+        unfinished: frame.unfinished,
         packet: frame.packet.to_vec(),
         room: record.len(),
     }
