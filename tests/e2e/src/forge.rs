@@ -91,6 +91,20 @@ impl Forged {
         bytes
     }
 
+    /// The same with the wrong checksum that looks like one which is left to a network device: the
+    /// sum of the pseudo header alone.
+    #[must_use]
+    pub fn unfinished(mut self) -> Self {
+        self.checksum_error = 0;
+        let segment = self.segment();
+        let right = u16::from_be_bytes([segment[16], segment[17]]);
+        // The checksum of zeros is that of the pseudo header, and stands there inverted.
+        let zeros = vec![0; segment.len()];
+        let pseudo = !checksum(*self.source.ip(), *self.destination.ip(), &zeros);
+        self.checksum_error = pseudo.wrapping_sub(right);
+        self
+    }
+
     /// The IPv4 packet. Its own checksum is left to the kernel that sends it.
     #[must_use]
     pub fn packet(&self) -> Vec<u8> {

@@ -100,14 +100,14 @@ fn damaged_segments_are_not_recorded() {
     for recoveries in 1..=2 {
         // Where the client's next bytes belong, behind a hole, and a FIN.
         for (offset, flags) in [(0, flag::PSH), (3000, flag::PSH), (0, flag::FIN)] {
-            let damaged = target.forge(flags | flag::ACK, offset, &[b'!'; 700]);
-            forger.send(
-                &Forged {
-                    checksum_error: 1,
-                    ..damaged
-                }
-                .packet(),
-            );
+            let forged = target.forge(flags | flag::ACK, offset, &[b'!'; 700]);
+            let damaged = Forged {
+                checksum_error: 1,
+                ..forged.clone()
+            };
+            for segment in [damaged, forged.unfinished()] {
+                forger.send(&segment.packet());
+            }
         }
         target.echoes(2000);
         kill_and_recover(&server, recoveries);
