@@ -251,7 +251,7 @@ impl<'a> MirrorFrame<'a> {
             kind,
             unfinished: match header[AT_UNFINISHED] {
                 0 => false,
-                1 if matches!(kind, FrameKind::Instream | FrameKind::Outstream) => true,
+                1 if matches!(kind, FrameKind::Instream | FrameKind::Outstream { .. }) => true,
                 _ => return Err(FrameError::UnusedField("unfinished")),
             },
             flow_id: FlowId(u64_at(header, AT_FLOW_ID)),

@@ -64,7 +64,7 @@ fn kind_reason_and_token_are_pinned() {
         let mut unfinished = bytes.clone();
         unfinished[7] = 1;
         let read = MirrorFrame::decode(&unfinished).map(|frame| frame.unfinished);
-        if matches!(kind, FrameKind::Instream | FrameKind::Outstream) {
+        if matches!(kind, FrameKind::Instream | FrameKind::Outstream { .. }) {
             assert_eq!(read, Ok(true));
             unfinished[7] = 2;
             assert!(MirrorFrame::decode(&unfinished).is_err());
@@ -185,7 +185,7 @@ proptest! {
             server_ack: SeqNumber(ack),
             packet_len: u32::try_from(packet.len()).unwrap() + u32::from(missing),
             unfinished: missing % 2 == 1
-                && matches!(kind, FrameKind::Instream | FrameKind::Outstream),
+                && matches!(kind, FrameKind::Instream | FrameKind::Outstream { .. }),
             packet: &packet,
         };
         let bytes = encode(&frame);
