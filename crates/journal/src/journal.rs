@@ -230,6 +230,12 @@ impl Journal {
             .flat_map(|(record, isns)| record.heads(isns))
     }
 
+    /// Gives memory back that no connection has needed since the last call, half of it. To be called
+    /// every second or so.
+    pub fn trim(&mut self) {
+        self.shared.pool.trim();
+    }
+
     /// Counts, and what is held now.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

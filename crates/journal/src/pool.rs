@@ -6,8 +6,9 @@
 //!
 //! Full-size chunks that are given back wait in a free list for the next connection that needs one:
 //! a busy service would otherwise ask the allocator, and through it the kernel, for the same pages
-//! again and again. The list is short, and it yields when the total limit is reached: what is in
-//! use and what waits never exceed that limit together.
+//! again and again, and a page that the kernel has to clear first costs more than the copy into it.
+//! The list yields when the total limit is reached: what is in use and what waits never exceed that
+//! limit together. What nobody has needed for a while goes back, half at a time ([`Pool::trim`]).
 
 use crate::error::Unprotected;
 use crate::len64;
@@ -15,8 +16,8 @@ use crate::len64;
 /// Size of a full chunk, in bytes.
 pub(crate) const FULL_CHUNK: usize = 64 * 1024;
 
-/// The free list holds at most this many bytes.
-const MAX_IDLE: u64 = 8 << 20;
+/// So many chunks are freed at a time at most: the kernel needs a while for each.
+const TRIM_AT_MOST: usize = 1024;
 
 /// All memory of a journal.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Pool {
     total: u64,
     in_use: u64,
     free: Vec<Vec<u8>>,
+    /// The shortest that the free list was since it was last trimmed: so many were not needed.
+    spare: usize,
 }
 
 impl Pool {
@@ -32,6 +35,7 @@ impl Pool {
             total,
             in_use: 0,
             free: Vec::new(),
+            spare: 0,
         }
     }
 
@@ -45,6 +49,19 @@ impl Pool {
         len64(self.free.len() * FULL_CHUNK)
     }
 
+    /// Frees half of the chunks that were not needed since the last call, [`TRIM_AT_MOST`] at most.
+    pub(crate) fn trim(&mut self) {
+        let kept = self.free.len() - self.spare.div_ceil(2).min(TRIM_AT_MOST);
+        self.free.truncate(kept);
+        self.spare = kept;
+    }
+
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let chunk = self.free.pop();
+        self.spare = self.spare.min(self.free.len());
+        chunk
+    }
+
     fn charge(&mut self, bytes: u64) -> Result<(), Unprotected> {
         self.in_use = self
             .in_use
@@ -52,14 +69,14 @@ impl Pool {
             .filter(|after| *after <= self.total)
             .ok_or(Unprotected::TotalLimit)?;
         while self.idle() > self.total - self.in_use {
-            self.free.pop();
+            self.take();
         }
         Ok(())
     }
 
     fn recycle(&mut self, mut chunk: Vec<u8>) {
         let idle = self.idle() + len64(FULL_CHUNK);
-        if chunk.capacity() == FULL_CHUNK && idle <= MAX_IDLE.min(self.total - self.in_use) {
+        if chunk.capacity() == FULL_CHUNK && idle <= self.total - self.in_use {
             chunk.clear();
             self.free.push(chunk);
         }
@@ -81,7 +98,7 @@ impl Budget<'_> {
     pub(crate) fn chunk(&mut self, size: usize) -> Result<Vec<u8>, Unprotected> {
         self.charge(len64(size))?;
         let recycled = if size == FULL_CHUNK {
-            self.pool.free.pop()
+            self.pool.take()
         } else {
             None
         };

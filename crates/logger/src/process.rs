@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     io::{self, Read, Write},
     os::{fd::AsFd, unix::net::UnixStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use dataplane::{DataplaneError, PinDirectory, Ring};
@@ -22,6 +22,11 @@ use crate::{
 const BUSY_INTERVAL: Duration = Duration::from_millis(5);
 /// ... and this often when none do. What waits meanwhile is safe where it is.
 const IDLE_INTERVAL: Duration = Duration::from_millis(50);
+/// How often memory is given back that no connection needs any more.
+const TRIM_INTERVAL: Duration = Duration::from_secs(1);
+/// Whoever fills the ring runs in softirqs and cannot wait for us: what finds no room is dropped, and
+/// the client's TCP takes that for congestion. So we go first.
+const NICE: i32 = -20;
 /// Frames taken before we look whether `serve` asks for something: a fast upload fills the ring as
 /// fast as we read it.
 const AT_A_TIME: usize = 256;
@@ -56,13 +61,21 @@ pub enum LoggerError {
 /// # Errors
 /// The ring or the socket fails, or the peer does not speak the protocol.
 pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerError> {
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::warn!(%error, "uploads may be slow: cannot raise the logger's priority");
+    }
     let intake = RefCell::new(Intake::new(config.limits, config.mode));
     let ring = Ring::mirror(&config.pins, |bytes| intake.borrow_mut().take(bytes))?;
     let desk = Desk::new(std::process::id());
     let mut requests = Decoder::<Request>::default();
+    let mut trimmed = Instant::now();
     loop {
         let taken = ring.consume_at_most(AT_A_TIME)?;
         let mut intake = intake.borrow_mut();
+        if trimmed.elapsed() >= TRIM_INTERVAL {
+            intake.journal.trim();
+            trimmed = Instant::now();
+        }
         let mut out = Vec::new();
         for notice in std::mem::take(&mut intake.notices) {
             let message = match notice {

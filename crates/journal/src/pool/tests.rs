@@ -1,4 +1,4 @@
-use super::{Budget, FULL_CHUNK, MAX_IDLE, Pool};
+use super::{Budget, FULL_CHUNK, Pool};
 use crate::error::Unprotected;
 use crate::len64;
 
@@ -41,16 +41,29 @@ fn what_waits_yields_to_what_is_needed() {
 }
 
 #[test]
-fn the_free_list_is_short() {
+fn what_nobody_needs_goes_back_half_at_a_time() {
     let (mut pool, mut held) = (Pool::new(u64::MAX), 0);
     let mut budget = budget(&mut pool, &mut held);
-    let chunks: Vec<_> = (0..=MAX_IDLE / FULL)
+    let chunks: Vec<_> = (0..8)
         .map(|_| budget.chunk(FULL_CHUNK).expect("no limit"))
         .collect();
     for chunk in chunks {
         budget.give_back(chunk);
     }
-    assert_eq!((*budget.held, budget.pool.idle()), (0, MAX_IDLE));
+    // It was needed a moment ago.
+    budget.pool.trim();
+    assert_eq!((*budget.held, budget.pool.idle()), (0, 8 * FULL));
+    // Of eight, three were needed meanwhile, and five were not.
+    let needed = [(); 3].map(|()| budget.chunk(FULL_CHUNK).expect("no limit"));
+    for chunk in needed {
+        budget.give_back(chunk);
+    }
+    budget.pool.trim();
+    assert_eq!(budget.pool.idle(), 5 * FULL);
+    for left in [2, 1, 0, 0] {
+        budget.pool.trim();
+        assert_eq!(budget.pool.idle(), left * FULL);
+    }
 }
 
 #[test]
