@@ -532,6 +532,7 @@ impl Service {
             Err(error) => return Err(error).doing("wait for something to happen"),
         }
         let logger_speaks = !fds[2].revents().is_empty();
+        let cgroup_changed = !fds[3].revents().is_empty();
         let signalled = !fds[1].revents().is_empty();
         drop(fds);
         if signalled {
@@ -540,6 +541,10 @@ impl Service {
         }
         if logger_speaks {
             let _ = self.ask_logger(LoggerClient::listen)?;
+        }
+        if cgroup_changed {
+            // Whoever needs to know asks again; but only reading it makes the next poll wait.
+            self.ground.cgroup.populated()?;
         }
         Ok(())
     }
