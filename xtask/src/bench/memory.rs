@@ -1,4 +1,4 @@
-//! What an idle connection costs in memory, and a kill with very many of them.
+//! What idle connections cost in memory and time, and a kill with very many of them.
 //!
 //! Counted are the anonymous memory of `serve` and of its logger, and the BPF maps of the
 //! service as the kernel accounts for them. The ring to the logger is such a map: what of it
@@ -24,6 +24,11 @@ pub(super) const CONNECTIONS: usize = 10_000;
 /// The logger has read what there was, and sockets have shrunk their buffers.
 const REST: Duration = Duration::from_millis(1050);
 
+/// Long enough to count ticks of 10 ms.
+const IDLE: Duration = Duration::from_secs(4);
+
+const IDLE_BOUND: &str = "serve tells the programs once a second that it lives, and the logger looks into the ring \
+     every 50 ms";
 const BOUND: &str = "a connection takes an entry in the map of flows and a record in the logger; the record keeps \
      the requests and 4 KiB of the last answer's beginning (--verify turn, --replay connection). \
      --replay turn or --verify off keep less";
@@ -49,6 +54,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     thread::sleep(REST);
     let full = Used::by(subject.pid())?;
     let taken = kernel()? - before;
+    let idle = idle_percent(subject.pid())?;
     bench.say(format_args!("killed with {connections} connections"));
     let times = Times::of(&kill(&mut subject)?)?;
     let (alive, why) = crowd.alive(bench)?;
@@ -109,6 +115,13 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
             &format!("{how}the same sum after a kill and one more request each"),
         ),
         one(
+            "idle.cpu",
+            "%",
+            idle,
+            &format!("of one CPU, serve and logger together, with {connections} idle connections"),
+        )
+        .aim(Aim::AtMost(2.0), IDLE_BOUND),
+        one(
             "memory.fixed",
             "MiB",
             mib(empty.total()),
@@ -144,14 +157,9 @@ struct Used {
 impl Used {
     /// By a `serve` and its logger.
     fn by(serve: Pid) -> Result<Self> {
-        let mut anonymous = anonymous(serve.as_raw_pid())?;
-        for child in children(serve.as_raw_pid())? {
-            if command_line(child).contains("logger-process") {
-                anonymous += self::anonymous(child)?;
-            }
-        }
+        let of_each = processes(serve)?.into_iter().map(anonymous);
         Ok(Self {
-            anonymous,
+            anonymous: of_each.sum::<Result<f64>>()?,
             maps: maps(serve.as_raw_pid())?,
         })
     }
@@ -159,6 +167,39 @@ impl Used {
     fn total(self) -> f64 {
         self.anonymous + self.maps
     }
+}
+
+/// A `serve` and its logger.
+fn processes(serve: Pid) -> Result<Vec<i32>> {
+    let mut all = children(serve.as_raw_pid())?;
+    all.retain(|child| command_line(*child).contains("logger-process"));
+    all.push(serve.as_raw_pid());
+    Ok(all)
+}
+
+/// The part of one CPU that they take while nothing happens, in per cent.
+fn idle_percent(serve: Pid) -> Result<f64> {
+    let taken = || -> Result<f64> {
+        let of_each = processes(serve)?.into_iter().map(cpu_seconds);
+        of_each.sum()
+    };
+    let before = taken()?;
+    thread::sleep(IDLE);
+    Ok((taken()? - before) / IDLE.as_secs_f64() * 100.0)
+}
+
+/// What a process has used of a CPU, user and system, in seconds (proc(5), stat: fields 14 and 15,
+/// in ticks of 10 ms).
+fn cpu_seconds(pid: i32) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = text.rsplit_once(')').context("no name in stat")?;
+    let ticks: u32 = fields
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|ticks| ticks.parse::<u32>().ok())
+        .sum();
+    Ok(f64::from(ticks) / 100.0)
 }
 
 fn children(pid: i32) -> Result<Vec<i32>> {

@@ -53,6 +53,16 @@ impl Server {
         Self { command, port }
     }
 
+    /// Kept on one CPU, as its client is on another: where the scheduler happens to put two busy
+    /// processes makes more of a difference than what is to be measured.
+    pub(super) fn pinned(mut self) -> Self {
+        if several_cpus() {
+            self.command
+                .splice(0..0, ["taskset", "-c", "0"].map(OsString::from));
+        }
+        self
+    }
+
     /// A hidden verb of this program.
     pub(super) fn own(bench: &Bench, verb: &str) -> Self {
         let address = bench.stage.address(PORT).to_string();
@@ -66,6 +76,11 @@ impl Server {
             port: PORT,
         }
     }
+}
+
+/// Is there a CPU for the client besides the server's?
+pub(super) fn several_cpus() -> bool {
+    thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
 }
 
 /// A running server.

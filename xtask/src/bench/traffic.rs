@@ -5,12 +5,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::Value;
 
 use super::Bench;
 use super::figure::{Aim, Figure, quantile, ratios};
 use super::stage::PORT;
-use super::subject::{Mode, Server, alternate};
+use super::subject::{Mode, Server, alternate, several_cpus};
 
 /// No transfer takes longer, on any machine that is worth measuring.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -30,13 +31,13 @@ pub(super) fn download(bench: &Bench) -> Result<Vec<Figure>> {
     bench.stage.sparse("www/large", size)?;
     let url = format!("http://{}/large", bench.stage.address(PORT));
     bench.say("nginx with sendfile, curl");
-    let nginx = alternate(bench, &Server::nginx(bench), &BOTH, || {
+    let nginx = alternate(bench, &Server::nginx(bench).pinned(), &BOTH, || {
         curl(bench, &["-r", "0-33554431", &url])?;
         Ok([curl(bench, &[&url])?])
     })?;
     bench.say("iperf3 -R");
     let seconds = bench.size("2", "1");
-    let iperf3 = alternate(bench, &Server::iperf3(bench), &BOTH, || {
+    let iperf3 = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, || {
         Ok([iperf(bench, &["-R", "-t", seconds])?])
     })?;
     let how = format!(
@@ -64,19 +65,19 @@ pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
     // The first upload of a logger's life waits for the kernel to clear its memory; it keeps that
     // for the next ones, as it does between the uploads of a busy service.
     let upload = || iperf(bench, &["-n", &bytes]);
-    let iperf3 = alternate(bench, &Server::iperf3(bench), &BOTH, || {
+    let iperf3 = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, || {
         let first = upload()?;
         Ok([upload()?, first])
     })?;
     bench.say("iperf3, 1 Gbit/s");
-    let paced = alternate(bench, &Server::iperf3(bench), &BOTH, || {
+    let paced = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, || {
         Ok([iperf(bench, &["-n", "256M", "-b", "1G"])?])
     })?;
     bench.say("curl -T, nginx");
     let file = bench.stage.sparse("upload", mib << 20)?;
     let file = file.to_string_lossy().into_owned();
     let url = format!("http://{}/put", bench.stage.address(PORT));
-    let nginx = alternate(bench, &Server::nginx(bench), &BOTH, || {
+    let nginx = alternate(bench, &Server::nginx(bench).pinned(), &BOTH, || {
         let mut speed = 0.0;
         for _warm in [false, true] {
             speed = curl(bench, &["-T", &file, &url])?;
@@ -124,12 +125,19 @@ fn column<const N: usize>(runs: &[[f64; N]], which: usize) -> Vec<f64> {
     runs.iter().map(|run| run[which]).collect()
 }
 
+/// Runs a client on another CPU than the server's.
+fn on_client(bench: &Bench, program: &str, arguments: &[&str]) -> Result<String> {
+    let mut all = vec!["-c", if several_cpus() { "1" } else { "0" }, program];
+    all.extend(arguments);
+    bench.stage.run("taskset", &all, LIMIT, &bench.interrupt)
+}
+
 /// Runs curl, and returns its speed in Gbit/s.
 fn curl(bench: &Bench, arguments: &[&str]) -> Result<f64> {
     let format = "%{speed_download} %{speed_upload}";
     let mut all = vec!["-sS", "--fail", "-o", "/dev/null", "-w", format];
     all.extend(arguments);
-    let said = bench.stage.run("curl", &all, LIMIT, &bench.interrupt)?;
+    let said = on_client(bench, "curl", &all)?;
     let speeds: Vec<f64> = said
         .split(' ')
         .filter_map(|word| word.parse().ok())
@@ -149,7 +157,7 @@ fn iperf(bench: &Bench, arguments: &[&str]) -> Result<f64> {
     let server = bench.stage.address(0).ip().to_string();
     let mut all = vec!["-J", "-c", &server];
     all.extend(arguments);
-    let said = bench.stage.run("iperf3", &all, LIMIT, &bench.interrupt)?;
+    let said = on_client(bench, "iperf3", &all)?;
     let report: Value = serde_json::from_str(&said).context("iperf3 did not print JSON")?;
     let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
     Ok(bits.context("iperf3 did not say how fast it was")? * 1e-9)
@@ -159,13 +167,18 @@ fn iperf(bench: &Bench, arguments: &[&str]) -> Result<f64> {
 pub(super) fn echo(bench: &Bench) -> Result<Vec<Figure>> {
     let trips = bench.size(20_000, 5_000);
     bench.say(format_args!("{trips} round trips a run"));
-    let runs = alternate(bench, &Server::own(bench, "bench-echo"), &BOTH, || {
-        let address = bench.stage.address(PORT);
-        bench
-            .stage
-            .client
-            .enter(|| round_trips(bench, address, trips))?
-    })?;
+    let runs = alternate(
+        bench,
+        &Server::own(bench, "bench-echo").pinned(),
+        &BOTH,
+        || {
+            let address = bench.stage.address(PORT);
+            bench
+                .stage
+                .client
+                .enter(|| round_trips(bench, address, trips))?
+        },
+    )?;
     let how = format!(
         "{trips} round trips of 64 bytes a run over one connection, TCP_NODELAY, an echo server of our own"
     );
@@ -193,8 +206,13 @@ pub(super) fn echo(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Median and 99th percentile, in microseconds.
+/// Median and 99th percentile, in microseconds. Keeps its thread on the client's CPU.
 fn round_trips(bench: &Bench, address: SocketAddr, trips: usize) -> Result<[f64; 2]> {
+    if several_cpus() {
+        let mut cpus = CpuSet::new();
+        cpus.set(1);
+        sched_setaffinity(None, &cpus)?;
+    }
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -227,13 +245,8 @@ pub(super) fn requests(bench: &Bench) -> Result<Vec<Figure>> {
     let url = format!("http://{}/small", bench.stage.address(PORT));
     let duration = bench.size("-d2s", "-d1s");
     bench.say("wrk with 16 connections");
-    let runs = alternate(bench, &Server::nginx(bench), &modes, || {
-        let said = bench.stage.run(
-            "wrk",
-            &["-t1", "-c16", duration, &url],
-            LIMIT,
-            &bench.interrupt,
-        )?;
+    let runs = alternate(bench, &Server::nginx(bench).pinned(), &modes, || {
+        let said = on_client(bench, "wrk", &["-t1", "-c16", duration, &url])?;
         ensure!(
             !said.contains("Socket errors") && !said.contains("Non-2xx"),
             "wrk had errors: {said}"
