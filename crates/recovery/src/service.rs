@@ -90,6 +90,11 @@ impl Recovery {
         self.actions.pop_front()
     }
 
+    /// What is to be done after that, as far as it is known, in order. A death may change it.
+    pub fn upcoming(&self) -> impl Iterator<Item = &Action> {
+        self.actions.iter()
+    }
+
     /// The next thing to be told.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -17,9 +17,6 @@ use crate::{
     service::Service,
 };
 
-/// Most that is added to a replay for what the client sent during it, bytes.
-const MORE_RECORD: u32 = 1 << 20;
-
 /// Orphans are gone after the first try, or the kernel is too old to destroy them.
 const ORPHAN_TRIES: u32 = 3;
 
@@ -33,6 +30,7 @@ impl Service {
             self.perform(action)?;
             acted = true;
         }
+        self.forget_answers();
         while let Some(event) = self.recovery.next_event() {
             self.tell(Happening::Recovery(event));
         }
@@ -123,8 +121,10 @@ impl Service {
         // Clients that have found the new server already are not in need of it. (Before that
         // server's life has begun, the dead one's still has the present number.)
         let all = self.recovery.stage() == Stage::Clearing;
-        let flows = self.ground.plane.flows()?.into_iter();
+        let flows = self.ground.plane.flows()?;
+        self.flows_listed = flows.len();
         let candidates = flows
+            .into_iter()
             .filter(|(_, flow)| all || flow.incarnation != self.incarnation)
             .map(|(key, flow)| records.candidate(key, flow))
             .collect();
@@ -148,7 +148,7 @@ impl Service {
     }
 
     fn expect(&mut self, flow: FlowId) -> Result<(), ServeError> {
-        let Some(ranges) = self.ask_logger(|logger| logger.heads(flow))? else {
+        let Some(ranges) = self.heads(flow)? else {
             return Ok(());
         };
         let chunks: Vec<_> = expectations(&ranges, &self.config.tolerate)
@@ -203,11 +203,7 @@ impl Service {
         };
         let here = |ahead: &ReadAhead| ahead.piece(id, segment.from, segment.len).is_some();
         if segment.len > 0 && !here(&self.read_ahead) {
-            let len = self.read_ahead.worth_asking(id, segment.len);
-            let Some(bytes) = self.ask_logger(|logger| logger.read(id, segment.from, len))? else {
-                return Ok(());
-            };
-            self.read_ahead.keep(id, segment.from, bytes);
+            self.read_for_replay(id, segment.from, segment.len)?;
         }
         let bytes = match segment.len {
             0 => &[][..],
@@ -223,9 +219,9 @@ impl Service {
 
     /// What the client sent during the replay: a window's worth is enough to set it going again.
     fn more_record(&mut self, flow: FlowId, from: SeqNumber) -> Result<(), ServeError> {
-        let more = self.ask_logger(|logger| logger.read(flow, from, MORE_RECORD))?;
+        let more = self.said_since(flow, from)?;
         self.read_ahead.forget(flow);
-        let len = more.map_or(0, |bytes| u32::try_from(bytes.len()).unwrap_or(0));
+        let len = u32::try_from(more.len()).unwrap_or(0);
         self.recovery.more_record(flow, from + len, clock::now());
         Ok(())
     }

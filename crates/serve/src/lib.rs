@@ -23,6 +23,7 @@ mod rundir;
 mod service;
 mod setup;
 mod status;
+mod together;
 
 pub use config::{LoggerLimits, ServeConfig, Verify};
 pub use error::{Fault, ServeError};

@@ -36,6 +36,17 @@ pub(crate) enum Said {
     Unprotected(FlowId, UnprotectedReason),
 }
 
+/// Recorded parts of an outstream, each with its place.
+pub(crate) type Ranges = Vec<(SeqNumber, Vec<u8>)>;
+
+/// A piece of an instream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) flow: FlowId,
+    pub(crate) from: SeqNumber,
+    pub(crate) len: u32,
+}
+
 /// The logger process and the socket to it.
 #[derive(Debug)]
 pub(crate) struct LoggerClient {
@@ -198,26 +209,39 @@ impl LoggerClient {
         }
     }
 
-    /// Recorded instream bytes; fewer than asked for only at the end of the record.
-    pub(crate) fn read(
-        &mut self,
-        flow: FlowId,
-        from: SeqNumber,
-        len: u32,
-    ) -> Result<Vec<u8>, ServeError> {
-        match self.ask(&Request::Read {
-            flow,
-            from,
-            max_len: len,
-        })? {
-            Response::Data { bytes, .. } => Ok(bytes),
-            other => Err(unexpected(&other)),
+    /// Recorded instream bytes, for each of these; fewer than asked for only at the end of a record,
+    /// and `None` of a connection that is not known (any more).
+    pub(crate) fn read(&mut self, pieces: &[Piece]) -> Result<Vec<Option<Vec<u8>>>, ServeError> {
+        for piece in pieces {
+            self.say(&Request::Read {
+                flow: piece.flow,
+                from: piece.from,
+                max_len: piece.len,
+            })?;
         }
+        let answers = pieces.iter().map(|_| match self.next_answer() {
+            Ok(Response::Data { bytes, .. }) => Ok(Some(bytes)),
+            Ok(other) => Err(unexpected(&other)),
+            Err(ServeError::NotKnown(_)) => Ok(None),
+            Err(error) => Err(error),
+        });
+        answers.collect()
     }
 
-    /// The recorded outstream.
-    pub(crate) fn heads(&mut self, flow: FlowId) -> Result<Vec<(SeqNumber, Vec<u8>)>, ServeError> {
-        self.say(&Request::OutstreamHeads { flow })?;
+    /// The recorded outstream of each of these; `None` of one that is not known (any more).
+    pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Ranges>>, ServeError> {
+        for flow in flows {
+            self.say(&Request::OutstreamHeads { flow: *flow })?;
+        }
+        let answers = flows.iter().map(|_| match self.heads_of_one() {
+            Ok(ranges) => Ok(Some(ranges)),
+            Err(ServeError::NotKnown(_)) => Ok(None),
+            Err(error) => Err(error),
+        });
+        answers.collect()
+    }
+
+    fn heads_of_one(&mut self) -> Result<Ranges, ServeError> {
         let mut all = Vec::new();
         loop {
             match self.next_answer()? {

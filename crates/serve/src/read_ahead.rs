@@ -32,6 +32,16 @@ impl ReadAhead {
         }
     }
 
+    /// Whether anything of it is here.
+    pub(crate) fn knows(&self, flow: FlowId) -> bool {
+        self.0.contains_key(&flow)
+    }
+
+    /// So many more connections may be read ahead.
+    pub(crate) fn room(&self) -> usize {
+        MOST.saturating_sub(self.0.len())
+    }
+
     /// What was read.
     pub(crate) fn keep(&mut self, flow: FlowId, from: SeqNumber, bytes: Vec<u8>) {
         self.0.insert(flow, (from, bytes));

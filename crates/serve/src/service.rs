@@ -31,6 +31,7 @@ use crate::{
     read_ahead::ReadAhead,
     setup::Ground,
     status::ConnectionStatus,
+    together::Answers,
 };
 
 /// How often we say that we live, and look for new interfaces.
@@ -39,8 +40,10 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const PROGRESS: Duration = Duration::from_micros(200);
 /// How often, while it is only left to be seen whether they agree with their records.
 const SETTLING: Duration = Duration::from_millis(5);
-/// More flows than this are read all at once.
+/// More flows than this are read all at once ...
 const MANY: usize = 100;
+/// ... if they are this part of all: reading one alone takes as long as reading so many at once.
+const PART: usize = 8;
 /// How often closed flows are forgotten, and after how long: TIME_WAIT lasts a minute.
 const SWEEP: Duration = Duration::from_secs(5);
 const SWEEP_AGE: Duration = Duration::from_secs(65);
@@ -79,6 +82,9 @@ pub struct Service {
     /// Chunks of expected outstream that are in the data plane.
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
     pub(crate) read_ahead: ReadAhead,
+    pub(crate) answers: Answers,
+    /// Flows that there were when they were listed last.
+    pub(crate) flows_listed: usize,
     pub(crate) reports: Reports,
     control: Control,
     /// The signal that asked us to stop, 0 if none did, and what becomes readable then.
@@ -130,6 +136,8 @@ impl Service {
             start_at: None,
             expected: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
+            answers: Answers::default(),
+            flows_listed: 0,
             reports: Reports::default(),
             control,
             signal,
@@ -409,7 +417,7 @@ impl Service {
     /// Look at the flows that are on their way back.
     fn progress(&mut self) -> Result<(), ServeError> {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
-        if watched.len() > MANY {
+        if watched.len() > MANY && watched.len() * PART > self.flows_listed {
             // One call for a thousand flows, instead of one for each.
             let all: HashMap<FlowKey, Flow> = self.ground.plane.flows()?.into_iter().collect();
             for (id, key) in watched {

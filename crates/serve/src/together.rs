@@ -1,0 +1,130 @@
+//! Questions to the logger, asked together.
+//!
+//! A question costs two changes of process, some 0.1 ms on a machine that was asleep, and the
+//! recovery of a connection needs three: what its server has said, what its client has said, and
+//! what the client has said since. Hundreds of connections are recovered at a time, so whoever asks
+//! one question asks those that the next actions will need, too. The answers are kept only as long
+//! as these actions are carried out.
+
+use std::collections::BTreeMap;
+
+use recovery::Action;
+use wire::{FlowId, SeqNumber};
+
+use crate::{
+    error::ServeError,
+    logger_client::{Piece, Ranges},
+    service::Service,
+};
+
+/// So many questions at a time.
+const AT_A_TIME: usize = 64;
+
+/// Most that is added to a replay for what the client sent during it, bytes.
+const MORE_RECORD: u32 = 1 << 20;
+
+/// Answers to questions that have not been asked yet.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    heads: BTreeMap<FlowId, Ranges>,
+    more: BTreeMap<FlowId, (SeqNumber, Vec<u8>)>,
+}
+
+impl Service {
+    /// What the server has said on this connection; `None`: nobody knows.
+    pub(crate) fn heads(&mut self, flow: FlowId) -> Result<Option<Ranges>, ServeError> {
+        if let Some(known) = self.answers.heads.remove(&flow) {
+            return Ok(Some(known));
+        }
+        let others = self.recovery.upcoming().filter_map(|action| match action {
+            Action::Expect { flow } => Some(*flow),
+            _ => None,
+        });
+        let flows: Vec<FlowId> = [flow].into_iter().chain(others).take(AT_A_TIME).collect();
+        let Some(answers) = self.ask_logger(|logger| logger.heads(&flows))? else {
+            return Ok(None);
+        };
+        let known = flows.into_iter().zip(answers);
+        self.answers
+            .heads
+            .extend(known.filter_map(|(flow, ranges)| Some((flow, ranges?))));
+        Ok(self.answers.heads.remove(&flow))
+    }
+
+    /// What the client has said from `from` on; nothing if nobody knows.
+    pub(crate) fn said_since(
+        &mut self,
+        flow: FlowId,
+        from: SeqNumber,
+    ) -> Result<Vec<u8>, ServeError> {
+        if let Some((start, bytes)) = self.answers.more.remove(&flow)
+            && start == from
+        {
+            return Ok(bytes);
+        }
+        let others = self.recovery.upcoming().filter_map(|action| match action {
+            Action::MoreRecord { flow, from } => Some((*flow, *from)),
+            _ => None,
+        });
+        let pieces: Vec<Piece> = [(flow, from)]
+            .into_iter()
+            .chain(others)
+            .take(AT_A_TIME)
+            .map(|(flow, from)| Piece {
+                flow,
+                from,
+                len: MORE_RECORD,
+            })
+            .collect();
+        for (piece, bytes) in self.read(pieces)? {
+            self.answers.more.insert(piece.flow, (piece.from, bytes));
+        }
+        Ok(self
+            .answers
+            .more
+            .remove(&flow)
+            .map_or_else(Vec::new, |(_, bytes)| bytes))
+    }
+
+    /// Read ahead from `from`, so that a replay finds `len` bytes, and the pieces that are replayed
+    /// next on other connections.
+    pub(crate) fn read_for_replay(
+        &mut self,
+        flow: FlowId,
+        from: SeqNumber,
+        len: u32,
+    ) -> Result<(), ServeError> {
+        let others = self.recovery.upcoming().filter_map(|action| match action {
+            Action::Replay { flow, segment, .. } => Some(Piece {
+                flow: *flow,
+                from: segment.from,
+                len: segment.len,
+            }),
+            _ => None,
+        });
+        let unknown = |piece: &Piece| piece.len > 0 && !self.read_ahead.knows(piece.flow);
+        let room = self.read_ahead.room().min(AT_A_TIME);
+        let mut pieces: Vec<Piece> = others.filter(unknown).take(room).collect();
+        pieces.retain(|piece| piece.flow != flow);
+        pieces.dedup_by_key(|piece| piece.flow);
+        let len = self.read_ahead.worth_asking(flow, len);
+        pieces.insert(0, Piece { flow, from, len });
+        for (piece, bytes) in self.read(pieces)? {
+            self.read_ahead.keep(piece.flow, piece.from, bytes);
+        }
+        Ok(())
+    }
+
+    /// The actions for which this was asked have been carried out.
+    pub(crate) fn forget_answers(&mut self) {
+        self.answers = Answers::default();
+    }
+
+    fn read(&mut self, pieces: Vec<Piece>) -> Result<Vec<(Piece, Vec<u8>)>, ServeError> {
+        let answers = self.ask_logger(|logger| logger.read(&pieces))?;
+        let known = pieces.into_iter().zip(answers.unwrap_or_default());
+        Ok(known
+            .filter_map(|(piece, bytes)| Some((piece, bytes?)))
+            .collect())
+    }
+}
