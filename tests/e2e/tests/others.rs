@@ -7,6 +7,7 @@ use e2e::exchange::{Exchange, assert_all_kept, end};
 use e2e::servers::{PORT, test_server};
 use e2e::{Scene, Seed};
 use lab::Signal;
+use std::time::{Duration, Instant};
 
 #[test]
 fn programs_attached_by_clsact() {
@@ -174,4 +175,33 @@ fn two_services_on_one_host() {
     assert_eq!(read_exactly(&other, 5), b"again");
     end(&other);
     assert_all_kept(&second);
+}
+
+/// The host is somebody else's, too: who waits takes no CPU for it. (A descriptor that is ready and
+/// never read keeps a loop from waiting; that was so once, and everything worked.)
+#[test]
+fn who_waits_sleeps() {
+    let scene = Scene::new("sleeps");
+    let server = scene.protect(&test_server(&scene));
+    let seed = &mut Seed::choose("sleeps");
+    Exchange::default().survives(&scene, &server, seed, || scene.connect(PORT));
+    server.wait_for("verified", 1);
+    let serve = server.serve_pid().as_raw_nonzero().get();
+    let (before, began) = (cpu_ticks(serve), Instant::now());
+    std::thread::sleep(Duration::from_secs(2));
+    let (used, passed) = (cpu_ticks(serve) - before, began.elapsed());
+    assert!(
+        Duration::from_millis(10 * used) < passed / 4,
+        "{used} ticks of CPU in {passed:?}"
+    );
+}
+
+/// What a process has used of a CPU, in ticks of 10 ms (proc(5), stat: fields 14 and 15).
+fn cpu_ticks(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, fields) = text.rsplit_once(')').expect("a name");
+    let ticks = fields.split_ascii_whitespace().skip(11).take(2);
+    ticks
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum()
 }
