@@ -15,7 +15,7 @@ use dataplane::{Event as KernelEvent, EventKind, Ring};
 use protocol::UnprotectedReason;
 use recovery::{Cause, Recovery, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::SIGTERM;
 use ssw::Flow;
 use supervise::{Backoff, BackoffConfig, Exit, Server};
 use wire::{FlowId, FlowKey};
@@ -26,7 +26,7 @@ use crate::{
     control::Control,
     error::{ServeError, SystemContext},
     events::{Happening, Reports},
-    logger_client::{LoggerClient, Said},
+    logger_client::LoggerClient,
     preflight,
     read_ahead::ReadAhead,
     setup::Ground,
@@ -47,8 +47,6 @@ const PART: usize = 8;
 /// How often closed flows are forgotten, and after how long: TIME_WAIT lasts a minute.
 const SWEEP: Duration = Duration::from_secs(5);
 const SWEEP_AGE: Duration = Duration::from_secs(65);
-/// How long translated connections may take to end when the service is stopped.
-const LINGER: Duration = Duration::from_secs(3);
 
 /// Turns that may fail in a row, and the pause after each, before we give up.
 const MOST_FAILURES: u32 = 100;
@@ -110,7 +108,7 @@ impl Service {
         preflight::privileges()?;
         // First of all: being asked to stop while things are set up must leave nothing behind.
         let signal = Arc::new(AtomicUsize::new(0));
-        let signalled = watch_signals(&signal)?;
+        let signalled = stopping::watch_signals(&signal)?;
         let ground = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
             Ok(control) => control,
@@ -344,76 +342,6 @@ impl Service {
         Ok(self.server.is_none() && self.start_at.is_none() && !self.ground.cgroup.populated()?)
     }
 
-    fn look_at_logger(&mut self) -> Result<(), ServeError> {
-        if self.ground.logger.is_dead() {
-            return self.restart_logger();
-        }
-        while let Some(said) = self.ground.logger.said() {
-            match said {
-                Said::Drained(token) => self.recovery.drained(token),
-                Said::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn unprotect(&mut self, flow: FlowId, reason: UnprotectedReason) -> Result<(), ServeError> {
-        let found = self
-            .ground
-            .plane
-            .flows()?
-            .into_iter()
-            .find(|(_, known)| known.id == flow);
-        let connection = found
-            .as_ref()
-            .map_or_else(|| format!("connection {flow}"), |(key, _)| key.to_string());
-        if let Some((key, _)) = found {
-            let _ = self.ground.plane.unprotect(key, flow, reason.code()); // gone meanwhile: as well
-        }
-        self.tell(Happening::Unprotected {
-            connection,
-            reason: reason.to_string(),
-        });
-        self.recovery.unprotected(flow, reason.code());
-        Ok(())
-    }
-
-    /// Ask the logger something. If it does not answer it is started anew, and the answer is
-    /// `None`: what it knew is lost, which the connections are told.
-    pub(crate) fn ask_logger<T>(
-        &mut self,
-        ask: impl FnOnce(&mut LoggerClient) -> Result<T, ServeError>,
-    ) -> Result<Option<T>, ServeError> {
-        match ask(&mut self.ground.logger) {
-            Ok(answer) => Ok(Some(answer)),
-            // The connection has ended meanwhile, or lost its protection.
-            Err(ServeError::NotKnown(_)) => Ok(None),
-            Err(error) => {
-                tracing::warn!(%error, "the logger did not answer");
-                self.restart_logger()?;
-                Ok(None)
-            }
-        }
-    }
-
-    fn restart_logger(&mut self) -> Result<(), ServeError> {
-        let new = LoggerClient::start(&self.config, self.ground.plane.pins().path())?;
-        std::mem::replace(&mut self.ground.logger, new).kill();
-        let reason = UnprotectedReason::LoggerRestarted.code();
-        let mut connections = 0;
-        for (key, flow) in self.ground.plane.flows()? {
-            if flow.unprotected.is_none() {
-                connections += 1;
-                let _ = self.ground.plane.unprotect(key, flow.id, reason);
-                self.recovery.unprotected(flow.id, reason);
-            }
-        }
-        self.tell(Happening::LoggerRestarted { connections });
-        // What was to be drained is not lost with the old process: it is in the ring.
-        self.recovery.logger_restarted();
-        Ok(())
-    }
-
     /// Look at the flows that are on their way back.
     fn progress(&mut self) -> Result<(), ServeError> {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
@@ -467,41 +395,6 @@ impl Service {
             }
         }
         Ok(false)
-    }
-
-    fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
-        self.tell(Happening::Stopping { signal });
-        self.ground.plane.stopping()?;
-        if self.recovery.stage() != Stage::Serving {
-            // Nobody will come back: the clients are told now.
-            self.recovery.give_up();
-            self.act()?;
-        }
-        match self.server.take() {
-            Some(mut server) => {
-                server.stop(&self.ground.cgroup, self.config.grace)?;
-            }
-            None => self.ground.cgroup.kill()?,
-        }
-        self.linger()?;
-        Ok(Ending::Stopped)
-    }
-
-    /// Translated connections end properly only while the programs are there.
-    fn linger(&mut self) -> Result<(), ServeError> {
-        let until = clock::now() + LINGER;
-        let open = |flow: &ssw::Flow| flow.mode == ssw::Mode::Spliced && flow.closed_ns == 0;
-        while clock::now() < until
-            && self
-                .ground
-                .plane
-                .flows()?
-                .iter()
-                .any(|(_, flow)| open(flow))
-        {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
     }
 
     /// Wait for something to happen; not at all if something was just `acted` upon, because that
@@ -569,7 +462,9 @@ impl Service {
     }
 }
 
+mod logger_of;
 mod status_of;
+mod stopping;
 
 fn cause_of(pid: u32, status: u32) -> Cause {
     match status & 0x7f {
@@ -593,20 +488,3 @@ fn cause_of_exit(pid: u32, exit: Exit) -> Cause {
         },
     }
 }
-
-/// A descriptor that becomes readable when we are asked to stop; the signal is in `which`.
-fn watch_signals(which: &Arc<AtomicUsize>) -> Result<UnixStream, ServeError> {
-    let (read, write) = UnixStream::pair().doing("make a pipe for signals")?;
-    read.set_nonblocking(true)
-        .doing("make a pipe for signals")?;
-    for (signal, value) in [(SIGTERM, TERM), (SIGINT, INT)] {
-        signal_hook::flag::register_usize(signal, Arc::clone(which), value)
-            .doing("watch signals")?;
-        let write = write.try_clone().doing("make a pipe for signals")?;
-        signal_hook::low_level::pipe::register(signal, write).doing("watch signals")?;
-    }
-    Ok(read)
-}
-
-const TERM: usize = 15;
-const INT: usize = 2;
