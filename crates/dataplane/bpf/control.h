@@ -25,6 +25,7 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->verify.unverified = 0;
 	f->verify.ended_early = 0;
 	f->closed_ns = 0;
+	f->spliced_ns = bpf_ktime_get_ns();
 	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
 }
 

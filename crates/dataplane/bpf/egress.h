@@ -12,6 +12,8 @@
  *                                                  it; the packet itself becomes the client's
  *                                                  third ACK and goes back up the stack
  *   flow being spliced, anything else           -> dropped (a RST: nobody listens yet)
+ *   spliced flow, FIN where the client was      -> the flow has diverged: dropped, as is all that
+ *     sent more                                    follows
  *   spliced flow, output that the client has    -> compared with the record, then turned into
  *                                                  the client's acknowledgement of it
  *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
@@ -135,6 +137,15 @@ static __always_inline void advance(__u32 *high, __u32 value)
 		*high = value;
 }
 
+/* The client is sent everything before `end`. */
+static __always_inline void sent_up_to(struct flow *f, __u32 end)
+{
+	if (!after(end, f->server.nxt))
+		return;
+	f->server.sent += end - f->server.nxt;
+	f->server.nxt = end;
+}
+
 /* The window in bytes; never scaled in a SYN (RFC 7323 2.2), also when it is sent again. */
 static __always_inline __u32 window_of(const struct packet *p, __u8 scale)
 {
@@ -147,7 +158,7 @@ static __always_inline void observe_server(struct flow *f, const struct packet *
 {
 	if (p->flags & TCP_RST)
 		return;
-	advance(&f->server.nxt, p->seq + sequence_len(p));
+	sent_up_to(f, p->seq + sequence_len(p));
 	if (p->flags & TCP_ACK) {
 		advance(&f->server.ack, p->ack);
 		advance(&f->server.edge, p->ack + window_of(p, f->server.window_scale));
@@ -162,6 +173,7 @@ static __always_inline void egress_synack(struct flow *e, const struct packet *p
 	struct options o = find_options(sc, p, false);
 	e->server.isn = p->seq;
 	e->server.nxt = p->seq + 1;
+	e->server.sent = 0;
 	e->server.ack = p->ack;
 	e->server.edge = p->ack + p->window; /* never scaled in a SYN, RFC 7323 2.2 */
 	e->server.window_scale = scale_of(&o);
@@ -226,7 +238,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct scratch *
 		advance(&f->server.edge, ack + ((__u32)window << f->server.window_scale));
 	}
 	if (!(p->flags & TCP_RST))
-		advance(&f->server.nxt, seq + sequence_len(p));
+		sent_up_to(f, seq + sequence_len(p));
 	if (o->timestamps) {
 		__u32 tsval = option_tsval(sc->tcp, o) + f->splice.ts_delta;
 		write32(&sc->edit[in_header(o->timestamps + 2)], tsval);

@@ -193,10 +193,15 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 
 /* The end of an instream whose client has heard more than the new server has said so far. The
  * first server had said all that before it heard the end; one that hears it earlier takes the
- * client for gone, and stops in the middle of its answer (nginx does). The client sends it again. */
+ * client for gone, and stops in the middle of its answer (nginx does). The client sends it again.
+ * But a server that never says it again must hear the end at last: it will close, too early, and
+ * the client is reset then, instead of waiting in vain. */
+#define FIN_PATIENCE (30ULL * 1000 * 1000 * 1000)
+
 static __always_inline bool ends_too_soon(const struct flow *f, const struct packet *p)
 {
 	return f->mode == FLOW_SPLICED && (p->flags & TCP_FIN) && !(p->flags & TCP_RST) &&
+	       bpf_ktime_get_ns() - f->spliced_ns < FIN_PATIENCE &&
 	       after(p->ack, f->splice.nxt + f->splice.delta_seq) && !after(p->ack, f->server.nxt);
 }
 

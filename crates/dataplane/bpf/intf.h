@@ -11,6 +11,7 @@
  */
 #pragma once
 
+/* Counts from the first release on. */
 #define LAYOUT_VERSION 1
 
 /* Options of a TCP header: at most 40 bytes (RFC 9293 3.1). */
@@ -65,6 +66,7 @@ struct client_half {
 
 /* What the client was told. Written at egress only; client space. */
 struct server_half {
+	__u64 sent; /* sequence numbers after the ISN's that were sent so far: nxt without its bounds */
 	__u32 isn;
 	__u32 nxt;  /* end of the outstream sent so far */
 	__u32 ack;  /* instream acknowledged so far */
@@ -93,6 +95,7 @@ struct splice_half {
 
 /* Comparison of a replayed outstream with its record; client space. */
 struct verify_half {
+	__u64 head_sent; /* server.sent when this turn began */
 	__u32 head_next; /* where the record of this turn's output goes on */
 	__u32 head_left; /* bytes of it still to be recorded */
 	__u32 end;       /* compare up to here */
@@ -107,6 +110,7 @@ struct verify_half {
 struct flow {
 	__u64 id; /* in the order of the handshakes */
 	__u64 closed_ns; /* the server's socket is gone since then; 0: it lives */
+	__u64 spliced_ns; /* when it was last given to a later server */
 	__u32 incarnation; /* the life of the server that owns the socket */
 	__u32 ifindex; /* where the client's packets arrive */
 	__u8 mode;

@@ -6,8 +6,9 @@
  *
  * The rule that makes the record complete: a segment that finds no room in the ring is not
  * delivered to the server either. It is dropped, unacknowledged, and the client's own TCP
- * sends it again. Only when the logger has been silent for its heartbeat is the connection
- * declared unprotected and the segment let through, so that nobody's upload freezes.
+ * sends it again. Only when `serve` has been silent for its heartbeat, or the packet is longer
+ * than any frame, is the connection declared unprotected and the segment let through, so that
+ * nobody's upload freezes.
  *
  * A ring record's size must be a constant unless it is written through a dynptr, whose slices
  * have constant sizes again: short packets get one of two fixed sizes, long ones a multiple
@@ -162,6 +163,7 @@ static __always_inline bool mirror_instream(struct __sk_buff *skb, struct servic
 static __always_inline void begin_head(const struct service *s, struct flow *f)
 {
 	f->verify.head_next = f->server.nxt;
+	f->verify.head_sent = f->server.sent;
 	f->verify.head_left = s->verify_head;
 }
 

@@ -5,8 +5,10 @@
  * Who writes what: `client` of a flow is written at ingress, `server` at egress, `splice` by
  * control before the flow is spliced and at egress afterwards. The packets of one connection
  * do not run concurrently in one direction (egress holds the socket lock, ingress runs on the
- * CPU that the flow is steered to), so each field has one writer and needs no lock; single
- * bytes are used for flags so that two writers never share a word.
+ * CPU that the flow is steered to), so each of these has one writer and needs no lock; single
+ * bytes are used for flags so that two writers never share a word. `verify` has two: ingress
+ * begins a head when the client has heard everything, egress goes on with it when the server
+ * answers that. Should both meet, a head begins late, and a connection may be lost for it.
  */
 #pragma once
 

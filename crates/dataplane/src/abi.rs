@@ -114,6 +114,7 @@ impl From<flow> for Flow {
         Self {
             id: FlowId(raw.id),
             closed_ns: raw.closed_ns,
+            spliced_ns: raw.spliced_ns,
             incarnation: raw.incarnation,
             ifindex: raw.ifindex,
             mode: match flow_mode(u32::from(raw.mode)) {
@@ -153,6 +154,7 @@ impl From<client_half> for ClientHalf {
 impl From<server_half> for ServerHalf {
     fn from(raw: server_half) -> Self {
         Self {
+            sent: raw.sent,
             isn: SeqNumber(raw.isn),
             nxt: SeqNumber(raw.nxt),
             ack: SeqNumber(raw.ack),
@@ -185,6 +187,7 @@ impl From<splice_half> for SpliceHalf {
 impl From<verify_half> for VerifyHalf {
     fn from(raw: verify_half) -> Self {
         Self {
+            head_sent: raw.head_sent,
             head_next: SeqNumber(raw.head_next),
             head_left: raw.head_left,
             end: SeqNumber(raw.end),

@@ -31,6 +31,9 @@ const NICE: i32 = -20;
 /// fast as we read it.
 const AT_A_TIME: usize = 256;
 
+/// Bytes of answers that are given before we look into the ring again.
+const MUCH: usize = 1 << 20;
+
 /// What the logger of a service is told at its start.
 #[derive(Debug, Clone)]
 pub struct LoggerConfig {
@@ -84,7 +87,9 @@ pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerEr
             };
             encode(&message, &mut out)?;
         }
-        while let Some(request) = requests.pull()? {
+        while out.len() < MUCH
+            && let Some(request) = requests.pull()?
+        {
             if request == Request::Shutdown {
                 return Ok(());
             }
@@ -95,6 +100,7 @@ pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerEr
         drop(intake);
         socket.write_all(&out)?;
         let pause = match taken {
+            _ if out.len() >= MUCH => Duration::ZERO, // there may be more questions
             AT_A_TIME.. => Duration::ZERO,
             0 => IDLE_INTERVAL,
             _ => BUSY_INTERVAL,

@@ -129,6 +129,12 @@ pub(crate) fn judge(
             acknowledged: instream,
         });
     }
+    let behind = first_said(flow, &record, mode).and_then(|at| flow.server.sent.checked_sub(at));
+    if behind.is_none_or(|behind| behind >= HALF_SPACE) {
+        return Verdict::Lose(LostReason::OutstreamTooLong {
+            sent: flow.server.sent,
+        });
+    }
     Verdict::Keep {
         point: SplicePoint {
             instream: instream - 1,
@@ -138,6 +144,28 @@ pub(crate) fn judge(
         end: record.stable_seq,
         fin,
     }
+}
+
+/// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): a server
+/// that has to say so much again would seem to be ahead of the client, and not behind.
+const HALF_SPACE: u64 = 1 << 31;
+
+/// How much the server had sent before what a replay makes it say again. `None`: that is not known,
+/// because the sequence numbers have come round since.
+fn first_said(flow: &Flow, record: &Record, mode: ReplayMode) -> Option<u64> {
+    let place = match mode {
+        ReplayMode::Connection => return Some(0),
+        ReplayMode::Turn => record
+            .turn_outstream
+            .0
+            .wrapping_sub((flow.server.isn + 1).0),
+    };
+    if flow.server.sent <= u64::from(u32::MAX) {
+        return Some(u64::from(place));
+    }
+    // Then only the last turn's place is known to the data plane.
+    let last = flow.verify.head_sent;
+    (last % (1 << 32) == u64::from(place)).then_some(last)
 }
 
 /// What a replay said that its record does not say.
@@ -260,9 +288,14 @@ impl Connection {
         }
     }
 
-    /// Its record has not been delivered yet.
+    /// Its record has not been delivered yet. A FIN that has to wait for what the server says
+    /// does not count: that takes as long as the server takes.
     pub(crate) fn to_be_replayed(&self) -> bool {
-        !matches!(self.step, Step::Settling { .. })
+        match &self.step {
+            Step::Waiting | Step::Splicing { .. } => true,
+            Step::Replaying(replay) => !replay.holds_fin(),
+            Step::Settling { .. } => false,
+        }
     }
 
     /// Bytes of record behind it.

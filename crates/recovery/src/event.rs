@@ -73,6 +73,11 @@ pub enum LostReason {
         /// Offset in the outstream at which it closed.
         offset: u32,
     },
+    /// The server has sent so much that, said again, it could not be told from what is new.
+    OutstreamTooLong {
+        /// How much, bytes.
+        sent: u64,
+    },
     /// The server died several times while this connection was replayed.
     Poison {
         /// How often.
@@ -108,6 +113,10 @@ impl fmt::Display for LostReason {
             Self::EndedEarly { offset } => write!(
                 f,
                 "the restarted server closed it after byte {offset} of its output, of which the client had more"
+            ),
+            Self::OutstreamTooLong { sent } => write!(
+                f,
+                "its client was sent {sent} bytes, and no more than 2 GiB can be said again"
             ),
             Self::Poison { deaths } => {
                 write!(f, "the server died {deaths} times while replaying it")

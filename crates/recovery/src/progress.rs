@@ -168,7 +168,7 @@ impl Recovery {
         let others_done = self
             .connections
             .values()
-            .all(|c| c.suspect || matches!(c.step, Step::Settling { .. }));
+            .all(|c| c.suspect || !c.to_be_replayed());
         let mut suspect_may_go = others_done
             && self
                 .connections
@@ -211,7 +211,9 @@ impl Recovery {
                 {
                     failed.push((connection.flow, LostReason::NotAccepted));
                 }
-                Step::Replaying(replay) if replay.idle(now) >= self.config.replay_timeout => {
+                Step::Replaying(replay)
+                    if !replay.holds_fin() && replay.idle(now) >= self.config.replay_timeout =>
+                {
                     failed.push((
                         connection.flow,
                         LostReason::ReplayStalled {

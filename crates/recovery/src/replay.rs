@@ -94,6 +94,11 @@ impl Replay {
         }
     }
 
+    /// The server has all but the FIN, and has to speak before it gets that.
+    pub(crate) fn holds_fin(&self) -> bool {
+        self.acked.at_or_after(self.end) && !self.complete() && !self.fin_is_due()
+    }
+
     fn fin_is_due(&self) -> bool {
         self.fin
             .zip(self.said)

@@ -25,6 +25,7 @@ impl Service {
     /// Tells whether there was anything to do.
     pub(crate) fn act(&mut self) -> Result<bool, ServeError> {
         let mut acted = false;
+        self.forget_answers(); // of a round that failed
         while let Some(action) = self.recovery.next_action() {
             tracing::debug!(?action);
             self.perform(action)?;

@@ -109,6 +109,11 @@ impl LoggerClient {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Has it said something unasked that nobody has heard?
+    pub(crate) fn has_said(&self) -> bool {
+        !self.said.is_empty()
+    }
+
     /// What it said unasked, oldest first.
     pub(crate) fn said(&mut self) -> Option<Said> {
         self.said.pop_front()
@@ -156,8 +161,15 @@ impl LoggerClient {
     }
 
     fn say(&mut self, request: &Request) -> Result<(), ServeError> {
+        self.say_all([request.clone()])
+    }
+
+    /// In one piece: the logger may wait for us to read its first answer before it reads on.
+    fn say_all(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<(), ServeError> {
         let mut out = Vec::new();
-        encode(request, &mut out)?;
+        for request in requests {
+            encode(&request, &mut out)?;
+        }
         self.socket
             .write_all(&out)
             .map_err(|error| ServeError::Logger(error.to_string()))
@@ -212,13 +224,11 @@ impl LoggerClient {
     /// Recorded instream bytes, for each of these; fewer than asked for only at the end of a record,
     /// and `None` of a connection that is not known (any more).
     pub(crate) fn read(&mut self, pieces: &[Piece]) -> Result<Vec<Option<Vec<u8>>>, ServeError> {
-        for piece in pieces {
-            self.say(&Request::Read {
-                flow: piece.flow,
-                from: piece.from,
-                max_len: piece.len,
-            })?;
-        }
+        self.say_all(pieces.iter().map(|piece| Request::Read {
+            flow: piece.flow,
+            from: piece.from,
+            max_len: piece.len,
+        }))?;
         let answers = pieces.iter().map(|_| match self.next_answer() {
             Ok(Response::Data { bytes, .. }) => Ok(Some(bytes)),
             Ok(other) => Err(unexpected(&other)),
@@ -230,9 +240,8 @@ impl LoggerClient {
 
     /// The recorded outstream of each of these; `None` of one that is not known (any more).
     pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Ranges>>, ServeError> {
-        for flow in flows {
-            self.say(&Request::OutstreamHeads { flow: *flow })?;
-        }
+        let questions = flows.iter();
+        self.say_all(questions.map(|flow| Request::OutstreamHeads { flow: *flow }))?;
         let answers = flows.iter().map(|_| match self.heads_of_one() {
             Ok(ranges) => Ok(Some(ranges)),
             Err(ServeError::NotKnown(_)) => Ok(None),

@@ -413,7 +413,7 @@ impl Service {
         if working {
             until = until.min(now + PROGRESS);
         }
-        if acted {
+        if acted || self.ground.logger.has_said() {
             until = now;
         }
         let timeout = Timespec::try_from(until.saturating_sub(now)).unwrap_or_default();

@@ -12,6 +12,7 @@ use recovery::Action;
 use wire::{FlowId, SeqNumber};
 
 use crate::{
+    config::Verify,
     error::ServeError,
     logger_client::{Piece, Ranges},
     service::Service,
@@ -20,8 +21,10 @@ use crate::{
 /// So many questions at a time.
 const AT_A_TIME: usize = 64;
 
-/// Most that is added to a replay for what the client sent during it, bytes.
+/// Most that is added to a replay for what the client sent during it, bytes: a window's worth sets
+/// it going again. Less, if it is asked ahead.
 const MORE_RECORD: u32 = 1 << 20;
+const MORE_AHEAD: u32 = 64 << 10;
 
 /// Answers to questions that have not been asked yet.
 #[derive(Debug, Default)]
@@ -40,7 +43,12 @@ impl Service {
             Action::Expect { flow } => Some(*flow),
             _ => None,
         });
-        let flows: Vec<FlowId> = [flow].into_iter().chain(others).take(AT_A_TIME).collect();
+        // All that a server has said may be much.
+        let most = match self.config.verify {
+            Verify::Full => 1,
+            Verify::Turn | Verify::Off => AT_A_TIME,
+        };
+        let flows: Vec<FlowId> = [flow].into_iter().chain(others).take(most).collect();
         let Some(answers) = self.ask_logger(|logger| logger.heads(&flows))? else {
             return Ok(None);
         };
@@ -63,18 +71,18 @@ impl Service {
             return Ok(bytes);
         }
         let others = self.recovery.upcoming().filter_map(|action| match action {
-            Action::MoreRecord { flow, from } => Some((*flow, *from)),
+            Action::MoreRecord { flow, from } => Some(Piece {
+                flow: *flow,
+                from: *from,
+                len: MORE_AHEAD,
+            }),
             _ => None,
         });
-        let pieces: Vec<Piece> = [(flow, from)]
+        let len = MORE_RECORD;
+        let pieces: Vec<Piece> = [Piece { flow, from, len }]
             .into_iter()
             .chain(others)
             .take(AT_A_TIME)
-            .map(|(flow, from)| Piece {
-                flow,
-                from,
-                len: MORE_RECORD,
-            })
             .collect();
         for (piece, bytes) in self.read(pieces)? {
             self.answers.more.insert(piece.flow, (piece.from, bytes));

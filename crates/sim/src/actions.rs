@@ -181,7 +181,8 @@ fn splice(
     ground: &mut Ground<'_>,
 ) -> Result<(), Violation> {
     let ssw = &mut ground.node.ssw;
-    match ssw.splice(key, id, point.instream, point.outstream, point.verify_end) {
+    let (instream, outstream, verify_end) = (point.instream, point.outstream, point.verify_end);
+    match ssw.splice(key, id, instream, outstream, verify_end, ground.now) {
         Ok(()) => ground.witness.spliced(key, point),
         Err(_) => Ok(()), // gone
     }

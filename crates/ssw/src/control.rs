@@ -103,6 +103,7 @@ impl SouthSide {
         instream: SeqNumber,
         outstream: SeqNumber,
         verify_end: SeqNumber,
+        now_ns: u64,
     ) -> Result<(), NoSuchFlow> {
         let incarnation = self.shared.service.incarnation;
         let flow = self.numbered(key, id)?;
@@ -120,6 +121,7 @@ impl SouthSide {
         flow.verify.unverified = 0;
         flow.verify.ended_early = false;
         flow.closed_ns = 0;
+        flow.spliced_ns = now_ns;
         flow.incarnation = incarnation;
         Ok(())
     }

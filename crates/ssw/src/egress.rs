@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind};
 
 use crate::{
-    flow::{Flow, Mode},
+    flow::{Flow, Mode, ServerHalf},
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
         WINDOW, array, find_options, overwrite, write,
@@ -302,6 +302,7 @@ fn egress_synack(embryo: &mut Flow, segment: &Segment) {
     let options = find_options(&segment.header);
     embryo.server.isn = segment.seq;
     embryo.server.nxt = segment.seq + 1;
+    embryo.server.sent = 0;
     embryo.server.ack = segment.ack;
     embryo.server.edge = segment.ack + window_of(segment, 0);
     embryo.server.window_scale = options.scale();
@@ -316,13 +317,21 @@ fn egress_synack(embryo: &mut Flow, segment: &Segment) {
     embryo.server.answered = true;
 }
 
+/// The client is sent everything before `end`.
+fn sent_up_to(server: &mut ServerHalf, end: SeqNumber) {
+    if end.after(server.nxt) {
+        server.sent += u64::from(end.0.wrapping_sub(server.nxt.0));
+        server.nxt = end;
+    }
+}
+
 /// The first server's segment, as the client will see it.
 fn observe_server(flow: &mut Flow, segment: &Segment, options: &Options) {
     if segment.has(Flags::RST) {
         return;
     }
     let server = &mut flow.server;
-    server.nxt = server.nxt.max_seq(segment.end());
+    sent_up_to(server, segment.end());
     if segment.has(Flags::ACK) {
         server.ack = server.ack.max_seq(segment.ack);
         let window = window_of(segment, server.window_scale);
@@ -373,7 +382,7 @@ fn translated_out(flow: &mut Flow, segment: &Segment, options: &Options) -> Vec<
         // In the middle of a replay it would lie below the client's window, and be ignored.
         seq = seq.max_seq(flow.client.ack);
     } else {
-        flow.server.nxt = flow.server.nxt.max_seq(seq + segment.sequence_len());
+        sent_up_to(&mut flow.server, seq + segment.sequence_len());
     }
     write(&mut header, SEQ, seq.0.to_be_bytes());
     if segment.has(Flags::ACK) {

@@ -82,6 +82,8 @@ pub struct ClientHalf {
 pub struct ServerHalf {
     /// The initial sequence number that the client knows.
     pub isn: SeqNumber,
+    /// Sequence numbers after the ISN's that were sent so far: `nxt` without its bounds.
+    pub sent: u64,
     /// End of the outstream sent so far.
     pub nxt: SeqNumber,
     /// Instream acknowledged so far.
@@ -126,6 +128,8 @@ pub struct SpliceHalf {
 /// Comparison of a replayed outstream with its record; client space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VerifyHalf {
+    /// `server.sent` when this turn began.
+    pub head_sent: u64,
     /// Where the record of this turn's output goes on.
     pub head_next: SeqNumber,
     /// Bytes of it still to be recorded.
@@ -151,6 +155,8 @@ pub struct Flow {
     pub id: FlowId,
     /// Since when the server's socket is gone (`CLOCK_MONOTONIC`, ns); 0: it lives.
     pub closed_ns: u64,
+    /// When it was last given to a later server (`CLOCK_MONOTONIC`, ns).
+    pub spliced_ns: u64,
     /// The life of the server that owns the socket.
     pub incarnation: u32,
     /// The interface on which the client's packets arrive.
@@ -185,6 +191,7 @@ impl Default for Flow {
         Self {
             id: FlowId(0),
             closed_ns: 0,
+            spliced_ns: 0,
             incarnation: 0,
             ifindex: 0,
             mode: Mode::default(),

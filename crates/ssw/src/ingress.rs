@@ -8,9 +8,10 @@
 //! | SYN of a new connection | remembered as an embryo, to the server; one that an earlier life has answered is dropped while a recovery is under way |
 //! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded first: no room, no delivery |
 //! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may belong to a connection that is being recovered |
-//! | of a flow whose server is gone (gated) | what it tells about the client is noted; dropped |
+//! | of a flow whose server is gone (gated) | what it tells about the client is noted, what it brings recorded; dropped |
 //! | of a flow, with payload or FIN | recorded first; no room, no delivery |
 //! | of a flow on its first server | the server's TCP |
+//! | of a spliced flow, FIN of a client that has heard more than the new server has said | dropped: it comes again when the server, too, is there |
 //! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new server's, then on |
 //!
 //! What a segment tells about the client is believed only if the server's TCP would believe it
@@ -234,7 +235,7 @@ impl Shared {
             // retransmission timer, which doubles with each try.
             recorded = self.mirror_instream(packet, key, flow, segment, now_ns);
         }
-        let gated = gated || ends_too_soon(flow, segment);
+        let gated = gated || ends_too_soon(flow, segment, now_ns);
         self.counters.gated_in += u64::from(gated);
         if gated || !recorded {
             return Verdict::Drop;
@@ -288,11 +289,17 @@ fn acknowledgement_in(flow: &Flow, ack: SeqNumber) -> SeqNumber {
     }
 }
 
+/// How long the new server may take to say again what the client had heard, ns.
+const FIN_PATIENCE: u64 = 30_000_000_000;
+
 /// The end of an instream whose client has heard more than the new server has said so far. The
 /// first server had said all that before it heard the end; one that hears it earlier takes the
 /// client for gone, and stops in the middle of its answer (nginx does). The client sends it again.
-fn ends_too_soon(flow: &Flow, segment: &Segment) -> bool {
+/// But a server that never says it again must hear the end at last: it will close, too early, and
+/// the client is reset then, instead of waiting in vain.
+fn ends_too_soon(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
     flow.mode == Mode::Spliced
+        && now_ns - flow.spliced_ns < FIN_PATIENCE
         && segment.has(Flags::FIN)
         && !segment.has(Flags::RST)
         && segment.ack.after(flow.splice.nxt + flow.splice.delta_seq)

@@ -115,6 +115,7 @@ impl Shared {
     /// A turn begins: what the server says next is its head.
     pub(crate) fn begin_head(&self, flow: &mut Flow) {
         flow.verify.head_next = flow.server.nxt;
+        flow.verify.head_sent = flow.server.sent;
         flow.verify.head_left = self.settings.verify_head;
     }
 

@@ -68,7 +68,14 @@ fn crash_and_recover(lab: &mut Lab, s2: SeqNumber, requests: &[u8], answers: &[u
         Verdict::Drop
     );
     lab.ssw
-        .splice(lab.key, FlowId(1), c, s + 1, s + 1 + length(answers))
+        .splice(
+            lab.key,
+            FlowId(1),
+            c,
+            s + 1,
+            s + 1 + length(answers),
+            lab.now,
+        )
         .unwrap();
     let syn = fabricated_syn(lab.key, lab.flow()).unwrap();
     let syn = inject(lab, syn, MARK_SERVER_SPACE);

@@ -281,7 +281,14 @@ impl Lab {
     pub(crate) fn splice_and_verify(&mut self, s2: SeqNumber, verify_end: SeqNumber) -> Out {
         self.ssw.new_incarnation();
         self.ssw
-            .splice(self.key, FlowId(1), self.c, self.s + 1, verify_end)
+            .splice(
+                self.key,
+                FlowId(1),
+                self.c,
+                self.s + 1,
+                verify_end,
+                self.now,
+            )
             .unwrap();
         let options = syn_options(70, 11, LATER_SCALE);
         let answer = segment(s2, self.c + 1)

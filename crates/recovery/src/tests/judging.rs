@@ -317,3 +317,38 @@ fn a_client_that_resets_while_it_is_spliced_or_replayed_is_forgotten() {
         assert!(world.reset.is_empty());
     }
 }
+
+/// Sequence numbers of what is said again must be in order with those of what the client has.
+#[test]
+fn no_more_than_half_of_the_sequence_space_is_said_again() {
+    let sent = |sent: u64| peer().change(|peer| peer.flow.server.sent = sent);
+    let too_long = |sent| Verdict::Lose(LostReason::OutstreamTooLong { sent });
+    let half = 1 << 31;
+    assert!(matches!(
+        in_connection_mode(&sent(half - 1)),
+        Verdict::Keep { .. }
+    ));
+    for much in [half, 3 * half, 9 * half] {
+        assert_eq!(in_connection_mode(&sent(much)), too_long(much));
+    }
+    // The last turn began after 25 bytes ...
+    assert!(matches!(
+        verdict(&sent(half + 24), ReplayMode::Turn, 0),
+        Verdict::Keep { .. }
+    ));
+    assert_eq!(
+        verdict(&sent(half + 25), ReplayMode::Turn, 0),
+        too_long(half + 25)
+    );
+    // ... or after 25 and many times the space, if the data plane knows.
+    let round = 10 * (1 << 32);
+    assert_eq!(
+        verdict(&sent(round + 50), ReplayMode::Turn, 0),
+        too_long(round + 50)
+    );
+    let known = sent(round + 50).change(|peer| peer.flow.verify.head_sent = round + 25);
+    assert!(matches!(
+        verdict(&known, ReplayMode::Turn, 0),
+        Verdict::Keep { .. }
+    ));
+}

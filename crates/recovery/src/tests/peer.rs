@@ -74,6 +74,7 @@ impl Peer {
         (flow.server.isn, flow.server.nxt, flow.server.ack) =
             (server - 1, outstream_end, stable_seq);
         flow.server.answered = true;
+        flow.server.sent = u64::from(outstream);
         let record = Record {
             start: client,
             stable_seq,

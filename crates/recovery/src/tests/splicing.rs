@@ -354,3 +354,25 @@ fn a_record_that_is_lost_after_its_replay_is_not_needed() {
     world.pass_in_steps(ms(500), ms(10));
     assert_eq!((world.lost_told(), world.reset.len()), (vec![], 0));
 }
+
+/// That lasts as long as the server takes to say what the client had heard before it.
+#[test]
+fn a_fin_that_waits_keeps_nobody_waiting() {
+    let mute = Peer::new(1, 100, 100)
+        .with_fin()
+        .manner(Manner::Mute)
+        .change(|peer| {
+            let record = peer.record.as_mut().expect("a record");
+            let fin = record.client_fin.as_mut().expect("a FIN");
+            fin.heard = peer.flow.server.nxt;
+        });
+    let mut world = World::new([mute, Peer::new(2, 10, 0)]);
+    world.die_and_return();
+    world.until_serving(10);
+    world.pass_in_steps(ms(60_000), ms(100));
+    assert!(world.reset.is_empty());
+    assert!(!world.pieces(1).iter().any(|piece| piece.fin));
+    world.peer(1).manner = Manner::Reads;
+    world.pass_in_steps(ms(500), ms(1));
+    assert!(world.pieces(1).iter().any(|piece| piece.fin));
+}

@@ -51,7 +51,7 @@ fn a_splice_begins_anew() {
     lab.ssw.new_incarnation();
     let (instream, outstream, end) = (SeqNumber(u32::MAX), SeqNumber(2), SeqNumber(3));
     lab.ssw
-        .splice(lab.key, FlowId(1), instream, outstream, end)
+        .splice(lab.key, FlowId(1), instream, outstream, end, 0)
         .unwrap();
     let flow = lab.flow();
     assert_eq!(
@@ -87,7 +87,7 @@ fn what_is_not_known_cannot_be_changed() {
         let (key, id, zero) = (lab.key, FlowId(id), SeqNumber(0));
         let (before, error) = (lab.ssw.flow(&key).cloned(), NoSuchFlow(key));
         let reason = Unprotected::TotalLimit;
-        assert_eq!(lab.ssw.splice(key, id, zero, zero, zero), Err(error));
+        assert_eq!(lab.ssw.splice(key, id, zero, zero, zero, 0), Err(error));
         assert_eq!(lab.ssw.abandon(key, id, 1), Err(error));
         assert_eq!(lab.ssw.unprotect(key, id, reason), Err(error));
         assert_eq!(lab.ssw.flow(&key), before.as_ref());

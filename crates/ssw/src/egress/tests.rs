@@ -251,7 +251,7 @@ fn only_the_answer_to_our_syn_passes_while_splicing() {
     lab.crash();
     lab.ssw.new_incarnation();
     lab.ssw
-        .splice(lab.key, FlowId(1), lab.c, lab.s + 1, lab.s + 1)
+        .splice(lab.key, FlowId(1), lab.c, lab.s + 1, lab.s + 1, lab.now)
         .unwrap();
     let others = [
         segment(S2, lab.c).flags(SYN_ACK),

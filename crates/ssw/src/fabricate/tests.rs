@@ -33,7 +33,7 @@ fn splicing() -> Lab {
     lab.crash();
     lab.ssw.new_incarnation();
     lab.ssw
-        .splice(lab.key, FlowId(1), lab.c + 7, lab.s + 1, lab.s + 1)
+        .splice(lab.key, FlowId(1), lab.c + 7, lab.s + 1, lab.s + 1, lab.now)
         .unwrap();
     lab
 }

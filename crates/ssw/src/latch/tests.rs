@@ -170,7 +170,7 @@ fn what_the_dead_close_does_not() {
     assert!(!lab.flow().server_closing);
     lab.ssw.new_incarnation();
     lab.ssw
-        .splice(lab.key, FlowId(1), lab.c, lab.s, lab.s)
+        .splice(lab.key, FlowId(1), lab.c, lab.s, lab.s, lab.now)
         .unwrap();
     change(&mut lab, SocketState::Close);
     assert!(!lab.flow().server_closing, "still splicing");

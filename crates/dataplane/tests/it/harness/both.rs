@@ -198,7 +198,7 @@ impl Both {
         let flow = self.number(key);
         let model = self
             .model
-            .splice(key, flow, instream, outstream, verify_end)
+            .splice(key, flow, instream, outstream, verify_end, self.now)
             .is_ok();
         self.refused(model, self.kernel.plane().splice(key, flow, point))
     }
@@ -306,6 +306,7 @@ impl Both {
             list.sort_by_key(|(key, _)| *key);
             for (_, flow) in list {
                 flow.closed_ns = flow.closed_ns.min(1); // two clocks
+                flow.spliced_ns = flow.spliced_ns.min(1);
             }
         }
         assert_eq!(kernel, model, "flows of kernel and model");
