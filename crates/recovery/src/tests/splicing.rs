@@ -372,7 +372,8 @@ fn a_fin_that_waits_keeps_nobody_waiting() {
     world.pass_in_steps(ms(60_000), ms(100));
     assert!(world.reset.is_empty());
     assert!(!world.pieces(1).iter().any(|piece| piece.fin));
-    world.peer(1).manner = Manner::Reads;
+    let splice = &mut world.peer(1).flow.splice;
+    splice.nxt = splice.nxt + 100;
     world.pass_in_steps(ms(500), ms(1));
     assert!(world.pieces(1).iter().any(|piece| piece.fin));
 }
