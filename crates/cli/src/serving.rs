@@ -11,6 +11,12 @@ use crate::{
     exit::{Outcome, failed},
 };
 
+/// Bounds of a connection's record, bytes: a few requests, and half of the sequence space.
+const RECORD_LEAST: u64 = 4 << 10;
+const RECORD_MOST: u64 = 2 << 30;
+/// Least of all records together, unless one connection may have less, bytes.
+const TOTAL_LEAST: u64 = 1 << 20;
+
 pub(crate) fn serve(arguments: Serve) -> Outcome {
     let json = arguments.json;
     let config = match config(arguments) {
@@ -27,13 +33,16 @@ pub(crate) fn serve(arguments: Serve) -> Outcome {
             say(&report.to_string());
         }
     };
-    if !json {
-        say(&format!(
-            "outlive: the record of {} is kept on this host: connections survive the server's death, not the host's",
-            config.name
-        ));
-    }
-    match Service::new(config, tell).and_then(Service::run) {
+    let name = config.name.clone();
+    let run = Service::new(config, tell).and_then(|service| {
+        if !json {
+            say(&format!(
+                "outlive: the record of {name} is kept on this host: connections survive the server's death, not the host's"
+            ));
+        }
+        service.run()
+    });
+    match run {
         Ok(Ending::Stopped | Ending::Ended) => Outcome::Done,
         Err(error) => failed(&error),
     }
@@ -49,6 +58,13 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
         .ok()
         .filter(|ring| ring.is_power_of_two() && (1 << 20..=1 << 30).contains(ring))
         .ok_or("--ring must be a power of two from 1MiB to 1GiB")?;
+    if !(RECORD_LEAST..=RECORD_MOST).contains(&arguments.limit_per_connection) {
+        return Err("--limit-per-connection must be from 4KiB to 2GiB".into());
+    }
+    let total = arguments.limit_total.unwrap_or_else(quarter_of_memory);
+    if total < arguments.limit_per_connection.min(TOTAL_LEAST) {
+        return Err("--limit-total must be at least 1MiB, or what a connection may have".into());
+    }
     let name = match (arguments.name, arguments.address.first()) {
         (Some(name), _) => name,
         (None, Some(address)) => ServeConfig::default_name(*address),
@@ -71,7 +87,7 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
         crash_on_any_failure: matches!(arguments.crash_on, CrashOn::AnyFailure),
         limits: LoggerLimits {
             per_connection: arguments.limit_per_connection,
-            total: arguments.limit_total.unwrap_or_else(quarter_of_memory),
+            total,
             ring,
         },
         max_connections: arguments.max_connections,

@@ -32,7 +32,7 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
         .clone()
         .map_or_else(|| run_dir.services(), |name| vec![name]);
     if names.is_empty() && !arguments.json {
-        line("no service is protected on this host");
+        line(&format!("no service is protected in {run_dir}"));
     }
     let mut outcome = Outcome::Done;
     for name in names {
@@ -50,7 +50,7 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
             (Ok(()), Some(status)) if arguments.json => json(&status),
             (Ok(()), Some(status)) => line(&status.to_string()),
             (Err(error), _) => {
-                outcome = not_served(&name, &error);
+                outcome = not_served(&run_dir, &name, &error);
                 true
             }
             (Ok(()), None) => {
@@ -65,11 +65,28 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
     outcome
 }
 
-fn not_served(name: &str, error: &io::Error) -> Outcome {
-    eprintln!(
-        "outlive: no outlive serve answers for {name} ({error}); if one was killed, run `outlive clean {name}`"
-    );
-    Outcome::Failed
+fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
+    let known = run_dir.services().iter().any(|known| known == name);
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            eprintln!("outlive: only root may ask the serve of {name} ({error})");
+            Outcome::Usage
+        }
+        _ if !known => {
+            eprintln!(
+                "outlive: no service is called {name}: {}",
+                self::known(run_dir)
+            );
+            Outcome::Usage
+        }
+        _ => {
+            eprintln!(
+                "outlive: no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
+                 unprotected: stop that, and run `outlive clean --run-dir {run_dir} {name}`"
+            );
+            Outcome::Failed
+        }
+    }
 }
 
 pub(crate) fn events(arguments: &Events) -> Outcome {
@@ -93,7 +110,7 @@ pub(crate) fn events(arguments: &Events) -> Outcome {
     });
     match asked {
         Ok(()) => Outcome::Done,
-        Err(error) => not_served(&name, &error),
+        Err(error) => not_served(&run_dir, &name, &error),
     }
 }
 
@@ -115,7 +132,7 @@ fn only(mut names: Vec<String>) -> Option<String> {
 
 fn known(run_dir: &RunDir) -> String {
     match run_dir.services() {
-        names if names.is_empty() => "none is protected on this host".to_owned(),
+        names if names.is_empty() => format!("none is protected in {run_dir}"),
         names => format!("there are {}", names.join(", ")),
     }
 }
@@ -144,6 +161,9 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
         .service
         .clone()
         .map_or_else(|| run_dir.services(), |name| vec![name]);
+    if names.is_empty() && !arguments.json {
+        line(&format!("nothing to clean in {run_dir}"));
+    }
     let mut outcome = Outcome::Done;
     for name in names {
         match serve::clean::clean(&run_dir, &name, arguments.kill) {
@@ -157,12 +177,16 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
                     "no programs were attached"
                 };
                 line(&format!(
-                    "{name}: {programs}, {} processes killed",
-                    cleaned.killed
+                    "{name}: {programs}, {} processes killed, {} settings put back",
+                    cleaned.killed, cleaned.settings
                 ));
             }
             // One that runs is not ours to clean, and not an error unless it was named.
             Err(serve::ServeError::AlreadyServed { .. }) if all => {}
+            Err(serve::ServeError::AlreadyServed { .. }) => {
+                eprintln!("outlive: {name} is running; stop its serve (SIGTERM), which cleans up");
+                outcome = Outcome::Usage;
+            }
             Err(error) => outcome = failed(&error),
         }
     }

@@ -13,7 +13,7 @@ use libbpf_rs::{
 use crate::{
     error::DataplaneError,
     interfaces::Interface,
-    link::{Arranged, Link as LinkDetails},
+    link::{Arranged, Change, Link as LinkDetails},
     pins::{LINK_PREFIX, PinDirectory},
 };
 
@@ -77,6 +77,11 @@ impl Attachment {
         })
     }
 
+    /// What was changed on its interface.
+    pub(crate) fn changes(&self) -> &[Change] {
+        self.arranged.changes()
+    }
+
     /// Which mechanism is in use: `tcx` or `clsact`.
     pub(crate) fn mechanism(&self) -> &'static str {
         match self.hooks {
@@ -87,7 +92,7 @@ impl Attachment {
 
     /// Unbind. (TCX links go with their pins.)
     pub(crate) fn detach(&mut self, object: &Object) {
-        self.arranged.undo(&self.interface);
+        self.arranged.undo();
         let Hooks::Clsact {
             filters,
             qdisc_is_ours,

@@ -19,6 +19,7 @@ pub use attach::{AttachMode, detach_clsact};
 pub use error::DataplaneError;
 pub use inject::{Injector, MAX_INJECTED, Space};
 pub use interfaces::{Interface, ethernet_interfaces, netns_cookie};
+pub use link::Change;
 pub use object::{Counters, Dataplane, Settings, SplicePoint, probe};
 pub use pins::{LAYOUT_VERSION, PinDirectory, pinned_services};
 pub use rings::{Event, EventKind, Ring};

@@ -9,7 +9,8 @@
 //!   routed already; ours have not. `accept_local` lets them in (and `route_localnet` those of
 //!   127.0.0.0/8); only processes of this host can send there.
 //!
-//! What was changed is put back when the programs are detached.
+//! What was changed is put back when the programs are detached; whoever wants to survive a crash
+//! keeps the list of it ([`Change`]).
 
 use std::{fs, io, process::Command};
 
@@ -19,6 +20,7 @@ use crate::{
 };
 
 const LARGEST_FRAME: u64 = 65_536;
+const FRAME_SIZES: [&str; 2] = ["gso_max_size", "gro_max_size"];
 
 /// What an interface is, as `ip link` tells it.
 #[derive(Debug)]
@@ -52,20 +54,39 @@ impl Link {
                 .as_u64()
                 .and_then(|mtu| u32::try_from(mtu).ok())
                 .unwrap_or(1500),
-            frame_sizes: ["gso_max_size", "gro_max_size"]
-                .into_iter()
-                .filter_map(size)
-                .collect(),
+            frame_sizes: FRAME_SIZES.into_iter().filter_map(size).collect(),
         })
+    }
+}
+
+/// A setting of an interface that was changed, and what it was.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Change {
+    /// The interface's name.
+    pub interface: String,
+    /// A size of `ip link`, or a switch of `/proc/sys/net/ipv4/conf`.
+    pub setting: String,
+    /// What it was.
+    pub before: String,
+}
+
+impl Change {
+    /// Put it back.
+    ///
+    /// # Errors
+    /// The interface is gone, or the setting.
+    pub fn put_back(&self) -> io::Result<()> {
+        if FRAME_SIZES.contains(&self.setting.as_str()) {
+            set_frame_size(&self.interface, &self.setting, &self.before)
+        } else {
+            fs::write(switch(&self.interface, &self.setting), &self.before)
+        }
     }
 }
 
 /// What was changed on an interface.
 #[derive(Debug, Default)]
-pub(crate) struct Arranged {
-    frame_sizes: Vec<(&'static str, u64)>,
-    switches: Vec<(String, String)>,
-}
+pub(crate) struct Arranged(Vec<Change>);
 
 impl Arranged {
     /// Arrange what is needed; `localnet`: an address of 127.0.0.0/8 is to be reached.
@@ -76,8 +97,9 @@ impl Arranged {
     ) -> Result<Self, DataplaneError> {
         let mut arranged = Self::default();
         for (name, size) in &link.frame_sizes {
-            set_frame_size(interface, name, LARGEST_FRAME).doing("switch BIG TCP off")?;
-            arranged.frame_sizes.push((name, *size));
+            set_frame_size(&interface.name, name, &LARGEST_FRAME.to_string())
+                .doing("switch BIG TCP off")?;
+            arranged.note(interface, name, size.to_string());
         }
         if interface.mac == [0; 6] {
             arranged.switch_on(interface, "accept_local")?;
@@ -89,34 +111,44 @@ impl Arranged {
     }
 
     fn switch_on(&mut self, interface: &Interface, name: &str) -> Result<(), DataplaneError> {
-        let path = format!("/proc/sys/net/ipv4/conf/{}/{name}", interface.name);
+        let path = switch(&interface.name, name);
         let before = fs::read_to_string(&path).doing("read a setting of the loopback")?;
         if before.trim() == "0" {
             fs::write(&path, "1").doing("change a setting of the loopback")?;
-            self.switches.push((path, before));
+            self.note(interface, name, before);
         }
         Ok(())
     }
 
+    fn note(&mut self, interface: &Interface, setting: &str, before: String) {
+        self.0.push(Change {
+            interface: interface.name.clone(),
+            setting: setting.to_owned(),
+            before,
+        });
+    }
+
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.0
+    }
+
     /// Put everything back.
-    pub(crate) fn undo(&mut self, interface: &Interface) {
-        for (name, size) in self.frame_sizes.drain(..) {
-            if let Err(error) = set_frame_size(interface, name, size) {
-                tracing::warn!(interface = interface.name, %error, "{name} was not put back");
-            }
-        }
-        for (path, before) in self.switches.drain(..) {
-            if let Err(error) = fs::write(&path, before) {
-                tracing::warn!(path, %error, "a setting was not put back");
+    pub(crate) fn undo(&mut self) {
+        for change in self.0.drain(..) {
+            if let Err(error) = change.put_back() {
+                tracing::warn!(?change, %error, "a setting was not put back");
             }
         }
     }
 }
 
-fn set_frame_size(interface: &Interface, name: &str, size: u64) -> io::Result<()> {
-    let size = size.to_string();
+fn switch(interface: &str, name: &str) -> String {
+    format!("/proc/sys/net/ipv4/conf/{interface}/{name}")
+}
+
+fn set_frame_size(interface: &str, name: &str, size: &str) -> io::Result<()> {
     let status = Command::new("ip")
-        .args(["link", "set", "dev", &interface.name, name, &size])
+        .args(["link", "set", "dev", interface, name, size])
         .status()?;
     if status.success() {
         Ok(())

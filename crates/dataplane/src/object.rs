@@ -20,7 +20,7 @@ use crate::{
     attach::{self, AttachMode, Attachment},
     error::{DataplaneError, MapContext},
     interfaces::Interface,
-    link::Link,
+    link::{Change, Link},
     pins::PinDirectory,
 };
 
@@ -135,6 +135,13 @@ impl Dataplane {
             })?;
         }
         Ok(())
+    }
+
+    /// What was changed on the interfaces, to be put back when they are left.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Change> {
+        let all = self.attachments.iter().flat_map(Attachment::changes);
+        all.cloned().collect()
     }
 
     /// Attach the death latch: from now on a crash in the cgroup shuts the gate.

@@ -134,7 +134,7 @@ pub enum FrameKind {
         /// The number that the asker chose.
         token: u64,
     },
-    /// A connection was established. The packet is the client's SYN, headers only.
+    /// A connection was established. There is no packet.
     Opened {
         /// The client's initial sequence number.
         client_isn: SeqNumber,

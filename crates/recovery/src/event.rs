@@ -2,6 +2,7 @@
 
 use std::{fmt, time::Duration};
 
+use protocol::UnprotectedReason;
 use serde::{Serialize, Serializer};
 use wire::{FlowKey, SeqNumber};
 
@@ -97,7 +98,10 @@ pub enum LostReason {
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unprotected { code } => write!(f, "it was unprotected (reason {code})"),
+            Self::Unprotected { code } => match UnprotectedReason::from_code(*code) {
+                Some(reason) => write!(f, "it was unprotected: {reason}"),
+                None => write!(f, "it was unprotected (reason {code})"),
+            },
             Self::NoRecord => write!(f, "the logger has no record of it"),
             Self::RecordIncomplete {
                 stable_seq,

@@ -8,7 +8,7 @@ use supervise::{
     mounts::{self},
 };
 
-use crate::{error::ServeError, preflight, rundir::RunDir};
+use crate::{changes, error::ServeError, preflight, rundir::RunDir};
 
 /// What was removed.
 #[derive(Debug, Clone, Default, serde::Serialize)]
@@ -19,6 +19,8 @@ pub struct Cleaned {
     pub killed: usize,
     /// Its programs were still attached.
     pub programs: bool,
+    /// Settings of interfaces that were put back.
+    pub settings: usize,
 }
 
 /// Remove everything of `name` that no running `serve` owns. Processes of its server are killed
@@ -51,6 +53,7 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
     }
     drop(bpffs);
     drop(cgroup2);
+    cleaned.settings = changes::put_back(lock.directory())?;
     lock.remove();
     Ok(cleaned)
 }

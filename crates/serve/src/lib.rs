@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod act;
+mod changes;
 pub mod clean;
 mod clock;
 mod config;

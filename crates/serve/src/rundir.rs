@@ -1,6 +1,7 @@
 //! Where our sockets, locks and private mounts live: `/run/outlive/<service>/`.
 
 use std::{
+    fmt,
     fs::{self, File, Permissions},
     hash::{DefaultHasher, Hash, Hasher},
     io,
@@ -10,7 +11,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::error::ServeError;
+use crate::{changes, error::ServeError};
 
 const DEFAULT: &str = "/run/outlive";
 
@@ -79,12 +80,14 @@ impl RunDir {
             path: directory.clone(),
             source,
         };
+        let made_above = self.0 == Path::new(DEFAULT) || !self.0.exists();
         fs::create_dir_all(&directory).map_err(failed)?;
         fs::set_permissions(&directory, Permissions::from_mode(0o700)).map_err(failed)?;
         let file = File::create(directory.join("lock")).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Lock {
                 directory,
+                made_above,
                 _file: file,
             }),
             Err(rustix::io::Errno::AGAIN) => Err(ServeError::AlreadyServed {
@@ -95,10 +98,18 @@ impl RunDir {
     }
 }
 
+impl fmt::Display for RunDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
 /// Holds a service's directory for one process.
 #[derive(Debug)]
 pub struct Lock {
     directory: PathBuf,
+    /// The directory above is ours, too.
+    made_above: bool,
     _file: File,
 }
 
@@ -109,14 +120,14 @@ impl Lock {
         &self.directory
     }
 
-    /// Remove the directory, and the one above if no other service is in it.
+    /// Remove the directory, and the one above if it is ours and no other service is in it.
     pub fn remove(self) {
-        for file in ["control.sock", "lock"] {
+        for file in ["control.sock", changes::FILE, "lock"] {
             let _ = fs::remove_file(self.directory.join(file));
         }
         // Fails, as it should, when something unknown is in it.
         let removed = fs::remove_dir(&self.directory).is_ok();
-        if let (true, Some(parent)) = (removed, self.directory.parent()) {
+        if let (true, Some(parent)) = (removed && self.made_above, self.directory.parent()) {
             let _ = fs::remove_dir(parent);
         }
     }

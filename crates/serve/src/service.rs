@@ -21,7 +21,7 @@ use supervise::{Backoff, BackoffConfig, Exit, Server};
 use wire::{FlowId, FlowKey};
 
 use crate::{
-    clock,
+    changes, clock,
     config::ServeConfig,
     control::Control,
     error::{ServeError, SystemContext},
@@ -372,10 +372,14 @@ impl Service {
             if self.recovery.stage() == Stage::Starting && self.listens()? {
                 self.recovery.listening(now); // the kernel's word of it was lost
             }
+            let before = self.ground.plane.interfaces().count();
             for interface in dataplane::ethernet_interfaces()? {
                 self.ground
                     .plane
                     .attach_interface(&interface, self.config.attach)?;
+            }
+            if self.ground.plane.interfaces().count() != before {
+                changes::keep(self.ground.lock.directory(), &self.ground.plane)?;
             }
         }
         if now >= self.next_sweep {

@@ -11,6 +11,7 @@ use supervise::{
 };
 
 use crate::{
+    changes,
     config::ServeConfig,
     error::{ServeError, SystemContext},
     logger_client::LoggerClient,
@@ -74,7 +75,7 @@ impl Ground {
         let cgroup2 = mounts::cgroup2(lock.directory())?;
         let cgroup = Cgroup::create(&cgroup2, &host_name)?;
         become_subreaper().doing("become the reaper of the server's orphans")?;
-        match bind(config, &cgroup, pins) {
+        match bind(config, lock, &cgroup, pins) {
             Ok((plane, injector, logger)) => Ok((plane, injector, logger, cgroup, bpffs, cgroup2)),
             Err(error) => {
                 let _ = cgroup.remove();
@@ -99,6 +100,7 @@ impl Ground {
 
 fn bind(
     config: &ServeConfig,
+    lock: &Lock,
     cgroup: &Cgroup,
     pins: PinDirectory,
 ) -> Result<(Dataplane, Injector, LoggerClient), ServeError> {
@@ -121,6 +123,7 @@ fn bind(
         for interface in ethernet_interfaces()? {
             plane.attach_interface(&interface, config.attach)?;
         }
+        changes::keep(lock.directory(), &plane)?;
         plane.attach_latch()?;
         let injector = Injector::new(settings.mark)?;
         let logger = LoggerClient::start(config, &path)?;

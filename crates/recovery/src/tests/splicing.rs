@@ -373,7 +373,7 @@ fn a_fin_that_waits_keeps_nobody_waiting() {
     assert!(world.reset.is_empty());
     assert!(!world.pieces(1).iter().any(|piece| piece.fin));
     let splice = &mut world.peer(1).flow.splice;
-    splice.nxt = splice.nxt + 100;
+    splice.nxt += 100;
     world.pass_in_steps(ms(500), ms(1));
     assert!(world.pieces(1).iter().any(|piece| piece.fin));
 }

@@ -23,7 +23,11 @@ impl Service {
                 .iter()
                 .map(ToString::to_string)
                 .collect(),
-            stage: stage_name(self.recovery.stage()).to_owned(),
+            stage: if self.has_listened {
+                stage_name(self.recovery.stage()).to_owned()
+            } else {
+                "waiting for the server to listen".to_owned()
+            },
             server_pid: self
                 .server
                 .as_ref()
@@ -53,7 +57,7 @@ impl Service {
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
             list: if list {
-                flows.iter().map(connection_status).collect()
+                open.iter().copied().map(connection_status).collect()
             } else {
                 Vec::new()
             },

@@ -1,5 +1,6 @@
 //! What `status`, `events`, `check` and `clean` say.
 
+use e2e::arrange::run;
 use e2e::servers::{self, PORT};
 use e2e::{PATIENCE, Scene};
 use lab::Signal;
@@ -112,9 +113,12 @@ fn check_says_what_is_missing() {
 fn clean_after_serve_was_killed() {
     let scene = Scene::new("clean");
     let server = servers::test_server(&scene);
+    let loopback = || run(&scene.server, "cat /proc/sys/net/ipv4/conf/lo/accept_local");
+    let before = loopback();
     let mut protected = scene.protect(&server);
     let stream = echoing(&scene);
     let name = protected.name().to_owned();
+    assert_ne!(loopback(), before);
 
     // One that runs is left alone.
     let running = protected.outlive("clean", &[&name]);
@@ -139,6 +143,8 @@ fn clean_after_serve_was_killed() {
     assert_eq!(said["service"], name.as_str());
     assert_eq!(said["killed"], 1);
     assert_eq!(said["programs"], true);
+    assert_eq!(said["settings"], 1);
+    assert_eq!(loopback(), before);
     protected.assert_nothing_left();
 
     // The name and the addresses are free again.
