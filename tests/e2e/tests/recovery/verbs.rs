@@ -66,7 +66,7 @@ fn status_and_events() {
     assert!(words.stdout.contains("was killed by signal 9"), "{words:?}");
 
     let unknown = protected.outlive("status", &["nobody"]);
-    assert_eq!(unknown.status, Some(1), "{unknown:?}");
+    assert_eq!(unknown.status, Some(2), "{unknown:?}");
     assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
     drop(silent);
     protected.stop();
