@@ -131,6 +131,21 @@ fn bad_arguments() {
             &["--ring"],
         ),
         (
+            &[
+                "--address",
+                &here,
+                "--limit-per-connection",
+                "3GiB",
+                "--",
+                "true",
+            ],
+            &["--limit-per-connection", "2GiB"],
+        ),
+        (
+            &["--address", &here, "--limit-total", "0", "--", "true"],
+            &["--limit-total"],
+        ),
+        (
             &["--address", &here, "--attach", "xdp", "--", "true"],
             &["--attach"],
         ),
@@ -150,16 +165,8 @@ fn bad_arguments() {
     assert_refused(&outlive(&scene, &["devour"]), USAGE, &["devour"]);
     assert_refused(&outlive(&scene, &[]), USAGE, &["Usage"]);
     assert_refused(&outlive(&scene, &["--help"]), DONE, &[]);
-    assert_refused(
-        &outlive(&scene, &["status", "nobody"]),
-        SERVER_FAILED,
-        &["nobody"],
-    );
-    assert_refused(
-        &outlive(&scene, &["events", "nobody"]),
-        SERVER_FAILED,
-        &["nobody"],
-    );
+    assert_refused(&outlive(&scene, &["status", "nobody"]), USAGE, &["nobody"]);
+    assert_refused(&outlive(&scene, &["events", "nobody"]), USAGE, &["nobody"]);
     assert_nothing_left(&scene);
 }
 
