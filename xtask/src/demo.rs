@@ -7,14 +7,13 @@
 //!
 //! [`stage`] is what is set up: hosts, files, nginx's configuration. [`service`] is
 //! `outlive serve` and its events, [`clients`] who uses it, [`timeline`] what is printed,
-//! [`director`] the one who lets it all happen. [`janitor`] cleans up if we are killed.
+//! [`director`] the one who lets it all happen. [`crate::janitor`] cleans up if we are killed.
 
 mod clients;
 mod compare;
 mod curl;
 mod director;
 mod idle;
-pub(crate) mod janitor;
 mod service;
 mod stage;
 mod timeline;

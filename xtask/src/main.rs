@@ -4,6 +4,8 @@
 
 mod bench;
 mod demo;
+mod janitor;
+mod nginx;
 
 use clap::{Parser, Subcommand};
 

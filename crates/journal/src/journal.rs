@@ -158,12 +158,6 @@ impl Journal {
         known
     }
 
-    /// As [`Journal::close`], for a connection that has not ended but shall not be known any more.
-    /// It is not counted as closed.
-    pub fn forget(&mut self, flow: FlowId) -> bool {
-        self.remove(flow)
-    }
-
     /// Gives a connection up: its record is freed, it stays known as unprotected. Answers whether
     /// it was protected until now; if not, its first reason stays.
     pub fn unprotect(&mut self, flow: FlowId, reason: Unprotected) -> bool {

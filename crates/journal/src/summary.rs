@@ -53,6 +53,21 @@ pub struct Protected {
     pub held: u64,
 }
 
+impl Protected {
+    /// The lowest instream sequence number that holds no byte of the contiguous record: as
+    /// `stable_seq`, but a FIN does not count.
+    #[must_use]
+    pub fn data_end(&self) -> SeqNumber {
+        self.stable_fin().map_or(self.stable_seq, |fin| fin.seq)
+    }
+
+    /// The client's FIN, if everything before it is recorded.
+    #[must_use]
+    pub fn stable_fin(&self) -> Option<ClientFin> {
+        self.fin.filter(|fin| self.stable_seq.after(fin.seq))
+    }
+}
+
 /// The end of an instream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientFin {

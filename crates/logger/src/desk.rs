@@ -51,10 +51,6 @@ impl Desk {
                 intake.journal.unprotect(*flow, Unprotected::Requested);
                 Vec::new()
             }
-            Request::Forget { flow } => {
-                intake.journal.forget(*flow);
-                Vec::new()
-            }
             Request::Statistics => vec![Response::Statistics(statistics(intake))],
             Request::HoldTurns { hold } => {
                 intake.journal.hold_turns(*hold);
@@ -115,15 +111,11 @@ fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary {
             answer.start = record.start.instream;
             answer.turn_instream = record.turn.instream;
             answer.turn_outstream = record.turn.outstream;
-            // The FIN counts in the journal's stable_seq; here it is told apart.
-            answer.client_fin = record
-                .fin
-                .filter(|fin| record.stable_seq.after(fin.seq))
-                .map(|fin| ClientFin {
-                    seq: fin.seq,
-                    heard: fin.heard,
-                });
-            answer.stable_seq = answer.client_fin.map_or(record.stable_seq, |fin| fin.seq);
+            answer.stable_seq = record.data_end();
+            answer.client_fin = record.stable_fin().map(|fin| ClientFin {
+                seq: fin.seq,
+                heard: fin.heard,
+            });
             answer.outstream_end = journal
                 .outstream_ranges(summary.flow)
                 .last()

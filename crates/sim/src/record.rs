@@ -124,14 +124,11 @@ impl Logger {
                 answer.start = record.start.instream;
                 answer.turn_instream = record.turn.instream;
                 answer.turn_outstream = record.turn.outstream;
-                answer.client_fin = record
-                    .fin
-                    .filter(|fin| record.stable_seq.after(fin.seq))
-                    .map(|fin| ClientFin {
-                        seq: fin.seq,
-                        heard: fin.heard,
-                    });
-                answer.stable_seq = answer.client_fin.map_or(record.stable_seq, |fin| fin.seq);
+                answer.stable_seq = record.data_end();
+                answer.client_fin = record.stable_fin().map(|fin| ClientFin {
+                    seq: fin.seq,
+                    heard: fin.heard,
+                });
                 answer.outstream_end = self
                     .journal
                     .outstream_ranges(flow)

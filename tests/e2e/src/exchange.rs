@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use lab::Signal;
 
 use crate::clients::{read_exactly, read_to_end, write};
+use crate::servers::PORT;
 use crate::{Checksum, Ending, PATIENCE, Protected, Recording, Scene, Seed, pattern};
 
 /// What is read or written at a time.
@@ -181,6 +182,22 @@ pub fn assert_same(got: &[u8], expected: &[u8], offset: usize, what: &str) {
 
 /// Closes the client's side, and expects nothing but the server's close.
 ///
+/// A connection with a line to and fro before a kill and after it, the `recovery`-th (from 1).
+///
+/// # Panics
+/// When it does not survive.
+#[track_caller]
+pub fn echo_survives_a_kill(scene: &Scene, server: &Protected, recovery: usize) {
+    let stream = scene.connect(PORT);
+    write(&stream, b"echo\nhello");
+    assert_eq!(read_exactly(&stream, 5), b"hello");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(recovery);
+    write(&stream, b"again");
+    assert_eq!(read_exactly(&stream, 5), b"again");
+    end(&stream);
+}
+
 /// # Panics
 /// When something else comes.
 #[track_caller]

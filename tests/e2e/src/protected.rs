@@ -129,6 +129,15 @@ impl Protected {
         events
     }
 
+    /// Nothing of this kind was told.
+    ///
+    /// # Panics
+    /// When something was.
+    #[track_caller]
+    pub fn assert_none_of(&self, kind: &str) {
+        assert!(self.events_of(kind).is_empty(), "{}", self.said());
+    }
+
     /// Waits for the `number`-th event (from 1) of a kind and returns it.
     ///
     /// # Panics

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use e2e::arrange::{run, test_server_at};
 use e2e::clients::{read_exactly, write};
-use e2e::exchange::{Exchange, assert_all_kept, assert_untouched, end};
+use e2e::exchange::{Exchange, assert_all_kept, assert_untouched, echo_survives_a_kill};
 use e2e::servers::{PORT, test_server};
 use e2e::{PATIENCE, Scene, Seed, pattern};
 use lab::{Address, Host, Impairment, Signal};
@@ -150,14 +150,7 @@ fn timestamps_vanish_between_lives() {
     }
     eprintln!("timestamps vanish: {outcome:?}, {serving}");
 
-    let new = scene.connect(PORT);
-    write(&new, b"echo\nhello");
-    assert_eq!(read_exactly(&new, 5), b"hello");
-    server.kill_main(Signal::KILL);
-    server.wait_serving(2);
-    write(&new, b"again");
-    assert_eq!(read_exactly(&new, 5), b"again");
-    end(&new);
+    echo_survives_a_kill(&scene, &server, 2);
 }
 
 /// Reads so many bytes into `got`, or to the first error.

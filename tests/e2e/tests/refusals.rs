@@ -8,11 +8,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::clients::{read_exactly, write};
-use e2e::exchange::end;
+use e2e::exchange::echo_survives_a_kill;
 use e2e::servers::{PORT, test_server};
 use e2e::{Answer, PATIENCE, Scene, binaries};
-use lab::Signal;
 
 const DONE: i32 = 0;
 const SERVER_FAILED: i32 = 1;
@@ -237,14 +235,7 @@ fn two_of_one_name() {
     ];
     assert_refused(&outlive(&scene, &serve), USAGE, &[server.name()]);
     // The first one does not mind.
-    let stream = scene.connect(PORT);
-    write(&stream, b"echo\nhello");
-    assert_eq!(read_exactly(&stream, 5), b"hello");
-    server.kill_main(Signal::KILL);
-    server.wait_serving(1);
-    write(&stream, b"again");
-    assert_eq!(read_exactly(&stream, 5), b"again");
-    end(&stream);
+    echo_survives_a_kill(&scene, &server, 1);
 }
 
 /// It never came up: nothing is protected, and nothing is tried again.
@@ -324,14 +315,7 @@ fn nonsense_on_the_control_socket() {
         .expect("a question");
     status_works("beside those that hang");
 
-    let stream = scene.connect(PORT);
-    write(&stream, b"echo\nhello");
-    assert_eq!(read_exactly(&stream, 5), b"hello");
-    server.kill_main(Signal::KILL);
-    server.wait_serving(1);
-    write(&stream, b"again");
-    assert_eq!(read_exactly(&stream, 5), b"again");
-    end(&stream);
+    echo_survives_a_kill(&scene, &server, 1);
     drop((hanging, deaf));
     std::thread::sleep(Duration::from_millis(100));
     status_works("after they have gone");

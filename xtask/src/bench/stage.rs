@@ -11,7 +11,8 @@ use lab::{Host, Lab, Output};
 use tempfile::TempDir;
 
 use super::Interrupt;
-use crate::demo::janitor::Janitor;
+use crate::janitor::Janitor;
+use crate::nginx;
 
 /// Name of the service.
 pub(super) const SERVICE: &str = "bench";
@@ -61,7 +62,8 @@ impl Stage {
         };
         fs::create_dir(stage.file("www"))?;
         fs::write(stage.file("www/small"), vec![b'x'; SMALL])?;
-        fs::write(stage.file("nginx.conf"), stage.configuration())?;
+        let text = nginx::configuration(stage.files.path(), &[stage.address(PORT)]);
+        fs::write(stage.file("nginx.conf"), text)?;
         Ok(stage)
     }
 
@@ -138,37 +140,5 @@ impl Stage {
             .context("not all files could be removed")?;
         self.janitor.dismiss();
         Ok(())
-    }
-
-    /// An ordinary configuration for many connections that stay.
-    fn configuration(&self) -> String {
-        let directory = self.files.path().display();
-        let address = self.address(PORT);
-        format!(
-            "user root;
-worker_processes 2;
-pid {directory}/nginx.pid;
-error_log {directory}/error.log;
-events {{ worker_connections 32768; }}
-http {{
-    access_log off;
-    sendfile on;
-    tcp_nopush on;
-    keepalive_timeout 3600s;
-    keepalive_requests 1000000000;
-    client_max_body_size 0;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
-    server {{
-        listen {address};
-        root {directory}/www;
-        dav_methods PUT;
-    }}
-}}
-"
-        )
     }
 }

@@ -14,8 +14,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::demo::director::Message;
-use crate::demo::janitor::Janitor;
 use crate::demo::stage::Stage;
+use crate::janitor::Janitor;
 
 /// How long `serve` may take to stop nginx and itself.
 const STOP_LIMIT: Duration = Duration::from_secs(15);

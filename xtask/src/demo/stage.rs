@@ -2,12 +2,15 @@
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use lab::{Host, Lab};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
+
+use crate::nginx;
 
 /// Size of the file that is downloaded and uploaded, bytes.
 pub(crate) const LARGE: usize = 200_000_000;
@@ -88,10 +91,13 @@ impl Stage {
             let size = random.random_range(1_000..10_000);
             write_random(&self.file(&small(number)), size, &mut random)?;
         }
-        fs::write(
-            self.configuration(),
-            configuration(&self.directory, &self.server),
-        )?;
+        let address = self.server.address();
+        let addresses = [
+            SocketAddr::new(address.ipv4().into(), 80),
+            SocketAddr::new(address.ipv6().into(), 80),
+        ];
+        let text = nginx::configuration(&self.directory, &addresses);
+        fs::write(self.configuration(), text)?;
         Ok(())
     }
 }
@@ -113,38 +119,4 @@ fn write_random(path: &Path, size: usize, random: &mut SmallRng) -> Result<()> {
     }
     file.flush()?;
     Ok(())
-}
-
-/// An ordinary configuration, but that all paths are in `directory`, and that idle
-/// connections are not closed during the demo.
-fn configuration(directory: &Path, server: &Host) -> String {
-    let directory = directory.display();
-    let (v4, v6) = (server.address().ipv4(), server.address().ipv6());
-    format!(
-        "user root;
-worker_processes 2;
-pid {directory}/nginx.pid;
-error_log {directory}/error.log;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off;
-    sendfile on;
-    tcp_nopush on;
-    keepalive_timeout 600s;
-    keepalive_requests 10000;
-    client_max_body_size 1g;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
-    server {{
-        listen {v4}:80;
-        listen [{v6}]:80;
-        root {directory}/www;
-        dav_methods PUT;
-    }}
-}}
-"
-    )
 }

@@ -16,6 +16,12 @@ use crate::harness::*;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What is told of a process that left with this status.
+fn exited(pid: u32, status: u32) -> EventKind {
+    let status = status << 8; // as wait(2) gives it
+    EventKind::Death { pid, status }
+}
+
 /// A cgroup with a latch on it. The latch goes first.
 struct Watched {
     kernel: Kernel,
@@ -144,13 +150,7 @@ fn of_other_processes_a_signal_counts_and_a_status_only_if_asked_for() {
     let (_, events) = watched.run("kill -PIPE $$", false);
     assert_eq!((events, watched.gated()), (vec![], false));
     let (pid, events) = watched.run("exit 3", false);
-    assert_eq!(
-        events,
-        [EventKind::Death {
-            pid,
-            status: 3 << 8
-        }]
-    );
+    assert_eq!(events, [exited(pid, 3)]);
     assert!(watched.gated());
 }
 
@@ -191,13 +191,7 @@ fn a_thread_that_leaves_is_not_its_process_but_one_that_ends_it_is() {
     let (_, events) = run("os._exit(0)");
     assert_eq!((events, watched.gated()), (vec![], false));
     let (pid, events) = run("threading.Thread(target=lambda: os._exit(3)).start(); time.sleep(20)");
-    assert_eq!(
-        events,
-        [EventKind::Death {
-            pid,
-            status: 3 << 8
-        }]
-    );
+    assert_eq!(events, [exited(pid, 3)]);
     assert!(watched.gated());
 }
 

@@ -12,10 +12,9 @@ mod request {
     pub(super) const READ: u8 = 0x03;
     pub(super) const OUTSTREAM_HEADS: u8 = 0x04;
     pub(super) const UNPROTECT: u8 = 0x05;
-    pub(super) const FORGET: u8 = 0x06;
-    pub(super) const STATISTICS: u8 = 0x07;
-    pub(super) const SHUTDOWN: u8 = 0x08;
-    pub(super) const HOLD_TURNS: u8 = 0x09;
+    pub(super) const STATISTICS: u8 = 0x06;
+    pub(super) const SHUTDOWN: u8 = 0x07;
+    pub(super) const HOLD_TURNS: u8 = 0x08;
 }
 
 mod response {
@@ -37,7 +36,6 @@ impl Message for Request {
             Self::Read { .. } => request::READ,
             Self::OutstreamHeads { .. } => request::OUTSTREAM_HEADS,
             Self::Unprotect { .. } => request::UNPROTECT,
-            Self::Forget { .. } => request::FORGET,
             Self::Statistics => request::STATISTICS,
             Self::Shutdown => request::SHUTDOWN,
             Self::HoldTurns { .. } => request::HOLD_TURNS,
@@ -63,7 +61,7 @@ impl Message for Request {
                 body.seq(*from);
                 body.u32(*max_len);
             }
-            Self::OutstreamHeads { flow } | Self::Unprotect { flow } | Self::Forget { flow } => {
+            Self::OutstreamHeads { flow } | Self::Unprotect { flow } => {
                 body.flow(*flow);
             }
         }
@@ -84,7 +82,6 @@ impl Message for Request {
             },
             request::OUTSTREAM_HEADS => Self::OutstreamHeads { flow: body.flow()? },
             request::UNPROTECT => Self::Unprotect { flow: body.flow()? },
-            request::FORGET => Self::Forget { flow: body.flow()? },
             request::STATISTICS => Self::Statistics,
             request::SHUTDOWN => Self::Shutdown,
             request::HOLD_TURNS => Self::HoldTurns { hold: body.bool()? },

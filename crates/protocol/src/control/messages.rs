@@ -34,11 +34,6 @@ pub enum Request {
         /// The connection.
         flow: FlowId,
     },
-    /// The connection is over: drop all that is known about it. Not answered.
-    Forget {
-        /// The connection.
-        flow: FlowId,
-    },
     /// Counters of the logger. Answered by [`Response::Statistics`].
     Statistics,
     /// Stop. Answered by the end of the stream.

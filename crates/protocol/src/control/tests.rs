@@ -74,14 +74,13 @@ fn types_are_pinned() {
         },
         Request::OutstreamHeads { flow },
         Request::Unprotect { flow },
-        Request::Forget { flow },
         Request::Statistics,
         Request::Shutdown,
         Request::HoldTurns { hold: true },
     ];
     assert_eq!(
         requests.map(|message| message.type_code()),
-        [1, 2, 3, 4, 5, 6, 7, 8, 9]
+        [1, 2, 3, 4, 5, 6, 7, 8]
     );
     let reason = UnprotectedReason::TotalLimit;
     let responses = [
@@ -151,7 +150,7 @@ fn the_two_directions_are_told_apart() {
     let shutdown = bytes_of(&Request::Shutdown);
     assert_eq!(
         pull::<Response>(&shutdown),
-        Err(ControlError::UnknownType(8))
+        Err(ControlError::UnknownType(7))
     );
 }
 
@@ -259,7 +258,6 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         flow().prop_map(|flow| Request::OutstreamHeads { flow }),
         flow().prop_map(|flow| Request::Unprotect { flow }),
-        flow().prop_map(|flow| Request::Forget { flow }),
         Just(Request::Statistics),
         Just(Request::Shutdown),
         any::<bool>().prop_map(|hold| Request::HoldTurns { hold }),

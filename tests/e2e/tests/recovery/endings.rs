@@ -32,11 +32,7 @@ fn ends_by_itself(words: &str, end: fn(&TcpStream)) {
     };
     let protected = scene.protect(&server);
     assert_eq!(plain, run());
-    assert!(
-        protected.events_of("died").is_empty(),
-        "{}",
-        protected.said()
-    );
+    protected.assert_none_of("died");
     protected.stop();
 }
 
@@ -83,11 +79,7 @@ fn closed_before_the_crash() {
     server.crash(&protected, Crash::Exit1);
     protected.wait_serving(1);
     echoes(&open, b"still here");
-    assert!(
-        protected.events_of("lost").is_empty(),
-        "{}",
-        protected.said()
-    );
+    protected.assert_none_of("lost");
     protected.stop();
 }
 

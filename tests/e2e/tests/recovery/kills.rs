@@ -25,11 +25,7 @@ fn download_through(kills: impl FnOnce(&Protected) + Send) {
     let got = http.response(|_| ());
     assert_same_bytes("download", &pattern(servers::BIG), &got.body);
     assert_same_bytes("idle", &pattern(3300), &idle.get("/small/4").body);
-    assert!(
-        protected.events_of("lost").is_empty(),
-        "{}",
-        protected.said()
-    );
+    protected.assert_none_of("lost");
     let endings = recording.finish();
     assert!(endings.iter().all(|e| !e.rst && !e.fin), "{endings:?}");
     protected.stop();
@@ -136,11 +132,7 @@ fn a_child_that_fails_is_no_crash() {
     let (_scene, protected, stream) = child_failure(&[]);
     write(&stream, b"two\n");
     assert!(read_to_end(&stream).is_empty());
-    assert!(
-        protected.events_of("died").is_empty(),
-        "{}",
-        protected.said()
-    );
+    protected.assert_none_of("died");
     protected.stop();
 }
 

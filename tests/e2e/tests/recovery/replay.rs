@@ -98,11 +98,7 @@ fn upload_that_expects(replay: &str) {
     let stored = fs::read(scene.directory().join("www/up/file")).expect("the stored file");
     assert_same_bytes("upload", &content, &stored);
     protected.wait_serving(1);
-    assert!(
-        protected.events_of("lost").is_empty(),
-        "{}",
-        protected.said()
-    );
+    protected.assert_none_of("lost");
     protected.stop();
 }
 
@@ -173,11 +169,7 @@ fn verify_off_sees_nothing() {
     let (_scene, protected, stream) = late_difference("off");
     protected.wait_serving(1);
     talks(&stream, "on");
-    assert!(
-        protected.events_of("lost").is_empty(),
-        "{}",
-        protected.said()
-    );
+    protected.assert_none_of("lost");
     protected.stop();
 }
 
