@@ -57,6 +57,14 @@ impl Desk {
                 Vec::new()
             }
             Request::Shutdown => Vec::new(),
+            Request::Attach(_)
+            | Request::Rekey
+            | Request::Frames { .. }
+            | Request::Barrier { .. }
+            | Request::Resume(_) => vec![Response::Error {
+                code: ErrorCode::BadRequest,
+                message: "this logger reads a ring".into(),
+            }],
         }
     }
 }

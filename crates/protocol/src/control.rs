@@ -10,8 +10,13 @@
 //! [`MAX_MESSAGE`]. Types of requests are below `0x80`, types of responses above, so that a stream
 //! connected the wrong way round is noticed at its first message.
 //!
-//! Answers come in the order of the requests. [`Response::Drained`] and
-//! [`Response::Unprotected`] also come unasked. A list too long for one message comes in several,
+//! The logger is a process of the same host, or another machine. The first is greeted with
+//! [`Request::Hello`] and reads its frames from a ring; to the second a service attaches
+//! ([`Request::Attach`]), frames get there by [`crate::link`], and what is left of them with
+//! [`Request::Frames`].
+//!
+//! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`] and
+//! [`Response::Unknown`] also come unasked. A list too long for one message comes in several,
 //! the final one marked `last`; [`MAX_DATA`] and [`FlowSummary::PER_MESSAGE`] say what fits.
 //!
 //! Encoding is deterministic, and decoding accepts nothing but the encoding: a body that is too
@@ -23,7 +28,9 @@ mod cursor;
 mod messages;
 mod stream;
 
-pub use messages::{ClientFin, ErrorCode, FlowSummary, Request, Response, Statistics};
+pub use messages::{
+    Attach, ClientFin, ErrorCode, FlowSummary, Replay, Request, Response, Resume, Statistics,
+};
 pub use stream::{Decoder, Message, encode};
 
 /// The version of the protocol.

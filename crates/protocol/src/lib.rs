@@ -1,10 +1,12 @@
 //! What our processes say to each other: frames, versions, encoding.
 //!
-//! Two formats, both versioned, both little-endian, both without alignment:
+//! Three formats, all versioned, all little-endian, all without alignment:
 //!
 //! - [`mirror`]: what the programs in the kernel tell the logger. One frame per observed packet:
 //!   a fixed header and the packet. Written by C, read here.
 //! - [`control`]: what `serve` asks its logger, and the answers. Messages on a byte stream.
+//! - [`link`]: what the programs in the kernel tell a logger on another machine, and how it
+//!   acknowledges that. Datagrams with keyed tags, written and read by C, too.
 //!
 //! Nothing here does I/O. Each value has exactly one encoding, and what is not that encoding is an
 //! error: a reader never guesses what a newer writer meant. A change of a layout changes its
@@ -15,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod link;
 pub mod mirror;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties;

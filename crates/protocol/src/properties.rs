@@ -3,7 +3,13 @@
 
 use core::fmt::Debug;
 
+use wire::{FlowId, FlowKey};
+
 use crate::control::{ControlError, Decoder, MAX_MESSAGE, Message, Request, Response, encode};
+use crate::link::{
+    ACK_LEN, Ack, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN, Probe, ProbeKind,
+    SegmentFlags, SegmentView, seal,
+};
 use crate::mirror::{HEADER_LEN, MirrorFrame};
 
 /// A frame that can be read is encoded as the bytes that it was read from.
@@ -66,4 +72,96 @@ fn read_in_pieces<M: Message>(stream: &[u8], size: usize) -> (Vec<M>, Option<Con
         }
     }
     (messages, None)
+}
+
+/// Any bytes as a datagram of the log link. What its sender has signed is encoded as the bytes that
+/// it was read from; what can be made a SEGMENT is found again in it.
+///
+/// # Panics
+///
+/// If the property does not hold.
+pub fn link_datagram(bytes: &[u8]) {
+    let key = LinkKey([7; 16]);
+    let mut keys = KeySet::EMPTY;
+    keys.put(KeySlot::Zero, key);
+    keys.put(KeySlot::One, key);
+    match Kind::of(bytes) {
+        Err(_) => {}
+        Ok(Kind::Segment) => {
+            segment(bytes, &keys);
+            sealed(bytes, &key, &keys);
+        }
+        Ok(Kind::Open) => {
+            let read = |datagram: &[u8]| Some(Open::decode(datagram, &keys).ok()?.encode(&key));
+            signed::<OPEN_LEN>(bytes, &key, read);
+        }
+        Ok(Kind::Ack) => {
+            let read = |datagram: &[u8]| Some(Ack::decode(datagram, &keys).ok()?.encode(&key));
+            signed::<ACK_LEN>(bytes, &key, read);
+        }
+        Ok(kind) => {
+            let kind = match kind {
+                Kind::Probe => ProbeKind::Probe,
+                _ => ProbeKind::Probed,
+            };
+            let read =
+                |datagram: &[u8]| Some(Probe::decode(kind, datagram, &keys).ok()?.encode(&key));
+            signed::<PROBE_LEN>(bytes, &key, read);
+        }
+    }
+}
+
+/// `read` gives back the datagram at the beginning of `bytes` when it has a right tag, or nothing.
+fn signed<const N: usize>(bytes: &[u8], key: &LinkKey, read: impl Fn(&[u8]) -> Option<[u8; N]>) {
+    let _ = read(bytes);
+    let Some(datagram) = bytes.first_chunk::<N>() else {
+        return;
+    };
+    let mut datagram = *datagram;
+    let tag = key.tag(&datagram[..N - 8]);
+    datagram[N - 8..].copy_from_slice(&tag.to_le_bytes());
+    if let Some(again) = read(&datagram) {
+        assert_eq!(again, datagram);
+    }
+}
+
+/// A stranger's SEGMENT has no right tag, and is read without a panic.
+fn segment(bytes: &[u8], keys: &KeySet) {
+    let Ok(segment) = SegmentView::parse(bytes) else {
+        return;
+    };
+    let flow = FlowId(u64::from(segment.flow_low()));
+    let nobody = ([0, 0, 0, 0], 0).into();
+    let _ = segment.verify(keys, flow) && segment.is_undamaged(&FlowKey::new(nobody, nobody));
+}
+
+/// Any TCP packet becomes a SEGMENT that verifies and is as damaged as the packet was.
+fn sealed(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
+    let flow = FlowId(0x0102_0304_0506_0708);
+    let flags = SegmentFlags {
+        turn: true,
+        unfinished: false,
+        slot: KeySlot::One,
+    };
+    let mut datagram = Vec::new();
+    if seal(bytes, flow, flags, key, &mut datagram).is_err() {
+        assert!(datagram.is_empty());
+        return;
+    }
+    let packet = wire::IpPacket::parse(bytes).expect("it was sealed");
+    let before = wire::Segment::of(&packet).expect("it was sealed");
+    let after = SegmentView::parse(&datagram).expect("it was sealed");
+    assert!(after.verify(keys, flow));
+    assert_eq!(after.flags(), flags);
+    assert_eq!(after.base_seq(), before.seq());
+    assert_eq!(after.segment().seq(), before.seq());
+    assert_eq!(after.segment().payload(), before.payload());
+    let address = |ip| core::net::SocketAddr::new(ip, 0);
+    let (client, server) = (packet.source(), packet.destination());
+    let addresses = FlowKey::new(address(client), address(server));
+    let valid = wire::ChecksumState::of(client, server, packet.payload());
+    assert_eq!(
+        after.is_undamaged(&addresses),
+        valid == wire::ChecksumState::Valid
+    );
 }

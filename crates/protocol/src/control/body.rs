@@ -4,7 +4,10 @@
 
 use super::cursor::{Cursor, Writer};
 use super::stream::Message;
-use super::{ClientFin, ControlError, ErrorCode, FlowSummary, Request, Response, Statistics};
+use super::{
+    Attach, ClientFin, ControlError, ErrorCode, FlowSummary, Replay, Request, Response, Resume,
+    Statistics,
+};
 
 mod request {
     pub(super) const HELLO: u8 = 0x01;
@@ -15,6 +18,11 @@ mod request {
     pub(super) const STATISTICS: u8 = 0x06;
     pub(super) const SHUTDOWN: u8 = 0x07;
     pub(super) const HOLD_TURNS: u8 = 0x08;
+    pub(super) const ATTACH: u8 = 0x09;
+    pub(super) const REKEY: u8 = 0x0a;
+    pub(super) const FRAMES: u8 = 0x0b;
+    pub(super) const BARRIER: u8 = 0x0c;
+    pub(super) const RESUME: u8 = 0x0d;
 }
 
 mod response {
@@ -26,6 +34,9 @@ mod response {
     pub(super) const UNPROTECTED: u8 = 0x86;
     pub(super) const STATISTICS: u8 = 0x87;
     pub(super) const ERROR: u8 = 0x88;
+    pub(super) const ATTACHED: u8 = 0x89;
+    pub(super) const KEYS: u8 = 0x8a;
+    pub(super) const UNKNOWN: u8 = 0x8b;
 }
 
 impl Message for Request {
@@ -39,19 +50,28 @@ impl Message for Request {
             Self::Statistics => request::STATISTICS,
             Self::Shutdown => request::SHUTDOWN,
             Self::HoldTurns { .. } => request::HOLD_TURNS,
+            Self::Attach(_) => request::ATTACH,
+            Self::Rekey => request::REKEY,
+            Self::Frames { .. } => request::FRAMES,
+            Self::Barrier { .. } => request::BARRIER,
+            Self::Resume(_) => request::RESUME,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::HOLD_TURNS).contains(&type_code)
+        (request::HELLO..=request::RESUME).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
         let mut body = Writer::new(out);
         match self {
             Self::Hello { service } => body.bytes(service.as_bytes()),
-            Self::Summaries | Self::Statistics | Self::Shutdown => {}
+            Self::Summaries | Self::Statistics | Self::Shutdown | Self::Rekey => {}
             Self::HoldTurns { hold } => body.bool(*hold),
+            Self::Attach(attach) => attach.encode(&mut body),
+            Self::Frames { bytes } => body.bytes(bytes),
+            Self::Barrier { token } => body.u64(*token),
+            Self::Resume(resume) => resume.encode(&mut body),
             Self::Read {
                 flow,
                 from,
@@ -85,6 +105,13 @@ impl Message for Request {
             request::STATISTICS => Self::Statistics,
             request::SHUTDOWN => Self::Shutdown,
             request::HOLD_TURNS => Self::HoldTurns { hold: body.bool()? },
+            request::ATTACH => Self::Attach(Attach::decode(&mut body)?),
+            request::REKEY => Self::Rekey,
+            request::FRAMES => Self::Frames {
+                bytes: body.remainder(),
+            },
+            request::BARRIER => Self::Barrier { token: body.u64()? },
+            request::RESUME => Self::Resume(Resume::decode(&mut body)?),
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;
@@ -103,11 +130,14 @@ impl Message for Response {
             Self::Unprotected { .. } => response::UNPROTECTED,
             Self::Statistics(_) => response::STATISTICS,
             Self::Error { .. } => response::ERROR,
+            Self::Attached { .. } => response::ATTACHED,
+            Self::Keys(_) => response::KEYS,
+            Self::Unknown { .. } => response::UNKNOWN,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::ERROR).contains(&type_code)
+        (response::HELLO..=response::UNKNOWN).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -145,6 +175,13 @@ impl Message for Response {
                 body.u8(code.code());
                 body.bytes(message.as_bytes());
             }
+            Self::Attached { pid, kept, keys } => {
+                body.u32(*pid);
+                body.bool(*kept);
+                body.keys(keys);
+            }
+            Self::Keys(keys) => body.keys(keys),
+            Self::Unknown { flow_low } => body.u32(*flow_low),
         }
         Ok(())
     }
@@ -184,6 +221,15 @@ impl Message for Response {
                     message: body.text()?,
                 }
             }
+            response::ATTACHED => Self::Attached {
+                pid: body.u32()?,
+                kept: body.bool()?,
+                keys: body.keys()?,
+            },
+            response::KEYS => Self::Keys(body.keys()?),
+            response::UNKNOWN => Self::Unknown {
+                flow_low: body.u32()?,
+            },
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;
@@ -201,6 +247,53 @@ fn until_the_end<T>(
         items.push(read(body)?);
     }
     Ok(items)
+}
+
+impl Attach {
+    fn encode(&self, body: &mut Writer<'_>) {
+        body.u64(self.instance);
+        body.u8(self.replay.code());
+        body.u64(self.per_connection);
+        body.u64(self.total);
+        body.u32(self.connections);
+        body.u16(self.udp_port);
+        body.bytes(self.service.as_bytes());
+    }
+
+    fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
+        let unknown = ControlError::Malformed("how much is to be replayed is unknown");
+        Ok(Self {
+            instance: body.u64()?,
+            replay: Replay::from_code(body.u8()?).ok_or(unknown)?,
+            per_connection: body.u64()?,
+            total: body.u64()?,
+            connections: body.u32()?,
+            udp_port: body.u16()?,
+            service: body.text()?,
+        })
+    }
+}
+
+impl Resume {
+    fn encode(&self, body: &mut Writer<'_>) {
+        body.flow(self.flow);
+        body.flow_key(&self.key);
+        body.seq(self.client_isn);
+        body.seq(self.server_isn);
+        body.seq(self.instream);
+        body.seq(self.outstream);
+    }
+
+    fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
+        Ok(Self {
+            flow: body.flow()?,
+            key: body.flow_key()?,
+            client_isn: body.seq()?,
+            server_isn: body.seq()?,
+            instream: body.seq()?,
+            outstream: body.seq()?,
+        })
+    }
 }
 
 impl FlowSummary {

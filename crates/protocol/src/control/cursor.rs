@@ -1,9 +1,10 @@
 //! Reading and writing the primitive values of a body.
 
-use wire::{FlowId, SeqNumber};
+use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::ControlError;
 use crate::UnprotectedReason;
+use crate::link::{FLOW_KEY_LEN, KeySlot, LinkKey, LinkKeys, flow_key_from, flow_key_into};
 
 /// Reads a body from front to back; every read is checked against its end.
 #[derive(Debug)]
@@ -48,6 +49,10 @@ impl<'a> Cursor<'a> {
         self.array().map(u8::from_le_bytes)
     }
 
+    pub(super) fn u16(&mut self) -> Result<u16, ControlError> {
+        self.array().map(u16::from_le_bytes)
+    }
+
     pub(super) fn u32(&mut self) -> Result<u32, ControlError> {
         self.array().map(u32::from_le_bytes)
     }
@@ -70,6 +75,19 @@ impl<'a> Cursor<'a> {
 
     pub(super) fn seq(&mut self) -> Result<SeqNumber, ControlError> {
         self.u32().map(SeqNumber)
+    }
+
+    pub(super) fn flow_key(&mut self) -> Result<FlowKey, ControlError> {
+        self.array().map(|bytes| flow_key_from(&bytes))
+    }
+
+    pub(super) fn keys(&mut self) -> Result<LinkKeys, ControlError> {
+        let unknown = ControlError::Malformed("the slot of a key is neither 0 nor 1");
+        Ok(LinkKeys {
+            slot: KeySlot::from_number(self.u8()?).ok_or(unknown)?,
+            up: self.array().map(LinkKey)?,
+            down: self.array().map(LinkKey)?,
+        })
     }
 
     /// A truth value, and the number if it is true.
@@ -122,6 +140,10 @@ impl<'a> Writer<'a> {
         self.bytes(&value.to_le_bytes());
     }
 
+    pub(super) fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+
     pub(super) fn u32(&mut self, value: u32) {
         self.bytes(&value.to_le_bytes());
     }
@@ -140,6 +162,18 @@ impl<'a> Writer<'a> {
 
     pub(super) fn seq(&mut self, seq: SeqNumber) {
         self.u32(seq.0);
+    }
+
+    pub(super) fn flow_key(&mut self, key: &FlowKey) {
+        let mut bytes = [0; FLOW_KEY_LEN];
+        flow_key_into(key, &mut bytes);
+        self.bytes(&bytes);
+    }
+
+    pub(super) fn keys(&mut self, keys: &LinkKeys) {
+        self.u8(keys.slot.number());
+        self.bytes(&keys.up.0);
+        self.bytes(&keys.down.0);
     }
 
     pub(super) fn optional_seq(&mut self, seq: Option<SeqNumber>) {

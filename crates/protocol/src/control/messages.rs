@@ -1,9 +1,10 @@
 //! What the messages of the control protocol say.
 
-use wire::{FlowId, SeqNumber};
+use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::MAX_DATA;
 use crate::UnprotectedReason;
+use crate::link::LinkKeys;
 
 /// What `serve` asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,94 @@ pub enum Request {
         /// Whether it holds from now on.
         hold: bool,
     },
+    /// A service wants its record kept by a logger on another machine. The first message on such a
+    /// stream, in the place of [`Request::Hello`]; answered by [`Response::Attached`].
+    Attach(Attach),
+    /// The keys of the link have been in use for long enough. Answered by [`Response::Keys`].
+    Rekey,
+    /// Mirror frames, as the ring of a logger on this host would hold them, one behind the other:
+    /// what the datagrams of the link do not tell (heads of the outstream, ends of connections).
+    /// Not answered.
+    Frames {
+        /// At most [`MAX_DATA`].
+        bytes: Vec<u8>,
+    },
+    /// Has everything before this been recorded? Answered by [`Response::Drained`].
+    Barrier {
+        /// The number that the asker chose.
+        token: u64,
+    },
+    /// A connection gets a record that begins in its middle: see [`Resume`]. Not answered.
+    Resume(Resume),
+}
+
+/// Who attaches, and what it wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attach {
+    /// Drawn at random when the service was first started, the same for as long as its connections
+    /// may live: who attaches again with it finds its records.
+    pub instance: u64,
+    /// How much of a connection is kept.
+    pub replay: Replay,
+    /// Most bytes that the record of a connection may hold.
+    pub per_connection: u64,
+    /// Most bytes that all records of the service may hold.
+    pub total: u64,
+    /// Most connections that are protected at a time.
+    pub connections: u32,
+    /// The UDP port from which the datagrams of the link will come.
+    pub udp_port: u16,
+    /// The name of the service, for people.
+    pub service: String,
+}
+
+/// How much of a connection is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Replay {
+    /// Everything from its beginning on.
+    Connection,
+    /// What belongs to its last turn.
+    Turn,
+}
+
+impl Replay {
+    /// The stable code, 0 or 1.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Connection => 0,
+            Self::Turn => 1,
+        }
+    }
+
+    /// What this code means.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Connection),
+            1 => Some(Self::Turn),
+            _ => None,
+        }
+    }
+}
+
+/// A connection whose record was lost, or never was, gets one from here on: everything before this
+/// place is answered and needed no more (the beginning of a turn). Also of a connection that is
+/// known: what it had is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resume {
+    /// The connection.
+    pub flow: FlowId,
+    /// Its addresses and ports.
+    pub key: FlowKey,
+    /// The client's initial sequence number.
+    pub client_isn: SeqNumber,
+    /// The server's initial sequence number, as the client knows it.
+    pub server_isn: SeqNumber,
+    /// The first byte from the client that is to be recorded.
+    pub instream: SeqNumber,
+    /// The first byte from the server that belongs to this turn.
+    pub outstream: SeqNumber,
 }
 
 /// What the logger answers, or tells unasked.
@@ -99,6 +188,25 @@ pub enum Response {
         code: ErrorCode,
         /// For the operator.
         message: String,
+    },
+    /// To [`Request::Attach`].
+    Attached {
+        /// The logger's process number.
+        pid: u32,
+        /// Whether the records of this instance are still here: if not, each connection needs an
+        /// OPEN or a [`Request::Resume`].
+        kept: bool,
+        /// The keys of the link. Those of an earlier session of this instance stay valid in the
+        /// other slot.
+        keys: LinkKeys,
+    },
+    /// To [`Request::Rekey`]: they are accepted from now on, and those in the other slot, too. The
+    /// logger uses them when it has seen a datagram with a tag of theirs.
+    Keys(LinkKeys),
+    /// Segments arrive that belong to no record. Unasked, at most once a second for each number.
+    Unknown {
+        /// The low 32 bits of the flow's number, which is all that a segment tells.
+        flow_low: u32,
     },
 }
 
@@ -173,7 +281,7 @@ pub enum ErrorCode {
     Unprotected,
     /// The record does not reach back to the byte that was asked for.
     NotKept,
-    /// The request makes no sense here: a second `Hello`, or none at the beginning.
+    /// The request makes no sense here: a second `Hello` or `Attach`, or none at the beginning.
     BadRequest,
     /// Something failed in the logger.
     Internal,

@@ -1,7 +1,8 @@
 use super::*;
+use crate::link::{KeySlot, LinkKey, LinkKeys};
 use crate::{UnprotectedReason, properties};
 use proptest::prelude::*;
-use wire::{FlowId, SeqNumber};
+use wire::{FlowId, FlowKey, SeqNumber};
 
 fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
     let mut out = Vec::new();
@@ -59,6 +60,61 @@ fn the_encoding_is_pinned() {
     ]);
 }
 
+const LINK_KEYS: LinkKeys = LinkKeys {
+    slot: KeySlot::One,
+    up: LinkKey([0xaa; 16]),
+    down: LinkKey([0xbb; 16]),
+};
+
+fn attach() -> Attach {
+    Attach {
+        instance: 0x0102,
+        replay: Replay::Turn,
+        per_connection: 3,
+        total: 4,
+        connections: 5,
+        udp_port: 0x0607,
+        service: "web".into(),
+    }
+}
+
+fn resume() -> Resume {
+    Resume {
+        flow: FlowId(1),
+        key: FlowKey::new(
+            "10.0.0.1:40000".parse().unwrap(),
+            "[fd00::1]:80".parse().unwrap(),
+        ),
+        client_isn: SeqNumber(2),
+        server_isn: SeqNumber(3),
+        instream: SeqNumber(4),
+        outstream: SeqNumber(5),
+    }
+}
+
+#[test]
+#[rustfmt::skip]
+fn the_encoding_of_what_a_link_needs_is_pinned() {
+    assert_eq!(bytes_of(&Request::Attach(attach())), [
+        36, 0, 0, 0, 1, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
+        4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, b'w', b'e', b'b',
+    ]);
+    let mut resumed = vec![62, 0, 0, 0, 1, 13, 1, 0, 0, 0, 0, 0, 0, 0];
+    resumed.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+    resumed.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    resumed.extend([0x9c, 0x40, 0, 80, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]);
+    assert_eq!(bytes_of(&Request::Resume(resume())), resumed);
+    let mut attached = vec![40, 0, 0, 0, 1, 0x89, 9, 0, 0, 0, 1, 1];
+    attached.extend([0xaa; 16]);
+    attached.extend([0xbb; 16]);
+    let message = Response::Attached { pid: 9, kept: true, keys: LINK_KEYS };
+    assert_eq!(bytes_of(&message), attached);
+    let frames = Request::Frames { bytes: vec![7, 8] };
+    assert_eq!(bytes_of(&frames), [4, 0, 0, 0, 1, 11, 7, 8]);
+    let unknown = Response::Unknown { flow_low: 0x0102 };
+    assert_eq!(bytes_of(&unknown), [6, 0, 0, 0, 1, 0x8b, 2, 1, 0, 0]);
+}
+
 #[test]
 fn types_are_pinned() {
     let flow = FlowId(1);
@@ -77,10 +133,15 @@ fn types_are_pinned() {
         Request::Statistics,
         Request::Shutdown,
         Request::HoldTurns { hold: true },
+        Request::Attach(attach()),
+        Request::Rekey,
+        Request::Frames { bytes: vec![] },
+        Request::Barrier { token: 1 },
+        Request::Resume(resume()),
     ];
     assert_eq!(
         requests.map(|message| message.type_code()),
-        [1, 2, 3, 4, 5, 6, 7, 8]
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
     );
     let reason = UnprotectedReason::TotalLimit;
     let responses = [
@@ -106,9 +167,21 @@ fn types_are_pinned() {
             code: ErrorCode::Internal,
             message: String::new(),
         },
+        Response::Attached {
+            pid: 1,
+            kept: false,
+            keys: LINK_KEYS,
+        },
+        Response::Keys(LINK_KEYS),
+        Response::Unknown { flow_low: 1 },
     ];
     let types = responses.map(|message| message.type_code());
-    assert_eq!(types, [0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88]);
+    assert_eq!(
+        types,
+        [
+            0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8b
+        ]
+    );
 }
 
 #[test]
@@ -134,8 +207,8 @@ fn a_stranger_is_refused_before_the_body_arrives() {
         Some(ControlError::UnknownVersion(2))
     );
     assert_eq!(
-        request_error(&[9, 0, 0, 0, 1, 10]),
-        Some(ControlError::UnknownType(10))
+        request_error(&[9, 0, 0, 0, 1, 14]),
+        Some(ControlError::UnknownType(14))
     );
     assert_eq!(
         request_error(b"GET / HTTP/1.0"),
@@ -180,6 +253,14 @@ fn a_body_that_is_no_encoding_is_malformed() {
     for (bytes, what) in malformed {
         assert_eq!(pull::<Response>(bytes), Err(ControlError::Malformed(what)));
     }
+    let mut keys = bytes_of(&Response::Keys(LINK_KEYS));
+    keys[6] = 2;
+    let error = ControlError::Malformed("the slot of a key is neither 0 nor 1");
+    assert_eq!(pull::<Response>(&keys), Err(error));
+    let mut attach = bytes_of(&Request::Attach(attach()));
+    attach[14] = 2;
+    let error = ControlError::Malformed("how much is to be replayed is unknown");
+    assert_eq!(request_error(&attach), Some(error));
 }
 
 #[test]
@@ -261,7 +342,53 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Statistics),
         Just(Request::Shutdown),
         any::<bool>().prop_map(|hold| Request::HoldTurns { hold }),
+        request_of_a_link(),
     ]
+}
+
+fn request_of_a_link() -> impl Strategy<Value = Request> {
+    let replay = prop::sample::select(vec![Replay::Connection, Replay::Turn]);
+    let sizes = any::<(u64, u64, u64, u32, u16)>();
+    let attach = (sizes, replay, text()).prop_map(|(sizes, replay, service)| {
+        let (instance, per_connection, total, connections, udp_port) = sizes;
+        Request::Attach(Attach {
+            instance,
+            replay,
+            per_connection,
+            total,
+            connections,
+            udp_port,
+            service,
+        })
+    });
+    let address = || any::<([u8; 16], u16)>().prop_map(std::net::SocketAddr::from);
+    let key = (address(), address()).prop_map(|(client, server)| FlowKey::new(client, server));
+    let resume = (flow(), key, any::<[u32; 4]>()).prop_map(|(flow, key, numbers)| {
+        let [client_isn, server_isn, instream, outstream] = numbers.map(SeqNumber);
+        Request::Resume(Resume {
+            flow,
+            key,
+            client_isn,
+            server_isn,
+            instream,
+            outstream,
+        })
+    });
+    prop_oneof![
+        attach,
+        resume,
+        Just(Request::Rekey),
+        any::<Vec<u8>>().prop_map(|bytes| Request::Frames { bytes }),
+        any::<u64>().prop_map(|token| Request::Barrier { token }),
+    ]
+}
+
+fn link_keys() -> impl Strategy<Value = LinkKeys> {
+    any::<(bool, [u8; 16], [u8; 16])>().prop_map(|(slot, up, down)| LinkKeys {
+        slot: if slot { KeySlot::One } else { KeySlot::Zero },
+        up: LinkKey(up),
+        down: LinkKey(down),
+    })
 }
 
 fn summary() -> impl Strategy<Value = FlowSummary> {
@@ -338,6 +465,10 @@ fn response() -> impl Strategy<Value = Response> {
         (flow(), reason()).prop_map(|(flow, reason)| Response::Unprotected { flow, reason }),
         statistics().prop_map(Response::Statistics),
         (code, text()).prop_map(|(code, message)| Response::Error { code, message }),
+        (any::<u32>(), any::<bool>(), link_keys())
+            .prop_map(|(pid, kept, keys)| Response::Attached { pid, kept, keys }),
+        link_keys().prop_map(Response::Keys),
+        any::<u32>().prop_map(|flow_low| Response::Unknown { flow_low }),
     ]
 }
 

@@ -1,0 +1,117 @@
+//! ACK: so much of a connection's instream is recorded.
+//!
+//! Behind the head:
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | 24 | flow_key | 36 bytes, as in OPEN |
+//! | 60 | stable_seq `u32` | lowest instream sequence number that is not recorded; a FIN counts one |
+//! | 64 | ranges `[u32; 2]` × 3 | start and end of what is recorded beyond it; unused ones are 0 |
+//! | 88 | tag `u64` | of the 88 bytes before it |
+//!
+//! The range with the newest arrival comes first, as in RFC 2018, section 4: the programs in the
+//! kernel make SACK blocks of them.
+
+use core::ops::Range;
+
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use super::head::{HEAD_LEN, Head, sign, u32_at};
+use super::{
+    FLOW_KEY_LEN, KeySet, KeySlot, Kind, LinkError, LinkKey, flow_key_from, flow_key_into,
+};
+
+/// The length of an ACK, in bytes.
+pub const ACK_LEN: usize = 96;
+
+/// The most ranges that one can tell.
+pub const MAX_RANGES: usize = 3;
+
+const AT_FLOW_KEY: Range<usize> = HEAD_LEN..HEAD_LEN + FLOW_KEY_LEN;
+const AT_STABLE_SEQ: usize = 60;
+const AT_RANGES: usize = 64;
+const RANGE_LEN: usize = 8;
+
+/// What is recorded of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ack {
+    /// The slot of the key that the tag was made with.
+    pub slot: KeySlot,
+    /// Higher than in every ACK before it in this session: what was overtaken can be told.
+    pub counter: u64,
+    /// The connection's number.
+    pub flow: FlowId,
+    /// Its addresses and ports.
+    pub key: FlowKey,
+    /// The lowest instream sequence number that is not recorded. A FIN counts as one.
+    pub stable_seq: SeqNumber,
+    /// What is recorded beyond it: the first number of a range and the one after its last. The
+    /// `None`s come last.
+    pub ranges: [Option<(SeqNumber, SeqNumber)>; MAX_RANGES],
+}
+
+impl Ack {
+    /// The datagram, with a tag made with `key`, which is the one in [`Ack::slot`]. Ranges behind
+    /// a `None` are not told.
+    #[must_use]
+    pub fn encode(&self, key: &LinkKey) -> [u8; ACK_LEN] {
+        let mut datagram = [0; ACK_LEN];
+        let mut count = 0;
+        let mut at = AT_RANGES;
+        for (start, end) in self.ranges.iter().map_while(|range| *range) {
+            datagram[at..at + 4].copy_from_slice(&start.0.to_le_bytes());
+            datagram[at + 4..at + RANGE_LEN].copy_from_slice(&end.0.to_le_bytes());
+            at += RANGE_LEN;
+            count += 1;
+        }
+        let head = Head {
+            slot: self.slot,
+            count,
+            flow: self.flow,
+            counter: self.counter,
+        };
+        head.write(Kind::Ack, &mut datagram);
+        let mut flow_key = [0; FLOW_KEY_LEN];
+        flow_key_into(&self.key, &mut flow_key);
+        datagram[AT_FLOW_KEY].copy_from_slice(&flow_key);
+        datagram[AT_STABLE_SEQ..AT_RANGES].copy_from_slice(&self.stable_seq.0.to_le_bytes());
+        sign(&mut datagram, key);
+        datagram
+    }
+
+    /// Reads a datagram from who knows one of `keys`.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`], if it is none, or not one that [`Ack::encode`] makes.
+    pub fn decode(datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
+        let datagram: &[u8; ACK_LEN] = datagram
+            .try_into()
+            .map_err(|_| LinkError::BadLength(datagram.len()))?;
+        let head = Head::read(Kind::Ack, datagram, keys)?;
+        let count = usize::from(head.count);
+        if count > MAX_RANGES {
+            return Err(LinkError::BadField("count"));
+        }
+        let mut ranges = [None; MAX_RANGES];
+        for (index, range) in ranges.iter_mut().enumerate() {
+            let at = AT_RANGES + index * RANGE_LEN;
+            let (start, end) = (u32_at(datagram, at), u32_at(datagram, at + 4));
+            if index < count {
+                *range = Some((SeqNumber(start), SeqNumber(end)));
+            } else if (start, end) != (0, 0) {
+                return Err(LinkError::BadField("ranges"));
+            }
+        }
+        let mut flow_key = [0; FLOW_KEY_LEN];
+        flow_key.copy_from_slice(&datagram[AT_FLOW_KEY]);
+        Ok(Self {
+            slot: head.slot,
+            counter: head.counter,
+            flow: head.flow,
+            key: flow_key_from(&flow_key),
+            stable_seq: SeqNumber(u32_at(datagram, AT_STABLE_SEQ)),
+            ranges,
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! What all kinds but SEGMENT begin with:
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | 0 | magic `u32` | `f1 4f 4c 6b` |
+//! | 4 | version `u8` | 1 |
+//! | 5 | kind `u8` | 1 OPEN, 3 ACK, 4 PROBE, 5 PROBED |
+//! | 6 | slot `u8` | that of the key of the tag |
+//! | 7 | count `u8` | of ACK: ranges; else 0 |
+//! | 8 | flow_id `u64` | of OPEN and ACK; else 0 |
+//! | 16 | counter `u64` | of ACK, PROBE and PROBED; else 0 |
+
+use wire::FlowId;
+
+use super::{KeySet, KeySlot, Kind, LinkError, LinkKey, VERSION};
+
+/// The first four bytes, read as a little-endian number. They begin with no IP version.
+pub const MAGIC: u32 = 0x6b4c_4ff1;
+
+/// The length of the head, in bytes.
+pub(super) const HEAD_LEN: usize = 24;
+/// The length of a tag, in bytes.
+pub(super) const TAG_LEN: usize = 8;
+
+/// The fields of the head.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub(super) slot: KeySlot,
+    pub(super) count: u8,
+    pub(super) flow: FlowId,
+    pub(super) counter: u64,
+}
+
+impl Head {
+    /// Writes it to the beginning of `datagram`, which is long enough.
+    pub(super) fn write(&self, kind: Kind, datagram: &mut [u8]) {
+        datagram[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        datagram[4] = VERSION;
+        datagram[5] = code(kind);
+        datagram[6] = self.slot.number();
+        datagram[7] = self.count;
+        datagram[8..16].copy_from_slice(&self.flow.0.to_le_bytes());
+        datagram[16..HEAD_LEN].copy_from_slice(&self.counter.to_le_bytes());
+    }
+
+    /// Reads it, if the `N` bytes of `datagram` are of this kind and their tag, which stands at
+    /// their end, was made with one of `keys`.
+    pub(super) fn read<const N: usize>(
+        expected: Kind,
+        datagram: &[u8; N],
+        keys: &KeySet,
+    ) -> Result<Self, LinkError> {
+        let found = kind(datagram)?;
+        if found != expected {
+            return Err(LinkError::UnknownKind(code(found)));
+        }
+        let slot = KeySlot::from_number(datagram[6]).ok_or(LinkError::BadField("slot"))?;
+        let signed = N - TAG_LEN;
+        if !keys.verify(slot, &datagram[..signed], u64_at(datagram, signed)) {
+            return Err(LinkError::BadTag);
+        }
+        Ok(Self {
+            slot,
+            count: datagram[7],
+            flow: FlowId(u64_at(datagram, 8)),
+            counter: u64_at(datagram, 16),
+        })
+    }
+}
+
+/// Writes the tag of what stands before it to the end of `datagram`.
+pub(super) fn sign(datagram: &mut [u8], key: &LinkKey) {
+    let signed = datagram.len() - TAG_LEN;
+    let tag = key.tag(&datagram[..signed]);
+    datagram[signed..].copy_from_slice(&tag.to_le_bytes());
+}
+
+/// The kind that the head says.
+pub(super) fn kind(datagram: &[u8]) -> Result<Kind, LinkError> {
+    let Some([a, b, c, d, version, kind]) = datagram.first_chunk() else {
+        return Err(LinkError::BadLength(datagram.len()));
+    };
+    let magic = u32::from_le_bytes([*a, *b, *c, *d]);
+    if magic != MAGIC {
+        return Err(LinkError::BadMagic(magic));
+    }
+    if *version != VERSION {
+        return Err(LinkError::UnknownVersion(*version));
+    }
+    match kind {
+        1 => Ok(Kind::Open),
+        3 => Ok(Kind::Ack),
+        4 => Ok(Kind::Probe),
+        5 => Ok(Kind::Probed),
+        _ => Err(LinkError::UnknownKind(*kind)),
+    }
+}
+
+/// The number of a kind; a SEGMENT has no head, and a number that no head has.
+const fn code(kind: Kind) -> u8 {
+    match kind {
+        Kind::Segment => 0,
+        Kind::Open => 1,
+        Kind::Ack => 3,
+        Kind::Probe => 4,
+        Kind::Probed => 5,
+    }
+}
+
+/// The field at `at`; the callers have checked the length.
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut field = [0; 4];
+    field.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(field)
+}
+
+/// The field at `at`; the callers have checked the length.
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut field = [0; 8];
+    field.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(field)
+}

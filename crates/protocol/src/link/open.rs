@@ -1,0 +1,95 @@
+//! OPEN: a client and the server have shaken hands; the client does not know it yet.
+//!
+//! Behind the head:
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | 24 | flow_key | 36 bytes: client's and server's address (16 each, IPv4 mapped), client's and server's port (big-endian) |
+//! | 60 | client_isn `u32` | |
+//! | 64 | server_isn `u32` | |
+//! | 68 | `u32` | 0 |
+//! | 72 | tag `u64` | of the 72 bytes before it |
+
+use core::ops::Range;
+
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use super::head::{HEAD_LEN, Head, sign, u32_at};
+use super::{
+    FLOW_KEY_LEN, KeySet, KeySlot, Kind, LinkError, LinkKey, flow_key_from, flow_key_into,
+};
+
+/// The length of an OPEN, in bytes.
+pub const OPEN_LEN: usize = 80;
+
+const AT_FLOW_KEY: Range<usize> = HEAD_LEN..HEAD_LEN + FLOW_KEY_LEN;
+const AT_CLIENT_ISN: usize = 60;
+const AT_SERVER_ISN: usize = 64;
+const AT_UNUSED: usize = 68;
+
+/// A handshake. It is sent again with each SYN-ACK until it is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Open {
+    /// The slot of the key that the tag was made with.
+    pub slot: KeySlot,
+    /// The connection's number.
+    pub flow: FlowId,
+    /// Its addresses and ports.
+    pub key: FlowKey,
+    /// The client's initial sequence number.
+    pub client_isn: SeqNumber,
+    /// The server's initial sequence number, as the client will know it.
+    pub server_isn: SeqNumber,
+}
+
+impl Open {
+    /// The datagram, with a tag made with `key`, which is the one in [`Open::slot`].
+    #[must_use]
+    pub fn encode(&self, key: &LinkKey) -> [u8; OPEN_LEN] {
+        let mut datagram = [0; OPEN_LEN];
+        let head = Head {
+            slot: self.slot,
+            count: 0,
+            flow: self.flow,
+            counter: 0,
+        };
+        head.write(Kind::Open, &mut datagram);
+        let mut flow_key = [0; FLOW_KEY_LEN];
+        flow_key_into(&self.key, &mut flow_key);
+        datagram[AT_FLOW_KEY].copy_from_slice(&flow_key);
+        datagram[AT_CLIENT_ISN..AT_SERVER_ISN].copy_from_slice(&self.client_isn.0.to_le_bytes());
+        datagram[AT_SERVER_ISN..AT_UNUSED].copy_from_slice(&self.server_isn.0.to_le_bytes());
+        sign(&mut datagram, key);
+        datagram
+    }
+
+    /// Reads a datagram from who knows one of `keys`.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`], if it is none, or not one that [`Open::encode`] makes.
+    pub fn decode(datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
+        let datagram: &[u8; OPEN_LEN] = datagram
+            .try_into()
+            .map_err(|_| LinkError::BadLength(datagram.len()))?;
+        let head = Head::read(Kind::Open, datagram, keys)?;
+        for (name, value) in [
+            ("count", u64::from(head.count)),
+            ("counter", head.counter),
+            ("unused", u64::from(u32_at(datagram, AT_UNUSED))),
+        ] {
+            if value != 0 {
+                return Err(LinkError::BadField(name));
+            }
+        }
+        let mut flow_key = [0; FLOW_KEY_LEN];
+        flow_key.copy_from_slice(&datagram[AT_FLOW_KEY]);
+        Ok(Self {
+            slot: head.slot,
+            flow: head.flow,
+            key: flow_key_from(&flow_key),
+            client_isn: SeqNumber(u32_at(datagram, AT_CLIENT_ISN)),
+            server_isn: SeqNumber(u32_at(datagram, AT_SERVER_ISN)),
+        })
+    }
+}

@@ -1,0 +1,250 @@
+//! SEGMENT: a client's packet as it arrived, with what the connection's number implies replaced by
+//! what the logger needs.
+//!
+//! | field of the packet | holds |
+//! |---|---|
+//! | IPv4: both addresses; IPv6: first half of the source | tag `u64`, little-endian |
+//! | IPv6: the rest of both addresses | 0 |
+//! | TTL, hop limit | [`SegmentFlags`] |
+//! | TCP ports | low 32 bits of the flow's number, little-endian |
+//! | TCP urgent pointer | low 16 bits of the sequence number, big-endian |
+//!
+//! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, three
+//! zeros.
+//!
+//! The TCP checksum is that of the segment with the ports and the urgent pointer replaced and with
+//! the pseudo-header of the original addresses; or, if the kernel had left it for later, the sum of
+//! that pseudo-header alone. That of the IPv4 header is not kept up.
+//!
+//! **Cut on the way.** A packet that the network card or the kernel had joined from several may be
+//! cut again by segmentation offload. The pieces then have sequence numbers, lengths, checksums
+//! and flags of their own, and everything that was replaced is equal in all: the urgent pointer
+//! says where the first piece began, which the tag covers ([`SegmentView::base_seq`]).
+
+use wire::{FlowId, FlowKey, IpPacket, PROTOCOL_TCP, Segment, SeqNumber, WireError, checksum};
+
+use super::head::u64_at;
+use super::{KeySet, KeySlot, LinkError, LinkKey, VERSION};
+
+const TURN: u8 = 1;
+const UNFINISHED: u8 = 1 << 1;
+const SLOT: u8 = 1 << 2;
+/// The high half holds the version, so that no SEGMENT looks like a packet that is merely lost.
+const VERSION_SHIFT: u32 = 4;
+
+// Offsets in an IPv4 header.
+const V4_TTL: usize = 8;
+const V4_ADDRESSES: usize = 12;
+// Offsets in an IPv6 header.
+const V6_HOP_LIMIT: usize = 7;
+const V6_ADDRESSES: usize = 8;
+const V6_ADDRESSES_END: usize = 40;
+// Offsets in a TCP header.
+const PORTS: core::ops::Range<usize> = 0..4;
+const CHECKSUM: core::ops::Range<usize> = 16..18;
+const URGENT: core::ops::Range<usize> = 18..20;
+
+/// What the sender knew of the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentFlags {
+    /// The client had heard everything that the server had said when it sent this: what the server
+    /// has sent ends at the segment's acknowledgement number.
+    pub turn: bool,
+    /// The kernel has left the checksum for later and vouches for the packet.
+    pub unfinished: bool,
+    /// The slot of the key that the tag was made with.
+    pub slot: KeySlot,
+}
+
+impl SegmentFlags {
+    /// The flags as in the hop limit.
+    #[must_use]
+    pub const fn byte(self) -> u8 {
+        let mut byte = VERSION << VERSION_SHIFT;
+        if self.turn {
+            byte |= TURN;
+        }
+        if self.unfinished {
+            byte |= UNFINISHED;
+        }
+        if matches!(self.slot, KeySlot::One) {
+            byte |= SLOT;
+        }
+        byte
+    }
+
+    const fn from_byte(byte: u8) -> Result<Self, LinkError> {
+        if byte >> VERSION_SHIFT != VERSION {
+            return Err(LinkError::UnknownVersion(byte >> VERSION_SHIFT));
+        }
+        let flags = Self {
+            turn: byte & TURN != 0,
+            unfinished: byte & UNFINISHED != 0,
+            slot: if byte & SLOT == 0 {
+                KeySlot::Zero
+            } else {
+                KeySlot::One
+            },
+        };
+        if flags.byte() == byte {
+            Ok(flags)
+        } else {
+            Err(LinkError::BadField("flags"))
+        }
+    }
+}
+
+/// What of a flow's number a SEGMENT tells: several flows may share it, the tag tells them apart.
+#[must_use]
+pub const fn flow_low(flow: FlowId) -> u32 {
+    let [a, b, c, d, ..] = flow.0.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// A SEGMENT. It borrows the datagram. Nothing that it says is to be believed before
+/// [`SegmentView::verify`] has found its flow and [`SegmentView::is_undamaged`] its payload whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentView<'a> {
+    flags: SegmentFlags,
+    tag: u64,
+    flow_low: u32,
+    base_seq: SeqNumber,
+    transport: &'a [u8],
+    segment: Segment<'a>,
+}
+
+impl<'a> SegmentView<'a> {
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`], if it is not an IP packet with a TCP segment in it, or its hop limit does not
+    /// hold flags of a known version.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, LinkError> {
+        let packet = IpPacket::parse(datagram)?;
+        let segment = Segment::of(&packet)?;
+        // The packet has been parsed: its header is there.
+        let (flags, tag) = if packet.source().is_ipv4() {
+            (datagram[V4_TTL], u64_at(datagram, V4_ADDRESSES))
+        } else {
+            (datagram[V6_HOP_LIMIT], u64_at(datagram, V6_ADDRESSES))
+        };
+        let flags = SegmentFlags::from_byte(flags)?;
+        let transport = packet.payload();
+        let mut ports = [0; 4];
+        ports.copy_from_slice(&transport[PORTS]);
+        Ok(Self {
+            flags,
+            tag,
+            flow_low: u32::from_le_bytes(ports),
+            base_seq: base_of(segment.seq(), segment.urgent()),
+            transport,
+            segment,
+        })
+    }
+
+    /// What the sender knew of the packet.
+    #[must_use]
+    pub const fn flags(&self) -> SegmentFlags {
+        self.flags
+    }
+
+    /// The low 32 bits of the flow's number.
+    #[must_use]
+    pub const fn flow_low(&self) -> u32 {
+        self.flow_low
+    }
+
+    /// The sequence number of the packet of which this may be a piece.
+    #[must_use]
+    pub const fn base_seq(&self) -> SeqNumber {
+        self.base_seq
+    }
+
+    /// The segment. Its ports and its urgent pointer are not those of the client.
+    #[must_use]
+    pub const fn segment(&self) -> &Segment<'a> {
+        &self.segment
+    }
+
+    /// Whether this is of the flow with this number, from who knows one of `keys`. The payload is
+    /// not covered.
+    #[must_use]
+    pub fn verify(&self, keys: &KeySet, flow: FlowId) -> bool {
+        let signed = signed(flow, self.base_seq, self.flags);
+        flow_low(flow) == self.flow_low && keys.verify(self.flags.slot, &signed, self.tag)
+    }
+
+    /// Whether the server's TCP takes it for whole, too: it drops what has a wrong checksum, and
+    /// the record must not hold other bytes than the server got. `key` has the addresses that
+    /// were replaced.
+    #[must_use]
+    pub fn is_undamaged(&self, key: &FlowKey) -> bool {
+        let (client, server) = (key.client().ip(), key.server().ip());
+        let len = u32::try_from(self.transport.len()).unwrap_or(u32::MAX);
+        let pseudo = checksum::pseudo_header(client, server, PROTOCOL_TCP, len);
+        let left_for_later =
+            self.flags.unfinished && self.segment.checksum() == checksum::fold(pseudo);
+        left_for_later || checksum::fold(pseudo + checksum::sum(self.transport)) == u16::MAX
+    }
+}
+
+/// Where the packet began whose pieces have `low` in their urgent pointers, and one of them `seq`.
+/// No packet that is cut is longer than 64 KiB.
+fn base_of(seq: SeqNumber, low: u16) -> SeqNumber {
+    let [_, _, a, b] = seq.0.to_be_bytes();
+    seq - u32::from(u16::from_be_bytes([a, b]).wrapping_sub(low))
+}
+
+/// What the tag covers.
+fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags) -> [u8; 16] {
+    let mut signed = [0; 16];
+    signed[..8].copy_from_slice(&flow.0.to_le_bytes());
+    signed[8..12].copy_from_slice(&base_seq.0.to_le_bytes());
+    signed[12] = flags.byte();
+    signed
+}
+
+/// Appends to `out` the SEGMENT of a client's `packet`, as the programs in the kernel make it: for
+/// whoever stands in for them. `key` is the one in the slot of `flags`; with `unfinished` the
+/// checksum of the packet is taken for a pseudo-header's sum. Bytes behind the packet are left out.
+///
+/// # Errors
+///
+/// If it is not a TCP packet; nothing is appended.
+pub fn seal(
+    packet: &[u8],
+    flow: FlowId,
+    flags: SegmentFlags,
+    key: &LinkKey,
+    out: &mut Vec<u8>,
+) -> Result<(), WireError> {
+    let ip = IpPacket::parse(packet)?;
+    let base_seq = Segment::of(&ip)?.seq();
+    let tag = key.tag(&signed(flow, base_seq, flags)).to_le_bytes();
+    let start = out.len();
+    out.extend_from_slice(&packet[..ip.total_len()]);
+    let (header, transport) = out[start..].split_at_mut(ip.header_len());
+    if ip.source().is_ipv4() {
+        header[V4_TTL] = flags.byte();
+        header[V4_ADDRESSES..][..tag.len()].copy_from_slice(&tag);
+    } else {
+        header[V6_HOP_LIMIT] = flags.byte();
+        header[V6_ADDRESSES..V6_ADDRESSES_END].fill(0);
+        header[V6_ADDRESSES..][..tag.len()].copy_from_slice(&tag);
+    }
+    let [_, _, low @ ..] = base_seq.0.to_be_bytes();
+    replace(transport, PORTS, &flow_low(flow).to_le_bytes(), flags);
+    replace(transport, URGENT, &low, flags);
+    Ok(())
+}
+
+/// Overwrites a field of the TCP header and carries the change into the checksum, if it is one.
+fn replace(transport: &mut [u8], at: core::ops::Range<usize>, new: &[u8], flags: SegmentFlags) {
+    if !flags.unfinished {
+        let old = u16::from_be_bytes([transport[CHECKSUM.start], transport[CHECKSUM.start + 1]]);
+        let updated = checksum::update_bytes(old, &transport[at.clone()], new);
+        transport[CHECKSUM].copy_from_slice(&updated.to_be_bytes());
+    }
+    transport[at].copy_from_slice(new);
+}

@@ -1,0 +1,436 @@
+use super::*;
+use crate::properties;
+use proptest::prelude::*;
+use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber, WireError};
+
+const KEY: LinkKey = LinkKey(*b"0123456789abcdef");
+const FLOW: FlowId = FlowId(0x1122_3344_5566_7788);
+
+fn keys() -> KeySet {
+    let mut keys = KeySet::EMPTY;
+    keys.put(KeySlot::One, KEY);
+    keys
+}
+
+fn flow_key(v6: bool) -> FlowKey {
+    let [client, server] = if v6 {
+        ["[fd00::1]:40000", "[fd00::10]:80"]
+    } else {
+        ["10.0.0.1:40000", "10.0.0.10:80"]
+    };
+    FlowKey::new(client.parse().unwrap(), server.parse().unwrap())
+}
+
+/// A client's packet.
+fn packet(key: &FlowKey, seq: SeqNumber, payload: &[u8], mode: ChecksumMode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    SegmentSpec {
+        source: key.client(),
+        destination: key.server(),
+        seq,
+        ack: SeqNumber(77),
+        flags: Flags::ACK | Flags::PSH,
+        window: 1000,
+        options: &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2],
+        payload,
+    }
+    .emit(&mut bytes, mode)
+    .unwrap();
+    bytes
+}
+
+fn flags(turn: bool, unfinished: bool) -> SegmentFlags {
+    SegmentFlags {
+        turn,
+        unfinished,
+        slot: KeySlot::One,
+    }
+}
+
+fn sealed(packet: &[u8], flags: SegmentFlags) -> Vec<u8> {
+    let mut datagram = Vec::new();
+    seal(packet, FLOW, flags, &KEY, &mut datagram).unwrap();
+    datagram
+}
+
+fn open() -> Open {
+    Open {
+        slot: KeySlot::One,
+        flow: FLOW,
+        key: flow_key(false),
+        client_isn: SeqNumber(0xa1a2_a3a4),
+        server_isn: SeqNumber(0xb1b2_b3b4),
+    }
+}
+
+fn ack() -> Ack {
+    Ack {
+        slot: KeySlot::One,
+        counter: 9,
+        flow: FLOW,
+        key: flow_key(true),
+        stable_seq: SeqNumber(0xc1c2_c3c4),
+        ranges: [Some((SeqNumber(1), SeqNumber(2))), None, None],
+    }
+}
+
+const HEAD: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 1, 0, 1, 0];
+
+#[test]
+#[rustfmt::skip]
+fn the_layouts_are_pinned() {
+    let datagram = open().encode(&KEY);
+    let mut expected = HEAD.to_vec();
+    expected[5] = 1;
+    expected.extend([0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0, 0, 0, 0, 0]);
+    expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+    expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 10]);
+    expected.extend([0x9c, 0x40, 0, 80]);
+    expected.extend([0xa4, 0xa3, 0xa2, 0xa1, 0xb4, 0xb3, 0xb2, 0xb1, 0, 0, 0, 0]);
+    assert_eq!(datagram[..72], expected);
+    assert_eq!(datagram[72..], KEY.tag(&expected).to_le_bytes());
+
+    let datagram = ack().encode(&KEY);
+    let mut expected = HEAD.to_vec();
+    expected[5] = 3;
+    expected[7] = 1;
+    expected.extend([0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 9, 0, 0, 0, 0, 0, 0, 0]);
+    expected.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    expected.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10]);
+    expected.extend([0x9c, 0x40, 0, 80]);
+    expected.extend([0xc4, 0xc3, 0xc2, 0xc1, 1, 0, 0, 0, 2, 0, 0, 0]);
+    expected.extend([0; 16]);
+    assert_eq!(datagram[..88], expected);
+    assert_eq!(datagram[88..], KEY.tag(&expected).to_le_bytes());
+
+    for (kind, code) in [(ProbeKind::Probe, 4), (ProbeKind::Probed, 5)] {
+        let datagram = Probe { kind, slot: KeySlot::One, counter: 3 }.encode(&KEY);
+        let mut expected = HEAD.to_vec();
+        expected[5] = code;
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(datagram[..24], expected);
+        assert_eq!(datagram[24..], KEY.tag(&expected).to_le_bytes());
+    }
+}
+
+#[test]
+fn the_layout_of_a_segment_is_pinned() {
+    let mut covered = [0; 16];
+    covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+    covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
+    covered[12] = 0x15; // version 1, slot 1, TURN
+    let tag = KEY.tag(&covered).to_le_bytes();
+    for v6 in [false, true] {
+        let packet = packet(
+            &flow_key(v6),
+            SeqNumber(0x0102_0304),
+            b"hello",
+            ChecksumMode::Full,
+        );
+        let datagram = sealed(&packet, flags(true, false));
+        let mut expected = packet.clone();
+        let tcp = if v6 {
+            expected[7] = 0x15;
+            expected[8..16].copy_from_slice(&tag);
+            expected[16..40].fill(0);
+            40
+        } else {
+            expected[8] = 0x15;
+            expected[12..20].copy_from_slice(&tag);
+            20
+        };
+        expected[tcp..tcp + 4].copy_from_slice(&[0x88, 0x77, 0x66, 0x55]);
+        expected[tcp + 16..tcp + 18].copy_from_slice(&datagram[tcp + 16..tcp + 18]);
+        expected[tcp + 18..tcp + 20].copy_from_slice(&[0x03, 0x04]);
+        assert_eq!(datagram, expected);
+        let segment = SegmentView::parse(&datagram).unwrap();
+        assert!(segment.is_undamaged(&flow_key(v6)));
+        assert!(!segment.is_undamaged(&flow_key(!v6)));
+        assert!(segment.verify(&keys(), FLOW));
+    }
+}
+
+/// The test vector of the authors of SipHash: the key 00..0f, the text 00..0e.
+#[test]
+fn the_tag_is_siphash_2_4() {
+    let mut key = [0; 16];
+    let mut text = [0; 15];
+    for (value, byte) in (0..).zip(&mut key) {
+        *byte = value;
+    }
+    for (value, byte) in (0..).zip(&mut text) {
+        *byte = value;
+    }
+    assert_eq!(LinkKey(key).tag(&text), 0xa129_ca61_49be_45e5);
+}
+
+#[test]
+fn a_key_does_not_show_itself() {
+    let keys = LinkKeys {
+        slot: KeySlot::Zero,
+        up: KEY,
+        down: KEY,
+    };
+    assert!(!format!("{keys:?}").contains("48"));
+}
+
+#[test]
+fn what_is_not_ours_is_refused() {
+    assert_eq!(Kind::of(&[]), Err(LinkError::BadLength(0)));
+    assert_eq!(
+        Kind::of(b"\x16\x03\x01 hello"),
+        Err(LinkError::BadMagic(0x2001_0316))
+    );
+    assert_eq!(Kind::of(&HEAD[..5]), Err(LinkError::BadLength(5)));
+    assert_eq!(Kind::of(&HEAD), Err(LinkError::UnknownKind(0)));
+    let mut newer = open().encode(&KEY);
+    newer[4] = 2;
+    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(2)));
+    assert_eq!(
+        SegmentView::parse(b"GET / HTTP"),
+        Err(LinkError::Segment(WireError::Truncated {
+            needed: 20,
+            available: 10
+        }))
+    );
+    let packet = packet(&flow_key(false), SeqNumber(1), b"", ChecksumMode::Full);
+    assert_eq!(
+        SegmentView::parse(&packet),
+        Err(LinkError::UnknownVersion(4)),
+        "a packet with 64 hops"
+    );
+    let mut datagram = sealed(&packet, flags(false, false));
+    datagram[8] |= 8;
+    assert_eq!(
+        SegmentView::parse(&datagram),
+        Err(LinkError::BadField("flags"))
+    );
+}
+
+#[test]
+fn one_kind_is_not_taken_for_another() {
+    let ack = ack().encode(&KEY);
+    assert_eq!(Kind::of(&ack), Ok(Kind::Ack));
+    assert_eq!(Open::decode(&ack, &keys()), Err(LinkError::BadLength(96)));
+    let probe = Probe {
+        kind: ProbeKind::Probe,
+        slot: KeySlot::One,
+        counter: 1,
+    };
+    let probed = Probe::decode(ProbeKind::Probed, &probe.encode(&KEY), &keys());
+    assert_eq!(probed, Err(LinkError::UnknownKind(4)));
+}
+
+#[test]
+fn a_field_out_of_range_is_refused_even_with_a_tag() {
+    let resign = |datagram: &mut [u8]| head::sign(datagram, &KEY);
+    for (at, name) in [(7, "count"), (16, "counter"), (68, "unused")] {
+        let mut datagram = open().encode(&KEY);
+        datagram[at] = 1;
+        resign(&mut datagram);
+        let error = Open::decode(&datagram, &keys());
+        assert_eq!(error, Err(LinkError::BadField(name)));
+    }
+    for (at, value, name) in [(7, 4, "count"), (72, 1, "ranges"), (6, 2, "slot")] {
+        let mut datagram = ack().encode(&KEY);
+        datagram[at] = value;
+        resign(&mut datagram);
+        let error = Ack::decode(&datagram, &keys());
+        assert_eq!(error, Err(LinkError::BadField(name)));
+    }
+}
+
+#[test]
+fn only_the_keys_of_both_slots_are_taken() {
+    let (new, mut keys) = (LinkKey([1; 16]), keys());
+    let with = |slot, key: &LinkKey| Open { slot, ..open() }.encode(key);
+    let unknown = Open::decode(&with(KeySlot::Zero, &new), &keys);
+    assert_eq!(unknown, Err(LinkError::BadTag));
+    keys.put(KeySlot::Zero, new);
+    assert!(Open::decode(&with(KeySlot::Zero, &new), &keys).is_ok());
+    assert!(Open::decode(&with(KeySlot::One, &KEY), &keys).is_ok());
+    let wrong = Open::decode(&with(KeySlot::One, &new), &keys);
+    assert_eq!(wrong, Err(LinkError::BadTag));
+    assert_eq!(KeySlot::One.other(), KeySlot::Zero);
+}
+
+#[test]
+fn a_probe_is_padded_its_answer_is_not() {
+    for kind in [ProbeKind::Probe, ProbeKind::Probed] {
+        let probe = Probe {
+            kind,
+            slot: KeySlot::One,
+            counter: 5,
+        };
+        let mut datagram = probe.encode(&KEY).to_vec();
+        assert_eq!(Probe::decode(kind, &datagram, &keys()), Ok(probe));
+        datagram.resize(1472, 0);
+        let padded = Probe::decode(kind, &datagram, &keys());
+        match kind {
+            ProbeKind::Probe => assert_eq!(padded, Ok(probe)),
+            ProbeKind::Probed => assert_eq!(padded, Err(LinkError::BadLength(1472))),
+        }
+        datagram[1000] = 1;
+        assert!(Probe::decode(kind, &datagram, &keys()).is_err());
+    }
+}
+
+/// Piece number `index` of a SEGMENT that segmentation offload cuts to `size` bytes of payload.
+fn piece(datagram: &[u8], key: &FlowKey, index: usize, size: usize) -> Vec<u8> {
+    let whole = SegmentView::parse(datagram).unwrap();
+    let segment = whole.segment();
+    let ip = datagram.len() - segment.header_len() - segment.payload().len();
+    let skipped = index * size;
+    let payload = &segment.payload()[skipped..][..size.min(segment.payload().len() - skipped)];
+    let mut piece = datagram[..ip + segment.header_len()].to_vec();
+    piece.extend_from_slice(payload);
+    let len = u16::try_from(piece.len()).unwrap();
+    if ip == 20 {
+        piece[2..4].copy_from_slice(&len.to_be_bytes());
+    } else {
+        piece[4..6].copy_from_slice(&(len - 40).to_be_bytes());
+    }
+    let seq = segment.seq() + u32::try_from(skipped).unwrap();
+    piece[ip + 4..ip + 8].copy_from_slice(&seq.0.to_be_bytes());
+    let (client, server) = (key.client().ip(), key.server().ip());
+    let checksum = wire::checksum::tcp_checksum(client, server, &piece[ip..]);
+    piece[ip + 16..ip + 18].copy_from_slice(&checksum.to_be_bytes());
+    piece
+}
+
+fn seq() -> impl Strategy<Value = SeqNumber> {
+    any::<u32>().prop_map(SeqNumber)
+}
+
+proptest! {
+    #[test]
+    fn a_packet_is_found_again_in_its_segment(
+        v6: bool, turn: bool, unfinished: bool,
+        seq in seq(),
+        payload in prop::collection::vec(any::<u8>(), 0..3000),
+        other: u64,
+    ) {
+        let key = flow_key(v6);
+        let mode = if unfinished { ChecksumMode::Partial } else { ChecksumMode::Full };
+        let packet = packet(&key, seq, &payload, mode);
+        let datagram = sealed(&packet, flags(turn, unfinished));
+        prop_assert_eq!(datagram.len(), packet.len());
+        prop_assert_eq!(Kind::of(&datagram), Ok(Kind::Segment));
+        let segment = SegmentView::parse(&datagram).unwrap();
+        prop_assert_eq!(segment.flags(), flags(turn, unfinished));
+        prop_assert_eq!(segment.flow_low(), 0x5566_7788);
+        prop_assert_eq!(segment.base_seq(), seq);
+        prop_assert_eq!(segment.segment().seq(), seq);
+        prop_assert_eq!(segment.segment().ack(), SeqNumber(77));
+        prop_assert_eq!(segment.segment().payload(), &payload[..]);
+        prop_assert!(segment.is_undamaged(&key));
+        prop_assert!(segment.verify(&keys(), FLOW));
+        prop_assert!(!segment.verify(&KeySet::EMPTY, FLOW));
+        let other = FlowId(other);
+        prop_assert_eq!(segment.verify(&keys(), other), other == FLOW);
+        // Same low half, other flow.
+        prop_assert!(!segment.verify(&keys(), FlowId(FLOW.0 ^ 1 << 32)));
+    }
+
+    #[test]
+    fn each_piece_of_a_packet_that_was_cut_is_taken(
+        v6: bool, unfinished: bool,
+        seq in seq(),
+        len in 1usize..65_000,
+        size in 500usize..9000,
+    ) {
+        let key = flow_key(v6);
+        let mode = if unfinished { ChecksumMode::Partial } else { ChecksumMode::Full };
+        let packet = packet(&key, seq, &vec![7; len], mode);
+        let datagram = sealed(&packet, flags(false, unfinished));
+        for index in 0..len.div_ceil(size) {
+            let piece = piece(&datagram, &key, index, size);
+            let segment = SegmentView::parse(&piece).unwrap();
+            let skipped = u32::try_from(index * size).unwrap();
+            prop_assert_eq!(segment.base_seq(), seq);
+            prop_assert_eq!(segment.segment().seq(), seq + skipped);
+            prop_assert!(segment.verify(&keys(), FLOW));
+            prop_assert!(segment.is_undamaged(&key));
+        }
+    }
+
+    /// A bit that changes on the way is noticed: by the tag or, in what that does not cover, by
+    /// the checksum. (Not in fields that nobody reads: those of the IPv4 header other than length,
+    /// protocol and fragment, and the flow label.)
+    #[test]
+    fn damage_is_noticed(v6: bool, at: prop::sample::Index, bit in 0u8..8) {
+        let key = flow_key(v6);
+        let packet = packet(&key, SeqNumber(7), b"hello", ChecksumMode::Full);
+        let mut datagram = sealed(&packet, flags(true, false));
+        let at = at.index(datagram.len());
+        let header = if v6 { 40 } else { 20 };
+        datagram[at] ^= 1 << bit;
+        let taken = SegmentView::parse(&datagram)
+            .is_ok_and(|s| s.verify(&keys(), FLOW) && s.is_undamaged(&key));
+        let unread = if v6 {
+            at < 4 || (16..40).contains(&at)
+        } else {
+            matches!(at, 1 | 4..=7 | 10 | 11)
+        };
+        prop_assert!(!taken || (at < header && unread), "byte {at}");
+    }
+
+    #[test]
+    fn own_kinds_are_read_as_they_were_written(
+        flow: u64, counter: u64, v6: bool,
+        numbers: [u32; 9],
+        count in 0usize..=MAX_RANGES,
+        garble: prop::sample::Index,
+        bit in 0u8..8,
+    ) {
+        let numbers = numbers.map(SeqNumber);
+        let flow = FlowId(flow);
+        let key = flow_key(v6);
+        let mut ranges = [None; MAX_RANGES];
+        for (index, range) in ranges.iter_mut().enumerate().take(count) {
+            *range = Some((numbers[2 * index], numbers[2 * index + 1]));
+        }
+        let ack = Ack { flow, counter, key, stable_seq: numbers[6], ranges, ..ack() };
+        let mut datagram = ack.encode(&KEY);
+        prop_assert_eq!(Ack::decode(&datagram, &keys()), Ok(ack));
+        datagram[garble.index(ACK_LEN)] ^= 1 << bit;
+        prop_assert!(Ack::decode(&datagram, &keys()).is_err());
+
+        let open = Open { flow, key, client_isn: numbers[7], server_isn: numbers[8], ..open() };
+        let mut datagram = open.encode(&KEY);
+        prop_assert_eq!(Open::decode(&datagram, &keys()), Ok(open));
+        datagram[garble.index(OPEN_LEN)] ^= 1 << bit;
+        prop_assert!(Open::decode(&datagram, &keys()).is_err());
+
+        let probe = Probe { kind: ProbeKind::Probe, slot: KeySlot::One, counter };
+        let mut datagram = probe.encode(&KEY);
+        prop_assert_eq!(Probe::decode(probe.kind, &datagram, &keys()), Ok(probe));
+        datagram[garble.index(PROBE_LEN)] ^= 1 << bit;
+        prop_assert!(Probe::decode(probe.kind, &datagram, &keys()).is_err());
+    }
+
+    #[test]
+    fn any_bytes(bytes: Vec<u8>) {
+        properties::link_datagram(&bytes);
+    }
+
+    #[test]
+    fn any_bytes_that_begin_well(
+        v6: bool, kind in 0u8..4,
+        damage: Vec<(prop::sample::Index, u8)>,
+    ) {
+        let packet = packet(&flow_key(v6), SeqNumber(7), b"hello", ChecksumMode::Full);
+        let mut bytes = match kind {
+            0 => packet,
+            1 => sealed(&packet, flags(true, true)),
+            2 => open().encode(&KEY).to_vec(),
+            _ => ack().encode(&KEY).to_vec(),
+        };
+        properties::link_datagram(&bytes);
+        for (at, value) in damage.into_iter().take(3) {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        properties::link_datagram(&bytes);
+    }
+}
