@@ -1,7 +1,7 @@
 //! In-order appends, the hot path of the logger; and the memory of idle connections.
 
 use criterion::{Criterion, Throughput};
-use journal::{Arrival, Journal, Limits, ReplayMode};
+use journal::{Arrival, Journal, Limits, ReplayMode, ServerProgress};
 use std::hint::black_box;
 use wire::{FlowId, SeqNumber};
 
@@ -35,8 +35,10 @@ fn upload(journal: &mut Journal, flow: FlowId, length: usize, payload: &[u8]) {
             payload,
             fin: false,
             client_ack: SERVER + 1,
-            server_nxt: SERVER + 1,
-            server_ack: seq,
+            server: Some(ServerProgress {
+                nxt: SERVER + 1,
+                ack: seq,
+            }),
         };
         journal.instream(flow, &arrival).expect("recorded");
         seq += step;
@@ -84,8 +86,10 @@ fn idle() {
             payload: &[b'x'; 100],
             fin: false,
             client_ack: SERVER + 1,
-            server_nxt: SERVER + 1,
-            server_ack: CLIENT + 1,
+            server: Some(ServerProgress {
+                nxt: SERVER + 1,
+                ack: CLIENT + 1,
+            }),
         };
         journal.instream(FlowId(flow), &arrival).expect("recorded");
     }

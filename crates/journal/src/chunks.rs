@@ -13,6 +13,7 @@ use crate::error::Unprotected;
 use crate::pool::{Budget, FULL_CHUNK};
 use crate::statistics::differing;
 use crate::{index, len64};
+use std::ops::Range;
 
 /// Size of the first chunk, in bytes.
 const FIRST_CHUNK: usize = 256;
@@ -149,6 +150,30 @@ impl Chunks {
             budget.give_back(chunk.bytes);
         }
         budget.free(table);
+    }
+
+    /// Begins anew at `base` with those bytes of `kept` (all of them written, in order), and frees
+    /// the rest. If there is no room for both at a time nothing changes.
+    pub(crate) fn move_to(
+        &mut self,
+        base: u64,
+        kept: impl Iterator<Item = Range<u64>>,
+        budget: &mut Budget<'_>,
+    ) -> Result<(), Unprotected> {
+        let mut moved = Self::new(base);
+        for Range { start, end } in kept {
+            let mut position = start;
+            for slice in self.slices(start, index(end.saturating_sub(start))) {
+                if let Err(no_room) = moved.write(position, slice, budget) {
+                    moved.restart(base, budget);
+                    return Err(no_room);
+                }
+                position += len64(slice.len());
+            }
+        }
+        self.restart(base, budget);
+        *self = moved;
+        Ok(())
     }
 
     /// The chunk at `location`, made if it is missing.

@@ -36,8 +36,13 @@ pub(crate) struct Heads {
 
 impl Heads {
     pub(crate) const fn new() -> Self {
+        Self::from(FIRST)
+    }
+
+    /// Nothing before this position is kept.
+    pub(crate) const fn from(floor: u64) -> Self {
         Self {
-            floor: FIRST,
+            floor,
             table: Vec::new(),
         }
     }

@@ -14,6 +14,7 @@ use crate::position::FIRST;
 use crate::spans::{Ranges, first_part};
 use crate::statistics::ByteCounts;
 use crate::{index, len64};
+use std::ops::Range;
 
 /// The recorded instream of one connection.
 #[derive(Debug)]
@@ -26,9 +27,14 @@ pub(crate) struct Instream {
 
 impl Instream {
     pub(crate) const fn new() -> Self {
+        Self::from(FIRST)
+    }
+
+    /// A record that begins at this position.
+    pub(crate) const fn from(start: u64) -> Self {
         Self {
-            chunks: Chunks::new(FIRST),
-            stable: FIRST,
+            chunks: Chunks::new(start),
+            stable: start,
             ahead: Ranges::EMPTY,
             fin: None,
         }
@@ -58,6 +64,18 @@ impl Instream {
     /// Whether a byte at `position` would be the next, with nothing known to lie beyond it.
     pub(crate) fn ends_at(&self, position: u64) -> bool {
         position == self.stable && self.ahead.is_empty() && self.fin.is_none()
+    }
+
+    /// Whether something is known to lie beyond what is missing.
+    pub(crate) fn has_hole(&self) -> bool {
+        !self.ahead.is_empty() || self.fin.is_some_and(|fin| fin > self.stable)
+    }
+
+    /// The range beyond a hole that `position` lies in.
+    pub(crate) fn range_of(&self, position: u64) -> Option<Range<u64>> {
+        let part = first_part(self.ahead.as_slice(), position, u64::MAX);
+        part.known
+            .then(|| self.ahead.as_slice()[part.index].clone())
     }
 
     /// Bytes that lie beyond a hole.
@@ -116,9 +134,15 @@ impl Instream {
         self.chunks.slices(position, length)
     }
 
-    /// Drops what is recorded and goes on at `stable`. Nothing may lie beyond a hole.
-    pub(crate) fn restart(&mut self, budget: &mut Budget<'_>) {
-        self.chunks.restart(self.stable, budget);
+    /// Drops what lies before `position`, which is at most `stable`. What lies behind it is moved:
+    /// if there is no room for that, nothing changes.
+    pub(crate) fn drop_before(
+        &mut self,
+        position: u64,
+        budget: &mut Budget<'_>,
+    ) -> Result<(), Unprotected> {
+        let kept = std::iter::once(position..self.stable).chain(self.ahead.as_slice().to_vec());
+        self.chunks.move_to(position, kept, budget)
     }
 
     /// Frees everything.

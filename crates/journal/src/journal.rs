@@ -2,9 +2,9 @@
 
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::pool::Pool;
-use crate::record::{Arrival, Isns, OutOfRecord, Record, Shared};
+use crate::record::{Arrival, Isns, OutOfRecord, Record, Recorded, Shared};
 use crate::statistics::Statistics;
-use crate::summary::{State, Summary};
+use crate::summary::{Place, State, Summary};
 use std::collections::BTreeMap;
 use wire::{FlowId, SeqNumber};
 
@@ -87,9 +87,24 @@ impl Journal {
                 per_connection: limits.per_connection.min(MAX_PER_CONNECTION),
                 mode,
                 turns_held: false,
+                heads_come_late: false,
                 statistics: Statistics::default(),
             },
         }
+    }
+
+    /// The same, for an outstream that comes by another way than the instream, and later: whether
+    /// a turn has begun is decided when the answer before it is there.
+    #[must_use]
+    pub fn with_late_heads(limits: Limits, mode: ReplayMode) -> Self {
+        let mut journal = Self::new(limits, mode);
+        journal.shared.heads_come_late = true;
+        journal
+    }
+
+    /// Changes [`Limits::total`]. What is held already stays.
+    pub fn limit_total(&mut self, total: u64) {
+        self.shared.pool.set_total(total);
     }
 
     /// Begins the record of a connection whose handshake had these initial sequence numbers. One
@@ -111,10 +126,36 @@ impl Journal {
             client: client_isn,
             server: server_isn,
         };
-        let record = Ok(Box::new(Record::new()));
-        self.connections.insert(flow, Connection { isns, record });
+        self.insert(flow, isns, Record::new());
         self.shared.statistics.opened += 1;
         Ok(())
+    }
+
+    /// Begins the record of a connection in its middle, at the beginning of a turn: everything
+    /// before this place is of no use any more. One that is known by the same number is replaced.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn resume(
+        &mut self,
+        flow: FlowId,
+        client_isn: SeqNumber,
+        server_isn: SeqNumber,
+        at: Place,
+    ) -> Result<(), OpenError> {
+        self.open(flow, client_isn, server_isn)?;
+        let isns = Isns {
+            client: client_isn,
+            server: server_isn,
+        };
+        self.insert(flow, isns, Record::resumed(isns, at));
+        Ok(())
+    }
+
+    /// A record without content: there is nothing to be freed of one that it replaces.
+    fn insert(&mut self, flow: FlowId, isns: Isns, record: Record) {
+        let record = Ok(Box::new(record));
+        self.connections.insert(flow, Connection { isns, record });
     }
 
     /// Records a segment from the client.
@@ -122,7 +163,7 @@ impl Journal {
     /// # Errors
     /// If nothing was recorded: see [`Refused`]. [`Refused::BecameUnprotected`] is the one that
     /// needs to be told to somebody.
-    pub fn instream(&mut self, flow: FlowId, arrival: &Arrival<'_>) -> Result<(), Refused> {
+    pub fn instream(&mut self, flow: FlowId, arrival: &Arrival<'_>) -> Result<Recorded, Refused> {
         self.with(flow, |record, isns, shared| {
             record.arrival(isns, arrival, shared)
         })
@@ -176,6 +217,15 @@ impl Journal {
         let connection = self.connections.get(&flow)?;
         let record = connection.record.as_ref().ok()?;
         Some(record.stable_seq(connection.isns))
+    }
+
+    /// The range of the instream in which `seq` lies, if that is recorded beyond a hole: its first
+    /// sequence number and the one after its last.
+    #[must_use]
+    pub fn range_of(&self, flow: FlowId, seq: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
+        let connection = self.connections.get(&flow)?;
+        let record = connection.record.as_ref().ok()?;
+        record.range_of(connection.isns, seq)
     }
 
     /// What is known of a connection.
@@ -242,11 +292,11 @@ impl Journal {
     }
 
     /// Hands the record of `flow` to `act`, and counts and executes a refusal.
-    fn with(
+    fn with<T>(
         &mut self,
         flow: FlowId,
-        act: impl FnOnce(&mut Record, Isns, &mut Shared) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        act: impl FnOnce(&mut Record, Isns, &mut Shared) -> Result<T, Refused>,
+    ) -> Result<T, Refused> {
         let Some(connection) = self.connections.get_mut(&flow) else {
             self.shared.statistics.refused_unknown += 1;
             return Err(Refused::Unknown);
@@ -263,7 +313,7 @@ impl Journal {
             }
             Err(Refused::Unprotected(_)) => statistics.refused_unprotected += 1,
             Err(Refused::Implausible) => statistics.refused_implausible += 1,
-            Err(Refused::Unknown) | Ok(()) => {}
+            Err(Refused::Unknown) | Ok(_) => {}
         }
         done
     }

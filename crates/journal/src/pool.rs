@@ -39,6 +39,12 @@ impl Pool {
         }
     }
 
+    /// From now on at most this is held. What is held stays, even if it is more.
+    pub(crate) fn set_total(&mut self, total: u64) {
+        self.total = total;
+        self.shrink();
+    }
+
     /// Bytes held by connections.
     pub(crate) const fn in_use(&self) -> u64 {
         self.in_use
@@ -68,15 +74,18 @@ impl Pool {
             .checked_add(bytes)
             .filter(|after| *after <= self.total)
             .ok_or(Unprotected::TotalLimit)?;
-        while self.idle() > self.total - self.in_use {
-            self.take();
-        }
+        self.shrink();
         Ok(())
+    }
+
+    /// What waits must not exceed what is left.
+    fn shrink(&mut self) {
+        while self.idle() > self.total.saturating_sub(self.in_use) && self.take().is_some() {}
     }
 
     fn recycle(&mut self, mut chunk: Vec<u8>) {
         let idle = self.idle() + len64(FULL_CHUNK);
-        if chunk.capacity() == FULL_CHUNK && idle <= self.total - self.in_use {
+        if chunk.capacity() == FULL_CHUNK && idle <= self.total.saturating_sub(self.in_use) {
             chunk.clear();
             self.free.push(chunk);
         }

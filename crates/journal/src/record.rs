@@ -6,10 +6,10 @@ use crate::instream::Instream;
 use crate::journal::{MAX_PER_CONNECTION, ReplayMode};
 use crate::len64;
 use crate::pool::{Budget, Pool};
-use crate::position::{PLAUSIBLE, seq_at, unwrap};
+use crate::position::{FIRST, PLAUSIBLE, seq_at, unwrap};
 use crate::statistics::{ByteCounts, Statistics};
 use crate::summary::{ClientFin, Place, Protected};
-use crate::turn::Turn;
+use crate::turn::{Candidate, Candidates, Turn};
 use wire::SeqNumber;
 
 /// A segment from a client, with what was known of the connection on the server's host when it
@@ -24,10 +24,27 @@ pub struct Arrival<'a> {
     pub fin: bool,
     /// The lowest outstream sequence number that the client has not acknowledged.
     pub client_ack: SeqNumber,
-    /// The lowest outstream sequence number that the server has not sent.
-    pub server_nxt: SeqNumber,
-    /// The lowest instream sequence number that the server's TCP has not acknowledged.
-    pub server_ack: SeqNumber,
+    /// How far the server had come when this arrived; `None` if that is not known. No turn begins
+    /// with such a segment, nor with the next one that is new.
+    pub server: Option<ServerProgress>,
+}
+
+/// How far a server has come in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerProgress {
+    /// The lowest outstream sequence number that it has not sent.
+    pub nxt: SeqNumber,
+    /// The lowest instream sequence number that its TCP has not acknowledged.
+    pub ack: SeqNumber,
+}
+
+/// What became of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded {
+    /// The lowest instream sequence number that is not in the record now. A FIN counts as one.
+    pub stable_seq: SeqNumber,
+    /// Whether there was a hole before this segment, or there is one now.
+    pub hole: bool,
 }
 
 /// The initial sequence numbers of a connection.
@@ -54,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) mode: ReplayMode,
     /// No turn begins.
     pub(crate) turns_held: bool,
+    /// The heads of the outstream come by another way than the instream, and later.
+    pub(crate) heads_come_late: bool,
     pub(crate) statistics: Statistics,
 }
 
@@ -66,8 +85,10 @@ pub(crate) struct Record {
     turns: u64,
     /// The highest outstream position that was seen: near it are the sequence numbers to come.
     outstream_seen: u64,
-    /// What the server had sent when the client's newest byte came.
-    spoken: u64,
+    /// What the server had sent when the client's newest byte came, if that is known.
+    spoken: Option<u64>,
+    /// Turns that may have begun.
+    candidates: Candidates,
     /// What the client had acknowledged when it sent its FIN.
     fin_heard: SeqNumber,
     held: u64,
@@ -81,9 +102,26 @@ impl Record {
             turn: Turn::FIRST,
             turns: 1,
             outstream_seen: Turn::FIRST.outstream,
-            spoken: Turn::FIRST.outstream,
+            spoken: Some(Turn::FIRST.outstream),
+            candidates: Candidates::NONE,
             fin_heard: SeqNumber(0),
             held: 0,
+        }
+    }
+
+    /// The record of a connection of which everything before this place is of no use any more.
+    pub(crate) fn resumed(isns: Isns, at: Place) -> Self {
+        let turn = Turn {
+            instream: first_position(isns.client, at.instream),
+            outstream: first_position(isns.server, at.outstream),
+        };
+        Self {
+            instream: Instream::from(turn.instream),
+            heads: Heads::from(turn.outstream),
+            turn,
+            outstream_seen: turn.outstream,
+            spoken: Some(turn.outstream),
+            ..Self::new()
         }
     }
 
@@ -93,7 +131,7 @@ impl Record {
         isns: Isns,
         arrival: &Arrival<'_>,
         shared: &mut Shared,
-    ) -> Result<(), Refused> {
+    ) -> Result<Recorded, Refused> {
         let near = self.instream.data_end();
         let position =
             unwrap(isns.client, arrival.seq, near, PLAUSIBLE).ok_or(Refused::Implausible)?;
@@ -101,17 +139,11 @@ impl Record {
         if end > near + u64::from(PLAUSIBLE) {
             return Err(Refused::Implausible);
         }
-        if let Some(sent) = self.outstream_position(isns, arrival.server_nxt) {
-            self.outstream_seen = self.outstream_seen.max(sent);
-            let at = (position, sent);
-            let (instream, heads) = (&self.instream, &self.heads);
-            let turn = self.turn.next(arrival, at, self.spoken, instream, heads);
-            if let Some(turn) = turn.filter(|_| !shared.turns_held) {
-                self.begin(turn, shared);
-            }
-            if end > near {
-                self.spoken = self.spoken.max(sent);
-            }
+        let hole = self.instream.has_hole();
+        match arrival.server {
+            Some(server) => self.server_is_at(isns, server, arrival, (position, end), shared),
+            None if end > near => self.spoken = None,
+            None => {}
         }
 
         let mut counts = ByteCounts::default();
@@ -129,7 +161,54 @@ impl Record {
                 shared.statistics.conflicting_fins += 1;
             }
         }
-        Ok(())
+        Ok(Recorded {
+            stable_seq: self.stable_seq(isns),
+            hole: hole || self.instream.has_hole(),
+        })
+    }
+
+    /// What is known of the server when a segment arrives with the positions from `position` up to
+    /// `end`.
+    fn server_is_at(
+        &mut self,
+        isns: Isns,
+        server: ServerProgress,
+        arrival: &Arrival<'_>,
+        (position, end): (u64, u64),
+        shared: &mut Shared,
+    ) {
+        let Some(sent) = self.outstream_position(isns, server.nxt) else {
+            return;
+        };
+        self.outstream_seen = self.outstream_seen.max(sent);
+        let turn = Turn {
+            instream: position,
+            outstream: sent,
+        };
+        if let Some(spoken) = self.spoken
+            && !shared.turns_held
+            && turn.may_begin(arrival, server, spoken, &self.instream)
+        {
+            self.candidates.push(Candidate { turn, spoken });
+            self.decide(shared);
+        }
+        if end > self.instream.data_end() {
+            self.spoken = Some(self.spoken.map_or(sent, |spoken| spoken.max(sent)));
+        }
+    }
+
+    /// Begins the turns of which it is known by now that they did begin.
+    fn decide(&mut self, shared: &mut Shared) {
+        while let Some(candidate) = self.candidates.first() {
+            if shared.turns_held || (shared.heads_come_late && !candidate.is_decidable(&self.heads))
+            {
+                return;
+            }
+            self.candidates.pop_first();
+            if candidate.turn.follows(self.turn, &self.heads) {
+                self.begin(candidate.turn, shared);
+            }
+        }
     }
 
     /// Records what the server sent.
@@ -152,7 +231,19 @@ impl Record {
             .heads
             .record(position, payload, &mut counts, &mut budget);
         shared.statistics.outstream.add(counts);
-        recorded.map_err(Refused::BecameUnprotected)
+        recorded.map_err(Refused::BecameUnprotected)?;
+        self.decide(shared);
+        Ok(())
+    }
+
+    /// The range beyond a hole in which `seq` lies: its first number and the one after its last.
+    pub(crate) fn range_of(&self, isns: Isns, seq: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
+        let position = unwrap(isns.client, seq, self.instream.data_end(), PLAUSIBLE)?;
+        let range = self.instream.range_of(position)?;
+        Some((
+            seq_at(isns.client, range.start),
+            seq_at(isns.client, range.end),
+        ))
     }
 
     /// Appends to `into` at most `max` stable bytes from `from` on. Answers how many, or the
@@ -218,14 +309,22 @@ impl Record {
     }
 
     fn begin(&mut self, turn: Turn, shared: &mut Shared) {
+        if shared.mode == ReplayMode::Turn {
+            let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+            // What was recorded since the turn began has to be moved, and may find no room: then
+            // it goes on being part of the old turn.
+            if self
+                .instream
+                .drop_before(turn.instream, &mut budget)
+                .is_err()
+            {
+                return;
+            }
+            self.heads.drop_before(turn.outstream, &mut budget);
+        }
         self.turn = turn;
         self.turns += 1;
         shared.statistics.turns += 1;
-        if shared.mode == ReplayMode::Turn {
-            let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
-            self.instream.restart(&mut budget);
-            self.heads.drop_before(turn.outstream, &mut budget);
-        }
     }
 
     /// The position of `seq`, which the server sent lately or is about to send. Most of the
@@ -239,6 +338,12 @@ impl Record {
     pub(crate) fn really_held(&self) -> usize {
         self.instream.really_held() + self.heads.really_held()
     }
+}
+
+/// The position of `seq` in the first 4 GiB of the stream: of which 4 GiB does not matter to a
+/// record that begins there.
+fn first_position(isn: SeqNumber, seq: SeqNumber) -> u64 {
+    unwrap(isn, seq, FIRST, 0).unwrap_or(FIRST)
 }
 
 /// The place that was asked for lies before or after the record, which begins or ends there.

@@ -1,6 +1,6 @@
 //! When a turn begins, and what is kept of those before it.
 
-use journal::{Arrival, Journal, Limits, Place, ReadError, ReplayMode, State};
+use journal::{Arrival, Journal, Limits, Place, ReadError, ReplayMode, ServerProgress, State};
 use wire::{FlowId, SeqNumber};
 
 const FLOW: FlowId = FlowId(7);
@@ -42,8 +42,10 @@ impl Talk {
             payload: bytes.as_bytes(),
             fin: false,
             client_ack: SERVER + 1 + self.acknowledged,
-            server_nxt: SERVER + 1 + self.answered,
-            server_ack: seq - behind,
+            server: Some(ServerProgress {
+                nxt: SERVER + 1 + self.answered,
+                ack: seq - behind,
+            }),
         };
         self.journal.instream(FLOW, &arrival).expect("recorded");
         self.sent += u32::try_from(bytes.len()).expect("short");
@@ -304,8 +306,10 @@ fn a_bare_acknowledgement_or_fin_begins_no_turn() {
         payload: b"",
         fin: true,
         client_ack: SERVER + 1 + talk.answered,
-        server_nxt: SERVER + 1 + talk.answered,
-        server_ack: seq,
+        server: Some(ServerProgress {
+            nxt: SERVER + 1 + talk.answered,
+            ack: seq,
+        }),
     };
     talk.journal.instream(FLOW, &fin).expect("recorded");
     assert_eq!(talk.turn(), (1, 0, 0));

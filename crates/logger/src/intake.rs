@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Refused, ReplayMode, Unprotected};
+use journal::{Arrival, Journal, Limits, Refused, ReplayMode, ServerProgress, Unprotected};
 use protocol::{
     UnprotectedReason,
     mirror::{FrameKind, MirrorFrame},
@@ -87,11 +87,13 @@ impl Intake {
             payload: segment.payload(),
             fin: segment.flags().contains(Flags::FIN),
             client_ack: segment.ack(),
-            server_nxt: frame.server_nxt,
-            server_ack: frame.server_ack,
+            server: Some(ServerProgress {
+                nxt: frame.server_nxt,
+                ack: frame.server_ack,
+            }),
         };
         match self.journal.instream(frame.flow_id, &arrival) {
-            Ok(()) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
+            Ok(_) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
             Err(Refused::Unknown) => self.unknown += 1,
             Err(Refused::BecameUnprotected(reason)) => {
                 self.unprotected(frame.flow_id, reason_of(reason))

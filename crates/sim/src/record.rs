@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Refused, State, Unprotected};
+use journal::{Arrival, Journal, Limits, Refused, ServerProgress, State, Unprotected};
 use recovery::{ClientFin, Record, ReplayMode};
 use ssw::{Flow, MirrorFrame, MirrorKind, SouthSide};
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
@@ -108,10 +108,12 @@ impl Logger {
             payload: segment.payload(),
             fin: segment.flags().contains(Flags::FIN),
             client_ack: segment.ack(),
-            server_nxt: frame.server_nxt,
-            server_ack: frame.server_ack,
+            server: Some(ServerProgress {
+                nxt: frame.server_nxt,
+                ack: frame.server_ack,
+            }),
         };
-        self.journal.instream(frame.flow_id, &arrival)
+        self.journal.instream(frame.flow_id, &arrival).map(|_| ())
     }
 
     /// What the recovery is told of a connection; as `logger` and `serve` put it together.

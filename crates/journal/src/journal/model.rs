@@ -5,7 +5,7 @@ mod steps;
 use super::{Journal, Limits, ReplayMode};
 use crate::error::{ReadError, Refused};
 use crate::len64;
-use crate::record::Arrival;
+use crate::record::{Arrival, ServerProgress};
 use crate::summary::{ClientFin, State};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, proptest};
@@ -114,8 +114,9 @@ impl Naive {
             && at == self.instream.end()
             && self.fin.is_none()
             && !arrival.payload.is_empty()
-            && arrival.server_ack == arrival.seq
-            && arrival.client_ack == arrival.server_nxt
+            && arrival
+                .server
+                .is_some_and(|server| server.ack == arrival.seq && server.nxt == arrival.client_ack)
             && server_nxt > self.spoken
             && self.outstream.get(self.turn_outstream).is_some()
     }
@@ -226,8 +227,10 @@ impl Pair {
             payload: &payload,
             fin,
             client_ack: out_of(client_ack),
-            server_nxt: out_of(server_nxt),
-            server_ack: seq_of(at) - server_behind,
+            server: Some(ServerProgress {
+                nxt: out_of(server_nxt),
+                ack: seq_of(at) - server_behind,
+            }),
         };
         let done = self.journal.instream(FlowId(len64(which)), &arrival);
         if self.accepted(which, done) {
@@ -237,9 +240,9 @@ impl Pair {
     }
 
     /// Whether the model has to follow. It also checks that a refusal is justified.
-    fn accepted(&mut self, which: usize, done: Result<(), Refused>) -> bool {
+    fn accepted<T: Copy>(&mut self, which: usize, done: Result<T, Refused>) -> bool {
         match done {
-            Ok(()) => assert!(self.models[which].is_some(), "accepted for no connection"),
+            Ok(_) => assert!(self.models[which].is_some(), "accepted for no connection"),
             Err(Refused::BecameUnprotected(_)) => {
                 assert!(self.limits.total < 1 << 30, "there was no limit to meet");
                 assert!(self.models[which].take().is_some(), "told once");

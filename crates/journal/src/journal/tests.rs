@@ -1,7 +1,7 @@
 use super::{Journal, Limits, ReplayMode};
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::pool::FULL_CHUNK;
-use crate::record::{Arrival, Record};
+use crate::record::{Arrival, Record, Recorded, ServerProgress};
 use crate::summary::{ClientFin, Protected, State};
 use crate::{len64, position::PLAUSIBLE};
 use wire::{FlowId, SeqNumber};
@@ -24,8 +24,10 @@ fn segment(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
         payload,
         fin: false,
         client_ack: SERVER + 1,
-        server_nxt: SERVER + 1,
-        server_ack: seq,
+        server: Some(ServerProgress {
+            nxt: SERVER + 1,
+            ack: seq,
+        }),
     }
 }
 
@@ -189,7 +191,7 @@ fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
     let mut recorded = 0;
     let refused = loop {
         match journal.instream(A, &segment(seq, &[1; 1448])) {
-            Ok(()) => recorded += 1448,
+            Ok(_) => recorded += 1448,
             Err(refused) => break refused,
         }
         seq += 1448;
@@ -208,7 +210,7 @@ fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
         Err(ReadError::Unprotected(limit))
     );
     for refused in [
-        journal.instream(A, &segment(ISN + 1, b"x")),
+        journal.instream(A, &segment(ISN + 1, b"x")).map(|_| ()),
         journal.outstream(A, SERVER + 1, b"x"),
     ] {
         assert_eq!(refused, Err(Refused::Unprotected(limit)));
@@ -311,7 +313,10 @@ fn streams_go_on_beyond_four_gigabytes() {
     for turn in 1..=(1 << 13) + 100 {
         let arrival = Arrival {
             client_ack: said,
-            server_nxt: said,
+            server: Some(ServerProgress {
+                nxt: said,
+                ack: seq,
+            }),
             ..segment(seq, &payload)
         };
         journal.instream(A, &arrival).expect("recorded");
@@ -343,7 +348,10 @@ fn the_answer_after_one_of_four_gigabytes_is_another() {
     let mut said = SERVER + 1;
     let progress = |said| Arrival {
         client_ack: said,
-        server_nxt: said,
+        server: Some(ServerProgress {
+            nxt: said,
+            ack: ISN + 4,
+        }),
         ..segment(ISN + 4, b"")
     };
     for _ in 0..4 {
@@ -385,4 +393,52 @@ fn an_idle_connection_costs_well_under_a_kibibyte() {
     println!("{fixed} bytes of fixed size, {request} with a request, {both} with an answer too");
     assert!(len64(fixed) + request < 800, "{fixed} + {request} bytes");
     assert!(len64(fixed) + both < 1024, "{fixed} + {both} bytes");
+}
+
+#[test]
+fn holes_are_told_and_what_lies_beyond_them() {
+    let mut journal = journal(AMPLE, &[A]);
+    let mut arrive = |arrival: &Arrival<'_>| {
+        let recorded = journal.instream(A, arrival).expect("recorded");
+        let distance = recorded.stable_seq.distance_from(ISN);
+        (distance.expect("after the SYN"), recorded.hole)
+    };
+    assert_eq!(arrive(&segment(ISN + 1, b"ab")), (3, false));
+    assert_eq!(arrive(&segment(ISN + 5, b"ef")), (3, true));
+    assert_eq!(arrive(&fin(ISN + 9, b"ij")), (3, true));
+    assert_eq!(arrive(&segment(ISN + 3, b"cd")), (7, true));
+    let range = Some((ISN + 9, ISN + 11));
+    assert_eq!(journal.range_of(A, ISN + 10), range);
+    assert_eq!(journal.range_of(A, ISN + 11), None, "the FIN is no data");
+    assert_eq!(journal.range_of(A, ISN + 2), None, "before the hole");
+    let recorded = journal.instream(A, &segment(ISN + 7, b"gh"));
+    let expected = Recorded {
+        stable_seq: ISN + 12,
+        hole: true,
+    };
+    assert_eq!(recorded, Ok(expected), "it filled one");
+    let again = journal.instream(A, &segment(ISN + 1, b"ab"));
+    assert!(!again.expect("recorded").hole);
+}
+
+#[test]
+fn a_total_that_is_lowered_below_what_is_held_takes_nothing_away() {
+    let mut journal = journal(AMPLE, &[A, B]);
+    let filled = segment(ISN + 1, &[1; 3 * FULL_CHUNK]);
+    journal.instream(A, &filled).expect("recorded");
+    journal.instream(B, &filled).expect("recorded");
+    journal.close(B);
+    assert!(journal.statistics().idle > 0);
+    journal.limit_total(1000);
+    assert_eq!(journal.statistics().idle, 0);
+    assert_eq!(
+        read(&journal, ISN + 1, usize::MAX).map(|bytes| bytes.len()),
+        Ok(3 * FULL_CHUNK)
+    );
+    let more = segment(ISN + 1 + 3 * 65_536, &[1; FULL_CHUNK]);
+    let no_room = Refused::BecameUnprotected(Unprotected::TotalLimit);
+    assert_eq!(journal.instream(A, &more), Err(no_room));
+    journal.limit_total(1 << 20);
+    assert_eq!(journal.open(A, ISN, SERVER), Ok(()));
+    assert!(journal.instream(A, &filled).is_ok());
 }

@@ -1,4 +1,4 @@
-use journal::{Arrival, Limits, ReplayMode};
+use journal::{Arrival, Limits, ReplayMode, ServerProgress};
 use wire::SeqNumber;
 
 use super::*;
@@ -27,8 +27,7 @@ fn exchange(intake: &mut Intake, request: &[u8], said: u32, heard: u32) {
         payload: request,
         fin: false,
         client_ack: ack,
-        server_nxt: ack,
-        server_ack: seq,
+        server: Some(ServerProgress { nxt: ack, ack: seq }),
     };
     intake.journal.instream(FLOW, &arrival).expect("recorded");
     let answered = intake.journal.outstream(FLOW, ack, b"done");

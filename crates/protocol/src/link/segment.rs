@@ -47,8 +47,11 @@ const URGENT: core::ops::Range<usize> = 18..20;
 /// What the sender knew of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentFlags {
-    /// The client had heard everything that the server had said when it sent this: what the server
-    /// has sent ends at the segment's acknowledgement number.
+    /// The client had heard everything that the server had said when it sent this, and the server's
+    /// TCP waits for just this segment: what the server has sent ends at the acknowledgement number,
+    /// what its TCP has acknowledged at the sequence number. (Without the second a request that the
+    /// server has answered, and that is sent again because it was lost on the link, would look like
+    /// one after that answer.)
     pub turn: bool,
     /// The kernel has left the checksum for later and vouches for the packet.
     pub unfinished: bool,
