@@ -1,0 +1,80 @@
+//! What goes wrong between the two ends.
+
+use std::io;
+
+use crate::greeting::VERSION;
+
+/// Why a responder does not go on with an initiator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It speaks another version; this one.
+    #[error(
+        "it speaks version {0} of the channel, and this program version {VERSION}: run the same version of outlive on both sides"
+    )]
+    Version(u8),
+    /// It has no key of the name that the initiator uses.
+    #[error("it has no key of this name in its key file")]
+    UnknownKey,
+    /// It has a key of that name, but another one.
+    #[error("it has another key of this name in its key file")]
+    WrongKey,
+}
+
+/// A channel that cannot be used (any more). After any of these the connection is to be closed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The other end does not speak this protocol.
+    #[error("what connects is no part of outlive")]
+    NotOurs,
+    /// The initiator speaks another version of this protocol.
+    #[error("version {0} of the channel is not known: this program speaks version {VERSION}")]
+    UnknownVersion(u8),
+    /// The initiator names a key that is not in the key file.
+    #[error("no key is called {0:?} in the key file")]
+    UnknownKey(String),
+    /// The initiator has a key of this name, but not the one in the key file.
+    #[error("the other side's key {0:?} is not the one in the key file")]
+    WrongKey(String),
+    /// The responder has refused our key or our version.
+    #[error("the other side refuses key {name:?}: {refusal}")]
+    Refused {
+        /// The key's name.
+        name: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The responder does not prove that it has the key.
+    #[error("the other side does not prove that it has key {0:?}")]
+    NotProven(String),
+    /// A message that the other end has not sent in this way.
+    #[error("a message was changed on its way, or is not the other side's")]
+    Tampered,
+    /// The connection ended within a message, or before the handshake was complete.
+    #[error("the connection ended too early")]
+    Truncated,
+    /// The handshake is not complete within [`crate::HANDSHAKE_LIMIT`].
+    #[error("no answer within {} s", crate::HANDSHAKE_LIMIT.as_secs())]
+    TimedOut,
+    /// The operating system does not let us.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The cryptographic library refused what cannot be refused.
+    #[error("internal error of the channel: {0}")]
+    Internal(snow::Error),
+}
+
+impl ChannelError {
+    /// Whether it will not help to try again before somebody has changed a key file or a program.
+    #[must_use]
+    pub const fn is_configuration(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownVersion(_)
+                | Self::UnknownKey(_)
+                | Self::WrongKey(_)
+                | Self::Refused { .. }
+                | Self::NotProven(_)
+                | Self::NotOurs
+        )
+    }
+}

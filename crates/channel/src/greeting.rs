@@ -1,0 +1,73 @@
+//! The bytes before the handshake: who speaks what, with which key.
+
+use crate::{ChannelError, Key, Refusal};
+
+/// The version of the whole protocol of this crate.
+pub(crate) const VERSION: u8 = 1;
+const MAGIC: [u8; 4] = *b"OLCH";
+const FIXED: usize = MAGIC.len() + 2;
+
+/// The greeting of an initiator with this key.
+pub(crate) fn of(key: &Key) -> Vec<u8> {
+    let name = key.name().as_bytes();
+    let mut greeting = MAGIC.to_vec();
+    greeting.push(VERSION);
+    // A name's length is checked where it is parsed.
+    greeting.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+    greeting.extend_from_slice(name);
+    greeting
+}
+
+/// The length of the greeting that begins like this, and the key's name; `None` if it has not
+/// arrived as a whole. Whatever cannot become a greeting any more is an error at once.
+pub(crate) fn read(bytes: &[u8]) -> Result<Option<(usize, &str)>, ChannelError> {
+    let magic = bytes.iter().zip(&MAGIC);
+    if magic.clone().any(|(a, b)| a != b) {
+        return Err(ChannelError::NotOurs);
+    }
+    match bytes.get(MAGIC.len()) {
+        Some(&VERSION) | None => {}
+        Some(&version) => return Err(ChannelError::UnknownVersion(version)),
+    }
+    let Some(&len) = bytes.get(FIXED - 1) else {
+        return Ok(None);
+    };
+    let len = usize::from(len);
+    if len == 0 || len > Key::LONGEST_NAME {
+        return Err(ChannelError::NotOurs);
+    }
+    let Some(name) = bytes.get(FIXED..FIXED + len) else {
+        return Ok(None);
+    };
+    match str::from_utf8(name) {
+        Ok(name) if Key::is_name(name) => Ok(Some((FIXED + len, name))),
+        _ => Err(ChannelError::NotOurs),
+    }
+}
+
+/// The longest greeting.
+pub(crate) const LONGEST: usize = FIXED + Key::LONGEST_NAME;
+
+/// Verdict and detail, as the responder writes them.
+pub(crate) const VERDICT: usize = 2;
+
+/// What is written to an initiator that is accepted, or refused.
+pub(crate) fn verdict(refusal: Option<Refusal>) -> [u8; VERDICT] {
+    match refusal {
+        None => [0, 0],
+        Some(Refusal::Version(version)) => [1, version],
+        Some(Refusal::UnknownKey) => [2, 0],
+        Some(Refusal::WrongKey) => [3, 0],
+    }
+}
+
+/// What the responder has written.
+pub(crate) fn read_verdict(verdict: [u8; VERDICT]) -> Result<Option<Refusal>, ChannelError> {
+    match verdict {
+        [0, 0] => Ok(None),
+        [1, version] => Ok(Some(Refusal::Version(version))),
+        [2, 0] => Ok(Some(Refusal::UnknownKey)),
+        [3, 0] => Ok(Some(Refusal::WrongKey)),
+        _ => Err(ChannelError::NotOurs),
+    }
+}

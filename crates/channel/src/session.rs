@@ -1,0 +1,347 @@
+//! The protocol without a socket: bytes that arrived go in, bytes to send and plain text come out.
+
+use std::sync::Arc;
+
+use snow::{Builder, HandshakeState, TransportState, params::NoiseParams};
+
+use crate::{ChannelError, Key, KeyRing, Refusal, greeting};
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// The length in front of each message of Noise.
+const LENGTH: usize = 2;
+/// The authentication tag of each message.
+const TAG: usize = 16;
+/// Both messages of the handshake: an ephemeral public key and the tag of an empty payload.
+const HANDSHAKE: usize = 32 + TAG;
+/// The longest message of Noise (section 3 of its specification).
+const LONGEST: usize = 65_535;
+
+enum State {
+    /// The initiator waits for the responder's verdict and message.
+    Asking(Box<HandshakeState>),
+    /// The responder waits for greeting and first message.
+    Listening(Arc<KeyRing>),
+    /// The responder has answered, and waits for the proof that it is not a recording that it
+    /// has answered.
+    Confirming(Box<TransportState>),
+    Open(Box<TransportState>),
+    /// Nothing more is read.
+    Failed,
+}
+
+/// One end of a channel.
+///
+/// Feed what arrives, write what is [`Self::outgoing`], pull plain text. After an error only what
+/// is outgoing is of use: it may tell the other end why.
+pub struct Session {
+    state: State,
+    /// The key in use; the responder does not know it until the greeting has arrived.
+    key: Option<Key>,
+    /// What arrived and was not read.
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    /// Decrypted, and not pulled.
+    plain: Vec<u8>,
+}
+
+impl Session {
+    /// The most bytes that a responder keeps of what an initiator has sent before that has proven
+    /// that it has a key: greeting, first message and confirmation. [`Self::wants`] says how many
+    /// more make sense.
+    pub const MOST_UNCONFIRMED: usize = greeting::LONGEST + 3 * LENGTH + 2 * HANDSHAKE;
+    /// The most bytes of plain text in one message.
+    pub const MOST_PLAIN: usize = LONGEST - TAG;
+
+    /// The end that connects. Its first bytes are outgoing at once.
+    ///
+    /// # Errors
+    /// [`ChannelError::Internal`].
+    pub fn initiator(key: &Key) -> Result<Self, ChannelError> {
+        let greeting = greeting::of(key);
+        let builder = builder(key, &greeting)?;
+        let mut handshake = builder.build_initiator().map_err(ChannelError::Internal)?;
+        let mut message = [0; HANDSHAKE];
+        let len = handshake
+            .write_message(&[], &mut message)
+            .map_err(ChannelError::Internal)?;
+        let mut session = Self::new(State::Asking(Box::new(handshake)), Some(key.clone()));
+        session.outgoing = greeting;
+        session.push(&message[..len]);
+        Ok(session)
+    }
+
+    /// The end that is connected to, with all keys that it accepts.
+    #[must_use]
+    pub fn responder(keys: Arc<KeyRing>) -> Self {
+        Self::new(State::Listening(keys), None)
+    }
+
+    const fn new(state: State, key: Option<Key>) -> Self {
+        Self {
+            state,
+            key,
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
+            plain: Vec::new(),
+        }
+    }
+
+    /// Whether the other end has proven that it has the key, so that something can be said.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self.state, State::Open(_))
+    }
+
+    /// The key in use; `None` if no greeting has arrived.
+    #[must_use]
+    pub const fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
+    }
+
+    /// How many bytes may be fed now: few until the session is open, so that a stranger costs
+    /// little.
+    #[must_use]
+    pub fn wants(&self) -> usize {
+        match self.state {
+            State::Open(_) => LENGTH + LONGEST,
+            State::Failed => 0,
+            _ => Self::MOST_UNCONFIRMED - self.incoming.len().min(Self::MOST_UNCONFIRMED),
+        }
+    }
+
+    /// What the other end has sent next, in pieces of any size.
+    ///
+    /// # Errors
+    /// [`ChannelError`]: the channel is of no more use. What was decrypted before can be pulled.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ChannelError> {
+        if matches!(self.state, State::Failed) {
+            return Err(ChannelError::Truncated);
+        }
+        self.incoming.extend_from_slice(bytes);
+        let mut read = 0;
+        loop {
+            match self.step(read) {
+                Ok(0) => break,
+                Ok(len) => read += len,
+                Err(error) => {
+                    self.state = State::Failed;
+                    self.incoming = Vec::new();
+                    return Err(error);
+                }
+            }
+        }
+        self.incoming.drain(..read);
+        Ok(())
+    }
+
+    /// The other end has closed the connection.
+    ///
+    /// # Errors
+    /// [`ChannelError::Truncated`] if that was within a message or before the session was open.
+    pub const fn ended(&self) -> Result<(), ChannelError> {
+        if self.is_open() && self.incoming.is_empty() {
+            Ok(())
+        } else {
+            Err(ChannelError::Truncated)
+        }
+    }
+
+    /// Say something: it is outgoing then.
+    ///
+    /// # Errors
+    /// [`ChannelError::Truncated`] if the session is not open.
+    pub fn say(&mut self, plain: &[u8]) -> Result<(), ChannelError> {
+        let State::Open(transport) = &mut self.state else {
+            return Err(ChannelError::Truncated);
+        };
+        let mut message = vec![0; plain.len().min(Self::MOST_PLAIN) + TAG];
+        for piece in plain.chunks(Self::MOST_PLAIN) {
+            let len = transport
+                .write_message(piece, &mut message)
+                .map_err(ChannelError::Internal)?;
+            append(&mut self.outgoing, &message[..len]);
+        }
+        Ok(())
+    }
+
+    /// What is to be sent.
+    #[must_use]
+    pub fn outgoing(&self) -> &[u8] {
+        &self.outgoing
+    }
+
+    /// So many bytes of [`Self::outgoing`] have been sent.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn sent(&mut self, len: usize) {
+        self.outgoing.drain(..len);
+    }
+
+    /// What the other end has said and was not taken yet.
+    pub fn take_plain(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.plain)
+    }
+
+    /// Read one thing from `incoming`, from `at` on: its length, 0 if it has not arrived.
+    fn step(&mut self, at: usize) -> Result<usize, ChannelError> {
+        match &mut self.state {
+            State::Listening(keys) => {
+                let keys = Arc::clone(keys);
+                self.greeted(&keys, at)
+            }
+            State::Asking(_) => self.answered(at),
+            State::Confirming(_) => self.confirmed(at),
+            State::Open(transport) => {
+                let Some(message) = framed(&self.incoming[at..]) else {
+                    return Ok(0);
+                };
+                let before = self.plain.len();
+                self.plain.resize(before + message.len(), 0);
+                let len = transport
+                    .read_message(message, &mut self.plain[before..])
+                    .map_err(|_| ChannelError::Tampered);
+                self.plain
+                    .truncate(before + len.as_ref().copied().unwrap_or(0));
+                len.map(|_| LENGTH + message.len())
+            }
+            State::Failed => Ok(0),
+        }
+    }
+
+    /// The responder reads the confirmation.
+    fn confirmed(&mut self, at: usize) -> Result<usize, ChannelError> {
+        let Some(message) = of_length(&self.incoming[at..], TAG)? else {
+            return Ok(0);
+        };
+        let State::Confirming(mut transport) = std::mem::replace(&mut self.state, State::Failed)
+        else {
+            return Ok(0);
+        };
+        let mut nothing = [0; TAG];
+        if transport.read_message(message, &mut nothing).is_err() {
+            return Err(ChannelError::Tampered);
+        }
+        self.state = State::Open(transport);
+        Ok(LENGTH + TAG)
+    }
+
+    /// The responder reads greeting and first message.
+    fn greeted(&mut self, keys: &KeyRing, at: usize) -> Result<usize, ChannelError> {
+        let arrived = &self.incoming[at..];
+        let (len, name) = match greeting::read(arrived) {
+            Ok(Some(read)) => read,
+            Ok(None) => return Ok(0),
+            Err(error) => {
+                if matches!(error, ChannelError::UnknownVersion(_)) {
+                    self.refuse(Refusal::Version(greeting::VERSION));
+                }
+                return Err(error);
+            }
+        };
+        let Some(key) = keys.get(name).cloned() else {
+            let name = name.to_owned();
+            self.refuse(Refusal::UnknownKey);
+            return Err(ChannelError::UnknownKey(name));
+        };
+        let (prologue, rest) = arrived.split_at(len);
+        let Some(message) = of_length(rest, HANDSHAKE)? else {
+            return Ok(0);
+        };
+        let builder = builder(&key, prologue)?;
+        let mut handshake = builder.build_responder().map_err(ChannelError::Internal)?;
+        let mut buffer = [0; HANDSHAKE];
+        if handshake.read_message(message, &mut buffer).is_err() {
+            self.refuse(Refusal::WrongKey);
+            return Err(ChannelError::WrongKey(key.name().to_owned()));
+        }
+        let written = handshake
+            .write_message(&[], &mut buffer)
+            .map_err(ChannelError::Internal)?;
+        self.outgoing.extend_from_slice(&greeting::verdict(None));
+        self.push(&buffer[..written]);
+        let transport = handshake
+            .into_transport_mode()
+            .map_err(ChannelError::Internal)?;
+        self.state = State::Confirming(Box::new(transport));
+        self.key = Some(key);
+        Ok(len + LENGTH + HANDSHAKE)
+    }
+
+    /// The initiator reads the verdict and the second message.
+    fn answered(&mut self, at: usize) -> Result<usize, ChannelError> {
+        let name = self
+            .key
+            .as_ref()
+            .map_or_else(String::new, |key| key.name().to_owned());
+        let Some((verdict, rest)) =
+            self.incoming[at..].split_first_chunk::<{ greeting::VERDICT }>()
+        else {
+            return Ok(0);
+        };
+        if let Some(refusal) = greeting::read_verdict(*verdict)? {
+            return Err(ChannelError::Refused { name, refusal });
+        }
+        let Some(message) = of_length(rest, HANDSHAKE)? else {
+            return Ok(0);
+        };
+        let State::Asking(mut handshake) = std::mem::replace(&mut self.state, State::Failed) else {
+            return Ok(0);
+        };
+        let mut buffer = [0; HANDSHAKE];
+        if handshake.read_message(message, &mut buffer).is_err() {
+            return Err(ChannelError::NotProven(name));
+        }
+        let mut transport = handshake
+            .into_transport_mode()
+            .map_err(ChannelError::Internal)?;
+        let len = transport
+            .write_message(&[], &mut buffer)
+            .map_err(ChannelError::Internal)?;
+        self.push(&buffer[..len]);
+        self.state = State::Open(Box::new(transport));
+        Ok(greeting::VERDICT + LENGTH + HANDSHAKE)
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        self.outgoing
+            .extend_from_slice(&greeting::verdict(Some(refusal)));
+    }
+
+    fn push(&mut self, message: &[u8]) {
+        append(&mut self.outgoing, message);
+    }
+}
+
+fn append(outgoing: &mut Vec<u8>, message: &[u8]) {
+    // No message of Noise is longer than its length can say.
+    let len = u16::try_from(message.len()).unwrap_or(u16::MAX);
+    outgoing.extend_from_slice(&len.to_be_bytes());
+    outgoing.extend_from_slice(message);
+}
+
+fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Result<Builder<'a>, ChannelError> {
+    let params: NoiseParams = PATTERN.parse().map_err(ChannelError::Internal)?;
+    Builder::new(params)
+        .psk(0, key.secret())
+        .and_then(|builder| builder.prologue(prologue))
+        .map_err(ChannelError::Internal)
+}
+
+/// The message at the beginning of `bytes`, if it has arrived as a whole.
+fn framed(bytes: &[u8]) -> Option<&[u8]> {
+    let (len, rest) = bytes.split_first_chunk::<LENGTH>()?;
+    rest.get(..usize::from(u16::from_be_bytes(*len)))
+}
+
+/// The same, of a message that has this length and no other: a stranger is not waited for.
+fn of_length(bytes: &[u8], len: usize) -> Result<Option<&[u8]>, ChannelError> {
+    let expected = u16::try_from(len).map_or([0; LENGTH], u16::to_be_bytes);
+    if bytes.iter().zip(&expected).any(|(a, b)| a != b) {
+        return Err(ChannelError::NotOurs);
+    }
+    Ok(framed(bytes))
+}
+
+#[cfg(test)]
+mod tests;

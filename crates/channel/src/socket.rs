@@ -1,0 +1,208 @@
+//! A session on a socket, blocking or not.
+
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{ChannelError, Key, KeyRing, Session};
+
+/// How long a handshake may take.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The most that is read at once.
+const READ: usize = 64 * 1024;
+
+/// What came of one look at the socket.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// This was said; possibly nothing as a whole yet.
+    Plain(Vec<u8>),
+    /// A non-blocking socket has nothing now, or a blocking one's time limit has passed.
+    Nothing,
+    /// The other end has closed the connection, in order.
+    End,
+}
+
+/// An authenticated, encrypted stream over `stream`.
+///
+/// For a loop that serves many: when the socket can be read [`Self::receive`], when it can be
+/// written and [`Self::wants_write`] then [`Self::flush`]; drop it when it [`Self::has_expired`].
+/// With a blocking socket each of these waits.
+pub struct Channel<S> {
+    stream: S,
+    session: Session,
+    /// The handshake's end at the latest.
+    deadline: Instant,
+}
+
+impl<S: Read + Write> Channel<S> {
+    /// The end that connected. Its first bytes are sent by [`Self::flush`].
+    ///
+    /// # Errors
+    /// [`ChannelError::Internal`].
+    pub fn initiate(stream: S, key: &Key, now: Instant) -> Result<Self, ChannelError> {
+        Ok(Self::new(stream, Session::initiator(key)?, now))
+    }
+
+    /// The end that was connected to.
+    pub fn accept(stream: S, keys: Arc<KeyRing>, now: Instant) -> Self {
+        Self::new(stream, Session::responder(keys), now)
+    }
+
+    fn new(stream: S, session: Session, now: Instant) -> Self {
+        Self {
+            stream,
+            session,
+            deadline: now + HANDSHAKE_LIMIT,
+        }
+    }
+
+    /// Whether the other end has proven that it has the key.
+    pub const fn is_open(&self) -> bool {
+        self.session.is_open()
+    }
+
+    /// The key in use; `None` if a responder does not know it yet. If it is no longer in the key
+    /// file, the channel should be closed.
+    pub const fn key(&self) -> Option<&Key> {
+        self.session.key()
+    }
+
+    /// The socket.
+    pub const fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// The handshake is not complete, and its time is over.
+    pub fn has_expired(&self, now: Instant) -> bool {
+        !self.is_open() && now >= self.deadline
+    }
+
+    /// When [`Self::has_expired`] will hold, while the channel is not open.
+    pub fn deadline(&self) -> Option<Instant> {
+        (!self.is_open()).then_some(self.deadline)
+    }
+
+    /// Read once.
+    ///
+    /// # Errors
+    /// [`ChannelError`]: the channel is of no more use. If this is a refusal, the other end has
+    /// been told.
+    pub fn receive(&mut self) -> Result<Received, ChannelError> {
+        let mut buffer = [0; READ];
+        let most = self.session.wants().min(READ);
+        let read = loop {
+            match self.stream.read(&mut buffer[..most]) {
+                // A socket with a time limit is not read on after a signal (signal(7)).
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        match read {
+            Ok(0) => self.session.ended().map(|()| Received::End),
+            Ok(len) => {
+                let result = self.session.feed(&buffer[..len]);
+                if !self.is_open() || result.is_err() {
+                    // Answers of the handshake are short: they fit into the socket.
+                    let flushed = self.flush();
+                    result?;
+                    flushed?;
+                }
+                Ok(Received::Plain(self.session.take_plain()))
+            }
+            Err(error) if is_nothing(&error) => Ok(Received::Nothing),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Say something. It is sent by [`Self::flush`].
+    ///
+    /// # Errors
+    /// [`ChannelError::Truncated`] if the channel is not open.
+    pub fn say(&mut self, plain: &[u8]) -> Result<(), ChannelError> {
+        self.session.say(plain)
+    }
+
+    /// How many bytes wait to be sent: a responder should not read on from who does not take its
+    /// answers.
+    pub fn queued(&self) -> usize {
+        self.session.outgoing().len()
+    }
+
+    /// Whether there is something to send.
+    pub fn wants_write(&self) -> bool {
+        self.queued() > 0
+    }
+
+    /// Send what waits, as much of it as the socket takes.
+    ///
+    /// # Errors
+    /// The connection is of no more use; [`ChannelError::TimedOut`] if a blocking socket's time
+    /// limit has passed is not among them: then something is left ([`Self::wants_write`]).
+    pub fn flush(&mut self) -> Result<(), ChannelError> {
+        while self.wants_write() {
+            match self.stream.write(self.session.outgoing()) {
+                Ok(0) => return Err(ChannelError::Truncated),
+                Ok(len) => self.session.sent(len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_nothing(&error) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: AsFd> AsFd for Channel<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Channel<TcpStream> {
+    /// Connect and shake hands, in `limit` at the most. The socket is blocking, with `patience`
+    /// as its time limit for reading and writing.
+    ///
+    /// # Errors
+    /// Nobody listens there, or [`ChannelError`].
+    pub fn connect(
+        to: SocketAddr,
+        key: &Key,
+        limit: Duration,
+        patience: Duration,
+    ) -> Result<Self, ChannelError> {
+        let deadline = Instant::now() + limit.min(HANDSHAKE_LIMIT);
+        let stream = TcpStream::connect_timeout(&to, limit)?;
+        stream.set_nodelay(true)?;
+        let mut channel = Self::initiate(stream, key, Instant::now())?;
+        while !channel.is_open() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ChannelError::TimedOut);
+            }
+            channel.stream.set_read_timeout(Some(left))?;
+            channel.stream.set_write_timeout(Some(left))?;
+            channel.flush()?;
+            channel.receive()?;
+        }
+        channel.flush()?;
+        channel.stream.set_read_timeout(Some(patience))?;
+        channel.stream.set_write_timeout(Some(patience))?;
+        Ok(channel)
+    }
+}
+
+fn is_nothing(error: &io::Error) -> bool {
+    // A blocking socket's time limit is EAGAIN too.
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+use std::{net::TcpListener, os::unix::net::UnixStream, thread};
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn key() -> Key {
+    Key::generate("k").unwrap()
+}
+
+/// Drive both ends, non-blocking, until neither has anything to do.
+fn settle(a: &mut Channel<UnixStream>, b: &mut Channel<UnixStream>) -> [Vec<u8>; 2] {
+    let mut heard = [Vec::new(), Vec::new()];
+    loop {
+        let mut idle = true;
+        for (end, heard) in [&mut *a, &mut *b].into_iter().zip(&mut heard) {
+            end.flush().unwrap();
+            if let Received::Plain(plain) = end.receive().unwrap() {
+                heard.extend(plain);
+                idle = false;
+            }
+        }
+        if idle && !a.wants_write() && !b.wants_write() {
+            return heard;
+        }
+    }
+}
+
+fn sockets() -> (UnixStream, UnixStream) {
+    let (a, b) = UnixStream::pair().unwrap();
+    a.set_nonblocking(true).unwrap();
+    b.set_nonblocking(true).unwrap();
+    (a, b)
+}
+
+#[test]
+fn one_thread_drives_both_ends_and_much_is_said_through_a_small_socket() {
+    let (a, b) = sockets();
+    let (key, now) = (key(), Instant::now());
+    let mut a = Channel::initiate(a, &key, now).unwrap();
+    let mut b = Channel::accept(b, Arc::new(KeyRing::of(vec![key])), now);
+    settle(&mut a, &mut b);
+    assert!(a.is_open() && b.is_open());
+    assert_eq!(b.deadline(), None);
+
+    let much: Vec<u8> = (0..3_000_000u32).map(|i| i.to_le_bytes()[0]).collect();
+    a.say(&much).unwrap();
+    b.say(b"short").unwrap();
+    let [heard_by_a, heard_by_b] = settle(&mut a, &mut b);
+    assert_eq!(heard_by_a, b"short");
+    assert!(heard_by_b == much);
+
+    drop(a);
+    assert_eq!(b.receive().unwrap(), Received::End);
+}
+
+#[test]
+fn who_says_nothing_expires() {
+    let (_a, b) = sockets();
+    let now = Instant::now();
+    let mut b = Channel::accept(b, Arc::new(KeyRing::of(vec![key()])), now);
+    assert_eq!(b.receive().unwrap(), Received::Nothing);
+    assert!(!b.has_expired(now + HANDSHAKE_LIMIT - Duration::from_millis(1)));
+    assert!(b.has_expired(now + HANDSHAKE_LIMIT));
+}
+
+#[test]
+fn the_end_of_the_connection_within_the_handshake_is_an_error() {
+    let (a, b) = sockets();
+    let mut b = Channel::accept(b, Arc::new(KeyRing::of(vec![key()])), Instant::now());
+    drop(a);
+    assert!(matches!(b.receive(), Err(ChannelError::Truncated)));
+}
+
+#[test]
+fn connecting_says_why_it_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let right = key();
+    let keys = Arc::new(KeyRing::of(vec![right.clone()]));
+    let responder = thread::spawn(move || {
+        let mut results = Vec::new();
+        for _ in 0..2 {
+            let (stream, _) = listener.accept().unwrap();
+            let mut channel = Channel::accept(stream, Arc::clone(&keys), Instant::now());
+            while !channel.is_open() {
+                match channel.receive() {
+                    Ok(_) => {}
+                    Err(error) => {
+                        results.push(Some(error));
+                        break;
+                    }
+                }
+            }
+            if channel.is_open() {
+                results.push(None);
+            }
+        }
+        results
+    });
+    let wrong = Channel::connect(at, &key(), PATIENCE, PATIENCE)
+        .err()
+        .unwrap();
+    assert!(wrong.to_string().contains("another key"), "{wrong}");
+    let channel = Channel::connect(at, &right, PATIENCE, PATIENCE).unwrap();
+    assert!(channel.is_open());
+    let results = responder.join().unwrap();
+    assert!(matches!(results[0], Some(ChannelError::WrongKey(_))));
+    assert!(results[1].is_none());
+}
+
+#[test]
+fn who_accepts_and_never_answers_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let error = Channel::connect(at, &key(), Duration::from_millis(100), PATIENCE).err();
+    assert!(matches!(error, Some(ChannelError::TimedOut)), "{error:?}");
+}
