@@ -26,6 +26,8 @@ pub(crate) enum Verb {
     Check(Check),
     /// Remove what an `outlive serve` left behind that was killed itself
     Clean(Clean),
+    /// Print a fresh key for a key file, with which a service and its logger know each other
+    Key(Key),
     /// The logger process that serve starts for itself
     #[command(name = serve::LOGGER_VERB, hide = true)]
     LoggerProcess(LoggerProcess),
@@ -197,6 +199,17 @@ pub(crate) struct Clean {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) run: RunDirectory,
+}
+
+/// Prints a line for a key file: (umask 077; outlive key > keys), and the same file on both hosts.
+///
+/// The first key of a file is used to speak, all are accepted. To change keys without an
+/// interruption: add the new line to both files, then make it the first, then remove the old one.
+/// Files are read again when they change.
+#[derive(Debug, Args)]
+pub(crate) struct Key {
+    /// The key's name: 1 to 32 letters, digits, '.', '_' or '-' [default: one of its own]
+    pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -39,6 +39,7 @@ fn main() -> std::process::ExitCode {
         Verb::Events(events) => talking::events(&events),
         Verb::Check(check) => talking::check(&check),
         Verb::Clean(clean) => talking::clean(&clean),
+        Verb::Key(key) => talking::key(&key),
         Verb::LoggerProcess(logger) => logger_process::run(&logger),
     };
     outcome.into()

@@ -1,4 +1,4 @@
-//! `outlive status`, `events`, `check` and `clean`.
+//! `outlive status`, `events`, `check`, `clean` and `key`.
 
 use std::{
     io::{self, Write},
@@ -12,7 +12,7 @@ use serve::{
 };
 
 use crate::{
-    arguments::{Check, Clean, Events, Status},
+    arguments::{Check, Clean, Events, Key, Status},
     exit::{Outcome, failed},
 };
 
@@ -191,4 +191,24 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
         }
     }
     outcome
+}
+
+pub(crate) fn key(arguments: &Key) -> Outcome {
+    let name = arguments
+        .name
+        .clone()
+        .map_or_else(channel::Key::fresh_name, Ok);
+    match name.and_then(|name| channel::Key::generate(&name)) {
+        Ok(key) => {
+            line(&key.line());
+            Outcome::Done
+        }
+        Err(error) => {
+            eprintln!("outlive: {error}");
+            match error.kind() {
+                io::ErrorKind::InvalidInput => Outcome::Usage,
+                _ => Outcome::Internal,
+            }
+        }
+    }
 }
