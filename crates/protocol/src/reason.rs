@@ -20,11 +20,15 @@ pub enum UnprotectedReason {
     HandshakeNotSeen,
     /// The handshake agreed on an option that a splice cannot carry.
     UnsupportedOption,
+    /// The logger on the other machine did not answer for too long.
+    LoggerLost,
+    /// It is recorded again from its next turn on.
+    AwaitsTurn,
 }
 
 impl UnprotectedReason {
     /// All reasons, in the order of their codes.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::ConnectionLimit,
         Self::TotalLimit,
         Self::MirrorLost,
@@ -32,9 +36,11 @@ impl UnprotectedReason {
         Self::TooManyConnections,
         Self::HandshakeNotSeen,
         Self::UnsupportedOption,
+        Self::LoggerLost,
+        Self::AwaitsTurn,
     ];
 
-    /// The stable code: 1 to 7. 0 is free for "none".
+    /// The stable code: 1 to 9. 0 is free for "none".
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -45,6 +51,8 @@ impl UnprotectedReason {
             Self::TooManyConnections => 5,
             Self::HandshakeNotSeen => 6,
             Self::UnsupportedOption => 7,
+            Self::LoggerLost => 8,
+            Self::AwaitsTurn => 9,
         }
     }
 
@@ -65,6 +73,8 @@ impl fmt::Display for UnprotectedReason {
             Self::TooManyConnections => "too many connections were open at once",
             Self::HandshakeNotSeen => "it was open before the protection began",
             Self::UnsupportedOption => "its handshake agreed on an option that cannot be carried",
+            Self::LoggerLost => "the logger did not answer",
+            Self::AwaitsTurn => "it is recorded again from its next turn on",
         })
     }
 }
