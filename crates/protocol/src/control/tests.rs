@@ -242,7 +242,7 @@ fn a_body_that_is_no_encoding_is_malformed() {
         (&[4, 0, 0, 0, 1, 0x88, 1, 0xff], "the text is not UTF-8"),
         (&[3, 0, 0, 0, 1, 0x88, 9], "the error code is unknown"),
         (
-            &[11, 0, 0, 0, 1, 0x86, 0, 0, 0, 0, 0, 0, 0, 0, 8],
+            &[11, 0, 0, 0, 1, 0x86, 0, 0, 0, 0, 0, 0, 0, 0, 10],
             "the reason for no protection is unknown",
         ),
         (
