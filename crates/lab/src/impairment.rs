@@ -99,8 +99,14 @@ impl Impairment {
         Self { delay, ..self }
     }
 
-    /// At most this many bits pass in a second (1 or more), counted over whole frames. Up
-    /// to 100 ms' worth, and at least 30 full frames, wait; what comes on top is dropped.
+    /// At most this many bits pass in a second (1 or more), counted as on Ethernet: a frame
+    /// keeps the line busy for 38 bytes more than its IP packet has, 14 of header and 24 of
+    /// preamble, checksum and gap, and for 84 bytes at least. Up to 100 ms' worth, and at
+    /// least 30 full frames, wait; what comes on top is dropped.
+    ///
+    /// A rate alone is kept by the kernel, up to 10 Gbit/s and more: the queue for what leaves
+    /// the host is at its interface, as in a real one. With loss, delay and so on it is the
+    /// relay's, which carries some hundred Mbit/s.
     #[must_use]
     pub fn rate(self, bits_per_second: u64) -> Self {
         Self {
@@ -113,6 +119,12 @@ impl Impairment {
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// The rate, if there is one and nothing else is wrong.
+    pub(crate) fn only_rate(&self) -> Option<u64> {
+        let clean = !self.is_random() && self.delay.is_zero();
+        self.rate.filter(|_| clean)
     }
 
     /// Refuses what is out of range.

@@ -113,8 +113,15 @@ impl Lab {
     /// [`Error::Invalid`] when the name or the number is taken, or the name has other
     /// characters than letters, digits, `-` and `_`; [`Error::Command`] when `ip` fails.
     pub fn add_host_at(&self, name: &str, number: u8) -> Result<Host, Error> {
+        self.add_host_in(name, Address::new(0, number)?)
+    }
+
+    /// Adds a host whose `eth0` is at `address`, in whichever subnet that is.
+    ///
+    /// # Errors
+    /// As for [`Lab::add_host_at`].
+    pub fn add_host_in(&self, name: &str, address: Address) -> Result<Host, Error> {
         check_name(name)?;
-        let address = Address::new(0, number)?;
         let mut hosts = self.lock();
         if hosts.iter().any(|host| host.name() == name) {
             return Err(Error::Invalid(format!("there is a host {name} already")));
@@ -126,6 +133,25 @@ impl Lab {
         hosts.push(host.clone());
         host.power_on()?;
         Ok(host)
+    }
+
+    /// Makes a subnet that has no hosts yet one shared medium, as an Ethernet hub is, instead
+    /// of a switch: all that its hosts send together is at most so many bits per second,
+    /// counted as by [`Impairment::rate`](crate::Impairment::rate). Or changes the rate.
+    ///
+    /// Unlike on a real hub nothing collides, hosts do not back off, and frames wait in one
+    /// queue in the order in which they were sent.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the subnet has hosts or the rate is 0; [`Error::Command`] when
+    /// `ip` or `tc` fails, as without the kernel's ifb, mirred and u32.
+    pub fn share(&self, subnet: u8, bits_per_second: u64) -> Result<(), Error> {
+        if bits_per_second == 0 {
+            return Err(Error::Invalid(
+                "a medium has at least 1 bit per second".to_owned(),
+            ));
+        }
+        self.switch.share(subnet, bits_per_second)
     }
 
     /// Adds an interface to a host, at `address`, connected to all others in that subnet:

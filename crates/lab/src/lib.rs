@@ -40,6 +40,7 @@ mod host;
 mod impairment;
 mod janitor;
 mod lab;
+mod line;
 mod link;
 mod namespace;
 mod packet_socket;

@@ -3,22 +3,28 @@
 //! A link is a veth pair: `eth0` in the host, `port<n>` in the switch. Between the port and
 //! the bridge there are three ways:
 //!
-//! - *direct*: the port is a port of the bridge, at full speed;
+//! - *direct*: the port is a port of the bridge, at full speed or at a rate that the kernel
+//!   keeps (see [`crate::line`]);
 //! - *relayed*: the [`Relay`] sits between the port and a second veth pair, `near<n>` and
 //!   `far<n>`, whose far end is the bridge's port. Impaired links and those that are cut in
 //!   one direction go this way;
 //! - *detached*: the port leads nowhere. The host's interface keeps its carrier, so
 //!   nobody is told that the link is cut, as when a cable further away is.
 
+mod path;
+
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::Doing;
+use path::{Path, Rates};
+
 use crate::namespace::Namespace;
-use crate::packet_socket::PacketSocket;
-use crate::relay::{Relay, Way, Ways};
+use crate::relay::{Way, Ways};
 use crate::switch::Switch;
-use crate::tools::run;
 use crate::{Address, Direction, Error, Impairment};
+
+/// The MTU of a link unless told otherwise, Ethernet's.
+const MTU: u32 = 1500;
 
 /// A host's link. Clones are the same link.
 #[derive(Clone, Debug)]
@@ -32,7 +38,6 @@ struct Inner {
     interface: String,
     address: Address,
     number: u32,
-    bridge: String,
     switch: Arc<Switch>,
     state: Mutex<State>,
 }
@@ -43,6 +48,7 @@ struct State {
     plugged: Option<Arc<Namespace>>,
     to_host: Setting,
     from_host: Setting,
+    mtu: u32,
     path: Path,
 }
 
@@ -53,13 +59,6 @@ struct Setting {
     cut: bool,
 }
 
-#[derive(Debug)]
-enum Path {
-    Detached,
-    Direct,
-    Relayed(Relay),
-}
-
 impl Link {
     /// A link that is not there yet.
     pub(crate) fn new(
@@ -68,10 +67,13 @@ impl Link {
         address: Address,
         switch: &Arc<Switch>,
     ) -> Result<Self, Error> {
+        // There before anything joins it.
+        switch.bridge(address.subnet())?;
         let state = State {
             plugged: None,
             to_host: Setting::default(),
             from_host: Setting::default(),
+            mtu: MTU,
             path: Path::Detached,
         };
         let inner = Inner {
@@ -79,7 +81,6 @@ impl Link {
             interface: interface.to_owned(),
             address,
             number: switch.next_port(),
-            bridge: switch.bridge(address.subnet())?,
             switch: Arc::clone(switch),
             state: Mutex::new(state),
         };
@@ -178,6 +179,57 @@ impl Link {
         })
     }
 
+    /// Sets the largest IP packet that the link carries, at both its ends (68 to 65,535 bytes;
+    /// 1280 is the least for IPv6). It outlasts a loss of power.
+    ///
+    /// # Errors
+    /// [`Error::Command`] when `ip` fails; [`Error::Invalid`] for a size out of range.
+    pub fn set_mtu(&self, bytes: u32) -> Result<(), Error> {
+        if !(68..=65_535).contains(&bytes) {
+            return Err(Error::Invalid(format!(
+                "an MTU is 68 to 65535 bytes, not {bytes}"
+            )));
+        }
+        let mut state = self.inner.lock();
+        state.mtu = bytes;
+        let Some(host) = state.plugged.clone() else {
+            return Ok(());
+        };
+        // What is in the way is built for the old size.
+        self.inner.detach(&mut state.path, &host)?;
+        self.inner.resize(&host, bytes)?;
+        self.inner.establish(&mut state)
+    }
+
+    /// What is wrong with the link, in words; empty when nothing is.
+    #[must_use]
+    pub fn condition(&self) -> String {
+        let state = self.inner.lock();
+        let said = [
+            (&state.to_host, "to the host"),
+            (&state.from_host, "from the host"),
+        ]
+        .map(|(setting, way)| (setting.to_string(), way));
+        match said {
+            [(to, _), (from, _)] if to == from => to,
+            said => {
+                let said = said.into_iter().filter(|(what, _)| !what.is_empty());
+                let said: Vec<_> = said.map(|(what, way)| format!("{what} {way}")).collect();
+                said.join("; ")
+            }
+        }
+    }
+
+    /// The impairment of one direction, if there is any.
+    #[must_use]
+    pub fn impairment(&self, direction: Direction) -> Option<Impairment> {
+        let state = self.inner.lock();
+        match direction {
+            Direction::ToHost => state.to_host.impairment.clone(),
+            Direction::FromHost => state.from_host.impairment.clone(),
+        }
+    }
+
     /// Checks an impairment and prints it, so that a failed test can be run again.
     fn announce(&self, impairment: &Impairment, way: &str) -> Result<(), Error> {
         impairment.check()?;
@@ -220,6 +272,9 @@ impl Link {
             ipv6 = address.ipv6(),
         ))?;
         state.plugged = Some(Arc::clone(namespace));
+        if state.mtu != MTU {
+            self.inner.resize(namespace, state.mtu)?;
+        }
         self.inner.establish(&mut state)
     }
 
@@ -241,6 +296,10 @@ impl Link {
 }
 
 impl Inner {
+    fn subnet(&self) -> u8 {
+        self.address.subnet()
+    }
+
     /// A panic elsewhere leaves the state as true as the last command.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -265,113 +324,35 @@ impl Inner {
         };
         let (to_host, from_host) = (&state.to_host, &state.from_host);
         if to_host.cut && from_host.cut {
-            self.detach(&mut state.path, &host)
-        } else if [to_host, from_host]
-            .iter()
-            .any(|way| way.cut || way.impairment.is_some())
-        {
-            let ways = Ways {
-                to_host: to_host.way(),
-                from_host: from_host.way(),
-            };
-            self.relay(&mut state.path, &host, &ways)
-        } else {
-            self.attach(&mut state.path, &host)
+            return self.detach(&mut state.path, &host);
         }
-    }
-
-    fn detach(&self, path: &mut Path, host: &Arc<Namespace>) -> Result<(), Error> {
-        match path {
-            Path::Detached => Ok(()),
-            Path::Direct => {
-                let port = self.port();
-                self.switch
-                    .namespace()
-                    .ip(&format!("link set dev {port} nomaster\n"))?;
-                *path = Path::Detached;
-                Ok(())
-            }
-            Path::Relayed(relay) => {
-                relay.set(&Ways::closed());
-                *path = Path::Detached;
-                self.remove_relay(host, "")
+        if let (Some(to_host), Some(from_host)) = (to_host.kernel_rate(), from_host.kernel_rate()) {
+            let rates = Rates { to_host, from_host };
+            match self.attach(&mut state.path, &host, rates, state.mtu) {
+                Err(error) if rates != Rates::default() => {
+                    tracing::warn!(%error, "the kernel keeps no rates; a relay does, which is slow");
+                }
+                done => return done,
             }
         }
-    }
-
-    fn attach(&self, path: &mut Path, host: &Arc<Namespace>) -> Result<(), Error> {
-        let attach = format!("link set dev {} master {}\n", self.port(), self.bridge);
-        match path {
-            Path::Direct => return Ok(()),
-            Path::Detached => self.switch.namespace().ip(&attach)?,
-            Path::Relayed(_) => {
-                *path = Path::Detached;
-                self.remove_relay(host, &attach)?;
-            }
-        }
-        *path = Path::Direct;
-        Ok(())
-    }
-
-    fn relay(&self, path: &mut Path, host: &Arc<Namespace>, ways: &Ways) -> Result<(), Error> {
-        if let Path::Relayed(relay) = path {
-            relay.set(ways);
-            return Ok(());
-        }
-        let relay = self.insert_relay(host).inspect_err(|_| {
-            // Nothing of a half-built relay may stand in the way of the next try.
-            let near = self.near();
-            let _ = self
-                .switch
-                .namespace()
-                .ip(&format!("link delete dev {near}\n"));
-        })?;
-        relay.set(ways);
-        *path = Path::Relayed(relay);
-        Ok(())
-    }
-
-    /// Builds a relay, closed both ways, and moves the link over to it.
-    fn insert_relay(&self, host: &Arc<Namespace>) -> Result<Relay, Error> {
-        let switch = self.switch.namespace();
-        let (port, near, far) = (self.port(), self.near(), self.far());
-        switch.ip(&format!(
-            "link add name {near} type veth peer name {far}\n\
-             link set dev {near} up\n\
-             link set dev {far} up\n"
-        ))?;
-        offload(switch, &far, false)?;
-        offload(host, &self.interface, false)?;
-        let open = |interface: &str| PacketSocket::open(interface, true);
-        let (to_host, to_bridge) =
-            switch
-                .enter(|| Ok((open(&port)?, open(&near)?)))?
-                .map_err(|source| Error::Io {
-                    action: format!("open packet sockets on {port} and {near}"),
-                    source,
-                })?;
-        let name = format!("{} {}", self.host, self.interface);
-        let relay = Relay::start(&name, to_host, to_bridge, &Ways::closed())
-            .doing(|| format!("start the relay of {name}"))?;
-        switch.ip(&format!(
-            "link set dev {port} nomaster\n\
-             link set dev {far} master {}\n",
-            self.bridge
-        ))?;
-        Ok(relay)
-    }
-
-    /// Removes what [`Inner::insert_relay`] built, except the relay, and then does `next`.
-    fn remove_relay(&self, host: &Arc<Namespace>, next: &str) -> Result<(), Error> {
-        let near = self.near();
-        self.switch
-            .namespace()
-            .ip(&format!("link delete dev {near}\n{next}"))?;
-        offload(host, &self.interface, true)
+        let ways = Ways {
+            to_host: state.to_host.way(),
+            from_host: state.from_host.way(),
+        };
+        self.relay(&mut state.path, &host, &ways, state.mtu)
     }
 }
 
 impl Setting {
+    /// The rate, if any, when the kernel can do all that is wanted; else `None`.
+    fn kernel_rate(&self) -> Option<Option<u64>> {
+        match (&self.impairment, self.cut) {
+            (None, false) => Some(None),
+            (Some(impairment), false) => impairment.only_rate().map(Some),
+            (_, true) => None,
+        }
+    }
+
     fn way(&self) -> Way {
         Way {
             impairment: self
@@ -383,14 +364,12 @@ impl Setting {
     }
 }
 
-/// Whether a device may be given several segments as one. Without it the kernel cuts them
-/// before the device, so that the relay's losses are those of single segments.
-fn offload(namespace: &Arc<Namespace>, interface: &str, on: bool) -> Result<(), Error> {
-    let value = if on { "on" } else { "off" };
-    let mut command = namespace.command("ethtool");
-    command.args(["-K", interface]);
-    for feature in ["tso", "gso", "tx-udp-segmentation"] {
-        command.args([feature, value]);
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.impairment, self.cut) {
+            (_, true) => write!(f, "cut"),
+            (Some(impairment), false) => write!(f, "{impairment}"),
+            (None, false) => Ok(()),
+        }
     }
-    run(&mut command)
 }

@@ -101,6 +101,12 @@ impl Namespace {
         run_with_input(command.args(["-batch", "-"]), script)
     }
 
+    /// Carries out lines of `tc` commands in this namespace.
+    pub(crate) fn tc(self: &Arc<Self>, script: &str) -> Result<(), Error> {
+        let mut command = self.command("tc");
+        run_with_input(command.args(["-batch", "-"]), script)
+    }
+
     /// Writes a kernel setting of this namespace; `key` is `net.ipv4.tcp_syncookies` or,
     /// where a name in it has a dot, `net/ipv4/conf/eth0.5/rp_filter`.
     pub(crate) fn sysctl(&self, key: &str, value: &str) -> Result<(), Error> {

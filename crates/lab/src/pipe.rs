@@ -16,16 +16,10 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::Impairment;
+use crate::{Impairment, line};
 
-/// A full Ethernet frame without its checksum, in bytes.
-const FULL_FRAME: u64 = 1514;
-/// Depth of the token bucket, in bytes.
-const BURST: u64 = 2 * FULL_FRAME;
-/// At least this many bytes may wait for the line, however slow it is.
-const LEAST_BACKLOG: u64 = 30 * FULL_FRAME;
-/// And at least what the line sends in this time.
-const BACKLOG_TIME: Duration = Duration::from_millis(100);
+/// Depth of the token bucket, in bytes on the line.
+const BURST: u64 = 2 * 1538;
 /// More bytes than this never wait, whatever for: 100 ms at 5 Gbit/s.
 const MOST_QUEUED: usize = 64 << 20;
 
@@ -137,12 +131,13 @@ impl Pipe {
         let start = self
             .line_free_at
             .max(now.saturating_sub(time_on_line(BURST, rate)));
-        let room = BACKLOG_TIME.max(time_on_line(LEAST_BACKLOG, rate));
+        let room = time_on_line(line::room(rate), rate);
         if start > now.saturating_add(room) {
             return None;
         }
         let length = u64::try_from(length).unwrap_or(u64::MAX);
-        self.line_free_at = start.saturating_add(time_on_line(length, rate));
+        let busy = time_on_line(line::busy_bytes(length), rate);
+        self.line_free_at = start.saturating_add(busy);
         Some(self.line_free_at.max(now))
     }
 

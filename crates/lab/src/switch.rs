@@ -1,17 +1,24 @@
 //! The lab's switch: a namespace of its own with one bridge for each subnet.
+//!
+//! A subnet may be a shared medium instead of a switch, as an Ethernet hub is: every frame of
+//! every host then goes through one token bucket before it reaches the bridge. The bucket is
+//! the queue of a device (`ifb`) to which what the hosts send is redirected, and which gives it
+//! back to the port that it came from. Unlike on a real hub nothing collides, hosts do not
+//! back off, and frames wait in one queue in the order in which they were sent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, btree_map};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::Error;
 use crate::namespace::Namespace;
+use crate::{Error, line};
 
 /// The switch. It has no addresses: frames pass, nothing in it answers.
 #[derive(Debug)]
 pub(crate) struct Switch {
     namespace: Arc<Namespace>,
-    bridges: Mutex<BTreeSet<u8>>,
+    /// The subnets, and whether one is a shared medium.
+    bridges: Mutex<BTreeMap<u8, bool>>,
     ports: AtomicU32,
 }
 
@@ -40,16 +47,85 @@ impl Switch {
 
     /// The bridge of a subnet, made when first asked for. It floods multicast (neighbour
     /// discovery needs no querier then) and forwards from the first moment.
-    pub(crate) fn bridge(&self, subnet: u8) -> Result<String, Error> {
-        let bridge = format!("br{subnet}");
+    pub(crate) fn bridge(&self, subnet: u8) -> Result<(), Error> {
         let mut bridges = self.bridges.lock().unwrap_or_else(PoisonError::into_inner);
-        if !bridges.contains(&subnet) {
-            self.namespace.ip(&format!(
-                "link add name {bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
-                 link set dev {bridge} up\n"
-            ))?;
-            bridges.insert(subnet);
+        if let btree_map::Entry::Vacant(entry) = bridges.entry(subnet) {
+            self.create_bridge(subnet)?;
+            entry.insert(false);
         }
-        Ok(bridge)
+        Ok(())
     }
+
+    fn create_bridge(&self, subnet: u8) -> Result<(), Error> {
+        let bridge = bridge_name(subnet);
+        self.namespace.ip(&format!(
+            "link add name {bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
+             link set dev {bridge} up\n"
+        ))
+    }
+
+    /// Makes a subnet that no host is in yet a shared medium of so many bits per second, or
+    /// changes the rate of one.
+    pub(crate) fn share(&self, subnet: u8, rate: u64) -> Result<(), Error> {
+        let mut bridges = self.bridges.lock().unwrap_or_else(PoisonError::into_inner);
+        let medium = medium_name(subnet);
+        match bridges.get(&subnet) {
+            Some(true) => {}
+            Some(false) => {
+                return Err(Error::Invalid(format!(
+                    "subnet {subnet} has hosts already: a shared medium comes before them"
+                )));
+            }
+            None => {
+                self.create_bridge(subnet)?;
+                self.namespace.ip(&format!(
+                    "link add name {medium} type ifb\nlink set dev {medium} up\n"
+                ))?;
+                bridges.insert(subnet, true);
+            }
+        }
+        let bucket = line::bucket(rate, 1500);
+        self.namespace
+            .tc(&format!("qdisc replace dev {medium} root {bucket}\n"))
+    }
+
+    /// Makes a device a port of a subnet's bridge.
+    pub(crate) fn join(&self, subnet: u8, device: &str) -> Result<(), Error> {
+        if self.is_shared(subnet) {
+            let medium = medium_name(subnet);
+            self.namespace.tc(&format!(
+                "qdisc replace dev {device} clsact\n\
+                 filter replace dev {device} ingress pref 1 handle 800::800 protocol all \
+                 u32 match u32 0 0 action mirred egress redirect dev {medium}\n"
+            ))?;
+        }
+        let bridge = bridge_name(subnet);
+        self.namespace
+            .ip(&format!("link set dev {device} master {bridge}\n"))
+    }
+
+    /// The reverse of [`Switch::join`].
+    pub(crate) fn leave(&self, subnet: u8, device: &str) -> Result<(), Error> {
+        self.namespace
+            .ip(&format!("link set dev {device} nomaster\n"))?;
+        if self.is_shared(subnet) {
+            // What comes in is no business of the medium's any more.
+            self.namespace
+                .tc(&format!("qdisc del dev {device} clsact\n"))?;
+        }
+        Ok(())
+    }
+
+    fn is_shared(&self, subnet: u8) -> bool {
+        let bridges = self.bridges.lock().unwrap_or_else(PoisonError::into_inner);
+        bridges.get(&subnet).copied().unwrap_or_default()
+    }
+}
+
+fn bridge_name(subnet: u8) -> String {
+    format!("br{subnet}")
+}
+
+fn medium_name(subnet: u8) -> String {
+    format!("medium{subnet}")
 }
