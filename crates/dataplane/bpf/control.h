@@ -25,6 +25,10 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->verify.unverified = 0;
 	f->verify.ended_early = 0;
 	f->closed_ns = 0;
+	f->log.ack = c->instream + 1;
+	f->log.edge = c->instream + 1;
+	f->log.block_count = 0;
+	f->log.held_count = 0;
 	f->spliced_ns = bpf_ktime_get_ns();
 	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
 }
@@ -34,6 +38,7 @@ struct bpf_map;
 struct sweep {
 	__u64 before_ns;
 	__u64 swept;
+	bool linked;
 };
 
 static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *context)
@@ -41,9 +46,19 @@ static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *
 	struct sweep *w = context;
 	struct flow *f = value;
 	if (f->closed_ns && f->closed_ns < w->before_ns) {
+		if (w->linked && f->server.ack != f->log.ack)
+			mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		bpf_map_delete_elem(&flows, key);
 		w->swept++;
 	}
+	return 0;
+}
+
+/* Another logger counts its acknowledgements from the beginning. */
+static long begin_count(struct bpf_map *map, const void *key, void *value, void *context)
+{
+	struct flow *f = value;
+	f->log.counter = 0;
 	return 0;
 }
 
@@ -60,6 +75,11 @@ static __always_inline __s32 control_flow(struct service *s, struct control *c)
 		return 0;
 	case CONTROL_UNPROTECT:
 		f->unprotected = c->argument;
+		return 0;
+	case CONTROL_REPROTECT:
+		if (!s->link || f->unprotected != UNPROTECTED_LOGGER_LOST)
+			return -EINVAL;
+		f->unprotected = UNPROTECTED_AWAITS_TURN;
 		return 0;
 	case CONTROL_ABANDON:
 		mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
@@ -99,8 +119,15 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		struct flow none = {};
 		return mirror_note(&none, MIRROR_BARRIER, 0, c->argument) ? 0 : -ENOSPC;
 	}
+	case CONTROL_LINK_UP:
+		s->link_up = 0;
+		if (c->argument) {
+			bpf_for_each_map_elem(&flows, begin_count, NULL, 0);
+			s->link_up = 1;
+		}
+		return 0;
 	case CONTROL_SWEEP: {
-		struct sweep w = { .before_ns = now > c->argument ? now - c->argument : 0 };
+		struct sweep w = { .linked = s->link, .before_ns = now > c->argument ? now - c->argument : 0 };
 		bpf_for_each_map_elem(&flows, sweep_flow, &w, 0);
 		c->swept = w.swept;
 		return 0;
@@ -117,7 +144,8 @@ int control(struct control *c)
 		c->result = -ENOENT;
 		return 0;
 	}
-	if (c->op == CONTROL_SPLICE || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT)
+	if (c->op == CONTROL_SPLICE || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT ||
+	    c->op == CONTROL_REPROTECT)
 		c->result = control_flow(s, c);
 	else
 		c->result = control_service(s, c);

@@ -33,21 +33,6 @@
  * fires, five times a second. */
 #define SELF_ACK_WINDOW 65535
 
-struct pseudo_header {
-	__u8 source[16];
-	__u8 destination[16];
-	__be32 length;
-	__be32 next;
-};
-
-static __always_inline __u16 fold_checksum(__u64 sum)
-{
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return ~sum;
-}
-
 /* Take the jumbo header out of a packet that becomes short. Where its TCP header is then; 0 if that
  * failed. */
 static __always_inline __u32 without_jumbo(struct __sk_buff *skb, const struct packet *p)
@@ -93,7 +78,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 	__u32 len = o->timestamps ? 32 : TCP_HEADER_MIN;
 	__u32 scale = f->client.window_scale & 15; /* at most 14; the field then never shows 0 */
 	__u8 *h = sc->edit;
-	__builtin_memset(h, 0, 32);
+	__builtin_memset(h, 0, 64);
 	__builtin_memcpy(h, &key->client_port, 2);
 	__builtin_memcpy(h + 2, &key->server_port, 2);
 	write32(h + TCP_SEQ, p->ack);
@@ -109,17 +94,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 		write32(h + 24, f->client.tsval);
 		write32(h + 28, option_tsval(sc->tcp, o));
 	}
-	struct pseudo_header pseudo = { .length = bpf_htonl(len), .next = bpf_htonl(IPPROTO_TCP) };
-	__builtin_memcpy(pseudo.source, key->client, 16);
-	__builtin_memcpy(pseudo.destination, key->server, 16);
-	if (p->version == 4) { /* without the ffff of both mapped addresses */
-		*(__u32 *)&pseudo.source[8] = 0;
-		*(__u32 *)&pseudo.destination[8] = 0;
-	}
-	__u64 sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)h, 32, sum); /* what is unused is zero */
-	__u16 checksum = fold_checksum(sum);
-	__builtin_memcpy(h + TCP_CHECKSUM, &checksum, 2);
+	seal(h, len, p->version, key->client, key->server);
 
 	__u32 at = without_jumbo(skb, p);
 	if (!at || !turn_headers(skb, p->version == 6, key, at, len) ||
@@ -129,27 +104,6 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 	}
 	skb->mark = s->mark + MARK_SERVER_SPACE;
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-}
-
-static __always_inline void advance(__u32 *high, __u32 value)
-{
-	if (after(value, *high))
-		*high = value;
-}
-
-/* The client is sent everything before `end`. */
-static __always_inline void sent_up_to(struct flow *f, __u32 end)
-{
-	if (!after(end, f->server.nxt))
-		return;
-	f->server.sent += end - f->server.nxt;
-	f->server.nxt = end;
-}
-
-/* The window in bytes; never scaled in a SYN (RFC 7323 2.2), also when it is sent again. */
-static __always_inline __u32 window_of(const struct packet *p, __u8 scale)
-{
-	return (__u32)p->window << (p->flags & TCP_SYN ? 0 : scale);
 }
 
 /* The first server's segment, as the client will see it. */
@@ -180,9 +134,42 @@ static __always_inline void egress_synack(struct flow *e, const struct packet *p
 	if (o.window_scale == 0xff)
 		e->client.window_scale = 0; /* one side's silence turns it off for both */
 	e->server.timestamps = o.timestamps != 0;
+	e->server.sack = o.sack_permitted;
 	if (o.timestamps)
 		e->server.tsval = option_tsval(sc->tcp, &o);
 	e->server.answered = 1;
+}
+
+/* The same, for a connection that is to have a record behind a log link: it exists for the client
+ * only when the logger knows of it (IV.B). And the client's segments have to leave room for what the
+ * link adds to them: the MSS says so. */
+__noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key *key, struct flow *e,
+				    const struct packet *p)
+{
+	struct service *s = the_service();
+	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
+	if (!s || !sc || !key || !e || !p)
+		return TCX_DROP;
+	struct options o = find_options(sc, p, false);
+	const struct link *l = the_link();
+	begin_edit(sc);
+	if (l && l->mtu && o.mss) {
+		__u32 headers = (p->version == 4 ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header)) +
+				TCP_HEADER_MIN + LINK_OVERHEAD(l->v6);
+		__u32 at = o.mss + 2, most = l->mtu - headers;
+		if (read32(&sc->tcp[in_header(at)]) >> 16 > most)
+			write16(&sc->edit[in_header(at)], most);
+		if (!commit_edit(skb, sc, p))
+			return TCX_DROP;
+	}
+	if (!s->link_up || abandoned(s)) {
+		e->unprotected = UNPROTECTED_LOGGER_LOST;
+		return TCX_NEXT;
+	}
+	e->unprotected = PROTECTED;
+	e->log.stable = e->client.isn;
+	note_own(skb, e, p, &o, e->server.edge);
+	return open_record(skb, key, e, p);
 }
 
 /* IV.E.4 of the paper, where the deltas come from. The window scale of the new server may
@@ -199,6 +186,8 @@ static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct s
 		f->splice.nxt = p->seq + 1;
 		f->splice.ack = p->ack;
 		f->splice.edge = p->ack + p->window;
+		f->log.ack = f->splice.ack;
+		f->log.edge = f->splice.edge;
 		f->splice.window_scale = scale_of(&o);
 		f->splice.delta_seq = f->splice.outstream - (p->seq + 1);
 		if (o.timestamps) {
@@ -210,17 +199,9 @@ static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct s
 	return self_ack(skb, s, sc, key, f, p, &o, p->seq + 1);
 }
 
-/* What the client shall read in the window field, when it is told `ack`. The right edge is
- * what counts; it is kept. */
-static __always_inline __u16 mapped_window(const struct flow *f, const struct packet *p, __u32 ack)
-{
-	__u32 edge = p->ack + window_of(p, f->splice.window_scale);
-	__u32 window = after(edge, ack) ? (edge - ack) >> f->server.window_scale : 0;
-	return window > 65535 ? 65535 : window;
-}
-
-static __always_inline int translate_out(struct __sk_buff *skb, struct scratch *sc, struct flow *f,
-					 const struct packet *p, const struct options *o)
+static __always_inline int translate_out(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+					 struct flow *f, const struct packet *p,
+					 const struct options *o)
 {
 	__u32 seq = p->seq + f->splice.delta_seq;
 	/* A server that resets in the middle of its replay must be heard: a RST below the client's
@@ -230,12 +211,21 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct scratch *
 	begin_edit(sc);
 	write32(&sc->edit[TCP_SEQ], seq);
 	if (p->flags & TCP_ACK) {
-		__u32 ack = before(p->ack, f->server.ack) ? f->server.ack : p->ack;
-		__u16 window = mapped_window(f, p, ack);
+		__u32 edge = p->ack + window_of(p, f->splice.window_scale);
+		__u32 ack = clamped(s, f, p->ack), previous = f->log.ack;
+		__u16 window = window_up_to(f, edge, ack);
+		if (linked(s, f) && !(p->flags & TCP_RST)) {
+			note_own(skb, f, p, o, edge);
+			clamp_blocks(sc, f, o);
+			if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
+				return TCX_DROP;
+			if (before(ack, p->ack))
+				count(COUNT_ACKS_CLAMPED);
+		}
 		write32(&sc->edit[TCP_ACK_SEQ], ack);
 		write16(&sc->edit[TCP_WINDOW], window);
-		f->server.ack = ack;
-		advance(&f->server.edge, ack + ((__u32)window << f->server.window_scale));
+		advance(&f->server.ack, ack);
+		advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
 	}
 	if (!(p->flags & TCP_RST))
 		sent_up_to(f, seq + sequence_len(p));
@@ -292,7 +282,7 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	}
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
 		return TCX_DROP;
-	int verdict = translate_out(skb, sc, f, p, &o);
+	int verdict = translate_out(skb, s, sc, f, p, &o);
 	if (verdict == TCX_NEXT)
 		mirror_head(skb, f, p, seq); /* in client space now, as the record is */
 	return verdict;
@@ -300,10 +290,13 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 
 /* A RST for a connection that both sides have ended and acknowledged: the answer to a straggler,
  * perhaps one of ours. */
-static __always_inline bool is_afterthought(const struct flow *f, const struct packet *p)
+static __always_inline bool is_afterthought(const struct service *s, const struct flow *f,
+					    const struct packet *p)
 {
+	/* With a log link the client may not have been told yet; it will be when it is logged. */
+	__u32 acknowledged = linked(s, f) ? f->log.ack : f->server.ack;
 	return (p->flags & TCP_RST) && f->closed_ns && f->client.ack == f->server.nxt &&
-	       f->client.nxt == f->server.ack;
+	       f->client.nxt == acknowledged;
 }
 
 static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s, struct scratch *sc,
@@ -311,13 +304,21 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 				       const struct packet *p)
 {
 	bool synack = (p->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
-	if (flow_gated(s, f) || f->mode == FLOW_DIVERGED || is_afterthought(f, p)) {
+	/* Nobody would recover it any more. */
+	if (linked(s, f) && abandoned(s))
+		lose_protection(s, key, f, UNPROTECTED_LOGGER_LOST);
+	if (flow_gated(s, f) || f->mode == FLOW_DIVERGED || is_afterthought(s, f, p)) {
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;
 	}
 	if (f->mode == FLOW_OBSERVED) {
 		struct options o = find_options(sc, p, false);
-		observe_server(f, p, sc, &o);
+		if (linked(s, f) && (p->flags & (TCP_ACK | TCP_RST)) == TCP_ACK) {
+			if (egress_clamped(skb, f, p, &o) == TCX_DROP)
+				return TCX_DROP;
+		} else {
+			observe_server(f, p, sc, &o);
+		}
 		mirror_head(skb, f, p, p->seq);
 		return TCX_NEXT;
 	}
@@ -328,6 +329,14 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 		return TCX_DROP;
 	}
 	return egress_spliced(skb, s, sc, key, f, p);
+}
+
+static __always_inline int egress_answer(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+					 const struct flow_key *key, struct flow *e,
+					 const struct packet *p)
+{
+	egress_synack(e, p, sc);
+	return s->link ? egress_synack_linked(skb, key, e, p) : TCX_NEXT;
 }
 
 SEC("tcx/egress")
@@ -342,10 +351,12 @@ int egress(struct __sk_buff *skb)
 	__u32 ours = skb->mark - s->mark;
 	if (ours == MARK_CLIENT_SPACE || ours == MARK_SERVER_SPACE)
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-	if (ours == MARK_TO_CLIENT)
+	if (ours == MARK_TO_CLIENT || ours == MARK_TO_LOGGER)
 		return TCX_NEXT;
+	if (ours == MARK_SEGMENT)
+		return wrap_segment(skb);
 	if (!parse_ip(skb, &p, key.server, key.client))
-		return TCX_NEXT;
+		return s->link ? learn_path(skb) : TCX_NEXT;
 	__be16 ports[2];
 	if (bpf_skb_load_bytes(skb, p.tcp_offset, ports, sizeof(ports)))
 		return TCX_NEXT;
@@ -356,8 +367,7 @@ int egress(struct __sk_buff *skb)
 	if (!bpf_map_lookup_elem(&endpoints, &local))
 		return TCX_NEXT;
 
-	__u32 slot = SCRATCH_EGRESS;
-	struct scratch *sc = bpf_map_lookup_elem(&scratches, &slot);
+	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
 	if (!sc || !parse_tcp(skb, &p, sc->tcp))
 		return TCX_NEXT;
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
@@ -372,6 +382,6 @@ int egress(struct __sk_buff *skb)
 		return TCX_DROP;
 	}
 	if (e && (p.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
-		egress_synack(e, &p, sc);
+		return egress_answer(skb, s, sc, &key, e, &p);
 	return TCX_NEXT;
 }

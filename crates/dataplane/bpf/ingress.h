@@ -161,7 +161,8 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 	/* The ACK itself may be lost or late: data tells as much, in any order. */
 	if (p->ack != e->server.isn + 1 || !acceptable(e, p))
 		return NULL;
-	e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
+	if (!e->id) /* a logger may know it by its number already */
+		e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
 	e->client.ack = p->ack;
 	begin_head(s, e); /* a server may speak first */
 	e->ifindex = ifindex;
@@ -174,7 +175,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return NULL;
-	if (!mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn)) {
+	if (!s->link && !mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn)) {
 		if (!abandoned(s)) {
 			count(COUNT_MIRROR_FULL);
 			bpf_map_delete_elem(&flows, key);
@@ -205,6 +206,22 @@ static __always_inline bool ends_too_soon(const struct flow *f, const struct pac
 	       after(p->ack, f->splice.nxt + f->splice.delta_seq) && !after(p->ack, f->server.nxt);
 }
 
+/* A flow that lost its logger, and has one again: the record can begin where the client says what
+ * comes after all that it and the server have said so far. */
+static __always_inline void protect_again(struct service *s, const struct flow_key *key,
+					  struct flow *f, const struct packet *p)
+{
+	if (f->unprotected != UNPROTECTED_AWAITS_TURN || !s->link_up || p->ack != f->server.nxt ||
+	    p->seq != f->server.ack || flow_gated(s, f) || f->mode == FLOW_SPLICING)
+		return;
+	__builtin_memset(&f->log, 0, sizeof(f->log));
+	f->log.stable = p->seq;
+	f->log.ack = f->server.ack;
+	f->log.edge = f->server.edge;
+	f->unprotected = PROTECTED;
+	emit_event(s, EVENT_REPROTECTED, key, f, 0, p->seq);
+}
+
 static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 					const struct flow_key *key, struct flow *f,
 					const struct packet *p)
@@ -219,8 +236,10 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	if (end != p->seq && after(end, f->server.ack) && !(p->flags & (TCP_SYN | TCP_RST)) &&
 	    acceptable(f, p) && f->mode != FLOW_DIVERGED) {
 		/* Whoever speaks after having heard everything may begin a turn. */
-		if (f->client.ack == f->server.nxt)
+		if (f->client.ack == f->server.nxt) {
 			begin_head(s, f);
+			protect_again(s, key, f, p);
+		}
 		/* At the gate, too: what the replay brings along need not wait for the client's
 		 * retransmission timer, which doubles with each try. */
 		recorded = mirror_instream(skb, s, key, f, p);
@@ -242,8 +261,10 @@ int ingress(struct __sk_buff *skb)
 	struct endpoint local = {};
 	struct packet p = {};
 	struct service *s = the_service();
-	if (!s || !parse_ip(skb, &p, key.client, key.server))
+	if (!s)
 		return TCX_NEXT;
+	if (!parse_ip(skb, &p, key.client, key.server))
+		return s->link ? ingress_link(skb) : TCX_NEXT;
 	if (bpf_skb_load_bytes(skb, p.tcp_offset, &key.client_port, 4))
 		return TCX_NEXT; /* both ports: they are adjacent in the key, too */
 	__builtin_memcpy(local.address, key.server, 16);
@@ -256,8 +277,7 @@ int ingress(struct __sk_buff *skb)
 		skb->mark = 0; /* it has done its work; rules of others must not see it */
 	if (ours == MARK_SERVER_SPACE)
 		return TCX_NEXT;
-	__u32 slot = SCRATCH_INGRESS;
-	struct scratch *sc = bpf_map_lookup_elem(&scratches, &slot);
+	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
 	if (!sc || !parse_tcp(skb, &p, sc->tcp))
 		return TCX_NEXT;
 

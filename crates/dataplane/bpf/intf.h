@@ -51,6 +51,8 @@ enum unprotected {
 	UNPROTECTED_TOO_MANY_CONNECTIONS = 5,
 	UNPROTECTED_HANDSHAKE_NOT_SEEN = 6,
 	UNPROTECTED_UNSUPPORTED_OPTION = 7,
+	UNPROTECTED_LOGGER_LOST = 8,
+	UNPROTECTED_AWAITS_TURN = 9, /* recorded again from the client's next turn on */
 };
 
 /* What the client told us. Written at ingress only. */
@@ -74,8 +76,8 @@ struct server_half {
 	__u32 tsval;
 	__u8 window_scale;
 	__u8 timestamps; /* the option was agreed in the handshake */
+	__u8 sack;       /* so was this one */
 	__u8 answered;   /* its SYN-ACK was seen */
-	__u8 pad;
 };
 
 /* The binding to a later server's socket. Written by control while splicing, then at egress. */
@@ -107,6 +109,40 @@ struct verify_half {
 	__u8 pad[3];
 };
 
+/* Sequence numbers from `start` up to before `end`. */
+struct range {
+	__u32 start;
+	__u32 end;
+};
+
+/* Ranges in an acknowledgement of the logger. */
+#define LINK_RANGES 3
+/* SACK blocks in one header (RFC 2018 3). */
+#define SERVER_BLOCKS 4
+/* Pure ACKs that the strategy "lazy" holds; of more, the newest take each other's place. */
+#define HELD_ACKS 8
+
+/* With a log link: what the logger has of the instream, and what the server's TCP has, so that the
+ * client is told of no more than both (clamp.h, link.h). */
+struct log_half {
+	__u64 counter; /* of the newest acknowledgement */
+	__u32 stable;  /* stable_seq: the lowest number that the logger is not known to have */
+	__u32 ack;     /* what the server's TCP acknowledged; after a splice, the new server's */
+	__u32 edge;    /* right edge of its window */
+	__u32 tsecr;   /* its newest echo, as the client sees it */
+	__u32 ifindex; /* where its segments leave */
+	struct range ranges[LINK_RANGES]; /* what the logger has beyond `stable` */
+	struct range blocks[SERVER_BLOCKS]; /* what the server has beyond `ack` */
+	__u32 held[HELD_ACKS];
+	__u8 l2[14]; /* link header of the server's newest segment */
+	__u8 ttl;    /* its TTL or hop limit */
+	__u8 ece;    /* its ECE flag */
+	__u8 range_count;
+	__u8 block_count;
+	__u8 held_count;
+	__u8 withheld; /* a block was kept from the client since it was last told */
+};
+
 struct flow {
 	__u64 id; /* in the order of the handshakes */
 	__u64 closed_ns; /* the server's socket is gone since then; 0: it lives */
@@ -124,6 +160,7 @@ struct flow {
 	struct server_half server;
 	struct splice_half splice;
 	struct verify_half verify;
+	struct log_half log;
 	__u8 syn_options[TCP_OPTIONS_MAX];
 };
 
@@ -151,7 +188,9 @@ struct service {
 	__u8 gated;      /* nothing of the service leaves or enters */
 	__u8 recovering; /* segments of unknown connections are dropped, not reset */
 	__u8 stopping;   /* asked to end: deaths are not crashes */
-	__u8 pad[5];
+	__u8 link;       /* the record is kept at the other end of a log link, not behind the ring */
+	__u8 link_up;    /* there is a logger there */
+	__u8 pad[3];
 };
 
 /* Marks of packets that we made ourselves; offsets from service.mark. A mark cannot come in
@@ -159,7 +198,9 @@ struct service {
 #define MARK_CLIENT_SPACE 0 /* for the server, to be translated like the client's own */
 #define MARK_SERVER_SPACE 1 /* for the server, as it is */
 #define MARK_TO_CLIENT 2    /* for the client, as it is */
-#define MARKS 3
+#define MARK_SEGMENT 3      /* a copy of a client's segment for the logger, still to be wrapped */
+#define MARK_TO_LOGGER 4    /* for the logger, as it is */
+#define MARKS 5
 
 enum counter {
 	COUNT_MIRRORED = 0,      /* instream segments recorded */
@@ -176,6 +217,12 @@ enum counter {
 	COUNT_TABLE_FULL,        /* connections that found no room in the table */
 	COUNT_EVENTS_LOST,
 	COUNT_EDIT_FAILED,       /* packets dropped because they could not be rewritten */
+	COUNT_LINK_ACKS,         /* acknowledgements of the logger */
+	COUNT_LINK_FORGED,       /* packets that pretended to be one */
+	COUNT_LINK_OPENS,        /* SYN-ACKs that took the detour through the logger */
+	COUNT_ACKS_CLAMPED,      /* segments that told the client less than the server's TCP had */
+	COUNT_ACKS_WITHHELD,     /* pure ACKs that would have brought nothing new */
+	COUNT_ACKS_MADE,         /* ACKs made from acknowledgements of the logger */
 	COUNTERS,
 };
 
@@ -209,12 +256,89 @@ struct mirror_header {
 	__u64 token;
 };
 
+/* ---- The log link: UDP to a logger on another machine. The formats are protocol::link's; tests
+ * read what one side writes with the code of the other. Little endian, where it is not the
+ * client's own packet. ---- */
+#define LINK_MAGIC 0x6b4c4ff1
+#define LINK_VERSION 1
+enum link_kind {
+	LINK_OPEN = 1, /* a SYN-ACK waits for this to be recorded */
+	LINK_ACK = 3,
+};
+/* Flags of a segment, in place of its TTL or hop limit. */
+#define SEGMENT_TURN 0x01       /* the client had heard everything when it sent this */
+#define SEGMENT_UNFINISHED 0x02 /* as mirror_header.unfinished */
+#define SEGMENT_SLOT 0x04       /* which of the two keys */
+#define SEGMENT_VERSION 0x10
+
+enum ack_strategy {
+	ACK_BASIC = 0,
+	ACK_LAZY = 1,
+	ACK_EAGER = 2,
+	ACK_CONDITIONAL = 3,
+};
+
+/* Of SipHash-2-4. */
+struct link_key {
+	__u64 k0;
+	__u64 k1;
+};
+
+/* The two ends of the link and its keys. Written from outside; a new key goes into the slot that is
+ * not in use before `slot` names it. */
+struct link {
+	__u8 local[16]; /* IPv6 or v4-mapped */
+	__u8 remote[16];
+	__be16 local_port;
+	__be16 remote_port;
+	__u16 mtu; /* largest IP packet that it carries */
+	__u8 strategy;
+	__u8 slot; /* of the keys in use */
+	__u8 v6;
+	__u8 pad[7];
+	struct link_key up[2];   /* to the logger */
+	struct link_key down[2]; /* from it */
+};
+
+/* The way to the logger, as the kernel's routing last sent one of `serve`'s probes. */
+struct link_path {
+	__u32 ifindex;
+	__u8 l2[14];
+	__u16 pad;
+};
+
+struct link_head {
+	__u32 magic;
+	__u8 version;
+	__u8 kind;
+	__u8 slot;
+	__u8 count; /* of ranges */
+	__u64 flow_id;
+	__u64 counter;
+};
+struct link_open {
+	struct link_head head;
+	struct flow_key key;
+	__u32 client_isn;
+	__u32 server_isn;
+	__u32 pad;
+	__u64 tag;
+};
+struct link_ack {
+	struct link_head head;
+	struct flow_key key;
+	__u32 stable;
+	struct range ranges[LINK_RANGES];
+	__u64 tag;
+};
+
 enum event_kind {
 	EVENT_DEATH = 1,     /* a process of the service crashed: the gate is shut */
 	EVENT_LISTENING = 2, /* the server listens on a protected port */
 	EVENT_UNPROTECTED = 3,
 	EVENT_DIVERGED = 4,
 	EVENT_LATE = 5, /* a handshake of an earlier incarnation was completed: splice it too */
+	EVENT_REPROTECTED = 6, /* recorded again, from instream `seq` and `outstream` on */
 };
 struct event {
 	__u64 timestamp_ns;
@@ -226,6 +350,7 @@ struct event {
 	__u32 reason; /* enum unprotected */
 	__u32 seq;
 	__u32 incarnation;
+	__u32 outstream; /* end of what the client was sent on this flow */
 };
 
 /* What the replayed outstream must look like: 512 bytes of it, aligned in client space. */
@@ -252,6 +377,8 @@ enum control_op {
 	CONTROL_UNPROTECT = 9, /* argument: enum unprotected */
 	CONTROL_BARRIER = 10,  /* argument: token */
 	CONTROL_SWEEP = 11,    /* forget flows closed for longer than `argument` ns */
+	CONTROL_LINK_UP = 12,  /* argument: whether there is a logger */
+	CONTROL_REPROTECT = 13, /* record the flow again from its next turn on */
 };
 struct control {
 	__u32 op;

@@ -40,8 +40,13 @@ enum bpf_map_type {
 #define BPF_ANY 0
 #define BPF_F_NO_PREALLOC (1U << 0)
 #define BPF_F_INGRESS (1ULL << 0)
+#define BPF_F_RECOMPUTE_CSUM (1ULL << 0)
 #define BPF_ADJ_ROOM_NET 0
+#define BPF_ADJ_ROOM_MAC 1
 #define BPF_F_ADJ_ROOM_FIXED_GSO (1ULL << 0)
+#define BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 (1ULL << 1)
+#define BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 (1ULL << 2)
+#define BPF_F_ADJ_ROOM_ENCAP_L4_UDP (1ULL << 4)
 #define BPF_RB_NO_WAKEUP (1ULL << 0)
 #define BPF_RB_FORCE_WAKEUP (1ULL << 1)
 #define BPF_RB_AVAIL_DATA 0
@@ -62,6 +67,27 @@ struct __sk_buff {
 	__u32 priority;
 	__u32 ingress_ifindex;
 	__u32 ifindex;
+	__u32 tc_index;
+	__u32 cb[5];
+	__u32 hash;
+	__u32 tc_classid;
+	__u32 data;
+	__u32 data_end;
+	__u32 napi_id;
+	__u32 family;
+	__u32 remote_ip4;
+	__u32 local_ip4;
+	__u32 remote_ip6[4];
+	__u32 local_ip6[4];
+	__u32 remote_port;
+	__u32 local_port;
+	__u32 data_meta;
+	__u64 flow_keys;
+	__u64 tstamp;
+	__u32 wire_len;
+	__u32 gso_segs;
+	__u64 sk;
+	__u32 gso_size;
 };
 
 /* linux/skbuff.h */
@@ -79,6 +105,7 @@ struct __sk_buff {
 #define ETH_P_IPV6 0x86DD
 #define IPPROTO_HOPOPTS 0
 #define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
 #define AF_INET 2
 #define AF_INET6 10
 

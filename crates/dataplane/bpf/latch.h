@@ -90,9 +90,14 @@ static __always_inline bool came_second(struct sock *sk, int old_state, int new_
 
 static __always_inline void connection_closed(struct service *s, const struct flow_key *key, struct flow *f)
 {
+	/* A spliced connection's TIME_WAIT and late segments still need translation; with a log link
+	 * the client may have to be told what was received: the sweep takes it later. */
+	if (linked(s, f)) {
+		f->closed_ns = bpf_ktime_get_ns();
+		close_record(f);
+		return;
+	}
 	mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
-	/* A spliced connection's TIME_WAIT and late segments still need translation; the sweep
-	 * takes it later. */
 	if (f->mode == FLOW_OBSERVED) {
 		bpf_map_delete_elem(&flows, key);
 		return;

@@ -46,14 +46,6 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 	h->token = kind == MIRROR_OUTSTREAM ? f->verify.head_next : 0;
 }
 
-/* Whether the kernel has left the checksum for later, and vouches for the segment: one of this host,
- * or one that GRO has put together from segments that it verified. In a segment from the wire the
- * same number in the field is a wrong checksum. `struct __sk_buff` does not tell. */
-static __always_inline bool unfinished(struct __sk_buff *skb)
-{
-	return BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff *)skb, ip_summed) == CHECKSUM_PARTIAL;
-}
-
 /* A frame without a packet. */
 static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, __u64 token)
 {
@@ -148,6 +140,8 @@ static __always_inline bool mirror_instream(struct __sk_buff *skb, struct servic
 {
 	if (f->unprotected)
 		return true;
+	if (s->link)
+		return link_instream(skb, key, f, p);
 	if (mirror_packet(skb, p, f, MIRROR_INSTREAM, p->ip_len)) {
 		count(COUNT_MIRRORED);
 		return true;

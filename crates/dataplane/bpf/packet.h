@@ -16,7 +16,9 @@
 
 #define OPTION_END 0
 #define OPTION_NOP 1
+#define OPTION_MSS 2
 #define OPTION_WINDOW_SCALE 3
+#define OPTION_SACK_PERMITTED 4
 #define OPTION_SACK 5
 #define OPTION_TIMESTAMPS 8
 #define OPTION_MD5 19
@@ -61,7 +63,15 @@ struct jumbo_header {
 #define OPTION_JUMBO 0xc2
 
 /* Offsets into the TCP header. */
-enum { TCP_SEQ = 4, TCP_ACK_SEQ = 8, TCP_DATA_OFFSET = 12, TCP_FLAGS = 13, TCP_WINDOW = 14, TCP_CHECKSUM = 16 };
+enum {
+	TCP_SEQ = 4,
+	TCP_ACK_SEQ = 8,
+	TCP_DATA_OFFSET = 12,
+	TCP_FLAGS = 13,
+	TCP_WINDOW = 14,
+	TCP_CHECKSUM = 16,
+	TCP_URGENT = 18,
+};
 
 struct packet {
 	__u32 tcp_offset; /* from the start of the frame */
@@ -79,6 +89,8 @@ struct options {
 	__u8 timestamps; /* offset of the option in the TCP header; 0: absent */
 	__u8 sack;
 	__u8 sack_len;
+	__u8 sack_permitted;
+	__u8 mss;
 	__u8 window_scale; /* 0xff: absent */
 	__u8 authenticated; /* MD5 or AO */
 	__u8 stripped;
@@ -114,6 +126,12 @@ static __always_inline __u32 in_header(__u32 i)
 static __always_inline __u32 sequence_len(const struct packet *p)
 {
 	return p->payload_len + !!(p->flags & TCP_FIN) + !!(p->flags & TCP_SYN);
+}
+
+/* The window in bytes; never scaled in a SYN (RFC 7323 2.2), also when it is sent again. */
+static __always_inline __u32 window_of(const struct packet *p, __u8 scale)
+{
+	return (__u32)p->window << (p->flags & TCP_SYN ? 0 : scale);
 }
 
 static __always_inline void map_v4(__u8 *address, __be32 v4)
@@ -246,8 +264,12 @@ static long walk_option(__u32 n, void *context)
 		return 1;
 	if (kind == OPTION_TIMESTAMPS && len == 10)
 		w->o.timestamps = i;
+	else if (kind == OPTION_MSS && len == 4)
+		w->o.mss = i;
 	else if (kind == OPTION_WINDOW_SCALE && len == 3)
 		w->o.window_scale = s->tcp[in_header(i + 2)];
+	else if (kind == OPTION_SACK_PERMITTED && len == 2)
+		w->o.sack_permitted = 1;
 	else if (kind == OPTION_SACK && ((len - 2) & 7) == 0) {
 		w->o.sack = i;
 		w->o.sack_len = len;
@@ -311,10 +333,10 @@ static __always_inline void begin_edit(struct scratch *s)
 /* Put `s->edit` in the place of `s->tcp`. */
 static __always_inline bool commit_edit(struct __sk_buff *skb, struct scratch *s, const struct packet *p)
 {
-	__u32 len = p->header_len;
-	if (len < TCP_HEADER_MIN || len > TCP_HEADER_MAX)
+	__u32 len = p->header_len & 0x3c; /* a multiple of 4, at most TCP_HEADER_MAX */
+	asm volatile("" : "+r"(len));
+	if (len < TCP_HEADER_MIN)
 		return false;
-	len &= 0x3c;
 	__s64 difference = bpf_csum_diff((__be32 *)s->tcp, len, (__be32 *)s->edit, len, 0);
 	if (bpf_skb_store_bytes(skb, p->tcp_offset, s->edit, len, 0) ||
 	    bpf_l4_csum_replace(skb, p->tcp_offset + TCP_CHECKSUM, 0, difference, 0)) {
@@ -322,4 +344,45 @@ static __always_inline bool commit_edit(struct __sk_buff *skb, struct scratch *s
 		return false;
 	}
 	return true;
+}
+
+/* Whether the kernel has left the checksum for later, and vouches for the segment: one of this host,
+ * or one that GRO has put together from segments that it verified. In a segment from the wire the
+ * same number in the field is a wrong checksum. `struct __sk_buff` does not tell. */
+static __always_inline bool unfinished(struct __sk_buff *skb)
+{
+	return BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff *)skb, ip_summed) == CHECKSUM_PARTIAL;
+}
+
+struct pseudo_header {
+	__u8 source[16];
+	__u8 destination[16];
+	__be32 length;
+	__be32 next;
+};
+
+static __always_inline __u16 fold_checksum(__u64 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+/* Give a segment that is a header alone, of `len` bytes, its checksum. The checksum field and what is
+ * left of the 64 bytes are zero. */
+static __always_inline void seal(__u8 *header, __u32 len, __u8 version, const __u8 *source,
+				 const __u8 *destination)
+{
+	struct pseudo_header pseudo = { .length = bpf_htonl(len), .next = bpf_htonl(IPPROTO_TCP) };
+	__builtin_memcpy(pseudo.source, source, 16);
+	__builtin_memcpy(pseudo.destination, destination, 16);
+	if (version == 4) { /* without the ffff of both mapped addresses */
+		*(__u32 *)&pseudo.source[8] = 0;
+		*(__u32 *)&pseudo.destination[8] = 0;
+	}
+	__u64 sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)header, 64, sum);
+	__u16 checksum = fold_checksum(sum);
+	__builtin_memcpy(header + TCP_CHECKSUM, &checksum, 2);
 }

@@ -28,10 +28,13 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 #include "intf.h"
+#include "siphash.h"
 #include "state.h"
 #include "packet.h"
+#include "link.h"
 #include "mirror.h"
 #include "verify.h"
+#include "clamp.h"
 #include "ingress.h"
 #include "egress.h"
 #include "latch.h"
@@ -48,5 +51,6 @@ enum counter generate_counter;
 enum event_kind generate_event_kind;
 enum control_op generate_control_op;
 enum closed_reason generate_closed_reason;
+enum ack_strategy generate_ack_strategy;
 
 char LICENSE[] SEC("license") = "GPL";

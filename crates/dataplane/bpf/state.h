@@ -57,6 +57,34 @@ struct {
 	__uint(max_entries, 1 << 25);
 } mirror SEC(".maps");
 
+/* The log link, if there is one: written from outside. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct link);
+} link SEC(".maps");
+
+/* Written at egress. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct link_path);
+} path SEC(".maps");
+
+/* TCP headers of the SYN-ACKs that wait for the logger, by connection. */
+struct synack {
+	__u8 header[TCP_OPTIONS_MAX + 20];
+	__u32 len;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct flow_key);
+	__type(value, struct synack);
+} synacks SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -78,6 +106,14 @@ struct scratch {
 	/* One chunk; twice the room, because the verifier does not see that offset and length
 	 * together stay within one. */
 	__u64 replayed[2 * EXPECT_CHUNK / 8];
+	/* A frame of the log link, from or to the logger, and what SipHash is taken of. */
+	union {
+		struct link_open open;
+		struct link_ack ack;
+		__u64 words[SIPHASH_WORDS];
+		__u8 bytes[8 * SIPHASH_WORDS];
+	} frame;
+	__u8 network[ETH_HLEN + 40]; /* link and network header of a packet that we make */
 };
 enum { SCRATCH_INGRESS, SCRATCH_EGRESS, SCRATCHES };
 struct {
@@ -92,6 +128,11 @@ static __always_inline void count(__u32 which)
 	__u64 *value = bpf_map_lookup_elem(&counters, &which);
 	if (value)
 		*value += 1;
+}
+
+static __always_inline struct scratch *the_scratch(__u32 slot)
+{
+	return bpf_map_lookup_elem(&scratches, &slot);
 }
 
 static __always_inline struct service *the_service(void)
@@ -111,6 +152,21 @@ static __always_inline bool before(__u32 a, __u32 b)
 	return after(b, a);
 }
 
+static __always_inline void advance(__u32 *high, __u32 value)
+{
+	if (after(value, *high))
+		*high = value;
+}
+
+/* The client is sent everything before `end`. */
+static __always_inline void sent_up_to(struct flow *f, __u32 end)
+{
+	if (!after(end, f->server.nxt))
+		return;
+	f->server.sent += end - f->server.nxt;
+	f->server.nxt = end;
+}
+
 /* Without `serve` nobody would ever open the gate again: its silence opens it. */
 static __always_inline bool abandoned(struct service *s)
 {
@@ -127,6 +183,13 @@ static __always_inline bool service_gated(struct service *s)
 static __always_inline bool strays_dropped(struct service *s)
 {
 	return s->recovering && !abandoned(s);
+}
+
+/* Is the record of this flow kept at the other end of a log link? Then the client is told of no more
+ * than is known to be there. */
+static __always_inline bool linked(const struct service *s, const struct flow *f)
+{
+	return s->link && !f->unprotected;
 }
 
 /* Is this flow's server socket one that may not speak or hear? A flow of an earlier life
@@ -156,8 +219,10 @@ static __always_inline void emit_event(struct service *s, __u32 kind, const stru
 	e->seq = seq;
 	if (key)
 		e->key = *key;
-	if (f)
+	if (f) {
 		e->flow_id = f->id;
+		e->outstream = f->server.nxt;
+	}
 	bpf_ringbuf_submit(e, 0);
 }
 

@@ -18,7 +18,9 @@ mod generated {
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub(crate) use generated::types::*;
-use ssw::{ClientHalf, Flow, Mode, ServerHalf, SpliceHalf, Unprotected, VerifyHalf};
+use ssw::{
+    ClientHalf, Flow, LogHalf, Mode, Range, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
+};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 /// The compiled programs.
@@ -67,8 +69,10 @@ unsafe impl Abi for event {}
 unsafe impl Abi for expect_key {}
 // SAFETY: as above.
 unsafe impl Abi for expect {}
+// SAFETY: as above.
+unsafe impl Abi for link {}
 
-fn mapped(address: IpAddr) -> [u8; 16] {
+pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
@@ -132,6 +136,7 @@ impl From<flow> for Flow {
             server: raw.server.into(),
             splice: raw.splice.into(),
             verify: raw.verify.into(),
+            log: raw.log.into(),
             syn_options: raw.syn_options[..options].to_vec(),
         }
     }
@@ -162,6 +167,7 @@ impl From<server_half> for ServerHalf {
             tsval: raw.tsval,
             window_scale: raw.window_scale,
             timestamps: raw.timestamps != 0,
+            sack: raw.sack != 0,
             answered: raw.answered != 0,
         }
     }
@@ -196,6 +202,35 @@ impl From<verify_half> for VerifyHalf {
             unverified: raw.unverified,
             diverged_at: SeqNumber(raw.diverged_at),
             ended_early: raw.ended_early != 0,
+        }
+    }
+}
+
+impl From<log_half> for LogHalf {
+    fn from(raw: log_half) -> Self {
+        let ranges = |from: &[range], count: u8| {
+            let ranges = from.iter().take(usize::from(count));
+            ranges
+                .map(|range| Range {
+                    start: SeqNumber(range.start),
+                    end: SeqNumber(range.end),
+                })
+                .collect()
+        };
+        let held = raw.held.iter().take(usize::from(raw.held_count));
+        Self {
+            counter: raw.counter,
+            stable: SeqNumber(raw.stable),
+            ack: SeqNumber(raw.ack),
+            edge: SeqNumber(raw.edge),
+            tsecr: raw.tsecr,
+            ifindex: raw.ifindex,
+            ranges: ranges(&raw.ranges, raw.range_count),
+            blocks: ranges(&raw.blocks, raw.block_count),
+            held: held.map(|seq| SeqNumber(*seq)).collect(),
+            ttl: raw.ttl,
+            ece: raw.ece != 0,
+            withheld: raw.withheld != 0,
         }
     }
 }

@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `settings` | what is decided before anything is attached |
 //! | `control` | changing the state of the service and of its flows |
+//! | `log_link` | where the logger is, and whether it is there |
 //! | `reading` | reading the flows and the counters |
 
 mod control;
+mod log_link;
 mod reading;
 mod settings;
 
@@ -14,7 +16,12 @@ use std::{collections::BTreeSet, io, os::fd::BorrowedFd};
 
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel};
 
-pub use self::{control::SplicePoint, reading::Counters, settings::Settings};
+pub use self::{
+    control::SplicePoint,
+    log_link::{AckStrategy, LinkSettings},
+    reading::Counters,
+    settings::Settings,
+};
 use crate::{
     abi,
     attach::{self, AttachMode, Attachment},
@@ -45,6 +52,7 @@ struct Maps {
     endpoints: MapHandle,
     flows: MapHandle,
     expected: MapHandle,
+    link: MapHandle,
     counters: MapHandle,
     events: MapHandle,
 }
@@ -56,6 +64,7 @@ impl Maps {
             endpoints: map(object, "endpoints")?,
             flows: map(object, "flows")?,
             expected: map(object, "expected")?,
+            link: map(object, "link")?,
             counters: map(object, "counters")?,
             events: map(object, "events")?,
         })
@@ -116,7 +125,7 @@ impl Dataplane {
     fn pin(&self) -> Result<(), DataplaneError> {
         self.pins.create()?;
         for name in [
-            "service", "flows", "embryos", "mirror", "events", "counters",
+            "service", "flows", "embryos", "mirror", "events", "counters", "link",
         ] {
             let path = self.pins.pin(name);
             map(&self.object, name)?

@@ -52,6 +52,17 @@ pub enum EventKind {
         /// First byte that differs, client space.
         at: SeqNumber,
     },
+    /// A connection that had lost its logger begins a turn: it is recorded again from here on.
+    Reprotected {
+        /// The connection.
+        key: FlowKey,
+        /// Its number.
+        flow: FlowId,
+        /// Where its record begins.
+        instream: SeqNumber,
+        /// What the client had been sent by then.
+        outstream: SeqNumber,
+    },
     /// A handshake with an earlier life of the server was completed: the connection waits.
     Late {
         /// The connection.
@@ -82,6 +93,12 @@ impl Event {
                 at: SeqNumber(raw.seq),
             },
             abi::event_kind::EVENT_LATE => EventKind::Late { key, flow },
+            abi::event_kind::EVENT_REPROTECTED => EventKind::Reprotected {
+                key,
+                flow,
+                instream: SeqNumber(raw.seq),
+                outstream: SeqNumber(raw.outstream),
+            },
             _ => return None,
         };
         Some(Self {

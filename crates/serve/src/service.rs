@@ -274,6 +274,7 @@ impl Service {
                 }
             }
             EventKind::Late { key, flow } => self.late_connection(key, flow)?,
+            EventKind::Reprotected { .. } => {} // nobody asks for it yet
         }
         Ok(())
     }

@@ -116,6 +116,7 @@ fn bind(
         mark: rand::rng().random_range(0x4000_0000..0xf000_0000),
         mirror_bytes: config.limits.ring,
         max_flows: config.max_connections,
+        link: false,
     };
     let path = pins.path().to_owned();
     let mut plane = Dataplane::load(&settings, pins)?;

@@ -33,6 +33,10 @@ pub enum Unprotected {
     HandshakeNotSeen = 6,
     /// Its handshake agreed on something that cannot be carried.
     UnsupportedOption = 7,
+    /// The logger at the other end of the log link does not answer.
+    LoggerLost = 8,
+    /// So it was; there is a logger again, and the record begins with the client's next turn.
+    AwaitsTurn = 9,
 }
 
 impl Unprotected {
@@ -53,6 +57,8 @@ impl Unprotected {
             5 => Self::TooManyConnections,
             6 => Self::HandshakeNotSeen,
             7 => Self::UnsupportedOption,
+            8 => Self::LoggerLost,
+            9 => Self::AwaitsTurn,
             _ => return None,
         })
     }
@@ -96,6 +102,8 @@ pub struct ServerHalf {
     pub window_scale: u8,
     /// Timestamps were agreed in the handshake.
     pub timestamps: bool,
+    /// SACK was.
+    pub sack: bool,
     /// Its SYN-ACK was seen.
     pub answered: bool,
 }
@@ -148,6 +156,44 @@ pub struct VerifyHalf {
     pub ended_early: bool,
 }
 
+/// Sequence numbers from `start` up to before `end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Range {
+    /// The first.
+    pub start: SeqNumber,
+    /// The one after the last.
+    pub end: SeqNumber,
+}
+
+/// With a log link: what the logger has of the instream, and what the server's TCP has.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogHalf {
+    /// Of the logger's newest acknowledgement.
+    pub counter: u64,
+    /// The lowest number that the logger is not known to have: FT-TCP's `stable_seq`.
+    pub stable: SeqNumber,
+    /// What the server's TCP acknowledged; after a splice, the new server's.
+    pub ack: SeqNumber,
+    /// Right edge of its window.
+    pub edge: SeqNumber,
+    /// Its newest echo, as the client sees it.
+    pub tsecr: u32,
+    /// The interface by which its segments leave.
+    pub ifindex: u32,
+    /// What the logger has beyond `stable`: at most 3.
+    pub ranges: Vec<Range>,
+    /// What the server has beyond `ack`: at most 4.
+    pub blocks: Vec<Range>,
+    /// Pure ACKs that wait for the logger: at most 8, ascending.
+    pub held: Vec<SeqNumber>,
+    /// TTL or hop limit of the server's newest segment.
+    pub ttl: u8,
+    /// Its ECE flag.
+    pub ece: bool,
+    /// A SACK block was kept from the client since it was last told.
+    pub withheld: bool,
+}
+
 /// One connection. Also the snapshot in which the rest of the system reads it from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
@@ -182,6 +228,8 @@ pub struct Flow {
     pub splice: SpliceHalf,
     /// The comparison of its replay.
     pub verify: VerifyHalf,
+    /// Its record at the other end of a log link.
+    pub log: LogHalf,
     /// Options of the client's SYN: at most 40 bytes.
     pub syn_options: Vec<u8>,
 }
@@ -204,6 +252,7 @@ impl Default for Flow {
             server: ServerHalf::default(),
             splice: SpliceHalf::default(),
             verify: VerifyHalf::default(),
+            log: LogHalf::default(),
             syn_options: Vec::new(),
         }
     }

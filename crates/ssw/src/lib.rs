@@ -52,7 +52,9 @@ mod verify;
 
 pub use control::{NoSuchFlow, RingFull};
 pub use fabricate::{fabricated_syn, replayed_segment, resets_to_client, window_update};
-pub use flow::{ClientHalf, Flow, Mode, ServerHalf, SpliceHalf, Unprotected, VerifyHalf};
+pub use flow::{
+    ClientHalf, Flow, LogHalf, Mode, Range, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
+};
 pub use latch::{Exit, SocketChange, SocketState};
 pub use mirror::{ClosedReason, MirrorFrame, MirrorKind};
 pub use packet::Packet;

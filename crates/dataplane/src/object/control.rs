@@ -26,7 +26,7 @@ pub struct SplicePoint {
 }
 
 impl Dataplane {
-    fn control(
+    pub(super) fn control(
         &self,
         what: &'static str,
         op: abi::control_op,

@@ -120,4 +120,16 @@ counters! {
     events_lost = COUNT_EVENTS_LOST,
     /// Packets dropped because they could not be rewritten.
     edit_failed = COUNT_EDIT_FAILED,
+    /// Acknowledgements of the logger.
+    link_acks = COUNT_LINK_ACKS,
+    /// Packets that pretended to be one.
+    link_forged = COUNT_LINK_FORGED,
+    /// SYN-ACKs that went to the logger first.
+    link_opens = COUNT_LINK_OPENS,
+    /// Segments that told the client less than the server's TCP had.
+    acks_clamped = COUNT_ACKS_CLAMPED,
+    /// Pure ACKs that would have brought the client nothing new.
+    acks_withheld = COUNT_ACKS_WITHHELD,
+    /// ACKs made from acknowledgements of the logger.
+    acks_made = COUNT_ACKS_MADE,
 }

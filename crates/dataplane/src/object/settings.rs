@@ -36,6 +36,8 @@ pub struct Settings {
     pub mirror_bytes: u32,
     /// Largest number of connections protected at a time.
     pub max_flows: u32,
+    /// The record is kept at the other end of a log link ([`Dataplane::set_link`]).
+    pub link: bool,
 }
 
 impl Dataplane {
@@ -51,6 +53,7 @@ impl Dataplane {
             verify_head: settings.verify_head,
             incarnation: 1,
             next_flow_id: 1,
+            link: u8::from(settings.link),
             ..Default::default()
         };
         self.maps

@@ -63,15 +63,16 @@ impl Open {
         datagram
     }
 
-    /// Reads a datagram from who knows one of `keys`.
+    /// Reads a datagram from who knows one of `keys`. What follows in it, the SYN-ACK that waits for
+    /// the answer, is not looked at.
     ///
     /// # Errors
     ///
     /// [`LinkError`], if it is none, or not one that [`Open::encode`] makes.
     pub fn decode(datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
-        let datagram: &[u8; OPEN_LEN] = datagram
-            .try_into()
-            .map_err(|_| LinkError::BadLength(datagram.len()))?;
+        let datagram = datagram
+            .first_chunk::<OPEN_LEN>()
+            .ok_or(LinkError::BadLength(datagram.len()))?;
         let head = Head::read(Kind::Open, datagram, keys)?;
         for (name, value) in [
             ("count", u64::from(head.count)),

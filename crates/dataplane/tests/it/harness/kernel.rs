@@ -34,6 +34,7 @@ pub(crate) fn settings() -> Settings {
         mark: MARK,
         mirror_bytes: 1 << 20,
         max_flows: 16,
+        link: false,
     }
 }
 

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * The ACK clamp (FT-TCP IV.C and IV.F): with a log link, the client is told only of what both the
+ * server's TCP and the logger have. stable_seq takes the place of a higher acknowledgement number,
+ * the window grows by the difference, SACK blocks keep what is in both.
+ *
+ * The server's TCP says once what it has, and the logger some time later that it has it, too. What
+ * then happens is the strategy:
+ *
+ *   basic        nothing: the server's next segment tells the client
+ *   lazy         pure ACKs wait until all that they acknowledge is logged
+ *   eager        an acknowledgement of the logger becomes the client's ACK, if it brings anything new
+ *   conditional  so does one that follows the newest of the client's segments
+ *
+ * In any of them a pure ACK that would bring nothing new is dropped, and (except in basic) a gap at
+ * the logger becomes a duplicate ACK at once: the client does not wait for its timer.
+ *
+ * `log` of a flow has two writers: egress (what the server's TCP has, what is held) and, when an
+ * acknowledgement arrives, ingress (what the logger has). Both take from `held` and advance
+ * `server.ack`. If they meet, an ACK may be missing, or what the client was told be remembered as
+ * less; the client's next segment mends both, and neither is ever more than the truth.
+ */
+#pragma once
+
+/* The part of `r` that lies before `below`, or in one of `others`; else an empty range. */
+static __always_inline struct range common(struct range r, __u32 below, const struct range *others,
+					   __u32 count)
+{
+	if (before(r.start, below)) {
+		if (after(r.end, below))
+			r.end = below;
+		return r;
+	}
+	for (__u32 i = 0; i < SERVER_BLOCKS && i < count; i++) {
+		__u32 start = after(others[i].start, r.start) ? others[i].start : r.start;
+		__u32 end = before(others[i].end, r.end) ? others[i].end : r.end;
+		if (before(start, end)) {
+			r.start = start;
+			r.end = end;
+			return r;
+		}
+	}
+	r.end = r.start;
+	return r;
+}
+
+/* Write a SACK option (RFC 2018 3) with the blocks of `from` that the other side has, too, into
+ * `sc->edit`; NOPs in the place of the others, so that it takes as much room as with all. Returns how
+ * many there are. A function of its own for the verifier. */
+__noinline int put_blocks(struct scratch *sc, struct flow *f, __u32 at, __u32 count, int from_logger)
+{
+	__u32 kept = 0;
+	if (!sc || !f)
+		return 0;
+	const struct log_half *log = &f->log;
+	for (__u32 i = 0; i < SERVER_BLOCKS && i < count; i++) {
+		struct range r = from_logger && i < LINK_RANGES
+			? common(log->ranges[i], log->ack, log->blocks, log->block_count)
+			: common(log->blocks[i], log->stable, log->ranges, log->range_count);
+		if (r.start == r.end)
+			continue;
+		__u32 to = at + 2 + 8 * kept;
+		write32(&sc->edit[in_header(to)], r.start);
+		write32(&sc->edit[in_header(to + 4)], r.end);
+		kept++;
+	}
+	for (__u32 i = 0; i < SERVER_BLOCKS && i < count; i++) {
+		__u32 to = at + 2 + 8 * i;
+		if (i < kept)
+			continue;
+		write32(&sc->edit[in_header(to)], OPTION_NOP * 0x01010101);
+		write32(&sc->edit[in_header(to + 4)], OPTION_NOP * 0x01010101);
+	}
+	sc->edit[in_header(at)] = kept ? OPTION_SACK : OPTION_NOP;
+	sc->edit[in_header(at + 1)] = kept ? 2 + 8 * kept : OPTION_NOP;
+	return kept;
+}
+
+/* What the client may be told instead of `ack`: no more than the logger has, no less than it was told
+ * before. */
+static __always_inline __u32 clamped(const struct service *s, const struct flow *f, __u32 ack)
+{
+	if (linked(s, f) && after(ack, f->log.stable))
+		ack = f->log.stable;
+	return before(ack, f->server.ack) ? f->server.ack : ack;
+}
+
+/* What the client shall read in the window field when it is told `ack`. The right edge is what
+ * counts; it is kept (IV.C). */
+static __always_inline __u16 window_up_to(const struct flow *f, __u32 edge, __u32 ack)
+{
+	__u32 window = after(edge, ack) ? (edge - ack) >> (f->server.window_scale & 15) : 0;
+	return window > 65535 ? 65535 : window;
+}
+
+/* What the server's TCP has, and how its segments travel. */
+__noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct packet *p,
+			const struct options *o, __u32 edge)
+{
+	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
+	if (!sc || !f || !p || !o)
+		return 0;
+	struct log_half *log = &f->log;
+	__u32 blocks = o->sack ? (__u32)(o->sack_len - 2) / 8 : 0;
+	advance(&log->ack, p->ack);
+	advance(&log->edge, edge);
+	if (o->timestamps)
+		log->tsecr = option_tsecr(sc->tcp, o);
+	log->ece = p->flags & TCP_ECE;
+	log->block_count = blocks > SERVER_BLOCKS ? SERVER_BLOCKS : blocks;
+	for (__u32 i = 0; i < SERVER_BLOCKS; i++) {
+		__u32 at = o->sack + 2 + 8 * i;
+		if (i >= blocks)
+			break;
+		log->blocks[i].start = read32(&sc->tcp[in_header(at)]);
+		log->blocks[i].end = read32(&sc->tcp[in_header(at + 4)]);
+	}
+	log->ifindex = skb->ifindex;
+	bpf_skb_load_bytes(skb, 0, log->l2, ETH_HLEN);
+	bpf_skb_load_bytes(skb, ETH_HLEN + (p->version == 4 ? 8 : 7), &log->ttl, 1);
+	return 0;
+}
+
+static __always_inline void hold(struct log_half *log, __u32 ack)
+{
+	__u32 count = log->held_count;
+	if (count && !after(ack, log->held[(count - 1) & (HELD_ACKS - 1)]))
+		return;
+	if (count >= HELD_ACKS)
+		count = HELD_ACKS - 1;
+	log->held[count & (HELD_ACKS - 1)] = ack;
+	log->held_count = count + 1;
+}
+
+/* The highest of the held ACKs that the logger's word sets free. */
+static __always_inline bool released(struct log_half *log, __u32 *ack)
+{
+	__u32 kept = 0;
+	bool any = false;
+	for (__u32 i = 0; i < HELD_ACKS && i < log->held_count; i++) {
+		__u32 held = log->held[i];
+		if (after(held, log->stable)) {
+			log->held[kept++ & (HELD_ACKS - 1)] = held;
+		} else {
+			*ack = held;
+			any = true;
+		}
+	}
+	log->held_count = kept;
+	return any;
+}
+
+/* A pure ACK of the server: does it stay here? `previous` is what the server had acknowledged before,
+ * `ack` and `window` are what the client would read. */
+__noinline int stays_here(struct flow *f, const struct packet *p, __u32 previous, __u32 ack,
+			  __u32 window)
+{
+	const struct link *l = the_link();
+	if (!l || !f || !p)
+		return false;
+	__u32 edge = ack + (window << (f->server.window_scale & 15));
+	bool useless = after(p->ack, previous) && ack == f->server.ack && !after(edge, f->server.edge);
+	if (l->strategy == ACK_LAZY && after(p->ack, f->log.stable)) {
+		hold(&f->log, p->ack);
+		useless = true;
+	}
+	if (useless)
+		count(COUNT_ACKS_WITHHELD);
+	return useless;
+}
+
+/* In `sc->edit`: the SACK blocks that may be told. */
+static __always_inline void clamp_blocks(struct scratch *sc, struct flow *f, const struct options *o)
+{
+	if (!o->sack)
+		return;
+	__u32 count = f->log.block_count;
+	if (put_blocks(sc, f, o->sack, count, false) < count)
+		f->log.withheld = 1;
+}
+
+/* A segment of the client's first server. */
+__noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struct packet *p,
+			      const struct options *o)
+{
+	struct service *s = the_service();
+	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
+	if (!s || !sc || !f || !p || !o)
+		return TCX_DROP;
+	__u32 previous = f->log.ack, edge = p->ack + window_of(p, f->server.window_scale);
+	note_own(skb, f, p, o, edge);
+	sent_up_to(f, p->seq + sequence_len(p));
+	if (o->timestamps)
+		f->server.tsval = option_tsval(sc->tcp, o);
+	__u32 ack = clamped(s, f, p->ack);
+	__u16 window = window_up_to(f, edge, ack);
+	if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
+		return TCX_DROP;
+	if (ack != p->ack || o->sack) {
+		begin_edit(sc);
+		write32(&sc->edit[TCP_ACK_SEQ], ack);
+		if (ack != p->ack)
+			write16(&sc->edit[TCP_WINDOW], window);
+		clamp_blocks(sc, f, o);
+		if (!commit_edit(skb, sc, p))
+			return TCX_DROP;
+		if (before(ack, p->ack))
+			count(COUNT_ACKS_CLAMPED);
+	}
+	advance(&f->server.ack, ack);
+	advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
+	return TCX_NEXT;
+}
+
+/* Make a packet for the client of what brought the logger's word: the TCP header in `sc->edit`, which
+ * has `len` bytes, behind the headers with which the server's segments travel. */
+static __always_inline int send_to_client(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+					  const struct flow_key *key, const struct log_half *log,
+					  __u32 len)
+{
+	const __u32 *words = (const __u32 *)key->server;
+	bool v4 = !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
+	__u32 at = ETH_HLEN + (v4 ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header));
+	if (len < TCP_HEADER_MIN || len > TCP_HEADER_MAX || unfinished(skb) ||
+	    bpf_skb_change_tail(skb, at + len, 0))
+		goto failed;
+	seal(sc->edit, len, v4 ? 4 : 6, key->server, key->client);
+	__builtin_memcpy(sc->network, log->l2, ETH_HLEN);
+	if (v4) {
+		struct ipv4_header *ip = (struct ipv4_header *)&sc->network[ETH_HLEN];
+		__builtin_memset(ip, 0, sizeof(*ip));
+		ip->version_ihl = 0x45;
+		ip->total_len = bpf_htons(sizeof(*ip) + len);
+		ip->fragment = bpf_htons(0x4000);
+		ip->ttl = log->ttl;
+		ip->protocol = IPPROTO_TCP;
+		__builtin_memcpy(&ip->source, key->server + 12, 4);
+		__builtin_memcpy(&ip->destination, key->client + 12, 4);
+		ip->checksum = fold_checksum(bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
+		if (bpf_skb_store_bytes(skb, 0, sc->network, ETH_HLEN + sizeof(*ip), BPF_F_RECOMPUTE_CSUM))
+			goto failed;
+	} else {
+		struct ipv6_header *ip = (struct ipv6_header *)&sc->network[ETH_HLEN];
+		__builtin_memset(ip, 0, sizeof(*ip));
+		ip->version_class_flow = bpf_htonl(0x60000000);
+		ip->payload_len = bpf_htons(len);
+		ip->next_header = IPPROTO_TCP;
+		ip->hop_limit = log->ttl;
+		__builtin_memcpy(ip->source, key->server, 16);
+		__builtin_memcpy(ip->destination, key->client, 16);
+		if (bpf_skb_store_bytes(skb, 0, sc->network, ETH_HLEN + sizeof(*ip), BPF_F_RECOMPUTE_CSUM))
+			goto failed;
+	}
+	if (bpf_skb_store_bytes(skb, at, sc->edit, len, BPF_F_RECOMPUTE_CSUM))
+		goto failed;
+	skb->mark = s->mark + MARK_TO_CLIENT;
+	return bpf_redirect(log->ifindex, 0);
+failed:
+	count(COUNT_EDIT_FAILED);
+	return TCX_DROP;
+}
+
+/* Tell the client `ack`, and what both have beyond it. */
+static __always_inline int tell_client(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+				       const struct flow_key *key, struct flow *f, __u32 ack)
+{
+	struct log_half *log = &f->log;
+	__u16 window = window_up_to(f, log->edge, ack);
+	__u32 len = TCP_HEADER_MIN;
+	__u8 *h = sc->edit;
+	__builtin_memset(h, 0, 64);
+	__builtin_memcpy(h, &key->server_port, 2);
+	__builtin_memcpy(h + 2, &key->client_port, 2);
+	write32(h + TCP_SEQ, f->server.nxt);
+	write32(h + TCP_ACK_SEQ, ack);
+	h[TCP_FLAGS] = TCP_ACK | log->ece;
+	write16(h + TCP_WINDOW, window);
+	if (f->server.timestamps) {
+		h[20] = OPTION_NOP;
+		h[21] = OPTION_NOP;
+		h[22] = OPTION_TIMESTAMPS;
+		h[23] = 10;
+		write32(h + 24, f->server.tsval);
+		write32(h + 28, log->tsecr);
+		len += 12;
+	}
+	if (log->range_count && f->server.sack) {
+		h[in_header(len)] = OPTION_NOP;
+		h[in_header(len + 1)] = OPTION_NOP;
+		__u32 blocks = put_blocks(sc, f, len + 2, log->range_count, true);
+		len += blocks ? 4 + 8 * (blocks & 3) : 0;
+	}
+	h[TCP_DATA_OFFSET] = (len / 4) << 4;
+	log->withheld = 0;
+	advance(&f->server.ack, ack);
+	advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
+	count(COUNT_ACKS_MADE);
+	return send_to_client(skb, s, sc, key, log, len);
+}
+
+/* The connection is over for the server, and the client knows what it had: so is its record. */
+static __always_inline void close_record(struct flow *f)
+{
+	if (f->closed_ns && f->server.ack == f->log.ack)
+		mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
+}
+
+/* The logger's word on a connection. */
+static __always_inline int acknowledged(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+					const struct link *l, const struct flow_key *key, struct flow *f)
+{
+	const struct link_ack *a = &sc->frame.ack;
+	struct log_half *log = &f->log;
+	if (!linked(s, f) || a->head.counter <= log->counter)
+		return TCX_DROP;
+	log->counter = a->head.counter;
+	advance(&log->stable, a->stable);
+	log->range_count = a->head.count > LINK_RANGES ? LINK_RANGES : a->head.count;
+	__builtin_memcpy(log->ranges, a->ranges, sizeof(log->ranges));
+	if (flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED || !log->ifindex)
+		return TCX_DROP;
+
+	__u32 ack = before(log->stable, log->ack) ? log->stable : log->ack;
+	bool news = after(ack, f->server.ack);
+	bool gap = log->range_count && (after(log->ack, log->stable) || log->withheld);
+	bool tell = false;
+	if (l->strategy == ACK_EAGER || (f->closed_ns && news))
+		tell = news || gap;
+	else if (l->strategy == ACK_CONDITIONAL)
+		tell = gap || (news && log->stable == f->client.nxt && ack == log->stable);
+	else if (l->strategy == ACK_LAZY)
+		tell = (released(log, &ack) && after(ack, f->server.ack)) || gap;
+	if (!tell)
+		return TCX_DROP;
+	if (before(ack, f->server.ack))
+		ack = f->server.ack;
+	int verdict = tell_client(skb, s, sc, key, f, ack);
+	close_record(f);
+	return verdict;
+}
+
+/* Both initial sequence numbers are logged: now the client may know that the connection exists. */
+static __always_inline int opened(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+				  const struct flow_key *key, struct flow *e)
+{
+	const struct synack *waiting = bpf_map_lookup_elem(&synacks, key);
+	if (!waiting || sc->frame.ack.stable != e->client.isn + 1 || !e->server.answered ||
+	    e->incarnation != s->incarnation || service_gated(s))
+		return TCX_DROP;
+	e->log.stable = e->client.isn + 1;
+	__builtin_memset(sc->edit, 0, 64);
+	__builtin_memcpy(sc->edit, waiting->header, sizeof(waiting->header));
+	__builtin_memset(sc->edit + TCP_CHECKSUM, 0, 2);
+	return send_to_client(skb, s, sc, key, &e->log, waiting->len);
+}
+
+/* A packet that is none of TCP arrives: is it the logger's word? */
+__noinline int ingress_link(struct __sk_buff *skb)
+{
+	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
+	struct service *s = the_service();
+	struct link *l = the_link();
+	if (!sc || !s || !l)
+		return TCX_NEXT;
+	struct link_ack *a = &sc->frame.ack;
+	__u32 at = link_payload(skb, l, l->remote, l->local, l->remote_port, l->local_port);
+	if (!at || bpf_skb_load_bytes(skb, at, a, sizeof(*a)) || a->head.magic != LINK_MAGIC ||
+	    a->head.version != LINK_VERSION || a->head.kind != LINK_ACK)
+		return TCX_NEXT; /* the answer to a probe is for the socket */
+	const struct link_key *secret = &l->down[a->head.slot & 1];
+	if (siphash((struct sip_input *)sc->frame.words, offsetof(struct link_ack, tag) / 8, secret->k0,
+		    secret->k1) != a->tag) {
+		count(COUNT_LINK_FORGED);
+		return TCX_DROP;
+	}
+	count(COUNT_LINK_ACKS);
+	struct flow_key key = a->key;
+	struct flow *f = bpf_map_lookup_elem(&flows, &key);
+	if (f && f->id == a->head.flow_id)
+		return acknowledged(skb, s, sc, l, &key, f);
+	struct flow *e = bpf_map_lookup_elem(&embryos, &key);
+	if (e && e->id == a->head.flow_id)
+		return opened(skb, s, sc, &key, e);
+	return TCX_DROP;
+}

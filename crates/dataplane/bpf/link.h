@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * The log link: the record is kept by a logger on another machine (FT-TCP, sections II and IV).
+ *
+ *   a client's segment     -> a copy of it goes to the logger, in UDP; it is the segment itself, in
+ *                             which the fields that the flow's number implies (addresses, ports) give
+ *                             their place to that number and a tag. 28 bytes more on the link, and
+ *                             segmentation offload works on it as on the original.
+ *   the server's SYN-ACK   -> goes to the logger, in UDP, with both initial sequence numbers, and to
+ *                             the client when they are recorded (IV.B).
+ *   acknowledgement of     -> stable_seq of its flow; the packet itself becomes the client's ACK, if
+ *   the logger                the strategy says so (clamp.h).
+ *
+ * The way to the logger (interface and link header) is learned from the probes that `serve` sends
+ * through its own socket: the kernel's routing and neighbour tables have then done their work.
+ *
+ * A copy that does not leave is a segment that does not arrive: it is not delivered, and the client's
+ * TCP sees an ordinary loss. What is lost later, on the link, the server has and the logger has not:
+ * it is not acknowledged, and the client sends it again.
+ */
+#pragma once
+
+struct udp_header {
+	__be16 source;
+	__be16 destination;
+	__be16 len;
+	__sum16 checksum;
+};
+
+#define LINK_OVERHEAD(v6) ((v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header)) + \
+			   sizeof(struct udp_header))
+
+static __always_inline struct link *the_link(void)
+{
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&link, &zero);
+}
+
+static __always_inline struct link_path *the_path(void)
+{
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&path, &zero);
+}
+
+static __always_inline bool same_address(const __u8 *a, const __u8 *b)
+{
+	const __u64 *x = (const __u64 *)a, *y = (const __u64 *)b;
+	return x[0] == y[0] && x[1] == y[1];
+}
+
+/* Is this a datagram of the link, from `source` to `destination`? Where its payload is; 0: it is
+ * none. */
+static __always_inline __u32 link_payload(struct __sk_buff *skb, const struct link *l,
+					  const __u8 *source, const __u8 *destination, __be16 from,
+					  __be16 to)
+{
+	__u8 addresses[32] __attribute__((aligned(8)));
+	struct udp_header udp;
+	__u32 at = ETH_HLEN;
+	if (l->v6) {
+		__u8 next;
+		if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
+		    bpf_skb_load_bytes(skb, at + 6, &next, 1) || next != IPPROTO_UDP ||
+		    bpf_skb_load_bytes(skb, at + 8, addresses, 32))
+			return 0;
+		at += sizeof(struct ipv6_header);
+	} else {
+		struct ipv4_header ip;
+		if (skb->protocol != bpf_htons(ETH_P_IP) ||
+		    bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.version_ihl != 0x45 ||
+		    ip.protocol != IPPROTO_UDP || (ip.fragment & bpf_htons(0x3fff)))
+			return 0;
+		map_v4(addresses, ip.source);
+		map_v4(addresses + 16, ip.destination);
+		at += sizeof(ip);
+	}
+	if (!same_address(addresses, source) || !same_address(addresses + 16, destination) ||
+	    bpf_skb_load_bytes(skb, at, &udp, sizeof(udp)) || udp.source != from ||
+	    udp.destination != to)
+		return 0;
+	return at + sizeof(udp);
+}
+
+/* A packet that is none of TCP leaves: is it a probe of ours? */
+static __always_inline int learn_path(struct __sk_buff *skb)
+{
+	struct link *l = the_link();
+	struct link_path *path = the_path();
+	if (!l || !path ||
+	    !link_payload(skb, l, l->local, l->remote, l->local_port, l->remote_port))
+		return TCX_NEXT;
+	path->ifindex = skb->ifindex;
+	bpf_skb_load_bytes(skb, 0, path->l2, ETH_HLEN);
+	return TCX_NEXT;
+}
+
+/* Put the headers of the link before the IP packet, with `own` bytes of ours between. */
+static __always_inline bool wrap(struct __sk_buff *skb, struct scratch *sc, const struct link *l,
+				 __u32 own, __u32 ip_len, __u64 gso)
+{
+	const struct link_path *path = the_path();
+	__u32 len = ip_len + own + sizeof(struct udp_header);
+	struct udp_header udp = { l->local_port, l->remote_port, bpf_htons(len), 0 };
+	if (!path || !path->ifindex || len + sizeof(struct ipv4_header) > 65535)
+		return false;
+	__builtin_memcpy(sc->network, path->l2, ETH_HLEN);
+	if (l->v6) {
+		struct ipv6_header ip = {
+			.version_class_flow = bpf_htonl(0x60000000), .payload_len = bpf_htons(len),
+			.next_header = IPPROTO_UDP, .hop_limit = 64,
+		};
+		__builtin_memcpy(ip.source, l->local, 16);
+		__builtin_memcpy(ip.destination, l->remote, 16);
+		return !bpf_skb_adjust_room(skb, sizeof(ip) + sizeof(udp) + own, BPF_ADJ_ROOM_MAC,
+					    gso | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
+						    BPF_F_ADJ_ROOM_ENCAP_L4_UDP) &&
+		       !bpf_skb_store_bytes(skb, 0, sc->network, ETH_HLEN, 0) &&
+		       !bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0) &&
+		       !bpf_skb_store_bytes(skb, ETH_HLEN + sizeof(ip), &udp, sizeof(udp), 0);
+	}
+	struct ipv4_header ip = {
+		.version_ihl = 0x45, .total_len = bpf_htons(sizeof(ip) + len),
+		.fragment = bpf_htons(0x4000), .ttl = 64, .protocol = IPPROTO_UDP,
+	};
+	__builtin_memcpy(&ip.source, l->local + 12, 4);
+	__builtin_memcpy(&ip.destination, l->remote + 12, 4);
+	ip.checksum = fold_checksum(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
+	return !bpf_skb_adjust_room(skb, sizeof(ip) + sizeof(udp) + own, BPF_ADJ_ROOM_MAC,
+				    gso | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP) &&
+	       !bpf_skb_store_bytes(skb, 0, sc->network, ETH_HLEN, 0) &&
+	       !bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0) &&
+	       !bpf_skb_store_bytes(skb, ETH_HLEN + sizeof(ip), &udp, sizeof(udp), 0);
+}
+
+/* What the copy of a segment takes with it through the stack, in skb->cb. */
+enum { CB_FLOW_LOW, CB_FLOW_HIGH, CB_FLAGS };
+
+/* Record a client's segment at the other end of the link. False: it must not reach the server now.
+ * A function of its own for the verifier, as others here and in clamp.h. */
+__noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, struct flow *f,
+			     const struct packet *p)
+{
+	struct service *s = the_service();
+	const struct link *l = the_link();
+	const struct link_path *path = the_path();
+	if (!s || !key || !f || !p || !l || !path)
+		return false;
+	if (!s->link_up || abandoned(s)) {
+		lose_protection(s, key, f, UNPROTECTED_LOGGER_LOST);
+		return true;
+	}
+	__u32 flags = SEGMENT_VERSION | (l->slot ? SEGMENT_SLOT : 0);
+	if (p->ack == f->server.nxt)
+		flags |= SEGMENT_TURN;
+	if (unfinished(skb))
+		flags |= SEGMENT_UNFINISHED;
+	skb->cb[CB_FLOW_LOW] = f->id;
+	skb->cb[CB_FLOW_HIGH] = f->id >> 32;
+	skb->cb[CB_FLAGS] = flags;
+	skb->mark = s->mark + MARK_SEGMENT;
+	bool sent = path->ifindex && !bpf_clone_redirect(skb, path->ifindex, 0);
+	skb->mark = 0;
+	count(sent ? COUNT_MIRRORED : COUNT_MIRROR_FULL);
+	return sent;
+}
+
+/* The copy is about to leave. Its fields are replaced where protocol::link says. */
+__noinline int wrap_segment(struct __sk_buff *skb)
+{
+	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
+	struct packet p = {};
+	struct link *l = the_link();
+	__u8 ends[32];
+	if (!sc || !l || !parse_ip(skb, &p, ends, ends + 16) || !parse_tcp(skb, &p, sc->tcp))
+		return TCX_DROP;
+	__u32 low = skb->cb[CB_FLOW_LOW];
+	__u8 flags = skb->cb[CB_FLAGS];
+	__u64 *words = sc->frame.words;
+	words[0] = ((__u64)skb->cb[CB_FLOW_HIGH] << 32) | low;
+	words[1] = ((__u64)flags << 32) | p.seq;
+	const struct link_key *key = &l->up[(flags & SEGMENT_SLOT) != 0];
+	__u64 address[4] = {};
+	address[0] = siphash((struct sip_input *)words, 2, key->k0, key->k1);
+
+	/* Ports and urgent pointer, before and after, each with two bytes to make words of them. */
+	__u32 old[2] = {}, new[2] = { low, bpf_htonl(p.seq << 16) };
+	__builtin_memcpy(&old[0], sc->tcp, 4);
+	old[1] = *(__u16 *)&sc->tcp[TCP_URGENT];
+	new[1] = *(__u16 *)&new[1];
+	__s64 difference = bpf_csum_diff(old, sizeof(old), new, sizeof(new), 0);
+	if (bpf_skb_store_bytes(skb, p.tcp_offset, &new[0], 4, 0) ||
+	    bpf_skb_store_bytes(skb, p.tcp_offset + TCP_URGENT, &new[1], 2, 0) ||
+	    bpf_l4_csum_replace(skb, p.tcp_offset + TCP_CHECKSUM, 0, difference, 0))
+		return TCX_DROP;
+	if (p.version == 4) {
+		if (bpf_skb_store_bytes(skb, ETH_HLEN + 8, &flags, 1, 0) ||
+		    bpf_skb_store_bytes(skb, ETH_HLEN + 12, address, 8, 0))
+			return TCX_DROP;
+	} else if (bpf_skb_store_bytes(skb, ETH_HLEN + 7, &flags, 1, 0) ||
+		   bpf_skb_store_bytes(skb, ETH_HLEN + 8, address, 32, 0)) {
+		return TCX_DROP;
+	}
+	/* Pieces as large as the client's were fit, if its MSS was ours; else they are cut smaller. */
+	bool fits = p.tcp_offset - ETH_HLEN + p.header_len + skb->gso_size + LINK_OVERHEAD(l->v6) <= l->mtu;
+	if (!wrap(skb, sc, l, 0, p.ip_len, fits ? BPF_F_ADJ_ROOM_FIXED_GSO : 0)) {
+		count(COUNT_EDIT_FAILED);
+		return TCX_DROP;
+	}
+	skb->mark = 0;
+	return TCX_NEXT;
+}
+
+/* Send a SYN-ACK to the logger, and keep what is needed to send it to the client then. `sc->edit`
+ * is its header. */
+__noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, struct flow *e,
+			   const struct packet *p)
+{
+	struct service *s = the_service();
+	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
+	struct link *l = the_link();
+	const struct link_path *path = the_path();
+	if (!s || !sc || !key || !e || !p || !l || !path)
+		return TCX_DROP;
+	struct synack waiting = { .len = p->header_len };
+	if (!e->id)
+		e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
+	__builtin_memcpy(waiting.header, sc->edit, sizeof(waiting.header));
+	if (bpf_map_update_elem(&synacks, key, &waiting, BPF_ANY))
+		return TCX_DROP;
+
+	struct link_open *open = &sc->frame.open;
+	__builtin_memset(open, 0, sizeof(*open));
+	open->head.magic = LINK_MAGIC;
+	open->head.version = LINK_VERSION;
+	open->head.kind = LINK_OPEN;
+	open->head.slot = l->slot & 1;
+	open->head.flow_id = e->id;
+	open->key = *key;
+	open->client_isn = e->client.isn;
+	open->server_isn = e->server.isn;
+	const struct link_key *secret = &l->up[l->slot & 1];
+	open->tag = siphash((struct sip_input *)sc->frame.words, offsetof(struct link_open, tag) / 8,
+			    secret->k0, secret->k1);
+	if (!wrap(skb, sc, l, sizeof(*open), p->ip_len, 0) ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN + LINK_OVERHEAD(l->v6), open, sizeof(*open), 0)) {
+		count(COUNT_EDIT_FAILED);
+		return TCX_DROP;
+	}
+	count(COUNT_LINK_OPENS);
+	skb->mark = s->mark + MARK_TO_LOGGER;
+	return bpf_redirect(path->ifindex, 0);
+}

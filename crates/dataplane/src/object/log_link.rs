@@ -1,0 +1,142 @@
+//! The log link: where the logger is, and whether it is there.
+
+use std::net::SocketAddr;
+
+use libbpf_rs::{MapCore, MapFlags};
+use wire::{FlowId, FlowKey};
+
+use super::Dataplane;
+use crate::{
+    abi::{self, Abi},
+    error::{DataplaneError, MapContext},
+};
+
+/// What becomes of the acknowledgements that the server's TCP and the logger make, one sooner than
+/// the other (FT-TCP IV.F; `clamp.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum AckStrategy {
+    /// The server's next segment tells the client what is logged.
+    Basic,
+    /// Pure ACKs wait until all that they acknowledge is logged.
+    Lazy,
+    /// What the logger acknowledges is told at once, if it is anything new.
+    #[default]
+    Eager,
+    /// The same, if it is the newest that the client has sent.
+    Conditional,
+}
+
+/// The two ends of the link, and what they know each other by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// Our end: the address and port of the socket that sends the probes.
+    pub local: SocketAddr,
+    /// The logger's.
+    pub remote: SocketAddr,
+    /// Which of the two slots these keys are for: 0 or 1.
+    pub slot: u8,
+    /// Key of what goes to the logger.
+    pub up: [u8; 16],
+    /// Key of what comes from it.
+    pub down: [u8; 16],
+    /// The largest IP packet that the link carries, bytes: what clients send is to leave room for
+    /// what the link adds.
+    pub mtu: u16,
+    /// What becomes of acknowledgements.
+    pub strategy: AckStrategy,
+}
+
+impl Dataplane {
+    /// Use this link from now on. Keys of the other slot stay valid.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn set_link(&self, settings: &LinkSettings) -> Result<(), DataplaneError> {
+        let zero = 0u32.to_ne_bytes();
+        let before = self
+            .maps
+            .link
+            .lookup(&zero, MapFlags::ANY)
+            .doing("read the log link")?
+            .and_then(|bytes| abi::link::from_bytes(&bytes))
+            .unwrap_or_default();
+        let mut link = link_of(settings, &before);
+        // The programs read while we write: a key is in its place before it is named.
+        link.slot = before.slot;
+        for slot in [before.slot, settings.slot & 1] {
+            link.slot = slot;
+            self.maps
+                .link
+                .update(&zero, link.as_bytes(), MapFlags::ANY)
+                .doing("write the log link")?;
+        }
+        Ok(())
+    }
+
+    /// Tell whether there is a logger. Without one, new connections are not protected.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn link_up(&self, up: bool) -> Result<(), DataplaneError> {
+        self.control(
+            "say whether there is a logger",
+            abi::control_op::CONTROL_LINK_UP,
+            |c| c.argument = u64::from(up),
+        )
+        .map(drop)
+    }
+
+    /// Record a flow again that had lost its logger, from the client's next turn on.
+    ///
+    /// # Errors
+    /// The flow with this number is gone (`ENOENT`), or did not lose its logger (`EINVAL`).
+    pub fn reprotect(&self, key: FlowKey, flow: FlowId) -> Result<(), DataplaneError> {
+        self.control(
+            "protect a flow again",
+            abi::control_op::CONTROL_REPROTECT,
+            |c| {
+                c.key = key.into();
+                c.flow_id = flow.0;
+            },
+        )
+        .map(drop)
+    }
+}
+
+fn link_of(settings: &LinkSettings, before: &abi::link) -> abi::link {
+    let mut link = abi::link {
+        local: abi::mapped(settings.local.ip()),
+        remote: abi::mapped(settings.remote.ip()),
+        local_port: settings.local.port().to_be(),
+        remote_port: settings.remote.port().to_be(),
+        mtu: settings.mtu,
+        strategy: u8::try_from(strategy_of(settings.strategy).0).unwrap_or_default(),
+        v6: u8::from(!settings.remote.ip().to_canonical().is_ipv4()),
+        up: before.up,
+        down: before.down,
+        ..Default::default()
+    };
+    let slot = usize::from(settings.slot & 1);
+    link.up[slot] = key_of(settings.up);
+    link.down[slot] = key_of(settings.down);
+    link
+}
+
+/// As SipHash reads its key: two little-endian words.
+fn key_of(key: [u8; 16]) -> abi::link_key {
+    let [low, high] = [0, 8].map(|at| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&key[at..at + 8]);
+        u64::from_le_bytes(word)
+    });
+    abi::link_key { k0: low, k1: high }
+}
+
+fn strategy_of(strategy: AckStrategy) -> abi::ack_strategy {
+    match strategy {
+        AckStrategy::Basic => abi::ack_strategy::ACK_BASIC,
+        AckStrategy::Lazy => abi::ack_strategy::ACK_LAZY,
+        AckStrategy::Eager => abi::ack_strategy::ACK_EAGER,
+        AckStrategy::Conditional => abi::ack_strategy::ACK_CONDITIONAL,
+    }
+}
