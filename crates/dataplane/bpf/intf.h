@@ -266,7 +266,7 @@ enum link_kind {
 	LINK_ACK = 3,
 };
 /* Flags of a segment, in place of its TTL or hop limit. */
-#define SEGMENT_TURN 0x01       /* the client had heard everything when it sent this */
+#define SEGMENT_TURN 0x01       /* the client had heard everything, and the server waits for this */
 #define SEGMENT_UNFINISHED 0x02 /* as mirror_header.unfinished */
 #define SEGMENT_SLOT 0x04       /* which of the two keys */
 #define SEGMENT_VERSION 0x10

@@ -150,7 +150,8 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 		return true;
 	}
 	__u32 flags = SEGMENT_VERSION | (l->slot ? SEGMENT_SLOT : 0);
-	if (p->ack == f->server.nxt)
+	/* Not a request that was answered and comes again because its copy was lost. */
+	if (p->ack == f->server.nxt && p->seq == f->log.ack)
 		flags |= SEGMENT_TURN;
 	if (unfinished(skb))
 		flags |= SEGMENT_UNFINISHED;

@@ -211,7 +211,11 @@ fn what_is_not_ours_is_refused() {
 fn one_kind_is_not_taken_for_another() {
     let ack = ack().encode(&KEY);
     assert_eq!(Kind::of(&ack), Ok(Kind::Ack));
-    assert_eq!(Open::decode(&ack, &keys()), Err(LinkError::BadLength(96)));
+    assert_eq!(Open::decode(&ack, &keys()), Err(LinkError::UnknownKind(3)));
+    assert_eq!(
+        Open::decode(&ack[..79], &keys()),
+        Err(LinkError::BadLength(79))
+    );
     let probe = Probe {
         kind: ProbeKind::Probe,
         slot: KeySlot::One,
