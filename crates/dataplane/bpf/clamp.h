@@ -44,9 +44,10 @@ static __always_inline struct range common(struct range r, __u32 below, const st
 	return r;
 }
 
-/* Write a SACK option (RFC 2018 3) with the blocks of `from` that the other side has, too, into
- * `sc->edit`; NOPs in the place of the others, so that it takes as much room as with all. Returns how
- * many there are. A function of its own for the verifier. */
+/* Write a SACK option (RFC 2018 3) into `sc->edit` at `at`: of the `count` blocks that the server has
+ * those that the logger has, too, and NOPs in the place of the others; or, into a header that is being
+ * made, of those that the logger has those that the server has, if any. Returns how many they are. A
+ * function of its own for the verifier. */
 __noinline int put_blocks(struct scratch *sc, struct flow *f, __u32 at, __u32 count, int from_logger)
 {
 	__u32 kept = 0;
@@ -64,7 +65,9 @@ __noinline int put_blocks(struct scratch *sc, struct flow *f, __u32 at, __u32 co
 		write32(&sc->edit[in_header(to + 4)], r.end);
 		kept++;
 	}
-	for (__u32 i = 0; i < SERVER_BLOCKS && i < count; i++) {
+	if (from_logger && !kept)
+		return 0;
+	for (__u32 i = 0; i < SERVER_BLOCKS && i < count && !from_logger; i++) {
 		__u32 to = at + 2 + 8 * i;
 		if (i < kept)
 			continue;
@@ -285,10 +288,12 @@ static __always_inline int tell_client(struct __sk_buff *skb, struct service *s,
 		len += 12;
 	}
 	if (log->range_count && f->server.sack) {
-		h[in_header(len)] = OPTION_NOP;
-		h[in_header(len + 1)] = OPTION_NOP;
-		__u32 blocks = put_blocks(sc, f, len + 2, log->range_count, true);
-		len += blocks ? 4 + 8 * (blocks & 3) : 0;
+		__u32 blocks = put_blocks(sc, f, len + 2, log->range_count, true) & 3;
+		if (blocks) {
+			h[in_header(len)] = OPTION_NOP;
+			h[in_header(len + 1)] = OPTION_NOP;
+			len += 4 + 8 * blocks;
+		}
 	}
 	h[TCP_DATA_OFFSET] = (len / 4) << 4;
 	log->withheld = 0;

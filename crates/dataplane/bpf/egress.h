@@ -353,7 +353,7 @@ int egress(struct __sk_buff *skb)
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	if (ours == MARK_TO_CLIENT || ours == MARK_TO_LOGGER)
 		return TCX_NEXT;
-	if (ours == MARK_SEGMENT)
+	if (ours == MARK_SEGMENT && s->link)
 		return wrap_segment(skb);
 	if (!parse_ip(skb, &p, key.server, key.client))
 		return s->link ? learn_path(skb) : TCX_NEXT;

@@ -161,7 +161,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 	/* The ACK itself may be lost or late: data tells as much, in any order. */
 	if (p->ack != e->server.isn + 1 || !acceptable(e, p))
 		return NULL;
-	if (!e->id) /* a logger may know it by its number already */
+	if (!e->id) /* else a logger knows it by its number already, or this is not the first try */
 		e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
 	e->client.ack = p->ack;
 	begin_head(s, e); /* a server may speak first */

@@ -169,6 +169,7 @@ impl Driver {
                 }
             }
             EventKind::Late { key, flow_id } => self.late_connection(key, flow_id, ground),
+            EventKind::Reprotected { .. } => {} // no log link, no logger to be lost
         }
     }
 

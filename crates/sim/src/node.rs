@@ -47,6 +47,7 @@ impl Node {
             max_flows: 64,
             max_embryos: 64,
             endpoints: endpoints(),
+            link: false,
         };
         Self {
             host: Host::new(&addresses, setup.mtu, rng.random()),
@@ -132,7 +133,8 @@ impl Node {
                     let said = self.host.receive(finished(packet), now);
                     queue.extend(self.down(said, witness, now)?);
                 }
-                Verdict::Drop | Verdict::RedirectIngress => {}
+                // (A log link, which alone makes the last, there is none.)
+                Verdict::Drop | Verdict::RedirectIngress | Verdict::Redirect => {}
             }
         }
         Ok(())
@@ -156,7 +158,7 @@ impl Node {
                     self.leaving.push(packet.bytes);
                 }
                 Verdict::RedirectIngress => turned.push(packet),
-                Verdict::Drop => {}
+                Verdict::Drop | Verdict::Redirect => {}
             }
         }
         Ok(turned)

@@ -77,8 +77,15 @@ impl SouthSide {
     pub fn sweep(&mut self, age_ns: u64, now_ns: u64) -> usize {
         let limit = now_ns.saturating_sub(age_ns);
         let before = self.flows.len();
-        self.flows
-            .retain(|_, flow| flow.closed_ns == 0 || flow.closed_ns >= limit);
+        let shared = &mut self.shared;
+        self.flows.retain(|_, flow| {
+            let stays = flow.closed_ns == 0 || flow.closed_ns >= limit;
+            if !stays && shared.settings.link && flow.server.ack != flow.log.ack {
+                let reason = ClosedReason::Evicted;
+                shared.mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
+            }
+            stays
+        });
         before - self.flows.len()
     }
 }
@@ -120,6 +127,10 @@ impl SouthSide {
         flow.verify.tolerated = 0;
         flow.verify.unverified = 0;
         flow.verify.ended_early = false;
+        flow.log.ack = instream + 1;
+        flow.log.edge = instream + 1;
+        flow.log.blocks.clear();
+        flow.log.held.clear();
         flow.closed_ns = 0;
         flow.spliced_ns = now_ns;
         flow.incarnation = incarnation;
@@ -151,6 +162,21 @@ impl SouthSide {
     ) -> Result<(), NoSuchFlow> {
         self.numbered(key, id)?.unprotected = Some(reason);
         Ok(())
+    }
+
+    /// Record a flow again that had lost its logger, from the client's next turn on. Returns whether
+    /// it had.
+    ///
+    /// # Errors
+    /// There is no such flow.
+    pub fn reprotect(&mut self, key: FlowKey, id: FlowId) -> Result<bool, NoSuchFlow> {
+        let link = self.shared.settings.link;
+        let flow = self.numbered(key, id)?;
+        let lost = link && flow.unprotected == Some(Unprotected::LoggerLost);
+        if lost {
+            flow.unprotected = Some(Unprotected::AwaitsTurn);
+        }
+        Ok(lost)
     }
 
     /// What the replayed outstream of `flow` must look like, by chunk number.

@@ -20,14 +20,15 @@ use std::net::IpAddr;
 use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind};
 
 use crate::{
-    flow::{Flow, Mode, ServerHalf},
+    clamp::{clamp_blocks, note_own, told, window_up_to},
+    flow::{Flow, Mode, ServerHalf, Unprotected},
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
         WINDOW, array, find_options, overwrite, write,
     },
     south::{
-        EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Shared, SouthSide,
-        Verdict, our_mark,
+        EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, MARK_TO_LOGGER, Shared,
+        SouthSide, Verdict, our_mark,
     },
     verify::{Divergence, verify_replayed},
 };
@@ -43,8 +44,12 @@ impl SouthSide {
     pub fn egress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
         match our_mark(packet.mark, self.shared.settings.mark) {
             Some(MARK_CLIENT_SPACE | MARK_SERVER_SPACE) => return Verdict::RedirectIngress,
-            Some(MARK_TO_CLIENT) => return Verdict::Next,
+            Some(MARK_TO_CLIENT | MARK_TO_LOGGER) => return Verdict::Next,
             _ => {}
+        }
+        if self.shared.settings.link && Network::parse(&packet.bytes).is_none() {
+            self.learn_path(packet);
+            return Verdict::Next;
         }
         let Some((network, key)) = self.sent_by_us(packet) else {
             return Verdict::Next;
@@ -55,7 +60,7 @@ impl SouthSide {
         if self.flows.contains_key(&key) {
             self.egress_flow(packet, key, &segment, now_ns)
         } else {
-            self.egress_stray(key, &segment, now_ns)
+            self.egress_stray(packet, key, &segment, now_ns)
         }
     }
 
@@ -67,7 +72,13 @@ impl SouthSide {
     }
 
     /// No flow: a handshake, a connection that is not protected, or an answer to a stray.
-    fn egress_stray(&mut self, key: FlowKey, segment: &Segment, now_ns: u64) -> Verdict {
+    fn egress_stray(
+        &mut self,
+        packet: &mut Packet,
+        key: FlowKey,
+        segment: &Segment,
+        now_ns: u64,
+    ) -> Verdict {
         let shared = &mut self.shared;
         let embryo = self.embryos.get_mut(&key);
         let stale = embryo.as_ref().is_some_and(|embryo| {
@@ -81,7 +92,11 @@ impl SouthSide {
         if let Some(embryo) = embryo
             && segment.has(Flags::SYN | Flags::ACK)
         {
-            egress_synack(embryo, segment);
+            let options = find_options(&segment.header);
+            egress_synack(embryo, segment, &options);
+            if shared.settings.link {
+                return self.egress_synack_linked(packet, key, segment, &options, now_ns);
+            }
         }
         Verdict::Next
     }
@@ -98,9 +113,13 @@ impl SouthSide {
         };
         let shared = &mut self.shared;
         let synack = segment.has(Flags::SYN | Flags::ACK);
+        if shared.linked(flow) && shared.abandoned(now_ns) {
+            // Nobody would recover it any more.
+            shared.lose_protection(key, flow, Unprotected::LoggerLost, now_ns);
+        }
         let silent = shared.flow_gated(flow, now_ns)
             || flow.mode == Mode::Diverged
-            || is_afterthought(flow, segment)
+            || shared.is_afterthought(flow, segment)
             || (flow.mode == Mode::Splicing && !synack);
         if silent {
             shared.counters.gated_out += 1;
@@ -108,7 +127,14 @@ impl SouthSide {
         }
         let options = find_options(&segment.header);
         if flow.mode == Mode::Observed {
-            observe_server(flow, segment, &options);
+            let tells = segment.has(Flags::ACK) && !segment.has(Flags::RST);
+            if shared.linked(flow) && tells {
+                if !shared.egress_clamped(packet, flow, segment, &options) {
+                    return Verdict::Drop;
+                }
+            } else {
+                observe_server(flow, segment, &options);
+            }
             shared.mirror_head(packet, flow, segment, segment.seq, now_ns);
             return Verdict::Next;
         }
@@ -151,6 +177,8 @@ impl Shared {
             splice.ack = segment.ack;
             splice.edge = segment.ack + u32::from(segment.window);
             splice.window_scale = options.scale();
+            flow.log.ack = splice.ack;
+            flow.log.edge = splice.edge;
             splice.delta_seq = splice.outstream.0.wrapping_sub(splice.nxt.0);
             if let Some(tsval) = options.tsval(&segment.header) {
                 splice.first_tsval = tsval;
@@ -186,10 +214,73 @@ impl Shared {
         if silent && !reset && segment.ack.before(flow.server.ack) {
             return Verdict::Drop;
         }
-        segment.commit(packet, translated_out(flow, segment, options));
+        let Some(header) = self.translated_out(packet, flow, segment, options) else {
+            return Verdict::Drop;
+        };
+        segment.commit(packet, header);
         self.counters.translated_out += 1;
         self.mirror_head(packet, flow, segment, seq, now_ns);
         Verdict::Next
+    }
+
+    /// The header as the client shall see it; `None`: it shall not.
+    fn translated_out(
+        &mut self,
+        packet: &Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        options: &Options,
+    ) -> Option<Vec<u8>> {
+        let mut header = segment.header.clone();
+        let mut seq = segment.seq + flow.splice.delta_seq;
+        let reset = segment.has(Flags::RST);
+        if reset {
+            // In the middle of a replay it would lie below the client's window, and be ignored.
+            seq = seq.max_seq(flow.client.ack);
+        }
+        write(&mut header, SEQ, seq.0.to_be_bytes());
+        if segment.has(Flags::ACK) {
+            let edge = segment.ack + window_of(segment, flow.splice.window_scale);
+            let (ack, previous) = (self.clamped(flow, segment.ack), flow.log.ack);
+            let window = window_up_to(flow, edge, ack);
+            if self.linked(flow) && !reset {
+                note_own(packet, flow, segment, options, edge);
+                clamp_blocks(&mut header, flow, options);
+                if segment.sequence_len() == 0
+                    && self.stays_here(flow, segment, previous, ack, window)
+                {
+                    return None;
+                }
+                self.counters.acks_clamped += u64::from(ack.before(segment.ack));
+            }
+            write(&mut header, ACK, ack.0.to_be_bytes());
+            write(&mut header, WINDOW, window.to_be_bytes());
+            told(flow, ack, window);
+        }
+        if !reset {
+            sent_up_to(&mut flow.server, seq + segment.sequence_len());
+        }
+        if let (Some(at), Some(tsval)) = (options.tsval_at(), options.tsval(&segment.header)) {
+            let tsval = SeqNumber(tsval) + flow.splice.ts_delta;
+            write(&mut header, at, tsval.0.to_be_bytes());
+            flow.server.tsval = SeqNumber(flow.server.tsval).max_seq(tsval).0;
+        }
+        Some(header)
+    }
+
+    /// A RST for a connection that both sides have ended and acknowledged: the answer to a straggler,
+    /// perhaps one of ours. With a log link the client may not have been told yet; it will be when it
+    /// is logged.
+    fn is_afterthought(&self, flow: &Flow, segment: &Segment) -> bool {
+        let acknowledged = if self.linked(flow) {
+            flow.log.ack
+        } else {
+            flow.server.ack
+        };
+        segment.has(Flags::RST)
+            && flow.closed_ns != 0
+            && flow.client.ack == flow.server.nxt
+            && flow.client.nxt == acknowledged
     }
 
     /// Turn a segment of the server into the client's pure ACK of everything before `ack`, and send
@@ -208,15 +299,6 @@ impl Shared {
         packet.mark = self.settings.mark.wrapping_add(MARK_SERVER_SPACE);
         Verdict::RedirectIngress
     }
-}
-
-/// A RST for a connection that both sides have ended and acknowledged: the answer to a straggler,
-/// perhaps one of ours.
-fn is_afterthought(flow: &Flow, segment: &Segment) -> bool {
-    segment.has(Flags::RST)
-        && flow.closed_ns != 0
-        && flow.client.ack == flow.server.nxt
-        && flow.client.nxt == flow.server.ack
 }
 
 /// Window field of a self-ACK: at least [`SELF_ACK_WINDOW`] bytes.
@@ -298,8 +380,7 @@ fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
 }
 
 /// The server answers a SYN: the embryo learns the other half of the handshake.
-fn egress_synack(embryo: &mut Flow, segment: &Segment) {
-    let options = find_options(&segment.header);
+fn egress_synack(embryo: &mut Flow, segment: &Segment, options: &Options) {
     embryo.server.isn = segment.seq;
     embryo.server.nxt = segment.seq + 1;
     embryo.server.sent = 0;
@@ -311,6 +392,7 @@ fn egress_synack(embryo: &mut Flow, segment: &Segment) {
     }
     let tsval = options.tsval(&segment.header);
     embryo.server.timestamps = tsval.is_some();
+    embryo.server.sack = options.sack_permitted;
     if let Some(tsval) = tsval {
         embryo.server.tsval = tsval;
     }
@@ -318,7 +400,7 @@ fn egress_synack(embryo: &mut Flow, segment: &Segment) {
 }
 
 /// The client is sent everything before `end`.
-fn sent_up_to(server: &mut ServerHalf, end: SeqNumber) {
+pub(crate) fn sent_up_to(server: &mut ServerHalf, end: SeqNumber) {
     if end.after(server.nxt) {
         server.sent += u64::from(end.0.wrapping_sub(server.nxt.0));
         server.nxt = end;
@@ -343,7 +425,7 @@ fn observe_server(flow: &mut Flow, segment: &Segment, options: &Options) {
 }
 
 /// The window in bytes; never scaled in a SYN (RFC 7323 2.2), also when it is sent again.
-fn window_of(segment: &Segment, scale: u8) -> u32 {
+pub(crate) fn window_of(segment: &Segment, scale: u8) -> u32 {
     let scale = if segment.has(Flags::SYN) { 0 } else { scale };
     u32::from(segment.window) << scale
 }
@@ -372,42 +454,6 @@ fn verify_end(flow: &mut Flow, segment: &Segment) -> Result<(), Divergence> {
         return Err(Divergence(end - 1));
     }
     Ok(())
-}
-
-/// The header as the client shall see it.
-fn translated_out(flow: &mut Flow, segment: &Segment, options: &Options) -> Vec<u8> {
-    let mut header = segment.header.clone();
-    let mut seq = segment.seq + flow.splice.delta_seq;
-    if segment.has(Flags::RST) {
-        // In the middle of a replay it would lie below the client's window, and be ignored.
-        seq = seq.max_seq(flow.client.ack);
-    } else {
-        sent_up_to(&mut flow.server, seq + segment.sequence_len());
-    }
-    write(&mut header, SEQ, seq.0.to_be_bytes());
-    if segment.has(Flags::ACK) {
-        let ack = segment.ack.max_seq(flow.server.ack);
-        let window = mapped_window(flow, segment, ack);
-        write(&mut header, ACK, ack.0.to_be_bytes());
-        write(&mut header, WINDOW, window.to_be_bytes());
-        flow.server.ack = ack;
-        let edge = ack + (u32::from(window) << flow.server.window_scale);
-        flow.server.edge = flow.server.edge.max_seq(edge);
-    }
-    if let (Some(at), Some(tsval)) = (options.tsval_at(), options.tsval(&segment.header)) {
-        let tsval = SeqNumber(tsval) + flow.splice.ts_delta;
-        write(&mut header, at, tsval.0.to_be_bytes());
-        flow.server.tsval = SeqNumber(flow.server.tsval).max_seq(tsval).0;
-    }
-    header
-}
-
-/// What the client shall read in the window field, when it is told `ack`. The right edge is what
-/// counts; it is kept.
-fn mapped_window(flow: &Flow, segment: &Segment, ack: SeqNumber) -> u16 {
-    let edge = segment.ack + window_of(segment, flow.splice.window_scale);
-    let window = edge.distance_from(ack).unwrap_or(0) >> flow.server.window_scale;
-    u16::try_from(window).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]

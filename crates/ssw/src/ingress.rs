@@ -20,7 +20,7 @@
 use wire::{Flags, FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    flow::{Flow, Mode, Unprotected},
+    flow::{Flow, LogHalf, Mode, Unprotected},
     mirror::{ClosedReason, MirrorKind},
     packet::{ACK, Network, Options, Packet, Segment, find_options, read32, write},
     south::{
@@ -31,6 +31,9 @@ use crate::{
 impl SouthSide {
     /// What becomes of a packet that arrives, from the network or from ourselves.
     pub fn ingress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
+        if self.shared.settings.link && Network::parse(&packet.bytes).is_none() {
+            return self.ingress_link(packet, now_ns);
+        }
         let Some((network, key)) = self.addressed_to_us(packet) else {
             return Verdict::Next;
         };
@@ -163,10 +166,13 @@ impl SouthSide {
         {
             return true;
         }
-        let mut flow = embryo.clone();
         let shared = &mut self.shared;
-        flow.id = FlowId(shared.service.next_flow_id);
-        shared.service.next_flow_id += 1;
+        if embryo.id == FlowId(0) {
+            // Else a logger knows it by its number already, or this is not the first try.
+            embryo.id = FlowId(shared.service.next_flow_id);
+            shared.service.next_flow_id += 1;
+        }
+        let mut flow = embryo.clone();
         flow.client.ack = segment.ack;
         shared.begin_head(&mut flow); // a server may speak first
         flow.ifindex = ifindex;
@@ -180,7 +186,7 @@ impl SouthSide {
             client_isn: flow.client.isn,
             server_isn: flow.server.isn,
         };
-        if !shared.mirror_note(&flow, opened, now_ns) {
+        if !shared.settings.link && !shared.mirror_note(&flow, opened, now_ns) {
             if !shared.abandoned(now_ns) {
                 shared.counters.mirror_full += 1;
                 return false;
@@ -230,6 +236,7 @@ impl Shared {
             // Whoever speaks after having heard everything may begin a turn.
             if flow.client.ack == flow.server.nxt {
                 self.begin_head(flow);
+                self.protect_again(key, flow, segment, now_ns);
             }
             // At the gate, too: what the replay brings along need not wait for the client's
             // retransmission timer, which doubles with each try.
@@ -244,6 +251,36 @@ impl Shared {
             Mode::Spliced => self.translate_in(packet, flow, segment, &options),
             _ => Verdict::Next,
         }
+    }
+
+    /// A flow that lost its logger, and has one again: the record can begin where the client says
+    /// what comes after all that it and the server have said so far.
+    fn protect_again(&mut self, key: FlowKey, flow: &mut Flow, segment: &Segment, now_ns: u64) {
+        let (instream, outstream) = (segment.seq, flow.server.nxt);
+        if flow.unprotected != Some(Unprotected::AwaitsTurn)
+            || !self.service.link_up
+            || segment.ack != outstream
+            || instream != flow.server.ack
+            || self.flow_gated(flow, now_ns)
+            || flow.mode == Mode::Splicing
+        {
+            return;
+        }
+        flow.log = LogHalf {
+            stable: instream,
+            ack: flow.server.ack,
+            edge: flow.server.edge,
+            ..LogHalf::default()
+        };
+        flow.unprotected = None;
+        let flow_id = flow.id;
+        let event = EventKind::Reprotected {
+            key,
+            flow_id,
+            instream,
+            outstream,
+        };
+        self.emit(event, now_ns);
     }
 
     fn translate_in(

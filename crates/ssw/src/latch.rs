@@ -122,11 +122,16 @@ impl SouthSide {
         if flow.closed_ns != 0 {
             return;
         }
+        // A spliced connection's TIME-WAIT and late segments still need translation; with a log link
+        // the client may have to be told what was received: the sweep takes it later.
+        if self.shared.linked(flow) {
+            flow.closed_ns = now_ns;
+            self.shared.close_record(flow, now_ns);
+            return;
+        }
         let reason = ClosedReason::Finished;
         self.shared
             .mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
-        // A spliced connection's TIME-WAIT and late segments still need translation; the sweep
-        // takes it later.
         if flow.mode == Mode::Observed {
             self.flows.remove(&key);
         } else {

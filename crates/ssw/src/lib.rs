@@ -33,12 +33,14 @@
 
 #![forbid(unsafe_code)]
 
+mod clamp;
 mod control;
 mod egress;
 mod fabricate;
 mod flow;
 mod ingress;
 mod latch;
+mod link;
 mod mirror;
 mod packet;
 mod ring;
@@ -56,6 +58,7 @@ pub use flow::{
     ClientHalf, Flow, LogHalf, Mode, Range, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
 };
 pub use latch::{Exit, SocketChange, SocketState};
+pub use link::{AckStrategy, Copy, LinkSettings};
 pub use mirror::{ClosedReason, MirrorFrame, MirrorKind};
 pub use packet::Packet;
 pub use south::{

@@ -99,6 +99,9 @@ impl Shared {
         if flow.unprotected.is_some() {
             return true;
         }
+        if self.settings.link {
+            return self.link_instream(packet, key, flow, segment, now_ns);
+        }
         let len = segment.network.ip_len;
         if self.mirror_packet(packet, segment, flow, MirrorKind::Instream, len, now_ns) {
             self.counters.mirrored += 1;

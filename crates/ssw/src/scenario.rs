@@ -211,7 +211,7 @@ fn any_segment() -> impl Strategy<Value = Spec> {
         proptest::collection::vec(any::<u8>(), 0..=40),
     ];
     let payload = proptest::collection::vec(any::<u8>(), 0..60);
-    let mark = prop_oneof![8 => Just(0), 1 => MARK..MARK + 4];
+    let mark = prop_oneof![8 => Just(0), 1 => MARK..MARK + 6];
     (
         near(),
         near(),

@@ -1,7 +1,7 @@
 //! The state of one service (`state.h`), and the small questions that every program asks of it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::SocketAddr,
 };
 
@@ -9,6 +9,7 @@ use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
     flow::{Flow, Unprotected},
+    link::{Copy, Link},
     mirror::MirrorFrame,
     ring::{LruMap, Ring},
     tolerance::Expect,
@@ -21,7 +22,11 @@ pub const MARK_CLIENT_SPACE: u32 = 0;
 pub const MARK_SERVER_SPACE: u32 = 1;
 /// For the client, as it is.
 pub const MARK_TO_CLIENT: u32 = 2;
-pub(crate) const MARKS: u32 = 3;
+/// A copy of a client's segment for the logger, still to be wrapped.
+pub(crate) const MARK_SEGMENT: u32 = 3;
+/// For the logger, as it is.
+pub(crate) const MARK_TO_LOGGER: u32 = 4;
+pub(crate) const MARKS: u32 = 5;
 
 /// Size of the event ring and of a record in it (`struct event`), bytes.
 const EVENT_RING: usize = 1 << 20;
@@ -46,6 +51,8 @@ pub struct Settings {
     pub max_embryos: usize,
     /// The protected addresses.
     pub endpoints: Vec<SocketAddr>,
+    /// The record is kept at the other end of a log link, not behind the ring.
+    pub link: bool,
 }
 
 /// The life of the service.
@@ -59,6 +66,8 @@ pub struct Service {
     pub recovering: bool,
     /// Asked to end: deaths are not crashes.
     pub stopping: bool,
+    /// There is a logger at the other end of the log link.
+    pub link_up: bool,
     /// The number of the server's present life; the first is 1.
     pub incarnation: u32,
     /// Process id of the server's main process; 0: not known.
@@ -98,6 +107,18 @@ pub struct Counters {
     pub table_full: u64,
     /// Events that found no room in the ring.
     pub events_lost: u64,
+    /// Acknowledgements of the logger.
+    pub link_acks: u64,
+    /// Packets that pretended to be one.
+    pub link_forged: u64,
+    /// SYN-ACKs that went to the logger first.
+    pub link_opens: u64,
+    /// Segments that told the client less than the server's TCP had.
+    pub acks_clamped: u64,
+    /// Pure ACKs that would have brought nothing new.
+    pub acks_withheld: u64,
+    /// ACKs made from acknowledgements of the logger.
+    pub acks_made: u64,
 }
 
 /// What becomes of a packet.
@@ -109,6 +130,9 @@ pub enum Verdict {
     Drop,
     /// Turned round: it enters through this interface's [`SouthSide::ingress`].
     RedirectIngress,
+    /// It leaves through another interface, or this one: for the client or the logger, as its mark
+    /// says.
+    Redirect,
 }
 
 /// What user space is told.
@@ -152,6 +176,17 @@ pub enum EventKind {
         /// The first byte that differs, client space.
         at: SeqNumber,
     },
+    /// A connection that had lost its logger begins a turn: it is recorded again.
+    Reprotected {
+        /// Its ends.
+        key: FlowKey,
+        /// Its number.
+        flow_id: FlowId,
+        /// Where its record begins.
+        instream: SeqNumber,
+        /// What the client had been sent by then.
+        outstream: SeqNumber,
+    },
     /// A handshake of an earlier incarnation was completed: it has to be spliced too.
     Late {
         /// Its ends.
@@ -168,6 +203,8 @@ pub struct SouthSide {
     pub(crate) flows: BTreeMap<FlowKey, Flow>,
     /// Handshakes under way. A flood of SYNs evicts only other handshakes.
     pub(crate) embryos: LruMap<FlowKey, Flow>,
+    /// TCP headers of SYN-ACKs that wait for the logger.
+    pub(crate) synacks: LruMap<FlowKey, Vec<u8>>,
     /// What replayed output must look like, by flow and chunk number.
     pub(crate) expected: BTreeMap<(FlowId, u32), Expect>,
     pub(crate) shared: Shared,
@@ -182,6 +219,10 @@ pub(crate) struct Shared {
     pub(crate) mirror: Ring<MirrorFrame>,
     pub(crate) events: Ring<Event>,
     pub(crate) counters: Counters,
+    pub(crate) link: Option<Link>,
+    /// The interface by which probes leave for the logger.
+    pub(crate) path: Option<u32>,
+    pub(crate) copies: VecDeque<Copy>,
 }
 
 impl SouthSide {
@@ -196,6 +237,7 @@ impl SouthSide {
         Self {
             flows: BTreeMap::new(),
             embryos: LruMap::new(settings.max_embryos),
+            synacks: LruMap::new(settings.max_embryos),
             expected: BTreeMap::new(),
             shared: Shared {
                 endpoints,
@@ -204,6 +246,7 @@ impl SouthSide {
                     gated_ns: 0,
                     recovering: false,
                     stopping: false,
+                    link_up: false,
                     incarnation: 1,
                     main_pid: 0,
                     heartbeat_ns: now_ns,
@@ -212,6 +255,9 @@ impl SouthSide {
                 mirror: Ring::new(settings.mirror_capacity),
                 events: Ring::new(EVENT_RING),
                 counters: Counters::default(),
+                link: None,
+                path: None,
+                copies: VecDeque::new(),
                 settings,
             },
         }
@@ -270,6 +316,12 @@ impl Shared {
 
     pub(crate) fn strays_dropped(&self, now_ns: u64) -> bool {
         self.service.recovering && !self.abandoned(now_ns)
+    }
+
+    /// Is the record of this flow kept at the other end of a log link? Then the client is told of no
+    /// more than is known to be there.
+    pub(crate) fn linked(&self, flow: &Flow) -> bool {
+        self.settings.link && flow.unprotected.is_none()
     }
 
     /// Is this flow's server socket one that may not speak or hear? A flow of an earlier life stays

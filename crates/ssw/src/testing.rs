@@ -34,6 +34,7 @@ pub(crate) fn settings() -> Settings {
         max_flows: 16,
         max_embryos: 4,
         endpoints: vec![server_end(false), server_end(true)],
+        link: false,
     }
 }
 

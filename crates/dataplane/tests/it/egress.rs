@@ -28,7 +28,7 @@ fn our_own_packets_are_turned_round_or_let_pass() {
             Next,
             "through the gate"
         );
-        assert_eq!(both.server(spec(3)).verdict, DROP, "not ours");
+        assert_eq!(both.server(spec(5)).verdict, DROP, "not ours");
     }
 }
 

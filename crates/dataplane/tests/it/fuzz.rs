@@ -162,7 +162,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     ];
     let len =
         prop_oneof![3 => Just(0usize), 5 => 1usize..60, 2 => 60usize..1460, 1 => 1460usize..3000];
-    let mark = prop_oneof![40 => Just(0), 1 => MARK..MARK + 4, 1 => any::<u32>()];
+    let mark = prop_oneof![40 => Just(0), 1 => MARK..MARK + 6, 1 => any::<u32>()];
     let spoilt = proptest::option::weighted(0.1, 0usize..3000);
     (
         near(),

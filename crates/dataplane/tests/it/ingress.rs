@@ -442,8 +442,8 @@ fn our_own_packets_go_their_way() {
     // To the client: it is none of ours here; the mark of somebody else stays.
     let out = both.client(spec(ssw::MARK_TO_CLIENT));
     assert_eq!((out.verdict, out.packet.mark), (DROP, 0));
-    let out = both.client(spec(3));
-    assert_eq!((out.verdict, out.packet.mark), (DROP, MARK + 3));
+    let out = both.client(spec(5));
+    assert_eq!((out.verdict, out.packet.mark), (DROP, MARK + 5));
     both.key = other_key(false, 9);
     assert_eq!(
         both.client(spec(ssw::MARK_CLIENT_SPACE)).verdict,

@@ -14,8 +14,13 @@ const AUTHENTICATION: u8 = 29;
 pub(crate) struct Options {
     /// Where the timestamps option begins.
     timestamps: Option<usize>,
+    /// Where the SACK option begins.
+    pub(crate) sack: Option<usize>,
     /// Where the edges of SACK blocks stand.
     pub(crate) sack_edges: Range<usize>,
+    pub(crate) sack_permitted: bool,
+    /// Where the MSS stands.
+    pub(crate) mss_at: Option<usize>,
     pub(crate) window_scale: Option<u8>,
     /// MD5 or AO.
     pub(crate) authenticated: bool,
@@ -55,8 +60,11 @@ impl Options {
     fn note(&mut self, kind: u8, place: Range<usize>, header: &[u8]) {
         match (kind, place.len()) {
             (kind::TIMESTAMPS, 10) => self.timestamps = Some(place.start),
+            (kind::MAX_SEGMENT_SIZE, 4) => self.mss_at = Some(place.start + 2),
+            (kind::SACK_PERMITTED, 2) => self.sack_permitted = true,
             (kind::WINDOW_SCALE, 3) => self.window_scale = header.get(place.start + 2).copied(),
             (kind::SACK, len) if (len - 2) % 8 == 0 => {
+                self.sack = Some(place.start);
                 self.sack_edges = place.start + 2..place.end;
             }
             (MD5 | AUTHENTICATION, _) => self.authenticated = true,

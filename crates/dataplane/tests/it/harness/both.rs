@@ -5,7 +5,8 @@ use std::time::Duration;
 use dataplane::{Settings, SplicePoint};
 use protocol::mirror::{CloseReason, FrameKind};
 use ssw::{
-    ClosedReason, Expect, Flow, MirrorFrame, MirrorKind, Packet, SouthSide, Unprotected, Verdict,
+    AckStrategy, ClosedReason, Expect, Flow, LinkSettings, MirrorFrame, MirrorKind, Packet,
+    SouthSide, Unprotected, Verdict,
 };
 use wire::{ChecksumState, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 
@@ -93,6 +94,7 @@ impl Both {
                 max_flows: usize::try_from(settings.max_flows).unwrap(),
                 max_embryos: 16_384,
                 endpoints: settings.addresses.clone(),
+                link: settings.link,
             },
             now,
         );
@@ -265,6 +267,54 @@ impl Both {
         self.agree();
     }
 
+    // The log link.
+
+    pub(crate) fn set_link(&mut self, link: LinkSettings) {
+        let keys = link.keys;
+        let settings = dataplane::LinkSettings {
+            local: link.local,
+            remote: link.remote,
+            slot: keys.slot.number(),
+            up: keys.up.0,
+            down: keys.down.0,
+            mtu: link.mtu,
+            strategy: match link.strategy {
+                AckStrategy::Basic => dataplane::AckStrategy::Basic,
+                AckStrategy::Lazy => dataplane::AckStrategy::Lazy,
+                AckStrategy::Eager => dataplane::AckStrategy::Eager,
+                AckStrategy::Conditional => dataplane::AckStrategy::Conditional,
+            },
+        };
+        self.kernel.plane().set_link(&settings).expect("it runs");
+        self.model.set_link(link);
+    }
+
+    pub(crate) fn link_up(&mut self, up: bool) {
+        self.kernel.plane().link_up(up).expect("it runs");
+        self.model.link_up(up);
+        self.agree();
+    }
+
+    /// Returns whether the flow had lost its logger.
+    pub(crate) fn reprotect(&mut self, key: FlowKey) -> bool {
+        let flow = self.number(key);
+        let model = self.model.reprotect(key, flow).unwrap_or(false);
+        self.refused(model, self.kernel.plane().reprotect(key, flow))
+    }
+
+    /// The copies of the client's segments that left since the last call, as they pass the
+    /// interface of the link.
+    pub(crate) fn copies(&mut self) -> Vec<Packet> {
+        let copies: Vec<_> = std::iter::from_fn(|| self.model.take_copy()).collect();
+        let wrapped = copies.iter().map(|copy| {
+            let wanted = self.model.wrap(copy).expect("it is a segment");
+            let seen = self.kernel.wrap(copy);
+            assert_eq!(seen, wanted, "copies of kernel and model");
+            seen
+        });
+        wrapped.collect()
+    }
+
     // What both know.
 
     pub(crate) fn flow(&self) -> &Flow {
@@ -428,6 +478,17 @@ fn as_seen(kind: ssw::EventKind) -> dataplane::EventKind {
             at,
         },
         Wanted::Late { key, flow_id } => Seen::Late { key, flow: flow_id },
+        Wanted::Reprotected {
+            key,
+            flow_id,
+            instream,
+            outstream,
+        } => Seen::Reprotected {
+            key,
+            flow: flow_id,
+            instream,
+            outstream,
+        },
     }
 }
 
@@ -459,7 +520,7 @@ fn as_note(frame: MirrorFrame) -> Note {
     }
 }
 
-fn model_counters(model: &SouthSide) -> [(&'static str, u64); 13] {
+fn model_counters(model: &SouthSide) -> [(&'static str, u64); 19] {
     let c = model.counters();
     [
         ("mirrored", c.mirrored),
@@ -475,5 +536,11 @@ fn model_counters(model: &SouthSide) -> [(&'static str, u64); 13] {
         ("stripped", c.stripped),
         ("table_full", c.table_full),
         ("events_lost", c.events_lost),
+        ("link_acks", c.link_acks),
+        ("link_forged", c.link_forged),
+        ("link_opens", c.link_opens),
+        ("acks_clamped", c.acks_clamped),
+        ("acks_withheld", c.acks_withheld),
+        ("acks_made", c.acks_made),
     ]
 }

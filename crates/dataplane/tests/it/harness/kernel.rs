@@ -252,13 +252,27 @@ impl Kernel {
         self.run("egress", packet)
     }
 
+    /// A copy of a client's segment passes the interface of the log link.
+    pub(crate) fn wrap(&self, copy: &ssw::Copy) -> Packet {
+        let mut packet = copy.packet.clone();
+        let mut frame = Frame::of(&packet);
+        let [low, high] = [copy.flow_id.0, copy.flow_id.0 >> 32].map(|word| word & 0xffff_ffff);
+        let words = [low, high].map(|word| u32::try_from(word).unwrap());
+        frame.cb = [words[0], words[1], u32::from(copy.flags)];
+        let verdict = self.run_frame("egress", &mut frame).expect("it is run");
+        assert_eq!(verdict, Verdict::Next);
+        packet.bytes = frame.bytes.split_off(ETHERNET);
+        packet.mark = frame.mark;
+        packet
+    }
+
     fn run(&self, program: &'static str, packet: &mut Packet) -> Verdict {
         let mut frame = Frame::of(packet);
         let verdict = self
             .run_frame(program, &mut frame)
             .expect("the packet is run");
-        let ours = packet.mark.wrapping_sub(MARK) < 3;
-        let macs = if verdict == Verdict::RedirectIngress && !ours {
+        let to_server = packet.mark.wrapping_sub(MARK) < 2; // our own, turned round as they are
+        let macs = if verdict == Verdict::RedirectIngress && !to_server {
             [CLIENT_MAC, SERVER_MAC] // turned round
         } else {
             [SERVER_MAC, CLIENT_MAC]
@@ -276,10 +290,13 @@ impl Kernel {
         frame: &mut Frame,
     ) -> io::Result<Verdict> {
         let mut context = [0u8; CONTEXT_IN];
+        for (n, word) in frame.cb.iter().enumerate() {
+            context[AT_CB + 4 * n..][..4].copy_from_slice(&word.to_ne_bytes());
+        }
         context[AT_MARK..AT_MARK + 4].copy_from_slice(&frame.mark.to_ne_bytes());
-        context[AT_IFINDEX..].copy_from_slice(&frame.ifindex.to_ne_bytes());
+        context[AT_IFINDEX..][..4].copy_from_slice(&frame.ifindex.to_ne_bytes());
         let mut context_out = [0u8; 256];
-        let mut out = vec![0u8; frame.bytes.len()];
+        let mut out = vec![0u8; frame.bytes.len() + GROWTH];
         let mut options = libbpf_sys::bpf_test_run_opts {
             sz: libbpf_sys::size_t::try_from(size_of::<libbpf_sys::bpf_test_run_opts>()).unwrap(),
             data_in: frame.bytes.as_ptr().cast(),
@@ -306,7 +323,9 @@ impl Kernel {
         Ok(match options.retval.cast_signed() {
             -1 => Verdict::Next,
             2 => Verdict::Drop,
-            7 => Verdict::RedirectIngress, // TC_ACT_REDIRECT
+            // TC_ACT_REDIRECT; where to, the mark tells.
+            7 if [2, 4].contains(&frame.mark.wrapping_sub(MARK)) => Verdict::Redirect,
+            7 => Verdict::RedirectIngress,
             other => panic!("verdict {other}"),
         })
     }
@@ -325,7 +344,10 @@ impl Kernel {
 // Offsets in `struct __sk_buff` (linux/bpf.h), which never change.
 const AT_MARK: usize = 8;
 const AT_IFINDEX: usize = 40;
-const CONTEXT_IN: usize = 44;
+const AT_CB: usize = 48;
+const CONTEXT_IN: usize = 68;
+/// By as much as this a program may lengthen a packet.
+const GROWTH: usize = 256;
 
 const ETHERNET: usize = 14;
 const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
@@ -336,6 +358,8 @@ pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) mark: u32,
     pub(crate) ifindex: u32,
+    /// What one program leaves for the next.
+    pub(crate) cb: [u32; 3],
 }
 
 impl Frame {
@@ -351,6 +375,7 @@ impl Frame {
             bytes: [&SERVER_MAC[..], &CLIENT_MAC, &ethertype, &packet.bytes].concat(),
             mark: packet.mark,
             ifindex: packet.ifindex,
+            cb: [0; 3],
         }
     }
 }

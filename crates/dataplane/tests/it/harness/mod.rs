@@ -4,7 +4,7 @@ mod both;
 mod kernel;
 mod segments;
 
-pub(crate) use both::{Both, other_key};
+pub(crate) use both::{Both, Out, other_key};
 pub(crate) use kernel::{Frame, Kernel, Leased, Pinned, settings};
 pub(crate) use segments::*;
 

@@ -1,0 +1,343 @@
+//! The ACK clamp (`clamp.h`; FT-TCP IV.C and IV.F): with a log link, the client is told only of what
+//! both the server's TCP and the logger have. `stable_seq` takes the place of a higher acknowledgement
+//! number, the window grows by the difference, SACK blocks keep what is in both.
+//!
+//! The server's TCP says once what it has, and the logger some time later that it has it, too. What
+//! then happens is the strategy ([`AckStrategy`]). In any of them a pure ACK that would bring nothing
+//! new is dropped, and (except in basic) a gap at the logger becomes a duplicate ACK at once: the
+//! client does not wait for its timer.
+
+use protocol::link::Ack;
+use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum, kind};
+
+use crate::{
+    egress::{sent_up_to, window_of},
+    flow::{Flow, LogHalf, Mode, Range},
+    link::{AckStrategy, Link, ip_header},
+    mirror::{ClosedReason, MirrorKind},
+    packet::{
+        ACK, CHECKSUM, DATA_OFFSET, FLAGS, Options, Packet, SEQ, Segment, WINDOW, overwrite,
+        read32, write,
+    },
+    south::{MARK_TO_CLIENT, Shared, Verdict},
+};
+
+/// Pure ACKs that are held; of more, the newest take each other's place.
+const HELD_ACKS: usize = 8;
+/// SACK blocks in one header (RFC 2018 3).
+const BLOCKS: usize = 4;
+
+impl Shared {
+    /// What the client may be told instead of `ack`: no more than the logger has, no less than it was
+    /// told before.
+    pub(crate) fn clamped(&self, flow: &Flow, ack: SeqNumber) -> SeqNumber {
+        let ack = if self.linked(flow) {
+            ack.min_seq(flow.log.stable)
+        } else {
+            ack
+        };
+        ack.max_seq(flow.server.ack)
+    }
+
+    /// A pure ACK of the server: does it stay here? `previous` is what the server had acknowledged
+    /// before, `ack` and `window` are what the client would read.
+    pub(crate) fn stays_here(
+        &mut self,
+        flow: &mut Flow,
+        segment: &Segment,
+        previous: SeqNumber,
+        ack: SeqNumber,
+        window: u16,
+    ) -> bool {
+        let Some(link) = self.link else {
+            return false;
+        };
+        let edge = ack + (u32::from(window) << flow.server.window_scale);
+        let mut useless =
+            segment.ack.after(previous) && ack == flow.server.ack && !edge.after(flow.server.edge);
+        if link.settings.strategy == AckStrategy::Lazy && segment.ack.after(flow.log.stable) {
+            hold(&mut flow.log, segment.ack);
+            useless = true;
+        }
+        self.counters.acks_withheld += u64::from(useless);
+        useless
+    }
+
+    /// A segment of the client's first server. False: it stays here.
+    pub(crate) fn egress_clamped(
+        &mut self,
+        packet: &mut Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        options: &Options,
+    ) -> bool {
+        let previous = flow.log.ack;
+        let edge = segment.ack + window_of(segment, flow.server.window_scale);
+        note_own(packet, flow, segment, options, edge);
+        sent_up_to(&mut flow.server, segment.end());
+        if let Some(tsval) = options.tsval(&segment.header) {
+            flow.server.tsval = tsval;
+        }
+        let ack = self.clamped(flow, segment.ack);
+        let window = window_up_to(flow, edge, ack);
+        if segment.sequence_len() == 0 && self.stays_here(flow, segment, previous, ack, window) {
+            return false;
+        }
+        if ack != segment.ack || options.sack.is_some() {
+            let mut header = segment.header.clone();
+            write(&mut header, ACK, ack.0.to_be_bytes());
+            if ack != segment.ack {
+                write(&mut header, WINDOW, window.to_be_bytes());
+            }
+            clamp_blocks(&mut header, flow, options);
+            segment.commit(packet, header);
+            self.counters.acks_clamped += u64::from(ack.before(segment.ack));
+        }
+        told(flow, ack, window);
+        true
+    }
+
+    /// The logger's word on a connection.
+    pub(crate) fn acknowledged(
+        &mut self,
+        packet: &mut Packet,
+        link: &Link,
+        flow: &mut Flow,
+        word: &Ack,
+        now_ns: u64,
+    ) -> Verdict {
+        if !self.linked(flow) || word.counter <= flow.log.counter {
+            return Verdict::Drop;
+        }
+        let log = &mut flow.log;
+        log.counter = word.counter;
+        log.stable = log.stable.max_seq(word.stable_seq);
+        let ranges = word.ranges.iter().flatten();
+        log.ranges = ranges.map(|&(start, end)| Range { start, end }).collect();
+        let silent = matches!(flow.mode, Mode::Splicing | Mode::Diverged) || flow.log.ifindex == 0;
+        if silent || self.flow_gated(flow, now_ns) {
+            return Verdict::Drop;
+        }
+        let Some(ack) = to_be_told(flow, link.settings.strategy) else {
+            return Verdict::Drop;
+        };
+        let ack = ack.max_seq(flow.server.ack);
+        self.tell_client(packet, word.key, flow, ack);
+        self.close_record(flow, now_ns);
+        Verdict::Redirect
+    }
+
+    /// The connection is over for the server, and the client knows what it had: so is its record.
+    pub(crate) fn close_record(&mut self, flow: &Flow, now_ns: u64) {
+        if flow.closed_ns != 0 && flow.server.ack == flow.log.ack {
+            let reason = ClosedReason::Finished;
+            self.mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
+        }
+    }
+
+    /// Both initial sequence numbers are logged: now the client may know that the connection exists.
+    /// `synack` is the TCP header that waits for it.
+    pub(crate) fn opened(
+        &mut self,
+        packet: &mut Packet,
+        embryo: &mut Flow,
+        synack: Option<Vec<u8>>,
+        word: &Ack,
+        now_ns: u64,
+    ) -> Verdict {
+        let current = embryo.server.answered
+            && embryo.incarnation == self.service.incarnation
+            && !self.service_gated(now_ns);
+        match synack {
+            Some(header) if current && word.stable_seq == embryo.client.isn + 1 => {
+                embryo.log.stable = embryo.client.isn + 1;
+                self.send_to_client(packet, word.key, &embryo.log, header);
+                Verdict::Redirect
+            }
+            _ => Verdict::Drop,
+        }
+    }
+
+    /// Tell the client `ack`, and what both have beyond it.
+    fn tell_client(&mut self, packet: &mut Packet, key: FlowKey, flow: &mut Flow, ack: SeqNumber) {
+        let window = window_up_to(flow, flow.log.edge, ack);
+        let log = &flow.log;
+        let mut header = vec![0; MIN_TCP_HEADER];
+        write(&mut header, 0, key.server().port().to_be_bytes());
+        write(&mut header, 2, key.client().port().to_be_bytes());
+        write(&mut header, SEQ, flow.server.nxt.0.to_be_bytes());
+        write(&mut header, ACK, ack.0.to_be_bytes());
+        let ece = if log.ece { Flags::ECE } else { Flags::ACK };
+        write(&mut header, FLAGS, [Flags::ACK.union(ece).bits()]);
+        write(&mut header, WINDOW, window.to_be_bytes());
+        if flow.server.timestamps {
+            // RFC 7323 appendix A
+            header.extend([kind::NO_OPERATION, kind::NO_OPERATION, kind::TIMESTAMPS, 10]);
+            header.extend(flow.server.tsval.to_be_bytes());
+            header.extend(log.tsecr.to_be_bytes());
+        }
+        if flow.server.sack {
+            let both = log.ranges.iter().map(|r| common(*r, log.ack, &log.blocks));
+            let both: Vec<Range> = both.flatten().collect();
+            if !both.is_empty() {
+                header.extend([kind::NO_OPERATION; 2]);
+                header.extend(sack_option(&both));
+            }
+        }
+        let words = u8::try_from(header.len() / 4).unwrap_or(15);
+        write(&mut header, DATA_OFFSET, [words << 4]);
+        self.send_to_client(packet, key, &flow.log, header);
+        flow.log.withheld = false;
+        told(flow, ack, window);
+        self.counters.acks_made += 1;
+    }
+
+    /// Make a packet for the client of what brought the logger's word, behind the headers with which
+    /// the server's segments travel.
+    fn send_to_client(&self, packet: &mut Packet, key: FlowKey, log: &LogHalf, header: Vec<u8>) {
+        let (server, client) = (key.server().ip(), key.client().ip());
+        let mut header = header;
+        write(&mut header, CHECKSUM, [0, 0]);
+        let sum = checksum::tcp_checksum(server, client, &header);
+        write(&mut header, CHECKSUM, sum.to_be_bytes());
+        let len = u16::try_from(header.len()).unwrap_or(u16::MAX);
+        let network = ip_header((server, client), wire::PROTOCOL_TCP, log.ttl, len);
+        packet.bytes = network.unwrap_or_default(); // both are of one family
+        packet.bytes.extend(header);
+        packet.checksum = ChecksumMode::Full;
+        packet.mark = self.settings.mark.wrapping_add(MARK_TO_CLIENT);
+    }
+}
+
+/// What an acknowledgement of the logger lets the client know, if the strategy has it told now.
+fn to_be_told(flow: &mut Flow, strategy: AckStrategy) -> Option<SeqNumber> {
+    let log = &mut flow.log;
+    let ack = log.stable.min_seq(log.ack);
+    let news = ack.after(flow.server.ack);
+    let gap = !log.ranges.is_empty() && (log.ack.after(log.stable) || log.withheld);
+    let dup = gap.then_some(ack);
+    match strategy {
+        AckStrategy::Eager => news.then_some(ack).or(dup),
+        _ if flow.closed_ns != 0 && news => Some(ack),
+        AckStrategy::Basic => None,
+        AckStrategy::Conditional => {
+            let newest = log.stable == flow.client.nxt && ack == log.stable;
+            (news && newest).then_some(ack).or(dup)
+        }
+        AckStrategy::Lazy => released(log)
+            .filter(|released| released.after(flow.server.ack) || gap)
+            .or(dup),
+    }
+}
+
+/// The client is told this.
+pub(crate) fn told(flow: &mut Flow, ack: SeqNumber, window: u16) {
+    let server = &mut flow.server;
+    server.ack = server.ack.max_seq(ack);
+    let edge = ack + (u32::from(window) << server.window_scale);
+    server.edge = server.edge.max_seq(edge);
+}
+
+/// What the client shall read in the window field when it is told `ack`. The right edge is what
+/// counts; it is kept (IV.C).
+pub(crate) fn window_up_to(flow: &Flow, edge: SeqNumber, ack: SeqNumber) -> u16 {
+    let window = edge.distance_from(ack).unwrap_or(0) >> flow.server.window_scale;
+    u16::try_from(window).unwrap_or(u16::MAX)
+}
+
+/// Note what the server's TCP has, and how its segments travel.
+pub(crate) fn note_own(
+    packet: &Packet,
+    flow: &mut Flow,
+    segment: &Segment,
+    options: &Options,
+    edge: SeqNumber,
+) {
+    let log = &mut flow.log;
+    log.ack = log.ack.max_seq(segment.ack);
+    log.edge = log.edge.max_seq(edge);
+    if let Some(tsecr) = options.tsecr(&segment.header) {
+        log.tsecr = tsecr;
+    }
+    log.ece = segment.has(Flags::ECE);
+    log.blocks = blocks(&segment.header, options);
+    log.ifindex = packet.ifindex;
+    let at = if segment.network.v6 { 7 } else { 8 };
+    log.ttl = packet.bytes.get(at).copied().unwrap_or_default();
+}
+
+/// In `header`: the SACK blocks that may be told.
+pub(crate) fn clamp_blocks(header: &mut [u8], flow: &mut Flow, options: &Options) {
+    let Some(at) = options.sack else {
+        return;
+    };
+    let log = &mut flow.log;
+    let all = &log.blocks;
+    let both = all
+        .iter()
+        .map(|block| common(*block, log.stable, &log.ranges));
+    let both: Vec<Range> = both.flatten().collect();
+    log.withheld |= both.len() < all.len();
+    let mut option = if both.is_empty() {
+        Vec::new()
+    } else {
+        sack_option(&both)
+    };
+    option.resize(2 + 8 * all.len(), kind::NO_OPERATION);
+    overwrite(header, at, &option);
+}
+
+fn sack_option(blocks: &[Range]) -> Vec<u8> {
+    let len = u8::try_from(2 + 8 * blocks.len()).unwrap_or(u8::MAX);
+    let edges = blocks.iter().flat_map(|block| [block.start, block.end]);
+    [kind::SACK, len]
+        .into_iter()
+        .chain(edges.flat_map(|edge| edge.0.to_be_bytes()))
+        .collect()
+}
+
+fn blocks(header: &[u8], options: &Options) -> Vec<Range> {
+    let edges = options.sack_edges.clone().step_by(8).take(BLOCKS);
+    edges
+        .map(|at| Range {
+            start: SeqNumber(read32(header, at)),
+            end: SeqNumber(read32(header, at + 4)),
+        })
+        .collect()
+}
+
+/// The part of `range` that lies before `below`, or in one of `others`.
+fn common(range: Range, below: SeqNumber, others: &[Range]) -> Option<Range> {
+    let both = |start: SeqNumber, end: SeqNumber| {
+        let range = Range {
+            start: range.start.max_seq(start),
+            end: range.end.min_seq(end),
+        };
+        range.start.before(range.end).then_some(range)
+    };
+    if range.start.before(below) {
+        let end = range.end.min_seq(below);
+        return (end != range.start).then_some(Range { end, ..range });
+    }
+    others.iter().find_map(|other| both(other.start, other.end))
+}
+
+fn hold(log: &mut LogHalf, ack: SeqNumber) {
+    if log.held.last().is_none_or(|last| ack.after(*last)) {
+        log.held.truncate(HELD_ACKS - 1);
+        log.held.push(ack);
+    }
+}
+
+/// The highest of the held ACKs that the logger's word sets free.
+fn released(log: &mut LogHalf) -> Option<SeqNumber> {
+    let stable = log.stable;
+    let free = log
+        .held
+        .iter()
+        .rev()
+        .find(|held| !held.after(stable))
+        .copied();
+    log.held.retain(|held| held.after(stable));
+    free
+}

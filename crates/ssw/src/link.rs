@@ -1,0 +1,379 @@
+//! The log link (`link.h`): the record is kept by a logger on another machine (FT-TCP, sections II
+//! and IV).
+//!
+//! | | |
+//! |---|---|
+//! | a client's segment | a copy of it goes to the logger: [`SouthSide::take_copy`] |
+//! | the server's SYN-ACK | goes to the logger, and to the client when it is recorded (IV.B) |
+//! | acknowledgement of the logger | `stable_seq` of its flow; the packet itself becomes the client's ACK, if the strategy says so (`clamp`) |
+//!
+//! The formats are [`protocol::link`]'s. A copy that does not leave is a segment that does not arrive.
+
+use std::net::{IpAddr, SocketAddr};
+
+use protocol::link::{ACK_LEN, Ack, KeySet, KeySlot, Kind, LinkKeys, Open, SegmentFlags, seal};
+use wire::{ChecksumMode, FlowId, FlowKey, MIN_TCP_HEADER, checksum};
+
+use crate::{
+    flow::{Flow, Unprotected},
+    packet::{Options, Packet, Segment, array, write},
+    south::{MARK_SEGMENT, MARK_TO_LOGGER, Shared, SouthSide, Verdict},
+};
+
+const UDP: u8 = 17;
+const V4_HEADER: usize = 20;
+const V6_HEADER: usize = 40;
+const UDP_HEADER: usize = 8;
+
+/// What becomes of the acknowledgements that the server's TCP and the logger make, one sooner than
+/// the other (FT-TCP IV.F).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AckStrategy {
+    /// The server's next segment tells the client what is logged.
+    Basic,
+    /// Pure ACKs wait until all that they acknowledge is logged.
+    Lazy,
+    /// What the logger acknowledges is told at once, if it is anything new.
+    #[default]
+    Eager,
+    /// The same, if it is the newest that the client has sent.
+    Conditional,
+}
+
+/// The two ends of the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// Where the probes come from.
+    pub local: SocketAddr,
+    /// The logger's end.
+    pub remote: SocketAddr,
+    /// The keys to use from now on. Those in the other slot stay valid.
+    pub keys: LinkKeys,
+    /// The largest IP packet that the link carries, bytes.
+    pub mtu: u16,
+    /// What becomes of acknowledgements.
+    pub strategy: AckStrategy,
+}
+
+/// The link as the programs know it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    pub(crate) settings: LinkSettings,
+    up: KeySet,
+    down: KeySet,
+}
+
+impl Link {
+    fn overhead(&self) -> usize {
+        UDP_HEADER
+            + if self.settings.remote.ip().to_canonical().is_ipv4() {
+                V4_HEADER
+            } else {
+                V6_HEADER
+            }
+    }
+}
+
+/// A copy of a client's segment on its way to the interface of the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copy {
+    /// The packet, with its mark.
+    pub packet: Packet,
+    /// The connection.
+    pub flow_id: FlowId,
+    /// What the logger is told with it.
+    pub flags: u8,
+}
+
+impl SouthSide {
+    /// Use this link from now on.
+    pub fn set_link(&mut self, settings: LinkSettings) {
+        let (mut up, mut down) = match &self.shared.link {
+            Some(link) => (link.up, link.down),
+            None => (KeySet::EMPTY, KeySet::EMPTY),
+        };
+        let keys = &settings.keys;
+        up.put(keys.slot, keys.up);
+        down.put(keys.slot, keys.down);
+        self.shared.link = Some(Link { settings, up, down });
+    }
+
+    /// Whether there is a logger.
+    pub fn link_up(&mut self, up: bool) {
+        self.shared.service.link_up = up;
+        if up {
+            // Another logger counts its acknowledgements from the beginning.
+            for flow in self.flows.values_mut() {
+                flow.log.counter = 0;
+            }
+        }
+    }
+
+    /// The next copy of a client's segment: it leaves through the interface of the link, where
+    /// [`SouthSide::wrap`] gives it its form.
+    pub fn take_copy(&mut self) -> Option<Copy> {
+        self.shared.copies.pop_front()
+    }
+
+    /// A copy as it leaves. `None`: it is no segment, and does not.
+    #[must_use]
+    pub fn wrap(&self, copy: &Copy) -> Option<Packet> {
+        let link = self.shared.link?;
+        let slot = KeySlot::from_number((copy.flags >> 2) & 1)?;
+        let flags = SegmentFlags {
+            turn: copy.flags & 1 != 0,
+            unfinished: copy.flags & 2 != 0,
+            slot,
+        };
+        let mut datagram = Vec::new();
+        seal(
+            &copy.packet.bytes,
+            copy.flow_id,
+            flags,
+            link.up.get(slot)?,
+            &mut datagram,
+        )
+        .ok()?;
+        Some(Packet {
+            bytes: wrapped(&link.settings, &datagram)?,
+            mark: 0,
+            ..copy.packet.clone()
+        })
+    }
+
+    /// A packet that is none of TCP leaves: one of `serve`'s probes shows the way to the logger.
+    pub(crate) fn learn_path(&mut self, packet: &Packet) {
+        if let Some(link) = self.shared.link
+            && datagram(&packet.bytes, link.settings.local, link.settings.remote).is_some()
+        {
+            self.shared.path = Some(packet.ifindex);
+        }
+    }
+
+    /// A packet that is none of TCP arrives: is it the logger's word?
+    pub(crate) fn ingress_link(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
+        let Some(link) = self.shared.link else {
+            return Verdict::Next;
+        };
+        let ends = (link.settings.remote, link.settings.local);
+        let Some(payload) = datagram(&packet.bytes, ends.0, ends.1) else {
+            return Verdict::Next;
+        };
+        let word = match payload.first_chunk::<ACK_LEN>() {
+            Some(word) if Kind::of(word) == Ok(Kind::Ack) => word,
+            _ => return Verdict::Next, // the answer to a probe is for the socket
+        };
+        let Ok(ack) = Ack::decode(word, &link.down) else {
+            self.shared.counters.link_forged += 1;
+            return Verdict::Drop;
+        };
+        self.shared.counters.link_acks += 1;
+        if let Some(flow) = self.flows.get_mut(&ack.key)
+            && flow.id == ack.flow
+        {
+            return self.shared.acknowledged(packet, &link, flow, &ack, now_ns);
+        }
+        let shared = &mut self.shared;
+        match self.embryos.get_mut(&ack.key) {
+            Some(embryo) if embryo.id == ack.flow => {
+                let synack = self.synacks.get_mut(&ack.key).cloned();
+                shared.opened(packet, embryo, synack, &ack, now_ns)
+            }
+            _ => Verdict::Drop,
+        }
+    }
+
+    /// A SYN-ACK of a connection that is to have a record behind the link.
+    pub(crate) fn egress_synack_linked(
+        &mut self,
+        packet: &mut Packet,
+        key: FlowKey,
+        segment: &Segment,
+        options: &Options,
+        now_ns: u64,
+    ) -> Verdict {
+        let (Some(embryo), shared) = (self.embryos.get_mut(&key), &mut self.shared) else {
+            return Verdict::Next;
+        };
+        let Some(link) = shared.link else {
+            embryo.unprotected = Some(Unprotected::LoggerLost);
+            return Verdict::Next;
+        };
+        let header = with_mss(segment, options, &link);
+        segment.commit(packet, header.clone());
+        if !shared.service.link_up || shared.abandoned(now_ns) {
+            embryo.unprotected = Some(Unprotected::LoggerLost);
+            return Verdict::Next;
+        }
+        embryo.unprotected = None;
+        embryo.log.stable = embryo.client.isn;
+        let edge = embryo.server.edge;
+        crate::clamp::note_own(packet, embryo, segment, options, edge);
+        if embryo.id == FlowId(0) {
+            embryo.id = FlowId(shared.service.next_flow_id);
+            shared.service.next_flow_id += 1;
+        }
+        self.synacks.insert(key, header);
+        let open = Open {
+            slot: link.settings.keys.slot,
+            flow: embryo.id,
+            key,
+            client_isn: embryo.client.isn,
+            server_isn: embryo.server.isn,
+        };
+        let Some(secret) = link.up.get(open.slot) else {
+            return Verdict::Drop;
+        };
+        let mut datagram = open.encode(secret).to_vec();
+        datagram.extend_from_slice(
+            packet
+                .bytes
+                .get(..segment.network.ip_len)
+                .unwrap_or_default(),
+        );
+        match (shared.path, wrapped(&link.settings, &datagram)) {
+            (Some(_), Some(bytes)) => {
+                shared.counters.link_opens += 1;
+                packet.bytes = bytes;
+                packet.mark = shared.settings.mark.wrapping_add(MARK_TO_LOGGER);
+                Verdict::Redirect
+            }
+            _ => Verdict::Drop,
+        }
+    }
+}
+
+impl Shared {
+    /// Record a client's segment at the other end of the link. False: it must not reach the server
+    /// now.
+    pub(crate) fn link_instream(
+        &mut self,
+        packet: &Packet,
+        key: FlowKey,
+        flow: &mut Flow,
+        segment: &Segment,
+        now_ns: u64,
+    ) -> bool {
+        if !self.service.link_up || self.abandoned(now_ns) {
+            self.lose_protection(key, flow, Unprotected::LoggerLost, now_ns);
+            return true;
+        }
+        let (Some(link), Some(_)) = (self.link, self.path) else {
+            self.counters.mirror_full += 1;
+            return false;
+        };
+        let flags = SegmentFlags {
+            // Not a request that was answered and comes again because its copy was lost.
+            turn: segment.ack == flow.server.nxt && segment.seq == flow.log.ack,
+            unfinished: packet.checksum == ChecksumMode::Partial,
+            slot: link.settings.keys.slot,
+        };
+        let bytes = packet.bytes.get(..segment.network.ip_len);
+        self.copies.push_back(Copy {
+            packet: Packet {
+                bytes: bytes.unwrap_or_default().to_vec(),
+                mark: self.settings.mark.wrapping_add(MARK_SEGMENT),
+                ..*packet
+            },
+            flow_id: flow.id,
+            flags: flags.byte(),
+        });
+        self.counters.mirrored += 1;
+        true
+    }
+}
+
+/// What is left of the MSS when the link adds its headers to a segment.
+fn with_mss(segment: &Segment, options: &Options, link: &Link) -> Vec<u8> {
+    let mut header = segment.header.clone();
+    let network = if segment.network.v6 {
+        V6_HEADER
+    } else {
+        V4_HEADER
+    };
+    let most =
+        usize::from(link.settings.mtu).wrapping_sub(network + MIN_TCP_HEADER + link.overhead());
+    if let Some(at) = options.mss_at
+        && link.settings.mtu != 0
+        && let Some(mss) = array::<2>(&header, at).map(u16::from_be_bytes)
+        && usize::from(mss) > most
+    {
+        let most = u16::try_from(most).unwrap_or(mss);
+        write(&mut header, at, most.to_be_bytes());
+    }
+    header
+}
+
+/// The payload of a UDP packet from one of these ends to the other; `None` for any other packet.
+fn datagram(bytes: &[u8], from: SocketAddr, to: SocketAddr) -> Option<&[u8]> {
+    let (source, destination, at): (IpAddr, IpAddr, usize) = match *bytes.first()? {
+        0x45 if bytes.get(9) == Some(&UDP) => {
+            let fragment = u16::from_be_bytes(array(bytes, 6)?) & 0x3fff;
+            if fragment != 0 {
+                return None;
+            }
+            let ends = (array::<4>(bytes, 12)?, array::<4>(bytes, 16)?);
+            (ends.0.into(), ends.1.into(), V4_HEADER)
+        }
+        first if first >> 4 == 6 && bytes.get(6) == Some(&UDP) => {
+            let ends = (array::<16>(bytes, 8)?, array::<16>(bytes, 24)?);
+            (ends.0.into(), ends.1.into(), V6_HEADER)
+        }
+        _ => return None,
+    };
+    let port = |at| array(bytes, at).map(u16::from_be_bytes);
+    let ours = source == from.ip().to_canonical()
+        && destination == to.ip().to_canonical()
+        && port(at)? == from.port()
+        && port(at + 2)? == to.port();
+    ours.then(|| bytes.get(at + UDP_HEADER..)).flatten()
+}
+
+/// The UDP packet with this payload; `None` if it is too long for one.
+fn wrapped(link: &LinkSettings, payload: &[u8]) -> Option<Vec<u8>> {
+    let len = u16::try_from(payload.len() + UDP_HEADER).ok()?;
+    let ends = (link.local.ip(), link.remote.ip());
+    let mut packet = ip_header(ends, UDP, 64, len)?;
+    for field in [link.local.port(), link.remote.port(), len, 0] {
+        packet.extend_from_slice(&field.to_be_bytes());
+    }
+    packet.extend_from_slice(payload);
+    Some(packet)
+}
+
+/// An IP header from the first to the second of `ends`; `None` if they are of two families, or `len`
+/// bytes are too many behind it.
+pub(crate) fn ip_header(
+    ends: (IpAddr, IpAddr),
+    protocol: u8,
+    ttl: u8,
+    len: u16,
+) -> Option<Vec<u8>> {
+    match (ends.0.to_canonical(), ends.1.to_canonical()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let total = len.checked_add(20)?.to_be_bytes();
+            let mut header = [0; V4_HEADER];
+            header[0] = 0x45;
+            header[2..4].copy_from_slice(&total);
+            header[6] = 0x40; // do not fragment
+            header[8] = ttl;
+            header[9] = protocol;
+            header[12..16].copy_from_slice(&source.octets());
+            header[16..].copy_from_slice(&destination.octets());
+            let sum = !checksum::fold(checksum::sum(&header));
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            Some(header.to_vec())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let mut header = [0; V6_HEADER];
+            header[0] = 0x60;
+            header[4..6].copy_from_slice(&len.to_be_bytes());
+            header[6] = protocol;
+            header[7] = ttl;
+            header[8..24].copy_from_slice(&source.octets());
+            header[24..].copy_from_slice(&destination.octets());
+            Some(header.to_vec())
+        }
+        _ => None,
+    }
+}
