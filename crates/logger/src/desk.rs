@@ -17,7 +17,7 @@ pub struct Desk {
 impl Desk {
     /// A desk of the process `pid`.
     #[must_use]
-    pub fn new(pid: u32) -> Self {
+    pub const fn new(pid: u32) -> Self {
         Self { pid }
     }
 

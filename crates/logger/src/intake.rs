@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use journal::{Arrival, Journal, Limits, Refused, ReplayMode, ServerProgress, Unprotected};
 use protocol::{
     UnprotectedReason,
+    control::Response,
     mirror::{FrameKind, MirrorFrame},
 };
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber, WireError, checksum};
@@ -16,6 +17,18 @@ pub enum Notice {
     Drained(u64),
     /// The connection has no complete record any more.
     Unprotected(FlowId, UnprotectedReason),
+    /// Segments come of a connection that is not known, with this in the low half of its number.
+    Unknown(u32),
+}
+
+impl From<Notice> for Response {
+    fn from(notice: Notice) -> Self {
+        match notice {
+            Notice::Drained(token) => Self::Drained { token },
+            Notice::Unprotected(flow, reason) => Self::Unprotected { flow, reason },
+            Notice::Unknown(flow_low) => Self::Unknown { flow_low },
+        }
+    }
 }
 
 /// Takes frames in the order of the ring.
@@ -37,8 +50,19 @@ impl Intake {
     /// Nothing is recorded yet.
     #[must_use]
     pub fn new(limits: Limits, mode: ReplayMode) -> Self {
+        Self::with(Journal::new(limits, mode))
+    }
+
+    /// The same, at the end of a log link: what the server said comes later than what the client
+    /// said.
+    #[must_use]
+    pub fn of_a_link(limits: Limits, mode: ReplayMode) -> Self {
+        Self::with(Journal::with_late_heads(limits, mode))
+    }
+
+    const fn with(journal: Journal) -> Self {
         Self {
-            journal: Journal::new(limits, mode),
+            journal,
             notices: VecDeque::new(),
             frames: 0,
             malformed: 0,

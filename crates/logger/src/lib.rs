@@ -5,15 +5,22 @@
 //! recovery ([`Desk`]). [`run`] binds the two to descriptors and is all that the process does: it
 //! keeps no other state, and what it has not read yet is safe in the ring.
 //!
-//! In this version the logger is a process on the server's host: the record survives every death
-//! of the server and of `serve`, not the host's.
+//! There are two loggers. The one of `serve` itself is a process on the server's host ([`run`]): the
+//! record survives every death of the server and of `serve`, not the host's. The other one is a
+//! service on another machine ([`Service`]): segments come to it over a log link ([`link`]), and the
+//! client's TCP is told of nothing that is not recorded there.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod desk;
 mod intake;
+pub mod link;
+#[cfg(feature = "ring")]
 mod process;
+mod service;
 
 pub use desk::Desk;
 pub use intake::{Intake, Notice};
+#[cfg(feature = "ring")]
 pub use process::{LoggerConfig, LoggerError, run};
+pub use service::{Event, Service, ServiceConfig, ServiceError};

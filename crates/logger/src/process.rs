@@ -12,10 +12,7 @@ use journal::{Limits, ReplayMode};
 use protocol::control::{ControlError, Decoder, Request, Response, encode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{
-    desk::Desk,
-    intake::{Intake, Notice},
-};
+use crate::{desk::Desk, intake::Intake};
 
 /// The ring's writer wakes us only when much waits; otherwise we look by ourselves, this often
 /// while frames come ...
@@ -81,11 +78,7 @@ pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerEr
         }
         let mut out = Vec::new();
         for notice in std::mem::take(&mut intake.notices) {
-            let message = match notice {
-                Notice::Drained(token) => Response::Drained { token },
-                Notice::Unprotected(flow, reason) => Response::Unprotected { flow, reason },
-            };
-            encode(&message, &mut out)?;
+            encode(&Response::from(notice), &mut out)?;
         }
         while out.len() < MUCH
             && let Some(request) = requests.pull()?

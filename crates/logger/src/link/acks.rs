@@ -1,0 +1,57 @@
+//! Making acknowledgements.
+
+use journal::Journal;
+use protocol::link::{Ack, KeySet, KeySlot, MAX_RANGES};
+use wire::SeqNumber;
+
+use super::flows::Flow;
+use super::outbox::{Outbox, Peer};
+
+/// What all acknowledgements of a session share.
+#[derive(Debug)]
+pub(super) struct Acks {
+    pub(super) to: Peer,
+    pub(super) down: KeySet,
+    pub(super) slot: KeySlot,
+    /// That of the last one.
+    pub(super) counter: u64,
+    /// How many there were.
+    pub(super) said: u64,
+}
+
+impl Acks {
+    /// Says what is recorded of a flow. Nothing, if it has no record.
+    pub(super) fn say(&mut self, flow: &mut Flow, journal: &Journal, out: &mut Outbox) {
+        flow.due = false;
+        let (Some(stable_seq), Some(key)) = (journal.stable_seq(flow.id), self.down.get(self.slot))
+        else {
+            return;
+        };
+        self.counter += 1;
+        self.said += 1;
+        let ack = Ack {
+            slot: self.slot,
+            counter: self.counter,
+            flow: flow.id,
+            key: flow.key,
+            stable_seq,
+            ranges: ranges(flow, journal),
+        };
+        out.ack(self.to, ack.encode(key));
+    }
+}
+
+/// What is recorded beyond the first hole, the ranges of the newest arrivals first.
+fn ranges(flow: &mut Flow, journal: &Journal) -> [Option<(SeqNumber, SeqNumber)>; MAX_RANGES] {
+    let mut ranges = [None; MAX_RANGES];
+    let mut count = 0;
+    for newest in std::mem::take(&mut flow.newest).into_iter().flatten() {
+        let range = journal.range_of(flow.id, newest);
+        if count < MAX_RANGES && range.is_some() && !ranges.contains(&range) {
+            ranges[count] = range;
+            flow.newest[count] = Some(newest);
+            count += 1;
+        }
+    }
+    ranges
+}

@@ -1,0 +1,129 @@
+//! The connections of a session, as the link names them.
+
+use std::collections::{HashMap, VecDeque};
+
+use protocol::link::{KeySet, MAX_RANGES, SegmentView, flow_low};
+use wire::{FlowId, FlowKey, SeqNumber};
+
+/// What the link needs to know of a connection.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) id: FlowId,
+    pub(super) key: FlowKey,
+    pub(super) client_isn: SeqNumber,
+    pub(super) server_isn: SeqNumber,
+    /// Nothing has come from the client.
+    pub(super) embryo: bool,
+    /// It is to be acknowledged when this batch has been read.
+    pub(super) due: bool,
+    /// Where bytes arrived last beyond a hole, the newest first: in as many different ranges as are
+    /// told, and room for one more.
+    pub(super) newest: [Option<SeqNumber>; MAX_RANGES + 1],
+}
+
+impl Flow {
+    pub(super) const fn new(
+        id: FlowId,
+        key: FlowKey,
+        client_isn: SeqNumber,
+        server_isn: SeqNumber,
+    ) -> Self {
+        Self {
+            id,
+            key,
+            client_isn,
+            server_isn,
+            embryo: true,
+            due: false,
+            newest: [None; MAX_RANGES + 1],
+        }
+    }
+}
+
+/// Why a segment belongs to no flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotFound {
+    /// No flow has this number.
+    Unknown,
+    /// It has, but the tag is not of it.
+    BadTag,
+}
+
+/// The connections, by the low half of their numbers: that is what a segment tells.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    by_low: HashMap<u32, Vec<Flow>>,
+    /// Embryos, and flows that once were, oldest first.
+    embryos: VecDeque<FlowId>,
+    embryo_count: usize,
+}
+
+impl Flows {
+    pub(super) fn get_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
+        let flows = self.by_low.get_mut(&flow_low(id))?;
+        flows.iter_mut().find(|flow| flow.id == id)
+    }
+
+    /// The flow of a segment: the one whose number its tag was made with.
+    pub(super) fn of(
+        &mut self,
+        segment: &SegmentView<'_>,
+        keys: &KeySet,
+    ) -> Result<&mut Flow, NotFound> {
+        let flows = self.by_low.get_mut(&segment.flow_low());
+        let flows = flows.ok_or(NotFound::Unknown)?;
+        let verified = flows.iter_mut().find(|f| segment.verify(keys, f.id));
+        verified.ok_or(NotFound::BadTag)
+    }
+
+    /// One that is not there.
+    pub(super) fn insert(&mut self, flow: Flow) {
+        if flow.embryo {
+            if self.embryos.len() > 2 * super::MAX_EMBRYOS {
+                self.tidy();
+            }
+            self.embryos.push_back(flow.id);
+            self.embryo_count += 1;
+        }
+        self.by_low.entry(flow_low(flow.id)).or_default().push(flow);
+    }
+
+    pub(super) fn remove(&mut self, id: FlowId) -> Option<Flow> {
+        let low = flow_low(id);
+        let flows = self.by_low.get_mut(&low)?;
+        let at = flows.iter().position(|flow| flow.id == id)?;
+        let flow = flows.swap_remove(at);
+        if flows.is_empty() {
+            self.by_low.remove(&low);
+        }
+        self.embryo_count -= usize::from(flow.embryo);
+        Some(flow)
+    }
+
+    /// Something has come from an embryo.
+    pub(super) const fn born(&mut self) {
+        self.embryo_count -= 1;
+    }
+
+    pub(super) const fn embryos(&self) -> usize {
+        self.embryo_count
+    }
+
+    /// Removes the oldest embryo.
+    pub(super) fn forget_oldest_embryo(&mut self) -> Option<FlowId> {
+        while let Some(id) = self.embryos.pop_front() {
+            if self.get_mut(id).is_some_and(|flow| flow.embryo) {
+                self.remove(id);
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Only what still is an embryo stays in the list.
+    fn tidy(&mut self) {
+        let mut embryos = std::mem::take(&mut self.embryos);
+        embryos.retain(|id| self.get_mut(*id).is_some_and(|flow| flow.embryo));
+        self.embryos = embryos;
+    }
+}

@@ -1,0 +1,453 @@
+//! The record of one service instance, and its link.
+
+use std::time::Duration;
+
+use journal::{Arrival, Limits, Place, Refused, ReplayMode, ServerProgress};
+use protocol::{
+    UnprotectedReason,
+    control::{Attach, ErrorCode, Replay, Request, Response, Resume},
+    link::{KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentView},
+    mirror::{FrameKind, HEADER_LEN, MirrorFrame},
+};
+use wire::{Flags, FlowId};
+
+use super::acks::Acks;
+use super::flows::{Flow, Flows, NotFound};
+use super::outbox::{Outbox, Peer};
+use super::unknown::Unknown;
+use super::{Greeting, MAX_EMBRYOS};
+use crate::desk::Desk;
+use crate::intake::{Intake, Notice, reason_of};
+
+/// When a segment that neither finds nor leaves a hole is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckPolicy {
+    /// Each by itself.
+    EachFrame,
+    /// Once for each flow when a batch of datagrams has been read.
+    EachBatch,
+    /// Once for each flow, so long after the first.
+    After(Duration),
+}
+
+/// Counts over the life of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkStatistics {
+    /// Datagrams that came from the session's address.
+    pub datagrams: u64,
+    /// Bytes of them, without the headers of UDP and below.
+    pub bytes: u64,
+    /// Segments that were recorded, or had been.
+    pub segments: u64,
+    /// Acknowledgements.
+    pub acks: u64,
+    /// Datagrams that are not of the log link, or of another version.
+    pub malformed: u64,
+    /// Datagrams with a tag that none of the session's keys makes.
+    pub bad_tags: u64,
+    /// Segments with a wrong checksum.
+    pub damaged: u64,
+    /// Segments of flows that are not known.
+    pub unknown: u64,
+    /// OPENs with other numbers than those that are known.
+    pub conflicting_opens: u64,
+    /// Embryos that were forgotten because there were too many.
+    pub forgotten_embryos: u64,
+}
+
+impl LinkStatistics {
+    /// Datagrams that were not taken.
+    #[must_use]
+    pub const fn refused(&self) -> u64 {
+        self.malformed + self.bad_tags + self.damaged + self.unknown + self.conflicting_opens
+    }
+}
+
+/// The record of one service instance, and its link.
+#[derive(Debug)]
+pub struct Session {
+    intake: Intake,
+    flows: Flows,
+    up: KeySet,
+    /// The slot of the newest keys.
+    newest: KeySlot,
+    acks: Acks,
+    policy: AckPolicy,
+    /// Flows that are to be acknowledged, and since when.
+    due: Vec<FlowId>,
+    due_since: Duration,
+    unknown: Unknown,
+    statistics: LinkStatistics,
+    /// What the service may hold of what all may hold together.
+    wanted: u64,
+}
+
+impl Session {
+    pub(super) fn new(attach: &Attach, peer: Peer, greeting: &Greeting, policy: AckPolicy) -> Self {
+        let limits = Limits {
+            per_connection: attach.per_connection,
+            total: attach.total,
+            connections: usize::try_from(attach.connections).unwrap_or(usize::MAX),
+        };
+        let mode = match attach.replay {
+            Replay::Connection => ReplayMode::Connection,
+            Replay::Turn => ReplayMode::Turn,
+        };
+        let mut session = Self {
+            intake: Intake::of_a_link(limits, mode),
+            flows: Flows::default(),
+            up: KeySet::EMPTY,
+            newest: KeySlot::Zero,
+            acks: Acks {
+                to: peer,
+                down: KeySet::EMPTY,
+                slot: KeySlot::Zero,
+                counter: greeting.counter,
+                said: 0,
+            },
+            policy,
+            due: Vec::new(),
+            due_since: Duration::ZERO,
+            unknown: Unknown::default(),
+            statistics: LinkStatistics::default(),
+            wanted: attach.total,
+        };
+        session.put(KeySlot::Zero, greeting.up, greeting.down);
+        session
+    }
+
+    /// Its service has attached again.
+    pub(super) fn attached_again(&mut self, attach: &Attach, peer: Peer) {
+        self.acks.to = peer;
+        self.wanted = attach.total;
+    }
+
+    fn put(&mut self, slot: KeySlot, up: LinkKey, down: LinkKey) {
+        self.up.put(slot, up);
+        self.acks.down.put(slot, down);
+        self.newest = slot;
+    }
+
+    /// The keys that it began with.
+    pub(super) fn first_keys(greeting: &Greeting) -> LinkKeys {
+        LinkKeys {
+            slot: KeySlot::Zero,
+            up: greeting.up,
+            down: greeting.down,
+        }
+    }
+
+    /// New keys, into the slot that the service does not use. They are used for acknowledgements
+    /// when it has used them.
+    pub fn rekey(&mut self, up: LinkKey, down: LinkKey) -> LinkKeys {
+        let slot = self.acks.slot.other();
+        self.put(slot, up, down);
+        LinkKeys { slot, up, down }
+    }
+
+    pub(super) const fn peer(&self) -> Peer {
+        self.acks.to
+    }
+
+    /// Counts over its life.
+    #[must_use]
+    pub const fn statistics(&self) -> LinkStatistics {
+        LinkStatistics {
+            acks: self.acks.said,
+            ..self.statistics
+        }
+    }
+
+    /// What the record holds.
+    #[must_use]
+    pub fn journal(&self) -> &journal::Journal {
+        &self.intake.journal
+    }
+
+    pub(super) const fn wanted(&self) -> u64 {
+        self.wanted
+    }
+
+    /// From now on the record may hold this.
+    pub(super) fn limit_total(&mut self, total: u64) {
+        self.intake.journal.limit_total(total);
+    }
+
+    /// Gives memory back that is not needed. To be called every second or so.
+    pub(super) fn trim(&mut self) {
+        self.intake.journal.trim();
+    }
+
+    /// The next thing that the service must hear of, unasked.
+    pub fn notice(&mut self) -> Option<Response> {
+        self.intake.notices.pop_front().map(Response::from)
+    }
+
+    /// A datagram has come from the session's address.
+    pub fn take(&mut self, datagram: &[u8], now: Duration, out: &mut Outbox) {
+        self.statistics.datagrams += 1;
+        self.statistics.bytes += u64::try_from(datagram.len()).unwrap_or(u64::MAX);
+        match Kind::of(datagram) {
+            Ok(Kind::Segment) => self.segment(datagram, now, out),
+            Ok(Kind::Open) => match Open::decode(datagram, &self.up) {
+                Ok(open) => self.open(&open, out),
+                Err(_) => self.statistics.bad_tags += 1,
+            },
+            Ok(Kind::Probe) => match Probe::decode(ProbeKind::Probe, datagram, &self.up) {
+                Ok(probe) => self.probe(probe, out),
+                Err(_) => self.statistics.bad_tags += 1,
+            },
+            Ok(Kind::Ack | Kind::Probed) | Err(_) => self.statistics.malformed += 1,
+        }
+    }
+
+    /// A batch of datagrams has been read: acknowledges what is due.
+    pub fn settle(&mut self, now: Duration, out: &mut Outbox) {
+        if self.due.is_empty() || self.due_at().is_some_and(|at| now < at) {
+            return;
+        }
+        let mut due = std::mem::take(&mut self.due);
+        for id in due.drain(..) {
+            if let Some(flow) = self.flows.get_mut(id).filter(|flow| flow.due) {
+                self.acks.say(flow, &self.intake.journal, out);
+            }
+        }
+        self.due = due;
+    }
+
+    /// When acknowledgements that were put off are due.
+    #[must_use]
+    pub fn due_at(&self) -> Option<Duration> {
+        match self.policy {
+            AckPolicy::After(delay) if !self.due.is_empty() => Some(self.due_since + delay),
+            _ => None,
+        }
+    }
+
+    /// Something was made with the keys in this slot.
+    fn seen(&mut self, slot: KeySlot) {
+        if slot == self.newest {
+            self.acks.slot = slot;
+        }
+    }
+
+    fn probe(&mut self, probe: Probe, out: &mut Outbox) {
+        self.seen(probe.slot);
+        let Some(key) = self.acks.down.get(self.acks.slot) else {
+            return;
+        };
+        let probed = Probe {
+            kind: ProbeKind::Probed,
+            slot: self.acks.slot,
+            counter: probe.counter,
+        };
+        out.probed(self.acks.to, &probed.encode(key));
+    }
+
+    fn open(&mut self, open: &Open, out: &mut Outbox) {
+        self.seen(open.slot);
+        if let Some(flow) = self.flows.get_mut(open.flow) {
+            if (flow.key, flow.client_isn, flow.server_isn)
+                == (open.key, open.client_isn, open.server_isn)
+            {
+                self.acks.say(flow, &self.intake.journal, out);
+            } else {
+                self.statistics.conflicting_opens += 1;
+            }
+            return;
+        }
+        if self.flows.embryos() >= MAX_EMBRYOS {
+            self.forget_an_embryo();
+        }
+        let journal = &mut self.intake.journal;
+        let mut opened = journal.open(open.flow, open.client_isn, open.server_isn);
+        // Who only knocks must not keep others out.
+        if opened.is_err() && self.forget_an_embryo() {
+            let journal = &mut self.intake.journal;
+            opened = journal.open(open.flow, open.client_isn, open.server_isn);
+        }
+        if opened.is_err() {
+            self.too_many(open.flow);
+            return;
+        }
+        let mut flow = Flow::new(open.flow, open.key, open.client_isn, open.server_isn);
+        self.acks.say(&mut flow, &self.intake.journal, out);
+        self.flows.insert(flow);
+    }
+
+    fn too_many(&mut self, flow: FlowId) {
+        let reason = UnprotectedReason::TooManyConnections;
+        self.intake
+            .notices
+            .push_back(Notice::Unprotected(flow, reason));
+    }
+
+    fn forget_an_embryo(&mut self) -> bool {
+        let Some(id) = self.flows.forget_oldest_embryo() else {
+            return false;
+        };
+        self.intake.journal.close(id);
+        self.statistics.forgotten_embryos += 1;
+        true
+    }
+
+    fn segment(&mut self, datagram: &[u8], now: Duration, out: &mut Outbox) {
+        let Ok(view) = SegmentView::parse(datagram) else {
+            self.statistics.malformed += 1;
+            return;
+        };
+        let flow = match self.flows.of(&view, &self.up) {
+            Ok(flow) => flow,
+            Err(NotFound::BadTag) => {
+                self.statistics.bad_tags += 1;
+                return;
+            }
+            Err(NotFound::Unknown) => {
+                self.statistics.unknown += 1;
+                if self.unknown.is_news(view.flow_low(), now) {
+                    let notice = Notice::Unknown(view.flow_low());
+                    self.intake.notices.push_back(notice);
+                }
+                return;
+            }
+        };
+        if !view.is_undamaged(&flow.key) {
+            self.statistics.damaged += 1;
+            return;
+        }
+        let Some(arrival) = arrival(&view) else {
+            self.statistics.malformed += 1;
+            return;
+        };
+        self.statistics.segments += 1;
+        let was_embryo = std::mem::take(&mut flow.embryo);
+        let id = flow.id;
+        match self.intake.journal.instream(id, &arrival) {
+            Ok(recorded) if recorded.hole || self.policy == AckPolicy::EachFrame => {
+                remember(flow, &arrival);
+                self.acks.say(flow, &self.intake.journal, out);
+            }
+            Ok(_) if flow.due => {}
+            Ok(_) => {
+                flow.due = true;
+                if self.due.is_empty() {
+                    self.due_since = now;
+                }
+                self.due.push(id);
+            }
+            Err(Refused::BecameUnprotected(reason)) => {
+                let notice = Notice::Unprotected(id, reason_of(reason));
+                self.intake.notices.push_back(notice);
+            }
+            Err(Refused::Unprotected(_) | Refused::Implausible | Refused::Unknown) => {}
+        }
+        if was_embryo {
+            self.flows.born();
+        }
+        self.seen(view.flags().slot);
+    }
+
+    /// The answers to a request of the session's service, in order. [`Request::Attach`] and
+    /// [`Request::Rekey`], which need randomness, are refused here.
+    pub fn answer(&mut self, desk: Desk, request: &Request) -> Vec<Response> {
+        match request {
+            Request::Frames { bytes } => {
+                self.frames(bytes);
+                Vec::new()
+            }
+            Request::Barrier { token } => vec![Response::Drained { token: *token }],
+            Request::Resume(resume) => {
+                self.resume(resume);
+                Vec::new()
+            }
+            Request::Attach(_) | Request::Rekey | Request::Shutdown => vec![Response::Error {
+                code: ErrorCode::BadRequest,
+                message: "this makes no sense here".into(),
+            }],
+            Request::Statistics => {
+                let mut answers = desk.answer(&mut self.intake, request);
+                for answer in &mut answers {
+                    if let Response::Statistics(statistics) = answer {
+                        self.add_to(statistics);
+                    }
+                }
+                answers
+            }
+            _ => desk.answer(&mut self.intake, request),
+        }
+    }
+
+    fn add_to(&self, statistics: &mut protocol::control::Statistics) {
+        let link = &self.statistics;
+        statistics.frames += link.datagrams;
+        statistics.malformed_frames += link.malformed + link.bad_tags + link.damaged;
+        statistics.unknown_flow_frames += link.unknown;
+    }
+
+    /// Frames as a ring holds them, one behind the other. What is behind one that cannot be read
+    /// cannot be found.
+    fn frames(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let Ok(frame) = MirrorFrame::decode(bytes) else {
+                self.statistics.malformed += 1;
+                return;
+            };
+            let (this, rest) = bytes.split_at(HEADER_LEN + frame.packet.len());
+            if matches!(frame.kind, FrameKind::Closed(_)) {
+                self.flows.remove(frame.flow_id);
+            }
+            self.intake.take(this);
+            bytes = rest;
+        }
+    }
+
+    fn resume(&mut self, resume: &Resume) {
+        self.flows.remove(resume.flow);
+        let at = Place {
+            instream: resume.instream,
+            outstream: resume.outstream,
+        };
+        let (client_isn, server_isn) = (resume.client_isn, resume.server_isn);
+        let journal = &mut self.intake.journal;
+        if journal
+            .resume(resume.flow, client_isn, server_isn, at)
+            .is_err()
+        {
+            self.too_many(resume.flow);
+            return;
+        }
+        let mut flow = Flow::new(resume.flow, resume.key, client_isn, server_isn);
+        flow.embryo = false;
+        self.flows.insert(flow);
+    }
+}
+
+/// What the record takes of a segment; `None` of one that has no place in an open connection.
+fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
+    let segment = view.segment();
+    let flags = segment.flags();
+    if flags.contains(Flags::SYN) || flags.contains(Flags::RST) {
+        return None;
+    }
+    let progress = ServerProgress {
+        nxt: segment.ack(),
+        ack: segment.seq(),
+    };
+    Some(Arrival {
+        seq: segment.seq(),
+        payload: segment.payload(),
+        fin: flags.contains(Flags::FIN),
+        client_ack: segment.ack(),
+        server: view.flags().turn.then_some(progress),
+    })
+}
+
+/// Bytes have come, possibly beyond a hole: there more have come later than anywhere else. The
+/// oldest place is forgotten, if there is no room: [`super::acks`] has joined those of one range.
+fn remember(flow: &mut Flow, arrival: &Arrival<'_>) {
+    if arrival.payload.is_empty() {
+        return;
+    }
+    flow.newest.rotate_right(1);
+    flow.newest[0] = Some(arrival.seq);
+}

@@ -1,0 +1,196 @@
+//! All that a logger keeps.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use protocol::{
+    control::Attach,
+    link::{LinkKey, LinkKeys},
+};
+
+use super::outbox::{Outbox, Peer};
+use super::session::{AckPolicy, Session};
+
+/// What has to be drawn, or read from a clock, for a service that attaches.
+#[derive(Debug, Clone, Copy)]
+pub struct Greeting {
+    /// A random key.
+    pub up: LinkKey,
+    /// A random key.
+    pub down: LinkKey,
+    /// Where the counter of acknowledgements begins: above all that an earlier process has used for
+    /// this service. Nanoseconds since 1970 will do.
+    pub counter: u64,
+}
+
+/// A session that is no more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Whose.
+    pub instance: u64,
+    /// The name of the service.
+    pub service: String,
+}
+
+#[derive(Debug)]
+struct Entry {
+    service: String,
+    session: Session,
+    /// Since when it has no control stream.
+    detached: Option<Duration>,
+}
+
+/// The sessions of all services.
+#[derive(Debug)]
+pub struct Sessions {
+    by_instance: BTreeMap<u64, Entry>,
+    by_peer: HashMap<Peer, u64>,
+    policy: AckPolicy,
+    limit_total: u64,
+    keep: Duration,
+    /// Datagrams from addresses where no session is.
+    strangers: u64,
+}
+
+impl Sessions {
+    /// None yet. All together may hold `limit_total` bytes, and one without a control stream is
+    /// kept for `keep`.
+    #[must_use]
+    pub fn new(policy: AckPolicy, limit_total: u64, keep: Duration) -> Self {
+        Self {
+            by_instance: BTreeMap::new(),
+            by_peer: HashMap::new(),
+            policy,
+            limit_total,
+            keep,
+            strangers: 0,
+        }
+    }
+
+    /// A service attaches; its datagrams will come from `peer`. Answers whether its records were
+    /// still here, and the keys. The limits and the mode of a session that is here stay, but for
+    /// the total.
+    pub fn attach(&mut self, attach: &Attach, peer: Peer, greeting: &Greeting) -> (bool, LinkKeys) {
+        let instance = attach.instance;
+        // The port is held by one socket at a time: whoever had it has lost it.
+        self.by_peer.insert(peer, instance);
+        let (kept, keys) = match self.by_instance.get_mut(&instance) {
+            Some(entry) => {
+                let before = entry.session.peer();
+                if before != peer && self.by_peer.get(&before) == Some(&instance) {
+                    self.by_peer.remove(&before);
+                }
+                entry.session.attached_again(attach, peer);
+                entry.detached = None;
+                (true, entry.session.rekey(greeting.up, greeting.down))
+            }
+            None => {
+                let session = Session::new(attach, peer, greeting, self.policy);
+                let keys = Session::first_keys(greeting);
+                let entry = Entry {
+                    service: attach.service.clone(),
+                    session,
+                    detached: None,
+                };
+                self.by_instance.insert(instance, entry);
+                (false, keys)
+            }
+        };
+        self.share();
+        (kept, keys)
+    }
+
+    /// The control stream of a session has ended.
+    pub fn detach(&mut self, instance: u64, now: Duration) {
+        if let Some(entry) = self.by_instance.get_mut(&instance) {
+            entry.detached = Some(now);
+        }
+    }
+
+    /// A session.
+    pub fn get_mut(&mut self, instance: u64) -> Option<&mut Session> {
+        let entry = self.by_instance.get_mut(&instance)?;
+        Some(&mut entry.session)
+    }
+
+    /// The sessions, with the numbers of their instances and the names of their services.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &str, &mut Session)> {
+        let entries = self.by_instance.iter_mut();
+        entries.map(|(instance, entry)| (*instance, &*entry.service, &mut entry.session))
+    }
+
+    /// Datagrams from addresses where no session is.
+    #[must_use]
+    pub const fn strangers(&self) -> u64 {
+        self.strangers
+    }
+
+    /// A datagram has come.
+    pub fn take(&mut self, from: Peer, datagram: &[u8], now: Duration, out: &mut Outbox) {
+        let instance = self.by_peer.get(&from);
+        match instance.and_then(|instance| self.by_instance.get_mut(instance)) {
+            Some(entry) => entry.session.take(datagram, now, out),
+            None => self.strangers += 1,
+        }
+    }
+
+    /// A batch of datagrams has been read.
+    pub fn settle(&mut self, now: Duration, out: &mut Outbox) {
+        for entry in self.by_instance.values_mut() {
+            entry.session.settle(now, out);
+        }
+        if self.by_instance.len() > 1 {
+            self.share();
+        }
+    }
+
+    /// When acknowledgements that were put off are due.
+    #[must_use]
+    pub fn due_at(&self) -> Option<Duration> {
+        let sessions = self.by_instance.values();
+        sessions.filter_map(|entry| entry.session.due_at()).min()
+    }
+
+    /// To be called every second or so: gives memory back, and forgets the sessions whose services
+    /// have been gone for too long.
+    pub fn tidy(&mut self, now: Duration) -> Vec<Forgotten> {
+        let mut forgotten = Vec::new();
+        let keep = self.keep;
+        self.by_instance.retain(|instance, entry| {
+            entry.session.trim();
+            let gone = entry
+                .detached
+                .is_some_and(|then| now.saturating_sub(then) >= keep);
+            if gone {
+                forgotten.push(Forgotten {
+                    instance: *instance,
+                    service: std::mem::take(&mut entry.service),
+                });
+            }
+            !gone
+        });
+        let by_instance = &self.by_instance;
+        self.by_peer
+            .retain(|_, instance| by_instance.contains_key(instance));
+        if !forgotten.is_empty() {
+            self.share();
+        }
+        forgotten
+    }
+
+    /// Each session may hold what it wanted, or what the others leave.
+    fn share(&mut self) {
+        let held = |session: &Session| {
+            let statistics = session.journal().statistics();
+            statistics.held + statistics.idle
+        };
+        let all: u64 = self.by_instance.values().map(|e| held(&e.session)).sum();
+        for entry in self.by_instance.values_mut() {
+            let others = all - held(&entry.session);
+            let left = self.limit_total.saturating_sub(others);
+            entry.session.limit_total(entry.session.wanted().min(left));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A control stream: one service, or somebody who has not said yet who he is.
+
+use std::{
+    net::{SocketAddr, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Instant,
+};
+
+use channel::{Channel, ChannelError, KeyRing, Received};
+use protocol::control::{ControlError, Decoder, Request, Response, encode};
+
+/// Bytes of answers that may wait to be sent: who does not read them is not read from.
+const MUCH: usize = 1 << 20;
+
+/// Why a stream is of no more use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    /// The channel failed.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// The control protocol is not kept.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// It has closed the connection.
+    #[error("it has closed the connection")]
+    Closed,
+    /// The handshake took too long.
+    #[error("it has not proven in time that it has a key")]
+    Silent,
+    /// Its key is no longer in the key file.
+    #[error("its key is not in the key file any more")]
+    KeyRemoved,
+    /// Another stream of the same instance has come.
+    #[error("it has attached again")]
+    Replaced,
+    /// It asked for something before it had attached, or attached twice.
+    #[error("it does not keep the order of the control protocol")]
+    OutOfOrder,
+}
+
+/// A control stream.
+pub(super) struct Client {
+    channel: Channel<TcpStream>,
+    requests: Decoder<Request>,
+    /// On which of our addresses it came in.
+    pub(super) via: usize,
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    /// The instance that has attached.
+    pub(super) instance: Option<u64>,
+    /// It had, and has attached again by another stream.
+    pub(super) replaced: bool,
+}
+
+impl Client {
+    pub(super) fn accept(
+        stream: TcpStream,
+        remote: SocketAddr,
+        via: usize,
+        keys: Arc<KeyRing>,
+        now: Instant,
+    ) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let local = stream.local_addr()?;
+        Ok(Self {
+            channel: Channel::accept(stream, keys, now),
+            requests: Decoder::new(),
+            via,
+            local,
+            remote,
+            instance: None,
+            replaced: false,
+        })
+    }
+
+    /// The name of the key that it has proven to have.
+    pub(super) fn key_name(&self) -> &str {
+        self.channel.key().map_or("", |key| key.name())
+    }
+
+    pub(super) fn wants_read(&self) -> bool {
+        self.channel.queued() < MUCH
+    }
+
+    pub(super) fn wants_write(&self) -> bool {
+        self.channel.wants_write()
+    }
+
+    /// Reads once what there is.
+    pub(super) fn read(&mut self) -> Result<(), ClientError> {
+        match self.channel.receive()? {
+            Received::Plain(bytes) => self.requests.feed(&bytes),
+            Received::Nothing => {}
+            Received::End => return Err(ClientError::Closed),
+        }
+        Ok(())
+    }
+
+    /// The next request; none, while too many answers wait to be sent.
+    pub(super) fn request(&mut self) -> Result<Option<Request>, ClientError> {
+        if self.wants_read() {
+            Ok(self.requests.pull()?)
+        } else {
+            Ok(None)
+        }
+    }
+
+    pub(super) fn say(&mut self, response: &Response) -> Result<(), ClientError> {
+        let mut bytes = Vec::new();
+        encode(response, &mut bytes)?;
+        Ok(self.channel.say(&bytes)?)
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), ClientError> {
+        Ok(self.channel.flush()?)
+    }
+
+    /// Whether it may stay.
+    pub(super) fn check(&self, keys: &KeyRing, now: Instant) -> Result<(), ClientError> {
+        if self.replaced {
+            return Err(ClientError::Replaced);
+        }
+        if self.channel.has_expired(now) {
+            return Err(ClientError::Silent);
+        }
+        match self.channel.key() {
+            Some(key) if !keys.accepts(key) => Err(ClientError::KeyRemoved),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

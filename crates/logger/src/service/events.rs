@@ -1,0 +1,148 @@
+//! What the logger tells.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+/// Something worth a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Event {
+    /// It takes services.
+    Listening {
+        /// Where.
+        addresses: Vec<SocketAddr>,
+    },
+    /// A service has its record kept from now on.
+    Attached {
+        /// Its name.
+        service: String,
+        /// The number of its instance, in hexadecimal digits.
+        instance: String,
+        /// From where its control stream comes.
+        from: SocketAddr,
+        /// The name of the key that it proved to have.
+        key: String,
+        /// Whether it found records of before.
+        kept: bool,
+    },
+    /// The control stream of a service has ended; its records are kept for a while.
+    Detached {
+        /// Its name.
+        service: String,
+        /// The number of its instance.
+        instance: String,
+        /// Why.
+        reason: String,
+        /// Datagrams that were recorded until now.
+        segments: u64,
+        /// Datagrams that were not taken: not ours, with a wrong tag, damaged, or of no known
+        /// connection.
+        refused: u64,
+    },
+    /// The records of a service that has been away for too long are gone.
+    Forgotten {
+        /// Its name.
+        service: String,
+        /// The number of its instance.
+        instance: String,
+    },
+    /// Who connected is no service of ours, or does not behave.
+    Refused {
+        /// From where.
+        from: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// So many were refused besides, too many to name each.
+    RefusedMore {
+        /// How many.
+        count: u64,
+    },
+    /// The key file was read again.
+    KeysChanged,
+    /// Something did not work that does not stop us.
+    Trouble {
+        /// What.
+        message: String,
+    },
+    /// It ends.
+    Stopping,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listening { addresses } => {
+                let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                write!(f, "the logger listens on {}", addresses.join(", "))
+            }
+            Self::Attached {
+                service,
+                from,
+                key,
+                kept,
+                ..
+            } => {
+                let found = if *kept { " and finds its records" } else { "" };
+                write!(f, "{service}: attached from {from} with key {key}{found}")
+            }
+            Self::Detached {
+                service,
+                reason,
+                segments,
+                refused,
+                ..
+            } => write!(
+                f,
+                "{service}: detached: {reason}; {segments} segments taken, {refused} refused"
+            ),
+            Self::Forgotten { service, .. } => {
+                write!(f, "{service}: gone for too long, its records are dropped")
+            }
+            Self::Refused { from, reason } => write!(f, "refused {from}: {reason}"),
+            Self::RefusedMore { count } => write!(f, "refused {count} more"),
+            Self::KeysChanged => write!(f, "the key file has changed and was read again"),
+            Self::Trouble { message } => write!(f, "trouble: {message}"),
+            Self::Stopping => write!(f, "stopping"),
+        }
+    }
+}
+
+/// Refusals, which anybody can bring about: so many a second are named.
+const NAMED: u64 = 5;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Holds refusals back that come too fast.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    since: Option<Instant>,
+    count: u64,
+}
+
+impl Refusals {
+    /// The event, if it is to be told.
+    pub(super) fn refused(
+        &mut self,
+        from: SocketAddr,
+        reason: String,
+        now: Instant,
+    ) -> Option<Event> {
+        self.since.get_or_insert(now);
+        self.count += 1;
+        (self.count <= NAMED).then_some(Event::Refused { from, reason })
+    }
+
+    /// What was held back, once a second.
+    pub(super) fn rest(&mut self, now: Instant) -> Option<Event> {
+        self.since
+            .filter(|since| now.duration_since(*since) >= SECOND)?;
+        let count = self.count.saturating_sub(NAMED);
+        *self = Self::default();
+        (count > 0).then_some(Event::RefusedMore { count })
+    }
+}

@@ -1,0 +1,6 @@
+//! A logger with a log link: its core among datagrams that are lost, doubled, reordered, cut, forged
+//! and garbled; and the service itself, over sockets.
+
+mod core;
+mod host;
+mod service;
