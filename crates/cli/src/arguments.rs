@@ -28,6 +28,8 @@ pub(crate) enum Verb {
     Clean(Clean),
     /// Print a fresh key for a key file, with which a service and its logger know each other
     Key(Key),
+    /// Keep the records of services that run on other machines
+    Logger(Logger),
     /// The logger process that serve starts for itself
     #[command(name = serve::LOGGER_VERB, hide = true)]
     LoggerProcess(LoggerProcess),
@@ -210,6 +212,38 @@ pub(crate) struct Clean {
 pub(crate) struct Key {
     /// The key's name: 1 to 32 letters, digits, '.', '_' or '-' [default: one of its own]
     pub(crate) name: Option<String>,
+}
+
+/// Keeps the record of what clients send to services on other machines: whatever their clients were
+/// told has been received is here, and outlives the loss of those machines' processes.
+///
+/// Services connect to it with `outlive serve --logger ADDRESS:PORT --key-file FILE`. TCP and UDP
+/// of the port must reach it. Who has a key of the key file may read and write records; the datagrams
+/// between a service and its logger are authenticated, but not secret: use a private network.
+#[derive(Debug, Args)]
+pub(crate) struct Logger {
+    /// Address and port that services connect to; repeat it for more (IPv6 in brackets)
+    #[arg(long, value_name = "ADDRESS:PORT", required = true)]
+    pub(crate) listen: Vec<SocketAddr>,
+    /// File with the keys of those who may attach (see: outlive key)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: PathBuf,
+    /// How long the records of a service are kept that has gone away (ms, s, min)
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::duration)]
+    pub(crate) keep: Duration,
+    /// Most that the records of all services together may hold [default: half of this host's
+    /// memory]
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    pub(crate) limit_total: Option<u64>,
+    /// Acknowledge each frame by itself, not once for all that were read together
+    #[arg(long, conflicts_with = "ack_delay")]
+    pub(crate) ack_each_frame: bool,
+    /// Acknowledge so long after a frame (us, ms), to save acknowledgements
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(crate) ack_delay: Option<Duration>,
+    /// Print events as JSON, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

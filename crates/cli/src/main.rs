@@ -5,6 +5,7 @@
 mod arguments;
 mod exit;
 mod logger_process;
+mod logging;
 mod serving;
 mod talking;
 mod units;
@@ -40,6 +41,7 @@ fn main() -> std::process::ExitCode {
         Verb::Check(check) => talking::check(&check),
         Verb::Clean(clean) => talking::clean(&clean),
         Verb::Key(key) => talking::key(&key),
+        Verb::Logger(logger) => logging::run(&logger),
         Verb::LoggerProcess(logger) => logger_process::run(&logger),
     };
     outcome.into()

@@ -20,17 +20,18 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text} is too much"))
 }
 
-/// `500ms`, `30s`, `2min`: a duration. A bare number is seconds.
+/// `200us`, `500ms`, `30s`, `2min`: a duration. A bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let number: u64 = number
         .parse()
         .map_err(|_| format!("{text:?} does not begin with a number"))?;
     match unit {
+        "us" => Ok(Duration::from_micros(number)),
         "ms" => Ok(Duration::from_millis(number)),
         "" | "s" => Ok(Duration::from_secs(number)),
         "min" => Ok(Duration::from_secs(number.saturating_mul(60))),
-        _ => Err(format!("{unit:?} is no unit of time: use ms, s or min")),
+        _ => Err(format!("{unit:?} is no unit of time: use us, ms, s or min")),
     }
 }
 
@@ -58,6 +59,7 @@ mod tests {
 
     #[test]
     fn durations_have_units() {
+        assert_eq!(duration("250us"), Ok(Duration::from_micros(250)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
         assert_eq!(duration("2min"), Ok(Duration::from_secs(120)));

@@ -23,4 +23,4 @@ pub use desk::Desk;
 pub use intake::{Intake, Notice};
 #[cfg(feature = "ring")]
 pub use process::{LoggerConfig, LoggerError, run};
-pub use service::{Event, Service, ServiceConfig, ServiceError};
+pub use service::{Event, Service, ServiceConfig, ServiceError, without_checksums};

@@ -34,6 +34,7 @@ use crate::{
 use client::{Client, ClientError};
 pub use events::Event;
 use events::Refusals;
+pub use no_checksum::without_checksums;
 use sockets::{Buffers, Sockets, peer_of};
 
 /// Batches of datagrams that are read before control streams are looked after.

@@ -8,9 +8,13 @@ use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
 use libc::{c_int, socklen_t};
 
-/// Switches the checksums of what is sent off, and takes what has none (which over IPv4 everybody
-/// does). Nor are datagrams joined: the kernel does that only with those that have a checksum.
-pub(super) fn without_checksums(socket: &UdpSocket, v6: bool) -> io::Result<()> {
+/// Makes a UDP socket one of the log link, at either end: the checksums of what is sent are switched
+/// off, and what has none is taken (which over IPv4 everybody does). Nor are datagrams joined: the
+/// kernel does that only with those that have a checksum.
+///
+/// # Errors
+/// The socket is of the other family.
+pub fn without_checksums(socket: &UdpSocket, v6: bool) -> io::Result<()> {
     if v6 {
         set(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_TX, 1)?;
         set(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IoSliceMut},
-    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
+    net::{SocketAddr, TcpListener, UdpSocket},
 };
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -162,7 +162,7 @@ fn without_flow(mut address: SocketAddr) -> SocketAddr {
 
 fn socket(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
-    if let IpAddr::V6(_) = address.ip() {
+    if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;

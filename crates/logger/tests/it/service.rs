@@ -1,1 +1,370 @@
+use std::{
+    io::{ErrorKind, Write},
+    net::{SocketAddr, UdpSocket},
+    os::{fd::AsFd, unix::net::UnixStream},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
+use channel::{Channel, Key, KeyRing, Received};
+use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy, without_checksums};
+use protocol::{
+    control::{Decoder, Request, Response, encode},
+    link::LinkKeys,
+};
+use rand::{Rng, seq::SliceRandom};
+use wire::FlowId;
+
+use crate::host::{Host, attach};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A logger in a thread of its own.
+struct Running {
+    address: SocketAddr,
+    events: mpsc::Receiver<Event>,
+    stop: UnixStream,
+    thread: Option<thread::JoinHandle<Result<(), ServiceError>>>,
+}
+
+fn config(keys: KeyRing, listen: &str) -> ServiceConfig {
+    ServiceConfig {
+        listen: vec![listen.parse().expect("an address")],
+        keys,
+        keep: Duration::from_secs(60),
+        limit_total: 1 << 30,
+        acks: AckPolicy::EachBatch,
+    }
+}
+
+impl Running {
+    fn start(config: ServiceConfig) -> Self {
+        let service = Service::bind(config).expect("the port is free");
+        let address = service.addresses()[0];
+        let (stop, stopped) = UnixStream::pair().expect("a pair of sockets");
+        let (tell, events) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            // Nobody may hear of the last events.
+            service.run(stopped.as_fd(), &mut |event| drop(tell.send(event.clone())))
+        });
+        Self {
+            address,
+            events,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// Waits for an event of this kind.
+    fn event(&self, wanted: impl Fn(&Event) -> bool) -> Event {
+        loop {
+            let event = self.events.recv_timeout(PATIENCE).expect("an event");
+            if wanted(&event) {
+                return event;
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.write_all(b"x").expect("it waits");
+        let ended = self.thread.take().expect("it runs").join();
+        ended.expect("no panic").expect("no error");
+    }
+}
+
+/// The serving host's side: control stream and link.
+struct Attached {
+    channel: Channel<std::net::TcpStream>,
+    decoder: Decoder<Response>,
+    link: UdpSocket,
+    kept: bool,
+    keys: LinkKeys,
+}
+
+impl Attached {
+    fn to(logger: &Running, key: &Key, instance: u64) -> Self {
+        let any: SocketAddr = match logger.address {
+            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+            SocketAddr::V6(_) => ([0; 16], 0).into(),
+        };
+        let link = UdpSocket::bind(any).expect("a port");
+        link.connect(logger.address).expect("an address");
+        link.set_nonblocking(true).expect("a socket");
+        without_checksums(&link, any.is_ipv6()).expect("a socket");
+        let channel = Channel::connect(logger.address, key, PATIENCE, PATIENCE);
+        let port = link.local_addr().expect("bound").port();
+        let mut attached = Self {
+            channel: channel.expect("it listens"),
+            decoder: Decoder::new(),
+            link,
+            kept: false,
+            keys: LinkKeys {
+                slot: protocol::link::KeySlot::Zero,
+                up: protocol::link::LinkKey([0; 16]),
+                down: protocol::link::LinkKey([0; 16]),
+            },
+        };
+        match attached.ask(&Request::Attach(attach(instance, port))) {
+            Response::Attached { kept, keys, .. } => {
+                attached.kept = kept;
+                attached.keys = keys;
+            }
+            other => panic!("{other:?}"),
+        }
+        attached
+    }
+
+    fn say(&mut self, request: &Request) {
+        let mut bytes = Vec::new();
+        encode(request, &mut bytes).expect("a message");
+        self.channel.say(&bytes).expect("open");
+        self.channel.flush().expect("it reads");
+    }
+
+    fn next(&mut self) -> Option<Response> {
+        loop {
+            if let Some(response) = self.decoder.pull().expect("a message") {
+                return Some(response);
+            }
+            match self.channel.receive() {
+                Ok(Received::Plain(bytes)) => self.decoder.feed(&bytes),
+                Ok(Received::Nothing) => panic!("no answer"),
+                Ok(Received::End) | Err(_) => return None,
+            }
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Response {
+        self.say(request);
+        self.next().expect("an answer")
+    }
+
+    fn read(&mut self, host: &Host, flow: FlowId) -> Vec<u8> {
+        let first = host.connections[&flow].client_isn + 1;
+        let mut all = Vec::new();
+        loop {
+            let request = Request::Read {
+                flow,
+                from: first + u32::try_from(all.len()).expect("short"),
+                max_len: 1 << 20,
+            };
+            match self.ask(&request) {
+                Response::Data { bytes, .. } if bytes.is_empty() => return all,
+                Response::Data { bytes, .. } => all.extend_from_slice(&bytes),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn hear(&self, host: &mut Host) {
+        let mut buffer = [0; 2048];
+        loop {
+            match self.link.recv(&mut buffer) {
+                Ok(len) => drop(host.hear(&buffer[..len])),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Everything is sent until all of it is recorded, over a link that loses, doubles, reorders,
+    /// garbles and invents datagrams.
+    fn upload(&self, host: &mut Host) {
+        let deadline = Instant::now() + 6 * PATIENCE;
+        while !host.is_recorded() {
+            assert!(Instant::now() < deadline, "it does not end");
+            let mut datagrams = Vec::new();
+            for _ in 0..8 {
+                datagrams.extend(host.datagrams(60_000, 300_000));
+            }
+            let mut random = host.random.clone();
+            datagrams.retain(|_| random.random_bool(0.8));
+            if let Some(first) = datagrams.first().cloned() {
+                let mut garbled = first.clone();
+                let view = protocol::link::SegmentView::parse(&garbled);
+                if view.is_ok_and(|view| !view.flags().unfinished) {
+                    let at = random.random_range(0..garbled.len());
+                    garbled[at] ^= 0x10;
+                }
+                datagrams.extend([first, garbled, vec![0x45; 60], Vec::new()]);
+            }
+            datagrams.shuffle(&mut random);
+            host.random = random;
+            for datagram in datagrams {
+                match self.link.send(&datagram) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+            self.hear(host);
+        }
+    }
+}
+
+fn keys() -> (Key, KeyRing) {
+    let key = Key::generate("test").expect("randomness");
+    (key.clone(), KeyRing::of(vec![key]))
+}
+
+fn uploads_are_recorded(listen: &str) {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, listen));
+    let mut service = Attached::to(&logger, &key, 1);
+    assert!(!service.kept);
+    let mut host = Host::new(service.keys, 1);
+    for (flow, len) in [(1, 0), (2, 1), (3, 500_000), (4, 1_500_000)] {
+        host.connect(flow, len);
+    }
+    service.upload(&mut host);
+    for flow in host.connections.keys().copied().collect::<Vec<_>>() {
+        assert!(service.read(&host, flow) == host.connections[&flow].data);
+    }
+    let Response::Statistics(statistics) = service.ask(&Request::Statistics) else {
+        panic!("statistics");
+    };
+    assert_eq!(statistics.flows, 4);
+    assert!(statistics.malformed_frames > 0);
+}
+
+#[test]
+fn uploads_over_ipv4_are_recorded_byte_for_byte() {
+    uploads_are_recorded("127.0.0.1:0");
+}
+
+#[test]
+fn uploads_over_ipv6_are_recorded_byte_for_byte() {
+    uploads_are_recorded("[::1]:0");
+}
+
+#[test]
+fn answers_come_from_the_address_that_was_asked() {
+    let (key, ring) = keys();
+    let mut logger = Running::start(config(ring, "0.0.0.0:0"));
+    // Any address of 127.0.0.0/8 is ours; a reply would come from 127.0.0.1 by itself.
+    logger.address.set_ip([127, 0, 0, 9].into());
+    let service = Attached::to(&logger, &key, 1);
+    let mut host = Host::new(service.keys, 1);
+    host.connect(1, 10_000);
+    // The socket is connected: it hears of nobody else.
+    service.upload(&mut host);
+}
+
+#[test]
+fn a_service_that_comes_again_takes_its_records_over() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let mut first = Attached::to(&logger, &key, 7);
+    let mut host = Host::new(first.keys, 1);
+    host.connect(1, 100_000);
+    first.upload(&mut host);
+    // The first one is still there: it has lost.
+    let mut second = Attached::to(&logger, &key, 7);
+    assert!(second.kept);
+    assert!(second.read(&host, FlowId(1)) == host.connections[&FlowId(1)].data);
+    assert_eq!(first.next(), None);
+    drop(second);
+    let detached = logger.event(|event| matches!(event, Event::Detached { .. }));
+    assert!(detached.to_string().contains("closed the connection"));
+    assert!(Attached::to(&logger, &key, 7).kept);
+    assert!(!Attached::to(&logger, &key, 8).kept);
+}
+
+#[test]
+fn keys_are_changed_under_way() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let mut service = Attached::to(&logger, &key, 1);
+    let mut host = Host::new(service.keys, 1);
+    for flow in 1..5 {
+        host.connect(flow, 20_000);
+        service.upload(&mut host);
+        match service.ask(&Request::Rekey) {
+            Response::Keys(keys) => host.use_keys(keys),
+            other => panic!("{other:?}"),
+        }
+    }
+    host.connect(9, 20_000);
+    service.upload(&mut host);
+}
+
+#[test]
+fn what_is_unknown_is_told_unasked() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let mut service = Attached::to(&logger, &key, 1);
+    let mut host = Host::new(service.keys, 1);
+    host.connect(0x0001_0000_0203, 100);
+    for connection in host.connections.values_mut() {
+        connection.opened = true;
+    }
+    service.link.send(&host.datagrams(10, 10)[0]).expect("sent");
+    let unknown = Response::Unknown { flow_low: 0x0203 };
+    assert_eq!(service.next(), Some(unknown));
+}
+
+#[test]
+fn who_has_no_key_is_refused() {
+    let (_, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let (other, _) = keys();
+    assert!(Channel::connect(logger.address, &other, PATIENCE, PATIENCE).is_err());
+    let refused = logger.event(|event| matches!(event, Event::Refused { .. }));
+    assert!(refused.to_string().contains("key"), "{refused}");
+}
+
+#[test]
+fn who_does_not_attach_first_is_refused() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let channel = Channel::connect(logger.address, &key, PATIENCE, PATIENCE);
+    let mut channel = channel.expect("it listens");
+    let mut bytes = Vec::new();
+    encode(&Request::Summaries, &mut bytes).expect("a message");
+    channel.say(&bytes).expect("open");
+    channel.flush().expect("it reads");
+    logger.event(|event| matches!(event, Event::Refused { .. }));
+}
+
+#[test]
+fn a_key_that_is_removed_from_the_file_ends_its_streams() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("keys");
+    let write = |keys: &[&Key]| {
+        let lines: Vec<String> = keys.iter().map(|key| key.line()).collect();
+        std::fs::write(&path, lines.join("\n")).expect("written");
+        let owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, owner).expect("ours");
+    };
+    let old = Key::generate("old").expect("randomness");
+    let new = Key::generate("new").expect("randomness");
+    write(&[&old]);
+    let ring = KeyRing::load(&path).expect("a key file");
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let mut first = Attached::to(&logger, &old, 1);
+    write(&[&new, &old]);
+    logger.event(|event| *event == Event::KeysChanged);
+    let mut second = Attached::to(&logger, &new, 2);
+    write(&[&new]);
+    let detached = logger.event(|event| matches!(event, Event::Detached { .. }));
+    assert!(detached.to_string().contains("not in the key file"));
+    assert_eq!(first.next(), None);
+    assert!(matches!(
+        second.ask(&Request::Statistics),
+        Response::Statistics(_)
+    ));
+}
+
+#[test]
+fn an_address_that_is_in_use_is_named() {
+    let (_, ring) = keys();
+    let logger = Running::start(config(ring.clone(), "127.0.0.1:0"));
+    let again = Service::bind(config(ring, &logger.address.to_string()));
+    let error = again.err().expect("it is in use").to_string();
+    assert!(error.contains(&logger.address.to_string()), "{error}");
+    assert!(error.contains("another logger"), "{error}");
+}

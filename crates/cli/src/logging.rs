@@ -1,0 +1,66 @@
+//! `outlive logger`.
+
+use std::{io::Write, os::fd::AsFd, os::unix::net::UnixStream};
+
+use channel::KeyRing;
+use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    low_level::pipe,
+};
+
+use crate::{arguments::Logger, exit::Outcome};
+
+/// Least of all records together, bytes.
+const TOTAL_LEAST: u64 = 1 << 20;
+
+pub(crate) fn run(arguments: &Logger) -> Outcome {
+    let total = arguments
+        .limit_total
+        .unwrap_or_else(|| serve::host_memory() / 2);
+    if total < TOTAL_LEAST {
+        eprintln!("outlive: --limit-total must be at least 1MiB");
+        return Outcome::Usage;
+    }
+    match keep_records(arguments, total) {
+        Ok(()) => Outcome::Done,
+        Err(error) => {
+            eprintln!("outlive: {error}");
+            match error {
+                ServiceError::Listen { .. } | ServiceError::Keys(_) => Outcome::Usage,
+                ServiceError::Io(_) => Outcome::Internal,
+            }
+        }
+    }
+}
+
+fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError> {
+    let (stopped, stop) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT] {
+        pipe::register(signal, stop.try_clone()?)?;
+    }
+    let acks = match arguments.ack_delay {
+        _ if arguments.ack_each_frame => AckPolicy::EachFrame,
+        Some(delay) => AckPolicy::After(delay),
+        None => AckPolicy::EachBatch,
+    };
+    let service = Service::bind(ServiceConfig {
+        listen: arguments.listen.clone(),
+        keys: KeyRing::load(&arguments.key_file)?,
+        keep: arguments.keep,
+        limit_total,
+        acks,
+    })?;
+    let json = arguments.json;
+    service.run(stopped.as_fd(), &mut |event| say(event, json))
+}
+
+/// A line on standard error. That nobody reads it any more must not end us.
+fn say(event: &Event, json: bool) {
+    let line = if json {
+        serde_json::to_string(event).unwrap_or_default()
+    } else {
+        format!("outlive: {event}")
+    };
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
