@@ -62,6 +62,26 @@ pub(crate) enum CrashOn {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Ack {
+    /// the server's own, saying no more than is recorded
+    Basic,
+    /// as basic, but those without data wait until all that they say is recorded
+    Lazy,
+    /// as basic, and one more for each acknowledgement of the logger
+    Eager,
+    /// as eager, but only when the client has sent nothing since
+    Conditional,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LoggerLoss {
+    /// connections go on, and would not survive a crash
+    Unprotect,
+    /// clients wait until the same logger answers again
+    Hold,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Attach {
     /// TCX where the kernel has it (Linux 6.6), else clsact
     Auto,
@@ -87,7 +107,8 @@ pub(crate) struct RunDirectory {
 /// open connection is carried over to the new process. Neither client nor server is changed.
 ///
 /// The record of what clients sent is kept by a logger process on this host: it survives the
-/// server's death and restarts, but not this host's.
+/// server's death and restarts, but not this host's. With --logger it is kept on another machine,
+/// and clients are told of nothing that is not there.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     /// Address and port that clients connect to; repeat it for more (IPv6 in brackets)
@@ -135,6 +156,22 @@ pub(crate) struct Serve {
     /// Most connections that are protected at a time; more are served, but unprotected
     #[arg(long, value_name = "NUMBER", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) max_connections: u32,
+    /// Keep the record on another machine, where `outlive logger` listens; repeat it for more, the
+    /// best first: the next is tried when one is lost
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "key_file")]
+    pub(crate) logger: Vec<SocketAddr>,
+    /// File of the keys that service and logger share (`outlive key` prints one); the first is used
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// How acknowledgements to clients are made of those of the logger
+    #[arg(long, value_enum, default_value = "eager", requires = "logger")]
+    pub(crate) ack: Ack,
+    /// What becomes of connections when no logger answers
+    #[arg(long, value_enum, default_value = "unprotect", requires = "logger")]
+    pub(crate) on_logger_loss: LoggerLoss,
+    /// How long a logger may be silent before it is lost (ms, s, min; at least 100ms)
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger")]
+    pub(crate) logger_timeout: Duration,
     /// How the programs are attached to the network interfaces
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) attach: Attach,
@@ -181,6 +218,12 @@ pub(crate) struct Check {
     /// Address and port that clients would connect to
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) address: Vec<SocketAddr>,
+    /// Logger that would be used; needs --key-file
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "key_file")]
+    pub(crate) logger: Vec<SocketAddr>,
+    /// File of the keys that service and logger share
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,13 +1,15 @@
 //! `outlive serve`.
 
-use std::io::Write;
+use std::{io::Write, time::Duration};
 
-use dataplane::AttachMode;
+use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
-use serve::{Ending, LoggerLimits, Report, RunDir, ServeConfig, Service, Verify};
+use serve::{
+    Ending, LinkConfig, LoggerLimits, OnLoggerLoss, Report, RunDir, ServeConfig, Service, Verify,
+};
 
 use crate::{
-    arguments::{self, Attach, CrashOn, Replay, Serve},
+    arguments::{self, Ack, Attach, CrashOn, LoggerLoss, Replay, Serve},
     exit::{Outcome, failed},
 };
 
@@ -16,6 +18,8 @@ const RECORD_LEAST: u64 = 4 << 10;
 const RECORD_MOST: u64 = 2 << 30;
 /// Least of all records together, unless one connection may have less, bytes.
 const TOTAL_LEAST: u64 = 1 << 20;
+/// Least silence of a logger that means something: a probe goes out four times as often.
+const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
 
 pub(crate) fn serve(arguments: Serve) -> Outcome {
     let json = arguments.json;
@@ -34,8 +38,9 @@ pub(crate) fn serve(arguments: Serve) -> Outcome {
         }
     };
     let name = config.name.clone();
+    let elsewhere = config.link.is_some();
     let run = Service::new(config, tell).and_then(|service| {
-        if !json {
+        if !json && !elsewhere {
             say(&format!(
                 "outlive: the record of {name} is kept on this host: connections survive the server's death, not the host's"
             ));
@@ -65,6 +70,7 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
     if total < arguments.limit_per_connection.min(TOTAL_LEAST) {
         return Err("--limit-total must be at least 1MiB, or what a connection may have".into());
     }
+    let link = link(&arguments)?;
     let name = match (arguments.name, arguments.address.first()) {
         (Some(name), _) => name,
         (None, Some(address)) => ServeConfig::default_name(*address),
@@ -72,6 +78,7 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
     };
     Ok(ServeConfig {
         name,
+        link,
         addresses: arguments.address,
         command: arguments.command,
         replay: match arguments.replay {
@@ -101,6 +108,35 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
         },
         run_dir: RunDir::new(arguments.run.run_dir),
     })
+}
+
+/// The loggers on other machines.
+fn link(arguments: &Serve) -> Result<Option<LinkConfig>, String> {
+    let Some(key_file) = arguments
+        .key_file
+        .clone()
+        .filter(|_| !arguments.logger.is_empty())
+    else {
+        return Ok(None);
+    };
+    if arguments.logger_timeout < TIMEOUT_LEAST {
+        return Err("--logger-timeout must be at least 100ms".into());
+    }
+    Ok(Some(LinkConfig {
+        loggers: arguments.logger.clone(),
+        key_file,
+        strategy: match arguments.ack {
+            Ack::Basic => AckStrategy::Basic,
+            Ack::Lazy => AckStrategy::Lazy,
+            Ack::Eager => AckStrategy::Eager,
+            Ack::Conditional => AckStrategy::Conditional,
+        },
+        on_loss: match arguments.on_logger_loss {
+            LoggerLoss::Unprotect => OnLoggerLoss::Unprotect,
+            LoggerLoss::Hold => OnLoggerLoss::Hold,
+        },
+        timeout: arguments.logger_timeout,
+    }))
 }
 
 fn quarter_of_memory() -> u64 {

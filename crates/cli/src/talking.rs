@@ -138,7 +138,12 @@ fn known(run_dir: &RunDir) -> String {
 }
 
 pub(crate) fn check(arguments: &Check) -> Outcome {
-    let findings = preflight::report(&arguments.address, &arguments.command);
+    let findings = preflight::report(
+        &arguments.address,
+        &arguments.command,
+        &arguments.logger,
+        arguments.key_file.as_deref(),
+    );
     for finding in &findings {
         if arguments.json {
             json(finding);

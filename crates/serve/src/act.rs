@@ -108,6 +108,9 @@ impl Service {
 
     /// The ring may be full of what the logger has not read yet; it is reading.
     fn drain(&mut self, token: u64) -> Result<(), ServeError> {
+        if let Some(link) = self.ground.logger.link() {
+            return link.drain(token, clock::now());
+        }
         for _ in 0..1000 {
             match self.ground.plane.barrier(token) {
                 Err(DataplaneError::Control { .. }) => std::thread::sleep(Duration::from_millis(1)),
@@ -117,8 +120,14 @@ impl Service {
         Err(ServeError::Logger("it does not read the ring".into()))
     }
 
-    fn list_connections(&mut self) -> Result<(), ServeError> {
-        let records = self.records()?;
+    /// When a logger on another machine does not answer now, and may soon, this waits for it.
+    pub(crate) fn list_connections(&mut self) -> Result<(), ServeError> {
+        let summaries = self.ask_logger(|logger| logger.summaries())?;
+        self.list_again = summaries.is_none() && self.awaits_logger();
+        if self.list_again {
+            return Ok(());
+        }
+        let records = Records::of(&summaries.unwrap_or_default());
         // Clients that have found the new server already are not in need of it. (Before that
         // server's life has begun, the dead one's still has the present number.)
         let all = self.recovery.stage() == Stage::Clearing;

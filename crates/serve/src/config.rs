@@ -1,8 +1,8 @@
 //! What `outlive serve` is told.
 
-use std::{ffi::OsString, net::SocketAddr, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
-use dataplane::AttachMode;
+use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 
 use crate::rundir::RunDir;
@@ -42,6 +42,30 @@ pub struct LoggerLimits {
     pub ring: u32,
 }
 
+/// What becomes of connections when no logger answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLoggerLoss {
+    /// They go on, unprotected.
+    Unprotect,
+    /// They wait until the logger is back.
+    Hold,
+}
+
+/// The loggers on other machines, and the way in which they are used.
+#[derive(Debug, Clone)]
+pub struct LinkConfig {
+    /// Where they are, the best first; at least one.
+    pub loggers: Vec<SocketAddr>,
+    /// The file of the keys that they know us by.
+    pub key_file: PathBuf,
+    /// How acknowledgements are made of what the logger says.
+    pub strategy: AckStrategy,
+    /// What happens when none answers.
+    pub on_loss: OnLoggerLoss,
+    /// For how long one must be silent to be lost.
+    pub timeout: Duration,
+}
+
 /// One service.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
@@ -71,6 +95,8 @@ pub struct ServeConfig {
     pub grace: Duration,
     /// How the programs are attached.
     pub attach: AttachMode,
+    /// The record is kept on another machine.
+    pub link: Option<LinkConfig>,
     /// Where sockets, locks and mounts of ours live.
     pub run_dir: RunDir,
 }

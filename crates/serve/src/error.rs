@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
+use channel::{ChannelError, KeyFileError};
 use dataplane::DataplaneError;
 use protocol::control::ControlError;
 use supervise::{CgroupError, DestroyError, Exit, SpawnError, StopError, mounts::MountError};
@@ -92,14 +93,28 @@ pub enum ServeError {
     /// The data plane.
     #[error(transparent)]
     Dataplane(#[from] DataplaneError),
-    /// The logger process cannot be started or does not answer.
-    #[error("the logger process: {0}")]
+    /// The logger cannot be started, or reached, or does not answer.
+    #[error("the logger: {0}")]
     Logger(String),
+    /// A logger on another machine cannot be reached, or does not want us.
+    #[error("the logger at {at}: {}", unreachable(at, error))]
+    LoggerUnreachable {
+        /// Where.
+        at: SocketAddr,
+        /// Why.
+        error: ChannelError,
+    },
+    /// None of the loggers wants us, and waiting will not help.
+    #[error("{0}")]
+    NoLogger(String),
+    /// The key file.
+    #[error(transparent)]
+    Keys(#[from] KeyFileError),
     /// The logger knows nothing of what was asked for.
-    #[error("the logger process: {0}")]
+    #[error("the logger: {0}")]
     NotKnown(String),
     /// The logger said something strange.
-    #[error("the logger process: {0}")]
+    #[error("the logger: {0}")]
     LoggerProtocol(#[from] ControlError),
     /// A fabricated packet could not be built: our own bug.
     #[error("a fabricated packet: {0}")]
@@ -142,6 +157,9 @@ impl ServeError {
             | Self::BadName(_)
             | Self::RunDir { .. }
             | Self::Spawn(_)
+            | Self::LoggerUnreachable { .. }
+            | Self::NoLogger(_)
+            | Self::Keys(_)
             | Self::Dataplane(DataplaneError::Memory { .. })
             | Self::Cgroup(CgroupError::InvalidName { .. } | CgroupError::Occupied { .. }) => {
                 Fault::User
@@ -154,6 +172,37 @@ impl ServeError {
             }
             _ => Fault::Ours,
         }
+    }
+}
+
+/// What stands in the way, and what to do.
+fn unreachable(at: &SocketAddr, error: &ChannelError) -> String {
+    match error {
+        ChannelError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            format!(
+                "nobody listens there; start `outlive logger --listen {at} --key-file FILE` on that host"
+            )
+        }
+        ChannelError::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
+            format!(
+                "no answer; is that host up, and does a firewall let TCP and UDP port {} through?",
+                at.port()
+            )
+        }
+        ChannelError::NotOurs | ChannelError::Truncated => {
+            format!("{error}; is that really the port of an `outlive logger`?")
+        }
+        ChannelError::Refused {
+            refusal: channel::Refusal::Version(_),
+            ..
+        }
+        | ChannelError::UnknownVersion(_) => error.to_string(),
+        error if error.is_configuration() => {
+            format!(
+                "{error}; both hosts need the same line in their key files (`outlive key` prints one)"
+            )
+        }
+        error => error.to_string(),
     }
 }
 

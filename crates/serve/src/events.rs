@@ -28,7 +28,35 @@ pub enum Happening {
         /// Why.
         reason: String,
     },
-    /// The logger process died and was started again; what it knew is lost.
+    /// A logger on another machine is in use: connections are recorded there.
+    LoggerInUse {
+        /// Where.
+        logger: String,
+    },
+    /// No logger answers.
+    LoggerLost {
+        /// The one that did, or the first.
+        logger: String,
+        /// What was noticed.
+        reason: String,
+        /// Connections that lost their protection; `None`: all wait for it.
+        connections: Option<usize>,
+    },
+    /// A logger answers again: new connections are protected.
+    LoggerBack {
+        /// Which.
+        logger: String,
+        /// Open connections that are recorded again from their next turn on.
+        waiting: usize,
+        /// Open connections that stay unprotected.
+        unprotected: usize,
+    },
+    /// A connection that had lost its record has one again, from this turn on.
+    Reprotected {
+        /// Which.
+        connection: String,
+    },
+    /// The logger was started again without its records.
     LoggerRestarted {
         /// Connections that lost their protection.
         connections: usize,
@@ -69,8 +97,45 @@ impl fmt::Display for Happening {
             }
             Self::LoggerRestarted { connections } => write!(
                 f,
-                "the logger process died and was started again: {connections} open connections are unprotected, new ones are protected"
+                "the logger was started again without its records: {connections} open connections are unprotected, new ones are protected"
             ),
+            Self::LoggerInUse { logger } => {
+                write!(f, "the record is kept by the logger at {logger}")
+            }
+            Self::LoggerLost {
+                logger,
+                reason,
+                connections,
+            } => {
+                write!(f, "the logger at {logger} is lost ({reason}): ")?;
+                match connections {
+                    Some(n) => write!(
+                        f,
+                        "{n} open connections and new ones are unprotected until one answers"
+                    ),
+                    None => write!(f, "clients wait until it answers again"),
+                }
+            }
+            Self::LoggerBack {
+                logger,
+                waiting,
+                unprotected,
+            } => {
+                write!(
+                    f,
+                    "the logger at {logger} answers: new connections are protected"
+                )?;
+                if *waiting > 0 {
+                    write!(f, ", {waiting} open ones will be from their next turn on")?;
+                }
+                if *unprotected > 0 {
+                    write!(f, ", {unprotected} open ones stay unprotected")?;
+                }
+                Ok(())
+            }
+            Self::Reprotected { connection } => {
+                write!(f, "protected again from this turn on: {connection}")
+            }
             Self::StartFailed { reason, retry_ms } => {
                 write!(f, "cannot be started ({reason}); next try in {retry_ms} ms")
             }

@@ -1,23 +1,28 @@
-//! Our side of the logger process: starting it, asking it, hearing from it.
+//! Our side of a logger: starting it if it is a process of this host, asking it, hearing from it.
+
+mod stream;
 
 use std::{
     collections::VecDeque,
-    io::{self, Read, Write},
+    net::TcpStream,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
+use channel::Channel;
 use protocol::{
     UnprotectedReason,
-    control::{Decoder, FlowSummary, Request, Response, encode},
+    control::{Attach, Decoder, FlowSummary, Request, Response, Resume, encode},
+    link::LinkKeys,
 };
 use recovery::ReplayMode;
 use wire::{FlowId, SeqNumber};
 
+use self::stream::Stream;
 use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
@@ -26,7 +31,7 @@ use crate::{
 /// The hidden verb by which our own binary becomes the logger process.
 pub const LOGGER_VERB: &str = "logger-process";
 
-/// How long an answer may take before the logger counts as dead.
+/// How long an answer may take before the logger process counts as dead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the logger says unasked.
@@ -34,6 +39,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Said {
     Drained(u64),
     Unprotected(FlowId, UnprotectedReason),
+    /// Segments arrive there for which it has no record; the low half of the flow's number.
+    Unknown(u32),
+}
+
+/// What a logger on another machine says to who attaches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attached {
+    /// The records of this instance are still there.
+    pub(crate) kept: bool,
+    pub(crate) keys: LinkKeys,
 }
 
 /// Recorded parts of an outstream, each with its place.
@@ -47,11 +62,12 @@ pub(crate) struct Piece {
     pub(crate) len: u32,
 }
 
-/// The logger process and the socket to it.
-#[derive(Debug)]
+/// A logger, and the stream to it.
 pub(crate) struct LoggerClient {
-    child: Child,
-    socket: UnixStream,
+    /// It is a process of ours.
+    child: Option<Child>,
+    pid: u32,
+    stream: Stream,
     decoder: Decoder<Response>,
     said: VecDeque<Said>,
 }
@@ -60,10 +76,6 @@ impl LoggerClient {
     /// Start the process and wait until it reads the ring.
     pub(crate) fn start(config: &ServeConfig, pins: &std::path::Path) -> Result<Self, ServeError> {
         let (ours, theirs) = UnixStream::pair().doing("make a socket to the logger")?;
-        ours.set_read_timeout(Some(PATIENCE))
-            .doing("set a time limit")?;
-        ours.set_write_timeout(Some(PATIENCE))
-            .doing("set a time limit")?;
         let binary = std::env::current_exe().doing("find our own binary")?;
         let mode = match config.replay {
             ReplayMode::Connection => "connection",
@@ -84,29 +96,68 @@ impl LoggerClient {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .doing("start the logger process")?;
-        let mut client = Self {
-            child,
-            socket: ours,
-            decoder: Decoder::default(),
-            said: VecDeque::new(),
-        };
+        let stream = Stream::local(ours, PATIENCE).doing("make a socket to the logger")?;
+        let mut client = Self::on(stream);
+        client.pid = child.id();
+        client.child = Some(child);
         client.ask(&Request::Hello {
             service: config.name.clone(),
         })?;
         Ok(client)
     }
 
+    /// Attach to a logger on another machine.
+    pub(crate) fn attach(
+        channel: Channel<TcpStream>,
+        attach: &Attach,
+        patience: Duration,
+    ) -> Result<(Self, Attached), ServeError> {
+        let stream = Stream::remote(channel, patience).doing("talk to the logger")?;
+        let mut client = Self::on(stream);
+        match client.ask(&Request::Attach(attach.clone())) {
+            Ok(Response::Attached { pid, kept, keys }) => {
+                client.pid = pid;
+                Ok((client, Attached { kept, keys }))
+            }
+            Ok(other) => Err(unexpected(&other)),
+            Err(ServeError::NotKnown(why)) => Err(ServeError::Logger(why)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn on(stream: Stream) -> Self {
+        Self {
+            child: None,
+            pid: 0,
+            stream,
+            decoder: Decoder::default(),
+            said: VecDeque::new(),
+        }
+    }
+
+    /// Its process number, on its machine.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.stream.as_fd()
     }
 
-    /// Has the process ended?
+    /// Has the process of ours ended?
     pub(crate) fn is_dead(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
+        self.child.as_mut().is_some_and(ended)
+    }
+
+    /// The key by which it knows us, if it is on another machine.
+    pub(crate) fn key(&self) -> Option<&channel::Key> {
+        self.stream.key()
+    }
+
+    /// Bytes that wait until it can take them.
+    pub(crate) fn queued(&self) -> usize {
+        self.stream.queued()
     }
 
     /// Has it said something unasked that nobody has heard?
@@ -119,41 +170,20 @@ impl LoggerClient {
         self.said.pop_front()
     }
 
-    /// Read what it says by itself; call when the socket is readable.
+    /// Read what it says by itself, and write what waits; call when the stream is ready for that.
     pub(crate) fn listen(&mut self) -> Result<(), ServeError> {
-        self.read_some()?;
+        self.stream.listen(&mut self.decoder)?;
         while let Some(response) = self.decoder.pull()? {
             self.note(&response);
         }
         Ok(())
     }
 
-    fn read_some(&mut self) -> Result<(), ServeError> {
-        let mut buffer = [0u8; 64 * 1024];
-        let read = loop {
-            match self.socket.read(&mut buffer) {
-                // A socket with a time limit is not read on after a signal (signal(7)).
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => break read,
-            }
-        };
-        match read {
-            Ok(0) => Err(ServeError::Logger("it closed the connection".into())),
-            Ok(n) => {
-                self.decoder.feed(&buffer[..n]);
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(ServeError::Logger(
-                format!("no answer within {} s", PATIENCE.as_secs()),
-            )),
-            Err(error) => Err(ServeError::Logger(error.to_string())),
-        }
-    }
-
     fn note(&mut self, response: &Response) -> bool {
         let said = match response {
             Response::Drained { token } => Said::Drained(*token),
             Response::Unprotected { flow, reason } => Said::Unprotected(*flow, *reason),
+            Response::Unknown { flow_low } => Said::Unknown(*flow_low),
             _ => return false,
         };
         self.said.push_back(said);
@@ -170,9 +200,7 @@ impl LoggerClient {
         for request in requests {
             encode(&request, &mut out)?;
         }
-        self.socket
-            .write_all(&out)
-            .map_err(|error| ServeError::Logger(error.to_string()))
+        self.stream.write(&out)
     }
 
     fn next_answer(&mut self) -> Result<Response, ServeError> {
@@ -184,7 +212,7 @@ impl LoggerClient {
                         return Ok(response);
                     }
                 }
-                None => self.read_some()?,
+                None => self.stream.read(&mut self.decoder)?,
             }
         }
     }
@@ -283,18 +311,48 @@ impl LoggerClient {
         }
     }
 
-    /// End the process.
-    pub(crate) fn shut_down(mut self) {
-        if self.say(&Request::Shutdown).is_err() {
-            let _ = self.child.kill();
+    /// New keys for the link.
+    pub(crate) fn rekey(&mut self) -> Result<LinkKeys, ServeError> {
+        match self.ask(&Request::Rekey)? {
+            Response::Keys(keys) => Ok(keys),
+            other => Err(unexpected(&other)),
         }
-        let _ = self.child.wait();
+    }
+
+    /// Mirror frames, whole ones, at most [`protocol::control::MAX_DATA`] bytes.
+    pub(crate) fn frames(&mut self, bytes: Vec<u8>) -> Result<(), ServeError> {
+        self.say(&Request::Frames { bytes })
+    }
+
+    /// It shall say when it has recorded what it was sent so far.
+    pub(crate) fn barrier(&mut self, token: u64) -> Result<(), ServeError> {
+        self.say(&Request::Barrier { token })
+    }
+
+    /// The record of a connection begins here.
+    pub(crate) fn resume(&mut self, resume: Resume) -> Result<(), ServeError> {
+        self.say(&Request::Resume(resume))
+    }
+
+    /// The service is at its end: a process of ours ends, a logger on another machine forgets.
+    pub(crate) fn shut_down(mut self) {
+        let said = self
+            .say(&Request::Shutdown)
+            .and_then(|()| self.stream.finish());
+        if let Some(mut child) = self.child {
+            if said.is_err() {
+                let _ = child.kill();
+            }
+            let _ = child.wait();
+        }
     }
 
     /// It does not behave: end it, whatever it does.
-    pub(crate) fn kill(mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub(crate) fn kill(self) {
+        if let Some(mut child) = self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

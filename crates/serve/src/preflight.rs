@@ -1,7 +1,8 @@
 //! What must be so before a service can be protected; `outlive check` prints it.
 
-use std::{ffi::OsString, net::SocketAddr};
+use std::{ffi::OsString, net::SocketAddr, path::Path};
 
+use channel::{Channel, HANDSHAKE_LIMIT, KeyRing};
 use serde::Serialize;
 use supervise::{address_is_local, check_destroy_supported, listener_on, local_addresses, resolve};
 
@@ -72,6 +73,17 @@ pub fn command(command: &[OsString]) -> Result<(), ServeError> {
     Ok(())
 }
 
+/// Can this logger be used with the first key of this file?
+///
+/// # Errors
+/// The key file is none, nobody answers there, or does not want us.
+pub fn logger(at: SocketAddr, key_file: &Path) -> Result<(), ServeError> {
+    let keys = KeyRing::load(key_file)?;
+    Channel::connect(at, keys.first(), HANDSHAKE_LIMIT, HANDSHAKE_LIMIT)
+        .map(drop)
+        .map_err(|error| ServeError::LoggerUnreachable { at, error })
+}
+
 /// A name that can be a directory.
 ///
 /// # Errors
@@ -84,9 +96,14 @@ pub fn name(name: &str) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Look at this kernel, and at an address and a command if given.
+/// Look at this kernel, and at addresses, a command and loggers if given.
 #[must_use]
-pub fn report(at: &[SocketAddr], argv: &[OsString]) -> Vec<Finding> {
+pub fn report(
+    at: &[SocketAddr],
+    argv: &[OsString],
+    loggers: &[SocketAddr],
+    key_file: Option<&Path>,
+) -> Vec<Finding> {
     let mut findings = vec![
         finding("privileges", privileges(), "root"),
         finding(
@@ -109,6 +126,16 @@ pub fn report(at: &[SocketAddr], argv: &[OsString]) -> Vec<Finding> {
     }
     if !argv.is_empty() {
         findings.push(finding("command", command(argv), "found and executable"));
+    }
+    for (at, key_file) in loggers.iter().zip(std::iter::repeat(key_file)) {
+        if let Some(key_file) = key_file {
+            let question = format!("logger {at}");
+            findings.push(finding(
+                &question,
+                logger(*at, key_file),
+                "answers, and knows the key",
+            ));
+        }
     }
     findings
 }

@@ -26,8 +26,9 @@ use crate::{
     control::Control,
     error::{ServeError, SystemContext},
     events::{Happening, Reports},
+    logger::Logger,
     logger_client::LoggerClient,
-    preflight,
+    notify, preflight,
     read_ahead::ReadAhead,
     setup::Ground,
     status::ConnectionStatus,
@@ -92,6 +93,12 @@ pub struct Service {
     began: Duration,
     pub(crate) incarnation: u32,
     has_listened: bool,
+    /// No logger on another machine answers, and that was told.
+    was_lost: bool,
+    /// Acknowledgements that the data plane had when the logger began to be silent.
+    link_acks: Option<u64>,
+    /// The connections are to be listed when a logger answers.
+    pub(crate) list_again: bool,
     next_heartbeat: Duration,
     next_sweep: Duration,
 }
@@ -144,6 +151,9 @@ impl Service {
             began: now,
             incarnation: 1,
             has_listened: false,
+            was_lost: false,
+            link_acks: None,
+            list_again: false,
             next_heartbeat: now,
             next_sweep: now,
         })
@@ -181,6 +191,7 @@ impl Service {
         let ring = Ring::events(&self.ground.plane.event_ring()?, move |event| {
             let _ = send.send(event);
         })?;
+        self.reach_logger()?;
         self.start_at = Some(clock::now());
         self.start_if_due()?;
         if let Some(server) = &self.server {
@@ -255,6 +266,7 @@ impl Service {
                         .map(ToString::to_string)
                         .collect();
                     self.tell(Happening::Protecting { addresses });
+                    notify::manager("READY=1");
                 }
                 self.recovery.listening(now);
             }
@@ -274,7 +286,12 @@ impl Service {
                 }
             }
             EventKind::Late { key, flow } => self.late_connection(key, flow)?,
-            EventKind::Reprotected { .. } => {} // nobody asks for it yet
+            EventKind::Reprotected {
+                key,
+                flow,
+                instream,
+                outstream,
+            } => self.reprotected(key, flow, instream, outstream)?,
         }
         Ok(())
     }
@@ -368,7 +385,9 @@ impl Service {
             self.next_heartbeat = now + HEARTBEAT;
             self.ground.plane.heartbeat()?;
             // One that hangs would fill the ring and stop all uploads.
-            let _ = self.ask_logger(LoggerClient::ping)?;
+            if self.config.link.is_none() {
+                let _ = self.ask_logger(LoggerClient::ping)?;
+            }
             self.reap();
             if self.recovery.stage() == Stage::Starting && self.listens()? {
                 self.recovery.listening(now); // the kernel's word of it was lost
@@ -418,7 +437,15 @@ impl Service {
         if working {
             until = until.min(now + PROGRESS);
         }
-        if acted || self.ground.logger.has_said() {
+        if let Some(link) = self.ground.logger.link() {
+            until = until.min(link.due_at());
+        }
+        let said = self
+            .ground
+            .logger
+            .client()
+            .is_some_and(|client| client.has_said());
+        if acted || said {
             until = now;
         }
         let timeout = Timespec::try_from(until.saturating_sub(now)).unwrap_or_default();
@@ -426,9 +453,15 @@ impl Service {
         let mut fds = vec![
             PollFd::from_borrowed_fd(ring, PollFlags::IN),
             PollFd::new(&self.signalled, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.ground.logger.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.ground.cgroup.events_fd(), PollFlags::PRI),
         ];
+        let logger_at = fds.len();
+        match &self.ground.logger {
+            Logger::Local(client) => {
+                fds.push(PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN));
+            }
+            Logger::Remote(link) => link.watch(&mut fds), // and looked at in any case
+        }
         if let Some(server) = &self.server {
             fds.push(PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN));
         }
@@ -437,8 +470,9 @@ impl Service {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).doing("wait for something to happen"),
         }
-        let logger_speaks = !fds[2].revents().is_empty();
-        let cgroup_changed = !fds[3].revents().is_empty();
+        let local = matches!(self.ground.logger, Logger::Local(_));
+        let logger_speaks = local && !fds[logger_at].revents().is_empty();
+        let cgroup_changed = !fds[2].revents().is_empty();
         let signalled = !fds[1].revents().is_empty();
         drop(fds);
         if signalled {
@@ -467,6 +501,7 @@ impl Service {
     }
 }
 
+mod link_of;
 mod logger_of;
 mod status_of;
 mod stopping;

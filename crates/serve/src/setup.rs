@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use dataplane::{Dataplane, Injector, PinDirectory, Settings, ethernet_interfaces, netns_cookie};
+use protocol::control::{Attach, Replay};
 use rand::Rng;
+use recovery::ReplayMode;
 use supervise::{
     Cgroup, become_subreaper,
     mounts::{self, Mount},
@@ -14,6 +16,9 @@ use crate::{
     changes,
     config::ServeConfig,
     error::{ServeError, SystemContext},
+    instance,
+    link::Link,
+    logger::Logger,
     logger_client::LoggerClient,
     preflight,
     rundir::Lock,
@@ -26,7 +31,7 @@ pub(crate) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Ground {
     pub(crate) plane: Dataplane,
     pub(crate) injector: Injector,
-    pub(crate) logger: LoggerClient,
+    pub(crate) logger: Logger,
     pub(crate) cgroup: Cgroup,
     // Dropped in this order: pins go before the mount that holds them, all before the lock.
     pub(crate) bpffs: Mount,
@@ -61,7 +66,7 @@ impl Ground {
     fn prepare_in(
         config: &ServeConfig,
         lock: &Lock,
-    ) -> Result<(Dataplane, Injector, LoggerClient, Cgroup, Mount, Mount), ServeError> {
+    ) -> Result<(Dataplane, Injector, Logger, Cgroup, Mount, Mount), ServeError> {
         let bpffs = mounts::bpffs(lock.directory())?;
         let host_name = config.run_dir.host_name(&config.name);
         let pins = PinDirectory::new(bpffs.path(), &host_name);
@@ -103,7 +108,7 @@ fn bind(
     lock: &Lock,
     cgroup: &Cgroup,
     pins: PinDirectory,
-) -> Result<(Dataplane, Injector, LoggerClient), ServeError> {
+) -> Result<(Dataplane, Injector, Logger), ServeError> {
     let settings = Settings {
         addresses: config.addresses.clone(),
         cgroup_id: cgroup.id(),
@@ -116,7 +121,7 @@ fn bind(
         mark: rand::rng().random_range(0x4000_0000..0xf000_0000),
         mirror_bytes: config.limits.ring,
         max_flows: config.max_connections,
-        link: false,
+        link: config.link.is_some(),
     };
     let path = pins.path().to_owned();
     let mut plane = Dataplane::load(&settings, pins)?;
@@ -127,7 +132,14 @@ fn bind(
         changes::keep(lock.directory(), &plane)?;
         plane.attach_latch()?;
         let injector = Injector::new(settings.mark)?;
-        let logger = LoggerClient::start(config, &path)?;
+        let logger = match &config.link {
+            None => Logger::Local(LoggerClient::start(config, &path)?),
+            Some(link) => {
+                let instance = instance::of(lock.directory())?;
+                let attach = attach(config, instance);
+                Logger::Remote(Box::new(Link::new(link.clone(), attach, plane.pins())?))
+            }
+        };
         Ok((injector, logger))
     })();
     match bound {
@@ -136,6 +148,22 @@ fn bind(
             let _ = plane.remove();
             Err(error)
         }
+    }
+}
+
+/// What loggers on other machines are asked for.
+fn attach(config: &ServeConfig, instance: u64) -> Attach {
+    Attach {
+        instance,
+        replay: match config.replay {
+            ReplayMode::Connection => Replay::Connection,
+            ReplayMode::Turn => Replay::Turn,
+        },
+        per_connection: config.limits.per_connection,
+        total: config.limits.total,
+        connections: config.max_connections,
+        udp_port: 0,
+        service: config.name.clone(),
     }
 }
 

@@ -17,8 +17,10 @@ pub struct Status {
     pub server_pid: Option<u32>,
     /// Main process of `serve`.
     pub serve_pid: u32,
-    /// The logger process.
-    pub logger_pid: u32,
+    /// The logger process, if it is one of this host.
+    pub logger_pid: Option<u32>,
+    /// Where the record is kept, and how it is there.
+    pub logger: String,
     /// The server's present life; the first is 1.
     pub incarnation: u32,
     /// Seconds since `serve` was started.
@@ -31,6 +33,8 @@ pub struct Status {
     pub connections: usize,
     /// Those that would not survive a crash.
     pub unprotected: usize,
+    /// Those of them that are recorded again from their next turn on.
+    pub waiting_for_turn: usize,
     /// Those that were carried over at least one crash.
     pub spliced: usize,
     /// Instream bytes recorded since the logger was started.
@@ -74,8 +78,12 @@ impl fmt::Display for Status {
         writeln!(f, "  server       {server}, life {}", self.incarnation)?;
         writeln!(
             f,
-            "  connections  {} open: {} unprotected, {} carried over a crash",
-            self.connections, self.unprotected, self.spliced
+            "  connections  {} open: {} protected, {} unprotected ({} until their next turn), {} carried over a crash",
+            self.connections,
+            self.connections.saturating_sub(self.unprotected),
+            self.unprotected,
+            self.waiting_for_turn,
+            self.spliced
         )?;
         writeln!(
             f,
@@ -87,11 +95,15 @@ impl fmt::Display for Status {
             "  replay       from the beginning of the {}",
             self.replay
         )?;
+        writeln!(f, "  logger       {}", self.logger)?;
         writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
         write!(
             f,
-            "  processes    serve {}, logger {}; up {:.0} s",
-            self.serve_pid, self.logger_pid, self.uptime_s
+            "  processes    serve {}{}; up {:.0} s",
+            self.serve_pid,
+            self.logger_pid
+                .map_or(String::new(), |pid| format!(", logger {pid}")),
+            self.uptime_s
         )?;
         for connection in &self.list {
             let state = connection

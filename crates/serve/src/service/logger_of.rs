@@ -5,20 +5,35 @@ use wire::FlowId;
 
 use super::Service;
 use crate::{
+    clock,
     error::ServeError,
     events::Happening,
+    logger::Logger,
     logger_client::{LoggerClient, Said},
 };
 
 impl Service {
     pub(super) fn look_at_logger(&mut self) -> Result<(), ServeError> {
-        if self.ground.logger.is_dead() {
+        let died = match &mut self.ground.logger {
+            Logger::Local(client) => client.is_dead(),
+            Logger::Remote(_) => {
+                self.look_at_link()?;
+                false
+            }
+        };
+        if died {
             return self.restart_logger();
         }
-        while let Some(said) = self.ground.logger.said() {
+        while let Some(said) = self.ground.logger.client().and_then(LoggerClient::said) {
             match said {
-                Said::Drained(token) => self.recovery.drained(token),
+                Said::Drained(token) => {
+                    if let Some(link) = self.ground.logger.link() {
+                        link.drained(token);
+                    }
+                    self.recovery.drained(token);
+                }
                 Said::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
+                Said::Unknown(flow_low) => self.not_recorded(flow_low)?,
             }
         }
         Ok(())
@@ -34,8 +49,8 @@ impl Service {
         let connection = found
             .as_ref()
             .map_or_else(|| format!("connection {flow}"), |(key, _)| key.to_string());
-        if let Some((key, _)) = found {
-            let _ = self.ground.plane.unprotect(key, flow, reason.code()); // gone meanwhile: as well
+        if let Some((key, flow)) = &found {
+            self.release(*key, flow, reason);
         }
         self.tell(Happening::Unprotected {
             connection,
@@ -45,19 +60,26 @@ impl Service {
         Ok(())
     }
 
-    /// Ask the logger something. If it does not answer it is started anew, and the answer is
-    /// `None`: what it knew is lost, which the connections are told.
+    /// Ask the logger something. If it does not answer, the answer is `None`: one of this host is
+    /// started anew, and what it knew is lost, which the connections are told; one on another
+    /// machine is attached to again.
     pub(crate) fn ask_logger<T>(
         &mut self,
         ask: impl FnOnce(&mut LoggerClient) -> Result<T, ServeError>,
     ) -> Result<Option<T>, ServeError> {
-        match ask(&mut self.ground.logger) {
+        let Some(client) = self.ground.logger.client() else {
+            return Ok(None);
+        };
+        match ask(client) {
             Ok(answer) => Ok(Some(answer)),
             // The connection has ended meanwhile, or lost its protection.
             Err(ServeError::NotKnown(_)) => Ok(None),
             Err(error) => {
                 tracing::warn!(%error, "the logger did not answer");
-                self.restart_logger()?;
+                match &mut self.ground.logger {
+                    Logger::Local(_) => self.restart_logger()?,
+                    Logger::Remote(link) => link.broken(&error, clock::now()),
+                }
                 Ok(None)
             }
         }
@@ -65,16 +87,10 @@ impl Service {
 
     fn restart_logger(&mut self) -> Result<(), ServeError> {
         let new = LoggerClient::start(&self.config, self.ground.plane.pins().path())?;
-        std::mem::replace(&mut self.ground.logger, new).kill();
-        let reason = UnprotectedReason::LoggerRestarted.code();
-        let mut connections = 0;
-        for (key, flow) in self.ground.plane.flows()? {
-            if flow.unprotected.is_none() {
-                connections += 1;
-                let _ = self.ground.plane.unprotect(key, flow.id, reason);
-                self.recovery.unprotected(flow.id, reason);
-            }
+        if let Logger::Local(old) = std::mem::replace(&mut self.ground.logger, Logger::Local(new)) {
+            old.kill();
         }
+        let connections = self.unprotect_all(UnprotectedReason::LoggerRestarted)?;
         self.tell(Happening::LoggerRestarted { connections });
         // What was to be drained is not lost with the old process: it is in the ring.
         self.recovery.logger_restarted();

@@ -1,7 +1,7 @@
 //! What the service says of itself.
 
 use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
-use crate::Status;
+use crate::{Status, logger::Logger};
 use recovery::{ReplayMode, Stage};
 use ssw::{Flow, Mode};
 use wire::FlowKey;
@@ -15,6 +15,21 @@ impl Service {
             .collect();
         let recorded = self.ask_logger(|logger| logger.statistics())?;
         let counters = self.ground.plane.counters()?.named();
+        let (logger, logger_pid, survives) = match &self.ground.logger {
+            Logger::Local(client) => (
+                "a process of this host".to_owned(),
+                Some(client.pid()),
+                "kept on this host: survives the server's death, not the host's".to_owned(),
+            ),
+            Logger::Remote(link) => {
+                let words = link.in_words(clock::now());
+                (
+                    words,
+                    None,
+                    "kept by the logger: nothing is acknowledged that is not there".to_owned(),
+                )
+            }
+        };
         Ok(Status {
             service: self.config.name.clone(),
             addresses: self
@@ -33,7 +48,8 @@ impl Service {
                 .as_ref()
                 .map(|server| server.pid().as_raw_pid().unsigned_abs()),
             serve_pid: std::process::id(),
-            logger_pid: self.ground.logger.pid(),
+            logger_pid,
+            logger,
             incarnation: self.incarnation,
             uptime_s: clock::now().saturating_sub(self.began).as_secs_f64(),
             replay: match self.config.replay {
@@ -46,12 +62,13 @@ impl Service {
                 .iter()
                 .filter(|(_, flow)| flow.unprotected.is_some())
                 .count(),
+            waiting_for_turn: open.iter().filter(|(_, flow)| awaits_turn(flow)).count(),
             spliced: open
                 .iter()
                 .filter(|(_, flow)| flow.mode == Mode::Spliced)
                 .count(),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
-            survives: "kept on this host: survives the server's death, not the host's".to_owned(),
+            survives,
             counters: counters
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value))
@@ -63,6 +80,11 @@ impl Service {
             },
         })
     }
+}
+
+fn awaits_turn(flow: &Flow) -> bool {
+    let reason = flow.unprotected.map(ssw::Unprotected::code);
+    reason == Some(UnprotectedReason::AwaitsTurn.code())
 }
 
 fn connection_status((key, flow): &(FlowKey, Flow)) -> ConnectionStatus {

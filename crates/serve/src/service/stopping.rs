@@ -14,6 +14,7 @@ use crate::{
     clock,
     error::{ServeError, SystemContext},
     events::Happening,
+    notify,
 };
 
 /// How long translated connections may take to end when the service is stopped.
@@ -22,6 +23,7 @@ const LINGER: Duration = Duration::from_secs(3);
 impl Service {
     pub(super) fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
         self.tell(Happening::Stopping { signal });
+        notify::manager("STOPPING=1");
         self.ground.plane.stopping()?;
         if self.recovery.stage() != Stage::Serving {
             // Nobody will come back: the clients are told now.

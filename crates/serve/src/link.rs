@@ -1,0 +1,688 @@
+//! The loggers on other machines: which of them is in use, whether it lives, and what is said to it.
+//!
+//! A logger is in use when three things are there: its control stream ([`LoggerClient`]), the keys
+//! that it gave, and its answers to our probes ([`probing`]), which also show the data plane the way
+//! to it. It is lost when one of the two is missing for longer than the operator allows. Then the
+//! next in the list is tried, and all of them again each second; but with `--on-logger-loss=hold` only
+//! the same one, because it alone has the records of the connections that wait.
+//!
+//! What is to be done about it is told as [`News`] and done by `service::link_of`.
+
+mod dialing;
+mod frames;
+mod probing;
+
+use std::{
+    collections::VecDeque,
+    net::{SocketAddr, UdpSocket},
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+use channel::KeyRing;
+use dataplane::{PinDirectory, link_socket};
+use protocol::{
+    control::{Attach, MAX_DATA},
+    link::LinkKeys,
+};
+use rustix::event::{PollFd, PollFlags};
+
+use self::{
+    dialing::{Dialed, Dialing},
+    frames::Frames,
+    probing::Prober,
+};
+use crate::{
+    config::{LinkConfig, OnLoggerLoss},
+    error::{ServeError, SystemContext},
+    logger_client::{Attached, LoggerClient},
+};
+
+/// How often a logger that lives is asked whether it does.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+/// How often all loggers are tried when none answers.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long keys are used.
+const REKEY: Duration = Duration::from_secs(3600);
+/// How often the key file is looked at.
+const LOOK_AT_KEYS: Duration = Duration::from_secs(1);
+/// Bytes of frames that may wait for the logger; more wait in the ring.
+const MOST_WAITING: usize = 1 << 20;
+
+/// Something that the data plane or the operator has to be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The data plane needs other settings: see [`Link::settings`].
+    Settings,
+    /// A logger is in use. `kept`: it has the records that it had.
+    Up { kept: bool },
+    /// A logger that is in use was started again, without the records.
+    Emptied,
+    /// The logger is lost.
+    Lost { logger: SocketAddr, why: String },
+    /// Something else that the operator should know.
+    Trouble(String),
+}
+
+/// What the data plane has to know of the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) keys: LinkKeys,
+    /// Largest IP packet, bytes.
+    pub(crate) mtu: u16,
+}
+
+/// The loggers of a service.
+pub(crate) struct Link {
+    config: LinkConfig,
+    attach: Attach,
+    keys: KeyRing,
+    session: Option<Session>,
+    dialing: Option<(Dialing, UdpSocket)>,
+    /// The one to be tried next, and when.
+    next: usize,
+    retry_at: Duration,
+    /// Loggers that were tried since one was in use, or since all were.
+    tried: usize,
+    /// Why each could not be reached when that was last told.
+    refused: Vec<Option<Refused>>,
+    /// The operator knows that there is no logger.
+    told_lost: bool,
+    look_at_keys: Duration,
+    frames: Frames,
+    /// A barrier that no logger has answered.
+    draining: Option<u64>,
+    news: VecDeque<News>,
+}
+
+/// Why a logger was not reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refused {
+    why: String,
+    /// No waiting will change it.
+    for_good: bool,
+}
+
+/// A logger that has answered once.
+struct Session {
+    logger: usize,
+    socket: UdpSocket,
+    prober: Prober,
+    keys: LinkKeys,
+    rekey_at: Duration,
+    client: Option<LoggerClient>,
+    /// Since when there is no control stream, and why.
+    deaf: Option<(Duration, String)>,
+    kept: bool,
+    up: bool,
+}
+
+impl Link {
+    /// Nobody is called yet.
+    pub(crate) fn new(
+        config: LinkConfig,
+        attach: Attach,
+        pins: &PinDirectory,
+    ) -> Result<Self, ServeError> {
+        let keys = KeyRing::load(&config.key_file)?;
+        Ok(Self {
+            refused: vec![None; config.loggers.len()],
+            config,
+            attach,
+            keys,
+            session: None,
+            dialing: None,
+            next: 0,
+            retry_at: Duration::ZERO,
+            tried: 0,
+            told_lost: false,
+            look_at_keys: Duration::ZERO,
+            frames: Frames::of(pins)?,
+            draining: None,
+            news: VecDeque::new(),
+        })
+    }
+
+    /// The logger in use, if its control stream is there.
+    pub(crate) fn client(&mut self) -> Option<&mut LoggerClient> {
+        self.session.as_mut()?.client.as_mut()
+    }
+
+    /// Something has gone wrong on the control stream.
+    pub(crate) fn broken(&mut self, why: &ServeError, now: Duration) {
+        if let Some(session) = &mut self.session {
+            session.client = None;
+            session.deaf.get_or_insert((now, why.to_string()));
+            self.next = session.logger;
+            self.retry_at = now;
+        }
+    }
+
+    /// A logger is in use, as far as is known.
+    pub(crate) fn is_up(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.up) && !self.told_lost
+    }
+
+    /// All loggers were tried, and none is in use.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        self.tried >= self.config.loggers.len() && self.session.is_none()
+    }
+
+    /// Why all loggers refuse us, if they do.
+    pub(crate) fn refused_by_all(&self) -> Option<String> {
+        let each = |refused: &Option<Refused>| {
+            let refused = refused.as_ref().filter(|refused| refused.for_good)?;
+            Some(refused.why.clone())
+        };
+        let reasons: Option<Vec<String>> = self.refused.iter().map(each).collect();
+        reasons.map(|reasons| reasons.join("; "))
+    }
+
+    /// What is said about the logger in `outlive status`.
+    pub(crate) fn in_words(&self, now: Duration) -> String {
+        let hold = match self.config.on_loss {
+            OnLoggerLoss::Hold => "clients wait for it",
+            OnLoggerLoss::Unprotect => "connections are unprotected",
+        };
+        match &self.session {
+            Some(session) if session.up && !self.told_lost => {
+                let at = self.config.loggers[session.logger];
+                let mtu = session.prober.mtu().unwrap_or(0);
+                let round_trip = session.prober.round_trip().unwrap_or_default();
+                format!(
+                    "{at}, answers in {:.2} ms, packets of {mtu} bytes",
+                    round_trip.as_secs_f64() * 1000.0
+                )
+            }
+            Some(session) if self.told_lost => format!(
+                "{} does not answer for {:.1} s: {hold}",
+                self.config.loggers[session.logger],
+                session.missing(now).as_secs_f64(),
+            ),
+            Some(session) => format!("{}, attaching", self.config.loggers[session.logger]),
+            None => format!("none answers: {hold}"),
+        }
+    }
+
+    /// The logger in use.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        let session = self.session.as_ref()?;
+        Some(self.config.loggers[session.logger])
+    }
+
+    /// What the data plane has to know now.
+    pub(crate) fn settings(&self) -> Result<Option<Settings>, ServeError> {
+        let Some(session) = &self.session else {
+            return Ok(None);
+        };
+        let local = session.socket.local_addr().doing("ask for our own port")?;
+        Ok(Some(Settings {
+            local,
+            remote: self.config.loggers[session.logger],
+            keys: session.keys,
+            mtu: session.prober.mtu().unwrap_or(LEAST_MTU),
+        }))
+    }
+
+    /// The logger in use was heard of: the data plane has its acknowledgements.
+    pub(crate) fn alive(&mut self, now: Duration) {
+        if let Some(session) = &mut self.session {
+            session.prober.alive(now);
+        }
+    }
+
+    /// Whether nothing was heard for so long that [`Self::alive`] will be needed.
+    pub(crate) fn is_nearly_silent(&self, now: Duration) -> bool {
+        let silence = |session: &Session| session.prober.silence(now);
+        self.session.as_ref().map(silence) >= Some(self.config.timeout / 2)
+    }
+
+    /// Ask the logger to say when it has recorded everything up to here.
+    pub(crate) fn drain(&mut self, token: u64, now: Duration) -> Result<(), ServeError> {
+        self.draining = Some(token);
+        self.forward(now)?;
+        self.barrier(now);
+        Ok(())
+    }
+
+    /// The barrier with this token was answered, or nobody will.
+    pub(crate) fn drained(&mut self, token: u64) {
+        if self.draining == Some(token) {
+            self.draining = None;
+        }
+    }
+
+    /// A barrier that nobody has answered.
+    pub(crate) fn draining(&self) -> Option<u64> {
+        self.draining
+    }
+
+    fn barrier(&mut self, now: Duration) {
+        if let (Some(token), Some(client)) = (self.draining, self.client())
+            && let Err(error) = client.barrier(token)
+        {
+            self.broken(&error, now);
+        }
+    }
+
+    /// Send the logger what the ring holds for it.
+    pub(crate) fn forward(&mut self, now: Duration) -> Result<(), ServeError> {
+        let discard = self.told_lost && self.config.on_loss == OnLoggerLoss::Unprotect;
+        loop {
+            // Without a logger, and if it may come back, they are safe where they are.
+            let room = self
+                .client()
+                .is_some_and(|client| client.queued() < MOST_WAITING);
+            if !room && !discard {
+                return Ok(());
+            }
+            let pieces = self.frames.next(MAX_DATA)?;
+            if pieces.is_empty() {
+                return Ok(());
+            }
+            for piece in pieces {
+                if let Some(client) = self.client()
+                    && let Err(error) = client.frames(piece)
+                {
+                    self.broken(&error, now);
+                }
+            }
+        }
+    }
+
+    /// One look at everything. What came of it is told by [`Self::news`].
+    pub(crate) fn poll(&mut self, now: Duration) -> Result<(), ServeError> {
+        self.look_at_keys(now);
+        self.look_at_dialing(now)?;
+        self.hear(now);
+        self.ask(now);
+        self.rekey(now);
+        self.judge(now);
+        self.dial(now)?;
+        self.forward(now)
+    }
+
+    /// What is to be told, oldest first.
+    pub(crate) fn news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// When [`Self::poll`] has something to do by itself.
+    pub(crate) fn due_at(&self) -> Duration {
+        let probe = self.session.as_ref().map(|session| session.prober.due_at());
+        let dial = (self.wants_dial()).then_some(self.retry_at);
+        let due = [probe, dial, Some(self.look_at_keys)].into_iter().flatten();
+        due.min().unwrap_or(self.look_at_keys)
+    }
+
+    /// Everything to be waited for.
+    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        if let Some((dialing, _)) = &self.dialing {
+            fds.push(PollFd::from_borrowed_fd(dialing.as_fd(), PollFlags::IN));
+        }
+        let Some(session) = &self.session else { return };
+        fds.push(PollFd::from_borrowed_fd(
+            session.socket.as_fd(),
+            PollFlags::IN,
+        ));
+        if let Some(client) = &session.client {
+            let queued = client.queued();
+            let out = if queued > 0 {
+                PollFlags::OUT
+            } else {
+                PollFlags::empty()
+            };
+            fds.push(PollFd::from_borrowed_fd(
+                client.as_fd(),
+                PollFlags::IN | out,
+            ));
+            if queued < MOST_WAITING {
+                let ring: BorrowedFd<'a> = self.frames.as_fd();
+                fds.push(PollFd::from_borrowed_fd(ring, PollFlags::IN));
+            }
+        }
+    }
+
+    /// The service ends.
+    pub(crate) fn shut_down(self) {
+        if let Some(client) = self.session.and_then(|session| session.client) {
+            client.shut_down();
+        }
+    }
+
+    fn trouble(&mut self, message: String) {
+        self.news.push_back(News::Trouble(message));
+    }
+
+    /// Another first key, or the one in use was removed: the same logger is attached to anew.
+    fn look_at_keys(&mut self, now: Duration) {
+        if now < self.look_at_keys {
+            return;
+        }
+        self.look_at_keys = now + LOOK_AT_KEYS;
+        if let Err(error) = self.keys.reload_if_changed() {
+            self.trouble(format!("{error}; the old keys stay in use"));
+        }
+        let first = self.keys.first();
+        let client = self
+            .session
+            .as_ref()
+            .and_then(|session| session.client.as_ref());
+        let stale = client
+            .and_then(LoggerClient::key)
+            .is_some_and(|key| key != first);
+        if stale && self.dialing.is_none() && now >= self.retry_at {
+            self.next = self.session.as_ref().map_or(0, |session| session.logger);
+            self.retry_at = now + RETRY; // if it does not know the new key yet
+            self.start_dialing(now);
+        }
+    }
+
+    fn look_at_dialing(&mut self, now: Duration) -> Result<(), ServeError> {
+        let Some(result) = self
+            .dialing
+            .as_ref()
+            .and_then(|(dialing, _)| dialing.result())
+        else {
+            return Ok(());
+        };
+        let Some((dialing, socket)) = self.dialing.take() else {
+            return Ok(());
+        };
+        match result {
+            Ok(dialed) => self.attached(dialing.logger, socket, dialed, now),
+            Err(error) => {
+                self.not_reached(dialing.logger, &error, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// A logger has answered on the control stream.
+    fn attached(
+        &mut self,
+        logger: usize,
+        socket: UdpSocket,
+        dialed: Dialed,
+        now: Duration,
+    ) -> Result<(), ServeError> {
+        let Dialed { client, attached } = dialed;
+        self.refused[logger] = None;
+        match self
+            .session
+            .as_mut()
+            .filter(|session| session.logger == logger)
+        {
+            Some(session) => {
+                session.client = Some(client);
+                session.deaf = None;
+                session.kept &= attached.kept;
+                session.set_keys(attached.keys, now);
+                if !attached.kept && session.up && !self.told_lost {
+                    session.kept = true;
+                    self.news.push_back(News::Emptied);
+                }
+            }
+            None => {
+                self.session = Some(Session::new(
+                    logger,
+                    socket,
+                    client,
+                    attached,
+                    &self.config,
+                    now,
+                )?)
+            }
+        }
+        self.news.push_back(News::Settings);
+        self.barrier(now); // which the one before did not answer
+        Ok(())
+    }
+
+    fn not_reached(&mut self, logger: usize, error: &ServeError, now: Duration) {
+        let refused = Some(Refused {
+            why: error.to_string(),
+            for_good: matches!(error, ServeError::LoggerUnreachable { error, .. } if error.is_configuration()),
+        });
+        if self.refused[logger] != refused {
+            self.refused[logger] = refused;
+            self.trouble(error.to_string());
+        }
+        self.advance(now);
+    }
+
+    /// On to the next logger; after the last one, a while later.
+    fn advance(&mut self, now: Duration) {
+        self.tried += 1;
+        if let Some(session) = &self.session {
+            // Only this one has what is waited for.
+            self.next = session.logger;
+            self.retry_at = now + RETRY.min(self.config.timeout / 4);
+            return;
+        }
+        self.next = (self.next + 1) % self.config.loggers.len();
+        self.retry_at = if self.next == 0 { now + RETRY } else { now };
+    }
+
+    fn wants_dial(&self) -> bool {
+        let attached = self
+            .session
+            .as_ref()
+            .is_some_and(|session| session.client.is_some());
+        !attached && self.dialing.is_none()
+    }
+
+    fn dial(&mut self, now: Duration) -> Result<(), ServeError> {
+        if self.wants_dial() && now >= self.retry_at {
+            self.start_dialing(now);
+        }
+        Ok(())
+    }
+
+    fn start_dialing(&mut self, now: Duration) {
+        let logger = self.next;
+        if let Err(error) = self.try_dialing(logger) {
+            self.not_reached(logger, &error, now);
+        }
+    }
+
+    fn try_dialing(&mut self, logger: usize) -> Result<(), ServeError> {
+        let at = self.config.loggers[logger];
+        let same = self
+            .session
+            .as_ref()
+            .filter(|session| session.logger == logger);
+        let socket = match same {
+            Some(session) => session
+                .socket
+                .try_clone()
+                .doing("share the link's socket")?,
+            None => link_socket(at)?,
+        };
+        let mut attach = self.attach.clone();
+        attach.udp_port = socket.local_addr().doing("ask for our own port")?.port();
+        let key = self.keys.first().clone();
+        let dialing = Dialing::start(logger, at, key, attach, self.config.timeout)
+            .doing("start a thread that calls the logger")?;
+        self.dialing = Some((dialing, socket));
+        Ok(())
+    }
+
+    /// Take what has arrived: answers to probes, and what the logger says by itself.
+    fn hear(&mut self, now: Duration) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let mut other_size = false;
+        let mut buffer = [0; 2048];
+        // An error is that of a datagram that we sent: nobody listens there (any more), perhaps.
+        while let Ok(len) = session.socket.recv(&mut buffer) {
+            other_size |= session.prober.heard(&buffer[..len], now);
+        }
+        if other_size {
+            self.news.push_back(News::Settings);
+        }
+        if let Some(Err(error)) = session.client.as_mut().map(LoggerClient::listen) {
+            self.broken(&error, now);
+        }
+    }
+
+    fn ask(&mut self, now: Duration) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if session.prober.has_shrunk(now) {
+            session.prober.search(mtu_of(&session.socket), now);
+        }
+        let before = session.prober.mtu();
+        for datagram in session.prober.due(now) {
+            // Too long for our own interface, no way to it now, nobody there: it is not answered.
+            let _ = session.socket.send(&datagram);
+        }
+        if session.prober.mtu() != before {
+            self.news.push_back(News::Settings);
+        }
+        if session.prober.mtu().is_some()
+            && session.client.is_some()
+            && (!session.up || self.told_lost)
+        {
+            let heard = session.prober.silence(now) < self.config.timeout;
+            if heard {
+                let kept = std::mem::replace(&mut session.kept, true);
+                session.up = true;
+                self.told_lost = false;
+                self.tried = 0;
+                self.news.push_back(News::Up { kept });
+            }
+        }
+    }
+
+    fn rekey(&mut self, now: Duration) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if now < session.rekey_at {
+            return;
+        }
+        session.rekey_at = now + REKEY;
+        let Some(client) = &mut session.client else {
+            return;
+        };
+        match client.rekey() {
+            Ok(keys) => {
+                session.set_keys(keys, now);
+                session.prober.search(mtu_of(&session.socket), now); // it may be larger now
+                self.news.push_back(News::Settings);
+            }
+            Err(error) => self.broken(&error, now),
+        }
+    }
+
+    /// Is the logger lost?
+    fn judge(&mut self, now: Duration) {
+        let Some(session) = &self.session else {
+            if self.tried >= self.config.loggers.len() && !self.told_lost {
+                self.lose(
+                    self.config.loggers[0],
+                    "no logger can be reached".to_owned(),
+                );
+            }
+            return;
+        };
+        if session.missing(now) < self.config.timeout {
+            return;
+        }
+        let logger = self.config.loggers[session.logger];
+        let why = match &session.deaf {
+            Some((_, why)) => why.clone(),
+            None if session.up => format!("no answer for {} ms", self.config.timeout.as_millis()),
+            None => format!(
+                "it answers on TCP, and not on UDP: let port {} through, both ways",
+                logger.port()
+            ),
+        };
+        if !self.told_lost {
+            self.lose(logger, why);
+        }
+        if self.config.on_loss == OnLoggerLoss::Unprotect || !session_was_up(&self.session) {
+            self.dialing = None;
+            self.next = self.session.take().map_or(0, |session| session.logger);
+            self.advance(now);
+        } else if let Some(session) = &mut self.session
+            && session.deaf.is_none()
+        {
+            // The stream may hang where the machine is another one by now.
+            session.client = None;
+            session.deaf = Some((now, "it did not answer".to_owned()));
+            self.retry_at = now;
+            self.next = session.logger;
+        }
+    }
+
+    fn lose(&mut self, logger: SocketAddr, why: String) {
+        self.told_lost = true;
+        self.news.push_back(News::Lost { logger, why });
+    }
+}
+
+/// Until a size is known: what every host must take, by IPv6.
+const LEAST_MTU: u16 = 1280;
+
+fn session_was_up(session: &Option<Session>) -> bool {
+    session.as_ref().is_some_and(|session| session.up)
+}
+
+impl Session {
+    fn new(
+        logger: usize,
+        socket: UdpSocket,
+        client: LoggerClient,
+        attached: Attached,
+        config: &LinkConfig,
+        now: Duration,
+    ) -> Result<Self, ServeError> {
+        let v6 = config.loggers[logger].is_ipv6();
+        let interval = PROBE_INTERVAL.min(config.timeout / 4);
+        // Above what an earlier session can have used; new keys are another space anyway.
+        let counter = u64::try_from(now.as_micros()).unwrap_or(0);
+        let prober = Prober::new(attached.keys, counter, v6, mtu_of(&socket), interval, now);
+        Ok(Self {
+            logger,
+            prober,
+            socket,
+            keys: attached.keys,
+            rekey_at: now + REKEY,
+            client: Some(client),
+            deaf: None,
+            kept: attached.kept,
+            up: false,
+        })
+    }
+
+    fn set_keys(&mut self, keys: LinkKeys, now: Duration) {
+        self.keys = keys;
+        self.prober.rekey(keys);
+        self.rekey_at = now + REKEY;
+    }
+
+    /// How long something was missing that makes it a logger in use.
+    fn missing(&self, now: Duration) -> Duration {
+        let deaf = self
+            .deaf
+            .as_ref()
+            .map(|(since, _)| now.saturating_sub(*since));
+        self.prober.silence(now).max(deaf.unwrap_or_default())
+    }
+}
+
+/// Largest packet of the interface that leads to the logger, bytes.
+fn mtu_of(socket: &UdpSocket) -> u32 {
+    use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
+    let mtu = match socket.local_addr() {
+        Ok(SocketAddr::V6(_)) => ipv6_mtu(socket),
+        _ => ip_mtu(socket),
+    };
+    mtu.unwrap_or(1500)
+}

@@ -1,0 +1,91 @@
+//! Reaching a logger. Connecting to a machine that is switched off takes long, so a thread does it
+//! while the service goes on.
+
+use std::{
+    net::SocketAddr,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    sync::mpsc,
+    time::Duration,
+};
+
+use channel::{Channel, Key};
+use protocol::control::Attach;
+
+use crate::{
+    error::ServeError,
+    logger_client::{Attached, LoggerClient},
+};
+
+/// Least time for a handshake, however impatient the operator: a busy logger takes a moment.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// An attempt under way.
+pub(super) struct Dialing {
+    /// Which of the loggers.
+    pub(super) logger: usize,
+    result: mpsc::Receiver<Result<Dialed, ServeError>>,
+    /// At its end when there is a result.
+    done: UnixStream,
+}
+
+/// A logger that has answered.
+pub(super) struct Dialed {
+    pub(super) client: LoggerClient,
+    pub(super) attached: Attached,
+}
+
+impl Dialing {
+    pub(super) fn start(
+        logger: usize,
+        at: SocketAddr,
+        key: Key,
+        attach: Attach,
+        patience: Duration,
+    ) -> std::io::Result<Self> {
+        let (done, ours) = UnixStream::pair()?;
+        let (send, result) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("dial".into())
+            .spawn(move || {
+                let _ = send.send(dial(at, &key, &attach, patience));
+                drop(ours);
+            })?;
+        Ok(Self {
+            logger,
+            result,
+            done,
+        })
+    }
+
+    /// What came of it; `None`: nothing yet.
+    pub(super) fn result(&self) -> Option<Result<Dialed, ServeError>> {
+        match self.result.try_recv() {
+            Ok(result) => Some(result),
+            Err(mpsc::TryRecvError::Empty) => None,
+            Err(mpsc::TryRecvError::Disconnected) => Some(Err(ServeError::Logger(
+                "the attempt to reach it failed".into(),
+            ))),
+        }
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.done.as_fd()
+    }
+}
+
+/// Connect, prove the key, attach.
+fn dial(
+    at: SocketAddr,
+    key: &Key,
+    attach: &Attach,
+    patience: Duration,
+) -> Result<Dialed, ServeError> {
+    let patience = patience.max(LEAST);
+    let channel = Channel::connect(at, key, patience, patience)
+        .map_err(|error| ServeError::LoggerUnreachable { at, error })?;
+    let (client, attached) = LoggerClient::attach(channel, attach, patience)?;
+    Ok(Dialed { client, attached })
+}

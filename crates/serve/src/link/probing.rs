@@ -1,0 +1,216 @@
+//! Is the logger there, and how large may a packet to it be?
+//!
+//! Small PROBEs are answered as long as the logger lives. At first, and when large ones are not
+//! answered any more, PROBEs of all sizes in question go out at once, and the largest that is
+//! answered decides: the path is known after one round trip, and no ICMP has to be believed
+//! (RFC 8899 calls this a search by datagrams of the packetization layer).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use protocol::link::{KeySet, LinkKeys, PROBE_LEN, Probe, ProbeKind};
+
+/// Sizes of IP packets that paths usually carry, bytes: jumbo frames, Ethernet, PPPoE and tunnels, the
+/// least of IPv6, and what each host must take.
+const SIZES: [u16; 12] = [
+    65_535, 9_000, 8_952, 4_352, 1_500, 1_492, 1_460, 1_420, 1_400, 1_360, 1_280, 576,
+];
+/// How long the largest may take to be answered, and how often all are sent meanwhile.
+const SEARCH: Duration = Duration::from_millis(400);
+/// One probe of so many is of full size, once the size is known ...
+const FULL_EVERY: u64 = 10;
+/// ... and when so many in a row are not answered, while small ones are, it has changed.
+const FULL_LOST: u32 = 3;
+
+/// The conversation of probes with one logger.
+#[derive(Debug)]
+pub(crate) struct Prober {
+    keys: LinkKeys,
+    answers: KeySet,
+    interval: Duration,
+    /// Headers of IP and UDP.
+    overhead: u16,
+    counter: u64,
+    /// What was asked and not answered: when, and of which size.
+    asked: BTreeMap<u64, (Duration, u16)>,
+    next_at: Duration,
+    heard_at: Duration,
+    round_trip: Option<Duration>,
+    search: Option<Search>,
+    mtu: Option<u16>,
+    full_lost: u32,
+}
+
+#[derive(Debug)]
+struct Search {
+    until: Duration,
+    /// Descending.
+    sizes: Vec<u16>,
+    answered: u16,
+}
+
+impl Prober {
+    /// `link_mtu`: of the interface to the logger. `counter`: below any that was used with these
+    /// keys.
+    pub(crate) fn new(
+        keys: LinkKeys,
+        counter: u64,
+        v6: bool,
+        link_mtu: u32,
+        interval: Duration,
+        now: Duration,
+    ) -> Self {
+        let mut answers = KeySet::EMPTY;
+        answers.put(keys.slot, keys.down);
+        let mut prober = Self {
+            keys,
+            answers,
+            interval,
+            overhead: if v6 { 48 } else { 28 },
+            counter,
+            asked: BTreeMap::new(),
+            next_at: now,
+            heard_at: now,
+            round_trip: None,
+            search: None,
+            mtu: None,
+            full_lost: 0,
+        };
+        prober.search(link_mtu, now);
+        prober
+    }
+
+    /// Use these keys from now on; answers made with the old ones still count.
+    pub(crate) fn rekey(&mut self, keys: LinkKeys) {
+        self.answers.put(keys.slot, keys.down);
+        self.keys = keys;
+    }
+
+    /// Find out anew how large a packet may be.
+    pub(crate) fn search(&mut self, link_mtu: u32, now: Duration) {
+        let most = u16::try_from(link_mtu).unwrap_or(u16::MAX);
+        let mut sizes: Vec<u16> = SIZES.into_iter().filter(|size| *size < most).collect();
+        sizes.insert(0, most);
+        self.full_lost = 0;
+        self.next_at = now;
+        self.search = Some(Search {
+            until: now + SEARCH,
+            sizes,
+            answered: 0,
+        });
+    }
+
+    /// The largest IP packet that gets there; `None` until that is known.
+    pub(crate) fn mtu(&self) -> Option<u16> {
+        self.mtu
+    }
+
+    /// How long the last answer took.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.round_trip
+    }
+
+    /// When something is to be sent or to be looked at.
+    pub(crate) fn due_at(&self) -> Duration {
+        self.next_at
+    }
+
+    /// How long nothing was heard.
+    pub(crate) fn silence(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.heard_at)
+    }
+
+    /// The logger was heard of in another way.
+    pub(crate) fn alive(&mut self, now: Duration) {
+        self.heard_at = now;
+    }
+
+    /// What is to be sent now.
+    pub(crate) fn due(&mut self, now: Duration) -> Vec<Vec<u8>> {
+        if now < self.next_at {
+            return Vec::new();
+        }
+        self.next_at = now + self.interval;
+        self.forget_unanswered(now);
+        self.settle(now);
+        let mut sizes = vec![0];
+        match (&self.search, self.mtu) {
+            (Some(search), _) => {
+                let open = |size: &&u16| **size > search.answered;
+                sizes.extend(search.sizes.iter().filter(open).copied());
+                self.next_at = now + self.interval.min(SEARCH / 4);
+            }
+            (None, Some(mtu)) if self.counter.is_multiple_of(FULL_EVERY) => sizes.push(mtu),
+            (None, _) => {}
+        }
+        sizes
+            .into_iter()
+            .map(|size| self.probe(size, now))
+            .collect()
+    }
+
+    /// A datagram came. Tells whether the largest packet is another one now.
+    pub(crate) fn heard(&mut self, datagram: &[u8], now: Duration) -> bool {
+        let Ok(probed) = Probe::decode(ProbeKind::Probed, datagram, &self.answers) else {
+            return false; // an acknowledgement that nobody took, or a stranger's
+        };
+        let Some((at, size)) = self.asked.remove(&probed.counter) else {
+            return false; // answered already, or too late
+        };
+        self.heard_at = now;
+        self.round_trip = Some(now.saturating_sub(at));
+        if Some(size) == self.mtu {
+            self.full_lost = 0;
+        }
+        let before = self.mtu;
+        if let Some(search) = &mut self.search {
+            search.answered = search.answered.max(size);
+        }
+        self.settle(now);
+        self.mtu != before
+    }
+
+    fn probe(&mut self, size: u16, now: Duration) -> Vec<u8> {
+        self.counter += 1;
+        let probe = Probe {
+            kind: ProbeKind::Probe,
+            slot: self.keys.slot,
+            counter: self.counter,
+        };
+        self.asked.insert(self.counter, (now, size));
+        let mut datagram = probe.encode(&self.keys.up).to_vec();
+        let len = usize::from(size.saturating_sub(self.overhead)).max(PROBE_LEN);
+        datagram.resize(len, 0);
+        datagram
+    }
+
+    /// End the search if it has found all that can be found.
+    fn settle(&mut self, now: Duration) {
+        let Some(search) = &self.search else { return };
+        let complete = search.sizes.first() == Some(&search.answered);
+        if search.answered > 0 && (complete || now >= search.until) {
+            self.mtu = Some(search.answered);
+            self.search = None;
+        }
+    }
+
+    /// What is not answered after a while was lost: if of full size, that is noted.
+    fn forget_unanswered(&mut self, now: Duration) {
+        let old = now.saturating_sub(self.interval * 20);
+        let full = self.mtu.filter(|_| self.search.is_none());
+        let mut lost = 0;
+        self.asked.retain(|_, (at, size)| {
+            let gone = *at < old;
+            lost += u32::from(gone && Some(*size) == full);
+            !gone
+        });
+        self.full_lost += lost;
+    }
+
+    /// Packets of full size do not get there any more, and small ones do.
+    pub(crate) fn has_shrunk(&self, now: Duration) -> bool {
+        self.full_lost >= FULL_LOST && self.silence(now) < self.interval * 3
+    }
+}
+
+#[cfg(test)]
+mod tests;

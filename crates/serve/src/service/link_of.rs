@@ -1,0 +1,281 @@
+//! The loggers on other machines: what follows when one is reached, lost, or empty.
+
+use std::time::{Duration, Instant};
+
+use protocol::{UnprotectedReason, control::Resume};
+use recovery::ReplayMode;
+use ssw::Flow;
+use wire::{FlowId, FlowKey, SeqNumber};
+
+use super::Service;
+use crate::{
+    clock,
+    config::{LinkConfig, OnLoggerLoss},
+    error::ServeError,
+    events::Happening,
+    link::News,
+};
+
+/// How long the server's start waits for a logger at the most, for each of them.
+const FIRST_CONTACT: Duration = Duration::from_secs(3);
+
+impl Service {
+    /// Reach a logger before there are connections to be recorded.
+    ///
+    /// # Errors
+    /// All refuse us, which no waiting will change.
+    pub(super) fn reach_logger(&mut self) -> Result<(), ServeError> {
+        let Some(config) = self.config.link.clone() else {
+            return Ok(());
+        };
+        let loggers = u32::try_from(config.loggers.len()).unwrap_or(u32::MAX);
+        let until = Instant::now() + FIRST_CONTACT.saturating_mul(loggers);
+        while Instant::now() < until && self.signal.load(std::sync::atomic::Ordering::Relaxed) == 0
+        {
+            self.look_at_link()?;
+            let Some(link) = self.ground.logger.link() else {
+                break;
+            };
+            if link.is_up() {
+                return Ok(());
+            }
+            if let Some(why) = link.refused_by_all() {
+                return Err(ServeError::NoLogger(why));
+            }
+            if link.is_out_of_reach() {
+                break; // and the policy says what that means
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    pub(super) fn look_at_link(&mut self) -> Result<(), ServeError> {
+        let now = clock::now();
+        let Some(link) = self.ground.logger.link() else {
+            return Ok(());
+        };
+        if link.is_nearly_silent(now) {
+            // Its acknowledgements are a sign of life, too: an answer can be lost behind them.
+            let acks = self.ground.plane.counters()?.link_acks();
+            if self
+                .link_acks
+                .replace(acks)
+                .is_some_and(|before| before != acks)
+            {
+                link.alive(now);
+            }
+        } else {
+            self.link_acks = None;
+        }
+        link.poll(now)?;
+        while let Some(news) = self.ground.logger.link().and_then(crate::link::Link::news) {
+            self.heed(news)?;
+        }
+        self.end_waiting()
+    }
+
+    fn heed(&mut self, news: News) -> Result<(), ServeError> {
+        match news {
+            News::Settings => self.set_link(),
+            News::Up { kept } => self.logger_up(kept),
+            News::Emptied => {
+                let connections = self.unprotect_all(UnprotectedReason::LoggerRestarted)?;
+                self.tell(Happening::LoggerRestarted { connections });
+                self.recovery.logger_restarted();
+                self.reprotect_all().map(drop)
+            }
+            News::Lost { logger, why } => self.logger_lost(logger.to_string(), why),
+            News::Trouble(message) => {
+                self.tell(Happening::Trouble { message });
+                Ok(())
+            }
+        }
+    }
+
+    fn set_link(&mut self) -> Result<(), ServeError> {
+        let (Some(config), Some(link)) = (&self.config.link, self.ground.logger.link()) else {
+            return Ok(());
+        };
+        if let Some(settings) = link.settings()? {
+            self.ground.plane.set_link(&dataplane::LinkSettings {
+                local: settings.local,
+                remote: settings.remote,
+                slot: settings.keys.slot.number(),
+                up: settings.keys.up.0,
+                down: settings.keys.down.0,
+                mtu: settings.mtu,
+                strategy: config.strategy,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn logger_up(&mut self, kept: bool) -> Result<(), ServeError> {
+        let link = self.ground.logger.link();
+        let logger = link.and_then(|link| link.address());
+        let logger = logger.map_or_else(String::new, |at| at.to_string());
+        if !kept {
+            self.unprotect_all(UnprotectedReason::LoggerRestarted)?;
+        }
+        self.ground.plane.link_up(true)?;
+        let waiting = self.reprotect_all()?;
+        if std::mem::replace(&mut self.was_lost, false) {
+            let unprotected = self.count_unprotected()?;
+            self.tell(Happening::LoggerBack {
+                logger,
+                waiting,
+                unprotected: unprotected.saturating_sub(waiting),
+            });
+        } else {
+            self.tell(Happening::LoggerInUse { logger });
+        }
+        Ok(())
+    }
+
+    fn logger_lost(&mut self, logger: String, reason: String) -> Result<(), ServeError> {
+        self.was_lost = true;
+        let connections = match self.policy() {
+            Some(OnLoggerLoss::Unprotect) => {
+                self.ground.plane.link_up(false)?;
+                Some(self.unprotect_all(UnprotectedReason::LoggerLost)?)
+            }
+            Some(OnLoggerLoss::Hold) | None => None,
+        };
+        self.tell(Happening::LoggerLost {
+            logger,
+            reason,
+            connections,
+        });
+        Ok(())
+    }
+
+    fn policy(&self) -> Option<OnLoggerLoss> {
+        self.config
+            .link
+            .as_ref()
+            .map(|link: &LinkConfig| link.on_loss)
+    }
+
+    /// What waits for a logger goes on when there is one, or when nobody waits for it any more.
+    fn end_waiting(&mut self) -> Result<(), ServeError> {
+        let gone = self.was_lost && self.policy() == Some(OnLoggerLoss::Unprotect);
+        let Some(link) = self.ground.logger.link() else {
+            return Ok(());
+        };
+        let there = link.client().is_some();
+        if gone && let Some(token) = link.draining() {
+            link.drained(token);
+            self.recovery.drained(token);
+        }
+        if self.list_again && (there || gone) {
+            self.list_connections()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a logger that does not answer now is worth waiting for.
+    pub(crate) fn awaits_logger(&self) -> bool {
+        let lost = self.was_lost && self.policy() == Some(OnLoggerLoss::Unprotect);
+        self.config.link.is_some() && !lost
+    }
+
+    /// All open connections lose their records. Tells how many.
+    pub(super) fn unprotect_all(&mut self, reason: UnprotectedReason) -> Result<usize, ServeError> {
+        let mut connections = 0;
+        for (key, flow) in self.ground.plane.flows()? {
+            if flow.unprotected.is_none() {
+                connections += usize::from(flow.closed_ns == 0);
+                self.release(key, &flow, reason);
+            }
+        }
+        Ok(connections)
+    }
+
+    /// The connection has no record any more, and is told what its server has.
+    pub(super) fn release(&mut self, key: FlowKey, flow: &Flow, reason: UnprotectedReason) {
+        if self
+            .ground
+            .plane
+            .unprotect(key, flow.id, reason.code())
+            .is_err()
+        {
+            return; // gone meanwhile: as well
+        }
+        self.recovery.unprotected(flow.id, reason.code());
+    }
+
+    /// Connections that lost their records are recorded again from their next turn on, if replays
+    /// begin there. Tells how many will be.
+    fn reprotect_all(&mut self) -> Result<usize, ServeError> {
+        if self.config.replay != ReplayMode::Turn {
+            return Ok(0);
+        }
+        let mut waiting = 0;
+        for (key, flow) in self.ground.plane.flows()? {
+            let lost = flow.unprotected.is_some_and(|reason| {
+                matches!(
+                    UnprotectedReason::from_code(reason.code()),
+                    Some(UnprotectedReason::LoggerLost | UnprotectedReason::LoggerRestarted)
+                )
+            });
+            if lost && flow.closed_ns == 0 && self.ground.plane.reprotect(key, flow.id).is_ok() {
+                waiting += 1;
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// The data plane records a connection again, from here on.
+    pub(super) fn reprotected(
+        &mut self,
+        key: FlowKey,
+        flow: FlowId,
+        instream: SeqNumber,
+        outstream: SeqNumber,
+    ) -> Result<(), ServeError> {
+        let Some(known) = self
+            .ground
+            .plane
+            .flow(key)?
+            .filter(|known| known.id == flow)
+        else {
+            return Ok(());
+        };
+        let resume = Resume {
+            flow,
+            key,
+            client_isn: known.client.isn,
+            server_isn: known.server.isn,
+            instream,
+            outstream,
+        };
+        let _ = self.ask_logger(|logger| logger.resume(resume))?;
+        self.tell(Happening::Reprotected {
+            connection: key.to_string(),
+        });
+        Ok(())
+    }
+
+    /// The logger has no record of a connection whose segments reach it.
+    pub(super) fn not_recorded(&mut self, flow_low: u32) -> Result<(), ServeError> {
+        let low = |id: FlowId| id.0 & u64::from(u32::MAX) == u64::from(flow_low);
+        let flows = self.ground.plane.flows()?;
+        let found = flows.into_iter().find(|(_, flow)| low(flow.id));
+        if let Some((key, flow)) = found.filter(|(_, flow)| flow.unprotected.is_none()) {
+            let reason = UnprotectedReason::LoggerRestarted;
+            self.release(key, &flow, reason);
+            self.tell(Happening::Unprotected {
+                connection: key.to_string(),
+                reason: reason.to_string(),
+            });
+        }
+        Ok(())
+    }
+
+    fn count_unprotected(&self) -> Result<usize, ServeError> {
+        let flows = self.ground.plane.flows()?;
+        let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
+        Ok(open.filter(|(_, flow)| flow.unprotected.is_some()).count())
+    }
+}
