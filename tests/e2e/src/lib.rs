@@ -15,6 +15,7 @@ pub mod clients;
 pub mod exchange;
 pub mod forge;
 mod leftovers;
+pub mod loggers;
 mod protected;
 mod recording;
 pub mod scene;

@@ -1,0 +1,165 @@
+//! Loggers on hosts of their own.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lab::{Host, Output, Process, Signal};
+
+use crate::{PATIENCE, Scene, binaries};
+
+/// The port of all loggers, TCP and UDP.
+pub const LOGGER_PORT: u16 = 7600;
+
+/// A running `outlive logger`. Dropping it stops it.
+#[derive(Debug)]
+pub struct Logger {
+    process: Process,
+    host: Host,
+    said: PathBuf,
+    keys: PathBuf,
+}
+
+impl Logger {
+    /// Starts one on this host, and waits until it listens.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn start(scene: &Scene, host: &Host, keys: &Path, flags: &[&str]) -> Self {
+        let said = scene
+            .directory()
+            .join(format!("logger-{}.said", host.name()));
+        let at = SocketAddr::from((host.address().ipv4(), LOGGER_PORT));
+        let mut command = host.command(&binaries::outlive().to_string_lossy());
+        command.args(["logger", "--listen", &at.to_string(), "--key-file"]);
+        command.arg(keys).args(flags);
+        let process = host
+            .spawn(&mut command, &Output::File(said.clone()))
+            .expect("the logger starts");
+        let this = Self {
+            process,
+            host: host.clone(),
+            said,
+            keys: keys.to_owned(),
+        };
+        this.await_listening();
+        this
+    }
+
+    fn await_listening(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        let connect = || TcpStream::connect_timeout(&self.address(), PATIENCE);
+        while self.host.enter(connect).expect("it is on").is_err() {
+            assert!(Instant::now() < deadline, "no logger: {}", self.said());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        (self.host.address().ipv4(), LOGGER_PORT).into()
+    }
+
+    /// Its host.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// What it said.
+    #[must_use]
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap_or_default()
+    }
+
+    /// What `serve` has to be told to use it.
+    #[must_use]
+    pub fn flags(&self) -> [String; 4] {
+        let keys = self.keys.to_string_lossy().into_owned();
+        let at = self.address().to_string();
+        ["--logger".into(), at, "--key-file".into(), keys]
+    }
+
+    /// SIGKILL, and waits for its end.
+    ///
+    /// # Panics
+    /// When it does not die.
+    pub fn kill(&self) {
+        self.process.kill(Signal::KILL).expect("it runs");
+        let ended = self.process.wait_with_timeout(PATIENCE).expect("wait");
+        assert!(ended.is_some(), "the logger survived SIGKILL");
+    }
+
+    /// Starts another one in its place; it was killed before.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn replace_dead(&mut self, scene: &Scene) {
+        *self = Self::start(scene, &self.host.clone(), &self.keys.clone(), &[]);
+    }
+}
+
+impl Drop for Logger {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!(
+                "--- the logger on {} said:\n{}---",
+                self.host.name(),
+                self.said()
+            );
+        }
+        let _ = self.process.kill(Signal::KILL);
+        let _ = self.process.wait_with_timeout(PATIENCE);
+    }
+}
+
+/// A key file with one key of its own.
+///
+/// # Panics
+/// When it cannot be written.
+#[must_use]
+pub fn key_file(scene: &Scene, name: &str) -> PathBuf {
+    let path = scene.directory().join(name);
+    write_keys(&path, &[&new_key(scene)]);
+    path
+}
+
+/// A fresh key.
+///
+/// # Panics
+/// When `outlive` does not print one.
+#[must_use]
+pub fn new_key(scene: &Scene) -> String {
+    let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
+    let output = crate::scene::run(command.arg("key"));
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout)
+        .expect("text")
+        .trim()
+        .to_owned()
+}
+
+/// Writes a key file, at once.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn write_keys(path: &Path, keys: &[&str]) {
+    let new = path.with_extension("new");
+    let _ = fs::remove_file(&new);
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .mode(0o600)
+        .open(&new)
+        .expect("open a key file");
+    file.write_all((keys.join("\n") + "\n").as_bytes())
+        .expect("write a key file");
+    fs::rename(&new, path).expect("put a key file in place");
+}

@@ -1,0 +1,148 @@
+//! Who may keep the record.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use e2e::exchange::Exchange;
+use e2e::loggers::{key_file, new_key, write_keys};
+use e2e::servers::{PORT, test_server};
+use e2e::{Answer, Scene, Seed, binaries};
+
+use crate::{echoes, echoing, protect, with_logger};
+
+/// `outlive serve` that is expected to refuse.
+fn serve(scene: &Scene, flags: &[&str]) -> Answer {
+    let mut command = scene.server.command("timeout");
+    command.args(["-k", "1", "20"]).arg(binaries::outlive());
+    command.args([
+        "serve",
+        "--address",
+        &scene.ipv4(PORT).to_string(),
+        "--run-dir",
+    ]);
+    command
+        .arg(scene.run_dir())
+        .args(flags)
+        .args(["--", "sleep", "1000"]);
+    let output = command.output().expect("it starts");
+    Answer {
+        status: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+#[track_caller]
+fn refused(answer: &Answer, says: &[&str]) {
+    assert_eq!(answer.status, Some(2), "{answer:?}");
+    for word in says {
+        assert!(
+            answer.stderr.contains(word),
+            "not {word:?}: {}",
+            answer.stderr
+        );
+    }
+}
+
+#[test]
+fn a_wrong_key_is_refused_and_the_message_says_what_to_do() {
+    let (scene, logger) = with_logger("link-wrong-key");
+    let at = logger.address().to_string();
+    let strange = key_file(&scene, "strange").to_string_lossy().into_owned();
+    let answer = serve(&scene, &["--logger", &at, "--key-file", &strange]);
+    refused(&answer, &[&at, "no key of this name", "outlive key"]);
+
+    // The right name, another secret.
+    let keys = scene.directory().join("keys");
+    let right = fs::read_to_string(&keys).expect("the keys");
+    let (name, _) = right.split_once(':').expect("a key");
+    let other = new_key(&scene);
+    let (_, secret) = other.split_once(':').expect("a key");
+    write_keys(strange.as_ref(), &[&format!("{name}:{secret}")]);
+    let answer = serve(&scene, &["--logger", &at, "--key-file", &strange]);
+    refused(&answer, &["another key of this name"]);
+
+    fs::set_permissions(&keys, Permissions::from_mode(0o644)).expect("chmod");
+    let answer = serve(
+        &scene,
+        &["--logger", &at, "--key-file", &keys.to_string_lossy()],
+    );
+    refused(&answer, &["chmod 600"]);
+    refused(&serve(&scene, &["--logger", &at]), &["--key-file"]);
+}
+
+#[test]
+fn check_says_whether_a_logger_can_be_used() {
+    let (scene, logger) = with_logger("link-check");
+    let check = |keys: &str, at: &str| {
+        let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
+        command.args(["check", "--logger", at, "--key-file", keys]);
+        let output = command.output().expect("it starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let keys = scene
+        .directory()
+        .join("keys")
+        .to_string_lossy()
+        .into_owned();
+    let at = logger.address().to_string();
+    let good = check(&keys, &at);
+    assert!(good.contains(&format!("ok   logger {at}")), "{good}");
+    let strange = key_file(&scene, "strange");
+    let bad = check(&strange.to_string_lossy(), &at);
+    assert!(bad.contains(&format!("FAIL logger {at}")), "{bad}");
+    let nobody = check(&keys, &at.replace(":7600", ":7601"));
+    assert!(nobody.contains("nobody listens there"), "{nobody}");
+}
+
+#[test]
+fn a_service_whose_logger_is_not_there_is_served_unprotected_and_says_so() {
+    let (scene, logger) = with_logger("link-nobody");
+    logger.kill();
+    let flags = logger.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let protected = scene.protect_with(&test_server(&scene), &flags);
+    let lost = protected.wait_for("logger_lost", 1);
+    assert_eq!(lost["connections"], 0, "{lost}");
+    let trouble = protected.wait_for("trouble", 1);
+    assert!(
+        trouble["message"]
+            .to_string()
+            .contains("nobody listens there"),
+        "{trouble}"
+    );
+    echoes(&echoing(&scene), b"served");
+    protected.stop();
+}
+
+#[test]
+fn keys_are_changed_under_load() {
+    let (scene, logger) = with_logger("link-rotation");
+    let protected = protect(&scene, &test_server(&scene), &logger, &[]);
+    // One file on both hosts: the new key is known to both when the service begins to use it.
+    let keys = scene.directory().join("keys");
+    let old = fs::read_to_string(&keys)
+        .expect("the keys")
+        .trim()
+        .to_owned();
+    let new = new_key(&scene);
+    let mut seed = Seed::choose("link-rotation");
+    let exchange = Exchange {
+        kills: 3,
+        ..Exchange::default()
+    };
+    exchange.run(
+        &protected,
+        &mut seed,
+        || scene.connect(PORT),
+        |kill| match kill {
+            0 => write_keys(&keys, &[&old, &new]),
+            1 => write_keys(&keys, &[&new, &old]),
+            _ => write_keys(&keys, &[&new]),
+        },
+    );
+    protected.assert_none_of("lost");
+    protected.assert_none_of("logger_lost");
+    protected.assert_none_of("trouble");
+    protected.stop();
+}

@@ -1,0 +1,162 @@
+//! The logger dies, or cannot be reached.
+
+use std::thread;
+use std::time::Duration;
+
+use e2e::clients::{read_exactly, write};
+use e2e::loggers::Logger;
+use e2e::servers::{PORT, test_server};
+use e2e::{Checksum, assert_same_bytes, pattern};
+use lab::Signal;
+
+use crate::{echoes, echoing, protect, status, talks, with_logger};
+
+const UPLOAD: usize = 8 << 20;
+
+/// An upload, in which `meanwhile` happens when a third of it is written.
+fn upload(stream: &std::net::TcpStream, meanwhile: impl FnOnce() + Send) {
+    let content = pattern(UPLOAD);
+    write(stream, format!("sink {UPLOAD}\n").as_bytes());
+    let (begin, rest) = content.split_at(UPLOAD / 3);
+    write(stream, begin);
+    thread::scope(|scope| {
+        scope.spawn(meanwhile);
+        write(stream, rest);
+    });
+    let expected = format!("{UPLOAD} {:016x}\n", Checksum::of(&content));
+    let got = read_exactly(stream, expected.len());
+    assert_same_bytes("answer to the upload", expected.as_bytes(), &got);
+}
+
+#[test]
+fn an_upload_goes_on_unprotected_when_the_logger_dies() {
+    let (scene, logger) = with_logger("link-unprotect");
+    let protected = protect(&scene, &test_server(&scene), &logger, &[]);
+    let stream = scene.connect(PORT);
+    let echo = echoing(&scene);
+    upload(&stream, || logger.kill());
+    let lost = protected.wait_for("logger_lost", 1);
+    assert_eq!(lost["connections"], 2, "{lost}");
+    echoes(&echo, b"still there");
+    let said = status(&protected);
+    assert_eq!(said["unprotected"], 2, "{said}");
+    assert!(
+        said["list"][0]["unprotected"]
+            .as_str()
+            .is_some_and(|why| why.contains("logger")),
+        "{said}"
+    );
+    // New connections are served, too.
+    talks(&scene.connect(PORT), "new");
+    protected.stop();
+}
+
+#[test]
+fn uploads_and_echoes_wait_for_a_logger_that_is_cut_off_and_go_on_protected() {
+    let (scene, logger) = with_logger("link-hold");
+    let protected = protect(
+        &scene,
+        &test_server(&scene),
+        &logger,
+        &["--on-logger-loss", "hold"],
+    );
+    let stream = scene.connect(PORT);
+    let echo = echoing(&scene);
+    upload(&stream, || {
+        logger.host().cut().expect("cut the cable");
+        let lost = protected.wait_for("logger_lost", 1);
+        assert!(lost["connections"].is_null(), "{lost}");
+        let said = status(&protected);
+        assert!(
+            said["logger"]
+                .as_str()
+                .is_some_and(|l| l.contains("clients wait")),
+            "{said}"
+        );
+        thread::sleep(Duration::from_millis(500));
+        logger.host().heal().expect("mend the cable");
+    });
+    protected.wait_for("logger_back", 1);
+    assert_eq!(status(&protected)["unprotected"], 0);
+    // And it was all recorded: the server can die.
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    echoes(&echo, b"afterwards");
+    protected.assert_none_of("lost");
+    protected.stop();
+}
+
+#[test]
+fn who_waits_for_a_logger_that_comes_back_empty_goes_on_unprotected() {
+    let (scene, mut logger) = with_logger("link-emptied");
+    let protected = protect(
+        &scene,
+        &test_server(&scene),
+        &logger,
+        &["--on-logger-loss", "hold"],
+    );
+    let stream = scene.connect(PORT);
+    upload(&stream, || {
+        logger.kill();
+        protected.wait_for("logger_lost", 1);
+        logger.replace_dead(&scene);
+    });
+    let back = protected.wait_for("logger_back", 1);
+    assert_eq!(back["unprotected"], 1, "{back}");
+    // New connections are protected again.
+    let echo = echoing(&scene);
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    echoes(&echo, b"afterwards");
+    protected.stop();
+}
+
+#[test]
+fn the_second_logger_is_used_when_the_first_is_lost() {
+    let (scene, first) = with_logger("link-two");
+    let host = scene.lab.add_host_at("second", 21).expect("a host");
+    let keys = scene.directory().join("keys");
+    let second = Logger::start(&scene, &host, &keys, &[]);
+    let at = second.address().to_string();
+    let protected = protect(&scene, &test_server(&scene), &first, &["--logger", &at]);
+    let before = echoing(&scene);
+    first.kill();
+    let back = protected.wait_for("logger_back", 1);
+    assert_eq!(back["logger"], at.as_str(), "{back}");
+    let after = echoing(&scene);
+    echoes(&before, b"not protected");
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    echoes(&after, b"afterwards");
+    protected.stop();
+}
+
+#[test]
+fn open_connections_are_protected_again_from_their_next_turn_on() {
+    let (scene, mut logger) = with_logger("link-again");
+    let protected = protect(&scene, &test_server(&scene), &logger, &["--replay", "turn"]);
+    let (talked, idle) = (scene.connect(PORT), scene.connect(PORT));
+    talks(&talked, "one");
+    talks(&idle, "one");
+    logger.kill();
+    protected.wait_for("logger_lost", 1);
+    talks(&talked, "two");
+    logger.replace_dead(&scene);
+    let back = protected.wait_for("logger_back", 1);
+    assert_eq!(back["waiting"], 2, "{back}");
+    talks(&talked, "three");
+    protected.wait_for("reprotected", 1);
+    talks(&talked, "four");
+    let said = status(&protected);
+    assert_eq!(
+        (&said["unprotected"], &said["waiting_for_turn"]),
+        (&1.into(), &1.into()),
+        "{said}"
+    );
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    talks(&talked, "five");
+    let lost = protected.events_of("lost");
+    assert_eq!(lost.len(), 1, "the idle one: {lost:?}");
+    protected.stop();
+}

@@ -1,0 +1,86 @@
+//! The server dies, the logger lives.
+
+use e2e::clients::{Http, finish, write};
+use e2e::exchange::Exchange;
+use e2e::servers::{BIG, Crash, PORT, nginx, test_server};
+use e2e::{Seed, assert_same_bytes, pattern};
+
+use crate::{protect, status, with_logger};
+
+#[test]
+fn a_download_an_echo_and_an_upload_survive_two_kills_untouched() {
+    let (scene, logger) = with_logger("link-exchange");
+    for strategy in ["basic", "lazy", "eager", "conditional"] {
+        let mut seed = Seed::choose(&format!("link-exchange-{strategy}"));
+        let protected = protect(&scene, &test_server(&scene), &logger, &["--ack", strategy]);
+        Exchange::default().survives(&scene, &protected, &mut seed, || scene.connect(PORT));
+        protected.stop();
+    }
+}
+
+#[test]
+fn the_same_by_ipv6_with_replays_from_the_last_turn() {
+    let (scene, logger) = with_logger("link-v6");
+    let mut seed = Seed::choose("link-v6");
+    let protected = protect(&scene, &test_server(&scene), &logger, &["--replay", "turn"]);
+    Exchange::default().survives(&scene, &protected, &mut seed, || {
+        scene.connect_to(scene.ipv6(PORT))
+    });
+    protected.stop();
+}
+
+#[test]
+fn nginx_is_killed_in_a_download_and_in_an_upload() {
+    let (scene, logger) = with_logger("link-nginx");
+    let server = nginx(&scene);
+    let protected = protect(&scene, &server, &logger, &[]);
+    let recording = scene.record(PORT);
+
+    let mut http = Http::new(scene.connect(PORT));
+    http.ask("/big.bin");
+    let mut killed = false;
+    let got = http.response(|progress| {
+        if progress > BIG / 3 && !std::mem::replace(&mut killed, true) {
+            server.crash(&protected, Crash::Kill);
+        }
+    });
+    assert_same_bytes("download", &pattern(BIG), &got.body);
+    finish(http.stream());
+    protected.wait_serving(1);
+
+    let content = pattern(4 << 20);
+    let mut http = Http::new(scene.connect(PORT));
+    let head = format!(
+        "PUT /up/file HTTP/1.1\r\nHost: server\r\nContent-Length: {}\r\n\r\n",
+        content.len()
+    );
+    write(http.stream(), head.as_bytes());
+    let (begin, rest) = content.split_at(3 << 20);
+    write(http.stream(), begin);
+    server.crash(&protected, Crash::Kill);
+    protected.wait_for("died", 2);
+    write(http.stream(), rest);
+    let answer = http.response(|_| ());
+    assert!(answer.head[0].contains("201"), "{:?}", answer.head);
+    finish(http.stream());
+    let stored = std::fs::read(scene.directory().join("www/up/file")).expect("it was stored");
+    assert_same_bytes("upload", &content, &stored);
+    protected.wait_serving(2);
+    protected.assert_none_of("lost");
+    let endings = recording.finish();
+    assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
+    protected.stop();
+}
+
+#[test]
+fn status_says_where_the_record_is_and_how_large_packets_to_it_may_be() {
+    let (scene, logger) = with_logger("link-status");
+    let protected = protect(&scene, &test_server(&scene), &logger, &[]);
+    let _stream = crate::echoing(&scene);
+    let said = status(&protected);
+    let words = said["logger"].as_str().expect("a text");
+    assert!(words.starts_with(&logger.address().to_string()), "{words}");
+    assert!(words.contains("packets of 1500 bytes"), "{words}");
+    assert_eq!(said["unprotected"], 0, "{said}");
+    protected.stop();
+}
