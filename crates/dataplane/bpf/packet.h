@@ -369,8 +369,7 @@ static __always_inline __u16 fold_checksum(__u64 sum)
 	return ~sum;
 }
 
-/* Give a segment that is a header alone, of `len` bytes, its checksum. The checksum field and what is
- * left of the 64 bytes are zero. */
+/* Give a segment that is a header alone, of `len` bytes, its checksum. Its checksum field is zero. */
 static __always_inline void seal(__u8 *header, __u32 len, __u8 version, const __u8 *source,
 				 const __u8 *destination)
 {
@@ -382,7 +381,9 @@ static __always_inline void seal(__u8 *header, __u32 len, __u8 version, const __
 		*(__u32 *)&pseudo.destination[8] = 0;
 	}
 	__u64 sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)header, 64, sum);
+	len &= 0x3c;
+	asm volatile("" : "+r"(len));
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)header, len, sum);
 	__u16 checksum = fold_checksum(sum);
 	__builtin_memcpy(header + TCP_CHECKSUM, &checksum, 2);
 }
