@@ -208,6 +208,8 @@ impl SouthSide {
         embryo.unprotected = None;
         embryo.log.stable = embryo.client.isn;
         let edge = embryo.server.edge;
+        embryo.log.ack = segment.ack; // 0 is a number like any other: nothing is "after nothing"
+        embryo.log.edge = edge;
         crate::clamp::note_own(packet, embryo, segment, options, edge);
         if embryo.id == FlowId(0) {
             embryo.id = FlowId(shared.service.next_flow_id);
