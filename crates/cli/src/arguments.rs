@@ -6,6 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::units;
 
+pub(crate) mod lab;
+
 /// TCP connections that outlive the processes that serve them.
 #[derive(Debug, Parser)]
 #[command(name = "outlive", version, max_term_width = 100)]
@@ -30,6 +32,9 @@ pub(crate) enum Verb {
     Key(Key),
     /// Keep the records of services that run on other machines
     Logger(Logger),
+    /// Test hosts on this machine, to break by hand: kill, cut, lose, delay, power off
+    #[command(subcommand)]
+    Lab(lab::Lab),
     /// The logger process that serve starts for itself
     #[command(name = serve::LOGGER_VERB, hide = true)]
     LoggerProcess(LoggerProcess),

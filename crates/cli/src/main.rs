@@ -4,6 +4,7 @@
 
 mod arguments;
 mod exit;
+mod lab;
 mod logger_process;
 mod logging;
 mod serving;
@@ -42,6 +43,7 @@ fn main() -> std::process::ExitCode {
         Verb::Clean(clean) => talking::clean(&clean),
         Verb::Key(key) => talking::key(&key),
         Verb::Logger(logger) => logging::run(&logger),
+        Verb::Lab(verb) => return lab::run(verb),
         Verb::LoggerProcess(logger) => logger_process::run(&logger),
     };
     outcome.into()

@@ -35,6 +35,59 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// `200us`, `20ms`, `1s`: the time that something takes.
+pub(crate) fn short_time(text: &str) -> Result<Duration, String> {
+    match split(text) {
+        (number, "us") => number
+            .parse()
+            .map(Duration::from_micros)
+            .map_err(|_| format!("{text:?} does not begin with a number")),
+        // A bare number could mean anything here.
+        (number, "") if number != "0" => Err(format!("{text:?} has no unit: use us, ms or s")),
+        _ => duration(text),
+    }
+}
+
+/// Bits a second, or no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate(pub(crate) Option<u64>);
+
+/// `10Mbit`, `1Gbit`, `500kbit`, `9600bit`, a second; `none` for no limit.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+    if text == "none" {
+        return Ok(Rate(None));
+    }
+    let (number, unit) = split(text);
+    let factor: u64 = match unit.to_ascii_lowercase().as_str() {
+        "bit" => 1,
+        "kbit" => 1000,
+        "mbit" => 1_000_000,
+        "gbit" => 1_000_000_000,
+        _ => {
+            return Err(format!(
+                "{text:?} is no rate: use bit, kbit, Mbit or Gbit (a second), as in 10Mbit, or none"
+            ));
+        }
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} does not begin with a whole number"))?;
+    match number.checked_mul(factor) {
+        Some(0) => Err("a rate of 0 is a cut: use cut".to_owned()),
+        Some(rate) => Ok(Rate(Some(rate))),
+        None => Err(format!("{text} is too much")),
+    }
+}
+
+/// `1`, `0.5`, `20%`: a share in percent, 0 to 100.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    match number.trim().parse() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err(format!("{text:?} is no percentage from 0 to 100")),
+    }
+}
+
 fn split(text: &str) -> (&str, &str) {
     let end = text
         .find(|c: char| !c.is_ascii_digit())
@@ -55,6 +108,35 @@ mod tests {
         assert!(bytes("1 MB").is_err());
         assert!(bytes("x").is_err());
         assert!(bytes("99999999999GiB").is_err());
+    }
+
+    #[test]
+    fn rates_have_decimal_units() {
+        assert_eq!(rate("10Mbit"), Ok(Rate(Some(10_000_000))));
+        assert_eq!(rate("1gbit"), Ok(Rate(Some(1_000_000_000))));
+        assert_eq!(rate("9600bit"), Ok(Rate(Some(9600))));
+        assert_eq!(rate("none"), Ok(Rate(None)));
+        for wrong in ["10", "10MB", "0bit", "Mbit", "1.5Mbit", "99999999999Gbit"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn short_times_have_units() {
+        assert_eq!(short_time("200us"), Ok(Duration::from_micros(200)));
+        assert_eq!(short_time("20ms"), Ok(Duration::from_millis(20)));
+        assert_eq!(short_time("0"), Ok(Duration::ZERO));
+        assert!(short_time("20").is_err());
+        assert!(short_time("us").is_err());
+    }
+
+    #[test]
+    fn percentages_are_shares() {
+        assert_eq!(percent("0.5"), Ok(0.5));
+        assert_eq!(percent("20%"), Ok(20.0));
+        for wrong in ["101", "-1", "NaN", "many"] {
+            assert!(percent(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

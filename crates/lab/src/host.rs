@@ -148,6 +148,18 @@ impl Host {
         self.on()?.sysctl(key, value)
     }
 
+    /// Whether the power is on.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.on().is_ok()
+    }
+
+    /// Its links, `eth0` first.
+    #[must_use]
+    pub fn links(&self) -> Vec<Link> {
+        self.inner.lock().links.clone()
+    }
+
     /// The link of an interface.
     ///
     /// # Errors

@@ -5,16 +5,30 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
 /// The way that frames take on a host's link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Direction {
     /// From the switch to the host.
     ToHost,
     /// From the host to the switch.
     FromHost,
+}
+
+impl Direction {
+    /// Both of them.
+    pub const BOTH: [Self; 2] = [Self::ToHost, Self::FromHost];
+
+    pub(crate) fn in_words(self) -> &'static str {
+        match self {
+            Self::ToHost => "to the host",
+            Self::FromHost => "from the host",
+        }
+    }
 }
 
 /// What happens to the frames of one direction of a link; all of it together.
@@ -115,6 +129,36 @@ impl Impairment {
         }
     }
 
+    /// As much as there is passes.
+    #[must_use]
+    pub fn unlimited(self) -> Self {
+        Self { rate: None, ..self }
+    }
+
+    /// The same, but drawn from another seed.
+    #[must_use]
+    pub fn seeded(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The share of frames that are lost, in percent.
+    #[must_use]
+    pub fn loss_percent(&self) -> f64 {
+        self.loss
+    }
+
+    /// How long each frame travels.
+    #[must_use]
+    pub fn delay_time(&self) -> Duration {
+        self.delay
+    }
+
+    /// Bits per second, if they are limited.
+    #[must_use]
+    pub fn rate_limit(&self) -> Option<u64> {
+        self.rate
+    }
+
     /// The seed of its randomness.
     #[must_use]
     pub fn seed(&self) -> u64 {
@@ -146,6 +190,11 @@ impl Impairment {
             ));
         }
         Ok(())
+    }
+
+    /// Whether anything is wrong.
+    pub(crate) fn is_anything(&self) -> bool {
+        self.is_random() || !self.delay.is_zero() || self.rate.is_some()
     }
 
     /// Whether its seed makes a difference.

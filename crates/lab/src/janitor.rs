@@ -13,8 +13,8 @@ use crate::Error;
 use crate::error::Doing;
 use crate::namespace::DIRECTORY;
 
-/// `$1`: the directory of namespace names, `$2`: the prefix of ours, `$3`: our files.
-/// One line to read means that there is nothing left to do. There are two rounds, because
+/// `$1`: the directory of namespace names, `$2`: the prefix of ours, `$3`: our files, `$4`:
+/// `outlive`, if services of it may have run here, else nothing. One line to read means that there is nothing left to do. There are two rounds, because
 /// an `ip` that we had just started may finish its work after our death.
 const SCRIPT: &str = r#"
 read -r line && exit 0
@@ -32,7 +32,12 @@ for round in 1 2; do
     done
     sleep 0.3
 done
-rm -rf -- "$3"
+if [ -n "$4" ]; then
+    for directory in "$3/hosts"/*/; do
+        [ -d "$directory" ] && "$4" clean --kill --run-dir "${directory%/}"
+    done
+fi
+rm -rf --one-file-system -- "$3"
 "#;
 
 /// The running janitor. Dropping it makes it do its work.
@@ -42,13 +47,18 @@ pub(crate) struct Janitor {
 }
 
 impl Janitor {
-    /// Starts a janitor for namespaces whose names begin with `prefix` and for the files
-    /// in `directory`.
-    pub(crate) fn start(prefix: &str, directory: &Path) -> Result<Self, Error> {
+    /// Starts a janitor for namespaces whose names begin with `prefix`, for the files in
+    /// `directory`, and for what services of `outlive` left in its `hosts`.
+    pub(crate) fn start(
+        prefix: &str,
+        directory: &Path,
+        outlive: Option<&Path>,
+    ) -> Result<Self, Error> {
         let mut command = Command::new("sh");
         command
             .args(["-c", SCRIPT, "lab-janitor", DIRECTORY, prefix])
             .arg(directory)
+            .arg(outlive.unwrap_or(Path::new("")))
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -1,17 +1,18 @@
 //! The lab: a switch, its hosts, and their end.
 
 use std::fmt;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tempfile::TempDir;
 
 use crate::error::Doing;
 use crate::janitor::Janitor;
 use crate::link::Link;
 use crate::namespace::DIRECTORY;
 use crate::switch::Switch;
+use crate::tools::run;
 use crate::{Address, Error, Host};
 
 /// Set to `1`, this leaves the lab in place for a look.
@@ -35,7 +36,9 @@ pub struct Lab {
     label: String,
     prefix: String,
     switch: Arc<Switch>,
-    directory: Option<TempDir>,
+    directory: PathBuf,
+    /// Cleans what its services left on the hosts.
+    outlive: Option<PathBuf>,
     janitor: Option<Janitor>,
     hosts: Mutex<Vec<Host>>,
     /// Whether it has been removed, or is to be kept.
@@ -50,19 +53,41 @@ impl Lab {
     /// [`Error::NotRoot`]; [`Error::Command`] or [`Error::Io`] when something that it
     /// needs is missing.
     pub fn new(label: &str) -> Result<Self, Error> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(Error::NotRoot);
-        }
+        check_root()?;
         let prefix = free_prefix();
         let directory = tempfile::Builder::new()
             .prefix(&prefix)
             .tempdir()
             .doing(|| "make a temporary directory".to_owned())?;
+        Self::create(label, prefix, directory.keep(), None)
+    }
+
+    /// A new lab whose files are in an existing directory, which goes with it. Each directory
+    /// in its `hosts` is the run directory of a host's services: at the end, `outlive` is
+    /// called to clean it.
+    ///
+    /// # Errors
+    /// As for [`Lab::new`].
+    pub(crate) fn new_in(directory: &Path, label: &str, outlive: &Path) -> Result<Self, Error> {
+        check_root()?;
+        let outlive = Some(outlive.to_owned());
+        Self::create(label, free_prefix(), directory.to_owned(), outlive)
+    }
+
+    fn create(
+        label: &str,
+        prefix: String,
+        directory: PathBuf,
+        outlive: Option<PathBuf>,
+    ) -> Result<Self, Error> {
         // Before there is anything to clean.
         let janitor = if keep() {
             None
         } else {
-            Some(Janitor::start(&prefix, directory.path())?)
+            let started = Janitor::start(&prefix, &directory, outlive.as_deref());
+            Some(started.inspect_err(|_| {
+                let _ = fs::remove_dir_all(&directory);
+            })?)
         };
         let switch = Switch::create(&format!("{prefix}{SWITCH}"))?;
         tracing::debug!(label, prefix, "a lab is made");
@@ -70,19 +95,23 @@ impl Lab {
             label: label.to_owned(),
             prefix,
             switch: Arc::new(switch),
-            directory: Some(directory),
+            directory,
+            outlive,
             janitor,
             hosts: Mutex::default(),
             done: false,
         })
     }
 
+    /// What the names of its namespaces begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// A directory for files, which goes with the lab.
     #[must_use]
     pub fn directory(&self) -> &Path {
-        self.directory
-            .as_ref()
-            .map_or(Path::new("/"), TempDir::path)
+        &self.directory
     }
 
     /// The hosts, in the order of their creation.
@@ -188,9 +217,11 @@ impl Lab {
         let mut results: Vec<_> = self.lock().iter().map(Host::remove).collect();
         results.push(self.switch.namespace().kill_all());
         results.push(self.switch.namespace().delete());
-        if let Some(directory) = self.directory.take() {
-            results.push(directory.close().doing(|| "remove a directory".to_owned()));
+        if let Some(outlive) = &self.outlive {
+            results.push(clean_run_directories(outlive, &self.directory));
         }
+        let removed = fs::remove_dir_all(&self.directory);
+        results.push(removed.doing(|| format!("remove {}", self.directory.display())));
         let result: Result<(), Error> = results.into_iter().collect();
         match (self.janitor.take(), &result) {
             (Some(janitor), Ok(())) => janitor.dismiss(),
@@ -222,12 +253,37 @@ impl Drop for Lab {
     fn drop(&mut self) {
         if !self.done && keep() {
             self.done = true;
-            let directory = self.directory.take().map(TempDir::keep);
-            eprintln!("{self}, files in {directory:?}: kept, as {KEEP} says");
+            let directory = self.directory.display();
+            eprintln!("{self}, files in {directory}: kept, as {KEEP} says");
         }
         if let Err(error) = self.clean() {
             tracing::error!(%error, label = self.label, "a lab was not removed");
         }
+    }
+}
+
+/// Has `outlive` remove what services left in the run directories of the hosts.
+fn clean_run_directories(outlive: &Path, directory: &Path) -> Result<(), Error> {
+    let hosts = directory.join("hosts");
+    let entries = fs::read_dir(&hosts).doing(|| format!("list {}", hosts.display()))?;
+    // Each is tried.
+    let cleaned = entries.flatten();
+    let cleaned = cleaned.map(|entry| clean_run_directory(outlive, &entry.path()));
+    cleaned.collect::<Vec<_>>().into_iter().collect()
+}
+
+/// The same for one host.
+pub(crate) fn clean_run_directory(outlive: &Path, run_directory: &Path) -> Result<(), Error> {
+    let mut command = Command::new(outlive);
+    command.args(["clean", "--kill", "--run-dir"]);
+    run(command.arg(run_directory))
+}
+
+fn check_root() -> Result<(), Error> {
+    if rustix::process::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err(Error::NotRoot)
     }
 }
 
@@ -250,7 +306,7 @@ fn free_prefix() -> String {
     }
 }
 
-fn check_name(name: &str) -> Result<(), Error> {
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || name.len() > 64 || name == SWITCH || !name.chars().all(allowed) {
         return Err(Error::Invalid(format!("`{name}` cannot be a name")));

@@ -27,8 +27,11 @@
 //! # }
 //! ```
 //!
-//! It needs root, `ip` (iproute2), `ethtool`, and `tcpdump` for captures. It does not need
-//! the kernel's netem: impairments are made by a relay in the lab's process.
+//! A lab that outlives the command that made it is in [`held`].
+//!
+//! It needs root, `ip` and `tc` (iproute2), `ethtool`, and `tcpdump` for captures. It does not
+//! need the kernel's netem: a rate is kept by the kernel's tbf where it is there, all else is
+//! done by a relay in the lab's process.
 //!
 //! Limits: a process that moves to yet another network namespace is no longer the host's,
 //! and is not killed with it. VLAN tags do not survive an impaired link.
@@ -36,6 +39,7 @@
 mod address;
 mod capture;
 mod error;
+pub mod held;
 mod host;
 mod impairment;
 mod janitor;

@@ -13,7 +13,6 @@
 
 mod path;
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use path::{Path, Rates};
@@ -154,11 +153,7 @@ impl Link {
         direction: Direction,
         impairment: &Impairment,
     ) -> Result<(), Error> {
-        let way = match direction {
-            Direction::ToHost => "to the host",
-            Direction::FromHost => "from the host",
-        };
-        self.announce(impairment, way)?;
+        self.announce(impairment, direction.in_words())?;
         self.change(|to_host, from_host| {
             let setting = match direction {
                 Direction::ToHost => to_host,
@@ -201,33 +196,49 @@ impl Link {
         self.inner.establish(&mut state)
     }
 
-    /// What is wrong with the link, in words; empty when nothing is.
+    /// The MTU that is wanted of it, in bytes.
     #[must_use]
-    pub fn condition(&self) -> String {
-        let state = self.inner.lock();
-        let said = [
-            (&state.to_host, "to the host"),
-            (&state.from_host, "from the host"),
-        ]
-        .map(|(setting, way)| (setting.to_string(), way));
-        match said {
-            [(to, _), (from, _)] if to == from => to,
-            said => {
-                let said = said.into_iter().filter(|(what, _)| !what.is_empty());
-                let said: Vec<_> = said.map(|(what, way)| format!("{what} {way}")).collect();
-                said.join("; ")
-            }
-        }
+    pub fn mtu(&self) -> u32 {
+        self.inner.lock().mtu
+    }
+
+    /// Whether one direction is cut.
+    #[must_use]
+    pub fn is_cut(&self, direction: Direction) -> bool {
+        self.inner.lock().setting(direction).cut
     }
 
     /// The impairment of one direction, if there is any.
     #[must_use]
     pub fn impairment(&self, direction: Direction) -> Option<Impairment> {
-        let state = self.inner.lock();
-        match direction {
-            Direction::ToHost => state.to_host.impairment.clone(),
-            Direction::FromHost => state.from_host.impairment.clone(),
+        self.inner.lock().setting(direction).impairment.clone()
+    }
+
+    /// Changes the impairment of some directions: `change` gets what each has, or one with
+    /// nothing wrong. What has nothing wrong afterwards is cleared.
+    ///
+    /// # Errors
+    /// As for [`Link::impair`].
+    pub fn adjust(
+        &self,
+        directions: &[Direction],
+        change: impl Fn(Impairment) -> Impairment,
+    ) -> Result<(), Error> {
+        let mut adjusted = Vec::new();
+        for direction in directions {
+            let impairment = change(self.impairment(*direction).unwrap_or_default());
+            self.announce(&impairment, direction.in_words())?;
+            adjusted.push((*direction, impairment));
         }
+        self.change(|to_host, from_host| {
+            for (direction, impairment) in adjusted {
+                let setting = match direction {
+                    Direction::ToHost => &mut *to_host,
+                    Direction::FromHost => &mut *from_host,
+                };
+                setting.impairment = impairment.is_anything().then_some(impairment);
+            }
+        })
     }
 
     /// Checks an impairment and prints it, so that a failed test can be run again.
@@ -343,6 +354,15 @@ impl Inner {
     }
 }
 
+impl State {
+    fn setting(&self, direction: Direction) -> &Setting {
+        match direction {
+            Direction::ToHost => &self.to_host,
+            Direction::FromHost => &self.from_host,
+        }
+    }
+}
+
 impl Setting {
     /// The rate, if any, when the kernel can do all that is wanted; else `None`.
     fn kernel_rate(&self) -> Option<Option<u64>> {
@@ -360,16 +380,6 @@ impl Setting {
                 .clone()
                 .unwrap_or_else(|| Impairment::with_seed(0)),
             cut: self.cut,
-        }
-    }
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.impairment, self.cut) {
-            (_, true) => write!(f, "cut"),
-            (Some(impairment), false) => write!(f, "{impairment}"),
-            (None, false) => Ok(()),
         }
     }
 }

@@ -42,18 +42,23 @@ impl Namespace {
     /// Makes a new namespace with the given name.
     pub(crate) fn create(name: &str) -> Result<Arc<Self>, Error> {
         run(Command::new("ip").args(["netns", "add", name]))?;
-        let path = format!("{DIRECTORY}/{name}");
-        let file = File::open(&path).doing(|| format!("open {path}"))?;
-        let metadata = file.metadata().doing(|| format!("stat {path}"))?;
-        Ok(Arc::new(Self {
-            name: name.to_owned(),
-            file,
-            identity: (metadata.dev(), metadata.ino()),
-        }))
+        Self::open(name).map(Arc::new)
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The namespace of that name.
+    pub(crate) fn open(name: &str) -> Result<Self, Error> {
+        let path = format!("{DIRECTORY}/{name}");
+        let file = File::open(&path).doing(|| format!("open {path}"))?;
+        let metadata = file.metadata().doing(|| format!("stat {path}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            file,
+            identity: (metadata.dev(), metadata.ino()),
+        })
     }
 
     /// Removes the name. The kernel ends the namespace when nothing holds it any more.
@@ -62,7 +67,7 @@ impl Namespace {
     }
 
     /// Moves the calling thread into the namespace.
-    fn join(&self) -> io::Result<()> {
+    pub(crate) fn join(&self) -> io::Result<()> {
         move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?;
         Ok(())
     }

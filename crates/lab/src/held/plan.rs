@@ -1,0 +1,88 @@
+//! Which host is connected to what.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Address, Error};
+
+/// How hosts are connected. Subnet 0 is where clients and servers meet; subnet 1, if there is
+/// one, is where servers and loggers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layout {
+    /// All on one switch, each with a link of its own.
+    OneSwitch,
+    /// Servers have a second link, `eth1`, to a switch that only they and loggers are on.
+    Separate,
+    /// All on one medium, as on an Ethernet hub: they share its rate.
+    Shared,
+}
+
+/// A host that is to be: its name, and the addresses of `eth0`, `eth1`, …
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Its name.
+    pub name: String,
+    /// Where its links are.
+    pub addresses: Vec<Address>,
+}
+
+/// Gives each host its number, in the order of the names, from 1, and its links. A host whose
+/// name begins with `server` is a server, with `logger` a logger.
+///
+/// # Errors
+/// [`Error::Invalid`] for more than 254 hosts or none.
+pub fn plan(names: &[String], layout: Layout) -> Result<Vec<Planned>, Error> {
+    if names.is_empty() {
+        return Err(Error::Invalid("a lab needs a host".to_owned()));
+    }
+    let mut planned = Vec::new();
+    for (number, name) in (1u8..).zip(names) {
+        let subnets: &[u8] = match layout {
+            Layout::Separate if name.starts_with("server") => &[0, 1],
+            Layout::Separate if name.starts_with("logger") => &[1],
+            _ => &[0],
+        };
+        let addresses = subnets.iter().map(|subnet| Address::new(*subnet, number));
+        planned.push(Planned {
+            name: name.clone(),
+            addresses: addresses.collect::<Result<_, _>>()?,
+        });
+    }
+    if planned.len() < names.len() {
+        return Err(Error::Invalid("a lab has at most 254 hosts".to_owned()));
+    }
+    Ok(planned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(layout: Layout) -> Vec<String> {
+        let names = ["server", "logger", "client"].map(str::to_owned);
+        let planned = plan(&names, layout).unwrap();
+        let shown = |planned: &Planned| {
+            let addresses = planned.addresses.iter().map(|a| a.ipv4().to_string());
+            addresses.collect::<Vec<_>>().join(" ")
+        };
+        planned.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn servers_alone_are_on_both_switches() {
+        let one = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+        assert_eq!(addresses(Layout::OneSwitch), one);
+        assert_eq!(addresses(Layout::Shared), one);
+        let separate = ["10.0.0.1 10.0.1.1", "10.0.1.2", "10.0.0.3"];
+        assert_eq!(addresses(Layout::Separate), separate);
+    }
+
+    #[test]
+    fn there_are_limits() {
+        let names = |count: usize| vec!["host".to_owned(); count];
+        assert!(plan(&names(0), Layout::OneSwitch).is_err());
+        assert!(plan(&names(254), Layout::OneSwitch).is_ok());
+        assert!(plan(&names(255), Layout::OneSwitch).is_err());
+        assert!(plan(&names(1000), Layout::OneSwitch).is_err());
+    }
+}
