@@ -33,6 +33,13 @@ pub(crate) enum Verb {
     /// Keep the records of services that run on other machines
     Logger(Logger),
     /// Test hosts on this machine, to break by hand: kill, cut, lose, delay, power off
+    ///
+    /// A lab is some hosts in network namespaces of their own, with links that can be cut, slowed
+    /// and made lossy. Programs on a host are real ones and see this machine's files; what they
+    /// listen on is seen by the other hosts alone. Nothing connects a lab with the world.
+    ///
+    /// A lab needs root and stays until `outlive lab down`, held by a small process in the
+    /// background.
     #[command(subcommand)]
     Lab(lab::Lab),
     /// The logger process that serve starts for itself

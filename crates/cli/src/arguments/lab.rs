@@ -7,11 +7,7 @@ use lab::{Signal, held::Target};
 
 use crate::units;
 
-/// A lab is some hosts on this machine, in network namespaces of their own, with links that can be
-/// cut, slowed and made lossy. Programs on a host are real ones and see this machine's files; what
-/// they listen on is seen by the other hosts alone. Nothing connects a lab with the world.
-///
-/// A lab needs root and stays until `outlive lab down`, held by a small process in the background.
+/// What can be done to a lab.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Example:
@@ -25,18 +21,29 @@ pub(crate) enum Lab {
     /// Make a lab
     Up(Up),
     /// Run a command on a host and pass its exit status on; 125 says that outlive failed
+    ///
+    /// In the command's environment, OUTLIVE_RUN_DIR is a directory of the host, so that services
+    /// of outlive on different hosts do not meet, and `outlive lab exec HOST -- outlive status`
+    /// shows those of the host. What the command leaves in the background stays.
     Exec(Exec),
     /// Send a signal to processes of a host
     Kill(Kill),
     /// Cut a host's links: nothing passes, and its interfaces do not notice
     Cut(Cut),
     /// Make a host's links whole again: no cut, loss, delay or rate
+    ///
+    /// The rate of a shared medium stays: it is not the link's.
     Heal(Heal),
     /// Lose a share of the frames on a host's links, each way
     Loss(Loss),
     /// Delay the frames on a host's links, each way: a round trip takes twice as long
     Delay(Delay),
     /// Limit what passes a host's links, each way
+    ///
+    /// Frames are counted as on Ethernet: 38 bytes more than the IP packet has, 84 at least. Up to
+    /// 100 ms' worth of frames wait, what comes on top is dropped. A rate alone is kept by the
+    /// kernel, up to 10 Gbit/s and more; together with loss or delay, some hundred Mbit/s are
+    /// possible.
     Rate(Rate),
     /// Set the largest IP packet of a host's links
     Mtu(Mtu),
@@ -110,9 +117,6 @@ pub(crate) struct Up {
     pub(crate) which: Which,
 }
 
-/// In the command's environment, OUTLIVE_RUN_DIR is a directory of the host, so that services of
-/// outlive on different hosts do not meet, and `outlive lab exec HOST -- outlive status` shows
-/// those of the host.
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
     /// The host
@@ -208,9 +212,6 @@ pub(crate) struct Delay {
     pub(crate) way: OneWay,
 }
 
-/// Frames are counted as on Ethernet: 38 bytes more than the IP packet has, 84 at least. Up to
-/// 100 ms' worth of frames wait, what comes on top is dropped. A rate alone is kept by the kernel,
-/// whatever it is; together with loss or delay, some hundred Mbit/s are possible.
 #[derive(Debug, Args)]
 pub(crate) struct Rate {
     #[command(flatten)]

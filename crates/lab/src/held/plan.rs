@@ -36,7 +36,7 @@ pub fn plan(names: &[String], layout: Layout) -> Result<Vec<Planned>, Error> {
         return Err(Error::Invalid("a lab needs a host".to_owned()));
     }
     let mut planned = Vec::new();
-    for (number, name) in (1u8..).zip(names) {
+    for (number, name) in (1..=u8::MAX).zip(names) {
         let subnets: &[u8] = match layout {
             Layout::Separate if name.starts_with("server") => &[0, 1],
             Layout::Separate if name.starts_with("logger") => &[1],
