@@ -118,7 +118,7 @@ impl Impairment {
     /// preamble, checksum and gap, and for 84 bytes at least. Up to 100 ms' worth, and at
     /// least 30 full frames, wait; what comes on top is dropped.
     ///
-    /// A rate alone is kept by the kernel, up to 10 Gbit/s and more: the queue for what leaves
+    /// A rate alone is kept by the kernel, also at 1 Gbit/s: the queue for what leaves
     /// the host is at its interface, as in a real one. With loss, delay and so on it is the
     /// relay's, which carries some hundred Mbit/s.
     #[must_use]

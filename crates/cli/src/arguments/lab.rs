@@ -42,7 +42,7 @@ pub(crate) enum Lab {
     ///
     /// Frames are counted as on Ethernet: 38 bytes more than the IP packet has, 84 at least. Up to
     /// 100 ms' worth of frames wait, what comes on top is dropped. A rate alone is kept by the
-    /// kernel, up to 10 Gbit/s and more; together with loss or delay, some hundred Mbit/s are
+    /// kernel, also at 1 Gbit/s; together with loss or delay, some hundred Mbit/s are
     /// possible.
     Rate(Rate),
     /// Set the largest IP packet of a host's links
