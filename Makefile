@@ -1,6 +1,7 @@
 # make demo   clients that do not notice that their server is killed again and again
 # make test   every check that CI runs
 # make bench  what the protection costs
+# make paper  the experiments of the FT-TCP paper, repeated
 # make setup  the packages that these need (they call it themselves)
 #
 # All but build, lint and clean need root: they make network namespaces and load BPF programs.
@@ -30,7 +31,7 @@ define timed
 	printf '%5d s  %s\n' $$(($$(date +%s) - start)) '$(1)' >>$(TIMES)
 endef
 
-.PHONY: all setup build demo bench lint test clean
+.PHONY: all setup build demo bench paper lint test clean
 all: build
 
 setup:
@@ -44,6 +45,9 @@ demo: build
 
 bench: build
 	@$(XTASK) bench $(ARGS)
+
+paper: build
+	@$(XTASK) paper $(ARGS)
 
 lint: setup
 	$(CARGO) fmt --check

@@ -11,13 +11,14 @@
 
 mod clients;
 mod figure;
-mod machine;
+pub(crate) mod machine;
 mod memory;
 mod recovery;
 mod replay;
 mod report;
 mod stage;
 mod subject;
+pub(crate) use subject::listens;
 pub(crate) mod tiny;
 mod traffic;
 
@@ -125,11 +126,11 @@ impl Bench {
 
 /// A flag that a signal raises; everything that takes long looks at it.
 #[derive(Clone)]
-struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 /// A signal asked us to stop.
 #[derive(Debug)]
-struct Interrupted;
+pub(crate) struct Interrupted;
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,7 +141,7 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Interrupt {
-    fn on_signals() -> Result<Self> {
+    pub(crate) fn on_signals() -> Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
@@ -150,7 +151,7 @@ impl Interrupt {
 
     /// # Errors
     /// [`Interrupted`], from the first signal on.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             return Err(Interrupted.into());
         }
@@ -234,7 +235,7 @@ fn output(options: &Options) -> Option<PathBuf> {
 }
 
 /// The program, or the one of that name beside this one.
-fn program(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
+pub(crate) fn program(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
     let path = match given {
         Some(path) => path,
         None => std::env::current_exe()

@@ -6,6 +6,7 @@ mod bench;
 mod demo;
 mod janitor;
 mod nginx;
+mod paper;
 
 use clap::{Parser, Subcommand};
 
@@ -22,19 +23,23 @@ enum Task {
     Demo(demo::Options),
     /// Measure what the protection costs, and how long a death takes
     Bench(bench::Options),
+    /// Repeat the experiments of the FT-TCP paper (INFOCOM 2001, section V) and print their
+    /// figures beside the paper's
+    Paper(paper::Options),
     /// A server of the bench: sends back what it gets
     #[command(hide = true)]
     BenchEcho(bench::tiny::Listen),
     /// A server of the bench: counts what it gets
     #[command(hide = true)]
-    BenchSink(bench::tiny::Listen),
+    BenchSink(bench::tiny::Sink),
 }
 
 fn main() -> std::process::ExitCode {
     match Arguments::parse().task {
         Task::Demo(options) => demo::main(&options),
         Task::Bench(options) => bench::main(&options),
+        Task::Paper(options) => paper::main(&options),
         Task::BenchEcho(listen) => bench::tiny::echo(&listen),
-        Task::BenchSink(listen) => bench::tiny::sink(&listen),
+        Task::BenchSink(sink) => bench::tiny::sink(&sink),
     }
 }

@@ -9,7 +9,9 @@ mod tests;
 use crate::pcap::Packet;
 
 const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
 const TCP: u8 = 6;
 
 /// The part of a TCP header that tests look at (RFC 9293, section 3.1).
@@ -25,6 +27,8 @@ pub struct TcpSegment {
     pub acknowledgment: u32,
     /// The control bits from CWR (128) to FIN (1).
     pub flags: u8,
+    /// How many bytes of data it carries.
+    pub payload: usize,
 }
 
 impl TcpSegment {
@@ -33,7 +37,7 @@ impl TcpSegment {
     #[must_use]
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let payload = frame.get(14..)?;
-        let tcp = match half(frame, 12)? {
+        let (tcp, length) = match half(frame, 12)? {
             0x0800 => ipv4_payload(payload)?,
             0x86dd => ipv6_payload(payload)?,
             _ => return None,
@@ -44,7 +48,20 @@ impl TcpSegment {
             sequence: word(tcp, 4)?,
             acknowledgment: word(tcp, 8)?,
             flags: *tcp.get(13)?,
+            payload: length.saturating_sub(usize::from(*tcp.get(12)? >> 4) * 4),
         })
+    }
+
+    /// Whether SYN is set.
+    #[must_use]
+    pub fn is_syn(self) -> bool {
+        self.flags & SYN != 0
+    }
+
+    /// Whether ACK is set.
+    #[must_use]
+    pub fn is_ack(self) -> bool {
+        self.flags & ACK != 0
     }
 
     /// Whether RST is set.
@@ -83,16 +100,20 @@ pub fn endings(packets: &[Packet], source: u16) -> Endings {
     })
 }
 
-fn ipv4_payload(packet: &[u8]) -> Option<&[u8]> {
+/// What is behind the IP header, and how long that is; not all of it may have been captured,
+/// and short frames are padded.
+fn ipv4_payload(packet: &[u8]) -> Option<(&[u8], usize)> {
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let fragment = half(packet, 6)? & 0x3fff != 0;
     if header < 20 || fragment || *packet.get(9)? != TCP {
         return None;
     }
-    packet.get(header..)
+    let length = usize::from(half(packet, 2)?).saturating_sub(header);
+    Some((packet.get(header..)?, length))
 }
 
-fn ipv6_payload(packet: &[u8]) -> Option<&[u8]> {
+fn ipv6_payload(packet: &[u8]) -> Option<(&[u8], usize)> {
+    let mut left = usize::from(half(packet, 4)?);
     let mut next = *packet.get(6)?;
     let mut rest = packet.get(40..)?;
     // Hop-by-hop options, routing and destination options may come before (RFC 8200,
@@ -101,8 +122,9 @@ fn ipv6_payload(packet: &[u8]) -> Option<&[u8]> {
         let length = (usize::from(*rest.get(1)?) + 1) * 8;
         next = *rest.first()?;
         rest = rest.get(length..)?;
+        left = left.saturating_sub(length);
     }
-    (next == TCP).then_some(rest)
+    (next == TCP).then_some((rest, left))
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {

@@ -6,15 +6,15 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-pub(super) struct Machine {
-    pub(super) cores: usize,
-    pub(super) cpu: String,
-    pub(super) kernel: String,
-    pub(super) memory_mib: u64,
+pub(crate) struct Machine {
+    pub(crate) cores: usize,
+    pub(crate) cpu: String,
+    pub(crate) kernel: String,
+    pub(crate) memory_mib: u64,
 }
 
 impl Machine {
-    pub(super) fn this() -> Self {
+    pub(crate) fn this() -> Self {
         let line = |file: &str, key: &str| {
             let text = fs::read_to_string(file).unwrap_or_default();
             let line = text.lines().find(|line| line.starts_with(key))?;
@@ -33,7 +33,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({
             "cores": self.cores,
             "cpu": self.cpu,
@@ -45,7 +45,7 @@ impl Machine {
 
 /// The commit that was measured, with `-dirty` behind it if the tree differed from it; what
 /// the bench itself writes does not count.
-pub(super) fn commit() -> String {
+pub(crate) fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
             .arg("-C")

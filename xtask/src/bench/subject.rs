@@ -260,7 +260,7 @@ impl<'a> Subject<'a> {
 }
 
 /// Whether somebody listens on that port, on the calling thread's host.
-fn listens(port: u16) -> bool {
+pub(crate) fn listens(port: u16) -> bool {
     let local = format!(":{port:04X}");
     ["tcp", "tcp6"].iter().any(|table| {
         let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();

@@ -13,9 +13,19 @@ pub(crate) struct Listen {
     address: SocketAddr,
 }
 
+/// Where to listen, and how much may wait to be read.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Sink {
+    #[command(flatten)]
+    listen: Listen,
+    /// SO_RCVBUF of each connection, in bytes [default: the kernel's, which grows]
+    #[arg(long)]
+    receive_buffer: Option<usize>,
+}
+
 /// Sends back what it gets.
 pub(crate) fn echo(listen: &Listen) -> ExitCode {
-    serve(listen, |mut stream| {
+    serve(listen, None, |mut stream| {
         stream.set_nodelay(true)?;
         let mut buffer = [0; 4096];
         loop {
@@ -28,8 +38,8 @@ pub(crate) fn echo(listen: &Listen) -> ExitCode {
 }
 
 /// Throws away what it gets; says how many bytes it was when the client has sent all.
-pub(crate) fn sink(listen: &Listen) -> ExitCode {
-    serve(listen, |mut stream| {
+pub(crate) fn sink(sink: &Sink) -> ExitCode {
+    serve(&sink.listen, sink.receive_buffer, |mut stream| {
         let mut buffer = vec![0; 256 << 10];
         let mut total: u64 = 0;
         loop {
@@ -41,8 +51,19 @@ pub(crate) fn sink(listen: &Listen) -> ExitCode {
     })
 }
 
-fn serve(listen: &Listen, each: fn(TcpStream) -> io::Result<()>) -> ExitCode {
-    let listener = match TcpListener::bind(listen.address) {
+fn serve(
+    listen: &Listen,
+    receive_buffer: Option<usize>,
+    each: fn(TcpStream) -> io::Result<()>,
+) -> ExitCode {
+    let bound = TcpListener::bind(listen.address).and_then(|listener| {
+        if let Some(bytes) = receive_buffer {
+            // Connections have it from their listener, and it must be there before they are.
+            rustix::net::sockopt::set_socket_recv_buffer_size(&listener, bytes)?;
+        }
+        Ok(listener)
+    });
+    let listener = match bound {
         Ok(listener) => listener,
         Err(error) => {
             eprintln!("cannot listen on {}: {error}", listen.address);

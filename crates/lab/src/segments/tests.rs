@@ -12,8 +12,11 @@ fn tcp(flags: u8) -> Vec<u8> {
 }
 
 fn ipv4(options: u8, protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).unwrap() + 20 + u16::from(options) * 4;
     let mut frame = vec![0; 12];
-    frame.extend([0x08, 0x00, 0x45 + options, 0, 0, 0, 0, 0]);
+    frame.extend([0x08, 0x00, 0x45 + options, 0]);
+    frame.extend(length.to_be_bytes());
+    frame.extend([0, 0]);
     frame.extend(fragment.to_be_bytes());
     frame.extend([64, protocol]);
     frame.resize(14 + 20 + usize::from(options) * 4, 0);
@@ -23,7 +26,9 @@ fn ipv4(options: u8, protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
 
 fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 12];
-    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, next]);
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
+    frame.push(next);
     frame.resize(14 + 40, 0);
     frame.extend(payload);
     frame
@@ -37,17 +42,21 @@ fn tcp_is_found_behind_options_and_extension_headers() {
         sequence: 7,
         acknowledgment: 9,
         flags: RST,
+        payload: 5,
     };
+    let segment = [&tcp(RST)[..], b"bytes"].concat();
     // A routing header of 16 bytes that says TCP follows.
     let mut routed = vec![TCP, 1];
     routed.resize(16, 0);
-    routed.extend(tcp(RST));
+    routed.extend(&segment);
     for frame in [
-        ipv4(0, TCP, 0x4000, &tcp(RST)),
-        ipv4(3, TCP, 0, &tcp(RST)),
-        ipv6(TCP, &tcp(RST)),
+        ipv4(0, TCP, 0x4000, &segment),
+        ipv4(3, TCP, 0, &segment),
+        ipv6(TCP, &segment),
         ipv6(43, &routed),
     ] {
+        // What a device puts behind a short packet is no data.
+        let frame = [&frame[..], &[0; 6]].concat();
         assert_eq!(TcpSegment::parse(&frame), Some(expected));
     }
 }

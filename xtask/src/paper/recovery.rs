@@ -1,0 +1,165 @@
+//! Table V: how long a recovery takes when 1 MB is logged.
+
+use std::fs;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lab::{Pid, Signal};
+use rustix::process::kill_process;
+use serde_json::{Value, json};
+
+use super::experiment::{Layout, Strategy};
+use super::stage::{Programs, Protection, Server, Stage, finish, send};
+use super::statistics::Mean;
+use crate::bench::Interrupt;
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// A server that has lived this long is started again without a pause.
+const FORGIVEN: Duration = Duration::from_millis(1050);
+
+/// Where the logger is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The paper's name for it.
+    pub(super) name: &'static str,
+    layout: Layout,
+    protection: Protection,
+}
+
+/// The paper's three.
+pub(super) const PLACES: [Place; 3] = [
+    Place {
+        name: "10-10",
+        layout: Layout::Equal,
+        protection: Protection::Logger,
+    },
+    Place {
+        name: "10-100",
+        layout: Layout::FastLog,
+        protection: Protection::Logger,
+    },
+    Place {
+        name: "local",
+        layout: Layout::Equal,
+        protection: Protection::Local,
+    },
+];
+
+/// The recoveries of one place, in milliseconds.
+pub(super) struct Recoveries {
+    pub(super) place: Place,
+    /// From the detection of the death until the connection is spliced onto the new process.
+    pub(super) restart: Vec<f64>,
+    /// From then until all that was logged is replayed and the connection is live.
+    pub(super) replay: Vec<f64>,
+}
+
+impl Recoveries {
+    pub(super) fn to_json(&self) -> Value {
+        let mean = |values: &[f64]| {
+            Mean::of(values).map(|mean| json!({ "mean_ms": mean.mean, "within_ms": mean.within }))
+        };
+        json!({
+            "logger": self.place.name,
+            "runs": self.restart.len(),
+            "restart": mean(&self.restart),
+            "replay": mean(&self.replay),
+        })
+    }
+}
+
+pub(super) fn measure(
+    place: Place,
+    runs: usize,
+    programs: &Programs,
+    interrupt: &Interrupt,
+) -> Result<Recoveries> {
+    let stage = Stage::build(place.layout, programs.clone(), interrupt.clone())?;
+    let measured = recoveries(&stage, place, runs);
+    let removed = stage.remove();
+    let recoveries = measured?;
+    removed?;
+    let shown = |values: &[f64]| Mean::of(values).map_or(f64::NAN, |mean| mean.mean);
+    println!(
+        "  {:<9} restart {:.2} ms, replay {:.2} ms",
+        place.name,
+        shown(&recoveries.restart),
+        shown(&recoveries.replay)
+    );
+    Ok(recoveries)
+}
+
+fn recoveries(stage: &Stage, place: Place, runs: usize) -> Result<Recoveries> {
+    let logger = match place.protection {
+        Protection::Logger => Some(stage.start_logger(false)?),
+        _ => None,
+    };
+    let server = stage.start_server(Strategy::Conditional, &place.protection)?;
+    let mut recoveries = Recoveries {
+        place,
+        restart: Vec::new(),
+        replay: Vec::new(),
+    };
+    for number in 1..=runs {
+        stage.interrupt.check()?;
+        let mut stream = stage.connect(LIMIT)?;
+        send(&mut stream)?;
+        await_acknowledged(stage, &stream)?;
+        thread::sleep(FORGIVEN);
+        kill_process(server_process(&server)?, Signal::KILL)?;
+        let event = server.await_events("serving", number, &stage.interrupt)?;
+        // The new process must have got the whole record, byte for byte as many.
+        finish(&stream).with_context(|| format!("after recovery {number}"))?;
+        let time = |field: &str| {
+            let time = event["timings"][field].as_f64();
+            time.with_context(|| format!("no {field} in {event}"))
+        };
+        let spliced = time("first_spliced_ms")?;
+        recoveries.restart.push(spliced - time("detected_ms")?);
+        recoveries.replay.push(time("live_ms")? - spliced);
+    }
+    server.stop()?;
+    drop(logger);
+    Ok(recoveries)
+}
+
+/// The server's present process.
+fn server_process(server: &Server) -> Result<Pid> {
+    let events = server.events()?;
+    let started = |event: &&Value| event["event"] == "started" || event["event"] == "restarted";
+    let event = events.iter().rev().find(started);
+    event
+        .and_then(|event| i32::try_from(event["pid"].as_i64()?).ok())
+        .and_then(Pid::from_raw)
+        .context("serve has not said which process the server is")
+}
+
+/// Waits until the client has nothing to send any more, and nothing that is not acknowledged.
+fn await_acknowledged(stage: &Stage, stream: &TcpStream) -> Result<()> {
+    let port = stream.local_addr()?.port();
+    let deadline = Instant::now() + LIMIT;
+    while stage
+        .client
+        .enter(|| unacknowledged(port))?
+        .is_none_or(|bytes| bytes > 0)
+    {
+        stage.interrupt.check()?;
+        ensure!(Instant::now() < deadline, "the upload stalls");
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Bytes in the send queue of the calling thread's host's socket at that port.
+fn unacknowledged(port: u16) -> Option<u64> {
+    let table = fs::read_to_string("/proc/thread-self/net/tcp").ok()?;
+    let local = format!(":{port:04X}");
+    let line = table.lines().find(|line| {
+        let address = line.split_ascii_whitespace().nth(1);
+        address.is_some_and(|address| address.ends_with(&local))
+    })?;
+    let queues = line.split_ascii_whitespace().nth(4)?;
+    u64::from_str_radix(queues.split(':').next()?, 16).ok()
+}
