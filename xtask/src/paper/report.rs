@@ -232,9 +232,10 @@ Client, server and logger are network namespaces of one machine. Each of the pap
 shared medium: one token bucket that all frames of all hosts on it pass (counted with preamble,
 checksum and gap, as on a real one), and each interface sends at most at that rate. Unlike on the
 paper's CSMA/CD Ethernets nothing collides and hosts do not back off, so the clean connection gets
-more of the line. Today's TCP differs too: its receive buffer grows by itself beyond 64 KB (so
-Lazy64k is the *smaller* one here, where it was the larger one), it has SACK, and the processors are
-some hundred times faster. Compare the percentages, not the KB/s.
+more of the line. The server's receive buffer is that of the paper's Linux 2.0.36: a window of 32 KB
+that does not grow, and 64 KB where the row says so. Congestion control is Reno. Otherwise TCP is
+today's, with SACK and timestamps, and the processors are some hundred times faster. Compare the
+percentages, not the KB/s.
 
 KB/s is the slope of one straight line through the points (time since the SYN, bytes acknowledged)
 of all outstream packets of all runs, as in the paper, with its 95 % interval and R²; 1 KB is 1024

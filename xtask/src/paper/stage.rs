@@ -71,6 +71,8 @@ impl Stage {
         for host in [&client, &server, &logger] {
             // What one run learns of a path must not help the next.
             host.sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
+            // The paper's congestion control, near enough, and on every machine the same.
+            host.sysctl("net.ipv4.tcp_congestion_control", "reno")?;
             for link in host.links() {
                 let subnet = link.address().subnet();
                 let rate = rates.iter().find(|(of, _)| *of == subnet);
