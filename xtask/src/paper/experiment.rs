@@ -259,6 +259,8 @@ fn transfer(stage: &Stage) -> Result<()> {
     let mut stream = stage.connect(LIMIT)?;
     send(&mut stream)?;
     finish(&stream)?;
+    // The answer may come before the last acknowledgement.
+    stage.await_acknowledged(&stream, LIMIT)?;
     ensure!(began.elapsed() < LIMIT, "it took {:.1?}", began.elapsed());
     Ok(())
 }

@@ -1,11 +1,9 @@
 //! Table V: how long a recovery takes when 1 MB is logged.
 
-use std::fs;
-use std::net::TcpStream;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use lab::{Pid, Signal};
 use rustix::process::kill_process;
 use serde_json::{Value, json};
@@ -106,7 +104,7 @@ fn recoveries(stage: &Stage, place: Place, runs: usize) -> Result<Recoveries> {
         stage.interrupt.check()?;
         let mut stream = stage.connect(LIMIT)?;
         send(&mut stream)?;
-        await_acknowledged(stage, &stream)?;
+        stage.await_acknowledged(&stream, LIMIT)?;
         thread::sleep(FORGIVEN);
         kill_process(server_process(&server)?, Signal::KILL)?;
         let event = server.await_events("serving", number, &stage.interrupt)?;
@@ -134,32 +132,4 @@ fn server_process(server: &Server) -> Result<Pid> {
         .and_then(|event| i32::try_from(event["pid"].as_i64()?).ok())
         .and_then(Pid::from_raw)
         .context("serve has not said which process the server is")
-}
-
-/// Waits until the client has nothing to send any more, and nothing that is not acknowledged.
-fn await_acknowledged(stage: &Stage, stream: &TcpStream) -> Result<()> {
-    let port = stream.local_addr()?.port();
-    let deadline = Instant::now() + LIMIT;
-    while stage
-        .client
-        .enter(|| unacknowledged(port))?
-        .is_none_or(|bytes| bytes > 0)
-    {
-        stage.interrupt.check()?;
-        ensure!(Instant::now() < deadline, "the upload stalls");
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
-}
-
-/// Bytes in the send queue of the calling thread's host's socket at that port.
-fn unacknowledged(port: u16) -> Option<u64> {
-    let table = fs::read_to_string("/proc/thread-self/net/tcp").ok()?;
-    let local = format!(":{port:04X}");
-    let line = table.lines().find(|line| {
-        let address = line.split_ascii_whitespace().nth(1);
-        address.is_some_and(|address| address.ends_with(&local))
-    })?;
-    let queues = line.split_ascii_whitespace().nth(4)?;
-    u64::from_str_radix(queues.split(':').next()?, 16).ok()
 }

@@ -202,6 +202,24 @@ impl Stage {
         Ok(stream)
     }
 
+    /// Waits until the client has nothing to send any more, and nothing that is not
+    /// acknowledged.
+    pub(super) fn await_acknowledged(&self, stream: &TcpStream, limit: Duration) -> Result<()> {
+        let port = stream.local_addr()?.port();
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.client.enter(|| unacknowledged(port))? {
+                Some(0) | None => return Ok(()),
+                Some(bytes) => ensure!(
+                    Instant::now() < deadline,
+                    "{bytes} bytes are not acknowledged"
+                ),
+            }
+            self.interrupt.check()?;
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Removes hosts, processes and files.
     pub(super) fn remove(self) -> Result<()> {
         self.lab
@@ -234,6 +252,19 @@ pub(super) fn finish(mut stream: &TcpStream) -> Result<()> {
         "the server got {answer:?} bytes"
     );
     Ok(())
+}
+
+/// Bytes in the send queue of the calling thread's host's socket at that port; `None` when it
+/// is gone, as one is whose last byte was acknowledged.
+fn unacknowledged(port: u16) -> Option<u64> {
+    let table = fs::read_to_string("/proc/thread-self/net/tcp").ok()?;
+    let local = format!(":{port:04X}");
+    let line = table.lines().find(|line| {
+        let address = line.split_ascii_whitespace().nth(1);
+        address.is_some_and(|address| address.ends_with(&local))
+    })?;
+    let queues = line.split_ascii_whitespace().nth(4)?;
+    u64::from_str_radix(queues.split(':').next()?, 16).ok()
 }
 
 /// Who keeps the record.
