@@ -4,6 +4,8 @@
 //! programs of others run after ours. A TCX link is pinned and so lives on without us; a clsact
 //! filter belongs to the interface and does so anyway.
 
+mod adopting;
+
 use std::{io, os::fd::AsFd, ptr::NonNull};
 
 use libbpf_rs::{

@@ -110,6 +110,11 @@ impl Arranged {
         Ok(arranged)
     }
 
+    /// What an earlier `serve` has changed, to be put back by us.
+    pub(crate) const fn by_others(changes: Vec<Change>) -> Self {
+        Self(changes)
+    }
+
     fn switch_on(&mut self, interface: &Interface, name: &str) -> Result<(), DataplaneError> {
         let path = switch(&interface.name, name);
         let before = fs::read_to_string(&path).doing("read a setting of the loopback")?;

@@ -2,11 +2,13 @@
 //!
 //! | module | |
 //! |---|---|
+//! | `adopting` | taking over what an earlier `serve` has left |
 //! | `settings` | what is decided before anything is attached |
 //! | `control` | changing the state of the service and of its flows |
 //! | `log_link` | where the logger is, and whether it is there |
 //! | `reading` | reading the flows and the counters |
 
+mod adopting;
 mod control;
 mod log_link;
 mod reading;
@@ -17,6 +19,7 @@ use std::{collections::BTreeSet, io, os::fd::BorrowedFd};
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel};
 
 pub use self::{
+    adopting::Life,
     control::SplicePoint,
     log_link::{AckStrategy, LinkSettings},
     reading::Counters,
@@ -71,6 +74,11 @@ impl Maps {
     }
 }
 
+/// A map that libbpf makes for itself (`.rodata` and the like).
+fn is_internal(name: &str) -> bool {
+    name.contains('.')
+}
+
 fn map(object: &Object, name: &'static str) -> Result<MapHandle, DataplaneError> {
     let map = object
         .maps()
@@ -105,7 +113,7 @@ impl Dataplane {
             },
             _ => load(source),
         })?;
-        let plane = Self {
+        let mut plane = Self {
             maps: Maps::of(&object)?,
             object,
             pins,
@@ -122,19 +130,24 @@ impl Dataplane {
         Ok(plane)
     }
 
-    fn pin(&self) -> Result<(), DataplaneError> {
+    fn pin(&mut self) -> Result<(), DataplaneError> {
         self.pins.create()?;
-        for name in [
-            "service", "flows", "embryos", "mirror", "events", "counters", "link",
-        ] {
-            let path = self.pins.pin(name);
-            map(&self.object, name)?
-                .pin(&path)
-                .map_err(|error| DataplaneError::Pin {
-                    path,
-                    source: io::Error::other(error),
-                })?;
+        // All of them: who takes over needs them all.
+        for mut map in self.object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if is_internal(&name) {
+                continue;
+            }
+            let path = self.pins.pin(&name);
+            map.pin(&path).map_err(|error| DataplaneError::Pin {
+                path,
+                source: io::Error::other(error),
+            })?;
         }
+        self.pin_programs()
+    }
+
+    fn pin_programs(&self) -> Result<(), DataplaneError> {
         for name in ["ingress", "egress"] {
             let path = self.pins.pin(name);
             let mut program = attach::program(&self.object, name)?;
@@ -158,20 +171,27 @@ impl Dataplane {
     /// # Errors
     /// The kernel has no BTF tracepoints.
     pub fn attach_latch(&self) -> Result<(), DataplaneError> {
-        for (name, tracepoint) in [
-            ("on_exit", "sched_process_exit"),
-            ("on_state", "inet_sock_set_state"),
-        ] {
-            let mut link = attach::program(&self.object, name)?
-                .attach_trace()
-                .map_err(|source| DataplaneError::Attach {
-                    program: name,
-                    target: format!("tracepoint {tracepoint}"),
-                    source,
-                })?;
+        for (name, mut link) in self.attach_latch_links()? {
             attach::pin_link(&mut link, &self.pins, name)?;
         }
         Ok(())
+    }
+
+    fn attach_latch_links(&self) -> Result<Vec<(&'static str, libbpf_rs::Link)>, DataplaneError> {
+        let tracepoints = [
+            ("on_exit", "sched_process_exit"),
+            ("on_state", "inet_sock_set_state"),
+        ];
+        let attach = |(name, tracepoint)| {
+            let link = attach::program(&self.object, name)?.attach_trace();
+            let link = link.map_err(|source| DataplaneError::Attach {
+                program: name,
+                target: format!("tracepoint {tracepoint}"),
+                source,
+            })?;
+            Ok((name, link))
+        };
+        tracepoints.into_iter().map(attach).collect()
     }
 
     /// Attach to `interface`. One that has the programs already, or belongs to a bridge or bond, is

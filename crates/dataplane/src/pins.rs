@@ -54,6 +54,23 @@ impl PinDirectory {
         self.0.exists()
     }
 
+    /// Versions of the layout with which other versions of this program have pinned `service` under
+    /// this bpffs.
+    #[must_use]
+    pub fn other_layouts(bpffs: &Path, service: &str) -> Vec<u32> {
+        let service = service.replace('.', ":");
+        let mut versions: Vec<u32> = fs::read_dir(bpffs.join("outlive"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.path().join(&service).exists())
+            .filter_map(|entry| entry.file_name().to_str()?.strip_prefix('v')?.parse().ok())
+            .filter(|version| *version != LAYOUT_VERSION)
+            .collect();
+        versions.sort_unstable();
+        versions
+    }
+
     pub(crate) fn create(&self) -> Result<(), DataplaneError> {
         fs::create_dir_all(&self.0).map_err(|source| DataplaneError::Pin {
             path: self.0.clone(),

@@ -12,7 +12,8 @@ use nix::sys::signal;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, pidfd_send_signal, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, pidfd_open,
+    pidfd_send_signal, waitid,
 };
 
 use crate::birth::Born;
@@ -40,14 +41,16 @@ pub enum Exit {
         /// Whether it left a core dump.
         core_dumped: bool,
     },
+    /// It was not our child, and its status went to somebody else.
+    Unseen,
 }
 
 impl Exit {
-    /// Whether it died rather than finished: by a signal, or with a non-zero status, as
-    /// a Go or Rust program does that panics.
+    /// Whether it is known to have died rather than finished: by a signal, or with a non-zero
+    /// status, as a Go or Rust program does that panics.
     #[must_use]
     pub fn is_failure(self) -> bool {
-        self != Self::Status(0)
+        !matches!(self, Self::Status(0) | Self::Unseen)
     }
 
     fn from_wait(status: &WaitIdStatus) -> Option<Self> {
@@ -66,6 +69,7 @@ impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Status(status) => write!(f, "exited with status {status}"),
+            Self::Unseen => f.write_str("ended"),
             Self::Signal {
                 signal,
                 core_dumped,
@@ -98,6 +102,8 @@ pub enum StopError {
 pub struct Server {
     pid: Pid,
     pidfd: OwnedFd,
+    /// We started it, so its status is for us.
+    is_child: bool,
     exit: Option<Exit>,
 }
 
@@ -107,8 +113,34 @@ impl Server {
         Self {
             pid: born.pid,
             pidfd: born.pidfd,
+            is_child: true,
             exit: None,
         }
+    }
+
+    /// Takes over the main process of a service whose supervisor has died; `None` if it is not
+    /// there any more, or `pid` is the number of somebody outside `cgroup` by now.
+    ///
+    /// # Errors
+    ///
+    /// When the process cannot be watched.
+    pub fn adopt(pid: Pid, cgroup: &Cgroup) -> io::Result<Option<Self>> {
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(Errno::SRCH) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        // Only now: the number cannot be given to another process unnoticed. A zombie is in
+        // no cgroup's list.
+        if !cgroup.procs().map_err(io::Error::other)?.contains(&pid) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            pid,
+            pidfd,
+            is_child: false,
+            exit: None,
+        }))
     }
 
     /// Its process id. Meaningful to others only until its end was seen.
@@ -123,7 +155,12 @@ impl Server {
     ///
     /// When somebody else in this process has taken the status of our child.
     pub fn try_wait(&mut self) -> io::Result<Option<Exit>> {
-        if self.exit.is_none() {
+        if self.exit.is_none() && !self.is_child {
+            let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+            let ended = Deadline::after(Duration::ZERO).poll(&mut fds).is_ok()
+                && !fds[0].revents().is_empty();
+            self.exit = ended.then_some(Exit::Unseen);
+        } else if self.exit.is_none() {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
             let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options)?;
             self.exit = status.as_ref().and_then(Exit::from_wait);
