@@ -1,7 +1,7 @@
-//! The hidden verb: our own binary as the logger process of a `serve`, which is on its standard
-//! input.
+//! The hidden verb: our own binary as the logger process of a `serve`, which connects to the socket
+//! that is our standard input.
 
-use std::os::{fd::AsFd, unix::net::UnixStream};
+use std::os::{fd::AsFd, unix::net::UnixListener};
 
 use dataplane::PinDirectory;
 use logger::LoggerConfig;
@@ -24,14 +24,14 @@ pub(crate) fn run(arguments: &LoggerProcess) -> Outcome {
             Replay::Turn => journal::ReplayMode::Turn,
         },
     };
-    let socket = match std::io::stdin().as_fd().try_clone_to_owned() {
-        Ok(socket) => UnixStream::from(socket),
+    let listener = match std::io::stdin().as_fd().try_clone_to_owned() {
+        Ok(socket) => UnixListener::from(socket),
         Err(error) => {
-            eprintln!("outlive: the logger process has no socket to its serve: {error}");
+            eprintln!("outlive: the logger process has no socket for its serve: {error}");
             return Outcome::Internal;
         }
     };
-    match logger::run(&config, socket) {
+    match logger::run(&config, &listener) {
         Ok(()) => Outcome::Done,
         Err(error) => {
             eprintln!("outlive: logger: {error}");

@@ -3,7 +3,10 @@
 use std::{
     cell::RefCell,
     io::{self, Read, Write},
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
     time::{Duration, Instant},
 };
 
@@ -27,6 +30,10 @@ const NICE: i32 = -20;
 /// Frames taken before we look whether `serve` asks for something: a fast upload fills the ring as
 /// fast as we read it.
 const AT_A_TIME: usize = 256;
+
+/// How long we go on for nobody. The programs stop recording some seconds after `serve` has died, and
+/// then the record is of no use any more.
+const ORPHANED: Duration = Duration::from_secs(30);
 
 /// Bytes of answers that are given before we look into the ring again.
 const MUCH: usize = 1 << 20;
@@ -56,18 +63,21 @@ pub enum LoggerError {
     Control(#[from] ControlError),
 }
 
-/// Keep the record until `serve` says that it is enough, or is gone.
+/// Keep the record until `serve` says that it is enough. `listener` is where it connects; one that
+/// dies may be followed by another, who finds the records as they are. When nobody comes for
+/// [`ORPHANED`], this ends, too.
 ///
 /// # Errors
 /// The ring or the socket fails, or the peer does not speak the protocol.
-pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerError> {
+pub fn run(config: &LoggerConfig, listener: &UnixListener) -> Result<(), LoggerError> {
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::warn!(%error, "uploads may be slow: cannot raise the logger's priority");
     }
+    listener.set_nonblocking(true)?;
     let intake = RefCell::new(Intake::new(config.limits, config.mode));
     let ring = Ring::mirror(&config.pins, |bytes| intake.borrow_mut().take(bytes))?;
     let desk = Desk::new(std::process::id());
-    let mut requests = Decoder::<Request>::default();
+    let mut serve = Serve::Gone(Instant::now());
     let mut trimmed = Instant::now();
     loop {
         let taken = ring.consume_at_most(AT_A_TIME)?;
@@ -76,44 +86,111 @@ pub fn run(config: &LoggerConfig, mut socket: UnixStream) -> Result<(), LoggerEr
             intake.journal.trim();
             trimmed = Instant::now();
         }
-        let mut out = Vec::new();
-        for notice in std::mem::take(&mut intake.notices) {
-            encode(&Response::from(notice), &mut out)?;
-        }
-        while out.len() < MUCH
-            && let Some(request) = requests.pull()?
-        {
-            if request == Request::Shutdown {
-                return Ok(());
-            }
-            for answer in desk.answer(&mut intake, &request) {
-                encode(&answer, &mut out)?;
-            }
-        }
+        let answered = match &mut serve {
+            Serve::Gone(since) if since.elapsed() >= ORPHANED => return Ok(()),
+            Serve::Gone(_) => 0,
+            Serve::Here(here) => match here.answer(&desk, &mut intake) {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => return Ok(()),
+                Err(LoggerError::Socket(_)) => {
+                    serve = Serve::Gone(Instant::now());
+                    0
+                }
+                Err(error) => return Err(error),
+            },
+        };
         drop(intake);
-        socket.write_all(&out)?;
         let pause = match taken {
-            _ if out.len() >= MUCH => Duration::ZERO, // there may be more questions
+            _ if answered >= MUCH => Duration::ZERO, // there may be more questions
             AT_A_TIME.. => Duration::ZERO,
             0 => IDLE_INTERVAL,
             _ => BUSY_INTERVAL,
         };
-        if wait(&ring, &socket, pause)? {
-            let mut buffer = [0u8; 16 * 1024];
-            match socket.read(&mut buffer)? {
-                0 => return Ok(()), // serve is gone
-                n => requests.feed(&buffer[..n]),
+        if wait(&ring, serve.as_fd(listener), pause)? {
+            serve = serve.hear(listener)?;
+        }
+    }
+}
+
+/// Whom the record is kept for.
+enum Serve {
+    Here(Here),
+    /// It has died, or not come yet.
+    Gone(Instant),
+}
+
+/// A `serve` that is connected.
+struct Here {
+    socket: UnixStream,
+    requests: Decoder<Request>,
+}
+
+impl Serve {
+    /// What becomes readable when there is something to hear.
+    fn as_fd<'a>(&'a self, listener: &'a UnixListener) -> BorrowedFd<'a> {
+        match self {
+            Self::Here(here) => here.socket.as_fd(),
+            Self::Gone(_) => listener.as_fd(),
+        }
+    }
+
+    /// Hear it, or the next one that comes.
+    fn hear(self, listener: &UnixListener) -> Result<Self, LoggerError> {
+        match self {
+            Self::Gone(since) => match listener.accept() {
+                Ok((socket, _)) => {
+                    socket.set_nonblocking(false)?;
+                    Ok(Self::Here(Here {
+                        socket,
+                        requests: Decoder::default(),
+                    }))
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Self::Gone(since)),
+                Err(error) => Err(error.into()),
+            },
+            Self::Here(mut here) => {
+                let mut buffer = [0u8; 16 * 1024];
+                match here.socket.read(&mut buffer) {
+                    Ok(n) if n > 0 => {
+                        here.requests.feed(&buffer[..n]);
+                        Ok(Self::Here(here))
+                    }
+                    Ok(_) | Err(_) => Ok(Self::Gone(Instant::now())),
+                }
             }
         }
     }
 }
 
-/// Wait for frames, a request, or `interval`; true: a request.
-fn wait(ring: &Ring<'_>, socket: &UnixStream, interval: Duration) -> io::Result<bool> {
+impl Here {
+    /// Say what there is to say, and answer what was asked. Tells how many bytes that took; `None`:
+    /// it is enough.
+    fn answer(&mut self, desk: &Desk, intake: &mut Intake) -> Result<Option<usize>, LoggerError> {
+        let mut out = Vec::new();
+        for notice in std::mem::take(&mut intake.notices) {
+            encode(&Response::from(notice), &mut out)?;
+        }
+        while out.len() < MUCH
+            && let Some(request) = self.requests.pull()?
+        {
+            if request == Request::Shutdown {
+                return Ok(None);
+            }
+            for answer in desk.answer(intake, &request) {
+                encode(&answer, &mut out)?;
+            }
+        }
+        self.socket.write_all(&out)?;
+        Ok(Some(out.len()))
+    }
+}
+
+/// Wait for frames, for `serve`, or `interval`; true: for `serve`.
+fn wait(ring: &Ring<'_>, serve: BorrowedFd<'_>, interval: Duration) -> io::Result<bool> {
     let ring = ring.as_fd();
     let mut fds = [
         PollFd::new(&ring, PollFlags::IN),
-        PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(serve, PollFlags::IN),
     ];
     let timeout = Timespec::try_from(interval).map_err(io::Error::other)?;
     match poll(&mut fds, Some(&timeout)) {

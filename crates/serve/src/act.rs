@@ -108,6 +108,7 @@ impl Service {
 
     /// The ring may be full of what the logger has not read yet; it is reading.
     fn drain(&mut self, token: u64) -> Result<(), ServeError> {
+        let token = self.barriers.wrapping_add(token);
         if let Some(link) = self.ground.logger.link() {
             return link.drain(token, clock::now());
         }

@@ -30,10 +30,22 @@ pub(crate) fn keep(directory: &Path, plane: &Dataplane) -> Result<(), ServeError
 
 /// Put back what a killed `serve` changed in this network namespace. Tells how many settings.
 pub(crate) fn put_back(directory: &Path) -> Result<usize, ServeError> {
+    let changes = list(directory)?;
+    for change in &changes {
+        // Its interface may be gone.
+        if let Err(error) = change.put_back() {
+            tracing::warn!(?change, %error, "a setting was not put back");
+        }
+    }
+    Ok(changes.len())
+}
+
+/// What a killed `serve` changed in this network namespace.
+pub(crate) fn list(directory: &Path) -> Result<Vec<Change>, ServeError> {
     let path = directory.join(FILE);
     let text = match fs::read(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error).doing("read what was changed on the interfaces"),
     };
     let kept: Kept = serde_json::from_slice(&text)
@@ -41,13 +53,7 @@ pub(crate) fn put_back(directory: &Path) -> Result<usize, ServeError> {
         .doing("read what was changed on the interfaces")?;
     if kept.network_namespace != netns_cookie()? {
         // That of a container or a lab, and its settings went with it, or are to be cleaned there.
-        return Ok(0);
+        return Ok(Vec::new());
     }
-    for change in &kept.changes {
-        // Its interface may be gone.
-        if let Err(error) = change.put_back() {
-            tracing::warn!(?change, %error, "a setting was not put back");
-        }
-    }
-    Ok(kept.changes.len())
+    Ok(kept.changes)
 }

@@ -8,7 +8,7 @@ use supervise::{
     mounts::{self},
 };
 
-use crate::{changes, error::ServeError, preflight, rundir::RunDir};
+use crate::{changes, error::ServeError, logger_client::LoggerClient, preflight, rundir::RunDir};
 
 /// What was removed.
 #[derive(Debug, Clone, Default, serde::Serialize)]
@@ -44,6 +44,7 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
         Err(CgroupError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
         Err(error) => return Err(error.into()),
     };
+    LoggerClient::end_left_over(lock.directory());
     let bpffs = mounts::bpffs(lock.directory())?;
     let pins = PinDirectory::new(bpffs.path(), &host_name);
     if pins.exists() {

@@ -46,13 +46,36 @@ pub enum ServeError {
         /// The name.
         name: String,
     },
-    /// Pins of an earlier `serve` are still there.
+    /// What an earlier `serve` has left cannot be taken over.
     #[error(
-        "an earlier outlive serve of {name} was killed and left its programs attached: run `outlive clean {name}`"
+        "an earlier outlive serve of {name} was killed, and what it left cannot be taken over ({why}): stop its server and run `outlive clean {name}`"
     )]
-    LeftOver {
+    NotAdopted {
         /// The name.
         name: String,
+        /// What stands in the way.
+        why: Box<Self>,
+    },
+    /// The service that runs was started with other options.
+    #[error(
+        "{name} runs with another {option}: give the same, or stop its server and run `outlive clean {name}`"
+    )]
+    OtherOptions {
+        /// The name.
+        name: String,
+        /// The first option that differs.
+        option: &'static str,
+    },
+    /// The service that runs belongs to another version of this program.
+    #[error(
+        "{name} is run by another version of outlive (layout {layout}; this one has {}): run that version again and stop it, or stop its server and run that version's `outlive clean {name}`",
+        dataplane::LAYOUT_VERSION
+    )]
+    OtherLayout {
+        /// The name.
+        name: String,
+        /// The version of its layout.
+        layout: u32,
     },
     /// A name that cannot be a directory.
     #[error("{0:?} cannot be the name of a service: use letters, digits, '.', '_' and '-'")]
@@ -153,7 +176,9 @@ impl ServeError {
             | Self::NotLocal { .. }
             | Self::InUse { .. }
             | Self::AlreadyServed { .. }
-            | Self::LeftOver { .. }
+            | Self::NotAdopted { .. }
+            | Self::OtherOptions { .. }
+            | Self::OtherLayout { .. }
             | Self::BadName(_)
             | Self::RunDir { .. }
             | Self::Spawn(_)

@@ -16,6 +16,13 @@ pub enum Happening {
         /// Its main process.
         pid: u32,
     },
+    /// The server of a `serve` that has died was taken over.
+    Adopted {
+        /// Its main process, if that lives.
+        pid: Option<u32>,
+        /// Its open connections.
+        connections: usize,
+    },
     /// The server listens for the first time: from now on its connections are protected.
     Protecting {
         /// Where.
@@ -89,6 +96,24 @@ impl fmt::Display for Happening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started { pid } => write!(f, "started as process {pid}"),
+            Self::Adopted {
+                pid: Some(pid),
+                connections,
+            } => {
+                write!(
+                    f,
+                    "taken over as process {pid}, with {connections} open connections"
+                )
+            }
+            Self::Adopted {
+                pid: None,
+                connections,
+            } => {
+                write!(
+                    f,
+                    "taken over without its main process, with {connections} open connections"
+                )
+            }
             Self::Protecting { addresses } => {
                 write!(f, "protecting connections to {}", addresses.join(", "))
             }

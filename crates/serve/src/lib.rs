@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod act;
+mod adopting;
 mod changes;
 pub mod clean;
 mod clock;
@@ -21,6 +22,7 @@ mod link;
 mod logger;
 mod logger_client;
 mod notify;
+mod options;
 pub mod preflight;
 mod read_ahead;
 mod records;

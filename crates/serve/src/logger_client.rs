@@ -7,8 +7,9 @@ use std::{
     net::TcpStream,
     os::{
         fd::{BorrowedFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::net::{UnixListener, UnixStream},
     },
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -20,6 +21,7 @@ use protocol::{
     link::LinkKeys,
 };
 use recovery::ReplayMode;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use wire::{FlowId, SeqNumber};
 
 use self::stream::Stream;
@@ -33,6 +35,9 @@ pub const LOGGER_VERB: &str = "logger-process";
 
 /// How long an answer may take before the logger process counts as dead.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The socket of the logger process, in a service's directory.
+pub(crate) const SOCKET: &str = "logger.sock";
 
 /// What the logger says unasked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,10 +67,19 @@ pub(crate) struct Piece {
     pub(crate) len: u32,
 }
 
+/// Where a logger runs, and whose it is.
+enum Process {
+    /// A child of ours.
+    Child(Child),
+    /// A child of a `serve` that has died.
+    Adopted(OwnedFd),
+    /// On another machine.
+    Elsewhere,
+}
+
 /// A logger, and the stream to it.
 pub(crate) struct LoggerClient {
-    /// It is a process of ours.
-    child: Option<Child>,
+    process: Process,
     pid: u32,
     stream: Stream,
     decoder: Decoder<Response>,
@@ -74,8 +88,10 @@ pub(crate) struct LoggerClient {
 
 impl LoggerClient {
     /// Start the process and wait until it reads the ring.
-    pub(crate) fn start(config: &ServeConfig, pins: &std::path::Path) -> Result<Self, ServeError> {
-        let (ours, theirs) = UnixStream::pair().doing("make a socket to the logger")?;
+    pub(crate) fn start(config: &ServeConfig, pins: &Path) -> Result<Self, ServeError> {
+        let at = config.run_dir.service(&config.name).join(SOCKET);
+        let _ = std::fs::remove_file(&at); // of one that is dead
+        let listener = UnixListener::bind(&at).doing("make a socket for the logger")?;
         let binary = std::env::current_exe().doing("find our own binary")?;
         let mode = match config.replay {
             ReplayMode::Connection => "connection",
@@ -93,16 +109,39 @@ impl LoggerClient {
             .arg(config.max_connections.to_string())
             .arg("--replay")
             .arg(mode)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdin(Stdio::from(OwnedFd::from(listener)))
             .spawn()
             .doing("start the logger process")?;
-        let stream = Stream::local(ours, PATIENCE).doing("make a socket to the logger")?;
+        let mut client = Self::connect(&at, &config.name)?;
+        client.process = Process::Child(child);
+        Ok(client)
+    }
+
+    /// Take over the process of a `serve` that has died, with its records; `None`: it is gone.
+    pub(crate) fn adopt(config: &ServeConfig) -> Option<Self> {
+        let at = config.run_dir.service(&config.name).join(SOCKET);
+        let mut client = Self::connect(&at, &config.name).ok()?;
+        let pid = Pid::from_raw(i32::try_from(client.pid).ok()?)?;
+        client.process = Process::Adopted(pidfd_open(pid, PidfdFlags::empty()).ok()?);
+        Some(client)
+    }
+
+    /// End the process of a `serve` that has died, if it is there.
+    pub(crate) fn end_left_over(directory: &Path) {
+        if let Ok(client) = Self::connect(&directory.join(SOCKET), "") {
+            client.shut_down();
+        }
+    }
+
+    fn connect(at: &Path, service: &str) -> Result<Self, ServeError> {
+        let socket = UnixStream::connect(at).doing("connect to the logger process")?;
+        let stream = Stream::local(socket, PATIENCE).doing("connect to the logger process")?;
         let mut client = Self::on(stream);
-        client.pid = child.id();
-        client.child = Some(child);
-        client.ask(&Request::Hello {
-            service: config.name.clone(),
-        })?;
+        let service = service.to_owned();
+        match client.ask(&Request::Hello { service })? {
+            Response::Hello { pid } => client.pid = pid,
+            other => return Err(unexpected(&other)),
+        }
         Ok(client)
     }
 
@@ -127,7 +166,7 @@ impl LoggerClient {
 
     fn on(stream: Stream) -> Self {
         Self {
-            child: None,
+            process: Process::Elsewhere,
             pid: 0,
             stream,
             decoder: Decoder::default(),
@@ -146,8 +185,11 @@ impl LoggerClient {
 
     /// Has the process of ours ended?
     pub(crate) fn is_dead(&mut self) -> bool {
-        let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
-        self.child.as_mut().is_some_and(ended)
+        match &mut self.process {
+            Process::Child(child) => !matches!(child.try_wait(), Ok(None)),
+            // Their ends are seen on the stream.
+            Process::Adopted(_) | Process::Elsewhere => false,
+        }
     }
 
     /// The key by which it knows us, if it is on another machine.
@@ -339,19 +381,25 @@ impl LoggerClient {
         let said = self
             .say(&Request::Shutdown)
             .and_then(|()| self.stream.finish());
-        if let Some(mut child) = self.child {
-            if said.is_err() {
-                let _ = child.kill();
-            }
+        if said.is_err() {
+            return self.kill();
+        }
+        if let Process::Child(mut child) = self.process {
             let _ = child.wait();
         }
     }
 
     /// It does not behave: end it, whatever it does.
     pub(crate) fn kill(self) {
-        if let Some(mut child) = self.child {
-            let _ = child.kill();
-            let _ = child.wait();
+        match self.process {
+            Process::Child(mut child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Process::Adopted(pidfd) => {
+                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+            }
+            Process::Elsewhere => {}
         }
     }
 }

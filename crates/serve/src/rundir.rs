@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{changes, error::ServeError, instance};
+use crate::{changes, error::ServeError, instance, logger_client, options};
 
 const DEFAULT: &str = "/run/outlive";
 
@@ -122,7 +122,14 @@ impl Lock {
 
     /// Remove the directory, and the one above if it is ours and no other service is in it.
     pub fn remove(self) {
-        for file in ["control.sock", changes::FILE, instance::FILE, "lock"] {
+        for file in [
+            "control.sock",
+            logger_client::SOCKET,
+            changes::FILE,
+            instance::FILE,
+            options::FILE,
+            "lock",
+        ] {
             let _ = fs::remove_file(self.directory.join(file));
         }
         // Fails, as it should, when something unknown is in it.

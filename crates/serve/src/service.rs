@@ -13,6 +13,7 @@ use std::{
 
 use dataplane::{Event as KernelEvent, EventKind, Ring};
 use protocol::UnprotectedReason;
+use rand::Rng;
 use recovery::{Cause, Recovery, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::SIGTERM;
@@ -21,6 +22,7 @@ use supervise::{Backoff, BackoffConfig, Exit, Server};
 use wire::{FlowId, FlowKey};
 
 use crate::{
+    adopting::Adopted,
     changes, clock,
     config::ServeConfig,
     control::Control,
@@ -72,6 +74,10 @@ pub enum Ending {
 pub struct Service {
     pub(crate) config: ServeConfig,
     pub(crate) ground: Ground,
+    /// It was found running, and nothing was done about it yet.
+    adopted: Option<Adopted>,
+    /// Added to the numbers of barriers: an earlier `serve` may have asked for some, too.
+    pub(crate) barriers: u64,
     pub(crate) recovery: Recovery,
     pub(crate) server: Option<Server>,
     pub(crate) backoff: Backoff,
@@ -93,6 +99,8 @@ pub struct Service {
     began: Duration,
     pub(crate) incarnation: u32,
     has_listened: bool,
+    /// The next turn is to follow at once.
+    hurry: bool,
     /// No logger on another machine answers, and that was told.
     was_lost: bool,
     /// Acknowledgements that the data plane had when the logger began to be silent.
@@ -116,9 +124,10 @@ impl Service {
         // First of all: being asked to stop while things are set up must leave nothing behind.
         let signal = Arc::new(AtomicUsize::new(0));
         let signalled = stopping::watch_signals(&signal)?;
-        let ground = Ground::prepare(&config)?;
+        let (ground, adopted) = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
             Ok(control) => control,
+            Err(error) if adopted.is_some() => return Err(error),
             Err(error) => {
                 ground.remove()?;
                 return Err(error);
@@ -134,6 +143,8 @@ impl Service {
         Ok(Self {
             config,
             ground,
+            adopted,
+            barriers: rand::rng().random(),
             recovery,
             server: None,
             backoff: Backoff::new(BackoffConfig::default()),
@@ -151,6 +162,7 @@ impl Service {
             began: now,
             incarnation: 1,
             has_listened: false,
+            hurry: false,
             was_lost: false,
             link_acks: None,
             list_again: false,
@@ -191,12 +203,16 @@ impl Service {
         let ring = Ring::events(&self.ground.plane.event_ring()?, move |event| {
             let _ = send.send(event);
         })?;
-        self.reach_logger()?;
-        self.start_at = Some(clock::now());
-        self.start_if_due()?;
-        if let Some(server) = &self.server {
-            let pid = server.pid().as_raw_pid().unsigned_abs();
-            self.tell(Happening::Started { pid });
+        if let Some(adopted) = self.adopted.take() {
+            self.take_over(adopted, &ring, &kernel_events)?;
+        } else {
+            self.reach_logger()?;
+            self.start_at = Some(clock::now());
+            self.start_if_due()?;
+            if let Some(server) = &self.server {
+                let pid = server.pid().as_raw_pid().unsigned_abs();
+                self.tell(Happening::Started { pid });
+            }
         }
         let mut failures = 0;
         loop {
@@ -316,6 +332,12 @@ impl Service {
                 .take()
                 .map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
             self.reap();
+            if exit == Exit::Unseen && self.recovery.stage() != Stage::Clearing {
+                // Whether it crashed is for the kernel to say, and it has said it by now: that is
+                // heard at the beginning of the next turn.
+                self.hurry = true;
+                return Ok(None);
+            }
             if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
                 let addresses: Vec<_> = self
                     .config
@@ -445,7 +467,7 @@ impl Service {
             .logger
             .client()
             .is_some_and(|client| client.has_said());
-        if acted || said {
+        if acted || said || std::mem::take(&mut self.hurry) {
             until = now;
         }
         let timeout = Timespec::try_from(until.saturating_sub(now)).unwrap_or_default();
@@ -505,6 +527,7 @@ mod link_of;
 mod logger_of;
 mod status_of;
 mod stopping;
+mod taking_over;
 
 fn cause_of(pid: u32, status: u32) -> Cause {
     match status & 0x7f {
@@ -526,5 +549,6 @@ fn cause_of_exit(pid: u32, exit: Exit) -> Cause {
             pid,
             signal: signal.unsigned_abs(),
         },
+        Exit::Unseen => Cause::NotServing,
     }
 }

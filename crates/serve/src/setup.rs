@@ -13,6 +13,7 @@ use supervise::{
 };
 
 use crate::{
+    adopting::{self, Adopted},
     changes,
     config::ServeConfig,
     error::{ServeError, SystemContext},
@@ -20,7 +21,7 @@ use crate::{
     link::Link,
     logger::Logger,
     logger_client::LoggerClient,
-    preflight,
+    options, preflight,
     rundir::Lock,
 };
 
@@ -40,48 +41,58 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    pub(crate) fn prepare(config: &ServeConfig) -> Result<Self, ServeError> {
+    /// Set everything up, or take over what an earlier `serve` has left running.
+    pub(crate) fn prepare(config: &ServeConfig) -> Result<(Self, Option<Adopted>), ServeError> {
         preflight::privileges()?;
         preflight::name(&config.name)?;
         preflight::command(&config.command)?;
         let lock = config.run_dir.lock(&config.name)?;
-        match Self::prepare_in(config, &lock) {
-            Ok((plane, injector, logger, cgroup, bpffs, cgroup2)) => Ok(Self {
-                plane,
-                injector,
-                logger,
-                cgroup,
-                bpffs,
-                cgroup2,
-                lock,
-            }),
+        let bpffs = mounts::bpffs(lock.directory())?;
+        let host_name = config.run_dir.host_name(&config.name);
+        if let [layout, ..] = PinDirectory::other_layouts(bpffs.path(), &host_name)[..] {
+            bpffs.leave(); // they are in there
+            return Err(ServeError::OtherLayout {
+                name: config.name.clone(),
+                layout,
+            });
+        }
+        let pins = PinDirectory::new(bpffs.path(), &host_name);
+        if pins.exists() {
+            let (ground, adopted) = adopting::adopt(config, lock, bpffs, pins)?;
+            return Ok((ground, Some(adopted)));
+        }
+        match Self::prepare_in(config, &lock, pins) {
+            Ok((plane, injector, logger, cgroup, cgroup2)) => {
+                let ground = Self {
+                    plane,
+                    injector,
+                    logger,
+                    cgroup,
+                    bpffs,
+                    cgroup2,
+                    lock,
+                };
+                Ok((ground, None))
+            }
             Err(error) => {
+                drop(bpffs);
                 lock.remove();
                 Err(error)
             }
         }
     }
 
-    #[allow(clippy::type_complexity)] // the parts of `Ground`, taken apart once, above
     fn prepare_in(
         config: &ServeConfig,
         lock: &Lock,
-    ) -> Result<(Dataplane, Injector, Logger, Cgroup, Mount, Mount), ServeError> {
-        let bpffs = mounts::bpffs(lock.directory())?;
-        let host_name = config.run_dir.host_name(&config.name);
-        let pins = PinDirectory::new(bpffs.path(), &host_name);
-        if pins.exists() {
-            bpffs.leave(); // they are in there
-            return Err(ServeError::LeftOver {
-                name: config.name.clone(),
-            });
-        }
+        pins: PinDirectory,
+    ) -> Result<(Dataplane, Injector, Logger, Cgroup, Mount), ServeError> {
         preflight::addresses(&config.addresses)?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
-        let cgroup = Cgroup::create(&cgroup2, &host_name)?;
+        let cgroup = Cgroup::create(&cgroup2, &config.run_dir.host_name(&config.name))?;
         become_subreaper().doing("become the reaper of the server's orphans")?;
         match bind(config, lock, &cgroup, pins) {
-            Ok((plane, injector, logger)) => Ok((plane, injector, logger, cgroup, bpffs, cgroup2)),
+            Ok((plane, injector, logger)) => Ok((plane, injector, logger, cgroup, cgroup2)),
             Err(error) => {
                 let _ = cgroup.remove();
                 Err(error)
@@ -123,7 +134,6 @@ fn bind(
         max_flows: config.max_connections,
         link: config.link.is_some(),
     };
-    let path = pins.path().to_owned();
     let mut plane = Dataplane::load(&settings, pins)?;
     let bound = (|| {
         for interface in ethernet_interfaces()? {
@@ -133,13 +143,10 @@ fn bind(
         plane.attach_latch()?;
         let injector = Injector::new(settings.mark)?;
         let logger = match &config.link {
-            None => Logger::Local(LoggerClient::start(config, &path)?),
-            Some(link) => {
-                let instance = instance::of(lock.directory())?;
-                let attach = attach(config, instance);
-                Logger::Remote(Box::new(Link::new(link.clone(), attach, plane.pins())?))
-            }
+            None => local_logger(config, &plane)?,
+            Some(_) => remote_logger(config, lock, &plane)?,
         };
+        options::keep(lock.directory(), config)?;
         Ok((injector, logger))
     })();
     match bound {
@@ -149,6 +156,29 @@ fn bind(
             Err(error)
         }
     }
+}
+
+/// A logger process of this host.
+pub(crate) fn local_logger(config: &ServeConfig, plane: &Dataplane) -> Result<Logger, ServeError> {
+    let client = LoggerClient::start(config, plane.pins().path())?;
+    Ok(Logger::Local(client))
+}
+
+/// Loggers on other machines; none is called yet.
+pub(crate) fn remote_logger(
+    config: &ServeConfig,
+    lock: &Lock,
+    plane: &Dataplane,
+) -> Result<Logger, ServeError> {
+    let Some(link) = config.link.clone() else {
+        return local_logger(config, plane);
+    };
+    let attach = attach(config, instance::of(lock.directory())?);
+    Ok(Logger::Remote(Box::new(Link::new(
+        link,
+        attach,
+        plane.pins(),
+    )?)))
 }
 
 /// What loggers on other machines are asked for.

@@ -103,6 +103,20 @@ impl Exchange {
         });
     }
 
+    /// Runs it, and leaves the server alone.
+    ///
+    /// # Panics
+    /// When a byte is wrong or missing.
+    pub fn undisturbed(&self, connect: impl Fn() -> TcpStream) {
+        let done = AtomicUsize::new(0);
+        let [download, echo, upload] = [connect(), connect(), connect()];
+        thread::scope(|scope| {
+            scope.spawn(|| self.download(&download, &done));
+            scope.spawn(|| self.echo(&echo, &done));
+            scope.spawn(|| self.upload(&upload, &done));
+        });
+    }
+
     /// How many bytes are done when the server is killed.
     fn moments(&self, seed: &mut Seed) -> Vec<usize> {
         let all = self.download + 2 * self.echo + self.upload;

@@ -1,7 +1,7 @@
 //! A server under `outlive serve`, and what can be asked of it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct Protected {
     process: Process,
+    /// Those that were killed: to drop one ends its process group, to which its logger belongs.
+    former: Vec<Process>,
     host: Host,
     name: String,
     run_dir: PathBuf,
@@ -66,20 +68,10 @@ impl Protected {
         let host = scene.server.clone();
         let before = Before::look(&host, &name, &scene.run_dir());
         let said = scene.directory().join(format!("{name}.events"));
-        let mut command = host.command(&binaries::outlive().to_string_lossy());
-        command.args(["serve", "--json", "--name", &name, "--run-dir"]);
-        command.arg(scene.run_dir());
-        for address in &server.addresses {
-            command.args(["--address", &address.to_string()]);
-        }
-        command.args(flags).arg("--").args(&server.command);
-        let output = Output::Files {
-            stdout: scene.directory().join(format!("{name}.out")),
-            stderr: said.clone(),
-        };
-        let process = host.spawn(&mut command, &output).expect("outlive starts");
+        let process = Self::spawn(scene, server, &name, flags, &said);
         Self {
             process,
+            former: Vec::new(),
             host,
             name,
             run_dir: scene.run_dir(),
@@ -87,6 +79,45 @@ impl Protected {
             before,
             stopped: false,
         }
+    }
+
+    fn spawn(scene: &Scene, server: &Server, name: &str, flags: &[&str], said: &Path) -> Process {
+        let host = &scene.server;
+        let mut command = host.command(&binaries::outlive().to_string_lossy());
+        command.args(["serve", "--json", "--name", name, "--run-dir"]);
+        command.arg(scene.run_dir());
+        for address in &server.addresses {
+            command.args(["--address", &address.to_string()]);
+        }
+        command.args(flags).arg("--").args(&server.command);
+        let output = Output::Files {
+            stdout: scene.directory().join(format!("{name}.out")),
+            stderr: said.to_owned(),
+        };
+        host.spawn(&mut command, &output).expect("outlive starts")
+    }
+
+    /// SIGKILL to `serve` itself, and waits for its end. Its server lives on.
+    ///
+    /// # Panics
+    /// When it does not die.
+    #[track_caller]
+    pub fn kill_serve_itself(&self) {
+        self.kill_serve(Signal::KILL);
+        assert!(self.ended(PATIENCE).is_some(), "serve survived SIGKILL");
+    }
+
+    /// Starts another `serve` of the same name, after [`Protected::kill_serve_itself`]. Only its
+    /// events are seen from then on.
+    ///
+    /// # Panics
+    /// When it does not take the service over.
+    #[track_caller]
+    pub fn succeed(&mut self, scene: &Scene, server: &Server, flags: &[&str]) -> Value {
+        self.said = self.said.with_extension("next");
+        let new = Self::spawn(scene, server, &self.name, flags, &self.said);
+        self.former.push(std::mem::replace(&mut self.process, new));
+        self.wait_for("adopted", 1)
     }
 
     /// The service's name.
@@ -178,7 +209,8 @@ impl Protected {
     #[must_use]
     #[track_caller]
     pub fn main_pid(&self) -> Pid {
-        let started = |event: &&Value| event["event"] == "started" || event["event"] == "restarted";
+        let kinds = ["started", "restarted", "adopted"];
+        let started = |event: &&Value| kinds.iter().any(|kind| event["event"] == *kind);
         let events = self.events();
         let last = events.iter().rev().find(started).expect("it was started");
         let pid = last["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());

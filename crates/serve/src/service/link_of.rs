@@ -166,7 +166,7 @@ impl Service {
         let there = link.client().is_some();
         if gone && let Some(token) = link.draining() {
             link.drained(token);
-            self.recovery.drained(token);
+            self.recovery.drained(token.wrapping_sub(self.barriers));
         }
         if self.list_again && (there || gone) {
             self.list_connections()?;

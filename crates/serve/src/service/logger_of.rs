@@ -30,7 +30,7 @@ impl Service {
                     if let Some(link) = self.ground.logger.link() {
                         link.drained(token);
                     }
-                    self.recovery.drained(token);
+                    self.recovery.drained(token.wrapping_sub(self.barriers));
                 }
                 Said::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
                 Said::Unknown(flow_low) => self.not_recorded(flow_low)?,

@@ -1,5 +1,6 @@
 //! Failures beyond the single clean kill, and what `outlive`'s own verbs say of them.
 
+mod adoption;
 mod endings;
 mod kills;
 mod replay;

@@ -50,7 +50,9 @@ fn status_and_events() {
     let words = protected.outlive("status", &[protected.name()]);
     assert_eq!(words.status, Some(0), "{words:?}");
     assert!(
-        words.stdout.contains("2 open: 0 unprotected, 2 carried"),
+        words
+            .stdout
+            .contains("2 open: 2 protected, 0 unprotected (0 until their next turn), 2 carried"),
         "{words:?}"
     );
 

@@ -1,0 +1,134 @@
+//! Taking over a service whose `serve` has died: by a bug, by somebody's hand, or because a new version
+//! is to run it.
+//!
+//! The programs in the kernel, the server in its cgroup and the logger have gone on without us. What
+//! they know is all there is: the flows and the server's life are in the maps, the records are the
+//! logger's, and what happened meanwhile is in the ring of events. If the server has died meanwhile,
+//! or was being recovered, that is a crash to recover from, like one in any stage of a recovery.
+
+use rustix::process::Pid;
+use supervise::{
+    Cgroup, CgroupError, Server, become_subreaper,
+    mounts::{self, Mount},
+};
+
+use dataplane::{Dataplane, Injector, Life, PinDirectory, ethernet_interfaces};
+
+use crate::{
+    changes, clock,
+    config::ServeConfig,
+    error::{ServeError, SystemContext},
+    logger::Logger,
+    logger_client::LoggerClient,
+    options,
+    rundir::Lock,
+    setup::{self, Ground, HEARTBEAT_TIMEOUT},
+};
+
+/// How the service was found.
+pub(crate) struct Adopted {
+    pub(crate) life: Life,
+    /// Its main process, if that lives.
+    pub(crate) server: Option<Server>,
+    /// Nothing was recorded for a while, or the records are gone.
+    pub(crate) records_lost: bool,
+}
+
+/// Take over what is pinned there. If that fails everything stays as it was.
+pub(crate) fn adopt(
+    config: &ServeConfig,
+    lock: Lock,
+    bpffs: Mount,
+    pins: PinDirectory,
+) -> Result<(Ground, Adopted), ServeError> {
+    let cgroup2 = match mounts::cgroup2(lock.directory()) {
+        Ok(cgroup2) => cgroup2,
+        Err(error) => {
+            bpffs.leave();
+            return Err(error.into());
+        }
+    };
+    match take_over(config, &lock, &cgroup2, pins) {
+        Ok((plane, injector, logger, cgroup, adopted)) => {
+            let ground = Ground {
+                plane,
+                injector,
+                logger,
+                cgroup,
+                bpffs,
+                cgroup2,
+                lock,
+            };
+            Ok((ground, adopted))
+        }
+        Err(error) => {
+            bpffs.leave();
+            cgroup2.leave();
+            Err(match error {
+                error @ ServeError::OtherOptions { .. } => error,
+                error => ServeError::NotAdopted {
+                    name: config.name.clone(),
+                    why: Box::new(error),
+                },
+            })
+        }
+    }
+}
+
+type Parts = (Dataplane, Injector, Logger, Cgroup, Adopted);
+
+fn take_over(
+    config: &ServeConfig,
+    lock: &Lock,
+    cgroup2: &Mount,
+    pins: PinDirectory,
+) -> Result<Parts, ServeError> {
+    options::check(lock.directory(), config)?;
+    let (mut plane, life) = Dataplane::adopt(pins)?;
+    let expired = clock::now().saturating_sub(life.heartbeat) >= HEARTBEAT_TIMEOUT;
+    // From here on nothing passes unseen any more.
+    plane.heartbeat()?;
+    let changes = changes::list(lock.directory())?;
+    for interface in ethernet_interfaces()? {
+        plane.adopt_interface(&interface, config.attach, &changes)?;
+    }
+    plane.adopt_latch()?;
+    changes::keep(lock.directory(), &plane)?;
+    let cgroup = cgroup_of(config, cgroup2)?;
+    become_subreaper().doing("become the reaper of the server's orphans")?;
+    let injector = Injector::new(plane.mark())?;
+    let (logger, kept) = match &config.link {
+        Some(_) => (setup::remote_logger(config, lock, &plane)?, true), // it will say
+        None => match LoggerClient::adopt(config) {
+            Some(client) => (Logger::Local(client), true),
+            None => (setup::local_logger(config, &plane)?, false),
+        },
+    };
+    let main = i32::try_from(life.main_pid).ok().and_then(Pid::from_raw);
+    let server = match main {
+        Some(pid) => Server::adopt(pid, &cgroup).doing("watch the server")?,
+        None => None,
+    };
+    let adopted = Adopted {
+        life,
+        server,
+        records_lost: expired || !kept,
+    };
+    Ok((plane, injector, logger, cgroup, adopted))
+}
+
+fn cgroup_of(config: &ServeConfig, cgroup2: &Mount) -> Result<Cgroup, ServeError> {
+    Ok(
+        match Cgroup::open(cgroup2, &config.run_dir.host_name(&config.name)) {
+            Err(CgroupError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                // Its id is another one than the programs know.
+                return Err(ServeError::Logger(
+                    "the cgroup of its server is gone".into(),
+                ));
+            }
+            cgroup => cgroup?,
+        },
+    )
+}

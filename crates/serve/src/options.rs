@@ -1,0 +1,81 @@
+//! With which options a service runs, kept in its directory: who takes it over must want the same of
+//! those that cannot be changed while connections are open.
+
+use std::{fs, io, net::SocketAddr, path::Path};
+
+use recovery::ReplayMode;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    config::ServeConfig,
+    error::{ServeError, SystemContext},
+};
+
+/// The file in a service's directory.
+pub(crate) const FILE: &str = "options.json";
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Options {
+    addresses: Vec<SocketAddr>,
+    replay_turn: bool,
+    verify_head: u32,
+    ring: u32,
+    max_connections: u32,
+    link: bool,
+}
+
+impl Options {
+    fn of(config: &ServeConfig) -> Self {
+        let mut addresses = config.addresses.clone();
+        addresses.sort();
+        addresses.dedup();
+        Self {
+            addresses,
+            replay_turn: config.replay == ReplayMode::Turn,
+            verify_head: config.verify.head(),
+            ring: config.limits.ring,
+            max_connections: config.max_connections,
+            link: config.link.is_some(),
+        }
+    }
+
+    /// The option that is another one, by its name on the command line.
+    fn differs(&self, other: &Self) -> Option<&'static str> {
+        let differences = [
+            ("--address", self.addresses != other.addresses),
+            ("--replay", self.replay_turn != other.replay_turn),
+            ("--verify", self.verify_head != other.verify_head),
+            ("--ring", self.ring != other.ring),
+            (
+                "--max-connections",
+                self.max_connections != other.max_connections,
+            ),
+            ("--logger", self.link != other.link),
+        ];
+        let (name, _) = differences.into_iter().find(|(_, differs)| *differs)?;
+        Some(name)
+    }
+}
+
+/// Keep the options of a service that begins.
+pub(crate) fn keep(directory: &Path, config: &ServeConfig) -> Result<(), ServeError> {
+    let text = serde_json::to_vec(&Options::of(config)).map_err(io::Error::other);
+    text.and_then(|text| fs::write(directory.join(FILE), text))
+        .doing("note the options of the service")
+}
+
+/// Are these the options of the service that runs?
+pub(crate) fn check(directory: &Path, config: &ServeConfig) -> Result<(), ServeError> {
+    let doing = "read the options of the service that is to be taken over";
+    let text = fs::read(directory.join(FILE)).doing(doing)?;
+    let kept: Options = serde_json::from_slice(&text)
+        .map_err(io::Error::other)
+        .doing(doing)?;
+    match kept.differs(&Options::of(config)) {
+        None => Ok(()),
+        Some(option) => Err(ServeError::OtherOptions {
+            name: config.name.clone(),
+            option,
+        }),
+    }
+}

@@ -1,0 +1,56 @@
+//! The first steps with a service that was found running.
+
+use std::sync::mpsc;
+
+use dataplane::{Event as KernelEvent, Ring};
+use protocol::UnprotectedReason;
+use recovery::{Cause, Stage};
+
+use super::Service;
+use crate::{adopting::Adopted, clock, error::ServeError, events::Happening, notify};
+
+impl Service {
+    pub(super) fn take_over(
+        &mut self,
+        adopted: Adopted,
+        ring: &Ring<'_>,
+        kernel_events: &mpsc::Receiver<KernelEvent>,
+    ) -> Result<(), ServeError> {
+        let Adopted {
+            life,
+            server,
+            records_lost,
+        } = adopted;
+        self.incarnation = life.incarnation;
+        self.server = server;
+        self.has_listened = true;
+        if records_lost {
+            self.unprotect_all(UnprotectedReason::MirrorLost)?;
+        }
+        self.reach_logger()?;
+        let flows = self.ground.plane.flows()?;
+        let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
+        let connections = open.count();
+        let pid = self
+            .server
+            .as_ref()
+            .map(|server| server.pid().as_raw_pid().unsigned_abs());
+        self.tell(Happening::Adopted { pid, connections });
+        // What happened while nobody listened, a death above all.
+        ring.consume()?;
+        while let Ok(event) = kernel_events.try_recv() {
+            self.kernel_event(event)?;
+        }
+        let runs = self.server.is_some() || self.ground.cgroup.populated()?;
+        if self.recovery.stage() == Stage::Serving {
+            if life.gated || life.recovering || !runs {
+                self.died(Cause::NotServing, clock::now());
+            } else {
+                // Perhaps the earlier one held them, and was killed before it let go.
+                let _ = self.ask_logger(|logger| logger.hold_turns(false))?;
+            }
+        }
+        notify::manager("READY=1");
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! `serve` itself dies, and the next one takes its service over.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use e2e::clients::{read_exactly, write};
+use e2e::exchange::Exchange;
+use e2e::servers::{self, PORT, nginx};
+use e2e::{Scene, assert_same_bytes};
+use lab::Signal;
+
+use crate::{echoes, echoing, needy, talks};
+
+#[test]
+fn connections_go_on_and_survive_the_next_crash_of_the_server() {
+    let scene = Scene::new("adopt-load");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect(&server);
+    let pid = protected.main_pid();
+    let recording = scene.record(PORT);
+    let exchange = Exchange::default();
+    let early = echoing(&scene);
+    thread::scope(|scope| {
+        let load = scope.spawn(|| exchange.undisturbed(|| scene.connect(PORT)));
+        thread::sleep(Duration::from_millis(150));
+        protected.kill_serve_itself();
+        thread::sleep(Duration::from_millis(100));
+        let adopted = protected.succeed(&scene, &server, &[]);
+        assert_eq!(adopted["pid"], pid.as_raw_pid(), "{adopted}");
+        thread::sleep(Duration::from_millis(50));
+        protected.kill_main(Signal::KILL);
+        let serving = protected.wait_serving(1);
+        assert_eq!(serving["lost"], 0, "{serving}");
+        load.join().expect("the load");
+    });
+    echoes(&early, b"afterwards");
+    drop(early);
+    let endings = recording.finish();
+    assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
+    protected.stop();
+}
+
+#[test]
+fn a_server_that_died_meanwhile_is_recovered_at_once() {
+    let scene = Scene::new("adopt-dead");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect(&server);
+    let stream = echoing(&scene);
+    let recording = scene.record(PORT);
+    let pid = protected.main_pid();
+    protected.kill_serve_itself();
+    servers::signal_all(&[pid], Signal::KILL);
+    write(&stream, b"into the void");
+    let adopted = protected.succeed(&scene, &server, &[]);
+    assert!(adopted["pid"].is_null(), "{adopted}");
+    let died = protected.wait_for("died", 1);
+    assert_eq!(died["cause"]["signal"], 9, "{died}");
+    let serving = protected.wait_serving(1);
+    assert_eq!(
+        (&serving["kept"], &serving["lost"]),
+        (&1.into(), &0.into()),
+        "{serving}"
+    );
+    assert_same_bytes("echo", b"into the void", &read_exactly(&stream, 13));
+    let endings = recording.finish();
+    assert!(
+        endings.iter().all(|ending| !ending.rst && !ending.fin),
+        "{endings:?}"
+    );
+    protected.stop();
+}
+
+#[test]
+fn a_recovery_that_was_under_way_is_begun_again() {
+    let scene = Scene::new("adopt-recovering");
+    let (server, file) = needy(&scene);
+    let mut protected = scene.protect(&server);
+    let stream = echoing(&scene);
+    fs::remove_file(&file).expect("remove the needed file");
+    protected.kill_main(Signal::KILL);
+    protected.wait_for("died", 2);
+    protected.kill_serve_itself();
+    fs::write(&file, "").expect("restore the needed file");
+    protected.succeed(&scene, &server, &[]);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
+
+#[test]
+fn nginx_with_its_workers_is_taken_over_twice_and_stops_in_order() {
+    let scene = Scene::new("adopt-nginx");
+    let server = nginx(&scene);
+    let mut protected = scene.protect(&server);
+    for _ in 0..2 {
+        protected.kill_serve_itself();
+        let adopted = protected.succeed(&scene, &server, &[]);
+        assert!(adopted["pid"].is_number(), "{adopted}");
+    }
+    protected.kill_worker(Signal::KILL);
+    protected.wait_serving(1);
+    protected.stop();
+}
+
+#[test]
+fn records_that_missed_something_are_not_trusted() {
+    let scene = Scene::new("adopt-late");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect(&server);
+    let stream = scene.connect(PORT);
+    talks(&stream, "before");
+    protected.kill_serve_itself();
+    // The programs go on recording for ten seconds.
+    thread::sleep(Duration::from_secs(11));
+    talks(&stream, "unseen");
+    protected.succeed(&scene, &server, &[]);
+    talks(&stream, "afterwards");
+    let said = protected.outlive("status", &["--json", protected.name()]);
+    assert_eq!(said.json()[0]["unprotected"], 1, "{said:?}");
+    protected.stop();
+}
+
+#[test]
+fn other_options_are_refused_and_change_nothing() {
+    let scene = Scene::new("adopt-options");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect(&server);
+    let stream = echoing(&scene);
+    protected.kill_serve_itself();
+    let name = protected.name().to_owned();
+    let address = scene.ipv4(PORT).to_string();
+    let refused = protected.outlive(
+        "serve",
+        &[
+            "--name",
+            &name,
+            "--address",
+            &address,
+            "--replay",
+            "turn",
+            "--",
+            "sleep",
+            "1000",
+        ],
+    );
+    assert_eq!(refused.status, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("another --address"), "{refused:?}");
+    echoes(&stream, b"still");
+    protected.succeed(&scene, &server, &[]);
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
