@@ -113,6 +113,8 @@ struct Session {
     keys: LinkKeys,
     rekey_at: Duration,
     client: Option<LoggerClient>,
+    /// When it was attached to last.
+    attached_at: Duration,
     /// Since when there is no control stream, and why.
     deaf: Option<(Duration, String)>,
     kept: bool,
@@ -417,6 +419,7 @@ impl Link {
         {
             Some(session) => {
                 session.client = Some(client);
+                session.attached_at = now;
                 session.deaf = None;
                 session.kept &= attached.kept;
                 session.set_keys(attached.keys, now);
@@ -548,8 +551,7 @@ impl Link {
             && session.client.is_some()
             && (!session.up || self.told_lost)
         {
-            let heard = session.prober.silence(now) < self.config.timeout;
-            if heard {
+            if session.is_heard(now) {
                 let kept = std::mem::replace(&mut session.kept, true);
                 session.up = true;
                 self.told_lost = false;
@@ -655,6 +657,7 @@ impl Session {
             keys: attached.keys,
             rekey_at: now + REKEY,
             client: Some(client),
+            attached_at: now,
             deaf: None,
             kept: attached.kept,
             up: false,
@@ -673,7 +676,17 @@ impl Session {
             .deaf
             .as_ref()
             .map(|(since, _)| now.saturating_sub(*since));
-        self.prober.silence(now).max(deaf.unwrap_or_default())
+        // It has a while to answer, once it is attached to.
+        let silence = self
+            .prober
+            .silence(now)
+            .min(now.saturating_sub(self.attached_at));
+        silence.max(deaf.unwrap_or_default())
+    }
+
+    /// It has answered a probe since it was attached to.
+    fn is_heard(&self, now: Duration) -> bool {
+        self.prober.silence(now) < now.saturating_sub(self.attached_at)
     }
 }
 

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::SIGTERM;
 use ssw::Flow;
 use supervise::{Backoff, BackoffConfig, Exit, Server};
-use wire::{FlowId, FlowKey};
+use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
     adopting::Adopted,
@@ -105,6 +105,8 @@ pub struct Service {
     was_lost: bool,
     /// Acknowledgements that the data plane had when the logger began to be silent.
     link_acks: Option<u64>,
+    /// Where records begin anew on a logger, and when that was said.
+    resumed: BTreeMap<FlowId, ((SeqNumber, SeqNumber), Duration)>,
     /// The connections are to be listed when a logger answers.
     pub(crate) list_again: bool,
     next_heartbeat: Duration,
@@ -166,6 +168,7 @@ impl Service {
             was_lost: false,
             link_acks: None,
             list_again: false,
+            resumed: BTreeMap::new(),
             next_heartbeat: now,
             next_sweep: now,
         })

@@ -16,6 +16,9 @@ use crate::{
     link::News,
 };
 
+/// How long segments may come to a logger that does not know yet that it shall record them.
+const OVERTAKEN: Duration = Duration::from_secs(3);
+
 /// How long the server's start waits for a logger at the most, for each of them.
 const FIRST_CONTACT: Duration = Duration::from_secs(3);
 
@@ -80,7 +83,7 @@ impl Service {
             News::Settings => self.set_link(),
             News::Up { kept } => self.logger_up(kept),
             News::Emptied => {
-                let connections = self.unprotect_all(UnprotectedReason::LoggerRestarted)?;
+                let connections = self.unprotect_all(UnprotectedReason::LoggerLost)?;
                 self.tell(Happening::LoggerRestarted { connections });
                 self.recovery.logger_restarted();
                 self.reprotect_all().map(drop)
@@ -116,7 +119,7 @@ impl Service {
         let logger = link.and_then(|link| link.address());
         let logger = logger.map_or_else(String::new, |at| at.to_string());
         if !kept {
-            self.unprotect_all(UnprotectedReason::LoggerRestarted)?;
+            self.unprotect_all(UnprotectedReason::LoggerLost)?;
         }
         self.ground.plane.link_up(true)?;
         let waiting = self.reprotect_all()?;
@@ -134,6 +137,7 @@ impl Service {
     }
 
     fn logger_lost(&mut self, logger: String, reason: String) -> Result<(), ServeError> {
+        self.resumed.clear();
         self.was_lost = true;
         let connections = match self.policy() {
             Some(OnLoggerLoss::Unprotect) => {
@@ -213,17 +217,42 @@ impl Service {
         }
         let mut waiting = 0;
         for (key, flow) in self.ground.plane.flows()? {
-            let lost = flow.unprotected.is_some_and(|reason| {
-                matches!(
-                    UnprotectedReason::from_code(reason.code()),
-                    Some(UnprotectedReason::LoggerLost | UnprotectedReason::LoggerRestarted)
-                )
-            });
-            if lost && flow.closed_ns == 0 && self.ground.plane.reprotect(key, flow.id).is_ok() {
-                waiting += 1;
+            let reason = flow.unprotected.map(ssw::Unprotected::code);
+            let lost = [UnprotectedReason::LoggerLost, UnprotectedReason::AwaitsTurn]
+                .iter()
+                .any(|lost| reason == Some(lost.code()));
+            if !lost || flow.closed_ns != 0 {
+                continue;
             }
+            // If it rests, its next turn begins here: the logger knows before the first segment.
+            let at = (flow.server.ack, flow.server.nxt);
+            if (flow.client.nxt, flow.client.ack) == at {
+                self.resume(key, &flow, at)?;
+            }
+            // One that waits already is no error, and waits.
+            let _ = self.ground.plane.reprotect(key, flow.id);
+            waiting += 1;
         }
         Ok(waiting)
+    }
+
+    fn resume(
+        &mut self,
+        key: FlowKey,
+        flow: &Flow,
+        (instream, outstream): (SeqNumber, SeqNumber),
+    ) -> Result<(), ServeError> {
+        let resume = Resume {
+            flow: flow.id,
+            key,
+            client_isn: flow.client.isn,
+            server_isn: flow.server.isn,
+            instream,
+            outstream,
+        };
+        self.resumed
+            .insert(flow.id, ((instream, outstream), clock::now()));
+        self.ask_logger(|logger| logger.resume(resume)).map(drop)
     }
 
     /// The data plane records a connection again, from here on.
@@ -234,23 +263,19 @@ impl Service {
         instream: SeqNumber,
         outstream: SeqNumber,
     ) -> Result<(), ServeError> {
-        let Some(known) = self
-            .ground
-            .plane
-            .flow(key)?
-            .filter(|known| known.id == flow)
-        else {
+        let found = self.ground.plane.flow(key)?;
+        let Some(known) = found.filter(|known| known.id == flow) else {
             return Ok(());
         };
-        let resume = Resume {
-            flow,
-            key,
-            client_isn: known.client.isn,
-            server_isn: known.server.isn,
-            instream,
-            outstream,
-        };
-        let _ = self.ask_logger(|logger| logger.resume(resume))?;
+        let at = (instream, outstream);
+        // To say it twice would drop what was recorded in between.
+        let said = self
+            .resumed
+            .get(&flow)
+            .is_some_and(|(known, _)| *known == at);
+        if !said {
+            self.resume(key, &known, at)?;
+        }
         self.tell(Happening::Reprotected {
             connection: key.to_string(),
         });
@@ -262,8 +287,15 @@ impl Service {
         let low = |id: FlowId| id.0 & u64::from(u32::MAX) == u64::from(flow_low);
         let flows = self.ground.plane.flows()?;
         let found = flows.into_iter().find(|(_, flow)| low(flow.id));
-        if let Some((key, flow)) = found.filter(|(_, flow)| flow.unprotected.is_none()) {
-            let reason = UnprotectedReason::LoggerRestarted;
+        // Segments can overtake the word that their record begins; they are sent again.
+        let fresh = |id| {
+            let resumed = self.resumed.get(&id);
+            resumed.is_some_and(|(_, at)| clock::now().saturating_sub(*at) < OVERTAKEN)
+        };
+        if let Some((key, flow)) =
+            found.filter(|(_, flow)| flow.unprotected.is_none() && !fresh(flow.id))
+        {
+            let reason = UnprotectedReason::LoggerLost;
             self.release(key, &flow, reason);
             self.tell(Happening::Unprotected {
                 connection: key.to_string(),

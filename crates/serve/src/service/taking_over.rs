@@ -25,7 +25,11 @@ impl Service {
         self.server = server;
         self.has_listened = true;
         if records_lost {
-            self.unprotect_all(UnprotectedReason::MirrorLost)?;
+            let reason = match self.config.link {
+                Some(_) => UnprotectedReason::LoggerLost,
+                None => UnprotectedReason::MirrorLost,
+            };
+            self.unprotect_all(reason)?;
         }
         self.reach_logger()?;
         let flows = self.ground.plane.flows()?;

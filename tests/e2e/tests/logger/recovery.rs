@@ -19,10 +19,10 @@ fn a_download_an_echo_and_an_upload_survive_two_kills_untouched() {
 }
 
 #[test]
-fn the_same_by_ipv6_with_replays_from_the_last_turn() {
+fn the_same_by_ipv6() {
     let (scene, logger) = with_logger("link-v6");
     let mut seed = Seed::choose("link-v6");
-    let protected = protect(&scene, &test_server(&scene), &logger, &["--replay", "turn"]);
+    let protected = protect(&scene, &test_server(&scene), &logger, &[]);
     Exchange::default().survives(&scene, &protected, &mut seed, || {
         scene.connect_to(scene.ipv6(PORT))
     });
