@@ -11,6 +11,9 @@
 mod dialing;
 mod frames;
 mod probing;
+mod reaching;
+mod session;
+mod watching;
 
 use std::{
     collections::VecDeque,
@@ -20,22 +23,18 @@ use std::{
 };
 
 use channel::KeyRing;
-use dataplane::{PinDirectory, link_socket};
+use dataplane::PinDirectory;
 use protocol::{
     control::{Attach, MAX_DATA},
     link::LinkKeys,
 };
 use rustix::event::{PollFd, PollFlags};
 
-use self::{
-    dialing::{Dialed, Dialing},
-    frames::Frames,
-    probing::Prober,
-};
+use self::{dialing::Dialing, frames::Frames, session::Session};
 use crate::{
     config::{LinkConfig, OnLoggerLoss},
     error::{ServeError, SystemContext},
-    logger_client::{Attached, LoggerClient},
+    logger_client::LoggerClient,
 };
 
 /// How often a logger that lives is asked whether it does.
@@ -46,6 +45,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const REKEY: Duration = Duration::from_secs(3600);
 /// How often the key file is looked at.
 const LOOK_AT_KEYS: Duration = Duration::from_secs(1);
+/// Until a size is known: what every host must take, by IPv6.
+const LEAST_MTU: u16 = 1280;
 /// Bytes of frames that may wait for the logger; more wait in the ring.
 const MOST_WAITING: usize = 1 << 20;
 
@@ -103,22 +104,6 @@ struct Refused {
     why: String,
     /// No waiting will change it.
     for_good: bool,
-}
-
-/// A logger that has answered once.
-struct Session {
-    logger: usize,
-    socket: UdpSocket,
-    prober: Prober,
-    keys: LinkKeys,
-    rekey_at: Duration,
-    client: Option<LoggerClient>,
-    /// When it was attached to last.
-    attached_at: Duration,
-    /// Since when there is no control stream, and why.
-    deaf: Option<(Duration, String)>,
-    kept: bool,
-    up: bool,
 }
 
 impl Link {
@@ -297,12 +282,12 @@ impl Link {
     /// One look at everything. What came of it is told by [`Self::news`].
     pub(crate) fn poll(&mut self, now: Duration) -> Result<(), ServeError> {
         self.look_at_keys(now);
-        self.look_at_dialing(now)?;
+        self.look_at_dialing(now);
         self.hear(now);
         self.ask(now);
         self.rekey(now);
         self.judge(now);
-        self.dial(now)?;
+        self.dial(now);
         self.forward(now)
     }
 
@@ -357,345 +342,4 @@ impl Link {
     fn trouble(&mut self, message: String) {
         self.news.push_back(News::Trouble(message));
     }
-
-    /// Another first key, or the one in use was removed: the same logger is attached to anew.
-    fn look_at_keys(&mut self, now: Duration) {
-        if now < self.look_at_keys {
-            return;
-        }
-        self.look_at_keys = now + LOOK_AT_KEYS;
-        if let Err(error) = self.keys.reload_if_changed() {
-            self.trouble(format!("{error}; the old keys stay in use"));
-        }
-        let first = self.keys.first();
-        let client = self
-            .session
-            .as_ref()
-            .and_then(|session| session.client.as_ref());
-        let stale = client
-            .and_then(LoggerClient::key)
-            .is_some_and(|key| key != first);
-        if stale && self.dialing.is_none() && now >= self.retry_at {
-            self.next = self.session.as_ref().map_or(0, |session| session.logger);
-            self.retry_at = now + RETRY; // if it does not know the new key yet
-            self.start_dialing(now);
-        }
-    }
-
-    fn look_at_dialing(&mut self, now: Duration) -> Result<(), ServeError> {
-        let Some(result) = self
-            .dialing
-            .as_ref()
-            .and_then(|(dialing, _)| dialing.result())
-        else {
-            return Ok(());
-        };
-        let Some((dialing, socket)) = self.dialing.take() else {
-            return Ok(());
-        };
-        match result {
-            Ok(dialed) => self.attached(dialing.logger, socket, dialed, now),
-            Err(error) => {
-                self.not_reached(dialing.logger, &error, now);
-                Ok(())
-            }
-        }
-    }
-
-    /// A logger has answered on the control stream.
-    fn attached(
-        &mut self,
-        logger: usize,
-        socket: UdpSocket,
-        dialed: Dialed,
-        now: Duration,
-    ) -> Result<(), ServeError> {
-        let Dialed { client, attached } = dialed;
-        self.refused[logger] = None;
-        match self
-            .session
-            .as_mut()
-            .filter(|session| session.logger == logger)
-        {
-            Some(session) => {
-                session.client = Some(client);
-                session.attached_at = now;
-                session.deaf = None;
-                session.kept &= attached.kept;
-                session.set_keys(attached.keys, now);
-                if !attached.kept && session.up && !self.told_lost {
-                    session.kept = true;
-                    self.news.push_back(News::Emptied);
-                }
-            }
-            None => {
-                self.session = Some(Session::new(
-                    logger,
-                    socket,
-                    client,
-                    attached,
-                    &self.config,
-                    now,
-                )?)
-            }
-        }
-        self.news.push_back(News::Settings);
-        self.barrier(now); // which the one before did not answer
-        Ok(())
-    }
-
-    fn not_reached(&mut self, logger: usize, error: &ServeError, now: Duration) {
-        let refused = Some(Refused {
-            why: error.to_string(),
-            for_good: matches!(error, ServeError::LoggerUnreachable { error, .. } if error.is_configuration()),
-        });
-        if self.refused[logger] != refused {
-            self.refused[logger] = refused;
-            self.trouble(error.to_string());
-        }
-        self.advance(now);
-    }
-
-    /// On to the next logger; after the last one, a while later.
-    fn advance(&mut self, now: Duration) {
-        self.tried += 1;
-        if let Some(session) = &self.session {
-            // Only this one has what is waited for.
-            self.next = session.logger;
-            self.retry_at = now + RETRY.min(self.config.timeout / 4);
-            return;
-        }
-        self.next = (self.next + 1) % self.config.loggers.len();
-        self.retry_at = if self.next == 0 { now + RETRY } else { now };
-    }
-
-    fn wants_dial(&self) -> bool {
-        let attached = self
-            .session
-            .as_ref()
-            .is_some_and(|session| session.client.is_some());
-        !attached && self.dialing.is_none()
-    }
-
-    fn dial(&mut self, now: Duration) -> Result<(), ServeError> {
-        if self.wants_dial() && now >= self.retry_at {
-            self.start_dialing(now);
-        }
-        Ok(())
-    }
-
-    fn start_dialing(&mut self, now: Duration) {
-        let logger = self.next;
-        if let Err(error) = self.try_dialing(logger) {
-            self.not_reached(logger, &error, now);
-        }
-    }
-
-    fn try_dialing(&mut self, logger: usize) -> Result<(), ServeError> {
-        let at = self.config.loggers[logger];
-        let same = self
-            .session
-            .as_ref()
-            .filter(|session| session.logger == logger);
-        let socket = match same {
-            Some(session) => session
-                .socket
-                .try_clone()
-                .doing("share the link's socket")?,
-            None => link_socket(at)?,
-        };
-        let mut attach = self.attach.clone();
-        attach.udp_port = socket.local_addr().doing("ask for our own port")?.port();
-        let key = self.keys.first().clone();
-        let dialing = Dialing::start(logger, at, key, attach, self.config.timeout)
-            .doing("start a thread that calls the logger")?;
-        self.dialing = Some((dialing, socket));
-        Ok(())
-    }
-
-    /// Take what has arrived: answers to probes, and what the logger says by itself.
-    fn hear(&mut self, now: Duration) {
-        let Some(session) = &mut self.session else {
-            return;
-        };
-        let mut other_size = false;
-        let mut buffer = [0; 2048];
-        // An error is that of a datagram that we sent: nobody listens there (any more), perhaps.
-        while let Ok(len) = session.socket.recv(&mut buffer) {
-            other_size |= session.prober.heard(&buffer[..len], now);
-        }
-        if other_size {
-            self.news.push_back(News::Settings);
-        }
-        if let Some(Err(error)) = session.client.as_mut().map(LoggerClient::listen) {
-            self.broken(&error, now);
-        }
-    }
-
-    fn ask(&mut self, now: Duration) {
-        let Some(session) = &mut self.session else {
-            return;
-        };
-        if session.prober.has_shrunk(now) {
-            session.prober.search(mtu_of(&session.socket), now);
-        }
-        let before = session.prober.mtu();
-        for datagram in session.prober.due(now) {
-            // Too long for our own interface, no way to it now, nobody there: it is not answered.
-            let _ = session.socket.send(&datagram);
-        }
-        if session.prober.mtu() != before {
-            self.news.push_back(News::Settings);
-        }
-        if session.prober.mtu().is_some()
-            && session.client.is_some()
-            && (!session.up || self.told_lost)
-        {
-            if session.is_heard(now) {
-                let kept = std::mem::replace(&mut session.kept, true);
-                session.up = true;
-                self.told_lost = false;
-                self.tried = 0;
-                self.news.push_back(News::Up { kept });
-            }
-        }
-    }
-
-    fn rekey(&mut self, now: Duration) {
-        let Some(session) = &mut self.session else {
-            return;
-        };
-        if now < session.rekey_at {
-            return;
-        }
-        session.rekey_at = now + REKEY;
-        let Some(client) = &mut session.client else {
-            return;
-        };
-        match client.rekey() {
-            Ok(keys) => {
-                session.set_keys(keys, now);
-                session.prober.search(mtu_of(&session.socket), now); // it may be larger now
-                self.news.push_back(News::Settings);
-            }
-            Err(error) => self.broken(&error, now),
-        }
-    }
-
-    /// Is the logger lost?
-    fn judge(&mut self, now: Duration) {
-        let Some(session) = &self.session else {
-            if self.tried >= self.config.loggers.len() && !self.told_lost {
-                self.lose(
-                    self.config.loggers[0],
-                    "no logger can be reached".to_owned(),
-                );
-            }
-            return;
-        };
-        if session.missing(now) < self.config.timeout {
-            return;
-        }
-        let logger = self.config.loggers[session.logger];
-        let why = match &session.deaf {
-            Some((_, why)) => why.clone(),
-            None if session.up => format!("no answer for {} ms", self.config.timeout.as_millis()),
-            None => format!(
-                "it answers on TCP, and not on UDP: let port {} through, both ways",
-                logger.port()
-            ),
-        };
-        if !self.told_lost {
-            self.lose(logger, why);
-        }
-        if self.config.on_loss == OnLoggerLoss::Unprotect || !session_was_up(&self.session) {
-            self.dialing = None;
-            self.next = self.session.take().map_or(0, |session| session.logger);
-            self.advance(now);
-        } else if let Some(session) = &mut self.session
-            && session.deaf.is_none()
-        {
-            // The stream may hang where the machine is another one by now.
-            session.client = None;
-            session.deaf = Some((now, "it did not answer".to_owned()));
-            self.retry_at = now;
-            self.next = session.logger;
-        }
-    }
-
-    fn lose(&mut self, logger: SocketAddr, why: String) {
-        self.told_lost = true;
-        self.news.push_back(News::Lost { logger, why });
-    }
-}
-
-/// Until a size is known: what every host must take, by IPv6.
-const LEAST_MTU: u16 = 1280;
-
-fn session_was_up(session: &Option<Session>) -> bool {
-    session.as_ref().is_some_and(|session| session.up)
-}
-
-impl Session {
-    fn new(
-        logger: usize,
-        socket: UdpSocket,
-        client: LoggerClient,
-        attached: Attached,
-        config: &LinkConfig,
-        now: Duration,
-    ) -> Result<Self, ServeError> {
-        let v6 = config.loggers[logger].is_ipv6();
-        let interval = PROBE_INTERVAL.min(config.timeout / 4);
-        // Above what an earlier session can have used; new keys are another space anyway.
-        let counter = u64::try_from(now.as_micros()).unwrap_or(0);
-        let prober = Prober::new(attached.keys, counter, v6, mtu_of(&socket), interval, now);
-        Ok(Self {
-            logger,
-            prober,
-            socket,
-            keys: attached.keys,
-            rekey_at: now + REKEY,
-            client: Some(client),
-            attached_at: now,
-            deaf: None,
-            kept: attached.kept,
-            up: false,
-        })
-    }
-
-    fn set_keys(&mut self, keys: LinkKeys, now: Duration) {
-        self.keys = keys;
-        self.prober.rekey(keys);
-        self.rekey_at = now + REKEY;
-    }
-
-    /// How long something was missing that makes it a logger in use.
-    fn missing(&self, now: Duration) -> Duration {
-        let deaf = self
-            .deaf
-            .as_ref()
-            .map(|(since, _)| now.saturating_sub(*since));
-        // It has a while to answer, once it is attached to.
-        let silence = self
-            .prober
-            .silence(now)
-            .min(now.saturating_sub(self.attached_at));
-        silence.max(deaf.unwrap_or_default())
-    }
-
-    /// It has answered a probe since it was attached to.
-    fn is_heard(&self, now: Duration) -> bool {
-        self.prober.silence(now) < now.saturating_sub(self.attached_at)
-    }
-}
-
-/// Largest packet of the interface that leads to the logger, bytes.
-fn mtu_of(socket: &UdpSocket) -> u32 {
-    use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
-    let mtu = match socket.local_addr() {
-        Ok(SocketAddr::V6(_)) => ipv6_mtu(socket),
-        _ => ip_mtu(socket),
-    };
-    mtu.unwrap_or(1500)
 }

@@ -53,7 +53,9 @@ mod tolerance;
 mod verify;
 
 pub use control::{NoSuchFlow, RingFull};
-pub use fabricate::{fabricated_syn, replayed_segment, resets_to_client, window_update};
+pub use fabricate::{
+    fabricated_syn, released_ack, replayed_segment, resets_to_client, window_update,
+};
 pub use flow::{
     ClientHalf, Flow, LogHalf, Mode, Range, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
 };

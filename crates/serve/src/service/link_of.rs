@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use protocol::{UnprotectedReason, control::Resume};
-use recovery::ReplayMode;
-use ssw::Flow;
+use recovery::{ReplayMode, Stage};
+use ssw::{Flow, released_ack};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::Service;
@@ -207,6 +207,19 @@ impl Service {
             return; // gone meanwhile: as well
         }
         self.recovery.unprotected(flow.id, reason.code());
+        // Behind a gate there is nobody who has what it would be told.
+        if self.config.link.is_some() && self.recovery.stage() == Stage::Serving {
+            let told = released_ack(key, flow)
+                .map_err(ServeError::from)
+                .and_then(|packet| match packet {
+                    Some(packet) => Ok(self.ground.injector.to_client(&packet)?),
+                    None => Ok(()),
+                });
+            if let Err(error) = told {
+                // Its TCP sends the last segment again, and is told then.
+                tracing::warn!(%error, %key, "a client that waits was not told");
+            }
+        }
     }
 
     /// Connections that lost their records are recorded again from their next turn on, if replays

@@ -120,6 +120,30 @@ fn a_window_update_acknowledges_what_the_client_has() {
 }
 
 #[test]
+fn who_waited_for_the_logger_is_told_what_the_server_has() {
+    let lab = splicing();
+    let mut flow = lab.flow().clone();
+    flow.log.ack = flow.server.ack;
+    assert_eq!(released_ack(lab.key, &flow), Ok(None));
+    flow.log.ack = flow.server.ack + 100;
+    flow.log.edge = flow.log.ack + 1000;
+    flow.log.tsecr = 77;
+    flow.server.window_scale = 2;
+    let bytes = released_ack(lab.key, &flow).unwrap().unwrap();
+    let ack = check(&bytes, ChecksumState::Valid, lab.key, false);
+    assert_eq!(
+        (ack.seq(), ack.ack(), ack.window(), ack.flags()),
+        (lab.s + 7, flow.server.ack + 100, 250, Flags::ACK)
+    );
+    assert_eq!(ack.option_bytes(), timestamps(950, 77));
+    // A window that has no room for its number is as large as can be told.
+    flow.log.edge = flow.log.ack + (1 << 20);
+    let bytes = released_ack(lab.key, &flow).unwrap().unwrap();
+    let ack = check(&bytes, ChecksumState::Valid, lab.key, false);
+    assert_eq!(ack.window(), u16::MAX);
+}
+
+#[test]
 fn resets_stand_at_both_numbers_that_the_client_may_expect() {
     let lab = splicing();
     let resets = resets_to_client(lab.key, lab.flow()).unwrap();

@@ -1,0 +1,161 @@
+//! Getting to a logger, and to the same one again.
+
+use std::{net::UdpSocket, time::Duration};
+
+use dataplane::link_socket;
+
+use super::{
+    LOOK_AT_KEYS, Link, News, RETRY, Refused,
+    dialing::{Dialed, Dialing},
+    session::Session,
+};
+use crate::{
+    error::{ServeError, SystemContext},
+    logger_client::LoggerClient,
+};
+
+impl Link {
+    /// Another first key, or the one in use was removed: the same logger is attached to anew.
+    pub(super) fn look_at_keys(&mut self, now: Duration) {
+        if now < self.look_at_keys {
+            return;
+        }
+        self.look_at_keys = now + LOOK_AT_KEYS;
+        if let Err(error) = self.keys.reload_if_changed() {
+            self.trouble(format!("{error}; the old keys stay in use"));
+        }
+        let first = self.keys.first();
+        let client = self
+            .session
+            .as_ref()
+            .and_then(|session| session.client.as_ref());
+        let stale = client
+            .and_then(LoggerClient::key)
+            .is_some_and(|key| key != first);
+        if stale && self.dialing.is_none() && now >= self.retry_at {
+            self.next = self.session.as_ref().map_or(0, |session| session.logger);
+            self.retry_at = now + RETRY; // if it does not know the new key yet
+            self.start_dialing(now);
+        }
+    }
+
+    pub(super) fn look_at_dialing(&mut self, now: Duration) {
+        let Some(result) = self
+            .dialing
+            .as_ref()
+            .and_then(|(dialing, _)| dialing.result())
+        else {
+            return;
+        };
+        let Some((dialing, socket)) = self.dialing.take() else {
+            return;
+        };
+        match result {
+            Ok(dialed) => self.attached(dialing.logger, socket, dialed, now),
+            Err(error) => self.not_reached(dialing.logger, &error, now),
+        }
+    }
+
+    /// A logger has answered on the control stream.
+    fn attached(&mut self, logger: usize, socket: UdpSocket, dialed: Dialed, now: Duration) {
+        let Dialed { client, attached } = dialed;
+        self.refused[logger] = None;
+        match self
+            .session
+            .as_mut()
+            .filter(|session| session.logger == logger)
+        {
+            Some(session) => {
+                session.client = Some(client);
+                session.attached_at = now;
+                session.deaf = None;
+                session.kept &= attached.kept;
+                session.set_keys(attached.keys, now);
+                if !attached.kept && session.up && !self.told_lost {
+                    session.kept = true;
+                    self.news.push_back(News::Emptied);
+                }
+            }
+            None => {
+                self.session = Some(Session::new(
+                    logger,
+                    socket,
+                    client,
+                    attached,
+                    &self.config,
+                    now,
+                ))
+            }
+        }
+        self.news.push_back(News::Settings);
+        self.barrier(now); // which the one before did not answer
+    }
+
+    fn not_reached(&mut self, logger: usize, error: &ServeError, now: Duration) {
+        let refused = Some(Refused {
+            why: error.to_string(),
+            for_good: matches!(error, ServeError::LoggerUnreachable { error, .. } if error.is_configuration()),
+        });
+        if self.refused[logger] != refused {
+            self.refused[logger] = refused;
+            self.trouble(error.to_string());
+        }
+        self.advance(now);
+    }
+
+    /// On to the next logger; after the last one, a while later.
+    pub(super) fn advance(&mut self, now: Duration) {
+        self.tried += 1;
+        if let Some(session) = &self.session {
+            // Only this one has what is waited for.
+            self.next = session.logger;
+            self.retry_at = now + RETRY.min(self.config.timeout / 4);
+            return;
+        }
+        self.next = (self.next + 1) % self.config.loggers.len();
+        self.retry_at = if self.next == 0 { now + RETRY } else { now };
+    }
+
+    pub(super) fn wants_dial(&self) -> bool {
+        let attached = self
+            .session
+            .as_ref()
+            .is_some_and(|session| session.client.is_some());
+        !attached && self.dialing.is_none()
+    }
+
+    pub(super) fn dial(&mut self, now: Duration) {
+        if self.wants_dial() && now >= self.retry_at {
+            self.start_dialing(now);
+        }
+    }
+
+    fn start_dialing(&mut self, now: Duration) {
+        let logger = self.next;
+        if let Err(error) = self.try_dialing(logger) {
+            self.not_reached(logger, &error, now);
+        }
+    }
+
+    fn try_dialing(&mut self, logger: usize) -> Result<(), ServeError> {
+        let at = self.config.loggers[logger];
+        let same = self
+            .session
+            .as_ref()
+            .filter(|session| session.logger == logger);
+        let socket = match same {
+            Some(session) => session
+                .socket
+                .try_clone()
+                .doing("share the link's socket")?,
+            None => link_socket(at)?,
+        };
+        let mut attach = self.attach.clone();
+        attach.udp_port = socket.local_addr().doing("ask for our own port")?.port();
+        let key = self.keys.first().clone();
+        let dialing = Dialing::start(logger, at, key, attach, self.config.timeout)
+            .doing("start a thread that calls the logger")?;
+        self.dialing = Some((dialing, socket));
+        Ok(())
+    }
+}
