@@ -114,7 +114,8 @@ impl Protected {
     /// When it does not take the service over.
     #[track_caller]
     pub fn succeed(&mut self, scene: &Scene, server: &Server, flags: &[&str]) -> Value {
-        self.said = self.said.with_extension("next");
+        let number = self.former.len() + 1;
+        self.said = self.said.with_extension(format!("events-{number}"));
         let new = Self::spawn(scene, server, &self.name, flags, &self.said);
         self.former.push(std::mem::replace(&mut self.process, new));
         self.wait_for("adopted", 1)

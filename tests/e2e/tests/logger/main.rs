@@ -1,5 +1,6 @@
 //! The record is kept on another machine.
 
+mod adoption;
 mod keys;
 mod loss;
 mod recovery;

@@ -1,0 +1,67 @@
+//! `serve` itself dies while the record is kept on another machine.
+
+use std::thread;
+use std::time::Duration;
+
+use e2e::exchange::Exchange;
+use e2e::servers::{self, PORT, test_server};
+use lab::Signal;
+
+use crate::{echoes, echoing, protect, status, with_logger};
+
+#[test]
+fn connections_go_on_protected_and_the_next_serve_finds_their_records() {
+    let (scene, logger) = with_logger("link-adopt");
+    let server = test_server(&scene);
+    let flags = logger.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut protected = protect(&scene, &server, &logger, &[]);
+    let early = echoing(&scene);
+    let recording = scene.record(PORT);
+    thread::scope(|scope| {
+        let load = scope.spawn(|| Exchange::default().undisturbed(|| scene.connect(PORT)));
+        for _ in 0..2 {
+            thread::sleep(Duration::from_millis(100));
+            protected.kill_serve_itself();
+            thread::sleep(Duration::from_millis(100));
+            protected.succeed(&scene, &server, &flags);
+            let said = status(&protected);
+            assert_eq!(said["unprotected"], 0, "{said}");
+        }
+        protected.kill_main(Signal::KILL);
+        let serving = protected.wait_serving(1);
+        assert_eq!(serving["lost"], 0, "{serving}");
+        load.join().expect("the load");
+    });
+    echoes(&early, b"afterwards");
+    let endings = recording.finish();
+    assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
+    assert!(
+        logger.said().contains("finds its records"),
+        "{}",
+        logger.said()
+    );
+    protected.stop();
+}
+
+#[test]
+fn a_server_that_died_with_its_serve_is_recovered() {
+    let (scene, logger) = with_logger("link-adopt-dead");
+    let server = test_server(&scene);
+    let flags = logger.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut protected = protect(&scene, &server, &logger, &[]);
+    let stream = echoing(&scene);
+    let pid = protected.main_pid();
+    protected.kill_serve_itself();
+    servers::signal_all(&[pid], Signal::KILL);
+    protected.succeed(&scene, &server, &flags);
+    let serving = protected.wait_serving(1);
+    assert_eq!(
+        (&serving["kept"], &serving["lost"]),
+        (&1.into(), &0.into()),
+        "{serving}"
+    );
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
