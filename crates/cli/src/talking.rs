@@ -82,7 +82,8 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
         _ => {
             eprintln!(
                 "outlive: no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
-                 unprotected: stop that, and run `outlive clean --run-dir {run_dir} {name}`"
+                 unprotected: the same `outlive serve` takes it over; or stop that server, and run \
+                 `outlive clean --run-dir {run_dir} {name}`"
             );
             Outcome::Failed
         }

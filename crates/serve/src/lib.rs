@@ -21,7 +21,6 @@ mod instance;
 mod link;
 mod logger;
 mod logger_client;
-mod notify;
 mod options;
 pub mod preflight;
 mod read_ahead;

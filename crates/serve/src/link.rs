@@ -332,6 +332,11 @@ impl Link {
         }
     }
 
+    /// The key file may be another one now: do not wait until that is seen.
+    pub(crate) fn look_at_keys_now(&mut self) {
+        self.look_at_keys = Duration::ZERO;
+    }
+
     /// The service ends.
     pub(crate) fn shut_down(self) {
         if let Some(client) = self.session.and_then(|session| session.client) {

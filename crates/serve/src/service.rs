@@ -16,6 +16,7 @@ use protocol::UnprotectedReason;
 use rand::Rng;
 use recovery::{Cause, Recovery, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sd_notify::NotifyState;
 use signal_hook::consts::SIGTERM;
 use ssw::Flow;
 use supervise::{Backoff, BackoffConfig, Exit, Server};
@@ -30,7 +31,7 @@ use crate::{
     events::{Happening, Reports},
     logger::Logger,
     logger_client::LoggerClient,
-    notify, preflight,
+    preflight,
     read_ahead::ReadAhead,
     setup::Ground,
     status::ConnectionStatus,
@@ -240,6 +241,11 @@ impl Service {
             }
             match self.signal.swap(0, Ordering::Relaxed) {
                 0 => {}
+                stopping::HUP => {
+                    if let Some(link) = self.ground.logger.link() {
+                        link.look_at_keys_now();
+                    }
+                }
                 signal => return self.stop(i32::try_from(signal).unwrap_or(SIGTERM)),
             }
         }
@@ -285,7 +291,7 @@ impl Service {
                         .map(ToString::to_string)
                         .collect();
                     self.tell(Happening::Protecting { addresses });
-                    notify::manager("READY=1");
+                    tell_manager(NotifyState::Ready);
                 }
                 self.recovery.listening(now);
             }
@@ -531,6 +537,13 @@ mod logger_of;
 mod status_of;
 mod stopping;
 mod taking_over;
+
+/// Tell the service manager that started us, if one did and wants to know.
+fn tell_manager(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        tracing::warn!(%error, "the service manager cannot be told how we are");
+    }
+}
 
 fn cause_of(pid: u32, status: u32) -> Cause {
     match status & 0x7f {

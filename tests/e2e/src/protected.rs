@@ -116,7 +116,10 @@ impl Protected {
     pub fn succeed(&mut self, scene: &Scene, server: &Server, flags: &[&str]) -> Value {
         let number = self.former.len() + 1;
         self.said = self.said.with_extension(format!("events-{number}"));
-        let new = Self::spawn(scene, server, &self.name, flags, &self.said);
+        let linked = scene.linked(flags);
+        let linked: Vec<&str> = linked.iter().map(String::as_str).collect();
+        let flags = [flags, &linked].concat();
+        let new = Self::spawn(scene, server, &self.name, &flags, &self.said);
         self.former.push(std::mem::replace(&mut self.process, new));
         self.wait_for("adopted", 1)
     }

@@ -4,12 +4,14 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output as Finished, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use lab::{Host, Lab, Output, Pid, Process};
 
+use crate::loggers::{Logger, key_file};
 use crate::servers::Server;
 use crate::{PATIENCE, Protected, Recording};
 
@@ -17,6 +19,8 @@ use crate::{PATIENCE, Protected, Recording};
 /// it removes everything.
 #[derive(Debug)]
 pub struct Scene {
+    /// What keeps the records of all services, if `OUTLIVE_E2E_LINK` says so.
+    logger: OnceLock<Logger>,
     /// The client's host.
     pub client: Host,
     /// The server's host.
@@ -39,6 +43,7 @@ impl Scene {
         let client = lab.add_host_at("client", 1).expect("a client");
         let server = lab.add_host_at("server", 10).expect("a server");
         Self {
+            logger: OnceLock::new(),
             client,
             server,
             lab,
@@ -121,7 +126,22 @@ impl Scene {
         let number = SERVICES.fetch_add(1, Ordering::Relaxed);
         // The last letter: no name is the beginning of another.
         let name = format!("e2e{}-{number}s", std::process::id());
-        Protected::start(self, server, name, flags)
+        let linked = self.linked(flags);
+        let linked: Vec<&str> = linked.iter().map(String::as_str).collect();
+        Protected::start(self, server, name, &[flags, &linked].concat())
+    }
+
+    /// Flags that have the record kept on another machine, if all tests are to be run so
+    /// (`OUTLIVE_E2E_LINK=1`) and this one does not say it itself.
+    pub(crate) fn linked(&self, flags: &[&str]) -> Vec<String> {
+        if std::env::var_os("OUTLIVE_E2E_LINK").is_none() || flags.contains(&"--logger") {
+            return Vec::new();
+        }
+        let logger = self.logger.get_or_init(|| {
+            let host = self.lab.add_host_at("e2elog", 200).expect("a host");
+            Logger::start(self, &host, &key_file(self, "e2e-keys"), &[])
+        });
+        logger.flags().to_vec()
     }
 
     /// Begins to record how connections to `port` begin and end at the client.

@@ -1,6 +1,9 @@
 //! The loggers on other machines: what follows when one is reached, lost, or empty.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use protocol::{UnprotectedReason, control::Resume};
 use recovery::{ReplayMode, Stage};
@@ -33,8 +36,7 @@ impl Service {
         };
         let loggers = u32::try_from(config.loggers.len()).unwrap_or(u32::MAX);
         let until = Instant::now() + FIRST_CONTACT.saturating_mul(loggers);
-        while Instant::now() < until && self.signal.load(std::sync::atomic::Ordering::Relaxed) == 0
-        {
+        while Instant::now() < until && self.signal.load(Ordering::Relaxed) == 0 {
             self.look_at_link()?;
             let Some(link) = self.ground.logger.link() else {
                 break;

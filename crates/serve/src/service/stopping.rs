@@ -7,14 +7,14 @@ use std::{
 };
 
 use recovery::Stage;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{Ending, Service};
+use super::{Ending, Service, tell_manager};
 use crate::{
     clock,
     error::{ServeError, SystemContext},
     events::Happening,
-    notify,
 };
 
 /// How long translated connections may take to end when the service is stopped.
@@ -23,7 +23,7 @@ const LINGER: Duration = Duration::from_secs(3);
 impl Service {
     pub(super) fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
         self.tell(Happening::Stopping { signal });
-        notify::manager("STOPPING=1");
+        tell_manager(NotifyState::Stopping);
         self.ground.plane.stopping()?;
         if self.recovery.stage() != Stage::Serving {
             // Nobody will come back: the clients are told now.
@@ -63,7 +63,7 @@ pub(super) fn watch_signals(which: &Arc<AtomicUsize>) -> Result<UnixStream, Serv
     let (read, write) = UnixStream::pair().doing("make a pipe for signals")?;
     read.set_nonblocking(true)
         .doing("make a pipe for signals")?;
-    for (signal, value) in [(SIGTERM, TERM), (SIGINT, INT)] {
+    for (signal, value) in [(SIGTERM, TERM), (SIGINT, INT), (SIGHUP, HUP)] {
         signal_hook::flag::register_usize(signal, Arc::clone(which), value)
             .doing("watch signals")?;
         let write = write.try_clone().doing("make a pipe for signals")?;
@@ -74,3 +74,5 @@ pub(super) fn watch_signals(which: &Arc<AtomicUsize>) -> Result<UnixStream, Serv
 
 const TERM: usize = 15;
 const INT: usize = 2;
+/// Not to stop: to read the key file again.
+pub(super) const HUP: usize = 1;

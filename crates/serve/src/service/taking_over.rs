@@ -5,9 +5,10 @@ use std::sync::mpsc;
 use dataplane::{Event as KernelEvent, Ring};
 use protocol::UnprotectedReason;
 use recovery::{Cause, Stage};
+use sd_notify::NotifyState;
 
-use super::Service;
-use crate::{adopting::Adopted, clock, error::ServeError, events::Happening, notify};
+use super::{Service, tell_manager};
+use crate::{adopting::Adopted, clock, error::ServeError, events::Happening};
 
 impl Service {
     pub(super) fn take_over(
@@ -54,7 +55,7 @@ impl Service {
                 let _ = self.ask_logger(|logger| logger.hold_turns(false))?;
             }
         }
-        notify::manager("READY=1");
+        tell_manager(NotifyState::Ready);
         Ok(())
     }
 }

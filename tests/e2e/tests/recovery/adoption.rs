@@ -1,6 +1,7 @@
 //! `serve` itself dies, and the next one takes its service over.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::thread;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use e2e::clients::{read_exactly, write};
 use e2e::exchange::Exchange;
 use e2e::servers::{self, PORT, nginx};
 use e2e::{Scene, assert_same_bytes};
-use lab::Signal;
+use lab::{Output, Signal};
 
 use crate::{echoes, echoing, needy, talks};
 
@@ -102,6 +103,54 @@ fn nginx_with_its_workers_is_taken_over_twice_and_stops_in_order() {
     protected.kill_worker(Signal::KILL);
     protected.wait_serving(1);
     protected.stop();
+}
+
+#[test]
+fn programs_of_clsact_filters_are_replaced_too() {
+    let scene = Scene::new("adopt-clsact");
+    let server = servers::test_server(&scene);
+    let flags = ["--attach", "clsact"];
+    let mut protected = scene.protect_with(&server, &flags);
+    let stream = echoing(&scene);
+    protected.kill_serve_itself();
+    protected.succeed(&scene, &server, &flags);
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
+
+#[test]
+fn a_service_manager_is_told_when_it_is_ready_and_when_it_stops() {
+    let scene = Scene::new("notify");
+    let at = scene.directory().join("notify.sock");
+    let socket = UnixDatagram::bind(&at).expect("a socket");
+    socket
+        .set_read_timeout(Some(e2e::PATIENCE))
+        .expect("a time limit");
+    let told = || {
+        let mut buffer = [0; 256];
+        let len = socket.recv(&mut buffer).expect("it tells its manager");
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
+    };
+    let mut command = scene.server.command("env");
+    command.arg(format!("NOTIFY_SOCKET={}", at.display()));
+    command
+        .arg(e2e::binaries::outlive())
+        .args(["serve", "--run-dir"]);
+    command
+        .arg(scene.run_dir())
+        .args(["--address", &scene.ipv4(PORT).to_string(), "--"]);
+    command.args(&servers::test_server(&scene).command);
+    let said = Output::File(scene.directory().join("notify.said"));
+    let process = scene.server.spawn(&mut command, &said).expect("it starts");
+    assert!(told().contains("READY=1"));
+    talks(&scene.connect(PORT), "ready");
+    process.kill(Signal::TERM).expect("a signal");
+    assert!(told().contains("STOPPING=1"));
+    let ended = process.wait_with_timeout(e2e::PATIENCE).expect("wait");
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
 #[test]
