@@ -134,6 +134,21 @@ impl Instream {
         self.chunks.slices(position, length)
     }
 
+    /// The first bytes from `position` on, as far as they lie together in memory.
+    pub(crate) fn recorded_from(&self, position: u64) -> Option<(u64, &[u8])> {
+        let position = position.max(self.start());
+        let range = if position < self.stable {
+            position..self.stable
+        } else {
+            let ranges = self.ahead.as_slice();
+            let next = ranges.get(first_part(ranges, position, u64::MAX).index)?;
+            next.start.max(position)..next.end
+        };
+        let length = index(range.end - range.start);
+        let bytes = self.slices(range.start, length).next()?;
+        Some((range.start, bytes))
+    }
+
     /// Drops what lies before `position`, which is at most `stable`. What lies behind it is moved:
     /// if there is no room for that, nothing changes.
     pub(crate) fn drop_before(

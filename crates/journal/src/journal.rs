@@ -228,6 +228,36 @@ impl Journal {
         record.range_of(connection.isns, seq)
     }
 
+    /// The first bytes that are recorded from `from` on, also beyond a hole: their sequence number
+    /// and as many of them as lie together in memory. `None` if there are none, or no record.
+    #[must_use]
+    pub fn recorded_from(&self, flow: FlowId, from: SeqNumber) -> Option<(SeqNumber, &[u8])> {
+        let connection = self.connections.get(&flow)?;
+        let record = connection.record.as_ref().ok()?;
+        record.recorded_from(connection.isns, from)
+    }
+
+    /// A turn that was known to have begun at this place, when the record was read back from
+    /// somewhere. Nothing is dropped.
+    pub fn restore_turn(&mut self, flow: FlowId, at: Place) {
+        if let Some(connection) = self.connections.get_mut(&flow)
+            && let Ok(record) = &mut connection.record
+        {
+            record.restore_turn(connection.isns, at);
+        }
+    }
+
+    /// The record of `from` becomes that of `flow`, whose own is dropped. Answers whether there was
+    /// one.
+    pub fn replace(&mut self, flow: FlowId, from: FlowId) -> bool {
+        let Some(connection) = self.connections.remove(&from) else {
+            return false;
+        };
+        self.remove(flow);
+        self.connections.insert(flow, connection);
+        true
+    }
+
     /// What is known of a connection.
     #[must_use]
     pub fn summary(&self, flow: FlowId) -> Option<Summary> {

@@ -282,6 +282,28 @@ impl Record {
             .map(move |(position, bytes)| (seq_at(isns.server, position), bytes))
     }
 
+    /// The first bytes from `from` on, as far as they lie together.
+    pub(crate) fn recorded_from(&self, isns: Isns, from: SeqNumber) -> Option<(SeqNumber, &[u8])> {
+        let near = self.instream.data_end();
+        // No record is longer than the part of the sequence space that is looked at behind its end.
+        let position = unwrap(isns.client, from, near, u32::MAX - PLAUSIBLE).unwrap_or(0);
+        let (position, bytes) = self.instream.recorded_from(position)?;
+        Some((seq_at(isns.client, position), bytes))
+    }
+
+    pub(crate) fn restore_turn(&mut self, isns: Isns, at: Place) {
+        let behind = u32::MAX - PLAUSIBLE;
+        let instream = unwrap(isns.client, at.instream, self.instream.data_end(), behind);
+        let outstream = unwrap(isns.server, at.outstream, self.heads.start(), 0);
+        if let (Some(instream), Some(outstream)) = (instream, outstream) {
+            self.turn = Turn {
+                instream,
+                outstream,
+            };
+            self.outstream_seen = self.outstream_seen.max(outstream);
+        }
+    }
+
     pub(crate) fn stable_seq(&self, isns: Isns) -> SeqNumber {
         seq_at(isns.client, self.instream.stable())
     }

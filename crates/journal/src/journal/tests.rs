@@ -2,7 +2,7 @@ use super::{Journal, Limits, ReplayMode};
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::pool::FULL_CHUNK;
 use crate::record::{Arrival, Record, Recorded, ServerProgress};
-use crate::summary::{ClientFin, Protected, State};
+use crate::summary::{ClientFin, Place, Protected, State};
 use crate::{len64, position::PLAUSIBLE};
 use wire::{FlowId, SeqNumber};
 
@@ -441,4 +441,41 @@ fn a_total_that_is_lowered_below_what_is_held_takes_nothing_away() {
     journal.limit_total(1 << 20);
     assert_eq!(journal.open(A, ISN, SERVER), Ok(()));
     assert!(journal.instream(A, &filled).is_ok());
+}
+
+#[test]
+fn a_record_can_be_copied_piece_by_piece() {
+    let mut journal = journal(AMPLE, &[A, B]);
+    let bytes: Vec<u8> = (0..200_000u32).map(|i| i.to_le_bytes()[1]).collect();
+    for (at, len) in [(0, 100_000), (120_000, 30_000), (170_000, 30_000)] {
+        let seq = ISN + 1 + u32::try_from(at).expect("short");
+        journal
+            .instream(A, &segment(seq, &bytes[at..at + len]))
+            .expect("recorded");
+    }
+    let mut from = ISN + 1;
+    while let Some((seq, piece)) = journal.recorded_from(A, from) {
+        let piece = piece.to_vec();
+        from = seq + u32::try_from(piece.len()).expect("short");
+        journal
+            .instream(B, &segment(seq, &piece))
+            .expect("recorded");
+    }
+    assert_eq!(protected(&journal, A).ahead, protected(&journal, B).ahead);
+    let place = Place {
+        instream: ISN + 100,
+        outstream: SERVER + 10,
+    };
+    journal.restore_turn(B, place);
+    assert_eq!(protected(&journal, B).turn, place);
+    assert_eq!(protected(&journal, B).start.instream, ISN + 1);
+    assert!(journal.replace(A, B));
+    assert!(!journal.replace(A, B));
+    assert_eq!(journal.summary(B), None);
+    let missing = segment(ISN + 100_001, &bytes[100_000..120_000]);
+    journal.instream(A, &missing).expect("recorded");
+    let copied = read(&journal, ISN + 1, usize::MAX).expect("recorded");
+    assert!(copied == bytes[..150_000]);
+    assert!(journal.close(A));
+    assert_eq!(journal.statistics().held, 0);
 }

@@ -1,0 +1,99 @@
+//! The bytes of a segment.
+
+use crc32fast::Hasher;
+
+const MAGIC: [u8; 8] = *b"OUTLSEGM";
+const VERSION: u32 = 1;
+
+/// The length of a segment's header.
+pub(crate) const HEADER: usize = 32;
+/// What stands before the bytes of a record: length and checksum.
+pub(crate) const RECORD_HEADER: usize = 8;
+/// The length of a seal.
+pub(crate) const SEAL: usize = RECORD_HEADER + 8;
+/// In the place of a length.
+const SEALED: u32 = u32::MAX;
+
+/// A header that is not that of the segment with this number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BadHeader {
+    /// It is cut short or damaged: nothing was ever committed to this segment.
+    Torn,
+    /// Another version wrote it.
+    Version(u32),
+}
+
+/// The header of a segment.
+pub(crate) fn header(number: u64) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[16..24].copy_from_slice(&number.to_le_bytes());
+    let checksum = crc32fast::hash(&header[..28]);
+    header[28..].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+/// Checks the header of a segment.
+pub(crate) fn check_header(bytes: &[u8], number: u64) -> Result<(), BadHeader> {
+    let found: &[u8; HEADER] = bytes.first_chunk().ok_or(BadHeader::Torn)?;
+    if *found == header(number) {
+        return Ok(());
+    }
+    let version = u32_at(found, 8);
+    let whole = crc32fast::hash(&found[..28]) == u32_at(found, 28);
+    if whole && found.starts_with(&MAGIC) && version != VERSION {
+        return Err(BadHeader::Version(version));
+    }
+    Err(BadHeader::Torn)
+}
+
+/// The header of a record with these bytes at `place` in a segment.
+pub(crate) fn record_header(number: u64, place: u64, bytes: &[u8]) -> [u8; RECORD_HEADER] {
+    // A batch takes no longer ones.
+    let len = u32::try_from(bytes.len()).unwrap_or(SEALED);
+    with_checksum(number, place, len, bytes)
+}
+
+/// The seal of a segment that ends at `place`.
+pub(crate) fn seal(number: u64, place: u64) -> [u8; SEAL] {
+    let mut seal = [0; SEAL];
+    let bytes = place.to_le_bytes();
+    seal[..RECORD_HEADER].copy_from_slice(&with_checksum(number, place, SEALED, &bytes));
+    seal[RECORD_HEADER..].copy_from_slice(&bytes);
+    seal
+}
+
+fn with_checksum(number: u64, place: u64, len: u32, bytes: &[u8]) -> [u8; RECORD_HEADER] {
+    let mut hasher = Hasher::new();
+    hasher.update(&number.to_le_bytes());
+    hasher.update(&place.to_le_bytes());
+    hasher.update(&len.to_le_bytes());
+    hasher.update(bytes);
+    let mut header = [0; RECORD_HEADER];
+    header[..4].copy_from_slice(&len.to_le_bytes());
+    header[4..].copy_from_slice(&hasher.finalize().to_le_bytes());
+    header
+}
+
+/// The bytes of the record at `place`; `None` if there is none that is whole.
+pub(crate) fn record_at(segment: &[u8], number: u64, place: usize) -> Option<&[u8]> {
+    let (header, rest) = segment.get(place..)?.split_first_chunk::<RECORD_HEADER>()?;
+    let len = usize::try_from(u32_at(header, 0)).ok()?;
+    let bytes = rest.get(..len)?;
+    let place = u64::try_from(place).ok()?;
+    (record_header(number, place, bytes) == *header).then_some(bytes)
+}
+
+/// Whether the segment has been sealed: its last bytes are a seal that belongs there.
+pub(crate) fn sealed_at(segment: &[u8], number: u64) -> Option<usize> {
+    let place = segment.len().checked_sub(SEAL)?;
+    let expected = seal(number, u64::try_from(place).ok()?);
+    (segment[place..] == expected).then_some(place)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut field = [0; 4];
+    field.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(field)
+}

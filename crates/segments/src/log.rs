@@ -1,0 +1,190 @@
+//! Reading and writing a log.
+
+use crate::batch::Batch;
+use crate::format::{
+    BadHeader, HEADER, RECORD_HEADER, check_header, header, record_at, seal, sealed_at,
+};
+use crate::storage::Storage;
+
+/// Something that was read from a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// A record.
+    Record {
+        /// The segment that it is in.
+        segment: u64,
+        /// What was written.
+        bytes: &'a [u8],
+    },
+    /// The rest of a segment cannot be read, though it had been sealed: records are missing here
+    /// that were committed.
+    Damaged {
+        /// The segment.
+        segment: u64,
+    },
+    /// A segment has ended, in order or with a torn tail. What belongs together is not divided
+    /// between two.
+    End {
+        /// The segment.
+        segment: u64,
+        /// Its bytes that were read.
+        len: u64,
+    },
+}
+
+/// A log that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError<E> {
+    /// The storage failed.
+    #[error("{0}")]
+    Storage(#[from] E),
+    /// A newer program, or an older one, wrote it.
+    #[error(
+        "segment {segment:#x} of the log has version {version}, which this program does not read"
+    )]
+    Version {
+        /// Which segment.
+        segment: u64,
+        /// What it says.
+        version: u32,
+    },
+}
+
+/// A log that is appended to.
+#[derive(Debug)]
+pub struct Log<S> {
+    storage: S,
+    /// The segment that is appended to.
+    current: u64,
+    /// Its length.
+    len: u64,
+    /// The oldest that may be there.
+    oldest: u64,
+}
+
+impl<S: Storage> Log<S> {
+    /// Reads what is there, and begins a new segment behind it. What was read is durable when this
+    /// returns: who acts on it need not fear that it was not yet.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(
+        mut storage: S,
+        mut each: impl FnMut(Piece<'_>),
+    ) -> Result<Self, OpenError<S::Error>> {
+        let numbers = storage.list()?;
+        for number in &numbers {
+            let bytes = storage.read(*number)?;
+            read(&bytes, *number, &mut each)?;
+            // A sealed one, too: its seal may have been written and never synced.
+            storage.sync_old(*number)?;
+        }
+        let oldest = numbers.first().copied();
+        let current = numbers.last().map_or(0, |last| last + 1);
+        let mut log = Self {
+            storage,
+            current,
+            len: 0,
+            oldest: oldest.unwrap_or(current),
+        };
+        log.begin(current)?;
+        log.commit()?;
+        Ok(log)
+    }
+
+    /// The number of the segment that is appended to.
+    #[must_use]
+    pub const fn current(&self) -> u64 {
+        self.current
+    }
+
+    /// The storage: to be looked at, or made to fail.
+    pub const fn storage(&mut self) -> &mut S {
+        &mut self.storage
+    }
+
+    /// Seals the current segment and begins the next one.
+    ///
+    /// # Errors
+    /// The storage failed: nothing more is to be appended.
+    pub fn next_segment(&mut self) -> Result<(), S::Error> {
+        self.storage.append(&seal(self.current, self.len))?;
+        // What is in it must not become durable later than what follows it.
+        self.storage.sync()?;
+        self.begin(self.current + 1)
+    }
+
+    fn begin(&mut self, number: u64) -> Result<(), S::Error> {
+        self.storage.create(number)?;
+        self.storage.append(&header(number))?;
+        self.current = number;
+        self.len = u64::try_from(HEADER).unwrap_or(0);
+        Ok(())
+    }
+
+    /// Writes the records of a batch to the end of the current segment. They are not durable yet.
+    ///
+    /// # Errors
+    /// The storage failed: nothing more is to be appended.
+    pub fn append(&mut self, batch: &mut Batch) -> Result<(), S::Error> {
+        self.storage.append(batch.seal(self.current, self.len))?;
+        self.len += u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        Ok(())
+    }
+
+    /// Makes durable what was appended.
+    ///
+    /// # Errors
+    /// The storage failed: nothing more is to be appended.
+    pub fn commit(&mut self) -> Result<(), S::Error> {
+        self.storage.sync()
+    }
+
+    /// Removes the segments before this one, but not the current one.
+    ///
+    /// # Errors
+    /// One could not be removed.
+    pub fn remove_before(&mut self, number: u64) -> Result<(), S::Error> {
+        let end = number.min(self.current);
+        if self.oldest >= end {
+            return Ok(());
+        }
+        for old in self.storage.list()? {
+            if old < end {
+                self.storage.remove(old)?;
+            }
+        }
+        self.oldest = end;
+        Ok(())
+    }
+}
+
+/// Reads a segment.
+fn read<E>(
+    bytes: &[u8],
+    segment: u64,
+    each: &mut impl FnMut(Piece<'_>),
+) -> Result<(), OpenError<E>> {
+    let sealed_at = sealed_at(bytes, segment);
+    let mut place = 0;
+    match check_header(bytes, segment) {
+        Ok(()) => {
+            place = HEADER;
+            while let Some(record) = record_at(bytes, segment, place) {
+                let bytes = record;
+                each(Piece::Record { segment, bytes });
+                place += RECORD_HEADER + bytes.len();
+            }
+        }
+        Err(BadHeader::Version(version)) => return Err(OpenError::Version { segment, version }),
+        Err(BadHeader::Torn) => {}
+    }
+    if sealed_at.is_some_and(|seal| seal != place) {
+        each(Piece::Damaged { segment });
+    }
+    each(Piece::End {
+        segment,
+        len: u64::try_from(place).unwrap_or(u64::MAX),
+    });
+    Ok(())
+}
