@@ -163,7 +163,10 @@ __noinline int stays_here(struct flow *f, const struct packet *p, __u32 previous
 		return false;
 	__u32 edge = ack + (window << (f->server.window_scale & 15));
 	bool useless = after(p->ack, previous) && ack == f->server.ack && !after(edge, f->server.edge);
-	if (l->strategy == ACK_LAZY && after(p->ack, f->log.stable)) {
+	/* A server that repeats itself answers a client that does: it is told what it can be, or it
+	 * would send the same segment for ever. */
+	bool repeats = p->ack == previous && after(ack, f->server.ack);
+	if (l->strategy == ACK_LAZY && after(p->ack, f->log.stable) && !repeats) {
 		hold(&f->log, p->ack);
 		useless = true;
 	}
@@ -215,19 +218,21 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 	return TCX_NEXT;
 }
 
-/* Make a packet for the client of what brought the logger's word: the TCP header in `sc->edit`, which
- * has `len` bytes, behind the headers with which the server's segments travel. */
+/* Make a packet for the client of another one (`own`: of a segment to it, whose checksum the kernel may
+ * still have to finish): the TCP header in `sc->edit`, which has `len` bytes, behind the headers with
+ * which the server's segments travel. */
 static __always_inline int send_to_client(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 					  const struct flow_key *key, const struct log_half *log,
-					  __u32 len)
+					  __u32 len, bool own)
 {
 	const __u32 *words = (const __u32 *)key->server;
 	bool v4 = !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
 	__u32 at = ETH_HLEN + (v4 ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header));
-	if (len < TCP_HEADER_MIN || len > TCP_HEADER_MAX || unfinished(skb) ||
+	bool partial = unfinished(skb);
+	if (len < TCP_HEADER_MIN || len > TCP_HEADER_MAX || (partial && !own) ||
 	    bpf_skb_change_tail(skb, at + len, 0))
 		goto failed;
-	seal(sc->edit, len, v4 ? 4 : 6, key->server, key->client);
+	seal(sc->edit, len, v4 ? 4 : 6, key->server, key->client, !partial);
 	__builtin_memcpy(sc->network, log->l2, ETH_HLEN);
 	if (v4) {
 		struct ipv4_header *ip = (struct ipv4_header *)&sc->network[ETH_HLEN];
@@ -265,7 +270,7 @@ failed:
 
 /* Tell the client `ack`, and what both have beyond it. */
 static __always_inline int tell_client(struct __sk_buff *skb, struct service *s, struct scratch *sc,
-				       const struct flow_key *key, struct flow *f, __u32 ack)
+				       const struct flow_key *key, struct flow *f, __u32 ack, bool own)
 {
 	struct log_half *log = &f->log;
 	__u16 window = window_up_to(f, log->edge, ack);
@@ -300,14 +305,32 @@ static __always_inline int tell_client(struct __sk_buff *skb, struct service *s,
 	advance(&f->server.ack, ack);
 	advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
 	count(COUNT_ACKS_MADE);
-	return send_to_client(skb, s, sc, key, log, len);
+	return send_to_client(skb, s, sc, key, log, len, own);
 }
 
-/* The connection is over for the server, and the client knows what it had: so is its record. */
+/* A RST for a connection that is over: the last ACK is lost, which no socket can repeat any more. (Had
+ * the server's own last segments not been clamped, each of them would have brought it.) */
+__noinline int answer_again(struct __sk_buff *skb, const struct flow_key *key, struct flow *f)
+{
+	struct service *s = the_service();
+	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
+	if (!s || !sc || !key || !f)
+		return TCX_DROP;
+	count(COUNT_GATED_OUT);
+	/* Else the logger's word will bring it. */
+	if (!f->log.ifindex || f->unprotected || f->server.ack != f->log.ack)
+		return TCX_DROP;
+	return tell_client(skb, s, sc, key, f, f->log.ack, true);
+}
+
+/* The connection is over for the server, and the client knows what it had: so is its record. What the
+ * client says afterwards (its FIN, if the server closed first) is between it and the kernel. */
 static __always_inline void close_record(struct flow *f)
 {
-	if (f->closed_ns && f->server.ack == f->log.ack)
-		mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
+	if (!f->closed_ns || f->server.ack != f->log.ack)
+		return;
+	mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
+	f->log.ended = 1;
 }
 
 /* The logger's word on a connection. */
@@ -339,7 +362,7 @@ static __always_inline int acknowledged(struct __sk_buff *skb, struct service *s
 		return TCX_DROP;
 	if (before(ack, f->server.ack))
 		ack = f->server.ack;
-	int verdict = tell_client(skb, s, sc, key, f, ack);
+	int verdict = tell_client(skb, s, sc, key, f, ack, false);
 	close_record(f);
 	return verdict;
 }
@@ -356,7 +379,7 @@ static __always_inline int opened(struct __sk_buff *skb, struct service *s, stru
 	__builtin_memset(sc->edit, 0, 64);
 	__builtin_memcpy(sc->edit, waiting->header, sizeof(waiting->header));
 	__builtin_memset(sc->edit + TCP_CHECKSUM, 0, 2);
-	return send_to_client(skb, s, sc, key, &e->log, waiting->len);
+	return send_to_client(skb, s, sc, key, &e->log, waiting->len, false);
 }
 
 /* A packet that is none of TCP arrives: is it the logger's word? */

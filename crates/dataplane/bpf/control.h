@@ -46,7 +46,7 @@ static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *
 	struct sweep *w = context;
 	struct flow *f = value;
 	if (f->closed_ns && f->closed_ns < w->before_ns) {
-		if (w->linked && f->server.ack != f->log.ack)
+		if (w->linked && !f->log.ended)
 			mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		bpf_map_delete_elem(&flows, key);
 		w->swept++;

@@ -6,6 +6,8 @@
  *   our own packet for the client               -> others
  *   not from a protected address:port           -> others
  *   flow or service gated                       -> dropped: FIN and RST of the dying included
+ *   RST where all was said and acknowledged     -> dropped; with a log link it becomes the ACK that
+ *                                                  the client may have missed
  *   SYN-ACK of a new connection                 -> remembered in its embryo, to the client
  *   flow on its first server                    -> noted; the head of a turn is recorded
  *   flow being spliced, SYN-ACK                 -> delta_seq and the timestamp offset follow from
@@ -94,7 +96,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 		write32(h + 24, f->client.tsval);
 		write32(h + 28, option_tsval(sc->tcp, o));
 	}
-	seal(h, len, p->version, key->client, key->server);
+	seal(h, len, p->version, key->client, key->server, true);
 
 	__u32 at = without_jumbo(skb, p);
 	if (!at || !turn_headers(skb, p->version == 6, key, at, len) ||
@@ -296,7 +298,7 @@ static __always_inline bool is_afterthought(const struct service *s, const struc
 					    const struct packet *p)
 {
 	/* With a log link the client may not have been told yet; it will be when it is logged. */
-	__u32 acknowledged = linked(s, f) ? f->log.ack : f->server.ack;
+	__u32 acknowledged = s->link && !f->unprotected ? f->log.ack : f->server.ack;
 	return (p->flags & TCP_RST) && f->closed_ns && f->client.ack == f->server.nxt &&
 	       f->client.nxt == acknowledged;
 }
@@ -309,6 +311,8 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 	/* Nobody would recover it any more. */
 	if (linked(s, f) && abandoned(s))
 		lose_protection(s, key, f, UNPROTECTED_LOGGER_LOST);
+	if (s->link && is_afterthought(s, f, p) && !flow_gated(s, f))
+		return answer_again(skb, key, f);
 	if (flow_gated(s, f) || f->mode == FLOW_DIVERGED || is_afterthought(s, f, p)) {
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;

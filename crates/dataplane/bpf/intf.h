@@ -141,6 +141,8 @@ struct log_half {
 	__u8 block_count;
 	__u8 held_count;
 	__u8 withheld; /* a block was kept from the client since it was last told */
+	__u8 ended;    /* there is no record any more, and nothing to be recovered */
+	__u8 pad[7];
 };
 
 struct flow {

@@ -138,7 +138,7 @@ static __always_inline bool mirror_instream(struct __sk_buff *skb, struct servic
 					    const struct flow_key *key, struct flow *f,
 					    const struct packet *p)
 {
-	if (f->unprotected)
+	if (f->unprotected || f->log.ended)
 		return true;
 	if (s->link)
 		return link_instream(skb, key, f, p);

@@ -369,9 +369,10 @@ static __always_inline __u16 fold_checksum(__u64 sum)
 	return ~sum;
 }
 
-/* Give a segment that is a header alone, of `len` bytes, its checksum. Its checksum field is zero. */
+/* Give a segment that is a header alone, of `len` bytes, its checksum, or what the kernel will finish.
+ * Its checksum field is zero. */
 static __always_inline void seal(__u8 *header, __u32 len, __u8 version, const __u8 *source,
-				 const __u8 *destination)
+				 const __u8 *destination, bool finish)
 {
 	struct pseudo_header pseudo = { .length = bpf_htonl(len), .next = bpf_htonl(IPPROTO_TCP) };
 	__builtin_memcpy(pseudo.source, source, 16);
@@ -383,7 +384,8 @@ static __always_inline void seal(__u8 *header, __u32 len, __u8 version, const __
 	__u64 sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
 	len &= 0x3c;
 	asm volatile("" : "+r"(len));
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)header, len, sum);
-	__u16 checksum = fold_checksum(sum);
+	if (finish)
+		sum = bpf_csum_diff(NULL, 0, (__be32 *)header, len, sum);
+	__u16 checksum = finish ? fold_checksum(sum) : ~fold_checksum(sum);
 	__builtin_memcpy(header + TCP_CHECKSUM, &checksum, 2);
 }

@@ -189,7 +189,7 @@ static __always_inline bool strays_dropped(struct service *s)
  * than is known to be there. */
 static __always_inline bool linked(const struct service *s, const struct flow *f)
 {
-	return s->link && !f->unprotected;
+	return s->link && !f->unprotected && !f->log.ended;
 }
 
 /* Is this flow's server socket one that may not speak or hear? A flow of an earlier life

@@ -231,6 +231,7 @@ impl From<log_half> for LogHalf {
             ttl: raw.ttl,
             ece: raw.ece != 0,
             withheld: raw.withheld != 0,
+            ended: raw.ended != 0,
         }
     }
 }

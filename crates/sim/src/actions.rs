@@ -51,12 +51,12 @@ impl Driver {
         match action {
             Action::Gate => {
                 ground.node.ssw.gate(now);
-                ground.logger.journal.hold_turns(true);
+                ground.logger.hold_turns(true);
             }
             Action::KillService if !ground.node.populated() => {}
             Action::KillService => self.empty_at = Some(now + ground.rng.random_range(0..3 * MS)),
             Action::RemoveOrphans => ground.node.remove_orphans(ground.witness, now)?,
-            Action::Drain { token } => drain(token, ground),
+            Action::Drain { token } => ground.logger.drain(token, &mut ground.node.ssw, now),
             Action::NewIncarnation => {
                 ground.node.ssw.new_incarnation();
                 ground.witness.new_incarnation();
@@ -82,7 +82,7 @@ impl Driver {
             }
             Action::Recovered => {
                 ground.node.ssw.recovered();
-                ground.logger.journal.hold_turns(false);
+                ground.logger.hold_turns(false);
             }
             Action::Forget { key, flow } => forget(key, flow, ground)?,
             Action::ResetClient { key, flow, .. } => reset_client(key, flow, ground)?,
@@ -130,7 +130,7 @@ impl Driver {
     ) -> Result<(), Violation> {
         // Never replay a hole: without the bytes it stalls, and is then given up.
         let Some(bytes) = ground.logger.bytes(id, segment.from, segment.len) else {
-            let ranges = ground.logger.journal.summary(id);
+            let ranges = ground.logger.journal().summary(id);
             crate::trace::note(ground.now, || format!("not in the record: {ranges:?}"));
             return Ok(());
         };
@@ -164,13 +164,6 @@ impl Driver {
             return Ok(());
         }
         ground.node.inject(packet, mark, ground.witness, ground.now)
-    }
-}
-
-/// The ring may be full of what the logger has not read yet; it is reading.
-fn drain(token: u64, ground: &mut Ground<'_>) {
-    while ground.node.ssw.barrier(token, ground.now).is_err() {
-        ground.logger.read(&mut ground.node.ssw, 16);
     }
 }
 

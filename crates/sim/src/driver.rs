@@ -158,10 +158,7 @@ impl Driver {
                 flow_id, reason, ..
             } => {
                 self.recovery.unprotected(flow_id, reason.code());
-                ground
-                    .logger
-                    .journal
-                    .unprotect(flow_id, journal::Unprotected::Requested);
+                ground.logger.unprotect(flow_id);
             }
             EventKind::Diverged { key, flow_id, .. } => {
                 if let Some(flow) = ground.node.numbered(key, flow_id) {
@@ -169,7 +166,7 @@ impl Driver {
                 }
             }
             EventKind::Late { key, flow_id } => self.late_connection(key, flow_id, ground),
-            EventKind::Reprotected { .. } => {} // no log link, no logger to be lost
+            EventKind::Reprotected { .. } => {} // the logger is never lost here
         }
     }
 

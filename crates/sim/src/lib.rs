@@ -25,6 +25,7 @@
 //! | `client`, `session`, `process` | the applications at both ends |
 //! | `node` | the server's host: its TCP behind the south side wrap |
 //! | `record`, `driver`, `actions` | logger and supervisor |
+//! | `link` | the way to a logger on another machine |
 //! | `witness` | the invariants |
 //! | `world` | the loop of events |
 //! | `trace` | what happens, for people |
@@ -37,6 +38,7 @@ mod clock;
 mod conversation;
 mod driver;
 mod host;
+mod link;
 mod network;
 mod node;
 mod probes;

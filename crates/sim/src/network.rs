@@ -26,6 +26,8 @@ pub(crate) struct Quality {
 pub(crate) enum Place {
     Server,
     Client(usize),
+    /// On the link's network.
+    Logger,
 }
 
 /// Packets on their way.

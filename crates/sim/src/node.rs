@@ -13,8 +13,9 @@ use crate::{
     SECOND,
     clock::CLOCKS,
     host::{Host, SocketSetup, ends},
+    link,
     process::Process,
-    scenario::{ServiceSetup, endpoints},
+    scenario::{LinkSetup, ServiceSetup, endpoints},
     trace,
     witness::{Violation, Witness},
 };
@@ -33,10 +34,12 @@ pub(crate) struct Node {
     states: BTreeMap<SocketHandle, (FlowKey, State)>,
     /// Packets for the network.
     pub(crate) leaving: Vec<Vec<u8>>,
+    /// Packets for a logger on another machine.
+    pub(crate) to_logger: Vec<Vec<u8>>,
 }
 
 impl Node {
-    pub(crate) fn new(setup: ServiceSetup, rng: &mut SmallRng) -> Self {
+    pub(crate) fn new(setup: ServiceSetup, link: Option<&LinkSetup>, rng: &mut SmallRng) -> Self {
         let addresses: Vec<_> = endpoints().iter().map(std::net::SocketAddr::ip).collect();
         let settings = Settings {
             heartbeat_timeout_ns: 10 * SECOND,
@@ -47,14 +50,15 @@ impl Node {
             max_flows: 64,
             max_embryos: 64,
             endpoints: endpoints(),
-            link: false,
+            link: link.is_some(),
         };
         Self {
             host: Host::new(&addresses, setup.mtu, rng.random()),
-            ssw: SouthSide::new(settings, 0),
+            ssw: south_side(settings, link),
             process: None,
             states: BTreeMap::new(),
             leaving: Vec::new(),
+            to_logger: Vec::new(),
             setup,
         }
     }
@@ -128,13 +132,22 @@ impl Node {
             if packet.mark != 0 {
                 trace::packet(now, "injected or turned", &packet.bytes);
             }
-            match self.ssw.ingress(&mut packet, now) {
+            let verdict = self.ssw.ingress(&mut packet, now);
+            while let Some(copy) = self.ssw.take_copy() {
+                self.to_logger
+                    .extend(self.ssw.wrap(&copy).map(|packet| packet.bytes));
+            }
+            match verdict {
                 Verdict::Next => {
                     let said = self.host.receive(finished(packet), now);
                     queue.extend(self.down(said, witness, now)?);
                 }
-                // (A log link, which alone makes the last, there is none.)
-                Verdict::Drop | Verdict::RedirectIngress | Verdict::Redirect => {}
+                // The logger's word has become the client's.
+                Verdict::Redirect => {
+                    witness.leaves(&packet.bytes, false)?;
+                    self.leaving.push(packet.bytes);
+                }
+                Verdict::Drop | Verdict::RedirectIngress => {}
             }
         }
         Ok(())
@@ -158,7 +171,13 @@ impl Node {
                     self.leaving.push(packet.bytes);
                 }
                 Verdict::RedirectIngress => turned.push(packet),
-                Verdict::Drop | Verdict::Redirect => {}
+                Verdict::Redirect if packet.mark == MARK + MARK_TO_CLIENT => {
+                    witness.leaves(&packet.bytes, false)?;
+                    self.leaving.push(packet.bytes);
+                }
+                // A SYN-ACK takes the detour.
+                Verdict::Redirect => self.to_logger.push(packet.bytes),
+                Verdict::Drop => {}
             }
         }
         Ok(turned)
@@ -254,6 +273,16 @@ impl Node {
             let _ = self.host.socket(handle).listen(80);
         }
     }
+}
+
+fn south_side(settings: Settings, link: Option<&LinkSetup>) -> SouthSide {
+    let mut ssw = SouthSide::new(settings, 0);
+    if let Some(setup) = link {
+        ssw.set_link(link::settings(setup));
+        ssw.link_up(true);
+        ssw.egress(&mut packet(link::probe(), 0, ChecksumMode::Full), 0);
+    }
+    ssw
 }
 
 fn packet(bytes: Vec<u8>, mark: u32, checksum: ChecksumMode) -> Packet {

@@ -3,11 +3,19 @@
 use std::collections::VecDeque;
 
 use journal::{Arrival, Journal, Limits, Refused, ServerProgress, State, Unprotected};
+use protocol::control::Request;
 use recovery::{ClientFin, Record, ReplayMode};
 use ssw::{Flow, MirrorFrame, MirrorKind, SouthSide};
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
 
-use crate::{length32, scenario::ServiceSetup};
+use crate::{
+    length32,
+    link::Remote,
+    scenario::{LinkSetup, ServiceSetup},
+};
+
+/// Most bytes that all records together may hold.
+const TOTAL: u64 = 64 << 20;
 
 /// What it says unasked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +26,10 @@ pub(crate) enum Notice {
 
 /// The logger.
 pub(crate) struct Logger {
-    pub(crate) journal: Journal,
+    /// The record, if it is on the server's host.
+    local: Journal,
+    /// On another machine.
+    pub(crate) remote: Option<Remote>,
     pub(crate) notices: VecDeque<Notice>,
     /// When it reads the ring next, ns.
     pub(crate) reads_at: u64,
@@ -27,10 +38,10 @@ pub(crate) struct Logger {
 }
 
 impl Logger {
-    pub(crate) fn new(setup: &ServiceSetup) -> Self {
+    pub(crate) fn new(setup: &ServiceSetup, link: Option<&LinkSetup>) -> Self {
         let limits = Limits {
             per_connection: setup.record_limit,
-            total: 64 << 20,
+            total: TOTAL,
             connections: 64,
         };
         let mode = match setup.mode {
@@ -38,16 +49,65 @@ impl Logger {
             ReplayMode::Turn => journal::ReplayMode::Turn,
         };
         Self {
-            journal: Journal::new(limits, mode),
+            local: Journal::new(limits, mode),
+            remote: link.map(|link| Remote::new(link, setup, TOTAL)),
             notices: VecDeque::new(),
             reads_at: 0,
             idle: 0,
         }
     }
 
+    /// When a logger on another machine has something to say by itself, ns.
+    pub(crate) fn due(&self) -> Option<u64> {
+        let due = self.remote.as_ref()?.due()?;
+        u64::try_from(due.as_nanos()).ok()
+    }
+
+    /// The record.
+    pub(crate) fn journal(&self) -> &Journal {
+        let remote = self.remote.as_ref().and_then(Remote::journal);
+        remote.unwrap_or(&self.local)
+    }
+
+    /// No turn begins while this holds.
+    pub(crate) fn hold_turns(&mut self, hold: bool) {
+        match &mut self.remote {
+            Some(remote) => remote.tell(&Request::HoldTurns { hold }),
+            None => self.local.hold_turns(hold),
+        }
+    }
+
+    /// The record of this connection is of no use any more.
+    pub(crate) fn unprotect(&mut self, flow: FlowId) {
+        match &mut self.remote {
+            Some(remote) => remote.unprotect(flow),
+            None => {
+                self.local.unprotect(flow, Unprotected::Requested);
+            }
+        }
+    }
+
+    /// Everything up to here is to be recorded, and the token told then.
+    pub(crate) fn drain(&mut self, token: u64, ssw: &mut SouthSide, now: u64) {
+        if let Some(remote) = &mut self.remote {
+            remote.forward(ssw);
+            self.notices.push_back(Notice::Drained(token));
+            return;
+        }
+        // The ring may be full of what has not been read yet; it is being read.
+        while ssw.barrier(token, now).is_err() {
+            self.read(ssw, 16);
+        }
+    }
+
     /// Read at most `frames` frames. Answers whether the ring is empty now.
     pub(crate) fn read(&mut self, ssw: &mut SouthSide, frames: usize) -> bool {
         self.idle += 1;
+        if let Some(remote) = &mut self.remote {
+            remote.forward(ssw);
+            self.notices.extend(remote.notices());
+            return true;
+        }
         for _ in 0..frames {
             match ssw.take_mirror() {
                 Some(frame) => {
@@ -75,10 +135,10 @@ impl Logger {
                 server_isn,
             } => {
                 // The limit of connections is beyond what any run has.
-                let _ = self.journal.open(flow, client_isn, server_isn);
+                let _ = self.local.open(flow, client_isn, server_isn);
             }
             MirrorKind::Closed { .. } => {
-                self.journal.close(flow);
+                self.local.close(flow);
             }
             MirrorKind::Instream | MirrorKind::Outstream { .. } => {
                 if let Err(Refused::BecameUnprotected(reason)) = self.segment(frame) {
@@ -100,7 +160,7 @@ impl Logger {
         if let MirrorKind::Outstream { from } = frame.kind {
             let earlier = from.distance_from(segment.seq()).map_or(0, crate::index);
             return self
-                .journal
+                .local
                 .outstream(frame.flow_id, from, &segment.payload()[earlier..]);
         }
         let arrival = Arrival {
@@ -113,12 +173,12 @@ impl Logger {
                 ack: frame.server_ack,
             }),
         };
-        self.journal.instream(frame.flow_id, &arrival).map(|_| ())
+        self.local.instream(frame.flow_id, &arrival).map(|_| ())
     }
 
     /// What the recovery is told of a connection; as `logger` and `serve` put it together.
     pub(crate) fn record(&self, flow: FlowId) -> Option<Record> {
-        let summary = self.journal.summary(flow)?;
+        let summary = self.journal().summary(flow)?;
         let mut answer = empty(summary.client_isn, summary.server_isn);
         match summary.state {
             State::Unprotected(reason) => answer.unprotected = Some(code_of(reason).code()),
@@ -132,7 +192,7 @@ impl Logger {
                     heard: fin.heard,
                 });
                 answer.outstream_end = self
-                    .journal
+                    .journal()
                     .outstream_ranges(flow)
                     .last()
                     .map(|(from, bytes)| from + length32(bytes.len()));
@@ -153,14 +213,14 @@ impl Logger {
         if length > 0 {
             // What is not recorded is not there.
             let _ = self
-                .journal
+                .journal()
                 .read(flow, from, crate::index(length), &mut bytes);
         }
         bytes
     }
 
     pub(crate) fn heads(&self, flow: FlowId) -> Vec<(SeqNumber, Vec<u8>)> {
-        let ranges = self.journal.outstream_ranges(flow);
+        let ranges = self.journal().outstream_ranges(flow);
         ranges.map(|(from, bytes)| (from, bytes.to_vec())).collect()
     }
 }

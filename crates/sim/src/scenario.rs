@@ -1,9 +1,14 @@
 //! What is played in a run: everything that a seed decides before it begins.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
+use logger::link::AckPolicy;
 use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
 use recovery::ReplayMode;
+use ssw::AckStrategy;
 use wire::kind;
 
 use crate::{MS, conversation::Request, network::Quality};
@@ -92,6 +97,15 @@ pub(crate) struct ServiceSetup {
     pub(crate) starts_failed: u32,
 }
 
+/// A logger on another machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LinkSetup {
+    /// What lies between it and the server's host.
+    pub(crate) quality: Quality,
+    pub(crate) strategy: AckStrategy,
+    pub(crate) policy: AckPolicy,
+}
+
 /// Everything that is decided before a run begins.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -102,6 +116,8 @@ pub struct Scenario {
     pub(crate) service: ServiceSetup,
     pub(crate) clients: Vec<ClientSetup>,
     pub(crate) crashes: Vec<Crash>,
+    /// The logger is on another machine, behind such a network.
+    pub(crate) link: Option<LinkSetup>,
 }
 
 impl Scenario {
@@ -141,6 +157,33 @@ impl Scenario {
             crashes: crashes(&mut rng, fault),
             service,
             clients,
+            link: None,
+        }
+    }
+
+    /// The same with the logger on another machine.
+    #[must_use]
+    pub fn linked(self) -> Self {
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x6c69_6e6b);
+        let strategies = [
+            AckStrategy::Eager,
+            AckStrategy::Eager,
+            AckStrategy::Conditional,
+            AckStrategy::Lazy,
+        ];
+        let policies = [
+            AckPolicy::EachBatch,
+            AckPolicy::EachFrame,
+            AckPolicy::After(Duration::from_millis(2)),
+        ];
+        let link = LinkSetup {
+            quality: quality(&mut rng),
+            strategy: strategies[rng.random_range(0..strategies.len())],
+            policy: policies[rng.random_range(0..policies.len())],
+        };
+        Self {
+            link: Some(link),
+            ..self
         }
     }
 }

@@ -3,10 +3,10 @@
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use crate::{
-    SECOND,
+    MS, SECOND,
     client::{Client, Progress},
     clock,
-    driver::{Driver, Ground},
+    driver::{Driver, Ground, time},
     network::{Network, Place},
     node::Node,
     record::Logger,
@@ -38,6 +38,10 @@ pub struct Outcome {
     pub lost: usize,
     /// Segments that found no room in the ring to the logger.
     pub mirror_full: u64,
+    /// ACKs that were made of acknowledgements of the logger.
+    pub acks_made: u64,
+    /// Segments that told a client less than the server had.
+    pub acks_clamped: u64,
     /// Segments of replays that were answered in the client's name.
     pub self_acks: u64,
     /// Clients that completed their scripts.
@@ -95,6 +99,8 @@ struct World {
     fault: Fault,
     clients: Vec<Client>,
     network: Network,
+    /// To a logger on another machine.
+    link: Network,
     node: Node,
     logger: Logger,
     driver: Driver,
@@ -120,8 +126,9 @@ impl World {
             fault: scenario.fault,
             clients,
             network: Network::new(scenario.quality),
-            node: Node::new(scenario.service.clone(), &mut rng),
-            logger: Logger::new(&scenario.service),
+            link: Network::new(scenario.link.map_or(scenario.quality, |link| link.quality)),
+            node: Node::new(scenario.service.clone(), scenario.link.as_ref(), &mut rng),
+            logger: Logger::new(&scenario.service, scenario.link.as_ref()),
             driver: Driver::new(scenario.service.clone()),
             witness: Witness::new(&scenario.clients, scenario.fault),
             crashes: scenario.crashes.clone().into_iter(),
@@ -171,6 +178,8 @@ impl World {
         let sprung = self.driver.sprung.map(|(at, _)| at);
         let fixed = [
             self.network.due(),
+            self.link.due(),
+            self.logger.due(),
             self.node.due(now),
             Some(self.logger.reads_at),
             Some(self.driver.due),
@@ -194,8 +203,10 @@ impl World {
                     let said = self.clients[i].receive(packet, &mut self.witness, now);
                     self.deliver_to_server(said);
                 }
+                Place::Logger => {} // has a network of its own
             }
         }
+        self.over_the_link()?;
         for i in 0..self.clients.len() {
             if self.clients[i].due(now).is_some_and(|due| due <= now) {
                 let said = self.clients[i].act(&mut self.witness, &mut self.rng, now)?;
@@ -215,7 +226,34 @@ impl World {
             self.supervise()?;
         }
         self.node.poll(&mut self.witness, now)?;
-        self.deliver_to_clients();
+        self.deliver_to_clients()?;
+        for packet in std::mem::take(&mut self.node.to_logger) {
+            self.link.send(Place::Logger, packet, &mut self.rng, now);
+        }
+        Ok(())
+    }
+
+    /// What arrives at a logger on another machine, and what arrives from there.
+    fn over_the_link(&mut self) -> Result<(), Violation> {
+        let now = self.now;
+        let mut heard = false;
+        while let Some((to, packet)) = self.link.arrived(now) {
+            match (to, &mut self.logger.remote) {
+                (Place::Logger, Some(remote)) => {
+                    remote.receive(&packet, time(now));
+                    heard = true;
+                }
+                _ => self.node.receive(packet, &mut self.witness, now)?,
+            }
+        }
+        if let Some(remote) = self.logger.remote.as_mut() {
+            for packet in remote.say(time(now)) {
+                self.link.send(Place::Server, packet, &mut self.rng, now);
+            }
+            if heard {
+                self.logger.reads_at = self.logger.reads_at.min(now + MS);
+            }
+        }
         Ok(())
     }
 
@@ -236,8 +274,9 @@ impl World {
         }
     }
 
-    fn deliver_to_clients(&mut self) {
+    fn deliver_to_clients(&mut self) -> Result<(), Violation> {
         for packet in std::mem::take(&mut self.node.leaving) {
+            self.never_ahead_of_the_record()?;
             let to = wire::IpPacket::parse(&packet).ok().and_then(|view| {
                 let by_address = |client: &Client| client.setup.address.ip() == view.destination();
                 self.clients.iter().position(by_address)
@@ -247,6 +286,27 @@ impl World {
                     .send(Place::Client(i), packet, &mut self.rng, self.now);
             }
         }
+        Ok(())
+    }
+
+    /// What a client is told of now, a logger on another machine has recorded before.
+    fn never_ahead_of_the_record(&self) -> Result<(), Violation> {
+        if self.logger.remote.is_none() {
+            return Ok(());
+        }
+        for (key, flow) in self.node.ssw.flows() {
+            let journal = self.logger.journal();
+            if flow.log.ended {
+                continue; // what is said now is between client and kernel
+            }
+            if flow.closed_ns == 0 && journal.summary(flow.id).is_none() {
+                return Err(Violation::new(format!("{key} exists and is not recorded")));
+            }
+            if let (None, Some(stable)) = (flow.unprotected, journal.stable_seq(flow.id)) {
+                self.witness.recorded(*key, stable)?;
+            }
+        }
+        Ok(())
     }
 
     fn read_ring(&mut self) -> Result<(), Violation> {
@@ -264,7 +324,10 @@ impl World {
             return Ok(());
         }
         for (key, flow) in self.node.ssw.flows() {
-            let stable = self.logger.journal.stable_seq(flow.id);
+            let stable = self.logger.journal().stable_seq(flow.id);
+            if flow.log.ended {
+                continue; // what is said now is between client and kernel
+            }
             if let (None, Some(stable)) = (flow.unprotected, stable) {
                 self.witness.recorded(*key, stable)?;
             }
@@ -345,6 +408,8 @@ impl World {
             replayed_bytes: self.driver.replayed_bytes,
             lost: self.witness.lost.len(),
             mirror_full: counters.mirror_full,
+            acks_made: counters.acks_made,
+            acks_clamped: counters.acks_clamped,
             self_acks: counters.self_acks,
             complete: self
                 .clients

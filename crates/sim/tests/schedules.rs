@@ -9,6 +9,8 @@ use sim::{Outcome, Scenario, play};
 
 /// Schedules in an ordinary run.
 const RUNS: u64 = 10_000;
+/// And of those with a logger on another machine.
+const LINKED_RUNS: u64 = 4_000;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
@@ -17,7 +19,7 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 /// Play the schedules of these seeds, on all CPUs; every invariant must hold in each of them.
-fn play_all(seeds: Range<u64>, crashes: bool) -> Vec<Outcome> {
+fn play_all(seeds: Range<u64>, change: fn(Scenario) -> Scenario) -> Vec<Outcome> {
     let next = AtomicU64::new(seeds.start);
     let some = || {
         let mut played = Vec::new();
@@ -26,7 +28,9 @@ fn play_all(seeds: Range<u64>, crashes: bool) -> Vec<Outcome> {
             if seed >= seeds.end {
                 return played;
             }
-            played.push((seed, play_one(seed, crashes)));
+            let scenario = change(Scenario::drawn_from(seed));
+            let result = play(&scenario).map_err(|failure| failure.to_string());
+            played.push((seed, result));
         }
     };
     let cpus = thread::available_parallelism().map_or(1, |cpus| cpus.get());
@@ -55,24 +59,31 @@ fn play_all(seeds: Range<u64>, crashes: bool) -> Vec<Outcome> {
     outcomes
 }
 
-fn play_one(seed: u64, crashes: bool) -> Result<Outcome, String> {
-    let scenario = Scenario::drawn_from(seed);
-    let scenario = if crashes {
-        scenario
-    } else {
-        scenario.without_crashes()
-    };
-    play(&scenario).map_err(|failure| failure.to_string())
+/// The schedules that are wanted; `most` of them unless something else is.
+fn wanted(most: u64) -> Range<u64> {
+    match from_environment("OUTLIVE_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..from_environment("OUTLIVE_SIM_RUNS").unwrap_or(most),
+    }
+}
+
+/// With a logger on another machine.
+#[test]
+fn nothing_is_acknowledged_that_is_not_at_the_logger() {
+    let seeds = wanted(LINKED_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, Scenario::linked);
+    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
+    assert!(alone || sum(|o| o.acks_made) > 0, "the logger said nothing");
+    assert!(alone || sum(|o| o.acks_clamped) > 0, "it was never behind");
 }
 
 #[test]
 fn no_schedule_of_crashes_breaks_an_invariant() {
-    let seeds = match from_environment("OUTLIVE_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..from_environment("OUTLIVE_SIM_RUNS").unwrap_or(RUNS),
-    };
+    let seeds = wanted(RUNS);
     let alone = seeds.end - seeds.start == 1;
-    let outcomes = play_all(seeds, true);
+    let outcomes = play_all(seeds, |scenario| scenario);
     let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
     // What is never exercised is not tested either.
     assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
@@ -85,6 +96,6 @@ fn no_schedule_of_crashes_breaks_an_invariant() {
 
 #[test]
 fn without_crashes_every_conversation_is_completed() {
-    let outcomes = play_all(0..100, false);
+    let outcomes = play_all(0..100, Scenario::without_crashes);
     assert!(outcomes.iter().any(|outcome| outcome.complete > 0));
 }

@@ -55,7 +55,11 @@ impl Shared {
         let edge = ack + (u32::from(window) << flow.server.window_scale);
         let mut useless =
             segment.ack.after(previous) && ack == flow.server.ack && !edge.after(flow.server.edge);
-        if link.settings.strategy == AckStrategy::Lazy && segment.ack.after(flow.log.stable) {
+        // A server that repeats itself answers a client that does: it is told what it can be, or it
+        // would send the same segment for ever.
+        let repeats = segment.ack == previous && ack.after(flow.server.ack);
+        let lazy = link.settings.strategy == AckStrategy::Lazy;
+        if lazy && segment.ack.after(flow.log.stable) && !repeats {
             hold(&mut flow.log, segment.ack);
             useless = true;
         }
@@ -127,11 +131,32 @@ impl Shared {
         Verdict::Redirect
     }
 
+    /// A RST for a connection that is over: the last ACK is lost, which no socket can repeat any more.
+    /// (Had the server's own last segments not been clamped, each of them would have brought it.)
+    pub(crate) fn answer_again(
+        &mut self,
+        packet: &mut Packet,
+        key: FlowKey,
+        flow: &mut Flow,
+    ) -> Verdict {
+        self.counters.gated_out += 1;
+        // Else the logger's word will bring it.
+        let told = flow.server.ack == flow.log.ack;
+        if flow.log.ifindex == 0 || flow.unprotected.is_some() || !told {
+            return Verdict::Drop;
+        }
+        self.tell_client(packet, key, flow, flow.log.ack);
+        Verdict::Redirect
+    }
+
     /// The connection is over for the server, and the client knows what it had: so is its record.
-    pub(crate) fn close_record(&mut self, flow: &Flow, now_ns: u64) {
+    /// What the client says afterwards (its FIN, if the server closed first) is between it and the
+    /// kernel.
+    pub(crate) fn close_record(&mut self, flow: &mut Flow, now_ns: u64) {
         if flow.closed_ns != 0 && flow.server.ack == flow.log.ack {
             let reason = ClosedReason::Finished;
             self.mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
+            flow.log.ended = true;
         }
     }
 

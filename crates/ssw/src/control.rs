@@ -80,7 +80,7 @@ impl SouthSide {
         let shared = &mut self.shared;
         self.flows.retain(|_, flow| {
             let stays = flow.closed_ns == 0 || flow.closed_ns >= limit;
-            if !stays && shared.settings.link && flow.server.ack != flow.log.ack {
+            if !stays && shared.settings.link && !flow.log.ended {
                 let reason = ClosedReason::Evicted;
                 shared.mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
             }

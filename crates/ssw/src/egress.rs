@@ -6,6 +6,7 @@
 //! | our own for the client | others |
 //! | not from a protected address:port | others |
 //! | of a gated flow or service | dropped: FIN and RST of the dying included |
+//! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have missed |
 //! | SYN-ACK of a new connection | remembered in its embryo, to the client |
 //! | of a flow on its first server | noted; the head of a turn is recorded |
 //! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes the client's third ACK and goes back up the stack |
@@ -116,6 +117,12 @@ impl SouthSide {
         if shared.linked(flow) && shared.abandoned(now_ns) {
             // Nobody would recover it any more.
             shared.lose_protection(key, flow, Unprotected::LoggerLost, now_ns);
+        }
+        if shared.settings.link
+            && shared.is_afterthought(flow, segment)
+            && !shared.flow_gated(flow, now_ns)
+        {
+            return shared.answer_again(packet, key, flow);
         }
         let silent = shared.flow_gated(flow, now_ns)
             || flow.mode == Mode::Diverged
@@ -272,7 +279,7 @@ impl Shared {
     /// perhaps one of ours. With a log link the client may not have been told yet; it will be when it
     /// is logged.
     fn is_afterthought(&self, flow: &Flow, segment: &Segment) -> bool {
-        let acknowledged = if self.linked(flow) {
+        let acknowledged = if self.settings.link && flow.unprotected.is_none() {
             flow.log.ack
         } else {
             flow.server.ack

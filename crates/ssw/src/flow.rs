@@ -192,6 +192,8 @@ pub struct LogHalf {
     pub ece: bool,
     /// A SACK block was kept from the client since it was last told.
     pub withheld: bool,
+    /// There is no record any more, and nothing to be recovered.
+    pub ended: bool,
 }
 
 /// One connection. Also the snapshot in which the rest of the system reads it from the kernel.

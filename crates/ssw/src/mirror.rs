@@ -96,7 +96,7 @@ impl Shared {
         segment: &Segment,
         now_ns: u64,
     ) -> bool {
-        if flow.unprotected.is_some() {
+        if flow.unprotected.is_some() || flow.log.ended {
             return true;
         }
         if self.settings.link {

@@ -321,7 +321,7 @@ impl Shared {
     /// Is the record of this flow kept at the other end of a log link? Then the client is told of no
     /// more than is known to be there.
     pub(crate) fn linked(&self, flow: &Flow) -> bool {
-        self.settings.link && flow.unprotected.is_none()
+        self.settings.link && flow.unprotected.is_none() && !flow.log.ended
     }
 
     /// Is this flow's server socket one that may not speak or hear? A flow of an earlier life stays

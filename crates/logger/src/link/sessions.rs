@@ -110,6 +110,12 @@ impl Sessions {
     }
 
     /// A session.
+    #[must_use]
+    pub fn get(&self, instance: u64) -> Option<&Session> {
+        self.by_instance.get(&instance).map(|entry| &entry.session)
+    }
+
+    /// A session, to be changed.
     pub fn get_mut(&mut self, instance: u64) -> Option<&mut Session> {
         let entry = self.by_instance.get_mut(&instance)?;
         Some(&mut entry.session)

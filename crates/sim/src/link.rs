@@ -1,0 +1,227 @@
+//! A logger on another machine: the real one (`logger::link`), and the packets to it and from it.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use journal::Journal;
+use logger::{
+    Desk,
+    link::{Greeting, Outbox, Peer, Session, Sessions},
+};
+use protocol::{
+    control::{Attach, Replay, Request, Response},
+    link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, Probe, ProbeKind, SegmentView},
+    mirror,
+};
+use recovery::ReplayMode;
+use ssw::{ClosedReason, LinkSettings, MirrorFrame, MirrorKind, SouthSide};
+use wire::FlowId;
+
+use crate::{
+    record::Notice,
+    scenario::{LinkSetup, ServiceSetup},
+    trace,
+};
+
+const UP: LinkKey = LinkKey([1; 16]);
+const DOWN: LinkKey = LinkKey([2; 16]);
+const INSTANCE: u64 = 7;
+const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 1)), 9000);
+const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 2)), 7600);
+/// IPv4 and UDP.
+const HEADERS: usize = 28;
+
+/// What the programs of the server's host have to know of the link.
+pub(crate) fn settings(setup: &LinkSetup) -> LinkSettings {
+    LinkSettings {
+        local: LOCAL,
+        remote: REMOTE,
+        keys: LinkKeys {
+            slot: KeySlot::Zero,
+            up: UP,
+            down: DOWN,
+        },
+        mtu: u16::MAX,
+        strategy: setup.strategy,
+    }
+}
+
+fn down() -> KeySet {
+    let mut keys = KeySet::EMPTY;
+    keys.put(KeySlot::Zero, DOWN);
+    keys
+}
+
+/// A packet that shows the programs the way.
+pub(crate) fn probe() -> Vec<u8> {
+    let probe = Probe {
+        kind: ProbeKind::Probe,
+        slot: KeySlot::Zero,
+        counter: 1,
+    };
+    packet(LOCAL, REMOTE, &probe.encode(&UP))
+}
+
+/// The logger, with the one service that it has.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    sessions: Sessions,
+    peer: Peer,
+    out: Outbox,
+}
+
+impl Remote {
+    pub(crate) fn new(setup: &LinkSetup, service: &ServiceSetup, total: u64) -> Self {
+        let mut sessions = Sessions::new(setup.policy, total, Duration::from_secs(600));
+        let peer = Peer {
+            via: 0,
+            local: REMOTE.ip(),
+            address: LOCAL,
+        };
+        let attach = Attach {
+            instance: INSTANCE,
+            replay: match service.mode {
+                ReplayMode::Connection => Replay::Connection,
+                ReplayMode::Turn => Replay::Turn,
+            },
+            per_connection: service.record_limit,
+            total,
+            connections: 64,
+            udp_port: LOCAL.port(),
+            service: "simulated".to_owned(),
+        };
+        let greeting = Greeting {
+            up: UP,
+            down: DOWN,
+            counter: 1,
+        };
+        sessions.attach(&attach, peer, &greeting);
+        Self {
+            sessions,
+            peer,
+            out: Outbox::default(),
+        }
+    }
+
+    fn session(&self) -> Option<&Session> {
+        self.sessions.get(INSTANCE)
+    }
+
+    pub(crate) fn journal(&self) -> Option<&Journal> {
+        self.session().map(Session::journal)
+    }
+
+    /// A packet has come over the link.
+    pub(crate) fn receive(&mut self, packet: &[u8], now: Duration) {
+        let datagram = packet.get(HEADERS..).unwrap_or_default();
+        let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        trace::note(at, || {
+            format!("to the logger: {:?}", SegmentView::parse(datagram))
+        });
+        self.sessions.take(self.peer, datagram, now, &mut self.out);
+    }
+
+    /// What it has to say: packets for the server's host.
+    pub(crate) fn say(&mut self, now: Duration) -> Vec<Vec<u8>> {
+        self.sessions.settle(now, &mut self.out);
+        let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        for datagram in self.out.datagrams() {
+            let ack = || Ack::decode(datagram.bytes(), &down());
+            trace::note(at, || format!("the logger says: {:?}", ack()));
+        }
+        let said = self.out.datagrams().iter();
+        let packets = said
+            .map(|datagram| packet(REMOTE, LOCAL, datagram.bytes()))
+            .collect();
+        self.out.clear();
+        packets
+    }
+
+    /// When it has something to say by itself.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.sessions.due_at()
+    }
+
+    /// What `serve` has to be told.
+    pub(crate) fn notices(&mut self) -> Vec<Notice> {
+        let Some(session) = self.sessions.get_mut(INSTANCE) else {
+            return Vec::new();
+        };
+        std::iter::from_fn(|| session.notice())
+            .filter_map(|notice| match notice {
+                Response::Unprotected { flow, reason } => Some(Notice::Unprotected(
+                    flow,
+                    ssw::Unprotected::from_code(reason.code())?,
+                )),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// `serve` asks, or tells, something that is not answered.
+    pub(crate) fn tell(&mut self, request: &Request) {
+        if let Some(session) = self.sessions.get_mut(INSTANCE) {
+            let answers = session.answer(Desk::new(1), request);
+            debug_assert!(answers.is_empty(), "{answers:?}");
+        }
+    }
+
+    pub(crate) fn unprotect(&mut self, flow: FlowId) {
+        self.tell(&Request::Unprotect { flow });
+    }
+
+    /// `serve` passes on what the ring holds.
+    pub(crate) fn forward(&mut self, ssw: &mut SouthSide) {
+        while let Some(frame) = ssw.take_mirror() {
+            let mut bytes = Vec::new();
+            if encode(&frame, &mut bytes) {
+                self.tell(&Request::Frames { bytes });
+            }
+        }
+    }
+}
+
+/// As the programs write it into the ring. False: there is no such frame on a link.
+fn encode(frame: &MirrorFrame, out: &mut Vec<u8>) -> bool {
+    let kind = match frame.kind {
+        MirrorKind::Outstream { from } => mirror::FrameKind::Outstream { from },
+        MirrorKind::Closed { reason } => mirror::FrameKind::Closed(match reason {
+            ClosedReason::Finished => mirror::CloseReason::Finished,
+            ClosedReason::Evicted => mirror::CloseReason::Evicted,
+        }),
+        MirrorKind::Instream | MirrorKind::Barrier { .. } | MirrorKind::Opened { .. } => {
+            return false;
+        }
+    };
+    let frame = mirror::MirrorFrame {
+        kind,
+        flow_id: frame.flow_id,
+        timestamp_ns: frame.timestamp_ns,
+        server_nxt: frame.server_nxt,
+        server_ack: frame.server_ack,
+        packet_len: frame.packet_len,
+        unfinished: frame.unfinished,
+        packet: &frame.packet,
+    };
+    frame.encode(out).is_ok()
+}
+
+/// A UDP packet; nobody looks at its checksums.
+fn packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let len = payload.len() + HEADERS;
+    let [high, low] = u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
+    let mut packet = vec![0x45, 0, high, low, 0, 0, 0, 0, 64, 17, 0, 0];
+    for end in [from, to] {
+        if let IpAddr::V4(ip) = end.ip() {
+            packet.extend(ip.octets());
+        }
+    }
+    let udp = u16::try_from(payload.len() + 8).unwrap_or(u16::MAX);
+    for field in [from.port(), to.port(), udp, 0] {
+        packet.extend(field.to_be_bytes());
+    }
+    packet.extend(payload);
+    packet
+}
