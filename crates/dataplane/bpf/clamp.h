@@ -308,6 +308,12 @@ static __always_inline int tell_client(struct __sk_buff *skb, struct service *s,
 	return send_to_client(skb, s, sc, key, log, len, own);
 }
 
+/* What the server's TCP had received when its socket was closed. */
+static __always_inline __u32 had(const struct flow *f)
+{
+	return f->log.ifindex && after(f->log.ack, f->server.ack) ? f->log.ack : f->server.ack;
+}
+
 /* A RST for a connection that is over: the last ACK is lost, which no socket can repeat any more. (Had
  * the server's own last segments not been clamped, each of them would have brought it.) */
 __noinline int answer_again(struct __sk_buff *skb, const struct flow_key *key, struct flow *f)
@@ -318,16 +324,17 @@ __noinline int answer_again(struct __sk_buff *skb, const struct flow_key *key, s
 		return TCX_DROP;
 	count(COUNT_GATED_OUT);
 	/* Else the logger's word will bring it. */
-	if (!f->log.ifindex || f->unprotected || f->server.ack != f->log.ack)
+	if (!f->log.ifindex || (linked(s, f) && f->server.ack != f->log.ack))
 		return TCX_DROP;
-	return tell_client(skb, s, sc, key, f, f->log.ack, true);
+	return tell_client(skb, s, sc, key, f, had(f), true);
 }
 
-/* The connection is over for the server, and the client knows what it had: so is its record. What the
- * client says afterwards (its FIN, if the server closed first) is between it and the kernel. */
-static __always_inline void close_record(struct flow *f)
+/* The connection is over for the server, and the client knows what it had, or is not to know: so is
+ * its record. What the client says afterwards (its FIN, if the server closed first) is between it and
+ * the kernel. */
+static __always_inline void close_record(struct flow *f, bool reset)
 {
-	if (!f->closed_ns || f->server.ack != f->log.ack)
+	if (!f->closed_ns || (f->server.ack != f->log.ack && !reset))
 		return;
 	mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
 	f->log.ended = 1;
@@ -363,7 +370,7 @@ static __always_inline int acknowledged(struct __sk_buff *skb, struct service *s
 	if (before(ack, f->server.ack))
 		ack = f->server.ack;
 	int verdict = tell_client(skb, s, sc, key, f, ack, false);
-	close_record(f);
+	close_record(f, false);
 	return verdict;
 }
 

@@ -298,9 +298,8 @@ static __always_inline bool is_afterthought(const struct service *s, const struc
 					    const struct packet *p)
 {
 	/* With a log link the client may not have been told yet; it will be when it is logged. */
-	__u32 acknowledged = s->link && !f->unprotected ? f->log.ack : f->server.ack;
 	return (p->flags & TCP_RST) && f->closed_ns && f->client.ack == f->server.nxt &&
-	       f->client.nxt == acknowledged;
+	       f->client.nxt == (s->link ? had(f) : f->server.ack);
 }
 
 static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s, struct scratch *sc,

@@ -88,13 +88,14 @@ static __always_inline bool came_second(struct sock *sk, int old_state, int new_
 	       BPF_CORE_READ((struct inet_connection_sock *)sk, icsk_bind_hash) != NULL;
 }
 
-static __always_inline void connection_closed(struct service *s, const struct flow_key *key, struct flow *f)
+static __always_inline void connection_closed(struct service *s, const struct flow_key *key,
+					      struct flow *f, bool orderly)
 {
 	/* A spliced connection's TIME_WAIT and late segments still need translation; with a log link
 	 * the client may have to be told what was received: the sweep takes it later. */
 	if (linked(s, f)) {
 		f->closed_ns = bpf_ktime_get_ns();
-		close_record(f);
+		close_record(f, !orderly);
 		return;
 	}
 	mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
@@ -137,8 +138,9 @@ int BPF_PROG(on_state, struct sock *sk, int old_state, int new_state)
 	/* Gated: it is the death that closes it, or the removal of what it left. */
 	if (!f || flow_gated(s, f) || f->mode == FLOW_SPLICING)
 		return 0;
+	bool orderly = f->server_closing; /* else one of the two has reset it */
 	f->server_closing = 1;
 	if (new_state == TCP_CLOSE && !f->closed_ns)
-		connection_closed(s, &key, f);
+		connection_closed(s, &key, f, orderly);
 	return 0;
 }

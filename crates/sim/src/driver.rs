@@ -8,7 +8,7 @@ use std::{
 
 use rand::{Rng, rngs::SmallRng};
 use recovery::{Action, Candidate, Cause, Config, Event, Recovery, Stage};
-use ssw::{Event as KernelEvent, EventKind};
+use ssw::{Event as KernelEvent, EventKind, released_ack};
 use wire::{FlowId, FlowKey};
 
 use crate::{
@@ -125,7 +125,7 @@ impl Driver {
         }
         self.look_at_server(ground)?;
         while let Some(notice) = ground.logger.notices.pop_front() {
-            self.logger_says(notice, ground.node);
+            self.logger_says(notice, ground.node, ground.witness, ground.now)?;
         }
         self.progress(ground);
         busy |= self.act(ground)?;
@@ -203,11 +203,18 @@ impl Driver {
         if self.recovery.stage() == Stage::Clearing && !ground.node.populated() {
             self.recovery.service_empty(now);
             self.incarnation += 1;
+            self.empty_at = None; // they died by themselves before
         }
         Ok(())
     }
 
-    fn logger_says(&mut self, notice: Notice, node: &mut Node) {
+    fn logger_says(
+        &mut self,
+        notice: Notice,
+        node: &mut Node,
+        witness: &mut Witness,
+        now: u64,
+    ) -> Result<(), Violation> {
         match notice {
             Notice::Drained(token) => self.recovery.drained(token),
             Notice::Unprotected(flow, reason) => {
@@ -216,12 +223,22 @@ impl Driver {
                     .flows()
                     .find(|(_, known)| known.id == flow)
                     .map(|(key, _)| *key);
-                if let Some(key) = key {
-                    let _ = node.ssw.unprotect(key, flow, reason); // gone meanwhile: as well
-                }
                 self.recovery.unprotected(flow, reason.code());
+                let Some((key, known)) =
+                    key.and_then(|key| Some((key, node.ssw.flow(&key)?.clone())))
+                else {
+                    return Ok(()); // gone meanwhile: as well
+                };
+                let _ = node.ssw.unprotect(key, flow, reason);
+                // Who waits for the logger is told what the server has.
+                if self.recovery.stage() == Stage::Serving
+                    && let Ok(Some(ack)) = released_ack(key, &known)
+                {
+                    node.send_to_client(ack, witness, now)?;
+                }
             }
         }
+        Ok(())
     }
 
     fn progress(&mut self, ground: &mut Ground<'_>) {

@@ -127,7 +127,7 @@ impl Shared {
         };
         let ack = ack.max_seq(flow.server.ack);
         self.tell_client(packet, word.key, flow, ack);
-        self.close_record(flow, now_ns);
+        self.close_record(flow, false, now_ns);
         Verdict::Redirect
     }
 
@@ -142,18 +142,18 @@ impl Shared {
         self.counters.gated_out += 1;
         // Else the logger's word will bring it.
         let told = flow.server.ack == flow.log.ack;
-        if flow.log.ifindex == 0 || flow.unprotected.is_some() || !told {
+        if flow.log.ifindex == 0 || (self.linked(flow) && !told) {
             return Verdict::Drop;
         }
-        self.tell_client(packet, key, flow, flow.log.ack);
+        self.tell_client(packet, key, flow, had(flow));
         Verdict::Redirect
     }
 
-    /// The connection is over for the server, and the client knows what it had: so is its record.
-    /// What the client says afterwards (its FIN, if the server closed first) is between it and the
-    /// kernel.
-    pub(crate) fn close_record(&mut self, flow: &mut Flow, now_ns: u64) {
-        if flow.closed_ns != 0 && flow.server.ack == flow.log.ack {
+    /// The connection is over for the server, and the client knows what it had, or is not to know: so
+    /// is its record. What the client says afterwards (its FIN, if the server closed first) is between
+    /// it and the kernel.
+    pub(crate) fn close_record(&mut self, flow: &mut Flow, reset: bool, now_ns: u64) {
+        if flow.closed_ns != 0 && (flow.server.ack == flow.log.ack || reset) {
             let reason = ClosedReason::Finished;
             self.mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
             flow.log.ended = true;
@@ -253,6 +253,14 @@ fn to_be_told(flow: &mut Flow, strategy: AckStrategy) -> Option<SeqNumber> {
             .filter(|released| released.after(flow.server.ack) || gap)
             .or(dup),
     }
+}
+
+/// What the server's TCP had received when its socket was closed.
+pub(crate) fn had(flow: &Flow) -> SeqNumber {
+    if flow.log.ifindex == 0 {
+        return flow.server.ack;
+    }
+    flow.log.ack.max_seq(flow.server.ack)
 }
 
 /// The client is told this.

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind};
 
 use crate::{
-    clamp::{clamp_blocks, note_own, told, window_up_to},
+    clamp::{clamp_blocks, had, note_own, told, window_up_to},
     flow::{Flow, Mode, ServerHalf, Unprotected},
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
@@ -279,8 +279,8 @@ impl Shared {
     /// perhaps one of ours. With a log link the client may not have been told yet; it will be when it
     /// is logged.
     fn is_afterthought(&self, flow: &Flow, segment: &Segment) -> bool {
-        let acknowledged = if self.settings.link && flow.unprotected.is_none() {
-            flow.log.ack
+        let acknowledged = if self.settings.link {
+            had(flow)
         } else {
             flow.server.ack
         };

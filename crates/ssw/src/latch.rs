@@ -96,8 +96,13 @@ impl SouthSide {
                 self.server_closes(change.key, now_ns);
             }
             SocketState::Close => {
+                // Else one of the two has reset it.
+                let orderly = self
+                    .flows
+                    .get(&change.key)
+                    .is_some_and(|flow| flow.server_closing);
                 if self.server_closes(change.key, now_ns) {
-                    self.connection_closed(change.key, now_ns);
+                    self.connection_closed(change.key, orderly, now_ns);
                 }
             }
             SocketState::Other => {}
@@ -115,7 +120,7 @@ impl SouthSide {
         alive
     }
 
-    fn connection_closed(&mut self, key: FlowKey, now_ns: u64) {
+    fn connection_closed(&mut self, key: FlowKey, orderly: bool, now_ns: u64) {
         let Some(flow) = self.flows.get_mut(&key) else {
             return;
         };
@@ -126,7 +131,7 @@ impl SouthSide {
         // the client may have to be told what was received: the sweep takes it later.
         if self.shared.linked(flow) {
             flow.closed_ns = now_ns;
-            self.shared.close_record(flow, now_ns);
+            self.shared.close_record(flow, !orderly, now_ns);
             return;
         }
         let reason = ClosedReason::Finished;

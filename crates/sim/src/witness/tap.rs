@@ -21,7 +21,7 @@ impl Witness {
             )));
         };
         let key = seen.key;
-        if ours {
+        if ours && segment.flags().contains(Flags::RST) {
             // The one who was gone before it was lost hears it in vain.
             return ensure(seen.lost, || format!("{key} is reset but not lost"));
         }
