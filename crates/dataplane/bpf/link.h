@@ -149,6 +149,12 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 		lose_protection(s, key, f, UNPROTECTED_LOGGER_LOST);
 		return true;
 	}
+	/* One that nobody cuts and that is too long with our headers (its handshake was not seen by this
+	 * link, or the link carries less now) would be lost as often as the client sends it. */
+	if (!skb->gso_size && p->ip_len + LINK_OVERHEAD(l->v6) > l->mtu) {
+		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
+		return true;
+	}
 	__u32 flags = SEGMENT_VERSION | (l->slot ? SEGMENT_SLOT : 0);
 	/* Not a request that was answered and comes again because its copy was lost. */
 	if (p->ack == f->server.nxt && p->seq == f->log.ack)

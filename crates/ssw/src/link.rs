@@ -264,6 +264,11 @@ impl Shared {
             self.counters.mirror_full += 1;
             return false;
         };
+        // It would be lost as often as the client sends it. (What is to be cut has no place here.)
+        if segment.network.ip_len + link.overhead() > usize::from(link.settings.mtu) {
+            self.lose_protection(key, flow, Unprotected::MirrorLost, now_ns);
+            return true;
+        }
         let flags = SegmentFlags {
             // Not a request that was answered and comes again because its copy was lost.
             turn: segment.ack == flow.server.nxt && segment.seq == flow.log.ack,

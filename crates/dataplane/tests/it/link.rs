@@ -688,3 +688,21 @@ fn a_later_server_tells_no_more_than_is_logged() {
         "as the client knows it"
     );
 }
+
+#[test]
+fn what_does_not_fit_the_link_costs_the_record_and_not_the_upload() {
+    // A client whose handshake nobody could ask for shorter segments, or a link that carries less now.
+    let overhead = 28 + 20 + 32;
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    let most = usize::from(MTU) - overhead;
+    assert_eq!(linked.says(1, &vec![b'x'; most]), Verdict::Next);
+    assert_eq!(linked.both.flow().unprotected, None);
+    assert_eq!(linked.both.copies().len(), 1);
+    let at = 1 + u32::try_from(most).unwrap();
+    assert_eq!(linked.says(at, &vec![b'y'; most + 1]), Verdict::Next);
+    let lost = Some(Unprotected::MirrorLost);
+    assert_eq!(linked.both.flow().unprotected, lost);
+    assert!(linked.both.copies().is_empty());
+    let all = at + u32::try_from(most).unwrap() + 1;
+    assert_eq!(told(&linked.server_acks(all)).0, all);
+}

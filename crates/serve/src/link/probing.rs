@@ -11,9 +11,12 @@ use protocol::link::{KeySet, LinkKeys, PROBE_LEN, Probe, ProbeKind};
 
 /// Sizes of IP packets that paths usually carry, bytes: jumbo frames, Ethernet, PPPoE and tunnels, the
 /// least of IPv6, and what each host must take.
-const SIZES: [u16; 12] = [
-    65_535, 9_000, 8_952, 4_352, 1_500, 1_492, 1_460, 1_420, 1_400, 1_360, 1_280, 576,
+const SIZES: [u16; 11] = [
+    9_000, 8_952, 4_352, 1_500, 1_492, 1_460, 1_420, 1_400, 1_360, 1_280, 576,
 ];
+/// The loopback carries more, but the kernel puts no headers before a longer packet that is not to be
+/// cut (`SKB_MAX_ALLOC`: 16 KiB less what it keeps with it).
+const LONGEST: u16 = 16_000;
 /// How long the largest may take to be answered, and how often all are sent meanwhile.
 const SEARCH: Duration = Duration::from_millis(400);
 /// One probe of so many is of full size, once the size is known ...
@@ -87,7 +90,7 @@ impl Prober {
 
     /// Find out anew how large a packet may be.
     pub(crate) fn search(&mut self, link_mtu: u32, now: Duration) {
-        let most = u16::try_from(link_mtu).unwrap_or(u16::MAX);
+        let most = u16::try_from(link_mtu).unwrap_or(LONGEST).min(LONGEST);
         let mut sizes: Vec<u16> = SIZES.into_iter().filter(|size| *size < most).collect();
         sizes.insert(0, most);
         self.full_lost = 0;
