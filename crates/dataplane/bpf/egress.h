@@ -140,6 +140,8 @@ static __always_inline void egress_synack(struct flow *e, const struct packet *p
 	if (o.timestamps)
 		e->server.tsval = option_tsval(sc->tcp, &o);
 	e->server.answered = 1;
+	e->client.spoken = p->seq + 1;
+	e->verify.said = SAID_ANSWER; /* to nothing: the client's first byte begins a turn */
 }
 
 /* The same, for a connection that is to have a record behind a log link: it exists for the client
@@ -287,8 +289,11 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
 		return TCX_DROP;
 	int verdict = translate_out(skb, s, sc, f, p, &o);
-	if (verdict == TCX_NEXT)
+	if (verdict == TCX_NEXT) {
 		mirror_head(skb, f, p, seq); /* in client space now, as the record is */
+		if (s->link)
+			hear_answer(skb, f, p, seq);
+	}
 	return verdict;
 }
 
@@ -325,6 +330,8 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 			observe_server(f, p, sc, &o);
 		}
 		mirror_head(skb, f, p, p->seq);
+		if (s->link)
+			hear_answer(skb, f, p, p->seq);
 		return TCX_NEXT;
 	}
 	if (synack)

@@ -57,8 +57,12 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 			return; /* PAWS, RFC 7323 5 */
 		f->client.tsval = tsval;
 	}
-	if (after(end, f->client.nxt))
+	if (after(end, f->client.nxt)) {
 		f->client.nxt = end;
+		f->client.spoken = f->server.nxt;
+		if (f->verify.said == SAID_ANSWER)
+			f->verify.said = SAID_NOTHING;
+	}
 	if (!before(p->ack, f->client.ack)) {
 		f->client.ack = p->ack;
 		f->client.window = p->window;
@@ -207,11 +211,12 @@ static __always_inline bool ends_too_soon(const struct flow *f, const struct pac
 }
 
 /* A flow that lost its logger, and has one again: the record can begin where the client says what
- * comes after all that it and the server have said so far. */
+ * comes after all that it and the server have said so far, if it had an `answer` to all that. Without
+ * one it may be in the middle of its request, and a later server would hear the rest of it alone. */
 static __always_inline void protect_again(struct service *s, const struct flow_key *key,
-					  struct flow *f, const struct packet *p)
+					  struct flow *f, const struct packet *p, bool answer)
 {
-	if (f->unprotected != UNPROTECTED_AWAITS_TURN || !s->link_up || p->ack != f->server.nxt ||
+	if (!answer || f->unprotected != UNPROTECTED_AWAITS_TURN || !s->link_up || p->ack != f->server.nxt ||
 	    p->seq != f->server.ack || flow_gated(s, f) || f->mode == FLOW_SPLICING)
 		return;
 	__builtin_memset(&f->log, 0, sizeof(f->log));
@@ -228,6 +233,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 {
 	struct options o = find_options(sc, p, false);
 	bool gated = flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED;
+	bool answer = f->verify.said == SAID_ANSWER;
 	observe_client(f, p, sc, &o, gated);
 	f->ifindex = skb->ifindex;
 	/* Bytes that were acknowledged before are in the record already. */
@@ -238,7 +244,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 		/* Whoever speaks after having heard everything may begin a turn. */
 		if (f->client.ack == f->server.nxt) {
 			begin_head(s, f);
-			protect_again(s, key, f, p);
+			protect_again(s, key, f, p, answer);
 		}
 		/* At the gate, too: what the replay brings along need not wait for the client's
 		 * retransmission timer, which doubles with each try. */

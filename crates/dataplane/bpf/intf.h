@@ -64,6 +64,7 @@ struct client_half {
 	__u16 window; /* newest window field, unscaled */
 	__u8 window_scale;
 	__u8 reset; /* it sent a RST while nobody served it */
+	__u32 spoken; /* server.nxt when its newest byte came: what is said from there on answers it */
 };
 
 /* What the client was told. Written at egress only; client space. */
@@ -95,6 +96,13 @@ struct splice_half {
 	__u8 pad[3];
 };
 
+/* What the server has said since the client spoke last. */
+enum said {
+	SAID_NOTHING = 0, /* or an interim response, or what may become one: the request goes on */
+	SAID_ANSWER = 1,
+	SAID_OTHER_PROTOCOL = 2, /* 101: all that follows belongs together */
+};
+
 /* Comparison of a replayed outstream with its record; client space. */
 struct verify_half {
 	__u64 head_sent; /* server.sent when this turn began */
@@ -106,7 +114,8 @@ struct verify_half {
 	__u32 unverified; /* bytes below `end` for which there was no record */
 	__u32 diverged_at; /* first byte that differed, or the FIN that came too early */
 	__u8 ended_early;
-	__u8 pad[3];
+	__u8 said; /* enum said; with a log link only */
+	__u8 pad[2];
 };
 
 /* Sequence numbers from `start` up to before `end`. */

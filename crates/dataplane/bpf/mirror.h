@@ -186,3 +186,25 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 	f->verify.head_next += take;
 	f->verify.head_left = recorded ? f->verify.head_left - take : 0;
 }
+
+/* Is this what the server says to what the client said last, and is it an answer? As journal's
+ * `answer`, for connections that have no record: all is one but the interim responses of HTTP/1.x, and
+ * what begins like one. `seq` is the segment's in client space. */
+__noinline int hear_answer(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
+{
+	const __u8 interim[10] = { 'H', 'T', 'T', 'P', '/', '1', '.', 0, ' ', '1' };
+	__u8 begins[12] = {};
+	if (!f || !p || seq != f->client.spoken || f->verify.said != SAID_NOTHING)
+		return 0;
+	__u32 len = p->payload_len > sizeof(begins) ? sizeof(begins) : p->payload_len;
+	asm volatile("" : "+r"(len));
+	if (!len || len > sizeof(begins) ||
+	    bpf_skb_load_bytes(skb, p->tcp_offset + p->header_len, begins, len))
+		return 0;
+	for (__u32 i = 0; i < sizeof(interim); i++)
+		if (i < len && i != 7 && begins[i] != interim[i])
+			f->verify.said = SAID_ANSWER;
+	if (f->verify.said == SAID_NOTHING && begins[10] == '0' && begins[11] == '1')
+		f->verify.said = SAID_OTHER_PROTOCOL;
+	return 0;
+}

@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub(crate) use generated::types::*;
 use ssw::{
-    ClientHalf, Flow, LogHalf, Mode, Range, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
+    ClientHalf, Flow, LogHalf, Mode, Range, Said, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
 };
 use wire::{FlowId, FlowKey, SeqNumber};
 
@@ -152,6 +152,7 @@ impl From<client_half> for ClientHalf {
             window: raw.window,
             window_scale: raw.window_scale,
             reset: raw.reset != 0,
+            spoken: SeqNumber(raw.spoken),
         }
     }
 }
@@ -202,6 +203,11 @@ impl From<verify_half> for VerifyHalf {
             unverified: raw.unverified,
             diverged_at: SeqNumber(raw.diverged_at),
             ended_early: raw.ended_early != 0,
+            said: match said(u32::from(raw.said)) {
+                said::SAID_ANSWER => Said::Answer,
+                said::SAID_OTHER_PROTOCOL => Said::OtherProtocol,
+                _ => Said::Nothing,
+            },
         }
     }
 }

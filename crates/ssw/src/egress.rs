@@ -22,7 +22,7 @@ use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber
 
 use crate::{
     clamp::{clamp_blocks, had, note_own, told, window_up_to},
-    flow::{Flow, Mode, ServerHalf, Unprotected},
+    flow::{Flow, Mode, Said, ServerHalf, Unprotected},
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
         WINDOW, array, find_options, overwrite, write,
@@ -143,6 +143,7 @@ impl SouthSide {
                 observe_server(flow, segment, &options);
             }
             shared.mirror_head(packet, flow, segment, segment.seq, now_ns);
+            shared.hear_answer(packet, flow, segment, segment.seq);
             return Verdict::Next;
         }
         if synack {
@@ -227,6 +228,7 @@ impl Shared {
         segment.commit(packet, header);
         self.counters.translated_out += 1;
         self.mirror_head(packet, flow, segment, seq, now_ns);
+        self.hear_answer(packet, flow, segment, seq);
         Verdict::Next
     }
 
@@ -404,6 +406,8 @@ fn egress_synack(embryo: &mut Flow, segment: &Segment, options: &Options) {
         embryo.server.tsval = tsval;
     }
     embryo.server.answered = true;
+    embryo.client.spoken = segment.seq + 1;
+    embryo.verify.said = Said::Answer; // to nothing: the client's first byte begins a turn
 }
 
 /// The client is sent everything before `end`.

@@ -81,6 +81,8 @@ pub struct ClientHalf {
     pub window_scale: u8,
     /// It sent a RST while nobody served it.
     pub reset: bool,
+    /// `server.nxt` when its newest byte came: what is said from there on answers it.
+    pub spoken: SeqNumber,
 }
 
 /// What the client was told. Changed at egress only; client space.
@@ -154,6 +156,20 @@ pub struct VerifyHalf {
     pub diverged_at: SeqNumber,
     /// It was a FIN.
     pub ended_early: bool,
+    /// What the server has said since the client spoke last. With a log link only.
+    pub said: Said,
+}
+
+/// What a server has said since its client spoke last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Said {
+    /// Nothing, or an interim response of HTTP/1.x, or what may become one: the request goes on.
+    #[default]
+    Nothing,
+    /// Something else. (Before a client has said anything there is nothing to be answered.)
+    Answer,
+    /// That it changes the protocol: all that follows belongs together.
+    OtherProtocol,
 }
 
 /// Sequence numbers from `start` up to before `end`.

@@ -20,7 +20,7 @@
 use wire::{Flags, FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    flow::{Flow, LogHalf, Mode, Unprotected},
+    flow::{Flow, LogHalf, Mode, Said, Unprotected},
     mirror::{ClosedReason, MirrorKind},
     packet::{ACK, Network, Options, Packet, Segment, find_options, read32, write},
     south::{
@@ -227,6 +227,7 @@ impl Shared {
         let options = find_options(&segment.header);
         let gated =
             self.flow_gated(flow, now_ns) || matches!(flow.mode, Mode::Splicing | Mode::Diverged);
+        let answer = flow.verify.said == Said::Answer;
         observe_client(flow, segment, &options, gated);
         flow.ifindex = packet.ifindex;
         // Bytes that were acknowledged before are in the record already.
@@ -236,7 +237,9 @@ impl Shared {
             // Whoever speaks after having heard everything may begin a turn.
             if flow.client.ack == flow.server.nxt {
                 self.begin_head(flow);
-                self.protect_again(key, flow, segment, now_ns);
+                if answer {
+                    self.protect_again(key, flow, segment, now_ns);
+                }
             }
             // At the gate, too: what the replay brings along need not wait for the client's
             // retransmission timer, which doubles with each try.
@@ -254,7 +257,9 @@ impl Shared {
     }
 
     /// A flow that lost its logger, and has one again: the record can begin where the client says
-    /// what comes after all that it and the server have said so far.
+    /// what comes after all that it and the server have said so far, if it had an answer to all that.
+    /// Without one it may be in the middle of its request, and a later server would hear the rest of it
+    /// alone.
     fn protect_again(&mut self, key: FlowKey, flow: &mut Flow, segment: &Segment, now_ns: u64) {
         let (instream, outstream) = (segment.seq, flow.server.nxt);
         if flow.unprotected != Some(Unprotected::AwaitsTurn)
@@ -376,7 +381,13 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
         }
         flow.client.tsval = tsval;
     }
-    flow.client.nxt = flow.client.nxt.max_seq(segment.end());
+    if segment.end().after(flow.client.nxt) {
+        flow.client.nxt = segment.end();
+        flow.client.spoken = flow.server.nxt;
+        if flow.verify.said == Said::Answer {
+            flow.verify.said = Said::Nothing;
+        }
+    }
     if !segment.ack.before(flow.client.ack) {
         flow.client.ack = segment.ack;
         flow.client.window = segment.window;

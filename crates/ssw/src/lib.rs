@@ -57,7 +57,7 @@ pub use fabricate::{
     fabricated_syn, released_ack, replayed_segment, resets_to_client, window_update,
 };
 pub use flow::{
-    ClientHalf, Flow, LogHalf, Mode, Range, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
+    ClientHalf, Flow, LogHalf, Mode, Range, Said, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
 };
 pub use latch::{Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};

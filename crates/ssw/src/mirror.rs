@@ -9,7 +9,7 @@
 use wire::{ChecksumMode, FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    flow::{Flow, Unprotected},
+    flow::{Flow, Said, Unprotected},
     packet::{Packet, Segment, length32},
     south::Shared,
 };
@@ -158,6 +158,30 @@ impl Shared {
         } else {
             self.counters.heads_lost += 1;
             flow.verify.head_left = 0;
+        }
+    }
+
+    /// Is this what the server says to what the client said last, and is it an answer? As `answer` of
+    /// the journal, for connections that have no record: all is one but the interim responses of
+    /// HTTP/1.x, and what begins like one.
+    pub(crate) fn hear_answer(
+        &self,
+        packet: &Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        seq: SeqNumber,
+    ) {
+        let begins = segment.payload(&packet.bytes);
+        let new = seq == flow.client.spoken && flow.verify.said == Said::Nothing;
+        if !self.settings.link || !new || begins.is_empty() {
+            return;
+        }
+        let interim = b"HTTP/1.? 1"; // in place of the question mark any minor version
+        let mut both = begins.iter().zip(interim);
+        if both.any(|(byte, wanted)| *wanted != b'?' && byte != wanted) {
+            flow.verify.said = Said::Answer;
+        } else if begins.get(10..12) == Some(b"01") {
+            flow.verify.said = Said::OtherProtocol;
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use protocol::{UnprotectedReason, control::Resume};
 use recovery::{ReplayMode, Stage};
-use ssw::{Flow, released_ack};
+use ssw::{Flow, Said, released_ack};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::Service;
@@ -241,7 +241,8 @@ impl Service {
             }
             // If it rests, its next turn begins here: the logger knows before the first segment.
             let at = (flow.server.ack, flow.server.nxt);
-            if (flow.client.nxt, flow.client.ack) == at {
+            let rests = (flow.client.nxt, flow.client.ack) == at;
+            if rests && flow.verify.said == Said::Answer {
                 self.resume(key, &flow, at)?;
             }
             // One that waits already is no error, and waits.
