@@ -164,9 +164,10 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	skb->cb[CB_FLOW_LOW] = f->id;
 	skb->cb[CB_FLOW_HIGH] = f->id >> 32;
 	skb->cb[CB_FLAGS] = flags;
+	__u32 mark = skb->mark; /* for the rules of others */
 	skb->mark = s->mark + MARK_SEGMENT;
 	bool sent = path->ifindex && !bpf_clone_redirect(skb, path->ifindex, 0);
-	skb->mark = 0;
+	skb->mark = mark;
 	count(sent ? COUNT_MIRRORED : COUNT_MIRROR_FULL);
 	return sent;
 }

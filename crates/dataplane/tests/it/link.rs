@@ -774,3 +774,13 @@ fn no_record_begins_again_when_the_protocol_has_changed() {
         said = said + 5;
     }
 }
+
+#[test]
+fn the_mark_of_others_stays() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    let marked = segment(linked.both.c + 1, linked.both.s + 1)
+        .timestamps(21, 901)
+        .payload(b"hello")
+        .mark(7);
+    assert_eq!(linked.both.client(marked).packet.mark, 7);
+}
