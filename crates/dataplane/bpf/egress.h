@@ -127,6 +127,10 @@ static __always_inline void observe_server(struct flow *f, const struct packet *
 static __always_inline void egress_synack(struct flow *e, const struct packet *p, struct scratch *sc)
 {
 	struct options o = find_options(sc, p, false);
+	/* Another answer than before (the request's socket expired, or its cookie did) is another
+	 * connection: a logger refuses other numbers for the one that it knows. */
+	if (e->server.answered && e->server.isn != p->seq)
+		e->id = 0;
 	e->server.isn = p->seq;
 	e->server.nxt = p->seq + 1;
 	e->server.sent = 0;

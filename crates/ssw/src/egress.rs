@@ -18,7 +18,9 @@
 
 use std::net::IpAddr;
 
-use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind};
+use wire::{
+    ChecksumMode, Flags, FlowId, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind,
+};
 
 use crate::{
     clamp::{clamp_blocks, had, note_own, told, window_up_to},
@@ -390,6 +392,11 @@ fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
 
 /// The server answers a SYN: the embryo learns the other half of the handshake.
 fn egress_synack(embryo: &mut Flow, segment: &Segment, options: &Options) {
+    // Another answer than before (the request's socket expired, or its cookie did) is another
+    // connection: a logger refuses other numbers for the one that it knows.
+    if embryo.server.answered && embryo.server.isn != segment.seq {
+        embryo.id = FlowId(0);
+    }
     embryo.server.isn = segment.seq;
     embryo.server.nxt = segment.seq + 1;
     embryo.server.sent = 0;

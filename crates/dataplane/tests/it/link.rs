@@ -784,3 +784,17 @@ fn the_mark_of_others_stays() {
         .mark(7);
     assert_eq!(linked.both.client(marked).packet.mark, 7);
 }
+
+#[test]
+fn a_handshake_that_is_answered_anew_is_another_connection_for_the_logger() {
+    // A request socket that expired while the logger was away, or a SYN cookie of another minute.
+    let mut linked = Linked::new(AckStrategy::Eager);
+    linked.both.client(linked.both.syn());
+    assert_eq!(linked.answer().0.flow, FlowId(1));
+    assert_eq!(linked.answer().0.flow, FlowId(1), "the same one again");
+    linked.both.client(linked.both.syn());
+    linked.both.s = linked.both.s + 777;
+    let (open, _) = linked.answer();
+    assert_eq!(open.server_isn, linked.both.s);
+    assert_eq!(open.flow, FlowId(2), "the first has another number");
+}
