@@ -17,8 +17,8 @@
  *
  * `log` of a flow has two writers: egress (what the server's TCP has, what is held) and, when an
  * acknowledgement arrives, ingress (what the logger has). Both take from `held` and advance
- * `server.ack`. If they meet, an ACK may be missing, or what the client was told be remembered as
- * less; the client's next segment mends both, and neither is ever more than the truth.
+ * `server.ack`. If they meet, what the client was told may be remembered as less, and in lazy an ACK be
+ * missing; the client's next segment mends both, and neither is ever more than the truth.
  */
 #pragma once
 
@@ -96,7 +96,15 @@ static __always_inline __u16 window_up_to(const struct flow *f, __u32 edge, __u3
 	return window > 65535 ? 65535 : window;
 }
 
-/* What the server's TCP has, and how its segments travel. */
+/* Each writes its own number and then reads the other's: if the server's segment and the logger's word
+ * meet on two CPUs, at least one of them sees both, and the client is told. */
+static __always_inline void meet(struct log_half *log)
+{
+	__sync_fetch_and_add(&log->meetings, 1); /* orders what is before it and what is behind */
+}
+
+/* What the server's TCP has, and how its segments travel. To be noted before it is looked up what the
+ * logger has. */
 __noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct packet *p,
 			const struct options *o, __u32 edge)
 {
@@ -121,6 +129,7 @@ __noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct pack
 	log->ifindex = skb->ifindex;
 	bpf_skb_load_bytes(skb, 0, log->l2, ETH_HLEN);
 	bpf_skb_load_bytes(skb, ETH_HLEN + (p->version == 4 ? 8 : 7), &log->ttl, 1);
+	meet(log);
 	return 0;
 }
 
@@ -352,6 +361,7 @@ static __always_inline int acknowledged(struct __sk_buff *skb, struct service *s
 	advance(&log->stable, a->stable);
 	log->range_count = a->head.count > LINK_RANGES ? LINK_RANGES : a->head.count;
 	__builtin_memcpy(log->ranges, a->ranges, sizeof(log->ranges));
+	meet(log);
 	if (flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED || !log->ifindex)
 		return TCX_DROP;
 

@@ -222,10 +222,13 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 	write32(&sc->edit[TCP_SEQ], seq);
 	if (p->flags & TCP_ACK) {
 		__u32 edge = p->ack + window_of(p, f->splice.window_scale);
-		__u32 ack = clamped(s, f, p->ack), previous = f->log.ack;
+		__u32 previous = f->log.ack;
+		bool tells = linked(s, f) && !(p->flags & TCP_RST);
+		if (tells)
+			note_own(skb, f, p, o, edge); /* first, see there */
+		__u32 ack = clamped(s, f, p->ack);
 		__u16 window = window_up_to(f, edge, ack);
-		if (linked(s, f) && !(p->flags & TCP_RST)) {
-			note_own(skb, f, p, o, edge);
+		if (tells) {
 			clamp_blocks(sc, f, o);
 			if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
 				return TCX_DROP;

@@ -135,6 +135,7 @@ struct range {
  * client is told of no more than both (clamp.h, link.h). */
 struct log_half {
 	__u64 counter; /* of the newest acknowledgement */
+	__u64 meetings; /* see clamp.h; of no meaning */
 	__u32 stable;  /* stable_seq: the lowest number that the logger is not known to have */
 	__u32 ack;     /* what the server's TCP acknowledged; after a splice, the new server's */
 	__u32 edge;    /* right edge of its window */
