@@ -57,6 +57,10 @@ static __always_inline __u32 link_payload(struct __sk_buff *skb, const struct li
 	__u8 addresses[32] __attribute__((aligned(8)));
 	struct udp_header udp;
 	__u32 at = ETH_HLEN;
+	/* With a tag it is the VLAN interface's (see parse_ip): the one below it would send copies
+	 * without. */
+	if (skb->vlan_present)
+		return 0;
 	if (l->v6) {
 		__u8 next;
 		if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
