@@ -170,7 +170,8 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 		if (!commit_edit(skb, sc, p))
 			return TCX_DROP;
 	}
-	if (!s->link_up || abandoned(s)) {
+	const struct link_path *path = the_path();
+	if (!s->link_up || abandoned(s) || !path || !path->ifindex) {
 		e->unprotected = UNPROTECTED_LOGGER_LOST;
 		return TCX_NEXT;
 	}

@@ -12,7 +12,9 @@
  *   the logger                the strategy says so (clamp.h).
  *
  * The way to the logger (interface and link header) is learned from the probes that `serve` sends
- * through its own socket: the kernel's routing and neighbour tables have then done their work.
+ * through its own socket: the kernel's routing and neighbour tables have then done their work. If they
+ * are answered and none was seen (they leave by an interface without Ethernet, which has no programs of
+ * ours), there is no logger for us.
  *
  * A copy that does not leave is a segment that does not arrive: it is not delivered, and the client's
  * TCP sees an ordinary loss. What is lost later, on the link, the server has and the logger has not:
@@ -149,7 +151,7 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	const struct link_path *path = the_path();
 	if (!s || !key || !f || !p || !l || !path)
 		return false;
-	if (!s->link_up || abandoned(s)) {
+	if (!s->link_up || abandoned(s) || !path->ifindex) {
 		lose_protection(s, key, f, UNPROTECTED_LOGGER_LOST);
 		return true;
 	}
@@ -170,7 +172,7 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	skb->cb[CB_FLAGS] = flags;
 	__u32 mark = skb->mark; /* for the rules of others */
 	skb->mark = s->mark + MARK_SEGMENT;
-	bool sent = path->ifindex && !bpf_clone_redirect(skb, path->ifindex, 0);
+	bool sent = !bpf_clone_redirect(skb, path->ifindex, 0);
 	skb->mark = mark;
 	count(sent ? COUNT_MIRRORED : COUNT_MIRROR_FULL);
 	return sent;

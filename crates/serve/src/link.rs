@@ -213,6 +213,14 @@ impl Link {
         }))
     }
 
+    /// The data plane knows the link now: let it see the way, before it is told that there is a logger.
+    pub(crate) fn show_the_way(&mut self, now: Duration) {
+        if let Some(session) = &mut self.session {
+            let probe = session.prober.one(now);
+            let _ = session.socket.send(&probe); // as any other
+        }
+    }
+
     /// The logger in use was heard of: the data plane has its acknowledgements.
     pub(crate) fn alive(&mut self, now: Duration) {
         if let Some(session) = &mut self.session {

@@ -201,7 +201,7 @@ impl SouthSide {
         };
         let header = with_mss(segment, options, &link);
         segment.commit(packet, header.clone());
-        if !shared.service.link_up || shared.abandoned(now_ns) {
+        if !shared.service.link_up || shared.abandoned(now_ns) || shared.path.is_none() {
             embryo.unprotected = Some(Unprotected::LoggerLost);
             return Verdict::Next;
         }
@@ -256,13 +256,10 @@ impl Shared {
         segment: &Segment,
         now_ns: u64,
     ) -> bool {
-        if !self.service.link_up || self.abandoned(now_ns) {
+        let link = self.link.filter(|_| self.path.is_some());
+        let Some(link) = link.filter(|_| self.service.link_up && !self.abandoned(now_ns)) else {
             self.lose_protection(key, flow, Unprotected::LoggerLost, now_ns);
             return true;
-        }
-        let (Some(link), Some(_)) = (self.link, self.path) else {
-            self.counters.mirror_full += 1;
-            return false;
         };
         // It would be lost as often as the client sends it. (What is to be cut has no place here.)
         if segment.network.ip_len + link.overhead() > usize::from(link.settings.mtu) {

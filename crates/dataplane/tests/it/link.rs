@@ -321,7 +321,7 @@ fn the_logger_gets_a_copy_of_what_the_server_gets() {
 }
 
 #[test]
-fn without_a_way_to_the_logger_nothing_is_delivered() {
+fn without_a_way_to_the_logger_a_connection_is_not_protected() {
     let mut settings = settings();
     settings.link = true;
     let mut both = Both::with(&settings);
@@ -329,7 +329,10 @@ fn without_a_way_to_the_logger_nothing_is_delivered() {
     both.link_up(true);
     both.client(both.syn());
     let out = both.server(both.syn_ack());
-    assert_eq!(out.verdict, Verdict::Drop, "the server sends it again");
+    assert_eq!(out.verdict, Verdict::Next, "its probes leave unseen");
+    let third = segment(both.c + 1, both.s + 1).timestamps(11, 900);
+    assert_eq!(both.client(third).verdict, Verdict::Next);
+    assert_eq!(both.flow().unprotected, Some(Unprotected::LoggerLost));
 }
 
 #[test]

@@ -172,6 +172,11 @@ impl Prober {
         self.mtu != before
     }
 
+    /// One more, at once: whoever has just learned of the link sees the way.
+    pub(crate) fn one(&mut self, now: Duration) -> Vec<u8> {
+        self.probe(0, now)
+    }
+
     fn probe(&mut self, size: u16, now: Duration) -> Vec<u8> {
         self.counter += 1;
         let probe = Probe {

@@ -112,6 +112,7 @@ impl Service {
                 mtu: settings.mtu,
                 strategy: config.strategy,
             })?;
+            link.show_the_way(clock::now());
         }
         Ok(())
     }
