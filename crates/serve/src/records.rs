@@ -21,15 +21,13 @@ impl Records {
 
     /// The connection with its record. A handshake can be completed after the ring was drained:
     /// the frame that opens its record is then still on its way, and nothing else of it can have
-    /// reached the server. Should the logger have lost more than that, the recovery notices that
-    /// the client was told more than this record has.
+    /// reached the server. Of one that was told more there is no record; by its numbers alone the
+    /// recovery could not tell, behind 2 GiB.
     pub(crate) fn candidate(&self, key: FlowKey, flow: Flow) -> Candidate {
+        let fresh = flow.server.ack == flow.client.isn + 1;
         let record = self.0.get(&flow.id).copied();
-        Candidate {
-            key,
-            record: Some(record.unwrap_or_else(|| fresh_record(&flow))),
-            flow,
-        }
+        let record = record.or_else(|| fresh.then(|| fresh_record(&flow)));
+        Candidate { key, record, flow }
     }
 }
 

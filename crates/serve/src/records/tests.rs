@@ -78,7 +78,9 @@ fn a_connection_whose_record_is_on_its_way_is_kept_from_its_handshake_on() {
 
 #[test]
 fn a_connection_whose_record_is_lost_is_not_kept() {
-    assert!(!is_kept(Records::of(&[]).candidate(key(), flow(1))));
+    for received in [1, 1 << 20, 3 << 30] {
+        assert!(!is_kept(Records::of(&[]).candidate(key(), flow(received))));
+    }
 }
 
 #[test]
