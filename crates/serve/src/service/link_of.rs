@@ -82,9 +82,15 @@ impl Service {
 
     fn heed(&mut self, news: News) -> Result<(), ServeError> {
         match news {
-            News::Settings => self.set_link(),
+            News::Settings => {
+                self.set_link()?;
+                // Perhaps it was away when it was told, or does not know us yet.
+                let hold = self.recovery.stage() != Stage::Serving;
+                self.ask_logger(|logger| logger.hold_turns(hold)).map(drop)
+            }
             News::Up { kept } => self.logger_up(kept),
             News::Emptied => {
+                self.resumed.clear(); // it was another process that was told
                 let connections = self.unprotect_all(UnprotectedReason::LoggerLost)?;
                 self.tell(Happening::LoggerRestarted { connections });
                 self.recovery.logger_restarted();
