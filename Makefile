@@ -2,6 +2,7 @@
 # make test   every check that CI runs
 # make bench  what the protection costs
 # make paper  the experiments of the FT-TCP paper, repeated
+# make kernels  the data plane on Debian's kernels, in qemu
 # make setup  the packages that these need (they call it themselves)
 #
 # All but build, lint and clean need root: they make network namespaces and load BPF programs.
@@ -31,7 +32,7 @@ define timed
 	printf '%5d s  %s\n' $$(($$(date +%s) - start)) '$(1)' >>$(TIMES)
 endef
 
-.PHONY: all setup build demo bench paper lint test clean
+.PHONY: all setup build demo bench paper kernels lint test clean
 all: build
 
 setup:
@@ -48,6 +49,9 @@ bench: build
 
 paper: build
 	@$(XTASK) paper $(ARGS)
+
+kernels: build
+	@$(XTASK) kernels $(ARGS)
 
 lint: setup
 	$(CARGO) fmt --check

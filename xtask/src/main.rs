@@ -5,6 +5,7 @@
 mod bench;
 mod demo;
 mod janitor;
+mod kernels;
 mod nginx;
 mod paper;
 
@@ -26,6 +27,8 @@ enum Task {
     /// Repeat the experiments of the FT-TCP paper (INFOCOM 2001, section V) and print their
     /// figures beside the paper's
     Paper(paper::Options),
+    /// Boot Debian's kernels in qemu, and say on which the data plane works
+    Kernels(kernels::Options),
     /// A server of the bench: sends back what it gets
     #[command(hide = true)]
     BenchEcho(bench::tiny::Listen),
@@ -39,6 +42,7 @@ fn main() -> std::process::ExitCode {
         Task::Demo(options) => demo::main(&options),
         Task::Bench(options) => bench::main(&options),
         Task::Paper(options) => paper::main(&options),
+        Task::Kernels(options) => kernels::main(&options),
         Task::BenchEcho(listen) => bench::tiny::echo(&listen),
         Task::BenchSink(sink) => bench::tiny::sink(&sink),
     }

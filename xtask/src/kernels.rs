@@ -1,0 +1,209 @@
+//! `make kernels`: on which kernels the data plane loads, attaches and passes its tests.
+//!
+//! Debian's own kernels are booted in qemu, one after the other, each with this machine's
+//! files read-only as its own (9p), so that what was built here runs there. [`packages`]
+//! gets the kernels through apt, into a cache; [`modules`] finds what has to be loaded;
+//! [`guest`] is the machine that boots, and says how it went.
+
+mod guest;
+mod modules;
+mod packages;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+
+use crate::bench::{Interrupt, Interrupted, program};
+use guest::{Findings, Guest};
+
+/// A kernel of Debian's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kernel {
+    /// Debian 11: Linux 5.10
+    Bullseye,
+    /// Debian 12: Linux 6.1
+    Bookworm,
+    /// Debian 13: Linux 6.12
+    Trixie,
+    /// Debian 13's backports: the newest that there is
+    TrixieBackports,
+}
+
+impl Kernel {
+    const ALL: [Self; 4] = [
+        Self::Bullseye,
+        Self::Bookworm,
+        Self::Trixie,
+        Self::TrixieBackports,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bullseye => "Debian 11",
+            Self::Bookworm => "Debian 12",
+            Self::Trixie => "Debian 13",
+            Self::TrixieBackports => "Debian 13 backports",
+        }
+    }
+
+    /// Whether we say that it works.
+    fn is_claimed(self) -> bool {
+        self != Self::Bullseye
+    }
+
+    /// The suite of the archive, and whether its security updates are another.
+    fn suite(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::Bullseye => ("bullseye", Some("bullseye-security")),
+            Self::Bookworm => ("bookworm", Some("bookworm-security")),
+            Self::Trixie => ("trixie", Some("trixie-security")),
+            Self::TrixieBackports => ("trixie-backports", None),
+        }
+    }
+}
+
+/// What can be chosen.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Only this kernel; repeat it for more
+    #[arg(long, value_enum, value_name = "KERNEL")]
+    only: Vec<Kernel>,
+    /// Where packages and unpacked kernels are kept [default: outlive in the user's cache]
+    #[arg(long, value_name = "DIRECTORY")]
+    cache: Option<PathBuf>,
+    /// Look for newer packages than those in the cache
+    #[arg(long)]
+    refresh: bool,
+    /// Debian's archive
+    #[arg(long, value_name = "URL", default_value = "http://deb.debian.org")]
+    mirror: String,
+    /// Show what the machines print
+    #[arg(long)]
+    console: bool,
+}
+
+/// Boots them. The exit status is 0 when every kernel that we claim passes.
+pub(crate) fn main(options: &Options) -> ExitCode {
+    match run(options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("kernels: interrupted");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("kernels: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<bool> {
+    for (tool, package) in [
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("busybox", "busybox-static"),
+        ("dpkg-deb", "dpkg"),
+        ("xz", "xz-utils"),
+    ] {
+        let there = Command::new(tool)
+            .arg("--help")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        ensure!(
+            there.is_ok(),
+            "there is no {tool}: install the package {package}"
+        );
+    }
+    let interrupt = Interrupt::on_signals()?;
+    let guest = Guest {
+        tests: packet_tests()?,
+        outlive: program(None, "outlive")?,
+        xtask: program(None, "xtask")?,
+        console: options.console,
+        limit: Duration::from_secs(600),
+    };
+    let cache = cache(options)?;
+    let kernels = if options.only.is_empty() {
+        Kernel::ALL.to_vec()
+    } else {
+        options.only.clone()
+    };
+    let mut table = Vec::new();
+    for kernel in kernels {
+        interrupt.check()?;
+        let unpacked = packages::get(kernel, &cache, &options.mirror, options.refresh)
+            .with_context(|| format!("the kernel of {}", kernel.name()))?;
+        println!("{}: Linux {}", kernel.name(), unpacked.release);
+        let findings = guest
+            .run(&unpacked, &interrupt)
+            .with_context(|| format!("the machine with {}", kernel.name()))?;
+        table.push((kernel, unpacked.release, findings));
+    }
+    println!("\n{}", shown(&table));
+    Ok(table
+        .iter()
+        .all(|(kernel, _, findings)| !kernel.is_claimed() || findings.pass()))
+}
+
+/// The results as a table, and the reasons for what failed.
+fn shown(table: &[(Kernel, String, Findings)]) -> String {
+    let mut text = String::from(
+        "| kernel | Linux | loads | tcx | clsact | packet tests | claimed |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for (kernel, release, findings) in table {
+        let claimed = if kernel.is_claimed() { "yes" } else { "no" };
+        text += &format!(
+            "| {} | {release} | {} | {claimed} |\n",
+            kernel.name(),
+            findings.cells()
+        );
+    }
+    for (_, release, findings) in table {
+        for reason in &findings.reasons {
+            text += &format!("\n{release}: {reason}");
+        }
+    }
+    text
+}
+
+/// Where kernels are kept.
+fn cache(options: &Options) -> Result<PathBuf> {
+    let directory = options.cache.clone().or_else(|| {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+        Some(cache.or_else(home)?.join("outlive/kernels"))
+    });
+    let directory = directory.context("there is no home for a cache: use --cache")?;
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
+    Ok(directory.canonicalize()?)
+}
+
+/// The packet tests of the data plane, built.
+fn packet_tests() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["test", "--package", "dataplane", "--test", "it", "--no-run"])
+        .args(["--message-format", "json"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    ensure!(output.status.success(), "the packet tests are not built");
+    let text = String::from_utf8(output.stdout)?;
+    let messages = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let built = messages.filter(|message| message["target"]["name"] == "it");
+    let mut executable =
+        built.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    executable
+        .next_back()
+        .context("cargo does not say where the packet tests are")
+}

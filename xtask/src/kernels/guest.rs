@@ -1,0 +1,258 @@
+//! The machine that boots a kernel, and what it says.
+//!
+//! Its first process is a shell script in a small file system in memory. It loads modules, sees
+//! this machine's files, read-only but for what a running system writes, and runs in them what
+//! was built here. What it finds it prints on its console in lines of their own.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::modules;
+use super::packages::Unpacked;
+use crate::bench::Interrupt;
+
+/// How a machine is made, whatever its kernel.
+pub(super) struct Guest {
+    pub(super) tests: PathBuf,
+    pub(super) outlive: PathBuf,
+    pub(super) xtask: PathBuf,
+    /// Whether its console is shown.
+    pub(super) console: bool,
+    /// How long it may take.
+    pub(super) limit: Duration,
+}
+
+/// What was found on a kernel.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Findings {
+    loads: bool,
+    tcx: Attached,
+    clsact: Attached,
+    passed: usize,
+    failed: usize,
+    /// Why something failed.
+    pub(super) reasons: Vec<String>,
+}
+
+/// A protected server whose connection survives its death, with programs attached this way.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Attached {
+    #[default]
+    No,
+    /// The kernel does not have it: TCX came with 6.6.
+    Missing,
+    Yes,
+}
+
+impl Findings {
+    /// Whether all that this kernel can do works.
+    pub(super) fn pass(&self) -> bool {
+        self.loads
+            && self.tcx != Attached::No
+            && self.clsact == Attached::Yes
+            && self.passed > 0
+            && self.failed == 0
+    }
+
+    /// For a table: loads, tcx, clsact, tests.
+    pub(super) fn cells(&self) -> String {
+        let attached = |way| match way {
+            Attached::No => "**no**",
+            Attached::Missing => "not in this kernel",
+            Attached::Yes => "yes",
+        };
+        format!(
+            "{} | {} | {} | {} of {}",
+            if self.loads { "yes" } else { "**no**" },
+            attached(self.tcx),
+            attached(self.clsact),
+            self.passed,
+            self.passed + self.failed
+        )
+    }
+
+    /// Reads the lines that the script prints.
+    fn of(console: &str) -> Self {
+        let mut findings = Self::default();
+        for line in console.lines() {
+            // The console may put a message of the kernel before it.
+            let Some((_, said)) = line.split_once("@@ ") else {
+                continue;
+            };
+            let said = said.trim_end();
+            let (what, how) = said.split_once(' ').unwrap_or((said, ""));
+            let attached = match how {
+                "yes" => Attached::Yes,
+                "missing" => Attached::Missing,
+                _ => Attached::No,
+            };
+            match what {
+                "loads" => findings.loads = how == "yes",
+                "tcx" => findings.tcx = attached,
+                "clsact" => findings.clsact = attached,
+                "passed" => findings.passed = how.parse().unwrap_or(0),
+                "failed" => findings.failed = how.parse().unwrap_or(0),
+                "why" => findings.reasons.push(how.to_owned()),
+                _ => {}
+            }
+        }
+        findings
+    }
+}
+
+impl Guest {
+    /// Boots the kernel, and waits until the machine has said all and is off.
+    pub(super) fn run(&self, kernel: &Unpacked, interrupt: &Interrupt) -> Result<Findings> {
+        let directory = tempfile::tempdir()?;
+        let initramfs = self.initramfs(kernel, directory.path())?;
+        let console = directory.path().join("console");
+        let machine = Machine(
+            Command::new("qemu-system-x86_64")
+                .args(["-M", "q35", "-accel", "kvm", "-accel", "tcg", "-cpu", "max"])
+                .args(["-smp", "2", "-m", "2048", "-nographic", "-no-reboot"])
+                .args(["-net", "none", "-kernel"])
+                .arg(&kernel.image)
+                .arg("-initrd")
+                .arg(&initramfs)
+                .args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1"])
+                .args([
+                    "-virtfs",
+                    "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+                ])
+                .stdin(Stdio::null())
+                .stdout(File::create(&console)?)
+                .stderr(Stdio::inherit())
+                .spawn()
+                .context("cannot start qemu")?,
+        );
+        machine.wait(self.limit, interrupt)?;
+        let said = String::from_utf8_lossy(&fs::read(&console)?).into_owned();
+        if self.console {
+            println!("{said}");
+        }
+        ensure!(
+            said.contains("@@ end"),
+            "it did not come to its end; the last that it said: {}",
+            tail(&said)
+        );
+        Ok(Findings::of(&said))
+    }
+
+    /// The file system that the machine starts from.
+    fn initramfs(&self, kernel: &Unpacked, directory: &Path) -> Result<PathBuf> {
+        let root = directory.join("root");
+        for name in ["bin", "modules", "proc", "sys", "dev", "host"] {
+            fs::create_dir_all(root.join(name))?;
+        }
+        let busybox = which("busybox")?;
+        fs::copy(&busybox, root.join("bin/busybox"))?;
+        let mut load = String::new();
+        for module in modules::wanted(&kernel.modules)? {
+            let file = format!("modules/{}.ko", module.name);
+            fs::write(root.join(&file), module.bytes)?;
+            load += &format!("insmod /{file} || echo \"cannot load {}\"\n", module.name);
+        }
+        fs::write(root.join("load"), load)?;
+        let quoted = |path: &Path| path.display().to_string();
+        let script = SCRIPT
+            .replace("@TESTS@", &quoted(&self.tests))
+            .replace("@OUTLIVE@", &quoted(&self.outlive))
+            .replace("@XTASK@", &quoted(&self.xtask));
+        fs::write(root.join("inside"), script)?;
+        fs::write(root.join("init"), INIT)?;
+        fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
+        let archive = directory.join("initramfs");
+        let status = Command::new("sh")
+            .args(["-c", "find . | busybox cpio -o -H newc >\"$1\"", "sh"])
+            .arg(&archive)
+            .current_dir(&root)
+            .stderr(Stdio::null())
+            .status()?;
+        ensure!(status.success(), "busybox cannot pack the initramfs");
+        Ok(archive)
+    }
+}
+
+fn which(program: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|directory| directory.join(program));
+    found
+        .into_iter()
+        .find(|path| path.is_file())
+        .with_context(|| format!("there is no {program}"))
+}
+
+/// The last lines of a text, in one.
+fn tail(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(8)..].join(" / ")
+}
+
+/// A running qemu; gone with its guard.
+struct Machine(Child);
+
+impl Machine {
+    fn wait(mut self, limit: Duration, interrupt: &Interrupt) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        while self.0.try_wait()?.is_none() {
+            interrupt.check()?;
+            if Instant::now() > deadline {
+                // What it said until then is of use.
+                println!(
+                    "  it takes more than {} s and is switched off",
+                    limit.as_secs()
+                );
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        std::io::stdout().flush()?;
+        Ok(())
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Both fail only when it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The machine's first process.
+const INIT: &str = include_str!("init.sh");
+/// What it runs among this machine's files.
+const SCRIPT: &str = include_str!("inside.sh");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_what_the_console_says() {
+        let console = "Booting\r\n@@ loads yes\r\n[ 1.2] noise @@ tcx missing\r\n@@ clsact yes\r\n\
+             @@ passed 103\r\n@@ failed 0\r\n@@ end\r\n";
+        let findings = Findings::of(console);
+        assert!(findings.pass(), "{findings:?}");
+        assert_eq!(
+            findings.cells(),
+            "yes | not in this kernel | yes | 103 of 103"
+        );
+    }
+
+    #[test]
+    fn what_failed_is_told_with_its_reason() {
+        let findings =
+            Findings::of("@@ loads no\n@@ why no such helper\n@@ passed 2\n@@ failed 1\n");
+        assert!(!findings.pass());
+        assert_eq!(findings.reasons, ["no such helper"]);
+        assert_eq!(findings.cells(), "**no** | **no** | **no** | 2 of 3");
+    }
+}

@@ -1,0 +1,77 @@
+# Among this machine's files, on the kernel that is tested: see guest.rs. What is found is printed
+# in lines that begin with @@.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export TMPDIR=/run/tmp HOME=/run/tmp RUST_BACKTRACE=0
+cd /run/tmp || exit
+uname -r
+
+# A protected server with the programs attached in one way: a connection survives its death.
+attached() {
+    run=/run/tmp/$1
+    mkdir -p "$run"
+    "@OUTLIVE@" serve --json --attach "$1" --name "$1" --address "127.0.0.1:$2" --run-dir "$run" -- \
+        "@XTASK@" bench-echo "127.0.0.1:$2" >"$run/log" 2>&1 &
+    serve=$!
+    tries=0
+    until grep -q '"event":"protecting"' "$run/log"; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 200 ] || ! kill -0 "$serve" 2>/dev/null; then
+            why=$(tail -n 3 "$run/log" | tr '\n' ' ')
+            # Only TCX may be missing: clsact is older than any kernel here.
+            case "$1 $why" in
+            "tcx "*TCX* | "tcx "*tcx*) echo "@@ $1 missing" ;;
+            *) echo "@@ $1 no" ;;
+            esac
+            echo "@@ why $1: $why"
+            kill "$serve" 2>/dev/null
+            return
+        fi
+        sleep 0.05
+    done
+    python3 - "$2" "$run/log" <<'PYTHON'
+import json, os, signal, socket, sys, time
+port, log = int(sys.argv[1]), sys.argv[2]
+client = socket.create_connection(("127.0.0.1", port))
+client.settimeout(20)
+def echo(text):
+    client.sendall(text)
+    got = b""
+    while len(got) < len(text):
+        part = client.recv(100)
+        if not part:
+            sys.exit("the connection has ended")
+        got += part
+    if got != text:
+        sys.exit(f"{text!r} came back as {got!r}")
+for n in range(2):
+    echo(b"before %d" % n)
+    events = [json.loads(line) for line in open(log) if line.startswith("{")]
+    pid = [e["pid"] for e in events if e["event"] in ("started", "restarted")][-1]
+    time.sleep(1.1)
+    os.kill(pid, signal.SIGKILL)
+    echo(b"after %d" % n)
+PYTHON
+    if [ $? = 0 ]; then
+        echo "@@ $1 yes"
+    else
+        echo "@@ $1 no"
+        echo "@@ why $1: $(tail -n 3 "$run/log" | tr '\n' ' ')"
+    fi
+    kill "$serve" && wait "$serve"
+}
+
+if "@OUTLIVE@" check >/run/tmp/check 2>&1; then
+    echo "@@ loads yes"
+else
+    echo "@@ loads no"
+    echo "@@ why $(grep FAIL /run/tmp/check | tr '\n' ' ')"
+fi
+attached tcx 8001
+attached clsact 8002
+
+"@TESTS@" --test-threads=2 >/run/tmp/tests 2>&1
+echo "@@ passed $(grep -c '^test .* ok$' /run/tmp/tests)"
+echo "@@ failed $(grep -c '^test .* FAILED$' /run/tmp/tests)"
+grep '^test .* FAILED$' /run/tmp/tests | sed 's/^/@@ why /'
+# The first lines of each failure.
+grep -A 6 '^thread .* panicked' /run/tmp/tests | head -n 120

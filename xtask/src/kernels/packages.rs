@@ -1,0 +1,163 @@
+//! Debian's kernels, through apt, into a cache: with sources and lists of its own, so that this
+//! machine's are not touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Kernel;
+
+/// The package that depends on a suite's kernel.
+const META: &str = "linux-image-amd64";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// An unpacked kernel.
+pub(super) struct Unpacked {
+    /// As `uname -r` says.
+    pub(super) release: String,
+    pub(super) image: PathBuf,
+    /// Its modules.
+    pub(super) modules: PathBuf,
+}
+
+/// The newest kernel of a suite that is in the cache; from the archive if there is none, or if
+/// a newer one is asked for.
+pub(super) fn get(kernel: Kernel, cache: &Path, mirror: &str, refresh: bool) -> Result<Unpacked> {
+    let directory = cache.join(kernel.suite().0);
+    let unpacked = directory.join("unpacked");
+    if refresh || find(&unpacked).is_err() {
+        fetch(kernel, &directory, mirror)?;
+    }
+    find(&unpacked)
+}
+
+/// The kernel in a directory.
+fn find(unpacked: &Path) -> Result<Unpacked> {
+    let boot = unpacked.join("boot");
+    let entries = fs::read_dir(&boot).with_context(|| format!("no {}", boot.display()))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(release) = name.strip_prefix("vmlinuz-") else {
+            continue;
+        };
+        // Newer packages have them below /usr.
+        let places = ["lib/modules", "usr/lib/modules"].map(|place| unpacked.join(place));
+        let modules = places.iter().map(|place| place.join(release));
+        let Some(modules) = modules.into_iter().find(|path| path.is_dir()) else {
+            bail!("the package of {release} has no modules");
+        };
+        return Ok(Unpacked {
+            release: release.to_owned(),
+            image: entry.path(),
+            modules,
+        });
+    }
+    bail!("no kernel in {}", boot.display())
+}
+
+fn fetch(kernel: Kernel, directory: &Path, mirror: &str) -> Result<()> {
+    fs::create_dir_all(directory.join("lists/partial"))?;
+    fs::create_dir_all(directory.join("cache/archives/partial"))?;
+    fs::create_dir_all(directory.join("packages"))?;
+    let (suite, security) = kernel.suite();
+    let mut sources = format!("deb [signed-by={KEYRING}] {mirror}/debian {suite} main\n");
+    if let Some(security) = security {
+        sources += &format!("deb [signed-by={KEYRING}] {mirror}/debian-security {security} main\n");
+    }
+    let list = directory.join("sources.list");
+    fs::write(&list, sources)?;
+    let options = [
+        ("Dir::Etc::sourcelist", list.as_path()),
+        ("Dir::Etc::sourceparts", Path::new("/dev/null")),
+        ("Dir::State::lists", &directory.join("lists")),
+        ("Dir::Cache", &directory.join("cache")),
+        // Only kernels are wanted, and root may read what it fetches.
+        ("Acquire::Languages", Path::new("none")),
+        ("APT::Sandbox::User", Path::new("root")),
+    ];
+    let apt = |program: &str, arguments: &[&str]| -> Result<String> {
+        let mut command = Command::new(program);
+        for (name, value) in options {
+            command.arg("-o").arg(format!("{name}={}", value.display()));
+        }
+        command
+            .args(arguments)
+            .current_dir(directory.join("packages"));
+        let output = command
+            .output()
+            .with_context(|| format!("cannot run {program}"))?;
+        ensure!(
+            output.status.success(),
+            "{program} {} failed: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    println!("  looking for the kernel of {}", kernel.name());
+    apt("apt-get", &["update", "--quiet"])?;
+    let shown = apt("apt-cache", &["show", "--no-all-versions", META])?;
+    let package = image_package(&shown).context("the archive's kernel has no image")?;
+    println!("  fetching {package}");
+    apt("apt-get", &["download", "--quiet", &package])?;
+    unpack(directory, &package)
+}
+
+/// `linux-image-6.1.0-56-amd64`, from what apt-cache(8) shows of the package that depends on it.
+fn image_package(shown: &str) -> Option<String> {
+    let depends = shown
+        .lines()
+        .find_map(|line| line.strip_prefix("Depends: "))?;
+    let mut names = depends
+        .split(',')
+        .filter_map(|one| one.split_whitespace().next());
+    names
+        .find(|name| name.starts_with("linux-image-"))
+        .map(str::to_owned)
+}
+
+/// Puts the package's files in place of those of an older one.
+fn unpack(directory: &Path, package: &str) -> Result<()> {
+    let packages = fs::read_dir(directory.join("packages"))?;
+    let mut files: Vec<_> = packages.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&format!("{package}_"))
+    });
+    // Of several versions of one name, the one that was fetched last.
+    files.sort_by_key(|path| path.metadata().and_then(|data| data.modified()).ok());
+    let file = files.last().context("apt-get has fetched nothing")?;
+    let unpacked = directory.join("unpacked");
+    if unpacked.exists() {
+        fs::remove_dir_all(&unpacked)?;
+    }
+    let status = Command::new("dpkg-deb")
+        .arg("--extract")
+        .arg(file)
+        .arg(&unpacked)
+        .status()?;
+    ensure!(
+        status.success(),
+        "dpkg-deb cannot unpack {}",
+        file.display()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_image_is_what_the_package_depends_on() {
+        let shown = "Package: linux-image-amd64\nVersion: 7.2.12-1\n\
+             Depends: linux-base-amd64 (= 7.2.12-1), linux-image-7.2.12+deb13-amd64 (= 7.2.12-1)\n";
+        assert_eq!(
+            image_package(shown).as_deref(),
+            Some("linux-image-7.2.12+deb13-amd64")
+        );
+        assert_eq!(image_package("Package: x\n"), None);
+    }
+}
