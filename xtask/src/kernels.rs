@@ -80,6 +80,10 @@ pub(crate) struct Options {
     /// Debian's archive
     #[arg(long, value_name = "URL", default_value = "http://deb.debian.org")]
     mirror: String,
+    /// Use the processor's own virtualization: faster where it works, which it does not in
+    /// every virtual machine
+    #[arg(long)]
+    kvm: bool,
     /// Show what the machines print
     #[arg(long)]
     console: bool,
@@ -124,8 +128,9 @@ fn run(options: &Options) -> Result<bool> {
         tests: packet_tests()?,
         outlive: program(None, "outlive")?,
         xtask: program(None, "xtask")?,
+        kvm: options.kvm,
         console: options.console,
-        limit: Duration::from_secs(600),
+        limit: Duration::from_secs(900),
     };
     let cache = cache(options)?;
     let kernels = if options.only.is_empty() {

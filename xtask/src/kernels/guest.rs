@@ -23,6 +23,8 @@ pub(super) struct Guest {
     pub(super) tests: PathBuf,
     pub(super) outlive: PathBuf,
     pub(super) xtask: PathBuf,
+    /// Whether the processor runs it, or qemu does its instructions one by one.
+    pub(super) kvm: bool,
     /// Whether its console is shown.
     pub(super) console: bool,
     /// How long it may take.
@@ -115,7 +117,9 @@ impl Guest {
         let console = directory.path().join("console");
         let machine = Machine(
             Command::new("qemu-system-x86_64")
-                .args(["-M", "q35", "-accel", "kvm", "-accel", "tcg", "-cpu", "max"])
+                .args(["-M", "q35", "-accel", if self.kvm { "kvm" } else { "tcg" }])
+                // What a nested KVM may not be able to set is left out.
+                .args(["-cpu", "max,arch-capabilities=off"])
                 .args(["-smp", "2", "-m", "2048", "-nographic", "-no-reboot"])
                 .args(["-net", "none", "-kernel"])
                 .arg(&kernel.image)
