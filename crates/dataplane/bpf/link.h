@@ -239,8 +239,6 @@ __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, st
 	if (!e->id)
 		e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
 	__builtin_memcpy(waiting.header, sc->edit, sizeof(waiting.header));
-	if (bpf_map_update_elem(&synacks, key, &waiting, BPF_ANY))
-		return TCX_DROP;
 
 	struct link_open *open = &sc->frame.open;
 	__builtin_memset(open, 0, sizeof(*open));
@@ -250,6 +248,9 @@ __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, st
 	open->head.slot = l->slot & 1;
 	open->head.flow_id = e->id;
 	open->key = *key;
+	/* Linux 6.1 takes no key from a pointer that a function was given. */
+	if (bpf_map_update_elem(&synacks, &open->key, &waiting, BPF_ANY))
+		return TCX_DROP;
 	open->client_isn = e->client.isn;
 	open->server_isn = e->server.isn;
 	const struct link_key *secret = &l->up[l->slot & 1];

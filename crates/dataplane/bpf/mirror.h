@@ -76,7 +76,7 @@ struct frame_record {
 			return false;                                                             \
 		fill_header(&r->header, kind, f, p->ip_len, len);                                 \
 		r->header.unfinished = unfinished(skb);                                           \
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, r->packet, len)) {                          \
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, r->packet, at_least_1(len, (limit) - 1))) { \
 			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                                 \
 			return false;                                                             \
 		}                                                                                 \
@@ -107,6 +107,7 @@ __noinline int mirror_long(struct __sk_buff *skb, struct flow *f, __u32 kind, __
 	}
 	if (rest) {
 		__u8 *slice = bpf_dynptr_data(&record, sizeof(*h) + slices * MIRROR_SLICE, MIRROR_SLICE);
+		rest = at_least_1(rest, MIRROR_SLICE - 1);
 		if (!slice || bpf_skb_load_bytes(skb, ETH_HLEN + slices * MIRROR_SLICE, slice, rest))
 			goto out;
 	}

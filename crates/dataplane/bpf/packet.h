@@ -206,6 +206,15 @@ static __always_inline bool parse_ip(struct __sk_buff *skb, struct packet *p, __
 }
 
 /* The TCP header into `tcp`; false when the segment is malformed. */
+/* A length that is known not to be 0, and to have no bits but those of the mask when 1 is taken from
+ * it. Linux 6.1's verifier does not learn that from a comparison with 0, but a helper's size must
+ * not be. */
+static __always_inline __u32 at_least_1(__u32 len, __u32 mask)
+{
+	asm volatile("" : "+r"(len));
+	return ((len - 1) & mask) + 1;
+}
+
 static __always_inline bool parse_tcp(struct __sk_buff *skb, struct packet *p, __u8 *tcp)
 {
 	if (bpf_skb_load_bytes(skb, p->tcp_offset, tcp, TCP_HEADER_MIN))
@@ -217,7 +226,8 @@ static __always_inline bool parse_tcp(struct __sk_buff *skb, struct packet *p, _
 		return false;
 	__u32 options_len = header_len - TCP_HEADER_MIN;
 	if (options_len > 0 && options_len <= TCP_OPTIONS_MAX &&
-	    bpf_skb_load_bytes(skb, p->tcp_offset + TCP_HEADER_MIN, tcp + TCP_HEADER_MIN, options_len))
+	    bpf_skb_load_bytes(skb, p->tcp_offset + TCP_HEADER_MIN, tcp + TCP_HEADER_MIN,
+			       at_least_1(options_len, 63)))
 		return false;
 	p->header_len = header_len;
 	p->payload_len = p->ip_len - (p->tcp_offset - ETH_HLEN) - header_len;

@@ -62,7 +62,8 @@ static long compare_chunk(__u32 n, void *context)
 	asm volatile("" : "+r"(len), "+r"(at));
 	if (at >= EXPECT_CHUNK || len == 0 || len > EXPECT_CHUNK)
 		return 1;
-	if (bpf_skb_load_bytes(c->skb, offset, (__u8 *)seen + at, len)) {
+	if (bpf_skb_load_bytes(c->skb, offset, (__u8 *)seen + at,
+			       at_least_1(len, EXPECT_CHUNK - 1))) {
 		f->verify.unverified += len;
 		return 0;
 	}
