@@ -340,9 +340,12 @@ impl Link {
         }
     }
 
-    /// The key file may be another one now: do not wait until that is seen.
-    pub(crate) fn look_at_keys_now(&mut self) {
+    /// Somebody wants other keys to be used: read the file now, and take new ones for the link.
+    pub(crate) fn other_keys(&mut self) {
         self.look_at_keys = Duration::ZERO;
+        if let Some(session) = &mut self.session {
+            session.rekey_at = Duration::ZERO;
+        }
     }
 
     /// The service ends.

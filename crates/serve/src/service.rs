@@ -243,7 +243,7 @@ impl Service {
                 0 => {}
                 stopping::HUP => {
                     if let Some(link) = self.ground.logger.link() {
-                        link.look_at_keys_now();
+                        link.other_keys();
                     }
                 }
                 signal => return self.stop(i32::try_from(signal).unwrap_or(SIGTERM)),

@@ -37,6 +37,9 @@ pub(crate) struct Prober {
     asked: BTreeMap<u64, (Duration, u16)>,
     next_at: Duration,
     heard_at: Duration,
+    /// When the first probe went out that could have been answered since. While we are busy and ask
+    /// nothing, nobody is silent.
+    unanswered: Option<Duration>,
     round_trip: Option<Duration>,
     search: Option<Search>,
     mtu: Option<u16>,
@@ -73,6 +76,7 @@ impl Prober {
             asked: BTreeMap::new(),
             next_at: now,
             heard_at: now,
+            unanswered: None,
             round_trip: None,
             search: None,
             mtu: None,
@@ -117,14 +121,21 @@ impl Prober {
         self.next_at
     }
 
-    /// How long nothing was heard.
+    /// How long no question was answered.
     pub(crate) fn silence(&self, now: Duration) -> Duration {
-        now.saturating_sub(self.heard_at)
+        self.unanswered
+            .map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
+
+    /// Whether anything was heard after this moment.
+    pub(crate) fn heard_since(&self, moment: Duration) -> bool {
+        self.heard_at > moment
     }
 
     /// The logger was heard of in another way.
     pub(crate) fn alive(&mut self, now: Duration) {
         self.heard_at = now;
+        self.unanswered = None;
     }
 
     /// What is to be sent now.
@@ -133,6 +144,7 @@ impl Prober {
             return Vec::new();
         }
         self.next_at = now + self.interval;
+        self.unanswered.get_or_insert(now);
         self.forget_unanswered(now);
         self.settle(now);
         let mut sizes = vec![0];
@@ -159,7 +171,7 @@ impl Prober {
         let Some((at, size)) = self.asked.remove(&probed.counter) else {
             return false; // answered already, or too late
         };
-        self.heard_at = now;
+        self.alive(now);
         self.round_trip = Some(now.saturating_sub(at));
         if Some(size) == self.mtu {
             self.full_lost = 0;

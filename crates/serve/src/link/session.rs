@@ -78,8 +78,8 @@ impl Session {
     }
 
     /// It has answered a probe since it was attached to.
-    pub(super) fn is_heard(&self, now: Duration) -> bool {
-        self.prober.silence(now) < now.saturating_sub(self.attached_at)
+    pub(super) fn is_heard(&self) -> bool {
+        self.prober.heard_since(self.attached_at)
     }
 }
 

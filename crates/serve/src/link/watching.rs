@@ -41,7 +41,7 @@ impl Link {
             self.news.push_back(News::Settings);
         }
         let complete = session.prober.mtu().is_some() && session.client.is_some();
-        if complete && (!session.up || self.told_lost) && session.is_heard(now) {
+        if complete && (!session.up || self.told_lost) && session.is_heard() {
             let kept = std::mem::replace(&mut session.kept, true);
             session.up = true;
             self.told_lost = false;

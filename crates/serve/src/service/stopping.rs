@@ -74,5 +74,5 @@ pub(super) fn watch_signals(which: &Arc<AtomicUsize>) -> Result<UnixStream, Serv
 
 const TERM: usize = 15;
 const INT: usize = 2;
-/// Not to stop: to read the key file again.
+/// Not to stop: to read the key file again, and to replace the keys of the link.
 pub(super) const HUP: usize = 1;

@@ -404,3 +404,21 @@ fn waiting_for_an_empty_cgroup_keeps_its_time() {
     kill_process(server.pid(), Signal::KILL).expect("it lives");
     assert!(cgroup.wait_empty(Duration::MAX).expect("readable"));
 }
+
+#[test]
+fn a_server_is_adopted_by_its_number_if_it_is_in_its_cgroup() {
+    let (_service, cgroup) = Service::new();
+    let mut ours = start(&shell("exec sleep 1000"), &cgroup);
+    let pid = ours.pid();
+    let adopt = |pid| Server::adopt(pid, &cgroup).expect("it can be asked");
+    assert!(adopt(getpid()).is_none(), "somebody else's process");
+    let mut adopted = adopt(pid).expect("it runs");
+    assert_eq!(adopted.try_wait().expect("it can be asked"), None);
+    kill_process(pid, Signal::KILL).expect("it lives");
+    // Whose child it is gets its status; the other one sees that it has ended.
+    assert_eq!(adopted.wait(PATIENCE).expect("poll"), Some(Exit::Unseen));
+    assert_eq!(exit_of(&mut ours), SIGKILLED);
+    assert!(adopt(pid).is_none(), "it is gone");
+    assert_nothing_left(cgroup, &[pid]);
+    assert!(!Exit::Unseen.is_failure());
+}

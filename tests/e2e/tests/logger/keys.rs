@@ -2,13 +2,16 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::thread;
+use std::time::Duration;
 
 use e2e::exchange::Exchange;
 use e2e::loggers::{key_file, new_key, write_keys};
 use e2e::servers::{PORT, test_server};
 use e2e::{Answer, Scene, Seed, binaries};
+use lab::Signal;
 
-use crate::{echoes, echoing, protect, with_logger};
+use crate::{echoes, echoing, protect, status, with_logger};
 
 /// `outlive serve` that is expected to refuse.
 fn serve(scene: &Scene, flags: &[&str]) -> Answer {
@@ -112,6 +115,31 @@ fn a_service_whose_logger_is_not_there_is_served_unprotected_and_says_so() {
         "{trouble}"
     );
     echoes(&echoing(&scene), b"served");
+    protected.stop();
+}
+
+#[test]
+fn the_keys_of_the_link_are_replaced_under_load() {
+    let (scene, logger) = with_logger("link-rekey");
+    let protected = protect(&scene, &test_server(&scene), &logger, &[]);
+    thread::scope(|scope| {
+        let load = scope.spawn(|| Exchange::default().undisturbed(|| scene.connect(PORT)));
+        // Each slot several times.
+        while !load.is_finished() {
+            protected.kill_serve(Signal::HUP);
+            thread::sleep(Duration::from_millis(50));
+        }
+        load.join().expect("the load");
+    });
+    let stream = echoing(&scene);
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    echoes(&stream, b"afterwards");
+    for bad in ["lost", "logger_lost", "unprotected", "trouble"] {
+        protected.assert_none_of(bad);
+    }
+    let forged = &status(&protected)["counters"]["link_forged"];
+    assert_eq!(forged, &0, "frames with a key that was not known");
     protected.stop();
 }
 

@@ -78,12 +78,16 @@ fn a_path_that_shrinks_is_noticed_and_searched_again() {
 }
 
 #[test]
-fn silence_is_counted_from_the_last_answer() {
+fn silence_is_counted_from_the_first_question_that_is_not_answered() {
     let mut prober = prober();
     answer(&mut prober, &keys(KeySlot::Zero, 1), 9000, ms(0));
-    assert_eq!(prober.silence(ms(501)), ms(500));
-    prober.alive(ms(600));
-    assert_eq!(prober.silence(ms(700)), ms(100));
+    assert_eq!(prober.silence(ms(900)), ms(0), "nobody has asked");
+    assert!(!prober.due(ms(1000)).is_empty());
+    assert!(!prober.due(ms(1100)).is_empty());
+    assert_eq!(prober.silence(ms(1500)), ms(500));
+    prober.alive(ms(1600));
+    assert_eq!(prober.silence(ms(1700)), ms(0));
+    assert!(prober.heard_since(ms(1599)) && !prober.heard_since(ms(1600)));
 }
 
 #[test]
@@ -102,8 +106,9 @@ fn answers_of_strangers_and_old_answers_are_none() {
     let good = stranger.encode(&LinkKey([2; 16]));
     prober.heard(&good, ms(500));
     assert_eq!(prober.silence(ms(500)), ms(0));
+    assert!(!prober.due(ms(600)).is_empty());
     prober.heard(&good, ms(900));
-    assert_eq!(prober.silence(ms(900)), ms(400), "a repetition");
+    assert_eq!(prober.silence(ms(900)), ms(300), "a repetition");
 }
 
 #[test]
