@@ -21,9 +21,7 @@ impl Link {
             return;
         }
         self.look_at_keys = now + LOOK_AT_KEYS;
-        if let Err(error) = self.keys.reload_if_changed() {
-            self.trouble(format!("{error}; the old keys stay in use"));
-        }
+        self.reload_keys();
         let first = self.keys.first();
         let client = self
             .session
@@ -130,8 +128,15 @@ impl Link {
         }
     }
 
+    fn reload_keys(&mut self) {
+        if let Err(error) = self.keys.reload_if_changed() {
+            self.trouble(format!("{error}; the old keys stay in use"));
+        }
+    }
+
     fn start_dialing(&mut self, now: Duration) {
         let logger = self.next;
+        self.reload_keys(); // it may have read its own a moment ago
         if let Err(error) = self.try_dialing(logger) {
             self.not_reached(logger, &error, now);
         }
