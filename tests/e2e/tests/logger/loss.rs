@@ -1,7 +1,7 @@
 //! The logger dies, or cannot be reached.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::clients::{read_exactly, write};
 use e2e::loggers::Logger;
@@ -158,5 +158,73 @@ fn open_connections_are_protected_again_from_their_next_turn_on() {
     talks(&talked, "five");
     let lost = protected.events_of("lost");
     assert_eq!(lost.len(), 1, "the idle one: {lost:?}");
+    protected.stop();
+}
+
+#[test]
+fn a_crash_while_the_logger_is_cut_off_is_recovered_when_it_is_back() {
+    let (scene, logger) = with_logger("link-hold-crash");
+    let hold = ["--on-logger-loss", "hold"];
+    let protected = protect(&scene, &test_server(&scene), &logger, &hold);
+    let echo = echoing(&scene);
+    let recording = scene.record(PORT);
+    logger.host().cut().expect("cut the cable");
+    protected.wait_for("logger_lost", 1);
+    write(&echo, b"meanwhile");
+    protected.kill_main(Signal::KILL);
+    protected.wait_for("listening", 1);
+    thread::sleep(Duration::from_millis(300));
+    protected.assert_none_of("serving");
+    logger.host().heal().expect("mend the cable");
+    let serving = protected.wait_serving(1);
+    assert_eq!(
+        (&serving["kept"], &serving["lost"]),
+        (&1.into(), &0.into()),
+        "{serving}"
+    );
+    assert_same_bytes("echo", b"meanwhile", &read_exactly(&echo, 9));
+    let endings = recording.finish();
+    assert!(endings.iter().all(|e| !e.rst && !e.fin), "{endings:?}");
+    protected.stop();
+}
+
+#[test]
+fn a_crash_while_the_logger_is_lost_costs_the_connections_that_it_had() {
+    let (scene, logger) = with_logger("link-lost-crash");
+    let protected = protect(&scene, &test_server(&scene), &logger, &[]);
+    let echo = echoing(&scene);
+    // The server dies first: what is to be done waits for the logger, until it is lost.
+    logger.host().cut().expect("cut the cable");
+    protected.kill_main(Signal::KILL);
+    let lost = protected.wait_for("lost", 1);
+    assert!(
+        lost["reason"].to_string().contains("logger did not answer"),
+        "{lost}"
+    );
+    protected.wait_serving(1);
+    drop(echo);
+    talks(&scene.connect(PORT), "new");
+    protected.stop();
+}
+
+#[test]
+fn a_logger_that_is_cut_off_stops_an_upload_for_hardly_longer_than_its_time_limit() {
+    let (scene, logger) = with_logger("link-cut");
+    let limit = ["--logger-timeout", "500ms"];
+    let protected = protect(&scene, &test_server(&scene), &logger, &limit);
+    let stream = scene.connect(PORT);
+    let content = pattern(UPLOAD);
+    write(&stream, format!("sink {UPLOAD}\n").as_bytes());
+    let (begin, rest) = content.split_at(UPLOAD / 3);
+    write(&stream, begin);
+    logger.host().cut().expect("cut the cable");
+    let since = Instant::now();
+    write(&stream, rest);
+    let expected = format!("{UPLOAD} {:016x}\n", Checksum::of(&content));
+    let got = read_exactly(&stream, expected.len());
+    let took = since.elapsed();
+    assert_same_bytes("answer to the upload", expected.as_bytes(), &got);
+    protected.wait_for("logger_lost", 1);
+    assert!(took < Duration::from_millis(1500), "{took:?}");
     protected.stop();
 }
