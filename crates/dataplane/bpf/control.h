@@ -110,7 +110,7 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		s->recovering = 0;
 		return 0;
 	case CONTROL_STOPPING:
-		s->stopping = 1;
+		s->stopping = !!c->argument;
 		return 0;
 	case CONTROL_MAIN:
 		s->main_pid = c->argument;

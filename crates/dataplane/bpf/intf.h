@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 1
+#define LAYOUT_VERSION 2
 
 /* Options of a TCP header: at most 40 bytes (RFC 9293 3.1). */
 #define TCP_OPTIONS_MAX 40
@@ -382,7 +382,7 @@ enum control_op {
 	CONTROL_GATE = 2,      /* shut the gate now */
 	CONTROL_INCARNATION = 3, /* a new life: opens the gate for it alone */
 	CONTROL_RECOVERED = 4,
-	CONTROL_STOPPING = 5,
+	CONTROL_STOPPING = 5,  /* argument: whether it is asked to end */
 	CONTROL_MAIN = 6,      /* argument: pid of the main process */
 	CONTROL_SPLICE = 7,
 	CONTROL_ABANDON = 8,   /* forget the flow */

@@ -11,7 +11,7 @@ use std::{
 use crate::error::DataplaneError;
 
 /// Version of the layout of `bpf/intf.h` (`LAYOUT_VERSION` there; a test compares the two).
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// The directory that holds the pins of one service.
 #[derive(Debug, Clone)]
@@ -132,4 +132,25 @@ fn is_link(path: &Path) -> bool {
     path.file_name()
         .and_then(|name| name.to_str())
         .is_some_and(|name| name.starts_with(LINK_PREFIX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_of_another_layout_is_found() {
+        let bpffs = tempfile::tempdir().unwrap();
+        let pin = |version: u32, service: &str| {
+            let path = bpffs.path().join(format!("outlive/v{version}/{service}"));
+            fs::create_dir_all(path).unwrap();
+        };
+        let found = || PinDirectory::other_layouts(bpffs.path(), "web.1");
+        assert!(found().is_empty());
+        pin(LAYOUT_VERSION, "web:1");
+        pin(LAYOUT_VERSION + 1, "another");
+        assert!(found().is_empty());
+        pin(LAYOUT_VERSION + 2, "web:1");
+        assert_eq!(found(), [LAYOUT_VERSION + 2]);
+    }
 }

@@ -88,6 +88,8 @@ fn take_over(
     let expired = clock::now().saturating_sub(life.heartbeat) >= HEARTBEAT_TIMEOUT;
     // From here on nothing passes unseen any more.
     plane.heartbeat()?;
+    // If its end was asked for, then of somebody who is dead; we are asked to go on.
+    plane.stopping(false)?;
     let changes = changes::list(lock.directory())?;
     for interface in ethernet_interfaces()? {
         plane.adopt_interface(&interface, config.attach, &changes)?;

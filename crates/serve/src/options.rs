@@ -22,6 +22,7 @@ struct Options {
     ring: u32,
     max_connections: u32,
     link: bool,
+    crash_on_any_failure: bool,
 }
 
 impl Options {
@@ -36,6 +37,7 @@ impl Options {
             ring: config.limits.ring,
             max_connections: config.max_connections,
             link: config.link.is_some(),
+            crash_on_any_failure: config.crash_on_any_failure,
         }
     }
 
@@ -51,6 +53,10 @@ impl Options {
                 self.max_connections != other.max_connections,
             ),
             ("--logger", self.link != other.link),
+            (
+                "--crash-on",
+                self.crash_on_any_failure != other.crash_on_any_failure,
+            ),
         ];
         let (name, _) = differences.into_iter().find(|(_, differs)| *differs)?;
         Some(name)

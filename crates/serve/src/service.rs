@@ -130,7 +130,10 @@ impl Service {
         let (ground, adopted) = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
             Ok(control) => control,
-            Err(error) if adopted.is_some() => return Err(error),
+            Err(error) if adopted.is_some() => {
+                ground.leave(); // for the next one
+                return Err(error);
+            }
             Err(error) => {
                 ground.remove()?;
                 return Err(error);
@@ -189,7 +192,7 @@ impl Service {
         let result = self.start_and_watch();
         if result.is_err() {
             // Whatever went wrong, the server must not run on behind a gate that nobody opens.
-            let _ = self.ground.plane.stopping();
+            let _ = self.ground.plane.stopping(true);
             let _ = self.ground.cgroup.kill();
             let _ = self.ground.cgroup.wait_empty(Duration::from_secs(5));
             self.reap();

@@ -100,6 +100,12 @@ impl Ground {
         }
     }
 
+    /// Leave everything as it is.
+    pub(crate) fn leave(self) {
+        self.bpffs.leave();
+        self.cgroup2.leave();
+    }
+
     /// Take everything down. The server is gone by now.
     pub(crate) fn remove(self) -> Result<(), ServeError> {
         self.logger.shut_down();

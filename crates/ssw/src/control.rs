@@ -51,9 +51,9 @@ impl SouthSide {
         self.shared.service.recovering = false;
     }
 
-    /// The server is asked to end: deaths are no crashes any more.
-    pub const fn stopping(&mut self) {
-        self.shared.service.stopping = true;
+    /// Whether the server is asked to end: then deaths are no crashes.
+    pub const fn stopping(&mut self, is: bool) {
+        self.shared.service.stopping = is;
     }
 
     /// Which process is the server's main one.

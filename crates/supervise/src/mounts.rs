@@ -122,7 +122,7 @@ pub enum MountError {
     },
 }
 
-/// A mounted filesystem. If we mounted it, dropping this unmounts it.
+/// A mounted filesystem. If we mounted it, dropping this unmounts it, but in a panic.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
@@ -173,6 +173,9 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return; // what is pinned in it may be all that is left of a service
+        }
         if let Err(error) = self.release() {
             tracing::warn!(path = %self.path.display(), %error, "cannot unmount");
         }

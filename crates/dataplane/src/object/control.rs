@@ -97,13 +97,15 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// The service is asked to end: deaths are not crashes any more.
+    /// Whether the service is asked to end: then deaths are not crashes.
     ///
     /// # Errors
     /// The control program cannot be run.
-    pub fn stopping(&self) -> Result<(), DataplaneError> {
-        self.control("stopping", abi::control_op::CONTROL_STOPPING, |_| ())
-            .map(drop)
+    pub fn stopping(&self, is: bool) -> Result<(), DataplaneError> {
+        self.control("stopping", abi::control_op::CONTROL_STOPPING, |c| {
+            c.argument = u64::from(is);
+        })
+        .map(drop)
     }
 
     /// Name the main process.

@@ -123,7 +123,7 @@ fn an_orderly_end_does_not() {
     let watched = Watched::new(false);
     let (_, events) = watched.run("exit 0", true);
     assert_eq!((events, watched.gated()), (vec![], false));
-    watched.kernel.plane().stopping().expect("it runs");
+    watched.kernel.plane().stopping(true).expect("it runs");
     let (_, events) = watched.run("kill -KILL $$", true);
     assert_eq!(
         (events, watched.gated()),

@@ -24,7 +24,7 @@ impl Service {
     pub(super) fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
         self.tell(Happening::Stopping { signal });
         tell_manager(NotifyState::Stopping);
-        self.ground.plane.stopping()?;
+        self.ground.plane.stopping(true)?;
         if self.recovery.stage() != Stage::Serving {
             // Nobody will come back: the clients are told now.
             self.recovery.give_up();

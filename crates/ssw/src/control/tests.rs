@@ -19,7 +19,7 @@ fn the_life_of_a_service() {
         (false, true, 2)
     );
     lab.ssw.recovered();
-    lab.ssw.stopping();
+    lab.ssw.stopping(true);
     lab.ssw.heartbeat(9);
     let service = *lab.ssw.service();
     assert_eq!(

@@ -89,7 +89,7 @@ fn a_thread_is_not_its_process_and_a_stranger_is_not_ours() {
 #[test]
 fn a_service_that_is_stopping_gated_or_abandoned_does_not_crash() {
     let mut lab = Lab::new();
-    lab.ssw.stopping();
+    lab.ssw.stopping(true);
     lab.ssw.process_exit(exit(MAIN, 9), lab.now);
     assert_eq!((lab.ssw.service().gated, lab.events().len()), (false, 0));
     let mut lab = Lab::new();
