@@ -47,12 +47,16 @@ const REKEY: Duration = Duration::from_secs(3600);
 const LOOK_AT_KEYS: Duration = Duration::from_secs(1);
 /// Until a size is known: what every host must take, by IPv6.
 const LEAST_MTU: u16 = 1280;
+/// How often the ring is looked into in a row: its writers may be as fast as we are.
+const ROUNDS: usize = 16;
 /// Bytes of frames that may wait for the logger; more wait in the ring.
 const MOST_WAITING: usize = 1 << 20;
 
 /// Something that the data plane or the operator has to be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
+    /// A logger was attached to, perhaps again: it has to be told how things stand.
+    Attached,
     /// The data plane needs other settings: see [`Link::settings`].
     Settings,
     /// A logger is in use. `kept`: it has the records that it had.
@@ -234,12 +238,24 @@ impl Link {
         self.session.as_ref().map(silence) >= Some(self.config.timeout / 2)
     }
 
-    /// Ask the logger to say when it has recorded everything up to here.
+    /// Ask the logger to say when it has recorded everything up to here; one that is not there now is
+    /// asked when it is.
     pub(crate) fn drain(&mut self, token: u64, now: Duration) -> Result<(), ServeError> {
         self.draining = Some(token);
-        self.forward(now)?;
-        self.barrier(now);
+        // All that is in the ring goes first, however much waits by then: the gate is shut, it will
+        // not be more.
+        while self.client().is_some() && self.forward_some(now)? {}
+        if let Some(client) = self.client()
+            && let Err(error) = client.barrier(token)
+        {
+            self.broken(&error, now);
+        }
         Ok(())
+    }
+
+    /// A barrier that an earlier conversation has not answered is asked for anew.
+    pub(crate) fn drain_again(&mut self, now: Duration) -> Result<(), ServeError> {
+        self.draining.map_or(Ok(()), |token| self.drain(token, now))
     }
 
     /// The barrier with this token was answered, or nobody will.
@@ -254,37 +270,33 @@ impl Link {
         self.draining
     }
 
-    fn barrier(&mut self, now: Duration) {
-        if let (Some(token), Some(client)) = (self.draining, self.client())
-            && let Err(error) = client.barrier(token)
-        {
-            self.broken(&error, now);
-        }
-    }
-
-    /// Send the logger what the ring holds for it.
-    pub(crate) fn forward(&mut self, now: Duration) -> Result<(), ServeError> {
+    /// Send the logger what the ring holds for it, but not more than it takes.
+    fn forward(&mut self, now: Duration) -> Result<(), ServeError> {
         let discard = self.told_lost && self.config.on_loss == OnLoggerLoss::Unprotect;
-        loop {
-            // Without a logger, and if it may come back, they are safe where they are.
+        for _ in 0..ROUNDS {
             let room = self
                 .client()
                 .is_some_and(|client| client.queued() < MOST_WAITING);
-            if !room && !discard {
-                return Ok(());
-            }
-            let pieces = self.frames.next(MAX_DATA)?;
-            if pieces.is_empty() {
-                return Ok(());
-            }
-            for piece in pieces {
-                if let Some(client) = self.client()
-                    && let Err(error) = client.frames(piece)
-                {
-                    self.broken(&error, now);
-                }
+            // Without a logger, and if it may come back, they are safe where they are.
+            if (!room && !discard) || !self.forward_some(now)? {
+                break;
             }
         }
+        Ok(())
+    }
+
+    /// The next frames, to the logger if there is one. Tells whether there were any.
+    fn forward_some(&mut self, now: Duration) -> Result<bool, ServeError> {
+        let pieces = self.frames.next(MAX_DATA)?;
+        let any = !pieces.is_empty();
+        for piece in pieces {
+            if let Some(client) = self.client()
+                && let Err(error) = client.frames(piece)
+            {
+                self.broken(&error, now);
+            }
+        }
+        Ok(any)
     }
 
     /// One look at everything. What came of it is told by [`Self::news`].

@@ -85,8 +85,7 @@ impl Link {
                 ))
             }
         }
-        self.news.push_back(News::Settings);
-        self.barrier(now); // which the one before did not answer
+        self.news.extend([News::Settings, News::Attached]);
     }
 
     fn not_reached(&mut self, logger: usize, error: &ServeError, now: Duration) {

@@ -38,6 +38,7 @@ impl Service {
         let until = Instant::now() + FIRST_CONTACT.saturating_mul(loggers);
         while Instant::now() < until && self.signal.load(Ordering::Relaxed) == 0 {
             self.look_at_link()?;
+            self.ground.plane.heartbeat()?; // there may be connections that we have taken over
             let Some(link) = self.ground.logger.link() else {
                 break;
             };
@@ -82,12 +83,8 @@ impl Service {
 
     fn heed(&mut self, news: News) -> Result<(), ServeError> {
         match news {
-            News::Settings => {
-                self.set_link()?;
-                // Perhaps it was away when it was told, or does not know us yet.
-                let hold = self.recovery.stage() != Stage::Serving;
-                self.ask_logger(|logger| logger.hold_turns(hold)).map(drop)
-            }
+            News::Settings => self.set_link(),
+            News::Attached => self.greet_logger(),
             News::Up { kept } => self.logger_up(kept),
             News::Emptied => {
                 self.resumed.clear(); // it was another process that was told
@@ -101,6 +98,16 @@ impl Service {
                 self.tell(Happening::Trouble { message });
                 Ok(())
             }
+        }
+    }
+
+    /// It may have missed that a recovery has begun, or ended.
+    fn greet_logger(&mut self) -> Result<(), ServeError> {
+        let hold = self.recovery.stage() != Stage::Serving;
+        let _ = self.ask_logger(|logger| logger.hold_turns(hold))?;
+        match self.ground.logger.link() {
+            Some(link) => link.drain_again(clock::now()),
+            None => Ok(()),
         }
     }
 

@@ -157,16 +157,22 @@ fn keys_are_changed_under_load() {
     let mut seed = Seed::choose("link-rotation");
     let exchange = Exchange {
         kills: 3,
+        pace: Duration::from_millis(25),
         ..Exchange::default()
     };
     exchange.run(
         &protected,
         &mut seed,
         || scene.connect(PORT),
-        |kill| match kill {
-            0 => write_keys(&keys, &[&old, &new]),
-            1 => write_keys(&keys, &[&new, &old]),
-            _ => write_keys(&keys, &[&new]),
+        |kill| {
+            let keys_now: &[&str] = match kill {
+                0 => &[&old, &new],
+                1 => &[&new, &old],
+                _ => &[&new],
+            };
+            write_keys(&keys, keys_now);
+            // Each side looks once a second.
+            thread::sleep(Duration::from_millis(1500));
         },
     );
     protected.assert_none_of("lost");
