@@ -283,6 +283,10 @@ pub(crate) struct Logger {
     /// File with the keys of those who may attach (see: outlive key)
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: PathBuf,
+    /// Write records to this directory before they are acknowledged, so that they outlive the
+    /// logger and its host's power; it needs about twice the size of the records, and 300MiB
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
     /// How long the records of a service are kept that has gone away (ms, s, min)
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::duration)]
     pub(crate) keep: Duration,

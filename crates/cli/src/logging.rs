@@ -27,7 +27,9 @@ pub(crate) fn run(arguments: &Logger) -> Outcome {
         Err(error) => {
             eprintln!("outlive: {error}");
             match error {
-                ServiceError::Listen { .. } | ServiceError::Keys(_) => Outcome::Usage,
+                ServiceError::Listen { .. } | ServiceError::Keys(_) | ServiceError::Log { .. } => {
+                    Outcome::Usage
+                }
                 ServiceError::Io(_) => Outcome::Internal,
             }
         }
@@ -50,6 +52,7 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
         keep: arguments.keep,
         limit_total,
         acks,
+        directory: arguments.dir.clone(),
     })?;
     let json = arguments.json;
     service.run(stopped.as_fd(), &mut |event| say(event, json))

@@ -6,6 +6,7 @@ use crate::record::{Arrival, Isns, OutOfRecord, Record, Recorded, Shared};
 use crate::statistics::Statistics;
 use crate::summary::{Place, State, Summary};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use wire::{FlowId, SeqNumber};
 
 /// The largest limit per connection, in bytes: 2 GiB. Sequence numbers could not name the bytes of
@@ -189,6 +190,21 @@ impl Journal {
     /// records are being replayed. What belongs to a new turn is recorded as part of the old one.
     pub fn hold_turns(&mut self, hold: bool) {
         self.shared.turns_held = hold;
+    }
+
+    /// Whether turns are held ([`Journal::hold_turns`]).
+    #[must_use]
+    pub const fn turns_are_held(&self) -> bool {
+        self.shared.turns_held
+    }
+
+    /// The connection with a record that has the lowest number above `after`.
+    #[must_use]
+    pub fn next_protected(&self, after: Option<FlowId>) -> Option<FlowId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = self.connections.range((from, Bound::Unbounded));
+        let (flow, _) = rest.find(|(_, connection)| connection.record.is_ok())?;
+        Some(*flow)
     }
 
     /// The connection has ended: its record is freed, and it is not known any more. Answers whether

@@ -45,6 +45,9 @@ pub struct Recorded {
     pub stable_seq: SeqNumber,
     /// Whether there was a hole before this segment, or there is one now.
     pub hole: bool,
+    /// Whether it brought something: a byte that was not recorded or that lies beyond a hole, or the
+    /// FIN. Of one that did not, the record would be the same without it.
+    pub new: bool,
 }
 
 /// The initial sequence numbers of a connection.
@@ -153,8 +156,10 @@ impl Record {
             .record(position, arrival.payload, &mut counts, &mut budget);
         shared.statistics.instream.add(counts);
         recorded.map_err(Refused::BecameUnprotected)?;
+        let mut new = counts.recorded > 0 || (end > near && !arrival.payload.is_empty());
         if arrival.fin {
             if self.instream.fin().is_none() {
+                new = true;
                 self.fin_heard = arrival.client_ack;
             }
             if !self.instream.record_fin(end) {
@@ -164,6 +169,7 @@ impl Record {
         Ok(Recorded {
             stable_seq: self.stable_seq(isns),
             hole: hole || self.instream.has_hole(),
+            new,
         })
     }
 

@@ -110,8 +110,8 @@ fn core(criterion: &mut Criterion) {
         counter: 0,
     };
     let mut sessions = Sessions::new(AckPolicy::EachBatch, u64::MAX, Duration::MAX);
-    let (_, keys) = sessions.attach(&attach(1000), peer, &greeting);
     let mut out = Outbox::default();
+    let (_, keys) = sessions.attach(&attach(1000), peer, &greeting, &mut out);
     for flow in (0..OTHERS).map(FlowId) {
         let open = Open {
             slot: keys.slot,
@@ -131,7 +131,7 @@ fn core(criterion: &mut Criterion) {
         group.bench_function(format!("{size}"), |bencher| {
             bencher.iter(|| {
                 let session = sessions.get_mut(1).expect("attached");
-                session.answer(Desk::new(0), &Request::Resume(resume()));
+                session.answer(Desk::new(0), &Request::Resume(resume()), &mut out);
                 for batch in datagrams.chunks(BATCH) {
                     for datagram in batch {
                         sessions.take(peer, black_box(datagram), Duration::ZERO, &mut out);
@@ -159,6 +159,7 @@ fn loopback(size: usize) {
         keep: Duration::from_secs(60),
         limit_total: u64::MAX,
         acks: AckPolicy::EachBatch,
+        directory: None,
     });
     let service = service.expect("a free port");
     let address = service.addresses()[0];

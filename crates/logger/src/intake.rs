@@ -165,7 +165,7 @@ fn parse<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
 }
 
 /// The part of the outstream that a frame is to record.
-fn head<'a>(frame: &MirrorFrame<'a>, from: SeqNumber) -> Option<(SeqNumber, &'a [u8])> {
+pub(crate) fn head<'a>(frame: &MirrorFrame<'a>, from: SeqNumber) -> Option<(SeqNumber, &'a [u8])> {
     let segment = parse(frame).ok()?;
     let earlier = usize::try_from(from.distance_from(segment.seq())?).ok()?;
     Some((from, segment.payload().get(earlier..)?))

@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod desk;
+pub mod durable;
 mod intake;
 pub mod link;
 #[cfg(feature = "ring")]

@@ -7,14 +7,17 @@
 //! before it have been recorded.
 
 mod client;
+mod disk;
 mod events;
 mod no_checksum;
 mod sockets;
+mod writer;
 
 use std::{
     io,
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -29,18 +32,25 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     desk::Desk,
+    durable::{Change, Restored, restore},
     link::{AckPolicy, Greeting, Outbox, Sessions},
 };
 use client::{Client, ClientError};
+use disk::Disk;
 pub use events::Event;
 use events::Refusals;
 pub use no_checksum::without_checksums;
 use sockets::{Buffers, Sockets, peer_of};
+use writer::{Report, Writer};
 
 /// Batches of datagrams that are read before control streams are looked after.
 const BATCHES: usize = 16;
 /// How often memory is given back, keys are read again, and sessions are forgotten.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long what is left is waited for at the end.
+const FINISH: Duration = Duration::from_secs(5);
+/// Bytes of a file of the log; a batch more is possible.
+const SEGMENT_SIZE: u64 = 64 << 20;
 /// Control streams at a time, those included that have not proven to have a key.
 const MAX_CLIENTS: usize = 1024;
 
@@ -57,6 +67,9 @@ pub struct ServiceConfig {
     pub limit_total: u64,
     /// When segments are acknowledged.
     pub acks: AckPolicy,
+    /// Where records are written to before they are acknowledged. Without it they are only in
+    /// memory.
+    pub directory: Option<PathBuf>,
 }
 
 /// Why the logger does not run.
@@ -73,6 +86,14 @@ pub enum ServiceError {
     /// The key file cannot be used.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
+    /// The directory of the log cannot be used, or not be read.
+    #[error("cannot keep records in {}: {error}", .directory.display())]
+    Log {
+        /// Which.
+        directory: PathBuf,
+        /// Why.
+        error: String,
+    },
     /// The system failed us.
     #[error("the logger cannot go on: {0}")]
     Io(#[from] io::Error),
@@ -96,15 +117,18 @@ pub struct Service {
     desk: Desk,
     refusals: Refusals,
     out: Outbox,
+    writer: Option<Writer>,
+    /// What was found in the log.
+    found: Option<Event>,
     started: Instant,
     tidied: Instant,
 }
 
 impl Service {
-    /// Binds the sockets.
+    /// Binds the sockets, and reads the log, if there is to be one.
     ///
     /// # Errors
-    /// [`ServiceError::Listen`].
+    /// [`ServiceError::Listen`] and [`ServiceError::Log`].
     pub fn bind(config: ServiceConfig) -> Result<Self, ServiceError> {
         let mut sockets = Vec::new();
         for address in config.listen {
@@ -112,15 +136,30 @@ impl Service {
                 Sockets::bind(address).map_err(|error| ServiceError::Listen { address, error })?;
             sockets.push(bound);
         }
+        let mut sessions = Sessions::new(config.acks, config.limit_total, config.keep);
+        let (mut out, mut writer, mut found) = (Outbox::default(), None, None);
+        if let Some(directory) = config.directory {
+            let restored = open_log(&directory, &mut sessions);
+            let restored = restored.map_err(|error| ServiceError::Log { directory, error })?;
+            found = Some(Event::Restored {
+                services: restored.sessions,
+                connections: restored.connections,
+                damaged: restored.damaged,
+            });
+            out = Outbox::with_log(restored.ledger);
+            writer = Some(Writer::start(restored.log)?);
+        }
         let now = Instant::now();
         Ok(Self {
             sockets,
             keys: Arc::new(config.keys),
-            sessions: Sessions::new(config.acks, config.limit_total, config.keep),
+            sessions,
             clients: Vec::new(),
             desk: Desk::new(std::process::id()),
             refusals: Refusals::default(),
-            out: Outbox::default(),
+            out,
+            writer,
+            found,
             started: now,
             tidied: now,
         })
@@ -144,6 +183,7 @@ impl Service {
         tell(&Event::Listening {
             addresses: self.addresses(),
         });
+        self.found.take().iter().for_each(&mut *tell);
         // Nobody waits for it, if there is no NOTIFY_SOCKET.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         let mut buffers = Buffers::new();
@@ -154,10 +194,12 @@ impl Service {
             if ready.stop {
                 tell(&Event::Stopping);
                 let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
+                self.finish(tell);
                 return Ok(());
             }
             self.accept(tell);
             self.hear(&ready.clients, tell);
+            self.look_after_log(tell);
             self.tell_notices();
             self.flush(tell);
             let now = Instant::now();
@@ -189,12 +231,66 @@ impl Service {
                 }
             }
             self.sessions.settle(now, &mut self.out);
+            self.order(now);
             self.send();
             if !more {
                 break;
             }
         }
         more
+    }
+
+    /// Gives the writer something to do, if it has nothing to do.
+    fn order(&mut self, now: Duration) {
+        if let Some(writer) = &self.writer
+            && let Some(order) = self.out.next_order(&self.sessions, now)
+        {
+            writer.order(order);
+        }
+    }
+
+    /// Hears what the writer has done, and whether it takes too long.
+    fn look_after_log(&mut self, tell: &mut dyn FnMut(&Event)) {
+        while let Some(report) = self.writer.as_mut().and_then(Writer::report) {
+            self.reported(report, tell);
+        }
+        let now = self.now();
+        let slow = self.out.check_log(now);
+        slow.into_iter().for_each(|change| tell(&event_of(change)));
+        self.order(now);
+        self.send();
+    }
+
+    fn reported(&mut self, report: Report, tell: &mut dyn FnMut(&Event)) {
+        let change = match report {
+            Report::Written(batch) => self.out.written(batch),
+            Report::Restarted(segment) => {
+                self.out.restarted(segment, &self.sessions);
+                None
+            }
+            Report::Failed(why) => self.out.failed(why, self.started.elapsed()),
+        };
+        change
+            .into_iter()
+            .for_each(|change| tell(&event_of(change)));
+        self.order(self.now());
+    }
+
+    /// Writes what is still to be written.
+    fn finish(&mut self, tell: &mut dyn FnMut(&Event)) {
+        let deadline = Instant::now() + FINISH;
+        self.order(self.now());
+        while self.out.is_writing() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.writer.as_ref().and_then(|writer| writer.wait(left)) {
+                Some(report) => self.reported(report, tell),
+                // A disk that does not answer must not keep us from ending.
+                None => return,
+            }
+        }
+        if let Some(writer) = self.writer.take() {
+            writer.end();
+        }
     }
 
     /// Sends what is to be sent. What cannot be sent is lost, as on the way.
@@ -210,10 +306,10 @@ impl Service {
     /// How long there is nothing to do, if nothing comes.
     fn pause(&self) -> Duration {
         let tidy = TIDY_INTERVAL.saturating_sub(self.tidied.elapsed());
-        match self.sessions.due_at() {
-            Some(due) => tidy.min(due.saturating_sub(self.now())),
-            None => tidy,
-        }
+        let due = self.sessions.due_at().into_iter().chain(self.out.due_at());
+        let now = self.now();
+        due.map(|due| due.saturating_sub(now))
+            .fold(tidy, Duration::min)
     }
 
     fn wait(&self, stop: BorrowedFd<'_>, most: Duration) -> io::Result<Ready> {
@@ -227,6 +323,9 @@ impl Service {
                 sockets.datagrams().as_fd(),
                 PollFlags::IN,
             ));
+        }
+        if let Some(writer) = &self.writer {
+            fds.push(PollFd::from_borrowed_fd(writer.as_fd(), PollFlags::IN));
         }
         let first_client = fds.len();
         for client in &self.clients {
@@ -311,7 +410,7 @@ impl Service {
                     let Some(session) = self.sessions.get_mut(instance) else {
                         return Err(ClientError::Replaced);
                     };
-                    for answer in session.answer(self.desk, &request) {
+                    for answer in session.answer(self.desk, &request, &mut self.out) {
                         self.clients[at].say(&answer)?;
                     }
                 }
@@ -347,7 +446,7 @@ impl Service {
         }
         let client = &mut self.clients[at];
         let peer = peer_of(client.via, client.local, client.remote, attach.udp_port);
-        let (kept, keys) = self.sessions.attach(attach, peer, &greeting);
+        let (kept, keys) = self.sessions.attach(attach, peer, &greeting, &mut self.out);
         client.instance = Some(instance);
         tell(&Event::Attached {
             service: attach.service.clone(),
@@ -377,11 +476,11 @@ impl Service {
         };
         let now = self.now();
         self.sessions.detach(instance, now);
-        for (number, service, session) in self.sessions.iter_mut() {
-            if number == instance {
+        for (attach, session) in self.sessions.iter() {
+            if attach.instance == instance {
                 let counts = session.statistics();
                 tell(&Event::Detached {
-                    service: service.to_owned(),
+                    service: attach.service.clone(),
                     instance: format!("{instance:016x}"),
                     reason: why.to_string(),
                     segments: counts.segments,
@@ -431,13 +530,31 @@ impl Service {
                 self.dismiss(at, &error, tell);
             }
         }
-        for forgotten in self.sessions.tidy(now.duration_since(self.started)) {
+        for forgotten in self
+            .sessions
+            .tidy(now.duration_since(self.started), &mut self.out)
+        {
             tell(&Event::Forgotten {
                 service: forgotten.service,
                 instance: format!("{:016x}", forgotten.instance),
             });
         }
         self.refusals.rest(now).iter().for_each(&mut *tell);
+    }
+}
+
+fn open_log(
+    directory: &std::path::Path,
+    sessions: &mut Sessions,
+) -> Result<Restored<Disk>, String> {
+    let disk = Disk::open(directory).map_err(|error| error.to_string())?;
+    restore(disk, sessions, SEGMENT_SIZE).map_err(|error| error.to_string())
+}
+
+fn event_of(change: Change) -> Event {
+    match change {
+        Change::Volatile(reason) => Event::LogFailed { reason },
+        Change::Durable => Event::LogWorks,
     }
 }
 

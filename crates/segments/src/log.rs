@@ -67,18 +67,15 @@ impl<S: Storage> Log<S> {
     /// returns: who acts on it need not fear that it was not yet.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`], and the storage.
     pub fn open(
         mut storage: S,
         mut each: impl FnMut(Piece<'_>),
-    ) -> Result<Self, OpenError<S::Error>> {
-        let numbers = storage.list()?;
-        for number in &numbers {
-            let bytes = storage.read(*number)?;
-            read(&bytes, *number, &mut each)?;
-            // A sealed one, too: its seal may have been written and never synced.
-            storage.sync_old(*number)?;
-        }
+    ) -> Result<Self, (S, OpenError<S::Error>)> {
+        let numbers = match read_all(&mut storage, &mut each) {
+            Ok(numbers) => numbers,
+            Err(error) => return Err((storage, error)),
+        };
         let oldest = numbers.first().copied();
         let current = numbers.last().map_or(0, |last| last + 1);
         let mut log = Self {
@@ -87,9 +84,15 @@ impl<S: Storage> Log<S> {
             len: 0,
             oldest: oldest.unwrap_or(current),
         };
-        log.begin(current)?;
-        log.commit()?;
-        Ok(log)
+        match log.begin(current).and_then(|()| log.commit()) {
+            Ok(()) => Ok(log),
+            Err(error) => Err((log.storage, error.into())),
+        }
+    }
+
+    /// The storage. What was not committed may be lost.
+    pub fn into_storage(self) -> S {
+        self.storage
     }
 
     /// The number of the segment that is appended to.
@@ -157,6 +160,21 @@ impl<S: Storage> Log<S> {
         self.oldest = end;
         Ok(())
     }
+}
+
+/// Reads all segments, and makes durable what was read.
+fn read_all<S: Storage>(
+    storage: &mut S,
+    each: &mut impl FnMut(Piece<'_>),
+) -> Result<Vec<u64>, OpenError<S::Error>> {
+    let numbers = storage.list()?;
+    for number in &numbers {
+        let bytes = storage.read(*number)?;
+        read(&bytes, *number, each)?;
+        // A sealed one, too: its seal may have been written and never synced.
+        storage.sync_old(*number)?;
+    }
+    Ok(numbers)
 }
 
 /// Reads a segment.

@@ -211,10 +211,13 @@ fn another_version_is_not_guessed() {
     let opened = Log::open(storage, |_| panic!("nothing can be read"));
     assert!(matches!(
         opened,
-        Err(OpenError::Version {
-            segment: 0,
-            version: 2
-        })
+        Err((
+            _,
+            OpenError::Version {
+                segment: 0,
+                version: 2
+            }
+        ))
     ));
 }
 

@@ -415,10 +415,12 @@ fn holes_are_told_and_what_lies_beyond_them() {
     let expected = Recorded {
         stable_seq: ISN + 12,
         hole: true,
+        new: true,
     };
     assert_eq!(recorded, Ok(expected), "it filled one");
     let again = journal.instream(A, &segment(ISN + 1, b"ab"));
-    assert!(!again.expect("recorded").hole);
+    let again = again.expect("recorded");
+    assert!(!again.hole && !again.new);
 }
 
 #[test]

@@ -10,7 +10,8 @@ use super::outbox::{Outbox, Peer};
 /// What all acknowledgements of a session share.
 #[derive(Debug)]
 pub(super) struct Acks {
-    pub(super) to: Peer,
+    /// Where its service is; `None` if that has not attached since the log was read.
+    pub(super) to: Option<Peer>,
     pub(super) down: KeySet,
     pub(super) slot: KeySlot,
     /// That of the last one.
@@ -23,8 +24,11 @@ impl Acks {
     /// Says what is recorded of a flow. Nothing, if it has no record.
     pub(super) fn say(&mut self, flow: &mut Flow, journal: &Journal, out: &mut Outbox) {
         flow.due = false;
-        let (Some(stable_seq), Some(key)) = (journal.stable_seq(flow.id), self.down.get(self.slot))
-        else {
+        let (Some(stable_seq), Some(to), Some(key)) = (
+            journal.stable_seq(flow.id),
+            self.to,
+            self.down.get(self.slot),
+        ) else {
             return;
         };
         self.counter += 1;
@@ -37,7 +41,7 @@ impl Acks {
             stable_seq,
             ranges: ranges(flow, journal),
         };
-        out.ack(self.to, ack.encode(key));
+        out.ack(to, ack.encode(key));
     }
 }
 

@@ -59,6 +59,11 @@ pub(super) struct Flows {
 }
 
 impl Flows {
+    pub(super) fn get(&self, id: FlowId) -> Option<&Flow> {
+        let flows = self.by_low.get(&flow_low(id))?;
+        flows.iter().find(|flow| flow.id == id)
+    }
+
     pub(super) fn get_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
         let flows = self.by_low.get_mut(&flow_low(id))?;
         flows.iter_mut().find(|flow| flow.id == id)

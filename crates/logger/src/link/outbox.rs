@@ -1,8 +1,15 @@
 //! Datagrams that are to be sent.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use protocol::link::{ACK_LEN, PROBE_LEN};
+use segments::Batch;
+
+use crate::durable::{Change, Ledger, Order, entry::Entry};
+use crate::link::Sessions;
 
 /// Where a service's datagrams come from and ours go to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,16 +39,82 @@ impl Outgoing {
     }
 }
 
-/// Datagrams that are to be sent, in this order. It is emptied, and used again.
+/// What is to be done: datagrams that are to be sent, in this order, and, with a durable log, what is
+/// to be written before. It is emptied, and used again.
 #[derive(Debug, Default)]
 pub struct Outbox {
     datagrams: Vec<Outgoing>,
+    ledger: Option<Box<Ledger>>,
 }
 
 impl Outbox {
+    /// What is recorded is to be written to a log.
+    #[must_use]
+    pub fn with_log(ledger: Ledger) -> Self {
+        Self {
+            datagrams: Vec::new(),
+            ledger: Some(Box::new(ledger)),
+        }
+    }
+
     pub(super) fn ack(&mut self, to: Peer, bytes: [u8; ACK_LEN]) {
         let len = ACK_LEN;
-        self.datagrams.push(Outgoing { to, len, bytes });
+        let ack = Outgoing { to, len, bytes };
+        match &mut self.ledger {
+            Some(ledger) => self.datagrams.extend(ledger.hold(ack)),
+            None => self.datagrams.push(ack),
+        }
+    }
+
+    /// A record of this instance has changed.
+    pub(super) fn record(&mut self, instance: u64, entry: &Entry<'_>) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.record(instance, entry);
+        }
+    }
+
+    /// The next order for the writer of the log, if it has nothing to do and there is something to
+    /// be done. To be asked after each batch.
+    pub fn next_order(&mut self, sessions: &Sessions, now: Duration) -> Option<Order> {
+        let ledger = self.ledger.as_mut()?;
+        ledger.next(sessions, now, &mut self.datagrams)
+    }
+
+    /// The writer has carried out [`Order::Write`]; `batch` is the one of it.
+    pub fn written(&mut self, batch: Batch) -> Option<Change> {
+        let ledger = self.ledger.as_mut()?;
+        ledger.written(batch, &mut self.datagrams)
+    }
+
+    /// The writer has carried out [`Order::Restart`]; `segment` is the current one.
+    pub fn restarted(&mut self, segment: u64, sessions: &Sessions) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.restarted(segment, sessions);
+        }
+    }
+
+    /// The writer could not do what it was told.
+    pub fn failed(&mut self, why: String, now: Duration) -> Option<Change> {
+        let ledger = self.ledger.as_mut()?;
+        ledger.failed(why, now, &mut self.datagrams)
+    }
+
+    /// Looks whether the writer takes too long. To be called when [`Outbox::due_at`] says so.
+    pub fn check_log(&mut self, now: Duration) -> Option<Change> {
+        let ledger = self.ledger.as_mut()?;
+        ledger.check(now, &mut self.datagrams)
+    }
+
+    /// When the log needs to be looked after, if nothing comes.
+    #[must_use]
+    pub fn due_at(&self) -> Option<Duration> {
+        self.ledger.as_ref()?.due_at()
+    }
+
+    /// Whether something is on its way into the log.
+    #[must_use]
+    pub fn is_writing(&self) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| ledger.is_busy())
     }
 
     pub(super) fn probed(&mut self, to: Peer, probed: &[u8; PROBE_LEN]) {
@@ -60,10 +133,5 @@ impl Outbox {
     /// It has been sent.
     pub fn clear(&mut self) {
         self.datagrams.clear();
-    }
-
-    /// Moves everything to the end of `other`.
-    pub fn append_to(&mut self, other: &mut Self) {
-        other.datagrams.append(&mut self.datagrams);
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use journal::{Arrival, Limits, Place, Refused, ReplayMode, ServerProgress};
+use journal::{Arrival, Limits, Place, Refused, ReplayMode, ServerProgress, State, Unprotected};
 use protocol::{
     UnprotectedReason,
     control::{Attach, ErrorCode, Replay, Request, Response, Resume},
     link::{KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentView},
     mirror::{FrameKind, HEADER_LEN, MirrorFrame},
 };
-use wire::{Flags, FlowId};
+use wire::{Flags, FlowId, SeqNumber};
 
 use super::acks::Acks;
 use super::flows::{Flow, Flows, NotFound};
@@ -17,7 +17,8 @@ use super::outbox::{Outbox, Peer};
 use super::unknown::Unknown;
 use super::{Greeting, MAX_EMBRYOS};
 use crate::desk::Desk;
-use crate::intake::{Intake, Notice, reason_of};
+use crate::durable::entry::{Change, Entry};
+use crate::intake::{Intake, Notice, head, reason_of};
 
 /// When a segment that neither finds nor leaves a hole is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,7 @@ impl LinkStatistics {
 /// The record of one service instance, and its link.
 #[derive(Debug)]
 pub struct Session {
+    instance: u64,
     intake: Intake,
     flows: Flows,
     up: KeySet,
@@ -83,7 +85,8 @@ pub struct Session {
 }
 
 impl Session {
-    pub(super) fn new(attach: &Attach, peer: Peer, greeting: &Greeting, policy: AckPolicy) -> Self {
+    /// One that nobody can speak to yet: it has neither keys nor an address.
+    pub(super) fn new(attach: &Attach, policy: AckPolicy) -> Self {
         let limits = Limits {
             per_connection: attach.per_connection,
             total: attach.total,
@@ -93,16 +96,17 @@ impl Session {
             Replay::Connection => ReplayMode::Connection,
             Replay::Turn => ReplayMode::Turn,
         };
-        let mut session = Self {
+        Self {
+            instance: attach.instance,
             intake: Intake::of_a_link(limits, mode),
             flows: Flows::default(),
             up: KeySet::EMPTY,
             newest: KeySlot::Zero,
             acks: Acks {
-                to: peer,
+                to: None,
                 down: KeySet::EMPTY,
                 slot: KeySlot::Zero,
-                counter: greeting.counter,
+                counter: 0,
                 said: 0,
             },
             policy,
@@ -111,30 +115,33 @@ impl Session {
             unknown: Unknown::default(),
             statistics: LinkStatistics::default(),
             wanted: attach.total,
-        };
-        session.put(KeySlot::Zero, greeting.up, greeting.down);
-        session
+        }
     }
 
-    /// Its service has attached again.
-    pub(super) fn attached_again(&mut self, attach: &Attach, peer: Peer) {
-        self.acks.to = peer;
+    /// Its service has attached. The keys that it is to use.
+    pub(super) fn attached(
+        &mut self,
+        attach: &Attach,
+        peer: Peer,
+        greeting: &Greeting,
+    ) -> LinkKeys {
+        self.acks.to = Some(peer);
+        self.acks.counter = self.acks.counter.max(greeting.counter);
         self.wanted = attach.total;
+        if self.up == KeySet::EMPTY {
+            // The first ones are in use at once.
+            self.acks.slot = KeySlot::One;
+            let keys = self.rekey(greeting.up, greeting.down);
+            self.acks.slot = keys.slot;
+            return keys;
+        }
+        self.rekey(greeting.up, greeting.down)
     }
 
     fn put(&mut self, slot: KeySlot, up: LinkKey, down: LinkKey) {
         self.up.put(slot, up);
         self.acks.down.put(slot, down);
         self.newest = slot;
-    }
-
-    /// The keys that it began with.
-    pub(super) fn first_keys(greeting: &Greeting) -> LinkKeys {
-        LinkKeys {
-            slot: KeySlot::Zero,
-            up: greeting.up,
-            down: greeting.down,
-        }
     }
 
     /// New keys, into the slot that the service does not use. They are used for acknowledgements
@@ -145,7 +152,7 @@ impl Session {
         LinkKeys { slot, up, down }
     }
 
-    pub(super) const fn peer(&self) -> Peer {
+    pub(super) const fn peer(&self) -> Option<Peer> {
         self.acks.to
     }
 
@@ -233,7 +240,7 @@ impl Session {
 
     fn probe(&mut self, probe: Probe, out: &mut Outbox) {
         self.seen(probe.slot);
-        let Some(key) = self.acks.down.get(self.acks.slot) else {
+        let (Some(to), Some(key)) = (self.acks.to, self.acks.down.get(self.acks.slot)) else {
             return;
         };
         let probed = Probe {
@@ -241,7 +248,7 @@ impl Session {
             slot: self.acks.slot,
             counter: probe.counter,
         };
-        out.probed(self.acks.to, &probed.encode(key));
+        out.probed(to, &probed.encode(key));
     }
 
     fn open(&mut self, open: &Open, out: &mut Outbox) {
@@ -257,12 +264,12 @@ impl Session {
             return;
         }
         if self.flows.embryos() >= MAX_EMBRYOS {
-            self.forget_an_embryo();
+            self.forget_an_embryo(out);
         }
         let journal = &mut self.intake.journal;
         let mut opened = journal.open(open.flow, open.client_isn, open.server_isn);
         // Who only knocks must not keep others out.
-        if opened.is_err() && self.forget_an_embryo() {
+        if opened.is_err() && self.forget_an_embryo(out) {
             let journal = &mut self.intake.journal;
             opened = journal.open(open.flow, open.client_isn, open.server_isn);
         }
@@ -270,6 +277,15 @@ impl Session {
             self.too_many(open.flow);
             return;
         }
+        let beginning = Resume {
+            flow: open.flow,
+            key: open.key,
+            client_isn: open.client_isn,
+            server_isn: open.server_isn,
+            instream: open.client_isn + 1,
+            outstream: open.server_isn + 1,
+        };
+        out.record(self.instance, &Entry::Opened(beginning));
         let mut flow = Flow::new(open.flow, open.key, open.client_isn, open.server_isn);
         self.acks.say(&mut flow, &self.intake.journal, out);
         self.flows.insert(flow);
@@ -282,11 +298,12 @@ impl Session {
             .push_back(Notice::Unprotected(flow, reason));
     }
 
-    fn forget_an_embryo(&mut self) -> bool {
+    fn forget_an_embryo(&mut self, out: &mut Outbox) -> bool {
         let Some(id) = self.flows.forget_oldest_embryo() else {
             return false;
         };
         self.intake.journal.close(id);
+        out.record(self.instance, &Entry::Changed(id, Change::Closed));
         self.statistics.forgotten_embryos += 1;
         true
     }
@@ -322,7 +339,17 @@ impl Session {
         self.statistics.segments += 1;
         let was_embryo = std::mem::take(&mut flow.embryo);
         let id = flow.id;
-        match self.intake.journal.instream(id, &arrival) {
+        let recorded = self.intake.journal.instream(id, &arrival);
+        match recorded {
+            Ok(recorded) if recorded.new => {
+                out.record(self.instance, &Entry::Changed(id, Change::of(&arrival)));
+            }
+            Err(Refused::BecameUnprotected(_)) => {
+                out.record(self.instance, &Entry::Changed(id, Change::Unprotected));
+            }
+            _ => {}
+        }
+        match recorded {
             Ok(recorded) if recorded.hole || self.policy == AckPolicy::EachFrame => {
                 remember(flow, &arrival);
                 self.acks.say(flow, &self.intake.journal, out);
@@ -349,15 +376,30 @@ impl Session {
 
     /// The answers to a request of the session's service, in order. [`Request::Attach`] and
     /// [`Request::Rekey`], which need randomness, are refused here.
-    pub fn answer(&mut self, desk: Desk, request: &Request) -> Vec<Response> {
+    pub fn answer(&mut self, desk: Desk, request: &Request, out: &mut Outbox) -> Vec<Response> {
         match request {
             Request::Frames { bytes } => {
-                self.frames(bytes);
+                self.frames(bytes, out);
                 Vec::new()
             }
             Request::Barrier { token } => vec![Response::Drained { token: *token }],
             Request::Resume(resume) => {
-                self.resume(resume);
+                if self.restore(resume) {
+                    out.record(self.instance, &Entry::Opened(*resume));
+                } else {
+                    self.too_many(resume.flow);
+                }
+                Vec::new()
+            }
+            Request::Unprotect { flow } => {
+                if self.unprotect(*flow, Unprotected::Requested) {
+                    out.record(self.instance, &Entry::Changed(*flow, Change::Unprotected));
+                }
+                Vec::new()
+            }
+            Request::HoldTurns { hold } => {
+                self.hold_turns(*hold);
+                out.record(self.instance, &Entry::TurnsHeld(*hold));
                 Vec::new()
             }
             Request::Attach(_) | Request::Rekey | Request::Shutdown => vec![Response::Error {
@@ -386,22 +428,36 @@ impl Session {
 
     /// Frames as a ring holds them, one behind the other. What is behind one that cannot be read
     /// cannot be found.
-    fn frames(&mut self, mut bytes: &[u8]) {
+    fn frames(&mut self, mut bytes: &[u8], out: &mut Outbox) {
         while !bytes.is_empty() {
             let Ok(frame) = MirrorFrame::decode(bytes) else {
                 self.statistics.malformed += 1;
                 return;
             };
             let (this, rest) = bytes.split_at(HEADER_LEN + frame.packet.len());
-            if matches!(frame.kind, FrameKind::Closed(_)) {
-                self.flows.remove(frame.flow_id);
-            }
             self.intake.take(this);
+            let change = match frame.kind {
+                FrameKind::Closed(_) => {
+                    self.flows.remove(frame.flow_id);
+                    Some(Change::Closed)
+                }
+                FrameKind::Outstream { from } => {
+                    head(&frame, from).map(|(seq, bytes)| Change::Outstream { seq, bytes })
+                }
+                FrameKind::Instream | FrameKind::Opened { .. } | FrameKind::Barrier { .. } => None,
+            };
+            if let Some(change) = change {
+                out.record(self.instance, &Entry::Changed(frame.flow_id, change));
+            }
             bytes = rest;
         }
     }
+}
 
-    fn resume(&mut self, resume: &Resume) {
+/// Making a record again, from what a log says.
+impl Session {
+    /// A connection with a record that begins there. Answers whether there is room for it.
+    pub(crate) fn restore(&mut self, resume: &Resume) -> bool {
         self.flows.remove(resume.flow);
         let at = Place {
             instream: resume.instream,
@@ -409,16 +465,77 @@ impl Session {
         };
         let (client_isn, server_isn) = (resume.client_isn, resume.server_isn);
         let journal = &mut self.intake.journal;
-        if journal
-            .resume(resume.flow, client_isn, server_isn, at)
-            .is_err()
-        {
-            self.too_many(resume.flow);
+        let resumed = journal.resume(resume.flow, client_isn, server_isn, at);
+        if resumed.is_ok() {
+            let mut flow = Flow::new(resume.flow, resume.key, client_isn, server_isn);
+            flow.embryo = false;
+            self.flows.insert(flow);
+        }
+        resumed.is_ok()
+    }
+
+    pub(crate) fn restore_instream(&mut self, flow: FlowId, arrival: &Arrival<'_>) {
+        // What was refused then is refused now.
+        let _ = self.intake.journal.instream(flow, arrival);
+    }
+
+    pub(crate) fn restore_outstream(&mut self, flow: FlowId, seq: SeqNumber, bytes: &[u8]) {
+        let _ = self.intake.journal.outstream(flow, seq, bytes);
+    }
+
+    pub(crate) fn hold_turns(&mut self, hold: bool) {
+        self.intake.journal.hold_turns(hold);
+    }
+
+    /// Gives a connection up. Answers whether it had a record.
+    pub(crate) fn unprotect(&mut self, flow: FlowId, reason: Unprotected) -> bool {
+        self.intake.journal.unprotect(flow, reason)
+    }
+
+    pub(crate) fn close(&mut self, flow: FlowId) {
+        self.flows.remove(flow);
+        self.intake.journal.close(flow);
+    }
+
+    /// The record of `copy` is that of the connection `resume` from now on.
+    pub(crate) fn end_copy(&mut self, resume: &Resume, copy: FlowId, turn: Place) {
+        self.flows.remove(copy);
+        self.intake.journal.restore_turn(copy, turn);
+        if !self.intake.journal.replace(resume.flow, copy) {
             return;
         }
+        self.flows.remove(resume.flow);
+        let (client_isn, server_isn) = (resume.client_isn, resume.server_isn);
         let mut flow = Flow::new(resume.flow, resume.key, client_isn, server_isn);
         flow.embryo = false;
         self.flows.insert(flow);
+    }
+
+    /// All has been read. What happened on the way is of no interest.
+    pub(crate) fn restored(&mut self) {
+        self.intake.notices.clear();
+    }
+
+    /// How many connections have a record.
+    pub(crate) fn protected(&self) -> usize {
+        let statistics = self.intake.journal.statistics();
+        statistics.connections - statistics.unprotected
+    }
+
+    /// Where the record of a connection begins.
+    pub(crate) fn beginning(&self, id: FlowId) -> Option<Resume> {
+        let flow = self.flows.get(id)?;
+        let State::Protected(record) = self.intake.journal.summary(id)?.state else {
+            return None;
+        };
+        Some(Resume {
+            flow: id,
+            key: flow.key,
+            client_isn: flow.client_isn,
+            server_isn: flow.server_isn,
+            instream: record.start.instream,
+            outstream: record.start.outstream,
+        })
     }
 }
 

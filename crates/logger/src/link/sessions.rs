@@ -9,9 +9,11 @@ use protocol::{
     control::Attach,
     link::{LinkKey, LinkKeys},
 };
+use wire::FlowId;
 
 use super::outbox::{Outbox, Peer};
 use super::session::{AckPolicy, Session};
+use crate::durable::entry::Entry;
 
 /// What has to be drawn, or read from a clock, for a service that attaches.
 #[derive(Debug, Clone, Copy)]
@@ -35,8 +37,8 @@ pub struct Forgotten {
 }
 
 #[derive(Debug)]
-struct Entry {
-    service: String,
+struct Kept {
+    attach: Attach,
     session: Session,
     /// Since when it has no control stream.
     detached: Option<Duration>,
@@ -45,7 +47,7 @@ struct Entry {
 /// The sessions of all services.
 #[derive(Debug)]
 pub struct Sessions {
-    by_instance: BTreeMap<u64, Entry>,
+    by_instance: BTreeMap<u64, Kept>,
     by_peer: HashMap<Peer, u64>,
     policy: AckPolicy,
     limit_total: u64,
@@ -72,34 +74,75 @@ impl Sessions {
     /// A service attaches; its datagrams will come from `peer`. Answers whether its records were
     /// still here, and the keys. The limits and the mode of a session that is here stay, but for
     /// the total.
-    pub fn attach(&mut self, attach: &Attach, peer: Peer, greeting: &Greeting) -> (bool, LinkKeys) {
+    pub fn attach(
+        &mut self,
+        attach: &Attach,
+        peer: Peer,
+        greeting: &Greeting,
+        out: &mut Outbox,
+    ) -> (bool, LinkKeys) {
         let instance = attach.instance;
+        let policy = self.policy;
+        let kept = self.by_instance.contains_key(&instance);
+        let entry = self.by_instance.entry(instance).or_insert_with(|| Kept {
+            attach: attach.clone(),
+            session: Session::new(attach, policy),
+            detached: None,
+        });
+        let before = entry.session.peer();
+        let keys = entry.session.attached(attach, peer, greeting);
+        entry.detached = None;
+        entry.attach.total = attach.total;
+        if !kept {
+            out.record(instance, &Entry::Attached(attach.clone()));
+        }
+        if let Some(before) = before.filter(|before| self.by_peer.get(before) == Some(&instance)) {
+            self.by_peer.remove(&before);
+        }
         // The port is held by one socket at a time: whoever had it has lost it.
         self.by_peer.insert(peer, instance);
-        let (kept, keys) = match self.by_instance.get_mut(&instance) {
-            Some(entry) => {
-                let before = entry.session.peer();
-                if before != peer && self.by_peer.get(&before) == Some(&instance) {
-                    self.by_peer.remove(&before);
-                }
-                entry.session.attached_again(attach, peer);
-                entry.detached = None;
-                (true, entry.session.rekey(greeting.up, greeting.down))
-            }
-            None => {
-                let session = Session::new(attach, peer, greeting, self.policy);
-                let keys = Session::first_keys(greeting);
-                let entry = Entry {
-                    service: attach.service.clone(),
-                    session,
-                    detached: None,
-                };
-                self.by_instance.insert(instance, entry);
-                (false, keys)
-            }
-        };
         self.share();
         (kept, keys)
+    }
+
+    /// There is a session, says a log. It may hold as much as it likes until the log has been read.
+    pub(crate) fn restore(&mut self, instance: u64, attach: &Attach) {
+        let policy = self.policy;
+        let entry = self.by_instance.entry(instance).or_insert_with(|| {
+            // There is room for a copy of one.
+            let roomy = Attach {
+                connections: attach.connections.saturating_add(1),
+                ..attach.clone()
+            };
+            let mut session = Session::new(&roomy, policy);
+            session.limit_total(u64::MAX);
+            Kept {
+                attach: attach.clone(),
+                session,
+                detached: Some(Duration::ZERO),
+            }
+        });
+        entry.attach = attach.clone();
+    }
+
+    /// No session has a connection with this number.
+    pub(crate) fn close_everywhere(&mut self, flow: FlowId) {
+        for kept in self.by_instance.values_mut() {
+            kept.session.close(flow);
+        }
+    }
+
+    /// The log has been read.
+    pub(crate) fn restored(&mut self) {
+        for kept in self.by_instance.values_mut() {
+            kept.session.restored();
+        }
+        self.share();
+    }
+
+    /// A session is no more.
+    pub(crate) fn forget(&mut self, instance: u64) {
+        self.by_instance.remove(&instance);
     }
 
     /// The control stream of a session has ended.
@@ -121,10 +164,17 @@ impl Sessions {
         Some(&mut entry.session)
     }
 
-    /// The sessions, with the numbers of their instances and the names of their services.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &str, &mut Session)> {
-        let entries = self.by_instance.iter_mut();
-        entries.map(|(instance, entry)| (*instance, &*entry.service, &mut entry.session))
+    /// A session.
+    #[must_use]
+    pub fn get(&self, instance: u64) -> Option<&Session> {
+        Some(&self.by_instance.get(&instance)?.session)
+    }
+
+    /// All sessions, with what their services said when they attached, in the order of their
+    /// numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (&Attach, &Session)> {
+        let kept = self.by_instance.values();
+        kept.map(|kept| (&kept.attach, &kept.session))
     }
 
     /// Datagrams from addresses where no session is.
@@ -161,7 +211,7 @@ impl Sessions {
 
     /// To be called every second or so: gives memory back, and forgets the sessions whose services
     /// have been gone for too long.
-    pub fn tidy(&mut self, now: Duration) -> Vec<Forgotten> {
+    pub fn tidy(&mut self, now: Duration, out: &mut Outbox) -> Vec<Forgotten> {
         let mut forgotten = Vec::new();
         let keep = self.keep;
         self.by_instance.retain(|instance, entry| {
@@ -170,9 +220,10 @@ impl Sessions {
                 .detached
                 .is_some_and(|then| now.saturating_sub(then) >= keep);
             if gone {
+                out.record(*instance, &Entry::Forgotten);
                 forgotten.push(Forgotten {
                     instance: *instance,
-                    service: std::mem::take(&mut entry.service),
+                    service: std::mem::take(&mut entry.attach.service),
                 });
             }
             !gone

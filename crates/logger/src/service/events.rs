@@ -17,6 +17,22 @@ pub enum Event {
         /// Where.
         addresses: Vec<SocketAddr>,
     },
+    /// Records were found in the directory of the log.
+    Restored {
+        /// Services.
+        services: usize,
+        /// Connections with a record.
+        connections: usize,
+        /// Connections whose records are lost, because files are damaged.
+        damaged: usize,
+    },
+    /// The log cannot be written: records are only in memory from now on.
+    LogFailed {
+        /// Why.
+        reason: String,
+    },
+    /// Everything that was acknowledged is in the log again.
+    LogWorks,
     /// A service has its record kept from now on.
     Attached {
         /// Its name.
@@ -81,6 +97,25 @@ impl fmt::Display for Event {
                 let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
                 write!(f, "the logger listens on {}", addresses.join(", "))
             }
+            Self::Restored {
+                services,
+                connections,
+                damaged,
+            } => {
+                write!(
+                    f,
+                    "found records of {services} services, {connections} connections"
+                )?;
+                if *damaged > 0 {
+                    write!(f, "; those of {damaged} more are lost: files are damaged")?;
+                }
+                Ok(())
+            }
+            Self::LogFailed { reason } => write!(
+                f,
+                "the log cannot be written ({reason}): records are only in memory, and would not outlive the logger"
+            ),
+            Self::LogWorks => write!(f, "the log is written again: records outlive the logger"),
             Self::Attached {
                 service,
                 from,

@@ -51,12 +51,13 @@ impl Link {
 
     fn with(policy: AckPolicy, seed: u64, attach: &Attach) -> Self {
         let mut sessions = Sessions::new(policy, 1 << 30, KEEP);
-        let (kept, keys) = sessions.attach(attach, peer(), &greeting(1));
+        let mut out = Outbox::default();
+        let (kept, keys) = sessions.attach(attach, peer(), &greeting(1), &mut out);
         assert!(!kept);
         Self {
             sessions,
             host: Host::new(keys, seed),
-            out: Outbox::default(),
+            out,
         }
     }
 
@@ -65,7 +66,8 @@ impl Link {
     }
 
     fn ask(&mut self, request: &Request) -> Vec<Response> {
-        self.session().answer(PID, request)
+        let session = self.sessions.get_mut(INSTANCE).expect("attached");
+        session.answer(PID, request, &mut self.out)
     }
 
     fn take(&mut self, datagram: &[u8]) {
@@ -486,15 +488,17 @@ fn a_service_that_attaches_again_finds_its_records() {
     link.send(1, 0, 1000);
     link.settle(NOW);
     link.sessions.detach(INSTANCE, NOW);
-    assert_eq!(link.sessions.tidy(NOW + KEEP / 2), []);
+    assert_eq!(link.sessions.tidy(NOW + KEEP / 2, &mut link.out), []);
     let elsewhere = Peer {
         address: SocketAddr::from(([192, 0, 2, 1], 2000)),
         ..peer()
     };
     let again = attach(INSTANCE, 2000);
-    let (kept, keys) = link.sessions.attach(&again, elsewhere, &greeting(2));
+    let (kept, keys) = link
+        .sessions
+        .attach(&again, elsewhere, &greeting(2), &mut link.out);
     assert!(kept);
-    assert_eq!(link.sessions.tidy(NOW + 2 * KEEP), []);
+    assert_eq!(link.sessions.tidy(NOW + 2 * KEEP, &mut link.out), []);
     assert_eq!(link.read(FlowId(1)).len(), 1000);
     // The old address is nobody's, the old keys are still good.
     link.send(1, 1000, 1000);
@@ -509,8 +513,13 @@ fn a_service_that_attaches_again_finds_its_records() {
     }
     assert_eq!(link.session().statistics().segments, 3);
     link.sessions.detach(INSTANCE, NOW);
-    assert_eq!(link.sessions.tidy(NOW + KEEP)[0].instance, INSTANCE);
-    let (kept, _) = link.sessions.attach(&again, elsewhere, &greeting(3));
+    assert_eq!(
+        link.sessions.tidy(NOW + KEEP, &mut link.out)[0].instance,
+        INSTANCE
+    );
+    let (kept, _) = link
+        .sessions
+        .attach(&again, elsewhere, &greeting(3), &mut link.out);
     assert!(!kept);
 }
 
@@ -525,7 +534,7 @@ fn services_share_what_all_may_hold() {
             ..peer()
         };
         let attach = attach(u64::from(number), 1000);
-        let (_, keys) = sessions.attach(&attach, peer, &greeting(number));
+        let (_, keys) = sessions.attach(&attach, peer, &greeting(number), &mut out);
         let mut host = Host::new(keys, 1);
         host.connect(1, 900 << 10);
         hosts.push((peer, host));

@@ -37,6 +37,8 @@ pub(crate) struct Connection {
     pub(crate) stable: usize,
     /// What the newest ACK told beyond that.
     pub(crate) ranges: Vec<(usize, usize)>,
+    /// So many bytes the server has said, and the client has heard.
+    pub(crate) said: u32,
     counter: u64,
 }
 
@@ -59,6 +61,7 @@ impl Connection {
             opened: false,
             stable: 0,
             ranges: Vec::new(),
+            said: 0,
             counter: 0,
         }
     }
@@ -88,7 +91,7 @@ impl Connection {
             source: self.key.client(),
             destination: self.key.server(),
             seq: self.seq(at),
-            ack: self.server_isn + 1,
+            ack: self.server_isn + 1 + self.said,
             flags,
             window: 1000,
             options: &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2],
@@ -97,6 +100,26 @@ impl Connection {
         .emit(&mut bytes, mode)
         .expect("a packet");
         bytes
+    }
+
+    /// The server says something: its packet.
+    pub(crate) fn answer(&mut self, payload: &[u8]) -> (SeqNumber, Vec<u8>) {
+        let from = self.server_isn + 1 + self.said;
+        let mut bytes = Vec::new();
+        SegmentSpec {
+            source: self.key.server(),
+            destination: self.key.client(),
+            seq: from,
+            ack: self.seq(0),
+            flags: Flags::ACK,
+            window: 1000,
+            options: &[],
+            payload,
+        }
+        .emit(&mut bytes, ChecksumMode::Full)
+        .expect("a packet");
+        self.said += u32::try_from(payload.len()).expect("short");
+        (from, bytes)
     }
 
     /// An ACK has come. It must not take back what an earlier one said.
@@ -228,8 +251,10 @@ impl Host {
     /// A datagram has come from the logger.
     pub(crate) fn hear(&mut self, datagram: &[u8]) -> Ack {
         let ack = Ack::decode(datagram, &self.down).expect("an ACK of our logger");
-        let connection = self.connections.get_mut(&ack.flow).expect("of ours");
-        connection.acknowledged(&ack);
+        // One of a connection that is over may come late.
+        if let Some(connection) = self.connections.get_mut(&ack.flow) {
+            connection.acknowledged(&ack);
+        }
         ack
     }
 }

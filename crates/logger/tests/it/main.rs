@@ -2,5 +2,6 @@
 //! and garbled; and the service itself, over sockets.
 
 mod core;
+mod durable;
 mod host;
 mod service;

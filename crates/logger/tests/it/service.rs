@@ -35,6 +35,7 @@ fn config(keys: KeyRing, listen: &str) -> ServiceConfig {
         keep: Duration::from_secs(60),
         limit_total: 1 << 30,
         acks: AckPolicy::EachBatch,
+        directory: None,
     }
 }
 
@@ -367,4 +368,42 @@ fn an_address_that_is_in_use_is_named() {
     let error = again.err().expect("it is in use").to_string();
     assert!(error.contains(&logger.address.to_string()), "{error}");
     assert!(error.contains("another logger"), "{error}");
+}
+
+#[test]
+fn records_outlive_the_logger_in_its_directory() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (key, ring) = keys();
+    let durable = || ServiceConfig {
+        directory: Some(directory.path().join("new")),
+        ..config(ring.clone(), "127.0.0.1:0")
+    };
+    let logger = Running::start(durable());
+    let service = Attached::to(&logger, &key, 3);
+    let mut host = Host::new(service.keys, 1);
+    for (flow, len) in [(1, 100_000), (2, 10), (3, 300_000)] {
+        host.connect(flow, len);
+    }
+    service.upload(&mut host);
+    let refused = Service::bind(durable()).err().expect("it is in use");
+    assert!(refused.to_string().contains("another logger"), "{refused}");
+    drop(logger);
+
+    let logger = Running::start(durable());
+    let found = logger.event(|event| matches!(event, Event::Restored { .. }));
+    let expected = Event::Restored {
+        services: 1,
+        connections: 3,
+        damaged: 0,
+    };
+    assert_eq!(found, expected);
+    let mut service = Attached::to(&logger, &key, 3);
+    assert!(service.kept);
+    for flow in host.connections.keys().copied().collect::<Vec<_>>() {
+        assert!(service.read(&host, flow) == host.connections[&flow].data);
+    }
+    // The connections go on as if nothing had happened.
+    host.use_keys(service.keys);
+    host.connect(4, 10_000);
+    service.upload(&mut host);
 }

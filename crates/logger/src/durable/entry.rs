@@ -1,0 +1,252 @@
+//! What the log says.
+//!
+//! ```text
+//! u8 kind | u64 instance | u64 flow (0 if it is about none) | body
+//! ```
+//!
+//! All numbers are little-endian.
+
+use journal::{Arrival, ClientFin, Place, ServerProgress};
+use protocol::control::{Attach, Message, Request, Resume};
+use wire::{FlowId, SeqNumber};
+
+/// A change of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change<'a> {
+    /// A segment has come.
+    Instream {
+        seq: SeqNumber,
+        client_ack: SeqNumber,
+        server: Option<ServerProgress>,
+        fin: bool,
+        bytes: &'a [u8],
+    },
+    /// The server has said this.
+    Outstream { seq: SeqNumber, bytes: &'a [u8] },
+    /// It has no record any more.
+    Unprotected,
+    /// It is over.
+    Closed,
+}
+
+/// Something that the log says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Entry<'a> {
+    /// There is a session.
+    Attached(Attach),
+    /// Whether turns are held in it.
+    TurnsHeld(bool),
+    /// It is forgotten.
+    Forgotten,
+    /// A connection has a record from here on.
+    Opened(Resume),
+    /// It has changed.
+    Changed(FlowId, Change<'a>),
+    /// A copy of its record begins.
+    CopyBegins(Resume),
+    /// The copy gets this.
+    Copied(FlowId, Change<'a>),
+    /// The copy is whole, and takes the record's place.
+    CopyEnds {
+        flow: FlowId,
+        fin: Option<ClientFin>,
+        turn: Place,
+    },
+}
+
+const ATTACHED: u8 = 1;
+const TURNS_HELD: u8 = 2;
+const FORGOTTEN: u8 = 3;
+const OPENED: u8 = 4;
+const COPY_BEGINS: u8 = 5;
+const COPY_ENDS: u8 = 6;
+const INSTREAM: u8 = 16;
+const OUTSTREAM: u8 = 17;
+const UNPROTECTED: u8 = 18;
+const CLOSED: u8 = 19;
+/// Added to the kind of a change: it is about the copy.
+const OF_COPY: u8 = 16;
+
+const FIN: u8 = 1;
+const SERVER_KNOWN: u8 = 2;
+
+impl<'a> Entry<'a> {
+    /// The connection that it is about.
+    pub(crate) const fn flow(&self) -> Option<FlowId> {
+        match self {
+            Self::Attached(_) | Self::TurnsHeld(_) | Self::Forgotten => None,
+            Self::Opened(resume) | Self::CopyBegins(resume) => Some(resume.flow),
+            Self::Changed(flow, _) | Self::Copied(flow, _) | Self::CopyEnds { flow, .. } => {
+                Some(*flow)
+            }
+        }
+    }
+
+    const fn kind(&self) -> u8 {
+        match self {
+            Self::Attached(_) => ATTACHED,
+            Self::TurnsHeld(_) => TURNS_HELD,
+            Self::Forgotten => FORGOTTEN,
+            Self::Opened(_) => OPENED,
+            Self::CopyBegins(_) => COPY_BEGINS,
+            Self::CopyEnds { .. } => COPY_ENDS,
+            Self::Changed(_, change) => change.kind(),
+            Self::Copied(_, change) => change.kind() + OF_COPY,
+        }
+    }
+
+    /// Appends it to `out`.
+    pub(crate) fn write(&self, instance: u64, out: &mut Vec<u8>) {
+        out.push(self.kind());
+        out.extend_from_slice(&instance.to_le_bytes());
+        let flow = self.flow().unwrap_or(FlowId(0));
+        out.extend_from_slice(&flow.0.to_le_bytes());
+        match self {
+            Self::Attached(attach) => body(&Request::Attach(attach.clone()), out),
+            Self::TurnsHeld(hold) => out.push(u8::from(*hold)),
+            Self::Forgotten => {}
+            Self::Opened(resume) | Self::CopyBegins(resume) => body(&Request::Resume(*resume), out),
+            Self::Changed(_, change) | Self::Copied(_, change) => change.write(out),
+            Self::CopyEnds { fin, turn, .. } => {
+                out.push(u8::from(fin.is_some()));
+                let fin = fin.unwrap_or(ClientFin {
+                    seq: SeqNumber(0),
+                    heard: SeqNumber(0),
+                });
+                for seq in [fin.seq, fin.heard, turn.instream, turn.outstream] {
+                    out.extend_from_slice(&seq.0.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    /// Reads what [`Entry::write`] writes, and the instance; `None` of anything else.
+    pub(crate) fn read(bytes: &'a [u8]) -> Option<(u64, Self)> {
+        let mut rest = bytes;
+        let [kind] = take(&mut rest)?;
+        let instance = u64::from_le_bytes(take(&mut rest)?);
+        let flow = FlowId(u64::from_le_bytes(take(&mut rest)?));
+        let entry = match kind {
+            ATTACHED => match Request::decode_body(REQUEST_ATTACH, rest).ok()? {
+                Request::Attach(attach) => Self::Attached(attach),
+                _ => return None,
+            },
+            OPENED | COPY_BEGINS => match Request::decode_body(REQUEST_RESUME, rest).ok()? {
+                Request::Resume(resume) if kind == OPENED => Self::Opened(resume),
+                Request::Resume(resume) => Self::CopyBegins(resume),
+                _ => return None,
+            },
+            TURNS_HELD => Self::TurnsHeld(take::<1>(&mut rest)? == [1]),
+            FORGOTTEN => Self::Forgotten,
+            COPY_ENDS => {
+                let [has_fin] = take(&mut rest)?;
+                let [seq, heard, instream, outstream] = numbers(&mut rest)?;
+                Self::CopyEnds {
+                    flow,
+                    fin: (has_fin == 1).then_some(ClientFin { seq, heard }),
+                    turn: Place {
+                        instream,
+                        outstream,
+                    },
+                }
+            }
+            INSTREAM..=CLOSED => Self::Changed(flow, Change::read(kind, rest)?),
+            _ => Self::Copied(flow, Change::read(kind.checked_sub(OF_COPY)?, rest)?),
+        };
+        Some((instance, entry))
+    }
+}
+
+impl<'a> Change<'a> {
+    /// What has come.
+    pub(crate) const fn of(arrival: &Arrival<'a>) -> Self {
+        Self::Instream {
+            seq: arrival.seq,
+            client_ack: arrival.client_ack,
+            server: arrival.server,
+            fin: arrival.fin,
+            bytes: arrival.payload,
+        }
+    }
+
+    const fn kind(&self) -> u8 {
+        match self {
+            Self::Instream { .. } => INSTREAM,
+            Self::Outstream { .. } => OUTSTREAM,
+            Self::Unprotected => UNPROTECTED,
+            Self::Closed => CLOSED,
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Instream {
+                seq,
+                client_ack,
+                server,
+                fin,
+                bytes,
+            } => {
+                let (nxt, ack) = server.map_or((SeqNumber(0), SeqNumber(0)), |s| (s.nxt, s.ack));
+                for seq in [*seq, *client_ack, nxt, ack] {
+                    out.extend_from_slice(&seq.0.to_le_bytes());
+                }
+                let known = if server.is_some() { SERVER_KNOWN } else { 0 };
+                out.push(if *fin { FIN | known } else { known });
+                out.extend_from_slice(bytes);
+            }
+            Self::Outstream { seq, bytes } => {
+                out.extend_from_slice(&seq.0.to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+            Self::Unprotected | Self::Closed => {}
+        }
+    }
+
+    fn read(kind: u8, mut rest: &'a [u8]) -> Option<Self> {
+        Some(match kind {
+            INSTREAM => {
+                let [seq, client_ack, nxt, ack] = numbers(&mut rest)?;
+                let [flags] = take(&mut rest)?;
+                Self::Instream {
+                    seq,
+                    client_ack,
+                    server: (flags & SERVER_KNOWN != 0).then_some(ServerProgress { nxt, ack }),
+                    fin: flags & FIN != 0,
+                    bytes: rest,
+                }
+            }
+            OUTSTREAM => {
+                let [seq] = numbers(&mut rest)?;
+                Self::Outstream { seq, bytes: rest }
+            }
+            UNPROTECTED => Self::Unprotected,
+            CLOSED => Self::Closed,
+            _ => return None,
+        })
+    }
+}
+
+/// The types of the requests whose bodies entries borrow.
+const REQUEST_ATTACH: u8 = 9;
+const REQUEST_RESUME: u8 = 13;
+
+/// The body of a message that has no limit of its length.
+fn body(request: &Request, out: &mut Vec<u8>) {
+    // Neither Attach nor Resume can be too long to be written.
+    let _ = request.encode_body(out);
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn numbers<const N: usize>(bytes: &mut &[u8]) -> Option<[SeqNumber; N]> {
+    let mut numbers = [SeqNumber(0); N];
+    for number in &mut numbers {
+        *number = SeqNumber(u32::from_le_bytes(take(bytes)?));
+    }
+    Some(numbers)
+}

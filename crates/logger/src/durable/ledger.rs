@@ -1,0 +1,536 @@
+//! What is to be written, what waits for it, and what of it is still needed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use journal::State;
+use protocol::control::Resume;
+use segments::Batch;
+use wire::{FlowId, SeqNumber};
+
+use super::entry::{self, Entry};
+use crate::link::{Outgoing, Session, Sessions};
+
+/// How long a commit may take before records go on in memory.
+pub const SLOW: Duration = Duration::from_secs(2);
+/// How long after a failure a new log is begun.
+pub const RETRY: Duration = Duration::from_secs(10);
+/// So large a part of a segment is copied forward with one commit.
+const COPY_AT_A_TIME: u64 = 16;
+/// Segments that the log may have besides twice what is recorded.
+const SPARE_SEGMENTS: u64 = 4;
+/// What an emptied batch keeps of its memory, bytes.
+const BATCH_MEMORY: usize = 4 << 20;
+/// The longest piece of a copied record, bytes.
+const PIECE: usize = 64 << 10;
+
+/// What is to be written, and then committed.
+#[derive(Debug)]
+pub struct Job {
+    /// The segment that it belongs into: the current one or the next.
+    pub segment: u64,
+    /// The entries.
+    pub batch: Batch,
+    /// When it is durable, segments before this one are not needed any more.
+    pub remove_before: u64,
+}
+
+/// What the writer is to do.
+#[derive(Debug)]
+pub enum Order {
+    /// Write and commit.
+    Write(Job),
+    /// Remove what there is, and begin a new log.
+    Restart,
+}
+
+/// What has become of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Records are only in memory from now on.
+    Volatile(
+        /// Why.
+        String,
+    ),
+    /// Everything that was acknowledged is durable again.
+    Durable,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// ACKs wait for the log.
+    Durable,
+    /// A new log is being filled; ACKs do not wait.
+    CatchingUp,
+    /// There is no log. It may be begun again then.
+    Volatile(Duration),
+    /// A new one has been asked for.
+    Restarting,
+}
+
+/// What the writer is about.
+#[derive(Debug)]
+struct Flight {
+    since: Duration,
+    held: Vec<Outgoing>,
+    /// With this the log has caught up.
+    catches_up: bool,
+}
+
+/// A copy under way.
+#[derive(Debug)]
+struct Copying {
+    instance: u64,
+    flow: FlowId,
+    begun_in: u64,
+    /// Where the record began then.
+    start: SeqNumber,
+    next: SeqNumber,
+}
+
+/// Where the records of the connections begin in the log.
+#[derive(Debug, Default)]
+struct Bases {
+    of: HashMap<(u64, FlowId), u64>,
+    by_segment: BTreeMap<u64, BTreeSet<(u64, FlowId)>>,
+}
+
+impl Bases {
+    fn put(&mut self, instance: u64, flow: FlowId, segment: u64) {
+        self.remove(instance, flow);
+        self.of.insert((instance, flow), segment);
+        let flows = self.by_segment.entry(segment).or_default();
+        flows.insert((instance, flow));
+    }
+
+    fn remove(&mut self, instance: u64, flow: FlowId) {
+        let Some(segment) = self.of.remove(&(instance, flow)) else {
+            return;
+        };
+        if let Some(flows) = self.by_segment.get_mut(&segment) {
+            flows.remove(&(instance, flow));
+            if flows.is_empty() {
+                self.by_segment.remove(&segment);
+            }
+        }
+    }
+
+    fn remove_instance(&mut self, instance: u64) {
+        let flows = self.of.keys().filter(|(i, _)| *i == instance);
+        for (instance, flow) in flows.copied().collect::<Vec<_>>() {
+            self.remove(instance, flow);
+        }
+    }
+
+    fn has(&self, instance: u64, flow: FlowId) -> bool {
+        self.of.contains_key(&(instance, flow))
+    }
+}
+
+/// The account of a log.
+#[derive(Debug)]
+pub struct Ledger {
+    mode: Mode,
+    segment_size: u64,
+    /// The segment that is written to, and what is in it or on its way there.
+    segment: u64,
+    sizes: BTreeMap<u64, u64>,
+    batch: Batch,
+    held: Vec<Outgoing>,
+    flight: Option<Flight>,
+    bases: Bases,
+    copying: Option<Copying>,
+    /// While it catches up: all connections up to this one are in the log, in the order of their
+    /// numbers. (Those that are new are, too.)
+    caught_up_to: Option<(u64, FlowId)>,
+    /// Emptied batches.
+    spare: Batch,
+}
+
+impl Ledger {
+    /// The account of a log of which nothing is known, whose current segment is `segment`. Segments
+    /// are ended when they have `segment_size` bytes.
+    pub(super) fn new(segment_size: u64, segment: u64) -> Self {
+        Self {
+            mode: Mode::Durable,
+            segment_size,
+            segment,
+            sizes: BTreeMap::from([(segment, 0)]),
+            batch: Batch::default(),
+            held: Vec::new(),
+            flight: None,
+            bases: Bases::default(),
+            copying: None,
+            caught_up_to: None,
+            spare: Batch::default(),
+        }
+    }
+
+    /// The log has been read, and is written on in this segment.
+    pub(super) fn continue_in(&mut self, segment: u64) {
+        self.segment = segment;
+        self.sizes.insert(segment, 0);
+    }
+
+    /// A segment that was read has this length.
+    pub(super) fn add_segment(&mut self, segment: u64, len: u64) {
+        self.sizes.insert(segment, len);
+    }
+
+    /// The record of a connection begins there.
+    pub(super) fn add_base(&mut self, instance: u64, flow: FlowId, segment: u64) {
+        self.bases.put(instance, flow, segment);
+    }
+
+    pub(super) fn remove_base(&mut self, instance: u64, flow: FlowId) {
+        self.bases.remove(instance, flow);
+    }
+
+    pub(super) fn remove_instance(&mut self, instance: u64) {
+        self.bases.remove_instance(instance);
+    }
+
+    /// The connections whose records begin in this segment or before it.
+    pub(super) fn based_up_to(&self, segment: u64) -> Vec<(u64, FlowId)> {
+        let segments = self.bases.by_segment.range(..=segment);
+        segments.flat_map(|(_, flows)| flows).copied().collect()
+    }
+
+    /// Whether an ACK has to wait. If so, it is kept.
+    pub(crate) fn hold(&mut self, ack: Outgoing) -> Option<Outgoing> {
+        if self.mode == Mode::Durable {
+            self.held.push(ack);
+            None
+        } else {
+            Some(ack)
+        }
+    }
+
+    /// Something has changed.
+    pub(crate) fn record(&mut self, instance: u64, entry: &Entry<'_>) {
+        if matches!(self.mode, Mode::Volatile(_) | Mode::Restarting) {
+            return;
+        }
+        match entry {
+            Entry::Opened(resume) => {
+                self.abandon_copy_of(instance, resume.flow);
+                self.bases.put(instance, resume.flow, self.segment);
+            }
+            Entry::Changed(flow, change) => {
+                let copied =
+                    matches!(&self.copying, Some(c) if (c.instance, c.flow) == (instance, *flow));
+                if !copied && !self.bases.has(instance, *flow) {
+                    return; // a copy will tell
+                }
+                if matches!(change, entry::Change::Closed | entry::Change::Unprotected) {
+                    self.abandon_copy_of(instance, *flow);
+                    self.bases.remove(instance, *flow);
+                }
+            }
+            Entry::Forgotten => {
+                if self
+                    .copying
+                    .as_ref()
+                    .is_some_and(|c| c.instance == instance)
+                {
+                    self.copying = None;
+                }
+                self.bases.remove_instance(instance);
+            }
+            Entry::Attached(_)
+            | Entry::TurnsHeld(_)
+            | Entry::CopyBegins(_)
+            | Entry::Copied(..)
+            | Entry::CopyEnds { .. } => {}
+        }
+        self.batch.add(|out| entry.write(instance, out));
+    }
+
+    fn abandon_copy_of(&mut self, instance: u64, flow: FlowId) {
+        if self
+            .copying
+            .as_ref()
+            .is_some_and(|c| (c.instance, c.flow) == (instance, flow))
+        {
+            self.copying = None;
+        }
+    }
+
+    /// The next order for the writer, if it has nothing to do and there is something. ACKs for which
+    /// nothing has to be written go into `out`.
+    pub(crate) fn next(
+        &mut self,
+        sessions: &Sessions,
+        now: Duration,
+        out: &mut Vec<Outgoing>,
+    ) -> Option<Order> {
+        match self.mode {
+            Mode::Volatile(retry) if now >= retry && self.flight.is_none() => {
+                self.mode = Mode::Restarting;
+                self.fly(now, false);
+                return Some(Order::Restart);
+            }
+            Mode::Volatile(_) | Mode::Restarting => return None,
+            Mode::Durable | Mode::CatchingUp if self.flight.is_some() => return None,
+            Mode::Durable | Mode::CatchingUp => {}
+        }
+        self.copy_forward(sessions);
+        let caught_up = self.mode == Mode::CatchingUp
+            && self.copying.is_none()
+            && self.without_base(sessions).is_none();
+        if self.batch.is_empty() && !caught_up {
+            out.append(&mut self.held);
+            return None;
+        }
+        if caught_up {
+            self.mode = Mode::Durable;
+        }
+        let batch = std::mem::replace(&mut self.batch, std::mem::take(&mut self.spare));
+        let len = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        let size = self.sizes.entry(self.segment).or_default();
+        *size += len;
+        let full = *size >= self.segment_size;
+        let oldest = self.bases.by_segment.keys().next().copied();
+        let copying = self.copying.as_ref().map(|copying| copying.begun_in);
+        let remove_before = [oldest, copying]
+            .into_iter()
+            .flatten()
+            .fold(self.segment, u64::min);
+        self.sizes = self.sizes.split_off(&remove_before);
+        let job = Job {
+            segment: self.segment,
+            batch,
+            remove_before,
+        };
+        if full {
+            self.segment += 1;
+            self.sizes.insert(self.segment, 0);
+            self.preamble(sessions);
+        }
+        self.fly(now, caught_up);
+        Some(Order::Write(job))
+    }
+
+    fn fly(&mut self, since: Duration, catches_up: bool) {
+        self.flight = Some(Flight {
+            since,
+            held: std::mem::take(&mut self.held),
+            catches_up,
+        });
+    }
+
+    /// What has to be in each segment, because those before it may be removed.
+    pub(super) fn preamble(&mut self, sessions: &Sessions) {
+        for (attach, session) in sessions.iter() {
+            let instance = attach.instance;
+            let held = session.journal().turns_are_held();
+            self.record(instance, &Entry::Attached(attach.clone()));
+            self.record(instance, &Entry::TurnsHeld(held));
+        }
+    }
+
+    /// A job is durable: ACKs that waited for it go into `out`. `batch` is that of the job.
+    pub(crate) fn written(&mut self, mut batch: Batch, out: &mut Vec<Outgoing>) -> Option<Change> {
+        batch.clear(BATCH_MEMORY);
+        self.spare = batch;
+        let mut flight = self.flight.take()?;
+        match self.mode {
+            Mode::Durable | Mode::CatchingUp => {
+                out.append(&mut flight.held);
+                flight.catches_up.then_some(Change::Durable)
+            }
+            // It came too late: what was acknowledged since is not in the log.
+            Mode::Volatile(_) | Mode::Restarting => None,
+        }
+    }
+
+    /// The new log that was asked for has this as its current segment.
+    pub(crate) fn restarted(&mut self, segment: u64, sessions: &Sessions) {
+        self.flight = None;
+        if self.mode == Mode::Restarting {
+            self.mode = Mode::CatchingUp;
+            self.segment = segment;
+            self.sizes = BTreeMap::from([(segment, 0)]);
+            self.preamble(sessions);
+        }
+    }
+
+    /// The storage has failed: everything that waited goes into `out`.
+    pub(crate) fn failed(
+        &mut self,
+        why: String,
+        now: Duration,
+        out: &mut Vec<Outgoing>,
+    ) -> Option<Change> {
+        if let Some(mut flight) = self.flight.take() {
+            out.append(&mut flight.held);
+        }
+        self.give_up(why, now, out)
+    }
+
+    fn give_up(&mut self, why: String, now: Duration, out: &mut Vec<Outgoing>) -> Option<Change> {
+        out.append(&mut self.held);
+        let was = std::mem::replace(&mut self.mode, Mode::Volatile(now + RETRY));
+        self.bases = Bases::default();
+        self.copying = None;
+        self.caught_up_to = None;
+        self.batch.clear(BATCH_MEMORY);
+        // That a second try fails, too, is no news.
+        matches!(was, Mode::Durable).then_some(Change::Volatile(why))
+    }
+
+    /// Whether the writer takes too long.
+    pub(crate) fn check(&mut self, now: Duration, out: &mut Vec<Outgoing>) -> Option<Change> {
+        let flight = self.flight.as_mut()?;
+        if now < flight.since + SLOW || matches!(self.mode, Mode::Volatile(_)) {
+            return None;
+        }
+        // It stays in flight: until the writer has answered it gets no other order.
+        out.append(&mut flight.held);
+        let why = format!("a commit takes longer than {} s", SLOW.as_secs());
+        self.give_up(why, now, out)
+    }
+
+    /// When [`Ledger::check`] or [`Ledger::next`] has something to do, if nothing comes.
+    pub(crate) fn due_at(&self) -> Option<Duration> {
+        match (self.mode, &self.flight) {
+            (Mode::Volatile(retry), None) => Some(retry),
+            (Mode::Volatile(_), Some(_)) => None,
+            (_, Some(flight)) => Some(flight.since + SLOW),
+            (_, None) => None,
+        }
+    }
+
+    /// Whether there is something to write, or being written.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.mode, Mode::Durable | Mode::CatchingUp)
+            && (self.flight.is_some() || !self.batch.is_empty())
+    }
+
+    /// The next connection of which nothing is in the log.
+    fn without_base(&mut self, sessions: &Sessions) -> Option<(u64, FlowId)> {
+        for (attach, session) in sessions.iter() {
+            let instance = attach.instance;
+            let mut after = match self.caught_up_to {
+                Some((earlier, _)) if instance < earlier => continue,
+                Some((same, flow)) if instance == same => Some(flow),
+                _ => None,
+            };
+            while let Some(flow) = session.journal().next_protected(after) {
+                if !self.bases.has(instance, flow) {
+                    return Some((instance, flow));
+                }
+                after = Some(flow);
+                self.caught_up_to = Some((instance, flow));
+            }
+        }
+        None
+    }
+
+    /// A connection whose record is to be copied.
+    fn next_to_copy(&mut self, sessions: &Sessions) -> Option<(u64, FlowId)> {
+        if self.mode == Mode::CatchingUp {
+            return self.without_base(sessions);
+        }
+        let size: u64 = self.sizes.values().sum();
+        let recorded: u64 = sessions
+            .iter()
+            .map(|(_, s)| s.journal().statistics().held)
+            .sum();
+        if size <= 2 * recorded + SPARE_SEGMENTS * self.segment_size {
+            return None;
+        }
+        let (segment, flows) = self.bases.by_segment.first_key_value()?;
+        flows.first().filter(|_| *segment < self.segment).copied()
+    }
+
+    fn copy_forward(&mut self, sessions: &Sessions) {
+        let part = usize::try_from(self.segment_size / COPY_AT_A_TIME).unwrap_or(usize::MAX);
+        let most = self.batch.len().saturating_add(part);
+        while self.batch.len() < most {
+            let (instance, flow) = match &self.copying {
+                Some(copying) => (copying.instance, copying.flow),
+                None => match self.next_to_copy(sessions) {
+                    Some(next) => next,
+                    None => return,
+                },
+            };
+            let session = sessions.get(instance);
+            let beginning = session.and_then(|s| Some((s, s.beginning(flow)?)));
+            match (beginning, self.copying.take()) {
+                // It has no record (any more): what the log says of it is not needed.
+                (None, _) => {
+                    self.bases.remove(instance, flow);
+                    self.caught_up_to = Some((instance, flow));
+                }
+                (Some((session, resume)), Some(copying)) if copying.start == resume.instream => {
+                    self.go_on_copying(copying, session);
+                }
+                // What was copied of a turn that is over is of no use.
+                (Some((session, resume)), _) => self.begin_copy(instance, &resume, session),
+            }
+        }
+    }
+
+    fn begin_copy(&mut self, instance: u64, resume: &Resume, session: &Session) {
+        let flow = resume.flow;
+        self.record(instance, &Entry::CopyBegins(*resume));
+        for (seq, bytes) in session.journal().outstream_ranges(flow) {
+            let mut seq = seq;
+            for bytes in bytes.chunks(PIECE) {
+                let change = entry::Change::Outstream { seq, bytes };
+                self.record(instance, &Entry::Copied(flow, change));
+                seq += u32::try_from(bytes.len()).unwrap_or(0);
+            }
+        }
+        self.copying = Some(Copying {
+            instance,
+            flow,
+            begun_in: self.segment,
+            start: resume.instream,
+            next: resume.instream,
+        });
+    }
+
+    fn go_on_copying(&mut self, copying: Copying, session: &Session) {
+        let Copying { instance, flow, .. } = copying;
+        let Some((seq, bytes)) = session.journal().recorded_from(flow, copying.next) else {
+            self.end_copy(instance, flow, copying.begun_in, session);
+            return;
+        };
+        let bytes = &bytes[..bytes.len().min(PIECE)];
+        self.record(instance, &Entry::Copied(flow, piece(seq, bytes)));
+        self.copying = Some(Copying {
+            next: seq + u32::try_from(bytes.len()).unwrap_or(0),
+            ..copying
+        });
+    }
+
+    fn end_copy(&mut self, instance: u64, flow: FlowId, begun_in: u64, session: &Session) {
+        let summary = session.journal().summary(flow);
+        let Some(State::Protected(record)) = summary.map(|summary| summary.state) else {
+            self.bases.remove(instance, flow);
+            return;
+        };
+        let entry = Entry::CopyEnds {
+            flow,
+            fin: record.fin,
+            turn: record.turn,
+        };
+        self.record(instance, &entry);
+        self.bases.put(instance, flow, begun_in);
+    }
+}
+
+/// A piece of a record, of which it is not known any more how it came.
+const fn piece(seq: SeqNumber, bytes: &[u8]) -> entry::Change<'_> {
+    entry::Change::Instream {
+        seq,
+        client_ack: SeqNumber(0),
+        server: None,
+        fin: false,
+        bytes,
+    }
+}

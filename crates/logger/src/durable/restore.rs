@@ -1,0 +1,234 @@
+//! Reading a log: the records come about again.
+
+use journal::{Arrival, Place, Unprotected};
+use protocol::control::Resume;
+use segments::{Log, OpenError, Piece, Storage};
+use wire::FlowId;
+
+use super::entry::{Change, Entry};
+use super::ledger::{Job, Ledger};
+use crate::link::{Session, Sessions};
+
+/// What was found.
+#[derive(Debug)]
+pub struct Restored<S> {
+    /// The log, to be written on.
+    pub log: Log<S>,
+    /// The account of it.
+    pub ledger: Ledger,
+    /// Connections whose records were found.
+    pub connections: usize,
+    /// Sessions.
+    pub sessions: usize,
+    /// Connections that are unprotected because of damage to the files.
+    pub damaged: usize,
+}
+
+/// In the place of the number of a connection whose record is being copied: no service has as many
+/// connections.
+const COPY: FlowId = FlowId(u64::MAX);
+
+/// Reads a log into `sessions`, which are none yet. Segments are ended when they have `segment_size`
+/// bytes.
+///
+/// # Errors
+/// The storage fails, or another version of this program wrote the log.
+pub fn restore<S: Storage>(
+    storage: S,
+    sessions: &mut Sessions,
+    segment_size: u64,
+) -> Result<Restored<S>, OpenError<S::Error>> {
+    let mut reading = Reading {
+        sessions,
+        ledger: Ledger::new(segment_size, 0),
+        copying: None,
+        damaged: 0,
+    };
+    let log = Log::open(storage, |piece| match piece {
+        Piece::Record { segment, bytes } => reading.record(segment, bytes),
+        Piece::Damaged { segment } => reading.damage(segment),
+        Piece::End { segment, len } => reading.ledger.add_segment(segment, len),
+    });
+    let log = log.map_err(|(_, error)| error)?;
+    let Reading {
+        mut ledger,
+        damaged,
+        ..
+    } = reading;
+    ledger.continue_in(log.current());
+    sessions.close_everywhere(COPY);
+    sessions.restored();
+    let connections = sessions.iter().map(|(_, s)| s.protected()).sum();
+    let count = sessions.iter().count();
+    ledger.preamble(sessions);
+    Ok(Restored {
+        log,
+        ledger,
+        connections,
+        sessions: count,
+        damaged,
+    })
+}
+
+/// Carries an order to write out.
+///
+/// # Errors
+/// The storage failed: the log is not to be written on.
+pub fn write<S: Storage>(log: &mut Log<S>, job: &mut Job) -> Result<(), S::Error> {
+    while log.current() < job.segment {
+        log.next_segment()?;
+    }
+    log.append(&mut job.batch)?;
+    log.commit()?;
+    log.remove_before(job.remove_before)
+}
+
+struct Reading<'a> {
+    sessions: &'a mut Sessions,
+    ledger: Ledger,
+    /// The connection whose record is being copied, and where that began.
+    copying: Option<(u64, Resume, u64)>,
+    damaged: usize,
+}
+
+impl Reading<'_> {
+    fn record(&mut self, segment: u64, bytes: &[u8]) {
+        let Some((instance, entry)) = Entry::read(bytes) else {
+            // Its checksum is right, so a program has written it that knows more than this one.
+            self.damage(segment);
+            return;
+        };
+        match &entry {
+            Entry::Attached(attach) => {
+                self.sessions.restore(instance, attach);
+                return;
+            }
+            Entry::Forgotten => {
+                self.sessions.forget(instance);
+                self.ledger.remove_instance(instance);
+                self.copying = self.copying.filter(|(i, ..)| *i != instance);
+                return;
+            }
+            _ => {}
+        }
+        let Some(session) = self.sessions.get_mut(instance) else {
+            return;
+        };
+        match entry {
+            Entry::TurnsHeld(hold) => session.hold_turns(hold),
+            Entry::Opened(resume) => {
+                // It was let in then.
+                session.restore(&resume);
+                self.ledger.add_base(instance, resume.flow, segment);
+                self.abandon_copy_of(instance, resume.flow);
+            }
+            Entry::Changed(flow, change) => self.change(instance, flow, &change),
+            Entry::CopyBegins(resume) => {
+                session.restore(&Resume {
+                    flow: COPY,
+                    ..resume
+                });
+                self.copying = Some((instance, resume, segment));
+            }
+            Entry::Copied(flow, change) => {
+                if matches!(&self.copying, Some((i, r, _)) if (*i, r.flow) == (instance, flow)) {
+                    apply(session, COPY, &change);
+                }
+            }
+            Entry::CopyEnds { flow, fin, turn } => self.end_copy(instance, flow, fin, turn),
+            Entry::Attached(_) | Entry::Forgotten => {}
+        }
+    }
+
+    fn change(&mut self, instance: u64, flow: FlowId, change: &Change<'_>) {
+        let copied = self.is_copied(instance, flow);
+        let Some(session) = self.sessions.get_mut(instance) else {
+            return;
+        };
+        apply(session, flow, change);
+        if copied {
+            apply(session, COPY, change);
+        }
+        if matches!(change, Change::Closed | Change::Unprotected) {
+            self.ledger.remove_base(instance, flow);
+            self.abandon_copy_of(instance, flow);
+        }
+    }
+
+    fn end_copy(
+        &mut self,
+        instance: u64,
+        flow: FlowId,
+        fin: Option<journal::ClientFin>,
+        turn: Place,
+    ) {
+        let copying = self
+            .copying
+            .take_if(|(i, r, _)| (*i, r.flow) == (instance, flow));
+        let Some((_, resume, segment)) = copying else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(instance) else {
+            return;
+        };
+        if let Some(fin) = fin {
+            let end = Change::Instream {
+                seq: fin.seq,
+                client_ack: fin.heard,
+                server: None,
+                fin: true,
+                bytes: &[],
+            };
+            apply(session, COPY, &end);
+        }
+        session.end_copy(&resume, COPY, turn);
+        self.ledger.add_base(instance, flow, segment);
+    }
+
+    fn is_copied(&self, instance: u64, flow: FlowId) -> bool {
+        self.copying
+            .is_some_and(|(i, r, _)| (i, r.flow) == (instance, flow))
+    }
+
+    fn abandon_copy_of(&mut self, instance: u64, flow: FlowId) {
+        if self.is_copied(instance, flow) {
+            self.copying = None;
+        }
+    }
+
+    /// Committed records are missing in this segment: nobody knows of which connections.
+    fn damage(&mut self, segment: u64) {
+        self.copying = None;
+        for (instance, flow) in self.ledger.based_up_to(segment) {
+            if let Some(session) = self.sessions.get_mut(instance) {
+                self.damaged += usize::from(session.unprotect(flow, Unprotected::MirrorLost));
+            }
+        }
+    }
+}
+
+fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
+    match *change {
+        Change::Instream {
+            seq,
+            client_ack,
+            server,
+            fin,
+            bytes,
+        } => session.restore_instream(
+            flow,
+            &Arrival {
+                seq,
+                payload: bytes,
+                fin,
+                client_ack,
+                server,
+            },
+        ),
+        Change::Outstream { seq, bytes } => session.restore_outstream(flow, seq, bytes),
+        Change::Unprotected => {
+            session.unprotect(flow, Unprotected::Requested);
+        }
+        Change::Closed => session.close(flow),
+    }
+}
