@@ -12,21 +12,27 @@ mod host;
 use std::{
     io::{BufRead, BufReader, ErrorKind},
     net::{SocketAddr, UdpSocket},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
 use channel::{Channel, Key, Received};
 use host::{Host, attach};
-use protocol::control::{Decoder, FlowSummary, Request, Response, encode};
+use protocol::{
+    control::{Decoder, FlowSummary, Request, Response, encode},
+    link::{KeySlot, LinkKey, LinkKeys},
+    mirror::{CloseReason, FrameKind, MirrorFrame},
+};
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::SliceRandom};
-use wire::FlowId;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use wire::{FlowId, SeqNumber};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const INSTANCE: u64 = 0xabcd;
-/// Deaths of the logger.
+/// Deaths of the logger; OUTLIVE_KILLS is another number.
 const KILLS: u32 = 40;
 /// Connections that upload at a time, and how much each.
 const UPLOADS: usize = 4;
@@ -36,6 +42,7 @@ const LENGTH: usize = 400_000;
 struct Logger {
     process: Child,
     address: SocketAddr,
+    events: mpsc::Receiver<serde_json::Value>,
 }
 
 impl Logger {
@@ -52,16 +59,32 @@ impl Logger {
             .spawn()
             .expect("our own binary");
         let output = process.stderr.take().expect("a pipe");
-        let mut lines = BufReader::new(output).lines();
-        let listening = lines.next().expect("a line").expect("text");
-        let listening: serde_json::Value = serde_json::from_str(&listening).expect(&listening);
-        assert_eq!(listening["event"], "listening");
-        let address = listening["addresses"][0].as_str().expect("an address");
-        // Who does not read holds it up.
-        thread::spawn(move || lines.for_each(drop));
-        Self {
+        let (tell, events) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                let line = line.expect("text");
+                // Who does not read holds it up; the test may not want to hear any more.
+                let _ = tell.send(serde_json::from_str(&line).expect(&line));
+            }
+        });
+        let mut logger = Self {
             process,
-            address: address.parse().expect("an address"),
+            address: ([0; 4], 0).into(),
+            events,
+        };
+        let listening = logger.event("listening");
+        let address = listening["addresses"][0].as_str().expect("an address");
+        logger.address = address.parse().expect("an address");
+        logger
+    }
+
+    /// Waits for an event of this name.
+    fn event(&self, name: &str) -> serde_json::Value {
+        loop {
+            let event = self.events.recv_timeout(4 * PATIENCE).expect(name);
+            if event["event"] == name {
+                return event;
+            }
         }
     }
 }
@@ -81,11 +104,15 @@ struct Control {
 }
 
 impl Control {
-    fn ask(&mut self, request: &Request) -> Response {
+    fn tell(&mut self, request: &Request) {
         let mut bytes = Vec::new();
         encode(request, &mut bytes).expect("a message");
         self.channel.say(&bytes).expect("open");
         self.channel.flush().expect("it reads");
+    }
+
+    fn ask(&mut self, request: &Request) -> Response {
+        self.tell(request);
         self.next()
     }
 
@@ -161,12 +188,16 @@ fn traffic(link: &UdpSocket, host: &mut Host, end: Instant) {
         }
         thread::sleep(Duration::from_micros(300));
         hear(link, host);
-        host.connections
-            .retain(|_, connection| !connection.is_recorded());
-        while host.connections.len() < UPLOADS {
-            let next = host.random.random_range(0..u64::from(u32::MAX));
-            host.connect(next, LENGTH);
-        }
+    }
+}
+
+/// Clients come and go.
+fn next_clients(host: &mut Host) {
+    host.connections
+        .retain(|_, connection| !connection.is_recorded());
+    while host.connections.len() < UPLOADS {
+        let next = host.random.random_range(0..u64::from(u32::MAX));
+        host.connect(next, LENGTH);
     }
 }
 
@@ -195,7 +226,7 @@ fn recorded(summary: &FlowSummary) -> usize {
     usize::try_from(recorded.expect("after it")).expect("short")
 }
 
-fn read(control: &mut Control, flow: FlowId, start: wire::SeqNumber) -> Vec<u8> {
+fn read(control: &mut Control, flow: FlowId, start: SeqNumber) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
         let request = Request::Read {
@@ -211,49 +242,161 @@ fn read(control: &mut Control, flow: FlowId, start: wire::SeqNumber) -> Vec<u8> 
     }
 }
 
-#[test]
-fn what_was_acknowledged_survives_kill_9() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let key_file = directory.path().join("keys");
-    let key = Key::generate("test").expect("randomness");
-    std::fs::write(&key_file, key.line()).expect("written");
-    let owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::fs::set_permissions(&key_file, owner).expect("ours");
-    let log = directory.path().join("log");
+/// What every test here has: a key, a place for the log, and a serving host with its link.
+struct Place {
+    directory: tempfile::TempDir,
+    key: Key,
+    link: UdpSocket,
+    host: Host,
+}
 
-    let mut logger = Logger::start(&key_file, &log, "127.0.0.1:0");
-    let listen = logger.address.to_string();
-    let link = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    link.connect(logger.address).expect("an address");
-    link.set_nonblocking(true).expect("a socket");
-    let unknown = protocol::link::LinkKey([0; 16]);
-    let mut host = Host::new(
-        protocol::link::LinkKeys {
-            slot: protocol::link::KeySlot::Zero,
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let key = Key::generate("test").expect("randomness");
+        let key_file = directory.path().join("keys");
+        std::fs::write(&key_file, key.line()).expect("written");
+        let owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&key_file, owner).expect("ours");
+        let link = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        link.set_nonblocking(true).expect("a socket");
+        let unknown = LinkKey([0; 16]);
+        let keys = LinkKeys {
+            slot: KeySlot::Zero,
             up: unknown,
             down: unknown,
-        },
-        1,
-    );
+        };
+        Self {
+            directory,
+            key,
+            link,
+            host: Host::new(keys, 1),
+        }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    fn start(&self, listen: &str) -> Logger {
+        let key_file = self.directory.path().join("keys");
+        let logger = Logger::start(&key_file, &self.log(), listen);
+        self.link.connect(logger.address).expect("an address");
+        logger
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_kill_9() {
+    let mut place = Place::new();
+    let mut logger = place.start("127.0.0.1:0");
+    let listen = logger.address.to_string();
     let mut random = SmallRng::seed_from_u64(2);
     let (mut acknowledged, mut found) = (0, 0);
-    for life in 0..=KILLS {
-        let (mut control, kept) = connect(&logger, &key, &link, &mut host);
+    let kills = std::env::var("OUTLIVE_KILLS").map_or(Ok(KILLS), |kills| kills.parse());
+    let kills = kills.expect("a number");
+    for life in 0..=kills {
+        let Place {
+            key, link, host, ..
+        } = &mut place;
+        let (mut control, kept) = connect(&logger, key, link, host);
         assert_eq!(kept, life > 0);
-        check(&mut control, &host);
+        check(&mut control, host);
         found += usize::from(!host.connections.is_empty());
-        let end = Instant::now() + Duration::from_millis(random.random_range(20..120));
-        traffic(&link, &mut host, end);
+        for _ in 0..random.random_range(1..8) {
+            next_clients(host);
+            traffic(link, host, Instant::now() + Duration::from_millis(15));
+        }
         acknowledged += host.connections.values().map(|c| c.stable).sum::<usize>();
         drop(control);
         drop(logger);
         // What it had sent is still under way, and the client is told.
-        hear(&link, &mut host);
-        logger = Logger::start(&key_file, &log, &listen);
+        hear(link, host);
+        logger = place.start(&listen);
     }
-    assert!(found >= usize::try_from(KILLS).expect("few"));
+    assert!(found >= usize::try_from(kills).expect("few"));
     assert!(
         acknowledged > 1 << 20,
         "{acknowledged} bytes: too few to tell"
     );
+}
+
+/// A file system of 1 MiB, for as long as this lives.
+struct Small(PathBuf);
+
+impl Small {
+    fn at(path: PathBuf) -> Self {
+        std::fs::create_dir(&path).expect("a directory");
+        let flags = MountFlags::empty();
+        mount("outlive-test", &path, "tmpfs", flags, c"size=1m").expect("we may mount");
+        Self(path)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        unmount(&self.0, UnmountFlags::DETACH).expect("it is mounted");
+    }
+}
+
+#[test]
+fn a_full_disk_holds_nothing_up() {
+    let mut place = Place::new();
+    let _small = Small::at(place.log());
+    let logger = place.start("127.0.0.1:0");
+    let listen = logger.address.to_string();
+    let Place {
+        key, link, host, ..
+    } = &mut place;
+    let (mut control, _) = connect(&logger, key, link, host);
+    next_clients(host);
+    let deadline = Instant::now() + 4 * PATIENCE;
+    while !host.is_recorded() {
+        assert!(Instant::now() < deadline, "it is held up");
+        traffic(link, host, Instant::now() + Duration::from_millis(15));
+    }
+    let failed = logger.event("log_failed");
+    assert!(
+        failed["reason"].to_string().contains("No space"),
+        "{failed}"
+    );
+
+    // When there is room again a new log is begun, with all that is recorded.
+    let mut over: Vec<FlowId> = host.connections.keys().copied().collect();
+    over.pop();
+    for flow in over {
+        host.connections.remove(&flow);
+        control.tell(&Request::Frames {
+            bytes: closed(flow),
+        });
+    }
+    check(&mut control, host);
+    logger.event("log_works");
+    drop(control);
+    drop(logger);
+    let logger = place.start(&listen);
+    let Place {
+        key, link, host, ..
+    } = &mut place;
+    let (mut control, kept) = connect(&logger, key, link, host);
+    assert!(kept);
+    assert_eq!(control.summaries().len(), 1);
+    check(&mut control, host);
+}
+
+/// The frame that a connection is over.
+fn closed(flow: FlowId) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let frame = MirrorFrame {
+        kind: FrameKind::Closed(CloseReason::Finished),
+        flow_id: flow,
+        timestamp_ns: 0,
+        server_nxt: SeqNumber(0),
+        server_ack: SeqNumber(0),
+        packet_len: 0,
+        unfinished: false,
+        packet: &[],
+    };
+    frame.encode(&mut bytes).expect("a frame");
+    bytes
 }

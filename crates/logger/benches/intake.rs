@@ -1,10 +1,12 @@
 //! What one core takes in: from memory, without sockets; and over UDP on the loopback device, where
-//! the sender is another thread and only the logger's processor time counts.
+//! the sender is another thread and only the processor time of the logger's main thread counts; with
+//! the record in memory, and written to files, too.
 
 use std::{
     hint::black_box,
     net::{SocketAddr, UdpSocket},
     os::{fd::AsFd, unix::net::UnixStream},
+    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -66,52 +68,91 @@ fn resume() -> Resume {
     }
 }
 
-/// The segments of an upload.
-fn upload(keys: &LinkKeys, size: usize) -> Vec<Vec<u8>> {
-    let payload = vec![0x5a; size];
-    let mut seq = ISN + 1;
-    let mut datagrams = Vec::new();
+/// A segment from a client.
+fn segment(keys: &LinkKeys, flow: FlowId, seq: SeqNumber, payload: &[u8]) -> Vec<u8> {
     let flags = SegmentFlags {
         turn: false,
         unfinished: false,
         slot: keys.slot,
     };
-    for _ in 0..UPLOAD / size {
-        let (mut packet, mut datagram) = (Vec::new(), Vec::new());
-        SegmentSpec {
-            source: key(FLOW).client(),
-            destination: key(FLOW).server(),
-            seq,
-            ack: ISN + 1,
-            flags: Flags::ACK,
-            window: 1000,
-            options: &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2],
-            payload: &payload,
-        }
-        .emit(&mut packet, ChecksumMode::Full)
-        .expect("a packet");
-        seal(&packet, FLOW, flags, &keys.up, &mut datagram).expect("TCP");
-        datagrams.push(datagram);
-        seq += u32::try_from(size).expect("short");
+    let (mut packet, mut datagram) = (Vec::new(), Vec::new());
+    SegmentSpec {
+        source: key(flow).client(),
+        destination: key(flow).server(),
+        seq,
+        ack: ISN + 1,
+        flags: Flags::ACK,
+        window: 1000,
+        options: &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2],
+        payload,
     }
-    datagrams
+    .emit(&mut packet, ChecksumMode::Full)
+    .expect("a packet");
+    seal(&packet, flow, flags, &keys.up, &mut datagram).expect("TCP");
+    datagram
 }
 
-/// From memory.
-fn core(criterion: &mut Criterion) {
-    let peer = Peer {
-        via: 0,
-        local: [127, 0, 0, 1].into(),
-        address: SocketAddr::from(([127, 0, 0, 1], 1000)),
-    };
-    let greeting = Greeting {
-        up: LinkKey([1; 16]),
-        down: LinkKey([2; 16]),
-        counter: 0,
-    };
+/// The segments of an upload.
+fn upload(keys: &LinkKeys, size: usize) -> Vec<Vec<u8>> {
+    let payload = vec![0x5a; size];
+    let step = u32::try_from(size).expect("short");
+    let count = u32::try_from(UPLOAD / size).expect("few");
+    let segments = (0..count).map(|index| segment(keys, FLOW, ISN + 1 + index * step, &payload));
+    segments.collect()
+}
+
+/// Resident bytes of this process.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// What the process grows by per idle connection with a request of 100 bytes.
+fn idle() {
+    let (peer, greeting) = (peer(), greeting());
+    let before = resident();
     let mut sessions = Sessions::new(AckPolicy::EachBatch, u64::MAX, Duration::MAX);
     let mut out = Outbox::default();
     let (_, keys) = sessions.attach(&attach(1000), peer, &greeting, &mut out);
+    open_others(&mut sessions, &keys, &mut out);
+    for flow in (0..OTHERS).map(FlowId) {
+        let datagram = segment(&keys, flow, ISN + 1, &[b'x'; 100]);
+        sessions.take(peer, &datagram, Duration::ZERO, &mut out);
+        out.clear();
+    }
+    let grown = before
+        .zip(resident())
+        .map(|(before, after)| after.saturating_sub(before));
+    match grown {
+        Some(grown) => println!(
+            "idle: {} resident bytes for each of {OTHERS} connections",
+            grown / OTHERS
+        ),
+        None => println!("idle: no /proc to read"),
+    }
+}
+
+fn peer() -> Peer {
+    Peer {
+        via: 0,
+        local: [127, 0, 0, 1].into(),
+        address: SocketAddr::from(([127, 0, 0, 1], 1000)),
+    }
+}
+
+fn greeting() -> Greeting {
+    Greeting {
+        up: LinkKey([1; 16]),
+        down: LinkKey([2; 16]),
+        counter: 0,
+    }
+}
+
+fn open_others(sessions: &mut Sessions, keys: &LinkKeys, out: &mut Outbox) {
     for flow in (0..OTHERS).map(FlowId) {
         let open = Open {
             slot: keys.slot,
@@ -120,8 +161,18 @@ fn core(criterion: &mut Criterion) {
             client_isn: ISN,
             server_isn: ISN,
         };
-        sessions.take(peer, &open.encode(&keys.up), Duration::ZERO, &mut out);
+        sessions.take(peer(), &open.encode(&keys.up), Duration::ZERO, out);
+        out.clear();
     }
+}
+
+/// From memory.
+fn core(criterion: &mut Criterion) {
+    let (peer, greeting) = (peer(), greeting());
+    let mut sessions = Sessions::new(AckPolicy::EachBatch, u64::MAX, Duration::MAX);
+    let mut out = Outbox::default();
+    let (_, keys) = sessions.attach(&attach(1000), peer, &greeting, &mut out);
+    open_others(&mut sessions, &keys, &mut out);
     let mut group = criterion.benchmark_group("core");
     group.sample_size(10);
     for size in SIZES {
@@ -151,7 +202,7 @@ fn core(criterion: &mut Criterion) {
 }
 
 /// Over the loopback device.
-fn loopback(size: usize) {
+fn loopback(name: &str, size: usize, directory: Option<PathBuf>) {
     let key = Key::generate("bench").expect("randomness");
     let service = Service::bind(ServiceConfig {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
@@ -159,7 +210,7 @@ fn loopback(size: usize) {
         keep: Duration::from_secs(60),
         limit_total: u64::MAX,
         acks: AckPolicy::EachBatch,
-        directory: None,
+        directory,
     });
     let service = service.expect("a free port");
     let address = service.addresses()[0];
@@ -242,17 +293,22 @@ fn loopback(size: usize) {
     let busy = logger.join().expect("no panic");
     let bits = f64::from(UPLOADS) * f64::from(step) * datagrams.len() as f64 * 8e-9;
     println!(
-        "loopback/{size}: {:.2} Gbit/s of the logger's processor time ({:.2} Gbit/s in all), {acks} ACKs, {again} timeouts",
+        "{name}/{size}: {:.2} Gbit/s of the logger's processor time ({:.2} Gbit/s in all), {acks} ACKs, {again} timeouts",
         bits / busy.as_secs_f64(),
         bits / wall.as_secs_f64(),
     );
 }
 
 fn main() {
+    idle();
     let mut criterion = Criterion::default().configure_from_args();
     core(&mut criterion);
     criterion.final_summary();
     for size in SIZES {
-        loopback(size);
+        loopback("loopback", size, None);
+    }
+    for size in SIZES {
+        let directory = tempfile::tempdir().expect("a directory");
+        loopback("durable", size, Some(directory.path().join("log")));
     }
 }

@@ -3,14 +3,16 @@
 //!
 //! One thread. The datagrams of the links come first, because what finds no room in the socket's
 //! buffer is lost: control streams are looked after when there are none left, or after
-//! [`BATCHES`]. A barrier that a service asks for is answered after the datagrams that had come
+//! [`BATCHES`]. A barrier that a service asks for is answered when the datagrams that had come
 //! before it have been recorded.
 
 mod client;
 mod disk;
 mod events;
+mod log;
 mod no_checksum;
 mod sockets;
+mod streams;
 mod writer;
 
 use std::{
@@ -19,40 +21,28 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use channel::{KeyFileError, KeyRing};
-use protocol::{
-    control::{Attach, ErrorCode, Request, Response},
-    link::LinkKey,
-};
-use rand::{TryRngCore, rngs::OsRng};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     desk::Desk,
-    durable::{Change, Restored, restore},
-    link::{AckPolicy, Greeting, Outbox, Sessions},
+    link::{AckPolicy, Outbox, Sessions},
 };
-use client::{Client, ClientError};
-use disk::Disk;
+use client::Client;
 pub use events::Event;
 use events::Refusals;
+use log::open_log;
 pub use no_checksum::without_checksums;
-use sockets::{Buffers, Sockets, peer_of};
-use writer::{Report, Writer};
+use sockets::{Buffers, Sockets};
+use writer::Writer;
 
 /// Batches of datagrams that are read before control streams are looked after.
 const BATCHES: usize = 16;
 /// How often memory is given back, keys are read again, and sessions are forgotten.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long what is left is waited for at the end.
-const FINISH: Duration = Duration::from_secs(5);
-/// Bytes of a file of the log; a batch more is possible.
-const SEGMENT_SIZE: u64 = 64 << 20;
-/// Control streams at a time, those included that have not proven to have a key.
-const MAX_CLIENTS: usize = 1024;
 
 /// What a logger is told at its start.
 #[derive(Debug, Clone)]
@@ -118,6 +108,8 @@ pub struct Service {
     refusals: Refusals,
     out: Outbox,
     writer: Option<Writer>,
+    /// Where datagrams are read to.
+    buffers: Buffers,
     /// What was found in the log.
     found: Option<Event>,
     started: Instant,
@@ -159,6 +151,7 @@ impl Service {
             refusals: Refusals::default(),
             out,
             writer,
+            buffers: Buffers::new(),
             found,
             started: now,
             tidied: now,
@@ -186,9 +179,8 @@ impl Service {
         self.found.take().iter().for_each(&mut *tell);
         // Nobody waits for it, if there is no NOTIFY_SOCKET.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
-        let mut buffers = Buffers::new();
         loop {
-            let more = self.datagrams(&mut buffers, tell);
+            let more = self.datagrams(tell);
             let wait = if more { Duration::ZERO } else { self.pause() };
             let ready = self.wait(stop, wait)?;
             if ready.stop {
@@ -215,7 +207,7 @@ impl Service {
     }
 
     /// Reads what has come over the links. Answers whether there may be more.
-    fn datagrams(&mut self, buffers: &mut Buffers, tell: &mut dyn FnMut(&Event)) -> bool {
+    fn datagrams(&mut self, tell: &mut dyn FnMut(&Event)) -> bool {
         let mut more = false;
         for _ in 0..BATCHES {
             more = false;
@@ -223,7 +215,7 @@ impl Service {
             for (via, sockets) in self.sockets.iter().enumerate() {
                 let (sessions, out) = (&mut self.sessions, &mut self.out);
                 let take = |peer, datagram: &[u8]| sessions.take(peer, datagram, now, out);
-                match sockets.receive(via, buffers, take) {
+                match sockets.receive(via, &mut self.buffers, take) {
                     Ok(full) => more |= full,
                     Err(error) => tell(&Event::Trouble {
                         message: format!("cannot read datagrams: {error}"),
@@ -238,59 +230,6 @@ impl Service {
             }
         }
         more
-    }
-
-    /// Gives the writer something to do, if it has nothing to do.
-    fn order(&mut self, now: Duration) {
-        if let Some(writer) = &self.writer
-            && let Some(order) = self.out.next_order(&self.sessions, now)
-        {
-            writer.order(order);
-        }
-    }
-
-    /// Hears what the writer has done, and whether it takes too long.
-    fn look_after_log(&mut self, tell: &mut dyn FnMut(&Event)) {
-        while let Some(report) = self.writer.as_mut().and_then(Writer::report) {
-            self.reported(report, tell);
-        }
-        let now = self.now();
-        let slow = self.out.check_log(now);
-        slow.into_iter().for_each(|change| tell(&event_of(change)));
-        self.order(now);
-        self.send();
-    }
-
-    fn reported(&mut self, report: Report, tell: &mut dyn FnMut(&Event)) {
-        let change = match report {
-            Report::Written(batch) => self.out.written(batch),
-            Report::Restarted(segment) => {
-                self.out.restarted(segment, &self.sessions);
-                None
-            }
-            Report::Failed(why) => self.out.failed(why, self.started.elapsed()),
-        };
-        change
-            .into_iter()
-            .for_each(|change| tell(&event_of(change)));
-        self.order(self.now());
-    }
-
-    /// Writes what is still to be written.
-    fn finish(&mut self, tell: &mut dyn FnMut(&Event)) {
-        let deadline = Instant::now() + FINISH;
-        self.order(self.now());
-        while self.out.is_writing() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.writer.as_ref().and_then(|writer| writer.wait(left)) {
-                Some(report) => self.reported(report, tell),
-                // A disk that does not answer must not keep us from ending.
-                None => return,
-            }
-        }
-        if let Some(writer) = self.writer.take() {
-            writer.end();
-        }
     }
 
     /// Sends what is to be sent. What cannot be sent is lost, as on the way.
@@ -346,176 +285,6 @@ impl Service {
         })
     }
 
-    fn accept(&mut self, tell: &mut dyn FnMut(&Event)) {
-        let now = Instant::now();
-        for (via, sockets) in self.sockets.iter().enumerate() {
-            loop {
-                let (stream, remote) = match sockets.listener.accept() {
-                    Ok(accepted) => accepted,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // Gone again, or we have too many descriptors: the next look will tell.
-                    Err(_) => break,
-                };
-                if self.clients.len() >= MAX_CLIENTS {
-                    let reason = format!("there are {MAX_CLIENTS} connections already");
-                    self.refusals
-                        .refused(remote, reason, now)
-                        .iter()
-                        .for_each(&mut *tell);
-                    continue;
-                }
-                match Client::accept(stream, remote, via, Arc::clone(&self.keys), now) {
-                    Ok(client) => self.clients.push(client),
-                    Err(error) => {
-                        let refused = self.refusals.refused(remote, error.to_string(), now);
-                        refused.iter().for_each(&mut *tell);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Reads from the clients that have something to say, and answers.
-    fn hear(&mut self, ready: &[bool], tell: &mut dyn FnMut(&Event)) {
-        // Those that were accepted since are heard next time. From the last on: one that goes is
-        // replaced by one that has been heard.
-        for at in (0..ready.len().min(self.clients.len())).rev() {
-            if let Err(error) = self.hear_one(at, ready[at], tell) {
-                self.dismiss(at, &error, tell);
-            }
-        }
-    }
-
-    fn hear_one(
-        &mut self,
-        at: usize,
-        ready: bool,
-        tell: &mut dyn FnMut(&Event),
-    ) -> Result<(), ClientError> {
-        if ready && self.clients[at].wants_read() {
-            self.clients[at].read()?;
-        }
-        while let Some(request) = self.clients[at].request()? {
-            match (self.clients[at].instance, request) {
-                (None, Request::Attach(attach)) => self.attach(at, &attach, tell)?,
-                (Some(instance), Request::Rekey) => {
-                    if let (Ok((up, down)), Some(session)) =
-                        (fresh_keys(), self.sessions.get_mut(instance))
-                    {
-                        let keys = session.rekey(up, down);
-                        self.clients[at].say(&Response::Keys(keys))?;
-                    }
-                }
-                (Some(instance), request) => {
-                    let Some(session) = self.sessions.get_mut(instance) else {
-                        return Err(ClientError::Replaced);
-                    };
-                    for answer in session.answer(self.desk, &request, &mut self.out) {
-                        self.clients[at].say(&answer)?;
-                    }
-                }
-                (None, _) => return Err(ClientError::OutOfOrder),
-            }
-        }
-        Ok(())
-    }
-
-    fn attach(
-        &mut self,
-        at: usize,
-        attach: &Attach,
-        tell: &mut dyn FnMut(&Event),
-    ) -> Result<(), ClientError> {
-        let greeting = match greeting() {
-            Ok(greeting) => greeting,
-            Err(error) => {
-                let message = format!("no randomness for keys: {error}");
-                return self.clients[at].say(&Response::Error {
-                    code: ErrorCode::Internal,
-                    message,
-                });
-            }
-        };
-        let instance = attach.instance;
-        // The older stream of the same instance is not heard any more.
-        for client in &mut self.clients {
-            if client.instance == Some(instance) {
-                client.instance = None;
-                client.replaced = true;
-            }
-        }
-        let client = &mut self.clients[at];
-        let peer = peer_of(client.via, client.local, client.remote, attach.udp_port);
-        let (kept, keys) = self.sessions.attach(attach, peer, &greeting, &mut self.out);
-        client.instance = Some(instance);
-        tell(&Event::Attached {
-            service: attach.service.clone(),
-            instance: format!("{instance:016x}"),
-            from: client.remote,
-            key: client.key_name().to_owned(),
-            kept,
-        });
-        client.say(&Response::Attached {
-            pid: std::process::id(),
-            kept,
-            keys,
-        })
-    }
-
-    /// A control stream has ended, or has to.
-    fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
-        let client = self.clients.swap_remove(at);
-        let Some(instance) = client.instance else {
-            if !client.replaced {
-                let refused = self
-                    .refusals
-                    .refused(client.remote, why.to_string(), Instant::now());
-                refused.iter().for_each(&mut *tell);
-            }
-            return;
-        };
-        let now = self.now();
-        self.sessions.detach(instance, now);
-        for (attach, session) in self.sessions.iter() {
-            if attach.instance == instance {
-                let counts = session.statistics();
-                tell(&Event::Detached {
-                    service: attach.service.clone(),
-                    instance: format!("{instance:016x}"),
-                    reason: why.to_string(),
-                    segments: counts.segments,
-                    refused: counts.refused(),
-                });
-            }
-        }
-    }
-
-    /// What the services must hear of, unasked.
-    fn tell_notices(&mut self) {
-        for client in &mut self.clients {
-            let session = client.instance.and_then(|i| self.sessions.get_mut(i));
-            let Some(session) = session else { continue };
-            while client.wants_read()
-                && let Some(notice) = session.notice()
-            {
-                if client.say(&notice).is_err() {
-                    // It is found to be gone when it is read from.
-                    break;
-                }
-            }
-        }
-    }
-
-    fn flush(&mut self, tell: &mut dyn FnMut(&Event)) {
-        for at in (0..self.clients.len()).rev() {
-            if self.clients[at].wants_write()
-                && let Err(error) = self.clients[at].flush()
-            {
-                self.dismiss(at, &error, tell);
-            }
-        }
-    }
-
     fn tidy(&mut self, now: Instant, tell: &mut dyn FnMut(&Event)) {
         match Arc::make_mut(&mut self.keys).reload_if_changed() {
             Ok(false) => {}
@@ -543,46 +312,9 @@ impl Service {
     }
 }
 
-fn open_log(
-    directory: &std::path::Path,
-    sessions: &mut Sessions,
-) -> Result<Restored<Disk>, String> {
-    let disk = Disk::open(directory).map_err(|error| error.to_string())?;
-    restore(disk, sessions, SEGMENT_SIZE).map_err(|error| error.to_string())
-}
-
-fn event_of(change: Change) -> Event {
-    match change {
-        Change::Volatile(reason) => Event::LogFailed { reason },
-        Change::Durable => Event::LogWorks,
-    }
-}
-
 /// What a look at the descriptors told.
 struct Ready {
     stop: bool,
     /// In the order of the clients.
     clients: Vec<bool>,
-}
-
-fn fresh_keys() -> io::Result<(LinkKey, LinkKey)> {
-    let mut keys = ([0; 16], [0; 16]);
-    OsRng
-        .try_fill_bytes(&mut keys.0)
-        .map_err(io::Error::other)?;
-    OsRng
-        .try_fill_bytes(&mut keys.1)
-        .map_err(io::Error::other)?;
-    Ok((LinkKey(keys.0), LinkKey(keys.1)))
-}
-
-fn greeting() -> io::Result<Greeting> {
-    let (up, down) = fresh_keys()?;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let nanoseconds = since.unwrap_or_default().as_nanos();
-    Ok(Greeting {
-        up,
-        down,
-        counter: u64::try_from(nanoseconds).unwrap_or(u64::MAX / 2),
-    })
 }

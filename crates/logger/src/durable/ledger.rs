@@ -1,30 +1,24 @@
 //! What is to be written, what waits for it, and what of it is still needed.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
-use journal::State;
-use protocol::control::Resume;
 use segments::Batch;
-use wire::{FlowId, SeqNumber};
+use wire::FlowId;
+
+mod bases;
+mod copying;
 
 use super::entry::{self, Entry};
-use crate::link::{Outgoing, Session, Sessions};
+use crate::link::{Outgoing, Sessions};
+use bases::Bases;
+use copying::Copying;
 
 /// How long a commit may take before records go on in memory.
 pub const SLOW: Duration = Duration::from_secs(2);
 /// How long after a failure a new log is begun.
 pub const RETRY: Duration = Duration::from_secs(10);
-/// So large a part of a segment is copied forward with one commit.
-const COPY_AT_A_TIME: u64 = 16;
-/// Segments that the log may have besides twice what is recorded.
-const SPARE_SEGMENTS: u64 = 4;
 /// What an emptied batch keeps of its memory, bytes.
 const BATCH_MEMORY: usize = 4 << 20;
-/// The longest piece of a copied record, bytes.
-const PIECE: usize = 64 << 10;
 
 /// What is to be written, and then committed.
 #[derive(Debug)]
@@ -77,56 +71,6 @@ struct Flight {
     held: Vec<Outgoing>,
     /// With this the log has caught up.
     catches_up: bool,
-}
-
-/// A copy under way.
-#[derive(Debug)]
-struct Copying {
-    instance: u64,
-    flow: FlowId,
-    begun_in: u64,
-    /// Where the record began then.
-    start: SeqNumber,
-    next: SeqNumber,
-}
-
-/// Where the records of the connections begin in the log.
-#[derive(Debug, Default)]
-struct Bases {
-    of: HashMap<(u64, FlowId), u64>,
-    by_segment: BTreeMap<u64, BTreeSet<(u64, FlowId)>>,
-}
-
-impl Bases {
-    fn put(&mut self, instance: u64, flow: FlowId, segment: u64) {
-        self.remove(instance, flow);
-        self.of.insert((instance, flow), segment);
-        let flows = self.by_segment.entry(segment).or_default();
-        flows.insert((instance, flow));
-    }
-
-    fn remove(&mut self, instance: u64, flow: FlowId) {
-        let Some(segment) = self.of.remove(&(instance, flow)) else {
-            return;
-        };
-        if let Some(flows) = self.by_segment.get_mut(&segment) {
-            flows.remove(&(instance, flow));
-            if flows.is_empty() {
-                self.by_segment.remove(&segment);
-            }
-        }
-    }
-
-    fn remove_instance(&mut self, instance: u64) {
-        let flows = self.of.keys().filter(|(i, _)| *i == instance);
-        for (instance, flow) in flows.copied().collect::<Vec<_>>() {
-            self.remove(instance, flow);
-        }
-    }
-
-    fn has(&self, instance: u64, flow: FlowId) -> bool {
-        self.of.contains_key(&(instance, flow))
-    }
 }
 
 /// The account of a log.
@@ -407,130 +351,5 @@ impl Ledger {
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.mode, Mode::Durable | Mode::CatchingUp)
             && (self.flight.is_some() || !self.batch.is_empty())
-    }
-
-    /// The next connection of which nothing is in the log.
-    fn without_base(&mut self, sessions: &Sessions) -> Option<(u64, FlowId)> {
-        for (attach, session) in sessions.iter() {
-            let instance = attach.instance;
-            let mut after = match self.caught_up_to {
-                Some((earlier, _)) if instance < earlier => continue,
-                Some((same, flow)) if instance == same => Some(flow),
-                _ => None,
-            };
-            while let Some(flow) = session.journal().next_protected(after) {
-                if !self.bases.has(instance, flow) {
-                    return Some((instance, flow));
-                }
-                after = Some(flow);
-                self.caught_up_to = Some((instance, flow));
-            }
-        }
-        None
-    }
-
-    /// A connection whose record is to be copied.
-    fn next_to_copy(&mut self, sessions: &Sessions) -> Option<(u64, FlowId)> {
-        if self.mode == Mode::CatchingUp {
-            return self.without_base(sessions);
-        }
-        let size: u64 = self.sizes.values().sum();
-        let recorded: u64 = sessions
-            .iter()
-            .map(|(_, s)| s.journal().statistics().held)
-            .sum();
-        if size <= 2 * recorded + SPARE_SEGMENTS * self.segment_size {
-            return None;
-        }
-        let (segment, flows) = self.bases.by_segment.first_key_value()?;
-        flows.first().filter(|_| *segment < self.segment).copied()
-    }
-
-    fn copy_forward(&mut self, sessions: &Sessions) {
-        let part = usize::try_from(self.segment_size / COPY_AT_A_TIME).unwrap_or(usize::MAX);
-        let most = self.batch.len().saturating_add(part);
-        while self.batch.len() < most {
-            let (instance, flow) = match &self.copying {
-                Some(copying) => (copying.instance, copying.flow),
-                None => match self.next_to_copy(sessions) {
-                    Some(next) => next,
-                    None => return,
-                },
-            };
-            let session = sessions.get(instance);
-            let beginning = session.and_then(|s| Some((s, s.beginning(flow)?)));
-            match (beginning, self.copying.take()) {
-                // It has no record (any more): what the log says of it is not needed.
-                (None, _) => {
-                    self.bases.remove(instance, flow);
-                    self.caught_up_to = Some((instance, flow));
-                }
-                (Some((session, resume)), Some(copying)) if copying.start == resume.instream => {
-                    self.go_on_copying(copying, session);
-                }
-                // What was copied of a turn that is over is of no use.
-                (Some((session, resume)), _) => self.begin_copy(instance, &resume, session),
-            }
-        }
-    }
-
-    fn begin_copy(&mut self, instance: u64, resume: &Resume, session: &Session) {
-        let flow = resume.flow;
-        self.record(instance, &Entry::CopyBegins(*resume));
-        for (seq, bytes) in session.journal().outstream_ranges(flow) {
-            let mut seq = seq;
-            for bytes in bytes.chunks(PIECE) {
-                let change = entry::Change::Outstream { seq, bytes };
-                self.record(instance, &Entry::Copied(flow, change));
-                seq += u32::try_from(bytes.len()).unwrap_or(0);
-            }
-        }
-        self.copying = Some(Copying {
-            instance,
-            flow,
-            begun_in: self.segment,
-            start: resume.instream,
-            next: resume.instream,
-        });
-    }
-
-    fn go_on_copying(&mut self, copying: Copying, session: &Session) {
-        let Copying { instance, flow, .. } = copying;
-        let Some((seq, bytes)) = session.journal().recorded_from(flow, copying.next) else {
-            self.end_copy(instance, flow, copying.begun_in, session);
-            return;
-        };
-        let bytes = &bytes[..bytes.len().min(PIECE)];
-        self.record(instance, &Entry::Copied(flow, piece(seq, bytes)));
-        self.copying = Some(Copying {
-            next: seq + u32::try_from(bytes.len()).unwrap_or(0),
-            ..copying
-        });
-    }
-
-    fn end_copy(&mut self, instance: u64, flow: FlowId, begun_in: u64, session: &Session) {
-        let summary = session.journal().summary(flow);
-        let Some(State::Protected(record)) = summary.map(|summary| summary.state) else {
-            self.bases.remove(instance, flow);
-            return;
-        };
-        let entry = Entry::CopyEnds {
-            flow,
-            fin: record.fin,
-            turn: record.turn,
-        };
-        self.record(instance, &entry);
-        self.bases.put(instance, flow, begun_in);
-    }
-}
-
-/// A piece of a record, of which it is not known any more how it came.
-const fn piece(seq: SeqNumber, bytes: &[u8]) -> entry::Change<'_> {
-    entry::Change::Instream {
-        seq,
-        client_ack: SeqNumber(0),
-        server: None,
-        fin: false,
-        bytes,
     }
 }

@@ -2,23 +2,24 @@
 
 use std::time::Duration;
 
-use journal::{Arrival, Limits, Place, Refused, ReplayMode, ServerProgress, State, Unprotected};
+use journal::{Arrival, Limits, Refused, ReplayMode, ServerProgress};
 use protocol::{
     UnprotectedReason,
-    control::{Attach, ErrorCode, Replay, Request, Response, Resume},
+    control::{Attach, Replay, Response, Resume},
     link::{KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentView},
-    mirror::{FrameKind, HEADER_LEN, MirrorFrame},
 };
-use wire::{Flags, FlowId, SeqNumber};
+use wire::{Flags, FlowId};
+
+mod requests;
+mod restoring;
 
 use super::acks::Acks;
 use super::flows::{Flow, Flows, NotFound};
 use super::outbox::{Outbox, Peer};
 use super::unknown::Unknown;
 use super::{Greeting, MAX_EMBRYOS};
-use crate::desk::Desk;
 use crate::durable::entry::{Change, Entry};
-use crate::intake::{Intake, Notice, head, reason_of};
+use crate::intake::{Intake, Notice, reason_of};
 
 /// When a segment that neither finds nor leaves a hole is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -372,170 +373,6 @@ impl Session {
             self.flows.born();
         }
         self.seen(view.flags().slot);
-    }
-
-    /// The answers to a request of the session's service, in order. [`Request::Attach`] and
-    /// [`Request::Rekey`], which need randomness, are refused here.
-    pub fn answer(&mut self, desk: Desk, request: &Request, out: &mut Outbox) -> Vec<Response> {
-        match request {
-            Request::Frames { bytes } => {
-                self.frames(bytes, out);
-                Vec::new()
-            }
-            Request::Barrier { token } => vec![Response::Drained { token: *token }],
-            Request::Resume(resume) => {
-                if self.restore(resume) {
-                    out.record(self.instance, &Entry::Opened(*resume));
-                } else {
-                    self.too_many(resume.flow);
-                }
-                Vec::new()
-            }
-            Request::Unprotect { flow } => {
-                if self.unprotect(*flow, Unprotected::Requested) {
-                    out.record(self.instance, &Entry::Changed(*flow, Change::Unprotected));
-                }
-                Vec::new()
-            }
-            Request::HoldTurns { hold } => {
-                self.hold_turns(*hold);
-                out.record(self.instance, &Entry::TurnsHeld(*hold));
-                Vec::new()
-            }
-            Request::Attach(_) | Request::Rekey | Request::Shutdown => vec![Response::Error {
-                code: ErrorCode::BadRequest,
-                message: "this makes no sense here".into(),
-            }],
-            Request::Statistics => {
-                let mut answers = desk.answer(&mut self.intake, request);
-                for answer in &mut answers {
-                    if let Response::Statistics(statistics) = answer {
-                        self.add_to(statistics);
-                    }
-                }
-                answers
-            }
-            _ => desk.answer(&mut self.intake, request),
-        }
-    }
-
-    fn add_to(&self, statistics: &mut protocol::control::Statistics) {
-        let link = &self.statistics;
-        statistics.frames += link.datagrams;
-        statistics.malformed_frames += link.malformed + link.bad_tags + link.damaged;
-        statistics.unknown_flow_frames += link.unknown;
-    }
-
-    /// Frames as a ring holds them, one behind the other. What is behind one that cannot be read
-    /// cannot be found.
-    fn frames(&mut self, mut bytes: &[u8], out: &mut Outbox) {
-        while !bytes.is_empty() {
-            let Ok(frame) = MirrorFrame::decode(bytes) else {
-                self.statistics.malformed += 1;
-                return;
-            };
-            let (this, rest) = bytes.split_at(HEADER_LEN + frame.packet.len());
-            self.intake.take(this);
-            let change = match frame.kind {
-                FrameKind::Closed(_) => {
-                    self.flows.remove(frame.flow_id);
-                    Some(Change::Closed)
-                }
-                FrameKind::Outstream { from } => {
-                    head(&frame, from).map(|(seq, bytes)| Change::Outstream { seq, bytes })
-                }
-                FrameKind::Instream | FrameKind::Opened { .. } | FrameKind::Barrier { .. } => None,
-            };
-            if let Some(change) = change {
-                out.record(self.instance, &Entry::Changed(frame.flow_id, change));
-            }
-            bytes = rest;
-        }
-    }
-}
-
-/// Making a record again, from what a log says.
-impl Session {
-    /// A connection with a record that begins there. Answers whether there is room for it.
-    pub(crate) fn restore(&mut self, resume: &Resume) -> bool {
-        self.flows.remove(resume.flow);
-        let at = Place {
-            instream: resume.instream,
-            outstream: resume.outstream,
-        };
-        let (client_isn, server_isn) = (resume.client_isn, resume.server_isn);
-        let journal = &mut self.intake.journal;
-        let resumed = journal.resume(resume.flow, client_isn, server_isn, at);
-        if resumed.is_ok() {
-            let mut flow = Flow::new(resume.flow, resume.key, client_isn, server_isn);
-            flow.embryo = false;
-            self.flows.insert(flow);
-        }
-        resumed.is_ok()
-    }
-
-    pub(crate) fn restore_instream(&mut self, flow: FlowId, arrival: &Arrival<'_>) {
-        // What was refused then is refused now.
-        let _ = self.intake.journal.instream(flow, arrival);
-    }
-
-    pub(crate) fn restore_outstream(&mut self, flow: FlowId, seq: SeqNumber, bytes: &[u8]) {
-        let _ = self.intake.journal.outstream(flow, seq, bytes);
-    }
-
-    pub(crate) fn hold_turns(&mut self, hold: bool) {
-        self.intake.journal.hold_turns(hold);
-    }
-
-    /// Gives a connection up. Answers whether it had a record.
-    pub(crate) fn unprotect(&mut self, flow: FlowId, reason: Unprotected) -> bool {
-        self.intake.journal.unprotect(flow, reason)
-    }
-
-    pub(crate) fn close(&mut self, flow: FlowId) {
-        self.flows.remove(flow);
-        self.intake.journal.close(flow);
-    }
-
-    /// The record of `copy` is that of the connection `resume` from now on.
-    pub(crate) fn end_copy(&mut self, resume: &Resume, copy: FlowId, turn: Place) {
-        self.flows.remove(copy);
-        self.intake.journal.restore_turn(copy, turn);
-        if !self.intake.journal.replace(resume.flow, copy) {
-            return;
-        }
-        self.flows.remove(resume.flow);
-        let (client_isn, server_isn) = (resume.client_isn, resume.server_isn);
-        let mut flow = Flow::new(resume.flow, resume.key, client_isn, server_isn);
-        flow.embryo = false;
-        self.flows.insert(flow);
-    }
-
-    /// All has been read. What happened on the way is of no interest.
-    pub(crate) fn restored(&mut self) {
-        self.intake.notices.clear();
-    }
-
-    /// How many connections have a record.
-    pub(crate) fn protected(&self) -> usize {
-        let statistics = self.intake.journal.statistics();
-        statistics.connections - statistics.unprotected
-    }
-
-    /// Where the record of a connection begins.
-    pub(crate) fn beginning(&self, id: FlowId) -> Option<Resume> {
-        let flow = self.flows.get(id)?;
-        let State::Protected(record) = self.intake.journal.summary(id)?.state else {
-            return None;
-        };
-        Some(Resume {
-            flow: id,
-            key: flow.key,
-            client_isn: flow.client_isn,
-            server_isn: flow.server_isn,
-            instream: record.start.instream,
-            outstream: record.start.outstream,
-        })
     }
 }
 

@@ -391,6 +391,38 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Entries with right checksums that no program of ours has written, behind those of one: they
+    /// are read without a panic, or taken for damage.
+    #[test]
+    fn any_entries_are_read(
+        foreign in prop::collection::vec((0u8..40, 0u64..3, any::<Vec<u8>>()), 1..20),
+    ) {
+        let mut world = World::new(1, Replay::Turn);
+        for _ in 0..2 {
+            world.connect(2000);
+        }
+        for _ in 0..4 {
+            world.traffic();
+            world.write_all();
+        }
+        let mut batch = segments::Batch::default();
+        for (kind, flow, bytes) in foreign {
+            batch.add(|out| {
+                out.push(kind);
+                out.extend_from_slice(&INSTANCE.to_le_bytes());
+                out.extend_from_slice(&flow.to_le_bytes());
+                out.extend_from_slice(&bytes);
+            });
+        }
+        world.log.append(&mut batch).expect("room");
+        let mut storage = world.log.storage().clone();
+        storage.restart();
+        let mut sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP);
+        prop_assert!(restore(storage, &mut sessions, SEGMENT).is_ok());
+    }
+}
+
 #[test]
 fn an_acknowledgement_waits_until_it_is_durable() {
     let mut world = World::new(1, Replay::Connection);

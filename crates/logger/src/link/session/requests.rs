@@ -1,0 +1,96 @@
+//! What a service asks by its control stream.
+
+use journal::Unprotected;
+use protocol::{
+    control::{ErrorCode, Request, Response},
+    mirror::{FrameKind, HEADER_LEN, MirrorFrame},
+};
+
+use super::Session;
+use crate::{
+    desk::Desk,
+    durable::entry::{Change, Entry},
+    intake::head,
+    link::outbox::Outbox,
+};
+
+impl Session {
+    /// The answers to a request of the session's service, in order. [`Request::Attach`] and
+    /// [`Request::Rekey`], which need randomness, are refused here.
+    pub fn answer(&mut self, desk: Desk, request: &Request, out: &mut Outbox) -> Vec<Response> {
+        match request {
+            Request::Frames { bytes } => {
+                self.frames(bytes, out);
+                Vec::new()
+            }
+            Request::Barrier { token } => vec![Response::Drained { token: *token }],
+            Request::Resume(resume) => {
+                if self.restore(resume) {
+                    out.record(self.instance, &Entry::Opened(*resume));
+                } else {
+                    self.too_many(resume.flow);
+                }
+                Vec::new()
+            }
+            Request::Unprotect { flow } => {
+                if self.unprotect(*flow, Unprotected::Requested) {
+                    out.record(self.instance, &Entry::Changed(*flow, Change::Unprotected));
+                }
+                Vec::new()
+            }
+            Request::HoldTurns { hold } => {
+                self.hold_turns(*hold);
+                out.record(self.instance, &Entry::TurnsHeld(*hold));
+                Vec::new()
+            }
+            Request::Attach(_) | Request::Rekey | Request::Shutdown => vec![Response::Error {
+                code: ErrorCode::BadRequest,
+                message: "this makes no sense here".into(),
+            }],
+            Request::Statistics => {
+                let mut answers = desk.answer(&mut self.intake, request);
+                for answer in &mut answers {
+                    if let Response::Statistics(statistics) = answer {
+                        self.add_to(statistics);
+                    }
+                }
+                answers
+            }
+            _ => desk.answer(&mut self.intake, request),
+        }
+    }
+
+    fn add_to(&self, statistics: &mut protocol::control::Statistics) {
+        let link = &self.statistics;
+        statistics.frames += link.datagrams;
+        statistics.malformed_frames += link.malformed + link.bad_tags + link.damaged;
+        statistics.unknown_flow_frames += link.unknown;
+    }
+
+    /// Frames as a ring holds them, one behind the other. What is behind one that cannot be read
+    /// cannot be found.
+    fn frames(&mut self, mut bytes: &[u8], out: &mut Outbox) {
+        while !bytes.is_empty() {
+            let Ok(frame) = MirrorFrame::decode(bytes) else {
+                self.statistics.malformed += 1;
+                return;
+            };
+            let (this, rest) = bytes.split_at(HEADER_LEN + frame.packet.len());
+            self.intake.take(this);
+            let change = match frame.kind {
+                FrameKind::Closed(_) => {
+                    self.flows.remove(frame.flow_id);
+                    Some(Change::Closed)
+                }
+                FrameKind::Outstream { from } => {
+                    head(&frame, from).map(|(seq, bytes)| Change::Outstream { seq, bytes })
+                }
+                FrameKind::Instream | FrameKind::Opened { .. } | FrameKind::Barrier { .. } => None,
+            };
+            if let Some(change) = change {
+                out.record(self.instance, &Entry::Changed(frame.flow_id, change));
+            }
+            bytes = rest;
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Making a record again, from what a log says.
+
+use journal::{Arrival, Place, State, Unprotected};
+use protocol::control::Resume;
+use wire::{FlowId, SeqNumber};
+
+use super::Session;
+use crate::link::flows::Flow;
+
+impl Session {
+    /// A connection with a record that begins there. Answers whether there is room for it.
+    pub(crate) fn restore(&mut self, resume: &Resume) -> bool {
+        self.flows.remove(resume.flow);
+        let at = Place {
+            instream: resume.instream,
+            outstream: resume.outstream,
+        };
+        let (client_isn, server_isn) = (resume.client_isn, resume.server_isn);
+        let journal = &mut self.intake.journal;
+        let resumed = journal.resume(resume.flow, client_isn, server_isn, at);
+        if resumed.is_ok() {
+            let mut flow = Flow::new(resume.flow, resume.key, client_isn, server_isn);
+            flow.embryo = false;
+            self.flows.insert(flow);
+        }
+        resumed.is_ok()
+    }
+
+    pub(crate) fn restore_instream(&mut self, flow: FlowId, arrival: &Arrival<'_>) {
+        // What was refused then is refused now.
+        let _ = self.intake.journal.instream(flow, arrival);
+    }
+
+    pub(crate) fn restore_outstream(&mut self, flow: FlowId, seq: SeqNumber, bytes: &[u8]) {
+        let _ = self.intake.journal.outstream(flow, seq, bytes);
+    }
+
+    pub(crate) fn hold_turns(&mut self, hold: bool) {
+        self.intake.journal.hold_turns(hold);
+    }
+
+    /// Gives a connection up. Answers whether it had a record.
+    pub(crate) fn unprotect(&mut self, flow: FlowId, reason: Unprotected) -> bool {
+        self.intake.journal.unprotect(flow, reason)
+    }
+
+    pub(crate) fn close(&mut self, flow: FlowId) {
+        self.flows.remove(flow);
+        self.intake.journal.close(flow);
+    }
+
+    /// The record of `copy` is that of the connection `resume` from now on.
+    pub(crate) fn end_copy(&mut self, resume: &Resume, copy: FlowId, turn: Place) {
+        self.flows.remove(copy);
+        self.intake.journal.restore_turn(copy, turn);
+        if !self.intake.journal.replace(resume.flow, copy) {
+            return;
+        }
+        self.flows.remove(resume.flow);
+        let (client_isn, server_isn) = (resume.client_isn, resume.server_isn);
+        let mut flow = Flow::new(resume.flow, resume.key, client_isn, server_isn);
+        flow.embryo = false;
+        self.flows.insert(flow);
+    }
+
+    /// All has been read. What happened on the way is of no interest.
+    pub(crate) fn restored(&mut self) {
+        self.intake.notices.clear();
+    }
+
+    /// How many connections have a record.
+    pub(crate) fn protected(&self) -> usize {
+        let statistics = self.intake.journal.statistics();
+        statistics.connections - statistics.unprotected
+    }
+
+    /// Where the record of a connection begins.
+    pub(crate) fn beginning(&self, id: FlowId) -> Option<Resume> {
+        let flow = self.flows.get(id)?;
+        let State::Protected(record) = self.intake.journal.summary(id)?.state else {
+            return None;
+        };
+        Some(Resume {
+            flow: id,
+            key: flow.key,
+            client_isn: flow.client_isn,
+            server_isn: flow.server_isn,
+            instream: record.start.instream,
+            outstream: record.start.outstream,
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! The loop's side of the durable log.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Event, Service,
+    disk::Disk,
+    writer::{Report, Writer},
+};
+use crate::{
+    durable::{Change, Restored, restore},
+    link::Sessions,
+};
+
+/// How long what is left is waited for at the end.
+const FINISH: Duration = Duration::from_secs(5);
+/// Bytes of a file of the log; a batch more is possible.
+const SEGMENT_SIZE: u64 = 64 << 20;
+
+impl Service {
+    /// Gives the writer something to do, if it has nothing to do.
+    pub(super) fn order(&mut self, now: Duration) {
+        if let Some(writer) = &self.writer
+            && let Some(order) = self.out.next_order(&self.sessions, now)
+        {
+            writer.order(order);
+        }
+    }
+
+    /// Hears what the writer has done, and whether it takes too long.
+    pub(super) fn look_after_log(&mut self, tell: &mut dyn FnMut(&Event)) {
+        while let Some(report) = self.writer.as_mut().and_then(Writer::report) {
+            self.reported(report, tell);
+        }
+        let now = self.now();
+        let slow = self.out.check_log(now);
+        slow.into_iter().for_each(|change| tell(&event_of(change)));
+        self.order(now);
+        self.send();
+    }
+
+    fn reported(&mut self, report: Report, tell: &mut dyn FnMut(&Event)) {
+        let change = match report {
+            Report::Written(batch) => self.out.written(batch),
+            Report::Restarted(segment) => {
+                self.out.restarted(segment, &self.sessions);
+                None
+            }
+            Report::Failed(why) => self.out.failed(why, self.started.elapsed()),
+        };
+        change
+            .into_iter()
+            .for_each(|change| tell(&event_of(change)));
+        self.order(self.now());
+    }
+
+    /// Writes what is still to be written.
+    pub(super) fn finish(&mut self, tell: &mut dyn FnMut(&Event)) {
+        let deadline = Instant::now() + FINISH;
+        self.order(self.now());
+        while self.out.is_writing() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.writer.as_ref().and_then(|writer| writer.wait(left)) {
+                Some(report) => self.reported(report, tell),
+                // A disk that does not answer must not keep us from ending.
+                None => return,
+            }
+        }
+        if let Some(writer) = self.writer.take() {
+            writer.end();
+        }
+    }
+}
+
+/// Takes the directory, and reads the log in it.
+pub(super) fn open_log(
+    directory: &Path,
+    sessions: &mut Sessions,
+) -> Result<Restored<Disk>, String> {
+    let disk = Disk::open(directory).map_err(|error| error.to_string())?;
+    restore(disk, sessions, SEGMENT_SIZE).map_err(|error| error.to_string())
+}
+
+fn event_of(change: Change) -> Event {
+    match change {
+        Change::Volatile(reason) => Event::LogFailed { reason },
+        Change::Durable => Event::LogWorks,
+    }
+}

@@ -1,0 +1,232 @@
+//! The loop's side of the control streams.
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use protocol::{
+    control::{Attach, ErrorCode, Request, Response},
+    link::LinkKey,
+};
+use rand::{TryRngCore, rngs::OsRng};
+
+use super::{
+    Event, Service,
+    client::{Client, ClientError},
+    sockets::peer_of,
+};
+use crate::link::Greeting;
+
+/// Control streams at a time, those included that have not proven to have a key.
+const MAX_CLIENTS: usize = 1024;
+/// How often datagrams are read before a barrier is answered in any case: more than the sockets can
+/// hold of any size.
+const DRAIN: usize = 256;
+
+impl Service {
+    pub(super) fn accept(&mut self, tell: &mut dyn FnMut(&Event)) {
+        let now = Instant::now();
+        for (via, sockets) in self.sockets.iter().enumerate() {
+            loop {
+                let (stream, remote) = match sockets.listener.accept() {
+                    Ok(accepted) => accepted,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // Gone again, or we have too many descriptors: the next look will tell.
+                    Err(_) => break,
+                };
+                if self.clients.len() >= MAX_CLIENTS {
+                    let reason = format!("there are {MAX_CLIENTS} connections already");
+                    self.refusals
+                        .refused(remote, reason, now)
+                        .iter()
+                        .for_each(&mut *tell);
+                    continue;
+                }
+                match Client::accept(stream, remote, via, Arc::clone(&self.keys), now) {
+                    Ok(client) => self.clients.push(client),
+                    Err(error) => {
+                        let refused = self.refusals.refused(remote, error.to_string(), now);
+                        refused.iter().for_each(&mut *tell);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads from the clients that have something to say, and answers.
+    pub(super) fn hear(&mut self, ready: &[bool], tell: &mut dyn FnMut(&Event)) {
+        // Those that were accepted since are heard next time. From the last on: one that goes is
+        // replaced by one that has been heard.
+        for at in (0..ready.len().min(self.clients.len())).rev() {
+            if let Err(error) = self.hear_one(at, ready[at], tell) {
+                self.dismiss(at, &error, tell);
+            }
+        }
+    }
+
+    fn hear_one(
+        &mut self,
+        at: usize,
+        ready: bool,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<(), ClientError> {
+        if ready && self.clients[at].wants_read() {
+            self.clients[at].read()?;
+        }
+        while let Some(request) = self.clients[at].request()? {
+            match (self.clients[at].instance, request) {
+                (None, Request::Attach(attach)) => self.attach(at, &attach, tell)?,
+                (Some(instance), Request::Rekey) => {
+                    if let (Ok((up, down)), Some(session)) =
+                        (fresh_keys(), self.sessions.get_mut(instance))
+                    {
+                        let keys = session.rekey(up, down);
+                        self.clients[at].say(&Response::Keys(keys))?;
+                    }
+                }
+                (Some(instance), request) => {
+                    if matches!(request, Request::Barrier { .. }) {
+                        self.drain(tell);
+                    }
+                    let Some(session) = self.sessions.get_mut(instance) else {
+                        return Err(ClientError::Replaced);
+                    };
+                    for answer in session.answer(self.desk, &request, &mut self.out) {
+                        self.clients[at].say(&answer)?;
+                    }
+                }
+                (None, _) => return Err(ClientError::OutOfOrder),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the datagrams that have come, as many as the sockets can hold.
+    fn drain(&mut self, tell: &mut dyn FnMut(&Event)) {
+        for _ in 0..DRAIN {
+            if !self.datagrams(tell) {
+                return;
+            }
+        }
+    }
+
+    fn attach(
+        &mut self,
+        at: usize,
+        attach: &Attach,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<(), ClientError> {
+        let greeting = match greeting() {
+            Ok(greeting) => greeting,
+            Err(error) => {
+                let message = format!("no randomness for keys: {error}");
+                return self.clients[at].say(&Response::Error {
+                    code: ErrorCode::Internal,
+                    message,
+                });
+            }
+        };
+        let instance = attach.instance;
+        // The older stream of the same instance is not heard any more.
+        for client in &mut self.clients {
+            if client.instance == Some(instance) {
+                client.instance = None;
+                client.replaced = true;
+            }
+        }
+        let client = &mut self.clients[at];
+        let peer = peer_of(client.via, client.local, client.remote, attach.udp_port);
+        let (kept, keys) = self.sessions.attach(attach, peer, &greeting, &mut self.out);
+        client.instance = Some(instance);
+        tell(&Event::Attached {
+            service: attach.service.clone(),
+            instance: format!("{instance:016x}"),
+            from: client.remote,
+            key: client.key_name().to_owned(),
+            kept,
+        });
+        client.say(&Response::Attached {
+            pid: std::process::id(),
+            kept,
+            keys,
+        })
+    }
+
+    /// A control stream has ended, or has to.
+    pub(super) fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
+        let client = self.clients.swap_remove(at);
+        let Some(instance) = client.instance else {
+            if !client.replaced {
+                let refused = self
+                    .refusals
+                    .refused(client.remote, why.to_string(), Instant::now());
+                refused.iter().for_each(&mut *tell);
+            }
+            return;
+        };
+        let now = self.now();
+        self.sessions.detach(instance, now);
+        for (attach, session) in self.sessions.iter() {
+            if attach.instance == instance {
+                let counts = session.statistics();
+                tell(&Event::Detached {
+                    service: attach.service.clone(),
+                    instance: format!("{instance:016x}"),
+                    reason: why.to_string(),
+                    segments: counts.segments,
+                    refused: counts.refused(),
+                });
+            }
+        }
+    }
+
+    /// What the services must hear of, unasked.
+    pub(super) fn tell_notices(&mut self) {
+        for client in &mut self.clients {
+            let session = client.instance.and_then(|i| self.sessions.get_mut(i));
+            let Some(session) = session else { continue };
+            while client.wants_read()
+                && let Some(notice) = session.notice()
+            {
+                if client.say(&notice).is_err() {
+                    // It is found to be gone when it is read from.
+                    break;
+                }
+            }
+        }
+    }
+
+    pub(super) fn flush(&mut self, tell: &mut dyn FnMut(&Event)) {
+        for at in (0..self.clients.len()).rev() {
+            if self.clients[at].wants_write()
+                && let Err(error) = self.clients[at].flush()
+            {
+                self.dismiss(at, &error, tell);
+            }
+        }
+    }
+}
+
+fn fresh_keys() -> io::Result<(LinkKey, LinkKey)> {
+    let mut keys = ([0; 16], [0; 16]);
+    OsRng
+        .try_fill_bytes(&mut keys.0)
+        .map_err(io::Error::other)?;
+    OsRng
+        .try_fill_bytes(&mut keys.1)
+        .map_err(io::Error::other)?;
+    Ok((LinkKey(keys.0), LinkKey(keys.1)))
+}
+
+fn greeting() -> io::Result<Greeting> {
+    let (up, down) = fresh_keys()?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanoseconds = since.unwrap_or_default().as_nanos();
+    Ok(Greeting {
+        up,
+        down,
+        counter: u64::try_from(nanoseconds).unwrap_or(u64::MAX / 2),
+    })
+}
