@@ -192,9 +192,14 @@ fn traffic(link: &UdpSocket, host: &mut Host, end: Instant) {
 }
 
 /// Clients come and go.
-fn next_clients(host: &mut Host) {
-    host.connections
-        .retain(|_, connection| !connection.is_recorded());
+fn next_clients(host: &mut Host, control: &mut Control) {
+    host.connections.retain(|flow, connection| {
+        if connection.is_recorded() {
+            let bytes = closed(*flow);
+            control.tell(&Request::Frames { bytes });
+        }
+        !connection.is_recorded()
+    });
     while host.connections.len() < UPLOADS {
         let next = host.random.random_range(0..u64::from(u32::MAX));
         host.connect(next, LENGTH);
@@ -304,7 +309,7 @@ fn what_was_acknowledged_survives_kill_9() {
         check(&mut control, host);
         found += usize::from(!host.connections.is_empty());
         for _ in 0..random.random_range(1..8) {
-            next_clients(host);
+            next_clients(host, &mut control);
             traffic(link, host, Instant::now() + Duration::from_millis(15));
         }
         acknowledged += host.connections.values().map(|c| c.stable).sum::<usize>();
@@ -349,7 +354,7 @@ fn a_full_disk_holds_nothing_up() {
         key, link, host, ..
     } = &mut place;
     let (mut control, _) = connect(&logger, key, link, host);
-    next_clients(host);
+    next_clients(host, &mut control);
     let deadline = Instant::now() + 4 * PATIENCE;
     while !host.is_recorded() {
         assert!(Instant::now() < deadline, "it is held up");

@@ -21,6 +21,9 @@ use super::{Greeting, MAX_EMBRYOS};
 use crate::durable::entry::{Change, Entry};
 use crate::intake::{Intake, Notice, reason_of};
 
+/// Unknown numbers are told as long as fewer notices than this wait to be heard.
+const MAX_NOTICES: usize = 4096;
+
 /// When a segment that neither finds nor leaves a hole is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckPolicy {
@@ -322,7 +325,9 @@ impl Session {
             }
             Err(NotFound::Unknown) => {
                 self.statistics.unknown += 1;
-                if self.unknown.is_news(view.flow_low(), now) {
+                // Nobody may be there to be told.
+                let few = self.intake.notices.len() < MAX_NOTICES;
+                if few && self.unknown.is_news(view.flow_low(), now) {
                     let notice = Notice::Unknown(view.flow_low());
                     self.intake.notices.push_back(notice);
                 }

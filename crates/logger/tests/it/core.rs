@@ -612,6 +612,15 @@ fn frames_come_by_the_control_stream() {
     assert!(link.settle(NOW).is_empty());
     let unknown = Some(Response::Unknown { flow_low: 2 });
     assert_eq!(link.session().notice(), unknown);
+    // What comes by the link does not come this way: it would take the place of a record.
+    let opened = FrameKind::Opened {
+        client_isn: SeqNumber(0),
+        server_isn: SeqNumber(0),
+    };
+    let bytes = frame(opened, 1, &[]);
+    assert_eq!(link.ask(&Request::Frames { bytes }), []);
+    assert_eq!(link.read(FlowId(1)).len(), 50);
+    assert_eq!(link.session().statistics().malformed, 1);
     let barrier = link.ask(&Request::Barrier { token: 9 });
     assert_eq!(barrier, [Response::Drained { token: 9 }]);
 }

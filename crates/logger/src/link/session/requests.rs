@@ -76,7 +76,7 @@ impl Session {
                 return;
             };
             let (this, rest) = bytes.split_at(HEADER_LEN + frame.packet.len());
-            self.intake.take(this);
+            bytes = rest;
             let change = match frame.kind {
                 FrameKind::Closed(_) => {
                     self.flows.remove(frame.flow_id);
@@ -85,12 +85,17 @@ impl Session {
                 FrameKind::Outstream { from } => {
                     head(&frame, from).map(|(seq, bytes)| Change::Outstream { seq, bytes })
                 }
-                FrameKind::Instream | FrameKind::Opened { .. } | FrameKind::Barrier { .. } => None,
+                FrameKind::Barrier { .. } => None,
+                // These come by the link.
+                FrameKind::Instream | FrameKind::Opened { .. } => {
+                    self.statistics.malformed += 1;
+                    continue;
+                }
             };
+            self.intake.take(this);
             if let Some(change) = change {
                 out.record(self.instance, &Entry::Changed(frame.flow_id, change));
             }
-            bytes = rest;
         }
     }
 }
