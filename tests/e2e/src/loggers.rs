@@ -22,6 +22,7 @@ pub struct Logger {
     host: Host,
     said: PathBuf,
     keys: PathBuf,
+    more: Vec<String>,
 }
 
 impl Logger {
@@ -46,6 +47,7 @@ impl Logger {
             host: host.clone(),
             said,
             keys: keys.to_owned(),
+            more: flags.iter().map(ToString::to_string).collect(),
         };
         this.await_listening();
         this
@@ -96,12 +98,14 @@ impl Logger {
         assert!(ended.is_some(), "the logger survived SIGKILL");
     }
 
-    /// Starts another one in its place; it was killed before.
+    /// Starts another one like it in its place; it was killed before.
     ///
     /// # Panics
     /// When it does not start.
     pub fn replace_dead(&mut self, scene: &Scene) {
-        *self = Self::start(scene, &self.host.clone(), &self.keys.clone(), &[]);
+        let more = self.more.clone();
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        *self = Self::start(scene, &self.host.clone(), &self.keys.clone(), &more);
     }
 }
 

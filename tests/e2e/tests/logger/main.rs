@@ -1,6 +1,7 @@
 //! The record is kept on another machine.
 
 mod adoption;
+mod durable;
 mod keys;
 mod loss;
 mod recovery;
