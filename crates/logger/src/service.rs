@@ -181,6 +181,7 @@ impl Service {
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         loop {
             let more = self.datagrams(tell);
+            let more = more || self.clients.iter().any(Client::has_backlog);
             let wait = if more { Duration::ZERO } else { self.pause() };
             let ready = self.wait(stop, wait)?;
             if ready.stop {

@@ -43,6 +43,8 @@ pub(super) enum ClientError {
 pub(super) struct Client {
     channel: Channel<TcpStream>,
     requests: Decoder<Request>,
+    /// Requests may be left, because too many answers waited to be sent.
+    stalled: bool,
     /// On which of our addresses it came in.
     pub(super) via: usize,
     pub(super) local: SocketAddr,
@@ -67,6 +69,7 @@ impl Client {
         Ok(Self {
             channel: Channel::accept(stream, keys, now),
             requests: Decoder::new(),
+            stalled: false,
             via,
             local,
             remote,
@@ -100,11 +103,16 @@ impl Client {
 
     /// The next request; none, while too many answers wait to be sent.
     pub(super) fn request(&mut self) -> Result<Option<Request>, ClientError> {
-        if self.wants_read() {
-            Ok(self.requests.pull()?)
-        } else {
-            Ok(None)
+        self.stalled = !self.wants_read();
+        if self.stalled {
+            return Ok(None);
         }
+        Ok(self.requests.pull()?)
+    }
+
+    /// Requests may be left that can be answered now: nothing will come that says so.
+    pub(super) fn has_backlog(&self) -> bool {
+        self.stalled && self.wants_read()
     }
 
     pub(super) fn say(&mut self, response: &Response) -> Result<(), ClientError> {

@@ -407,3 +407,32 @@ fn records_outlive_the_logger_in_its_directory() {
     host.connect(4, 10_000);
     service.upload(&mut host);
 }
+
+#[test]
+fn many_questions_at_once_are_answered_without_a_pause() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let mut service = Attached::to(&logger, &key, 1);
+    let mut host = Host::new(service.keys, 1);
+    host.connect(1, 1 << 20);
+    service.upload(&mut host);
+    let connection = &host.connections[&FlowId(1)];
+    let request = Request::Read {
+        flow: FlowId(1),
+        from: connection.client_isn + 1,
+        max_len: 1 << 20,
+    };
+    let mut questions = Vec::new();
+    for _ in 0..16 {
+        encode(&request, &mut questions).expect("a message");
+    }
+    let begun = Instant::now();
+    service.channel.say(&questions).expect("open");
+    service.channel.flush().expect("it reads");
+    for _ in 0..16 {
+        let answer = service.next().expect("an answer");
+        assert!(matches!(answer, Response::Data { bytes, .. } if bytes == connection.data));
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(900), "{took:?}");
+}
