@@ -97,11 +97,12 @@ impl Remote {
             down: DOWN,
             counter: 1,
         };
-        sessions.attach(&attach, peer, &greeting);
+        let mut out = Outbox::default();
+        sessions.attach(&attach, peer, &greeting, &mut out);
         Self {
             sessions,
             peer,
-            out: Outbox::default(),
+            out,
         }
     }
 
@@ -163,7 +164,7 @@ impl Remote {
     /// `serve` asks, or tells, something that is not answered.
     pub(crate) fn tell(&mut self, request: &Request) {
         if let Some(session) = self.sessions.get_mut(INSTANCE) {
-            let answers = session.answer(Desk::new(1), request);
+            let answers = session.answer(Desk::new(1), request, &mut self.out);
             debug_assert!(answers.is_empty(), "{answers:?}");
         }
     }

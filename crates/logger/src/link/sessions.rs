@@ -164,12 +164,6 @@ impl Sessions {
         Some(&mut entry.session)
     }
 
-    /// A session.
-    #[must_use]
-    pub fn get(&self, instance: u64) -> Option<&Session> {
-        Some(&self.by_instance.get(&instance)?.session)
-    }
-
     /// All sessions, with what their services said when they attached, in the order of their
     /// numbers.
     pub fn iter(&self) -> impl Iterator<Item = (&Attach, &Session)> {
