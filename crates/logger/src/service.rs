@@ -287,13 +287,7 @@ impl Service {
     }
 
     fn tidy(&mut self, now: Instant, tell: &mut dyn FnMut(&Event)) {
-        match Arc::make_mut(&mut self.keys).reload_if_changed() {
-            Ok(false) => {}
-            Ok(true) => tell(&Event::KeysChanged),
-            Err(error) => tell(&Event::Trouble {
-                message: error.to_string(),
-            }),
-        }
+        reload(&mut self.keys, tell);
         for at in (0..self.clients.len()).rev() {
             let stays = self.clients[at].check(&self.keys, now);
             if let Err(error) = stays {
@@ -310,6 +304,17 @@ impl Service {
             });
         }
         self.refusals.rest(now).iter().for_each(&mut *tell);
+    }
+}
+
+/// Reads the key file again, if it has changed.
+fn reload(keys: &mut Arc<KeyRing>, tell: &mut dyn FnMut(&Event)) {
+    match Arc::make_mut(keys).reload_if_changed() {
+        Ok(false) => {}
+        Ok(true) => tell(&Event::KeysChanged),
+        Err(error) => tell(&Event::Trouble {
+            message: error.to_string(),
+        }),
     }
 }
 

@@ -15,12 +15,14 @@ use rand::{TryRngCore, rngs::OsRng};
 use super::{
     Event, Service,
     client::{Client, ClientError},
+    reload,
     sockets::peer_of,
 };
 use crate::link::Greeting;
 
-/// Control streams at a time, those included that have not proven to have a key.
-const MAX_CLIENTS: usize = 1024;
+/// Control streams at a time, those included that have not proven to have a key: well below the
+/// usual limit of descriptors.
+const MAX_CLIENTS: usize = 512;
 /// How often datagrams are read before a barrier is answered in any case: more than the sockets can
 /// hold of any size.
 const DRAIN: usize = 256;
@@ -44,6 +46,8 @@ impl Service {
                         .for_each(&mut *tell);
                     continue;
                 }
+                // It may come with a key that was added just now.
+                reload(&mut self.keys, tell);
                 match Client::accept(stream, remote, via, Arc::clone(&self.keys), now) {
                     Ok(client) => self.clients.push(client),
                     Err(error) => {
