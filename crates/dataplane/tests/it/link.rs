@@ -739,12 +739,12 @@ fn no_record_begins_in_the_middle_of_a_request() {
     ] {
         let segment_out = segment(said, heard).timestamps(903, 21).payload(answer);
         linked.both.server(segment_out);
-        said = said + u32::try_from(answer.len()).unwrap();
+        said += u32::try_from(answer.len()).unwrap();
         let next = segment(heard, said).timestamps(60, 903).payload(b"next");
         assert_eq!(linked.both.client(next).verdict, Verdict::Next);
         let state = linked.both.flow().unprotected;
         assert_eq!(state.is_none(), protected, "{state:?}");
-        heard = heard + 4;
+        heard += 4;
         let acks = segment(said, heard).timestamps(904, 60);
         linked.both.server(acks);
     }
@@ -771,10 +771,10 @@ fn no_record_begins_again_when_the_protocol_has_changed() {
         linked.both.client(next);
         let state = linked.both.flow().unprotected;
         assert_eq!(state, Some(Unprotected::AwaitsTurn));
-        heard = heard + 5;
+        heard += 5;
         let out = segment(said, heard).timestamps(903, 21).payload(b"other");
         linked.both.server(out);
-        said = said + 5;
+        said += 5;
     }
 }
 
@@ -796,7 +796,7 @@ fn a_handshake_that_is_answered_anew_is_another_connection_for_the_logger() {
     assert_eq!(linked.answer().0.flow, FlowId(1));
     assert_eq!(linked.answer().0.flow, FlowId(1), "the same one again");
     linked.both.client(linked.both.syn());
-    linked.both.s = linked.both.s + 777;
+    linked.both.s += 777;
     let (open, _) = linked.answer();
     assert_eq!(open.server_isn, linked.both.s);
     assert_eq!(open.flow, FlowId(2), "the first has another number");
