@@ -345,8 +345,8 @@ static __always_inline void close_record(struct flow *f, bool reset)
 {
 	if (!f->closed_ns || (f->server.ack != f->log.ack && !reset))
 		return;
-	mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
-	f->log.ended = 1;
+	/* If there is no room the sweep says so. */
+	f->log.ended = mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
 }
 
 /* The logger's word on a connection. */

@@ -37,15 +37,21 @@ struct bpf_map;
 
 struct sweep {
 	__u64 before_ns;
+	__u64 ended_before_ns;
 	__u64 swept;
 	bool linked;
 };
+
+/* With a log link a connection that its first server has closed stays known, for the client's last
+ * words; as long as it takes to say them a few times. */
+#define LAST_WORDS (5ULL * 1000 * 1000 * 1000)
 
 static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *context)
 {
 	struct sweep *w = context;
 	struct flow *f = value;
-	if (f->closed_ns && f->closed_ns < w->before_ns) {
+	bool ended = f->log.ended && f->mode == FLOW_OBSERVED;
+	if (f->closed_ns && f->closed_ns < (ended ? w->ended_before_ns : w->before_ns)) {
 		if (w->linked && !f->log.ended)
 			mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		bpf_map_delete_elem(&flows, key);
@@ -127,7 +133,12 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		}
 		return 0;
 	case CONTROL_SWEEP: {
-		struct sweep w = { .linked = s->link, .before_ns = now > c->argument ? now - c->argument : 0 };
+		__u64 last_words = c->argument < LAST_WORDS ? c->argument : LAST_WORDS;
+		struct sweep w = {
+			.linked = s->link,
+			.before_ns = now > c->argument ? now - c->argument : 0,
+			.ended_before_ns = now > last_words ? now - last_words : 0,
+		};
 		bpf_for_each_map_elem(&flows, sweep_flow, &w, 0);
 		c->swept = w.swept;
 		return 0;

@@ -216,8 +216,9 @@ static __always_inline bool ends_too_soon(const struct flow *f, const struct pac
 static __always_inline void protect_again(struct service *s, const struct flow_key *key,
 					  struct flow *f, const struct packet *p, bool answer)
 {
-	if (!answer || f->unprotected != UNPROTECTED_AWAITS_TURN || !s->link_up || p->ack != f->server.nxt ||
-	    p->seq != f->server.ack || flow_gated(s, f) || f->mode == FLOW_SPLICING)
+	if (!answer || f->closed_ns || f->unprotected != UNPROTECTED_AWAITS_TURN || !s->link_up ||
+	    p->ack != f->server.nxt || p->seq != f->server.ack || flow_gated(s, f) ||
+	    f->mode == FLOW_SPLICING)
 		return;
 	__builtin_memset(&f->log, 0, sizeof(f->log));
 	f->log.stable = p->seq;

@@ -155,8 +155,8 @@ impl Shared {
     pub(crate) fn close_record(&mut self, flow: &mut Flow, reset: bool, now_ns: u64) {
         if flow.closed_ns != 0 && (flow.server.ack == flow.log.ack || reset) {
             let reason = ClosedReason::Finished;
-            self.mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
-            flow.log.ended = true;
+            // If there is no room the sweep says so.
+            flow.log.ended = self.mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
         }
     }
 

@@ -22,6 +22,10 @@ pub struct NoSuchFlow(
 #[error("the ring to the logger is full")]
 pub struct RingFull;
 
+/// With a log link a connection that its first server has closed stays known, for the client's last
+/// words; as long as it takes to say them a few times, ns.
+const LAST_WORDS: u64 = 5_000_000_000;
+
 /// The service as a whole.
 impl SouthSide {
     /// The supervisor lives.
@@ -76,9 +80,12 @@ impl SouthSide {
     /// Forget the flows whose sockets have been gone for longer than `age_ns`; returns how many.
     pub fn sweep(&mut self, age_ns: u64, now_ns: u64) -> usize {
         let limit = now_ns.saturating_sub(age_ns);
+        let ended_limit = now_ns.saturating_sub(age_ns.min(LAST_WORDS));
         let before = self.flows.len();
         let shared = &mut self.shared;
         self.flows.retain(|_, flow| {
+            let ended = flow.log.ended && flow.mode == Mode::Observed;
+            let limit = if ended { ended_limit } else { limit };
             let stays = flow.closed_ns == 0 || flow.closed_ns >= limit;
             if !stays && shared.settings.link && !flow.log.ended {
                 let reason = ClosedReason::Evicted;

@@ -263,6 +263,7 @@ impl Shared {
     fn protect_again(&mut self, key: FlowKey, flow: &mut Flow, segment: &Segment, now_ns: u64) {
         let (instream, outstream) = (segment.seq, flow.server.nxt);
         if flow.unprotected != Some(Unprotected::AwaitsTurn)
+            || flow.closed_ns != 0
             || !self.service.link_up
             || segment.ack != outstream
             || instream != flow.server.ack
