@@ -65,6 +65,7 @@ test: setup
 	$(call timed,build for the tests,$(CARGO) build --profile test --workspace --bins)
 	$(call timed,tests of the crates,OUTLIVE_BIN=$(TESTED) $(CARGO) test --workspace --exclude e2e)
 	$(call timed,end-to-end tests,OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e -- --test-threads=$(E2E_THREADS))
+	$(call timed,the same with a logger on another machine,OUTLIVE_BIN=$(TESTED) OUTLIVE_E2E_LINK=1 $(CARGO) test --package e2e --test kill_matrix --test recovery --test network -- --test-threads=$(E2E_THREADS))
 	@echo "==> all checks passed" && cat $(TIMES)
 
 clean:

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::unix::net::UnixStream,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -11,15 +11,14 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Event as KernelEvent, EventKind, Ring};
+use dataplane::{Event as KernelEvent, Ring};
 use protocol::UnprotectedReason;
 use rand::Rng;
-use recovery::{Cause, Recovery, Stage};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use recovery::{Recovery, Stage};
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGTERM;
 use ssw::Flow;
-use supervise::{Backoff, BackoffConfig, Exit, Server};
+use supervise::{Backoff, BackoffConfig, Server};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -29,7 +28,6 @@ use crate::{
     control::Control,
     error::{ServeError, SystemContext},
     events::{Happening, Reports},
-    logger::Logger,
     logger_client::LoggerClient,
     preflight,
     read_ahead::ReadAhead,
@@ -276,124 +274,6 @@ impl Service {
         Ok(Next::Go { acted })
     }
 
-    fn kernel_event(&mut self, event: KernelEvent) -> Result<(), ServeError> {
-        let now = clock::now();
-        match event.kind {
-            EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
-                self.died(cause_of(pid, status), event.at);
-            }
-            EventKind::Death { .. } => {}
-            EventKind::Listening if event.incarnation != self.incarnation => {}
-            EventKind::Listening => {
-                if !self.has_listened {
-                    self.has_listened = true;
-                    let addresses = self
-                        .config
-                        .addresses
-                        .iter()
-                        .map(ToString::to_string)
-                        .collect();
-                    self.tell(Happening::Protecting { addresses });
-                    tell_manager(NotifyState::Ready);
-                }
-                self.recovery.listening(now);
-            }
-            EventKind::Unprotected { key, flow, reason } => {
-                self.recovery.unprotected(flow, reason);
-                let reason = UnprotectedReason::from_code(reason)
-                    .map_or_else(|| format!("reason {reason}"), |reason| reason.to_string());
-                self.tell(Happening::Unprotected {
-                    connection: key.to_string(),
-                    reason,
-                });
-                let _ = self.ask_logger(|logger| logger.unprotect(flow))?;
-            }
-            EventKind::Diverged { key, flow, .. } => {
-                if let Some(state) = self.ground.plane.flow(key)?.filter(|f| f.id == flow) {
-                    self.recovery.diverged(key, &state);
-                }
-            }
-            EventKind::Late { key, flow } => self.late_connection(key, flow)?,
-            EventKind::Reprotected {
-                key,
-                flow,
-                instream,
-                outstream,
-            } => self.reprotected(key, flow, instream, outstream)?,
-        }
-        Ok(())
-    }
-
-    fn died(&mut self, cause: Cause, at: Duration) {
-        let now = clock::now();
-        if self.recovery.stage() != Stage::Clearing {
-            self.pause = self.backoff.died(now);
-        }
-        self.recovery.died(cause, at, now);
-    }
-
-    /// Notice the end of the main process, and of all of them.
-    fn look_at_server(&mut self) -> Result<Option<Ending>, ServeError> {
-        let exit = match &mut self.server {
-            None => None,
-            Some(server) => server.try_wait().doing("wait for the server")?,
-        };
-        if let Some(exit) = exit {
-            let pid = self
-                .server
-                .take()
-                .map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
-            self.reap();
-            if exit == Exit::Unseen && self.recovery.stage() != Stage::Clearing {
-                // Whether it crashed is for the kernel to say, and it has said it by now: that is
-                // heard at the beginning of the next turn.
-                self.hurry = true;
-                return Ok(None);
-            }
-            if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
-                let addresses: Vec<_> = self
-                    .config
-                    .addresses
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect();
-                return Err(ServeError::FirstStart {
-                    exit,
-                    addresses: addresses.join(", "),
-                });
-            }
-            // Usually the kernel has told us already.
-            if exit.is_failure() && self.recovery.stage() != Stage::Clearing {
-                self.died(cause_of_exit(pid, exit), clock::now());
-                self.act()?;
-            }
-        }
-        match self.recovery.stage() {
-            Stage::Clearing if !self.ground.cgroup.populated()? => {
-                self.reap();
-                self.server = None;
-                self.recovery.service_empty(clock::now());
-                self.incarnation += 1;
-            }
-            // Its main process has left quietly, and what it may have left behind too.
-            Stage::Serving if self.has_ended()? => {
-                self.tell(Happening::Ended);
-                self.linger()?;
-                return Ok(Some(Ending::Ended));
-            }
-            Stage::Starting | Stage::Listing | Stage::Recovering if self.has_ended()? => {
-                self.died(Cause::NotServing, clock::now());
-            }
-            _ => {}
-        }
-        Ok(None)
-    }
-
-    /// No process of the service is left, and none is to be started.
-    fn has_ended(&self) -> Result<bool, ServeError> {
-        Ok(self.server.is_none() && self.start_at.is_none() && !self.ground.cgroup.populated()?)
-    }
-
     /// Look at the flows that are on their way back.
     fn progress(&mut self) -> Result<(), ServeError> {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
@@ -455,74 +335,6 @@ impl Service {
         Ok(false)
     }
 
-    /// Wait for something to happen; not at all if something was just `acted` upon, because that
-    /// usually has consequences.
-    fn wait(&mut self, ring: &Ring<'_>, acted: bool) -> Result<(), ServeError> {
-        let now = clock::now();
-        let working = matches!(self.recovery.stage(), Stage::Recovering | Stage::Listing);
-        let pace = if working { PROGRESS } else { SETTLING };
-        let mut until = self.next_heartbeat.min(self.next_sweep);
-        for due in [self.recovery.deadline(), self.start_at]
-            .into_iter()
-            .flatten()
-        {
-            until = until.min(due.max(now + pace));
-        }
-        if working {
-            until = until.min(now + PROGRESS);
-        }
-        if let Some(link) = self.ground.logger.link() {
-            until = until.min(link.due_at());
-        }
-        let said = self
-            .ground
-            .logger
-            .client()
-            .is_some_and(|client| client.has_said());
-        if acted || said || std::mem::take(&mut self.hurry) {
-            until = now;
-        }
-        let timeout = Timespec::try_from(until.saturating_sub(now)).unwrap_or_default();
-        let ring = ring.as_fd();
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(ring, PollFlags::IN),
-            PollFd::new(&self.signalled, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.ground.cgroup.events_fd(), PollFlags::PRI),
-        ];
-        let logger_at = fds.len();
-        match &self.ground.logger {
-            Logger::Local(client) => {
-                fds.push(PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN));
-            }
-            Logger::Remote(link) => link.watch(&mut fds), // and looked at in any case
-        }
-        if let Some(server) = &self.server {
-            fds.push(PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN));
-        }
-        self.control.watch(&mut fds);
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error).doing("wait for something to happen"),
-        }
-        let local = matches!(self.ground.logger, Logger::Local(_));
-        let logger_speaks = local && !fds[logger_at].revents().is_empty();
-        let cgroup_changed = !fds[2].revents().is_empty();
-        let signalled = !fds[1].revents().is_empty();
-        drop(fds);
-        if signalled {
-            let mut drain = [0u8; 16];
-            let _ = rustix::io::read(&self.signalled, &mut drain);
-        }
-        if logger_speaks {
-            let _ = self.ask_logger(LoggerClient::listen)?;
-        }
-        if cgroup_changed {
-            // Whoever needs to know asks again; but only reading it makes the next poll wait.
-            self.ground.cgroup.populated()?;
-        }
-        Ok(())
-    }
-
     fn answer_control(&mut self) {
         let status = self.control.receive().map(|list| self.status_of(list));
         if let Some(Err(error)) = &status {
@@ -537,37 +349,15 @@ impl Service {
 
 mod link_of;
 mod logger_of;
+mod server_of;
 mod status_of;
 mod stopping;
 mod taking_over;
+mod waiting;
 
 /// Tell the service manager that started us, if one did and wants to know.
 fn tell_manager(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::warn!(%error, "the service manager cannot be told how we are");
-    }
-}
-
-fn cause_of(pid: u32, status: u32) -> Cause {
-    match status & 0x7f {
-        0 => Cause::Status {
-            pid,
-            status: (status >> 8) & 0xff,
-        },
-        signal => Cause::Signal { pid, signal },
-    }
-}
-
-fn cause_of_exit(pid: u32, exit: Exit) -> Cause {
-    match exit {
-        Exit::Status(status) => Cause::Status {
-            pid,
-            status: status.unsigned_abs(),
-        },
-        Exit::Signal { signal, .. } => Cause::Signal {
-            pid,
-            signal: signal.unsigned_abs(),
-        },
-        Exit::Unseen => Cause::NotServing,
     }
 }

@@ -1,0 +1,159 @@
+//! The server of the service: its deaths and ends, and what the kernel tells of its connections.
+
+use std::time::Duration;
+
+use dataplane::{Event as KernelEvent, EventKind};
+use protocol::UnprotectedReason;
+use recovery::{Cause, Stage};
+use supervise::Exit;
+
+use super::{Ending, NotifyState, Service, tell_manager};
+use crate::{
+    clock,
+    error::{ServeError, SystemContext},
+    events::Happening,
+};
+
+impl Service {
+    pub(super) fn kernel_event(&mut self, event: KernelEvent) -> Result<(), ServeError> {
+        let now = clock::now();
+        match event.kind {
+            EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
+                self.died(cause_of(pid, status), event.at);
+            }
+            EventKind::Death { .. } => {}
+            EventKind::Listening if event.incarnation != self.incarnation => {}
+            EventKind::Listening => {
+                if !self.has_listened {
+                    self.has_listened = true;
+                    let addresses = self
+                        .config
+                        .addresses
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect();
+                    self.tell(Happening::Protecting { addresses });
+                    tell_manager(NotifyState::Ready);
+                }
+                self.recovery.listening(now);
+            }
+            EventKind::Unprotected { key, flow, reason } => {
+                self.recovery.unprotected(flow, reason);
+                let reason = UnprotectedReason::from_code(reason)
+                    .map_or_else(|| format!("reason {reason}"), |reason| reason.to_string());
+                self.tell(Happening::Unprotected {
+                    connection: key.to_string(),
+                    reason,
+                });
+                let _ = self.ask_logger(|logger| logger.unprotect(flow))?;
+            }
+            EventKind::Diverged { key, flow, .. } => {
+                if let Some(state) = self.ground.plane.flow(key)?.filter(|f| f.id == flow) {
+                    self.recovery.diverged(key, &state);
+                }
+            }
+            EventKind::Late { key, flow } => self.late_connection(key, flow)?,
+            EventKind::Reprotected {
+                key,
+                flow,
+                instream,
+                outstream,
+            } => self.reprotected(key, flow, instream, outstream)?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn died(&mut self, cause: Cause, at: Duration) {
+        let now = clock::now();
+        if self.recovery.stage() != Stage::Clearing {
+            self.pause = self.backoff.died(now);
+        }
+        self.recovery.died(cause, at, now);
+    }
+
+    /// Notice the end of the main process, and of all of them.
+    pub(super) fn look_at_server(&mut self) -> Result<Option<Ending>, ServeError> {
+        let exit = match &mut self.server {
+            None => None,
+            Some(server) => server.try_wait().doing("wait for the server")?,
+        };
+        if let Some(exit) = exit {
+            let pid = self
+                .server
+                .take()
+                .map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
+            self.reap();
+            if exit == Exit::Unseen && self.recovery.stage() != Stage::Clearing {
+                // Whether it crashed is for the kernel to say, and it has said it by now: that is
+                // heard at the beginning of the next turn.
+                self.hurry = true;
+                return Ok(None);
+            }
+            if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
+                let addresses: Vec<_> = self
+                    .config
+                    .addresses
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect();
+                return Err(ServeError::FirstStart {
+                    exit,
+                    addresses: addresses.join(", "),
+                });
+            }
+            // Usually the kernel has told us already.
+            if exit.is_failure() && self.recovery.stage() != Stage::Clearing {
+                self.died(cause_of_exit(pid, exit), clock::now());
+                self.act()?;
+            }
+        }
+        match self.recovery.stage() {
+            Stage::Clearing if !self.ground.cgroup.populated()? => {
+                self.reap();
+                self.server = None;
+                self.recovery.service_empty(clock::now());
+                self.incarnation += 1;
+            }
+            // Its main process has left quietly, and what it may have left behind too.
+            Stage::Serving if self.has_ended()? => {
+                self.tell(Happening::Ended);
+                self.linger()?;
+                return Ok(Some(Ending::Ended));
+            }
+            Stage::Starting | Stage::Listing | Stage::Recovering if self.has_ended()? => {
+                self.died(Cause::NotServing, clock::now());
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    /// No process of the service is left, and none is to be started.
+    fn has_ended(&self) -> Result<bool, ServeError> {
+        Ok(self.server.is_none() && self.start_at.is_none() && !self.ground.cgroup.populated()?)
+    }
+}
+
+fn cause_of(pid: u32, status: u32) -> Cause {
+    match status & 0x7f {
+        0 => Cause::Status {
+            pid,
+            status: (status >> 8) & 0xff,
+        },
+        signal => Cause::Signal { pid, signal },
+    }
+}
+
+fn cause_of_exit(pid: u32, exit: Exit) -> Cause {
+    match exit {
+        Exit::Status(status) => Cause::Status {
+            pid,
+            status: status.unsigned_abs(),
+        },
+        Exit::Signal { signal, .. } => Cause::Signal {
+            pid,
+            signal: signal.unsigned_abs(),
+        },
+        Exit::Unseen => Cause::NotServing,
+    }
+}

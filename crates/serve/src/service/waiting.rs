@@ -1,0 +1,85 @@
+//! Waiting for something to happen.
+
+use std::os::fd::AsFd;
+
+use dataplane::Ring;
+use recovery::Stage;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{PROGRESS, SETTLING, Service};
+use crate::{
+    clock,
+    error::{ServeError, SystemContext},
+    logger::Logger,
+    logger_client::LoggerClient,
+};
+
+impl Service {
+    /// Wait for something to happen; not at all if something was just `acted` upon, because that
+    /// usually has consequences.
+    pub(super) fn wait(&mut self, ring: &Ring<'_>, acted: bool) -> Result<(), ServeError> {
+        let now = clock::now();
+        let working = matches!(self.recovery.stage(), Stage::Recovering | Stage::Listing);
+        let pace = if working { PROGRESS } else { SETTLING };
+        let mut until = self.next_heartbeat.min(self.next_sweep);
+        for due in [self.recovery.deadline(), self.start_at]
+            .into_iter()
+            .flatten()
+        {
+            until = until.min(due.max(now + pace));
+        }
+        if working {
+            until = until.min(now + PROGRESS);
+        }
+        if let Some(link) = self.ground.logger.link() {
+            until = until.min(link.due_at());
+        }
+        let said = self
+            .ground
+            .logger
+            .client()
+            .is_some_and(|client| client.has_said());
+        if acted || said || std::mem::take(&mut self.hurry) {
+            until = now;
+        }
+        let timeout = Timespec::try_from(until.saturating_sub(now)).unwrap_or_default();
+        let ring = ring.as_fd();
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(ring, PollFlags::IN),
+            PollFd::new(&self.signalled, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.ground.cgroup.events_fd(), PollFlags::PRI),
+        ];
+        let logger_at = fds.len();
+        match &self.ground.logger {
+            Logger::Local(client) => {
+                fds.push(PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN));
+            }
+            Logger::Remote(link) => link.watch(&mut fds), // and looked at in any case
+        }
+        if let Some(server) = &self.server {
+            fds.push(PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN));
+        }
+        self.control.watch(&mut fds);
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).doing("wait for something to happen"),
+        }
+        let local = matches!(self.ground.logger, Logger::Local(_));
+        let logger_speaks = local && !fds[logger_at].revents().is_empty();
+        let cgroup_changed = !fds[2].revents().is_empty();
+        let signalled = !fds[1].revents().is_empty();
+        drop(fds);
+        if signalled {
+            let mut drain = [0u8; 16];
+            let _ = rustix::io::read(&self.signalled, &mut drain);
+        }
+        if logger_speaks {
+            let _ = self.ask_logger(LoggerClient::listen)?;
+        }
+        if cgroup_changed {
+            // Whoever needs to know asks again; but only reading it makes the next poll wait.
+            self.ground.cgroup.populated()?;
+        }
+        Ok(())
+    }
+}
