@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -119,6 +120,64 @@ fn programs_of_clsact_filters_are_replaced_too() {
     assert_eq!(serving["kept"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.stop();
+}
+
+#[test]
+fn a_service_of_another_layout_is_refused_and_left_alone() {
+    let scene = Scene::new("adopt-layout");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect(&server);
+    let stream = echoing(&scene);
+    protected.kill_serve_itself();
+    // As if its maps were those of another version.
+    let name = protected.name().to_owned();
+    let pins = pins_of(&scene, &name);
+    let layouts = pins.parent().and_then(Path::parent).expect("a layout");
+    let other = layouts.join("v999");
+    fs::create_dir_all(&other).expect("make a directory");
+    let moved = other.join(pins.file_name().expect("a name"));
+    fs::rename(&pins, &moved).expect("move the pins");
+    let address = scene.ipv4(PORT).to_string();
+    let flags = [
+        "--name",
+        &name,
+        "--address",
+        &address,
+        "--",
+        "sleep",
+        "1000",
+    ];
+    let refused = protected.outlive("serve", &flags);
+    assert_eq!(refused.status, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("layout 999"), "{refused:?}");
+    echoes(&stream, b"still");
+    fs::create_dir_all(pins.parent().expect("a layout")).expect("make a directory");
+    fs::rename(&moved, &pins).expect("move the pins back");
+    fs::remove_dir(&other).expect("remove a directory");
+    protected.succeed(&scene, &server, &[]);
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
+
+/// Where the service has pinned its maps: on the host's file system for that, or on its own.
+fn pins_of(scene: &Scene, name: &str) -> PathBuf {
+    let own = scene.run_dir().join(name).join("bpf");
+    let entries = |path: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let places = [PathBuf::from("/sys/fs/bpf"), own];
+    let layouts = places
+        .iter()
+        .flat_map(|place| entries(&place.join("outlive")));
+    let services: Vec<PathBuf> = layouts.flat_map(|layout| entries(&layout)).collect();
+    let ours = |path: &&PathBuf| {
+        let file = path.file_name().map(|file| file.to_string_lossy());
+        file.is_some_and(|file| file.starts_with(name))
+    };
+    services.iter().find(ours).expect("its pins").clone()
 }
 
 #[test]
