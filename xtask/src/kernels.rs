@@ -9,7 +9,7 @@ mod guest;
 mod modules;
 mod packages;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -141,18 +141,31 @@ fn run(options: &Options) -> Result<bool> {
     let mut table = Vec::new();
     for kernel in kernels {
         interrupt.check()?;
-        let unpacked = packages::get(kernel, &cache, &options.mirror, options.refresh)
-            .with_context(|| format!("the kernel of {}", kernel.name()))?;
-        println!("{}: Linux {}", kernel.name(), unpacked.release);
-        let findings = guest
-            .run(&unpacked, &interrupt)
-            .with_context(|| format!("the machine with {}", kernel.name()))?;
-        table.push((kernel, unpacked.release, findings));
+        match boot(kernel, &guest, &cache, options, &interrupt) {
+            Ok((release, findings)) => table.push((kernel, release, findings)),
+            Err(error) if error.is::<Interrupted>() => return Err(error),
+            // The others have something to say nonetheless.
+            Err(error) => table.push((kernel, "?".to_owned(), Findings::none(&error))),
+        }
     }
     println!("\n{}", shown(&table));
     Ok(table
         .iter()
         .all(|(kernel, _, findings)| !kernel.is_claimed() || findings.pass()))
+}
+
+/// Boots one kernel: its release, and what was found.
+fn boot(
+    kernel: Kernel,
+    guest: &Guest,
+    cache: &Path,
+    options: &Options,
+    interrupt: &Interrupt,
+) -> Result<(String, Findings)> {
+    let unpacked = packages::get(kernel, cache, &options.mirror, options.refresh)?;
+    println!("{}: Linux {}", kernel.name(), unpacked.release);
+    let findings = guest.run(&unpacked, interrupt)?;
+    Ok((unpacked.release, findings))
 }
 
 /// The results as a table, and the reasons for what failed.

@@ -54,6 +54,14 @@ enum Attached {
 }
 
 impl Findings {
+    /// Nothing, for this reason.
+    pub(super) fn none(error: &anyhow::Error) -> Self {
+        Self {
+            reasons: vec![format!("{error:#}")],
+            ..Self::default()
+        }
+    }
+
     /// Whether all that this kernel can do works.
     pub(super) fn pass(&self) -> bool {
         self.loads

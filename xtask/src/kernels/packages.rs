@@ -33,28 +33,27 @@ pub(super) fn get(kernel: Kernel, cache: &Path, mirror: &str, refresh: bool) -> 
     find(&unpacked)
 }
 
-/// The kernel in a directory.
+/// The kernel in a directory. Newer packages have all below /usr, and the image beside its
+/// modules.
 fn find(unpacked: &Path) -> Result<Unpacked> {
-    let boot = unpacked.join("boot");
-    let entries = fs::read_dir(&boot).with_context(|| format!("no {}", boot.display()))?;
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(release) = name.strip_prefix("vmlinuz-") else {
+    for place in ["lib/modules", "usr/lib/modules"] {
+        let Ok(entries) = fs::read_dir(unpacked.join(place)) else {
             continue;
         };
-        // Newer packages have them below /usr.
-        let places = ["lib/modules", "usr/lib/modules"].map(|place| unpacked.join(place));
-        let modules = places.iter().map(|place| place.join(release));
-        let Some(modules) = modules.into_iter().find(|path| path.is_dir()) else {
-            bail!("the package of {release} has no modules");
-        };
-        return Ok(Unpacked {
-            release: release.to_owned(),
-            image: entry.path(),
-            modules,
-        });
+        for entry in entries.flatten() {
+            let release = entry.file_name().to_string_lossy().into_owned();
+            let boot = unpacked.join("boot").join(format!("vmlinuz-{release}"));
+            let images = [boot, entry.path().join("vmlinuz")];
+            if let Some(image) = images.into_iter().find(|image| image.is_file()) {
+                return Ok(Unpacked {
+                    release,
+                    image,
+                    modules: entry.path(),
+                });
+            }
+        }
     }
-    bail!("no kernel in {}", boot.display())
+    bail!("no kernel in {}", unpacked.display())
 }
 
 fn fetch(kernel: Kernel, directory: &Path, mirror: &str) -> Result<()> {
@@ -100,25 +99,41 @@ fn fetch(kernel: Kernel, directory: &Path, mirror: &str) -> Result<()> {
     apt("apt-get", &["update", "--quiet"])?;
     let shown = apt("apt-cache", &["show", "--no-all-versions", META])?;
     let package = image_package(&shown).context("the archive's kernel has no image")?;
-    println!("  fetching {package}");
-    apt("apt-get", &["download", "--quiet", &package])?;
-    unpack(directory, &package)
+    // Since Linux 7 the image's package has the files in others, of the same release.
+    let release = package.trim_start_matches("linux-image-").to_owned();
+    let shown = apt("apt-cache", &["show", "--no-all-versions", &package])?;
+    let mut packages = depends(&shown);
+    packages.retain(|name| name.starts_with("linux-") && name.ends_with(&release));
+    packages.insert(0, package);
+    let unpacked = directory.join("unpacked");
+    if unpacked.exists() {
+        fs::remove_dir_all(&unpacked)?;
+    }
+    for package in packages {
+        println!("  fetching {package}");
+        apt("apt-get", &["download", "--quiet", &package])?;
+        unpack(directory, &package)?;
+    }
+    Ok(())
 }
 
 /// `linux-image-6.1.0-56-amd64`, from what apt-cache(8) shows of the package that depends on it.
 fn image_package(shown: &str) -> Option<String> {
-    let depends = shown
-        .lines()
-        .find_map(|line| line.strip_prefix("Depends: "))?;
-    let mut names = depends
-        .split(',')
-        .filter_map(|one| one.split_whitespace().next());
-    names
-        .find(|name| name.starts_with("linux-image-"))
-        .map(str::to_owned)
+    let mut names = depends(shown).into_iter();
+    names.find(|name| name.starts_with("linux-image-"))
 }
 
-/// Puts the package's files in place of those of an older one.
+/// The names of the packages that a package depends on.
+fn depends(shown: &str) -> Vec<String> {
+    let depends = shown
+        .lines()
+        .find_map(|line| line.strip_prefix("Depends: "));
+    let names = depends.unwrap_or_default().split(',');
+    let names = names.filter_map(|one| one.split_whitespace().next());
+    names.map(str::to_owned).collect()
+}
+
+/// Puts the package's files where the kernel's are.
 fn unpack(directory: &Path, package: &str) -> Result<()> {
     let packages = fs::read_dir(directory.join("packages"))?;
     let mut files: Vec<_> = packages.flatten().map(|entry| entry.path()).collect();
@@ -130,9 +145,6 @@ fn unpack(directory: &Path, package: &str) -> Result<()> {
     files.sort_by_key(|path| path.metadata().and_then(|data| data.modified()).ok());
     let file = files.last().context("apt-get has fetched nothing")?;
     let unpacked = directory.join("unpacked");
-    if unpacked.exists() {
-        fs::remove_dir_all(&unpacked)?;
-    }
     let status = Command::new("dpkg-deb")
         .arg("--extract")
         .arg(file)
