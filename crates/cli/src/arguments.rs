@@ -42,9 +42,28 @@ pub(crate) enum Verb {
     /// background.
     #[command(subcommand)]
     Lab(lab::Lab),
+    /// Write the man pages: one of outlive, and one of each command
+    Man(Man),
+    /// Print what makes a shell complete commands and options
+    ///
+    /// For bash: outlive completions bash > /usr/share/bash-completion/completions/outlive
+    Completions(Completions),
     /// The logger process that serve starts for itself
     #[command(name = serve::LOGGER_VERB, hide = true)]
     LoggerProcess(LoggerProcess),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// Where they are written to, such as /usr/local/share/man/man1; made if it is not there
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// Whose language
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -7,6 +7,7 @@ mod exit;
 mod lab;
 mod logger_process;
 mod logging;
+mod pages;
 mod serving;
 mod talking;
 mod units;
@@ -43,6 +44,8 @@ fn main() -> std::process::ExitCode {
         Verb::Clean(clean) => talking::clean(&clean),
         Verb::Key(key) => talking::key(&key),
         Verb::Logger(logger) => logging::run(&logger),
+        Verb::Man(man) => pages::man(&man.directory),
+        Verb::Completions(completions) => pages::completions(completions.shell),
         Verb::Lab(verb) => return lab::run(verb),
         Verb::LoggerProcess(logger) => logger_process::run(&logger),
     };
