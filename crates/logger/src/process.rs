@@ -65,7 +65,7 @@ pub enum LoggerError {
 
 /// Keep the record until `serve` says that it is enough. `listener` is where it connects; one that
 /// dies may be followed by another, who finds the records as they are. When nobody comes for
-/// [`ORPHANED`], this ends, too.
+/// 30 seconds, this ends, too.
 ///
 /// # Errors
 /// The ring or the socket fails, or the peer does not speak the protocol.
