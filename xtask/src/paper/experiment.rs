@@ -13,6 +13,8 @@ use crate::bench::Interrupt;
 
 /// An upload that takes longer has stalled. The slowest of the paper's took 6 s.
 const LIMIT: Duration = Duration::from_secs(20);
+/// An answer to a SYN that takes so many seconds is not the first.
+const LATE: f64 = 0.5;
 /// After so many that did, the strategy is not tried again.
 const STALLS: usize = 3;
 
@@ -144,6 +146,13 @@ impl Row {
     pub(super) fn again(&self) -> f64 {
         let again: usize = self.runs.iter().map(|run| run.again).sum();
         number(again) / number(self.runs.len().max(1))
+    }
+
+    /// Runs whose SYN was answered late: the first answer was lost, and TCP tries again after a
+    /// second. It is in the paper's measure, which counts from the SYN, but no throughput.
+    pub(super) fn opened_late(&self) -> usize {
+        let first = |run: &&Upload| run.acknowledged.first().is_some_and(|(at, _)| *at > LATE);
+        self.runs.iter().filter(first).count()
     }
 
     /// The runs in the order of the time that they took.

@@ -227,30 +227,7 @@ impl Report {
 }
 
 /// What differs from the paper's laboratory, and how to read the tables.
-const METHOD: &str = "\
-Client, server and logger are network namespaces of one machine. Each of the paper's Ethernets is a
-shared medium: one token bucket that all frames of all hosts on it pass (counted with preamble,
-checksum and gap, as on a real one), and each interface sends at most at that rate. Unlike on the
-paper's CSMA/CD Ethernets nothing collides and hosts do not back off, so the clean connection gets
-more of the line. The server's receive buffer is that of the paper's Linux 2.0.36: a window of 32 KB
-that does not grow, and 64 KB where the row says so. Congestion control is Reno. Otherwise TCP is
-today's, with SACK and timestamps, and the processors are some hundred times faster. Compare the
-percentages, not the KB/s.
-
-KB/s is the slope of one straight line through the points (time since the SYN, bytes acknowledged)
-of all outstream packets of all runs, as in the paper, with its 95 % interval and R²; 1 KB is 1024
-bytes. *KB/s, runs* is the mean of each run's own slope with its 95 % interval over the runs: the
-interval of the common line takes its points as independent, which acknowledgements are not.
-Latency is the mean over the runs of each run's mean time from sending a packet with new data to its
-acknowledgement, with the 95 % interval over the runs, and the standard deviation over all packets,
-which is what the paper's error bounds seem to be. ACKs are those of all runs together, as in the
-paper.
-
-Table IV: the paper turns Nagle's algorithm off for the logger's acknowledgements; here the logger
-answers each frame (`--ack-each-frame`) instead of each batch of frames that it finds waiting.
-Table V: restart is from the detection of the death until the connection is spliced onto the new
-process, replay from then until it is live again; *local* is a logger on the server's host.
-";
+const METHOD: &str = include_str!("method.md");
 
 fn throughput(row: &Row) -> Option<f64> {
     Some(row.line()?.slope / KB)
@@ -262,10 +239,14 @@ fn measured(row: &Row, clean: Option<f64>) -> String {
         let why = row.why.as_deref().unwrap_or("no run ended well");
         return format!("failed: {why} | | | | | | |");
     };
-    let failed = match row.failed {
+    let all = row.failed + row.runs.len();
+    let mut failed = match row.failed {
         0 => String::new(),
-        failed => format!(" ({failed} of {} failed)", failed + row.runs.len()),
+        failed => format!(" ({failed} of {all} failed)"),
     };
+    if let late @ 1.. = row.opened_late() {
+        failed += &format!(" ({late} of {all} opened late)");
+    }
     format!(
         "{:.2} ± {:.2}{failed} | {:.3} | {} | {} | {} | {} | {} | {:.1}",
         line.slope / KB,
@@ -326,6 +307,7 @@ fn row_json(row: &Row, clean: Option<f64>) -> Value {
         "acks": row.acks(),
         "sent_again": row.again(),
         "failed": row.failed,
+        "opened_late": row.opened_late(),
         "why": row.why,
         "seconds_of_runs": runs,
         "paper": paper,
