@@ -94,7 +94,9 @@ pub fn resets_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<Vec<u8>>, EmitE
 /// # Errors
 /// None in practice: the segment has no payload.
 pub fn released_ack(key: FlowKey, flow: &Flow) -> Result<Option<Vec<u8>>, EmitError> {
-    if !flow.log.ack.after(flow.server.ack) {
+    // Without a link nothing is known of what the server's TCP has, and 0 is a number like any other.
+    let never_linked = flow.log.ifindex == 0;
+    if never_linked || !flow.log.ack.after(flow.server.ack) {
         return Ok(None);
     }
     let room = flow.log.edge.distance_from(flow.log.ack).unwrap_or(0);

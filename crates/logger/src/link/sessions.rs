@@ -42,6 +42,8 @@ struct Kept {
     session: Session,
     /// Since when it has no control stream.
     detached: Option<Duration>,
+    /// The service has said that it ends.
+    over: bool,
 }
 
 /// The sessions of all services.
@@ -88,10 +90,12 @@ impl Sessions {
             attach: attach.clone(),
             session: Session::new(attach, policy),
             detached: None,
+            over: false,
         });
         let before = entry.session.peer();
         let keys = entry.session.attached(attach, peer, greeting);
         entry.detached = None;
+        entry.over = false;
         entry.attach.total = attach.total;
         if !kept {
             out.record(instance, &Entry::Attached(attach.clone()));
@@ -120,6 +124,7 @@ impl Sessions {
                 attach: attach.clone(),
                 session,
                 detached: Some(Duration::ZERO),
+                over: false,
             }
         });
         entry.attach = attach.clone();
@@ -149,6 +154,14 @@ impl Sessions {
     pub fn detach(&mut self, instance: u64, now: Duration) {
         if let Some(entry) = self.by_instance.get_mut(&instance) {
             entry.detached = Some(now);
+        }
+    }
+
+    /// Its service ends, and nobody will attach again: it is forgotten when its control stream has
+    /// ended.
+    pub fn end(&mut self, instance: u64) {
+        if let Some(entry) = self.by_instance.get_mut(&instance) {
+            entry.over = true;
         }
     }
 
@@ -212,7 +225,7 @@ impl Sessions {
             entry.session.trim();
             let gone = entry
                 .detached
-                .is_some_and(|then| now.saturating_sub(then) >= keep);
+                .is_some_and(|then| entry.over || now.saturating_sub(then) >= keep);
             if gone {
                 out.record(*instance, &Entry::Forgotten);
                 forgotten.push(Forgotten {

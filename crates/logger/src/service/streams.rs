@@ -90,6 +90,7 @@ impl Service {
                         self.clients[at].say(&Response::Keys(keys))?;
                     }
                 }
+                (Some(instance), Request::Shutdown) => self.sessions.end(instance),
                 (Some(instance), request) => {
                     if matches!(request, Request::Barrier { .. }) {
                         self.drain(tell);

@@ -276,6 +276,16 @@ fn a_service_that_comes_again_takes_its_records_over() {
 }
 
 #[test]
+fn a_service_that_ends_is_forgotten_at_once() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let mut serving = Attached::to(&logger, &key, 7);
+    serving.say(&Request::Shutdown);
+    drop(serving);
+    logger.event(|event| matches!(event, Event::Forgotten { .. }));
+}
+
+#[test]
 fn keys_are_changed_under_way() {
     let (key, ring) = keys();
     let logger = Running::start(config(ring, "127.0.0.1:0"));
