@@ -268,7 +268,7 @@ static __always_inline int send_to_client(struct __sk_buff *skb, struct service 
 		if (bpf_skb_store_bytes(skb, 0, sc->network, ETH_HLEN + sizeof(*ip), BPF_F_RECOMPUTE_CSUM))
 			goto failed;
 	}
-	if (bpf_skb_store_bytes(skb, at, sc->edit, len, BPF_F_RECOMPUTE_CSUM))
+	if (bpf_skb_store_bytes(skb, at, sc->edit, at_least_1(len, 63), BPF_F_RECOMPUTE_CSUM))
 		goto failed;
 	skb->mark = s->mark + MARK_TO_CLIENT;
 	return bpf_redirect(log->ifindex, 0);

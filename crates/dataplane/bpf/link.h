@@ -235,10 +235,10 @@ __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, st
 	const struct link_path *path = the_path();
 	if (!s || !sc || !key || !e || !p || !l || !path)
 		return TCX_DROP;
-	struct synack waiting = { .len = p->header_len };
+	sc->waiting.len = p->header_len;
 	if (!e->id)
 		e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
-	__builtin_memcpy(waiting.header, sc->edit, sizeof(waiting.header));
+	__builtin_memcpy(sc->waiting.header, sc->edit, sizeof(sc->waiting.header));
 
 	struct link_open *open = &sc->frame.open;
 	__builtin_memset(open, 0, sizeof(*open));
@@ -249,7 +249,7 @@ __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, st
 	open->head.flow_id = e->id;
 	open->key = *key;
 	/* Linux 6.1 takes no key from a pointer that a function was given. */
-	if (bpf_map_update_elem(&synacks, &open->key, &waiting, BPF_ANY))
+	if (bpf_map_update_elem(&synacks, &open->key, &sc->waiting, BPF_ANY))
 		return TCX_DROP;
 	open->client_isn = e->client.isn;
 	open->server_isn = e->server.isn;

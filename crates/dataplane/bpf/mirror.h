@@ -193,14 +193,15 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
  * what begins like one. `seq` is the segment's in client space. */
 __noinline int hear_answer(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
 {
-	const __u8 interim[10] = { 'H', 'T', 'T', 'P', '/', '1', '.', 0, ' ', '1' };
-	__u8 begins[12] = {};
-	if (!f || !p || seq != f->client.spoken || f->verify.said != SAID_NOTHING)
+	static const __u8 interim[10] = { 'H', 'T', 'T', 'P', '/', '1', '.', 0, ' ', '1' };
+	struct scratch *sc = the_scratch(SCRATCH_EGRESS); /* Linux 6.1 has no stack left for it */
+	if (!sc || !f || !p || seq != f->client.spoken || f->verify.said != SAID_NOTHING)
 		return 0;
-	__u32 len = p->payload_len > sizeof(begins) ? sizeof(begins) : p->payload_len;
-	asm volatile("" : "+r"(len));
-	if (!len || len > sizeof(begins) ||
-	    bpf_skb_load_bytes(skb, p->tcp_offset + p->header_len, begins, len))
+	__u8 *begins = sc->network; /* the first 12 bytes of what is said */
+	__builtin_memset(begins, 0, 16);
+	__u32 len = p->payload_len > 12 ? 12 : p->payload_len;
+	if (!len || bpf_skb_load_bytes(skb, p->tcp_offset + p->header_len, begins,
+				       at_least_1(len, 15)))
 		return 0;
 	for (__u32 i = 0; i < sizeof(interim); i++)
 		if (i < len && i != 7 && begins[i] != interim[i])

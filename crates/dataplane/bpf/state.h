@@ -74,10 +74,6 @@ struct {
 } path SEC(".maps");
 
 /* TCP headers of the SYN-ACKs that wait for the logger, by connection. */
-struct synack {
-	__u8 header[TCP_OPTIONS_MAX + 20];
-	__u32 len;
-};
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -97,6 +93,12 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
+/* The TCP header of a SYN-ACK that waits for the logger. */
+struct synack {
+	__u8 header[TCP_OPTIONS_MAX + 20];
+	__u32 len;
+};
+
 /* Too large for the stack. One packet at a time is handled on a CPU in each direction, but an
  * egress program can be interrupted by the ingress one (softirq): one slot for each. */
 struct scratch {
@@ -113,6 +115,7 @@ struct scratch {
 		__u64 words[SIPHASH_WORDS];
 		__u8 bytes[8 * SIPHASH_WORDS];
 	} frame;
+	struct synack waiting; /* on its way to the map: the stack has no room for it (Linux 6.1) */
 	__u8 network[ETH_HLEN + 40]; /* link and network header of a packet that we make */
 };
 enum { SCRATCH_INGRESS, SCRATCH_EGRESS, SCRATCHES };
