@@ -123,6 +123,9 @@ fn a_window_update_acknowledges_what_the_client_has() {
 fn who_waited_for_the_logger_is_told_what_the_server_has() {
     let lab = splicing();
     let mut flow = lab.flow().clone();
+    flow.log.ack = flow.server.ack + 100;
+    assert_eq!(released_ack(lab.key, &flow), Ok(None), "there is no link");
+    flow.log.ifindex = 3;
     flow.log.ack = flow.server.ack;
     assert_eq!(released_ack(lab.key, &flow), Ok(None));
     flow.log.ack = flow.server.ack + 100;
