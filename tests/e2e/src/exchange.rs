@@ -12,7 +12,9 @@ use lab::Signal;
 
 use crate::clients::{read_exactly, read_to_end, write};
 use crate::servers::PORT;
-use crate::{Checksum, Ending, PATIENCE, Protected, Recording, Scene, Seed, pattern};
+use crate::{
+    Checksum, Ending, PATIENCE, Protected, Recording, Scene, Seed, assert_same_bytes, pattern,
+};
 
 /// What is read or written at a time.
 const PIECE: usize = 16 << 10;
@@ -250,4 +252,37 @@ pub fn assert_all_kept(server: &Protected) {
         let events = server.events_of(kind);
         assert!(events.is_empty(), "{events:#?}");
     }
+}
+
+/// One line there and back.
+///
+/// # Panics
+/// When another one comes.
+#[track_caller]
+pub fn talks(stream: &TcpStream, word: &str) {
+    write(stream, format!("say {word}\n").as_bytes());
+    let got = read_exactly(stream, word.len() + 1);
+    assert_same_bytes("answer", format!("{word}\n").as_bytes(), &got);
+}
+
+/// A connection that echoes, after a first exchange.
+///
+/// # Panics
+/// When it does not.
+#[track_caller]
+pub fn echoing(scene: &Scene) -> TcpStream {
+    let stream = scene.connect(PORT);
+    write(&stream, b"echo\n");
+    echoes(&stream, b"hello");
+    stream
+}
+
+/// These bytes there and back.
+///
+/// # Panics
+/// When others come.
+#[track_caller]
+pub fn echoes(stream: &TcpStream, bytes: &[u8]) {
+    write(stream, bytes);
+    assert_same_bytes("echo", bytes, &read_exactly(stream, bytes.len()));
 }

@@ -11,32 +11,9 @@ use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use e2e::clients::{read_exactly, write};
-use e2e::servers::{self, PORT};
-use e2e::{Protected, Scene, assert_same_bytes};
-
-/// One line there and back.
-#[track_caller]
-fn talks(stream: &TcpStream, word: &str) {
-    write(stream, format!("say {word}\n").as_bytes());
-    let got = read_exactly(stream, word.len() + 1);
-    assert_same_bytes("answer", format!("{word}\n").as_bytes(), &got);
-}
-
-/// A connection that echoes, after a first exchange.
-#[track_caller]
-fn echoing(scene: &Scene) -> TcpStream {
-    let stream = scene.connect(PORT);
-    write(&stream, b"echo\n");
-    echoes(&stream, b"hello");
-    stream
-}
-
-#[track_caller]
-fn echoes(stream: &TcpStream, bytes: &[u8]) {
-    write(stream, bytes);
-    assert_same_bytes("echo", bytes, &read_exactly(stream, bytes.len()));
-}
+use e2e::exchange::{echoes, echoing, talks};
+use e2e::servers;
+use e2e::{Protected, Scene};
 
 /// The next thing on this connection is a RST.
 #[track_caller]

@@ -1,0 +1,132 @@
+//! Without the logger, and with one again.
+
+use super::*;
+
+#[test]
+fn who_lost_the_logger_is_told_what_the_server_has() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    linked.says(1, b"hello");
+    assert_eq!(told(&linked.server_acks(6)).0, 1);
+    linked.both.link_up(false);
+    assert!(
+        linked
+            .both
+            .unprotect(linked.both.key, Unprotected::LoggerLost)
+    );
+    assert_eq!(told(&linked.server_acks(6)).0, 6);
+    assert_eq!(linked.says(6, b"more"), Verdict::Next);
+}
+
+#[test]
+fn a_connection_is_recorded_again_from_its_next_turn() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    linked.both.link_up(false);
+    linked
+        .both
+        .unprotect(linked.both.key, Unprotected::LoggerLost);
+    linked.says(1, b"hello");
+    linked.server_acks(6);
+    linked.both.link_up(true);
+    assert!(linked.both.reprotect(linked.both.key));
+    assert!(!linked.both.reprotect(linked.both.key), "it waits already");
+    linked.both.copies();
+    assert_eq!(
+        linked.says(1, b"hello"),
+        Verdict::Next,
+        "sent again: no turn"
+    );
+    assert!(linked.both.copies().is_empty());
+    let answer = segment(linked.both.s + 1, linked.both.c + 6)
+        .timestamps(903, 21)
+        .payload(b"answer");
+    linked.both.server(answer);
+    linked.says(6, b"of the same turn");
+    assert!(linked.both.copies().is_empty());
+    let answer = segment(linked.both.s + 7, linked.both.c + 22)
+        .timestamps(903, 21)
+        .payload(b"to all");
+    assert_eq!(told(&linked.both.server(answer)).0, 22);
+    linked.both.events();
+    let next = segment(linked.both.c + 22, linked.both.s + 13)
+        .timestamps(60, 903)
+        .payload(b"next");
+    assert_eq!(linked.both.client(next).verdict, Verdict::Next);
+    let (c, s) = (linked.both.c, linked.both.s);
+    let events = linked.both.events();
+    let wanted = ssw::EventKind::Reprotected {
+        key: linked.both.key,
+        flow_id: FlowId(1),
+        instream: c + 22,
+        outstream: s + 13,
+    };
+    assert_eq!(events, [wanted]);
+    assert_eq!(linked.both.copies().len(), 1);
+    let acks = segment(s + 13, c + 26).timestamps(904, 60);
+    assert_eq!(linked.both.server(acks).verdict, DROP, "clamped again");
+    assert_eq!(told(&linked.logged(26, &[])).0, 26);
+}
+
+#[test]
+fn no_record_begins_in_the_middle_of_a_request() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    linked.both.link_up(false);
+    linked
+        .both
+        .unprotect(linked.both.key, Unprotected::LoggerLost);
+    linked.says(1, b"half of ");
+    linked.server_acks(9);
+    linked.both.link_up(true);
+    assert!(linked.both.reprotect(linked.both.key));
+    let waits = Some(Unprotected::AwaitsTurn);
+    // The client has heard all, and the server has all: and yet it is not the beginning.
+    assert_eq!(linked.says(9, b"a request"), Verdict::Next);
+    assert_eq!(linked.both.flow().unprotected, waits, "the second half");
+    linked.server_acks(18);
+    let (c, s) = (linked.both.c, linked.both.s);
+    let mut said = s + 1;
+    let mut heard = c + 18;
+    for (answer, protected) in [
+        (&b"HTTP/1.1 100 Continue\r\n\r\n"[..], false),
+        (b"HTTP/1.1 1", false),
+        (b"HTTP/1.1 200 OK\r\n\r\n", true),
+    ] {
+        let segment_out = segment(said, heard).timestamps(903, 21).payload(answer);
+        linked.both.server(segment_out);
+        said += u32::try_from(answer.len()).unwrap();
+        let next = segment(heard, said).timestamps(60, 903).payload(b"next");
+        assert_eq!(linked.both.client(next).verdict, Verdict::Next);
+        let state = linked.both.flow().unprotected;
+        assert_eq!(state.is_none(), protected, "{state:?}");
+        heard += 4;
+        let acks = segment(said, heard).timestamps(904, 60);
+        linked.both.server(acks);
+    }
+}
+
+#[test]
+fn no_record_begins_again_when_the_protocol_has_changed() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    linked.both.link_up(false);
+    linked
+        .both
+        .unprotect(linked.both.key, Unprotected::LoggerLost);
+    let (c, s) = (linked.both.c, linked.both.s);
+    linked.says(1, b"upgrade");
+    let switch = b"HTTP/1.1 101 Switching Protocols\r\n\r\n";
+    let out = segment(s + 1, c + 8).timestamps(903, 21).payload(switch);
+    linked.both.server(out);
+    linked.both.link_up(true);
+    assert!(linked.both.reprotect(linked.both.key));
+    let mut said = s + 1 + u32::try_from(switch.len()).unwrap();
+    let mut heard = c + 8;
+    for _ in 0..2 {
+        let next = segment(heard, said).timestamps(60, 903).payload(b"frame");
+        linked.both.client(next);
+        let state = linked.both.flow().unprotected;
+        assert_eq!(state, Some(Unprotected::AwaitsTurn));
+        heard += 5;
+        let out = segment(said, heard).timestamps(903, 21).payload(b"other");
+        linked.both.server(out);
+        said += 5;
+    }
+}
