@@ -29,7 +29,8 @@ mod messages;
 mod stream;
 
 pub use messages::{
-    Attach, ClientFin, ErrorCode, FlowSummary, Replay, Request, Response, Resume, Statistics,
+    Attach, ClientFin, ErrorCode, FlowSummary, Recorded, Replay, Request, Response, Resume,
+    Statistics,
 };
 pub use stream::{Decoder, Message, encode};
 

@@ -6,9 +6,10 @@
 //! - SEGMENT ([`SegmentView`]): a client's packet, whole, with those fields replaced that the
 //!   connection's number implies. Written by the programs in the kernel, which can do so without
 //!   copying it, and so laid out that segmentation offload may cut it on its way.
-//! - OPEN ([`Open`]): a handshake: the connection's numbers. Its SYN-ACK waits for the answer
-//!   (FT-TCP, section IV.B: both initial sequence numbers are logged before the client learns of
-//!   them).
+//!   One without payload tells how much the client has acknowledged, and is not answered.
+//! - OPEN ([`Open`]): a handshake: the connection's numbers, and what was agreed on. Its SYN-ACK waits
+//!   for the answer (FT-TCP, section IV.B: both initial sequence numbers are logged before the client
+//!   learns of them).
 //! - PROBE ([`Probe`]): is the logger there, and do datagrams of this size get there?
 //!
 //! and from it ACK ([`Ack`]): what is recorded (FT-TCP, section IV.C: *stable_seq*), and PROBED, the
@@ -26,6 +27,7 @@
 
 mod ack;
 mod flow_key;
+mod handshake;
 mod head;
 mod keys;
 mod open;
@@ -33,8 +35,10 @@ mod probe;
 mod segment;
 
 pub(crate) use flow_key::{FLOW_KEY_LEN, flow_key_from, flow_key_into};
+pub(crate) use handshake::HANDSHAKE_LEN;
 
 pub use ack::{ACK_LEN, Ack, MAX_RANGES};
+pub use handshake::{Handshake, SynOptions};
 pub use head::MAGIC;
 pub use keys::{KeySet, KeySlot, LinkKey, LinkKeys};
 pub use open::{OPEN_LEN, Open};

@@ -5,8 +5,8 @@
 use super::cursor::{Cursor, Writer};
 use super::stream::Message;
 use super::{
-    Attach, ClientFin, ControlError, ErrorCode, FlowSummary, Replay, Request, Response, Resume,
-    Statistics,
+    Attach, ClientFin, ControlError, ErrorCode, FlowSummary, Recorded, Replay, Request, Response,
+    Resume, Statistics,
 };
 
 mod request {
@@ -23,6 +23,7 @@ mod request {
     pub(super) const FRAMES: u8 = 0x0b;
     pub(super) const BARRIER: u8 = 0x0c;
     pub(super) const RESUME: u8 = 0x0d;
+    pub(super) const CONNECTIONS: u8 = 0x0e;
 }
 
 mod response {
@@ -37,6 +38,7 @@ mod response {
     pub(super) const ATTACHED: u8 = 0x89;
     pub(super) const KEYS: u8 = 0x8a;
     pub(super) const UNKNOWN: u8 = 0x8b;
+    pub(super) const CONNECTIONS: u8 = 0x8c;
 }
 
 impl Message for Request {
@@ -55,18 +57,23 @@ impl Message for Request {
             Self::Frames { .. } => request::FRAMES,
             Self::Barrier { .. } => request::BARRIER,
             Self::Resume(_) => request::RESUME,
+            Self::Connections => request::CONNECTIONS,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::RESUME).contains(&type_code)
+        (request::HELLO..=request::CONNECTIONS).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
         let mut body = Writer::new(out);
         match self {
             Self::Hello { service } => body.bytes(service.as_bytes()),
-            Self::Summaries | Self::Statistics | Self::Shutdown | Self::Rekey => {}
+            Self::Summaries
+            | Self::Statistics
+            | Self::Shutdown
+            | Self::Rekey
+            | Self::Connections => {}
             Self::HoldTurns { hold } => body.bool(*hold),
             Self::Attach(attach) => attach.encode(&mut body),
             Self::Frames { bytes } => body.bytes(bytes),
@@ -112,6 +119,7 @@ impl Message for Request {
             },
             request::BARRIER => Self::Barrier { token: body.u64()? },
             request::RESUME => Self::Resume(Resume::decode(&mut body)?),
+            request::CONNECTIONS => Self::Connections,
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;
@@ -133,11 +141,12 @@ impl Message for Response {
             Self::Attached { .. } => response::ATTACHED,
             Self::Keys(_) => response::KEYS,
             Self::Unknown { .. } => response::UNKNOWN,
+            Self::Connections { .. } => response::CONNECTIONS,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::UNKNOWN).contains(&type_code)
+        (response::HELLO..=response::CONNECTIONS).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -182,6 +191,12 @@ impl Message for Response {
             }
             Self::Keys(keys) => body.keys(keys),
             Self::Unknown { flow_low } => body.u32(*flow_low),
+            Self::Connections { connections, last } => {
+                body.bool(*last);
+                for connection in connections {
+                    connection.encode(&mut body);
+                }
+            }
         }
         Ok(())
     }
@@ -230,6 +245,10 @@ impl Message for Response {
             response::UNKNOWN => Self::Unknown {
                 flow_low: body.u32()?,
             },
+            response::CONNECTIONS => Self::Connections {
+                last: body.bool()?,
+                connections: until_the_end(&mut body, Recorded::decode)?,
+            },
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;
@@ -257,6 +276,7 @@ impl Attach {
         body.u64(self.total);
         body.u32(self.connections);
         body.u16(self.udp_port);
+        body.bool(self.inherit);
         body.bytes(self.service.as_bytes());
     }
 
@@ -269,6 +289,7 @@ impl Attach {
             total: body.u64()?,
             connections: body.u32()?,
             udp_port: body.u16()?,
+            inherit: body.bool()?,
             service: body.text()?,
         })
     }
@@ -282,6 +303,7 @@ impl Resume {
         body.seq(self.server_isn);
         body.seq(self.instream);
         body.seq(self.outstream);
+        body.handshake(&self.handshake);
     }
 
     fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
@@ -292,6 +314,25 @@ impl Resume {
             server_isn: body.seq()?,
             instream: body.seq()?,
             outstream: body.seq()?,
+            handshake: body.handshake()?,
+        })
+    }
+}
+
+impl Recorded {
+    fn encode(&self, body: &mut Writer<'_>) {
+        self.beginning.encode(body);
+        body.u64(self.acknowledged);
+        body.u32(self.tsval);
+        body.u32(self.tsecr);
+    }
+
+    fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
+        Ok(Self {
+            beginning: Resume::decode(body)?,
+            acknowledged: body.u64()?,
+            tsval: body.u32()?,
+            tsecr: body.u32()?,
         })
     }
 }

@@ -4,7 +4,10 @@ use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::ControlError;
 use crate::UnprotectedReason;
-use crate::link::{FLOW_KEY_LEN, KeySlot, LinkKey, LinkKeys, flow_key_from, flow_key_into};
+use crate::link::{
+    FLOW_KEY_LEN, HANDSHAKE_LEN, Handshake, KeySlot, LinkKey, LinkKeys, flow_key_from,
+    flow_key_into,
+};
 
 /// Reads a body from front to back; every read is checked against its end.
 #[derive(Debug)]
@@ -79,6 +82,11 @@ impl<'a> Cursor<'a> {
 
     pub(super) fn flow_key(&mut self) -> Result<FlowKey, ControlError> {
         self.array().map(|bytes| flow_key_from(&bytes))
+    }
+
+    pub(super) fn handshake(&mut self) -> Result<Handshake, ControlError> {
+        let malformed = ControlError::Malformed("a handshake has a value that it cannot have");
+        Handshake::decode(&self.array::<HANDSHAKE_LEN>()?).map_err(|_| malformed)
     }
 
     pub(super) fn keys(&mut self) -> Result<LinkKeys, ControlError> {
@@ -168,6 +176,10 @@ impl<'a> Writer<'a> {
         let mut bytes = [0; FLOW_KEY_LEN];
         flow_key_into(key, &mut bytes);
         self.bytes(&bytes);
+    }
+
+    pub(super) fn handshake(&mut self, handshake: &Handshake) {
+        self.bytes(&handshake.encode());
     }
 
     pub(super) fn keys(&mut self, keys: &LinkKeys) {

@@ -4,7 +4,7 @@ use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::MAX_DATA;
 use crate::UnprotectedReason;
-use crate::link::LinkKeys;
+use crate::link::{Handshake, LinkKeys};
 
 /// What `serve` asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +64,9 @@ pub enum Request {
     },
     /// A connection gets a record that begins in its middle: see [`Resume`]. Not answered.
     Resume(Resume),
+    /// Which connections have a record? Asked by a service whose host knows nothing of them any more.
+    /// Answered by [`Response::Connections`].
+    Connections,
 }
 
 /// Who attaches, and what it wants.
@@ -82,7 +85,11 @@ pub struct Attach {
     pub connections: u32,
     /// The UDP port from which the datagrams of the link will come.
     pub udp_port: u16,
-    /// The name of the service, for people.
+    /// Its host has begun a new life, and knows nothing of connections of an earlier one: if the
+    /// records of the service with this name on the host with this address are here, they are those
+    /// of this instance from now on.
+    pub inherit: bool,
+    /// The name of the service.
     pub service: String,
 }
 
@@ -133,6 +140,30 @@ pub struct Resume {
     pub instream: SeqNumber,
     /// The first byte from the server that belongs to this turn.
     pub outstream: SeqNumber,
+    /// What the two agreed on.
+    pub handshake: Handshake,
+}
+
+/// A connection that has a record: all that another host has to know of it, besides the record, to
+/// take it over. What was not seen of it, its client is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded {
+    /// Who it is, and where its record begins.
+    pub beginning: Resume,
+    /// How many bytes of the outstream the client has acknowledged at least, of the whole connection.
+    pub acknowledged: u64,
+    /// Its newest TSval that was seen; 0 without timestamps.
+    pub tsval: u32,
+    /// Its newest echo of the server's TSval that was seen; 0 without timestamps.
+    pub tsecr: u32,
+}
+
+impl Recorded {
+    /// The most bytes that one takes in a message.
+    pub(super) const MAX_ENCODED: usize = 8 + 36 + 4 * 4 + 52 + 8 + 4 + 4;
+
+    /// How many fit into one message.
+    pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;
 }
 
 /// What the logger answers, or tells unasked.
@@ -193,8 +224,8 @@ pub enum Response {
     Attached {
         /// The logger's process number.
         pid: u32,
-        /// Whether the records of this instance are still here: if not, each connection needs an
-        /// OPEN or a [`Request::Resume`].
+        /// Whether the records of this instance are still here, or those of an earlier one are its
+        /// own now: if not, each connection needs an OPEN or a [`Request::Resume`].
         kept: bool,
         /// The keys of the link. Those of an earlier session of this instance stay valid in the
         /// other slot.
@@ -207,6 +238,13 @@ pub enum Response {
     Unknown {
         /// The low 32 bits of the flow's number, which is all that a segment tells.
         flow_low: u32,
+    },
+    /// To [`Request::Connections`]: those that have a whole record.
+    Connections {
+        /// At most [`Recorded::PER_MESSAGE`].
+        connections: Vec<Recorded>,
+        /// Whether the list is complete with these.
+        last: bool,
     },
 }
 
@@ -285,18 +323,21 @@ pub enum ErrorCode {
     BadRequest,
     /// Something failed in the logger.
     Internal,
+    /// The records are somebody's who was heard of a moment ago.
+    StillServed,
 }
 
 impl ErrorCode {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::UnknownFlow,
         Self::Unprotected,
         Self::NotKept,
         Self::BadRequest,
         Self::Internal,
+        Self::StillServed,
     ];
 
-    /// The stable code, 1 to 5.
+    /// The stable code, 1 to 6.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -305,6 +346,7 @@ impl ErrorCode {
             Self::NotKept => 3,
             Self::BadRequest => 4,
             Self::Internal => 5,
+            Self::StillServed => 6,
         }
     }
 

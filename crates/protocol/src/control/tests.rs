@@ -1,5 +1,5 @@
 use super::*;
-use crate::link::{KeySlot, LinkKey, LinkKeys};
+use crate::link::{Handshake, KeySlot, LinkKey, LinkKeys, SynOptions};
 use crate::{UnprotectedReason, properties};
 use proptest::prelude::*;
 use wire::{FlowId, FlowKey, SeqNumber};
@@ -74,6 +74,7 @@ fn attach() -> Attach {
         total: 4,
         connections: 5,
         udp_port: 0x0607,
+        inherit: true,
         service: "web".into(),
     }
 }
@@ -89,6 +90,15 @@ fn resume() -> Resume {
         server_isn: SeqNumber(3),
         instream: SeqNumber(4),
         outstream: SeqNumber(5),
+        handshake: Handshake {
+            tsval: 6,
+            syn_window: 7,
+            syn_flags: 2,
+            syn_options: SynOptions::new(&[1]).unwrap(),
+            window_scale: 8,
+            sack: true,
+            ..Handshake::PLAIN
+        },
     }
 }
 
@@ -96,14 +106,22 @@ fn resume() -> Resume {
 #[rustfmt::skip]
 fn the_encoding_of_what_a_link_needs_is_pinned() {
     assert_eq!(bytes_of(&Request::Attach(attach())), [
-        36, 0, 0, 0, 1, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
-        4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, b'w', b'e', b'b',
+        37, 0, 0, 0, 1, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
+        4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, 1, b'w', b'e', b'b',
     ]);
-    let mut resumed = vec![62, 0, 0, 0, 1, 13, 1, 0, 0, 0, 0, 0, 0, 0];
+    let mut resumed = vec![114, 0, 0, 0, 1, 13, 1, 0, 0, 0, 0, 0, 0, 0];
     resumed.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
     resumed.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     resumed.extend([0x9c, 0x40, 0, 80, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]);
+    resumed.extend([6, 0, 0, 0, 7, 0, 2, 1, 8, 2, 1]);
+    resumed.extend([0; 41]);
     assert_eq!(bytes_of(&Request::Resume(resume())), resumed);
+    let recorded = Recorded { beginning: resume(), acknowledged: 0x0a0b, tsval: 12, tsecr: 13 };
+    let connections = Response::Connections { connections: vec![recorded], last: false };
+    let mut listed = vec![131, 0, 0, 0, 1, 0x8c, 0];
+    listed.extend(&resumed[6..]);
+    listed.extend([0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0]);
+    assert_eq!(bytes_of(&connections), listed);
     let mut attached = vec![40, 0, 0, 0, 1, 0x89, 9, 0, 0, 0, 1, 1];
     attached.extend([0xaa; 16]);
     attached.extend([0xbb; 16]);
@@ -188,7 +206,7 @@ fn types_are_pinned() {
 fn error_codes_lead_back() {
     for code in 0..=u8::MAX {
         let error = ErrorCode::from_code(code);
-        assert_eq!(error.is_some(), (1..=5).contains(&code));
+        assert_eq!(error.is_some(), (1..=6).contains(&code));
         assert!(error.is_none_or(|error| error.code() == code));
     }
 }
@@ -207,8 +225,8 @@ fn a_stranger_is_refused_before_the_body_arrives() {
         Some(ControlError::UnknownVersion(2))
     );
     assert_eq!(
-        request_error(&[9, 0, 0, 0, 1, 14]),
-        Some(ControlError::UnknownType(14))
+        request_error(&[9, 0, 0, 0, 1, 15]),
+        Some(ControlError::UnknownType(15))
     );
     assert_eq!(
         request_error(b"GET / HTTP/1.0"),
@@ -348,9 +366,9 @@ fn request() -> impl Strategy<Value = Request> {
 
 fn request_of_a_link() -> impl Strategy<Value = Request> {
     let replay = prop::sample::select(vec![Replay::Connection, Replay::Turn]);
-    let sizes = any::<(u64, u64, u64, u32, u16)>();
+    let sizes = any::<(u64, u64, u64, u32, u16, bool)>();
     let attach = (sizes, replay, text()).prop_map(|(sizes, replay, service)| {
-        let (instance, per_connection, total, connections, udp_port) = sizes;
+        let (instance, per_connection, total, connections, udp_port, inherit) = sizes;
         Request::Attach(Attach {
             instance,
             replay,
@@ -358,29 +376,65 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
             total,
             connections,
             udp_port,
+            inherit,
             service,
         })
     });
+    prop_oneof![
+        attach,
+        any_resume().prop_map(Request::Resume),
+        Just(Request::Connections),
+        Just(Request::Rekey),
+        any::<Vec<u8>>().prop_map(|bytes| Request::Frames { bytes }),
+        any::<u64>().prop_map(|token| Request::Barrier { token }),
+    ]
+}
+
+fn handshake() -> impl Strategy<Value = Handshake> {
+    let options = prop::collection::vec(any::<u8>(), 0..=40);
+    let agreed = any::<[bool; 3]>();
+    (any::<(u32, u16, u8)>(), options, 0..=14u8, agreed).prop_map(
+        |((tsval, syn_window, syn_flags), options, window_scale, agreed)| {
+            let [timestamps, sack, whole_segments] = agreed;
+            Handshake {
+                tsval,
+                syn_window,
+                syn_flags,
+                syn_options: SynOptions::new(&options).unwrap(),
+                window_scale,
+                timestamps,
+                sack,
+                whole_segments,
+            }
+        },
+    )
+}
+
+fn any_resume() -> impl Strategy<Value = Resume> {
     let address = || any::<([u8; 16], u16)>().prop_map(std::net::SocketAddr::from);
     let key = (address(), address()).prop_map(|(client, server)| FlowKey::new(client, server));
-    let resume = (flow(), key, any::<[u32; 4]>()).prop_map(|(flow, key, numbers)| {
+    (flow(), key, any::<[u32; 4]>(), handshake()).prop_map(|(flow, key, numbers, handshake)| {
         let [client_isn, server_isn, instream, outstream] = numbers.map(SeqNumber);
-        Request::Resume(Resume {
+        Resume {
             flow,
             key,
             client_isn,
             server_isn,
             instream,
             outstream,
-        })
-    });
-    prop_oneof![
-        attach,
-        resume,
-        Just(Request::Rekey),
-        any::<Vec<u8>>().prop_map(|bytes| Request::Frames { bytes }),
-        any::<u64>().prop_map(|token| Request::Barrier { token }),
-    ]
+            handshake,
+        }
+    })
+}
+
+fn recorded() -> impl Strategy<Value = Recorded> {
+    let numbers = any::<(u64, u32, u32)>();
+    (any_resume(), numbers).prop_map(|(beginning, (acknowledged, tsval, tsecr))| Recorded {
+        beginning,
+        acknowledged,
+        tsval,
+        tsecr,
+    })
 }
 
 fn link_keys() -> impl Strategy<Value = LinkKeys> {
@@ -444,11 +498,15 @@ fn response() -> impl Strategy<Value = Response> {
         ErrorCode::NotKept,
         ErrorCode::BadRequest,
         ErrorCode::Internal,
+        ErrorCode::StillServed,
     ]);
+    let connections = prop::collection::vec(recorded(), 0..4);
     let summaries = prop::collection::vec(summary(), 0..4);
     let ranges = prop::collection::vec((seq(), any::<Vec<u8>>()), 0..4);
     prop_oneof![
         any::<u32>().prop_map(|pid| Response::Hello { pid }),
+        (connections, any::<bool>())
+            .prop_map(|(connections, last)| Response::Connections { connections, last }),
         any::<u64>().prop_map(|token| Response::Drained { token }),
         (summaries, any::<bool>())
             .prop_map(|(summaries, last)| Response::Summaries { summaries, last }),

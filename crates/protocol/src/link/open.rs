@@ -7,25 +7,28 @@
 //! | 24 | flow_key | 36 bytes: client's and server's address (16 each, IPv4 mapped), client's and server's port (big-endian) |
 //! | 60 | client_isn `u32` | |
 //! | 64 | server_isn `u32` | |
-//! | 68 | `u32` | 0 |
-//! | 72 | tag `u64` | of the 72 bytes before it |
+//! | 68 | handshake | 52 bytes, see `handshake` |
+//! | 120 | tag `u64` | of the 120 bytes before it |
 
 use core::ops::Range;
 
 use wire::{FlowId, FlowKey, SeqNumber};
 
+use super::handshake::HANDSHAKE_LEN;
 use super::head::{HEAD_LEN, Head, sign, u32_at};
 use super::{
-    FLOW_KEY_LEN, KeySet, KeySlot, Kind, LinkError, LinkKey, flow_key_from, flow_key_into,
+    FLOW_KEY_LEN, Handshake, KeySet, KeySlot, Kind, LinkError, LinkKey, flow_key_from,
+    flow_key_into,
 };
 
 /// The length of an OPEN, in bytes.
-pub const OPEN_LEN: usize = 80;
+pub const OPEN_LEN: usize = 128;
 
 const AT_FLOW_KEY: Range<usize> = HEAD_LEN..HEAD_LEN + FLOW_KEY_LEN;
 const AT_CLIENT_ISN: usize = 60;
 const AT_SERVER_ISN: usize = 64;
-const AT_UNUSED: usize = 68;
+const AT_HANDSHAKE: usize = 68;
+const AT_TAG: usize = AT_HANDSHAKE + HANDSHAKE_LEN;
 
 /// A handshake. It is sent again with each SYN-ACK until it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct Open {
     pub client_isn: SeqNumber,
     /// The server's initial sequence number, as the client will know it.
     pub server_isn: SeqNumber,
+    /// What they agree on.
+    pub handshake: Handshake,
 }
 
 impl Open {
@@ -58,7 +63,8 @@ impl Open {
         flow_key_into(&self.key, &mut flow_key);
         datagram[AT_FLOW_KEY].copy_from_slice(&flow_key);
         datagram[AT_CLIENT_ISN..AT_SERVER_ISN].copy_from_slice(&self.client_isn.0.to_le_bytes());
-        datagram[AT_SERVER_ISN..AT_UNUSED].copy_from_slice(&self.server_isn.0.to_le_bytes());
+        datagram[AT_SERVER_ISN..AT_HANDSHAKE].copy_from_slice(&self.server_isn.0.to_le_bytes());
+        datagram[AT_HANDSHAKE..AT_TAG].copy_from_slice(&self.handshake.encode());
         sign(&mut datagram, key);
         datagram
     }
@@ -74,23 +80,22 @@ impl Open {
             .first_chunk::<OPEN_LEN>()
             .ok_or(LinkError::BadLength(datagram.len()))?;
         let head = Head::read(Kind::Open, datagram, keys)?;
-        for (name, value) in [
-            ("count", u64::from(head.count)),
-            ("counter", head.counter),
-            ("unused", u64::from(u32_at(datagram, AT_UNUSED))),
-        ] {
+        for (name, value) in [("count", u64::from(head.count)), ("counter", head.counter)] {
             if value != 0 {
                 return Err(LinkError::BadField(name));
             }
         }
         let mut flow_key = [0; FLOW_KEY_LEN];
         flow_key.copy_from_slice(&datagram[AT_FLOW_KEY]);
+        let mut handshake = [0; HANDSHAKE_LEN];
+        handshake.copy_from_slice(&datagram[AT_HANDSHAKE..AT_TAG]);
         Ok(Self {
             slot: head.slot,
             flow: head.flow,
             key: flow_key_from(&flow_key),
             client_isn: SeqNumber(u32_at(datagram, AT_CLIENT_ISN)),
             server_isn: SeqNumber(u32_at(datagram, AT_SERVER_ISN)),
+            handshake: Handshake::decode(&handshake)?,
         })
     }
 }

@@ -60,6 +60,16 @@ fn open() -> Open {
         key: flow_key(false),
         client_isn: SeqNumber(0xa1a2_a3a4),
         server_isn: SeqNumber(0xb1b2_b3b4),
+        handshake: Handshake {
+            tsval: 0xd1d2_d3d4,
+            syn_window: 0xe1e2,
+            syn_flags: 0xc2,
+            syn_options: SynOptions::new(&[2, 4, 5, 180]).unwrap(),
+            window_scale: 7,
+            timestamps: true,
+            sack: false,
+            whole_segments: true,
+        },
     }
 }
 
@@ -86,9 +96,11 @@ fn the_layouts_are_pinned() {
     expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
     expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 10]);
     expected.extend([0x9c, 0x40, 0, 80]);
-    expected.extend([0xa4, 0xa3, 0xa2, 0xa1, 0xb4, 0xb3, 0xb2, 0xb1, 0, 0, 0, 0]);
-    assert_eq!(datagram[..72], expected);
-    assert_eq!(datagram[72..], KEY.tag(&expected).to_le_bytes());
+    expected.extend([0xa4, 0xa3, 0xa2, 0xa1, 0xb4, 0xb3, 0xb2, 0xb1]);
+    expected.extend([0xd4, 0xd3, 0xd2, 0xd1, 0xe2, 0xe1, 0xc2, 4, 7, 5, 2, 4, 5, 180]);
+    expected.extend([0; 38]);
+    assert_eq!(datagram[..120], expected);
+    assert_eq!(datagram[120..], KEY.tag(&expected).to_le_bytes());
 
     let datagram = ack().encode(&KEY);
     let mut expected = HEAD.to_vec();
@@ -211,7 +223,8 @@ fn what_is_not_ours_is_refused() {
 fn one_kind_is_not_taken_for_another() {
     let ack = ack().encode(&KEY);
     assert_eq!(Kind::of(&ack), Ok(Kind::Ack));
-    assert_eq!(Open::decode(&ack, &keys()), Err(LinkError::UnknownKind(3)));
+    let open = open().encode(&KEY);
+    assert_eq!(Ack::decode(&open, &keys()), Err(LinkError::UnknownKind(1)));
     assert_eq!(
         Open::decode(&ack[..79], &keys()),
         Err(LinkError::BadLength(79))
@@ -228,9 +241,17 @@ fn one_kind_is_not_taken_for_another() {
 #[test]
 fn a_field_out_of_range_is_refused_even_with_a_tag() {
     let resign = |datagram: &mut [u8]| head::sign(datagram, &KEY);
-    for (at, name) in [(7, "count"), (16, "counter"), (68, "unused")] {
+    for (at, value, name) in [
+        (7, 1, "count"),
+        (16, 1, "counter"),
+        (75, 41, "syn_options"),
+        (76, 15, "window_scale"),
+        (77, 8, "agreed"),
+        (82, 1, "unused"),
+        (119, 1, "unused"),
+    ] {
         let mut datagram = open().encode(&KEY);
-        datagram[at] = 1;
+        datagram[at] = value;
         resign(&mut datagram);
         let error = Open::decode(&datagram, &keys());
         assert_eq!(error, Err(LinkError::BadField(name)));
