@@ -118,6 +118,10 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 	case CONTROL_STOPPING:
 		s->stopping = !!c->argument;
 		return 0;
+	case CONTROL_NUMBERS:
+		if (s->next_flow_id < c->argument)
+			s->next_flow_id = c->argument;
+		return 0;
 	case CONTROL_MAIN:
 		s->main_pid = c->argument;
 		return 0;

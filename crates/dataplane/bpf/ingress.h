@@ -17,6 +17,8 @@
  *                                                  what it sends, drop
  *   flow, segment with payload or FIN           -> recorded first; no room, no delivery
  *   flow on its first server                    -> the server's TCP
+ *   flow made anew from its record (restored.h) -> nothing is believed before the client has shown
+ *                                                  that the record is whole
  *   flow spliced, FIN of a client that has      -> dropped: it comes again when the server, too,
  *     heard more than the new server has said      is there
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
@@ -27,6 +29,14 @@
  */
 #pragma once
 
+/* The end of what the client may have been sent. */
+static __always_inline __u32 may_have(const struct flow *f)
+{
+	__u32 edge = f->client.ack + ((__u32)f->client.window << (f->client.window_scale & 15));
+	/* Its dead host may have sent more than was heard of: at most what the client had room for. */
+	return f->log.restored && after(edge, f->server.nxt) ? edge : f->server.nxt;
+}
+
 static __always_inline bool acceptable(const struct flow *f, const struct packet *p)
 {
 	__u32 end = p->seq + sequence_len(p);
@@ -34,7 +44,7 @@ static __always_inline bool acceptable(const struct flow *f, const struct packet
 		return false;
 	if (p->flags & TCP_RST)
 		return true;
-	return (p->flags & (TCP_SYN | TCP_ACK)) == TCP_ACK && !after(p->ack, f->server.nxt);
+	return (p->flags & (TCP_SYN | TCP_ACK)) == TCP_ACK && !after(p->ack, may_have(f));
 }
 
 /* Learn from a segment of the client. */
@@ -57,6 +67,8 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 			return; /* PAWS, RFC 7323 5 */
 		f->client.tsval = tsval;
 	}
+	if (f->log.restored)
+		sent_up_to(f, p->ack);
 	if (after(end, f->client.nxt)) {
 		f->client.nxt = end;
 		f->client.spoken = f->server.nxt;
@@ -142,7 +154,8 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	f->syn_flags = p->flags;
 	f->syn_window = p->window;
 	f->syn_options_len = p->header_len - TCP_HEADER_MIN;
-	__builtin_memcpy(f->syn_options, &sc->edit[TCP_HEADER_MIN], TCP_OPTIONS_MAX);
+	for (__u32 i = 0; i < TCP_OPTIONS_MAX; i++)
+		f->syn_options[i] = i < f->syn_options_len ? sc->edit[TCP_HEADER_MIN + i] : 0;
 	f->client.isn = p->seq;
 	f->client.nxt = p->seq + 1;
 	f->client.window = p->window;
@@ -224,6 +237,7 @@ static __always_inline void protect_again(struct service *s, const struct flow_k
 	f->log.stable = p->seq;
 	f->log.ack = f->server.ack;
 	f->log.edge = f->server.edge;
+	f->log.told = p->ack;
 	f->unprotected = PROTECTED;
 	emit_event(s, EVENT_REPROTECTED, key, f, 0, p->seq);
 }
@@ -235,6 +249,10 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	struct options o = find_options(sc, p, false);
 	bool gated = flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED;
 	bool answer = f->verify.said == SAID_ANSWER;
+	if (f->log.restored == RESTORED_SILENT && !hear_restored(s, sc, key, f, p, &o)) {
+		count(COUNT_GATED_IN);
+		return TCX_DROP;
+	}
 	observe_client(f, p, sc, &o, gated);
 	f->ifindex = skb->ifindex;
 	/* Bytes that were acknowledged before are in the record already. */
@@ -250,6 +268,8 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 		/* At the gate, too: what the replay brings along need not wait for the client's
 		 * retransmission timer, which doubles with each try. */
 		recorded = mirror_instream(skb, s, key, f, p);
+	} else if (is_progress(s, f, p)) {
+		link_instream(skb, key, f, p);
 	}
 	gated = gated || ends_too_soon(f, p);
 	if (gated)
@@ -297,7 +317,7 @@ int ingress(struct __sk_buff *skb)
 		return translate_in(skb, sc, f, &p, &o);
 	}
 	bool syn = (p.flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
-	if (f && syn && f->closed_ns) {
+	if (f && syn && (f->closed_ns || never_was(f, &p))) {
 		mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		bpf_map_delete_elem(&flows, &key);
 		f = NULL;

@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 2
+#define LAYOUT_VERSION 3
 
 /* Options of a TCP header: at most 40 bytes (RFC 9293 3.1). */
 #define TCP_OPTIONS_MAX 40
@@ -131,6 +131,13 @@ struct range {
 /* Pure ACKs that the strategy "lazy" holds; of more, the newest take each other's place. */
 #define HELD_ACKS 8
 
+/* A flow whose host has died, made anew from its record (restored.h). */
+enum restored {
+	RESTORED_NOT = 0,    /* this host has known it from its beginning */
+	RESTORED_SILENT = 1, /* what the client had heard, and that the record is whole, is not known */
+	RESTORED_HEARD = 2,  /* the client has said so */
+};
+
 /* With a log link: what the logger has of the instream, and what the server's TCP has, so that the
  * client is told of no more than both (clamp.h, link.h). */
 struct log_half {
@@ -141,6 +148,7 @@ struct log_half {
 	__u32 edge;    /* right edge of its window */
 	__u32 tsecr;   /* its newest echo, as the client sees it */
 	__u32 ifindex; /* where its segments leave */
+	__u32 told;    /* what the logger was told that the client has acknowledged */
 	struct range ranges[LINK_RANGES]; /* what the logger has beyond `stable` */
 	struct range blocks[SERVER_BLOCKS]; /* what the server has beyond `ack` */
 	__u32 held[HELD_ACKS];
@@ -152,7 +160,8 @@ struct log_half {
 	__u8 held_count;
 	__u8 withheld; /* a block was kept from the client since it was last told */
 	__u8 ended;    /* there is no record any more, and nothing to be recovered */
-	__u8 pad[7];
+	__u8 restored; /* enum restored */
+	__u8 pad[2];
 };
 
 struct flow {
@@ -328,12 +337,26 @@ struct link_head {
 	__u64 flow_id;
 	__u64 counter;
 };
+/* What was agreed on: all that a host that did not see it has to know. */
+struct link_handshake {
+	__u32 tsval; /* of the SYN-ACK */
+	__u16 syn_window;
+	__u8 syn_flags;
+	__u8 syn_options_len;
+	__u8 scales; /* of windows: the server's, and in the high half the client's */
+	__u8 agreed;
+	__u8 syn_options[TCP_OPTIONS_MAX];
+	__u16 pad;
+};
+#define AGREED_TIMESTAMPS 1
+#define AGREED_SACK 2
+#define AGREED_WHOLE_SEGMENTS 4
 struct link_open {
 	struct link_head head;
 	struct flow_key key;
 	__u32 client_isn;
 	__u32 server_isn;
-	__u32 pad;
+	struct link_handshake handshake;
 	__u64 tag;
 };
 struct link_ack {
@@ -349,7 +372,8 @@ enum event_kind {
 	EVENT_LISTENING = 2, /* the server listens on a protected port */
 	EVENT_UNPROTECTED = 3,
 	EVENT_DIVERGED = 4,
-	EVENT_LATE = 5, /* a handshake of an earlier incarnation was completed: splice it too */
+	EVENT_LATE = 5, /* a handshake of an earlier incarnation was completed, or a restored flow's client
+			 * was heard: splice it too */
 	EVENT_REPROTECTED = 6, /* recorded again, from instream `seq` and `outstream` on */
 };
 struct event {
@@ -391,6 +415,7 @@ enum control_op {
 	CONTROL_SWEEP = 11,    /* forget flows closed for longer than `argument` ns */
 	CONTROL_LINK_UP = 12,  /* argument: whether there is a logger */
 	CONTROL_REPROTECT = 13, /* record the flow again from its next turn on */
+	CONTROL_NUMBERS = 14,  /* argument: flows are numbered from here on */
 };
 struct control {
 	__u32 op;

@@ -163,7 +163,7 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	}
 	__u32 flags = SEGMENT_VERSION | (l->slot ? SEGMENT_SLOT : 0);
 	/* Not a request that was answered and comes again because its copy was lost. */
-	if (p->ack == f->server.nxt && p->seq == f->log.ack)
+	if (sequence_len(p) && p->ack == f->server.nxt && p->seq == f->log.ack)
 		flags |= SEGMENT_TURN;
 	if (unfinished(skb))
 		flags |= SEGMENT_UNFINISHED;
@@ -174,8 +174,25 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	skb->mark = s->mark + MARK_SEGMENT;
 	bool sent = !bpf_clone_redirect(skb, path->ifindex, 0);
 	skb->mark = mark;
-	count(sent ? COUNT_MIRRORED : COUNT_MIRROR_FULL);
+	if (sent)
+		advance(&f->log.told, p->ack);
+	if (sequence_len(p))
+		count(sent ? COUNT_MIRRORED : COUNT_MIRROR_FULL);
 	return sent;
+}
+
+/* The logger hears how far a client is that only listens, so that another host could speak to it where
+ * it listens, if this one died: close enough for whoever watches the connection on the way and takes
+ * segments outside of its window for invalid. */
+#define PROGRESS (64 * 1024)
+
+static __always_inline bool is_progress(const struct service *s, const struct flow *f,
+					const struct packet *p)
+{
+	__u32 window = (__u32)f->client.window << (f->client.window_scale & 15);
+	__u32 step = window / 2 > PROGRESS ? window / 2 : PROGRESS;
+	return linked(s, f) && s->link_up && !sequence_len(p) && p->ack == f->client.ack &&
+	       !before(p->ack, f->log.told + step);
 }
 
 /* The copy is about to leave. Its fields are replaced where protocol::link says. */
@@ -253,6 +270,15 @@ __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, st
 		return TCX_DROP;
 	open->client_isn = e->client.isn;
 	open->server_isn = e->server.isn;
+	open->handshake.tsval = e->server.tsval;
+	open->handshake.syn_window = e->syn_window;
+	open->handshake.syn_flags = e->syn_flags;
+	open->handshake.syn_options_len = e->syn_options_len;
+	open->handshake.scales = (e->server.window_scale & 15) | e->client.window_scale << 4;
+	open->handshake.agreed = (e->server.timestamps ? AGREED_TIMESTAMPS : 0) |
+				 (e->server.sack ? AGREED_SACK : 0) |
+				 (e->whole_segments ? AGREED_WHOLE_SEGMENTS : 0);
+	__builtin_memcpy(open->handshake.syn_options, e->syn_options, TCP_OPTIONS_MAX);
 	const struct link_key *secret = &l->up[l->slot & 1];
 	open->tag = siphash((struct sip_input *)sc->frame.words, offsetof(struct link_open, tag) / 8,
 			    secret->k0, secret->k1);

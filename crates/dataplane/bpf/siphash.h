@@ -5,8 +5,8 @@
  */
 #pragma once
 
-/* Longest input, words: an acknowledgement. */
-#define SIPHASH_WORDS 12
+/* Longest input, words: an OPEN. */
+#define SIPHASH_WORDS 16
 
 struct sip {
 	__u64 v0, v1, v2, v3;

@@ -35,6 +35,7 @@
 #include "mirror.h"
 #include "verify.h"
 #include "clamp.h"
+#include "restored.h"
 #include "ingress.h"
 #include "egress.h"
 #include "latch.h"
@@ -53,5 +54,6 @@ enum event_kind generate_event_kind;
 enum control_op generate_control_op;
 enum closed_reason generate_closed_reason;
 enum ack_strategy generate_ack_strategy;
+enum restored generate_restored;
 
 char LICENSE[] SEC("license") = "GPL";

@@ -15,13 +15,12 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/south.skel.rs"));
 }
 
+mod flows;
+
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub(crate) use generated::types::*;
-use ssw::{
-    ClientHalf, Flow, LogHalf, Mode, Range, Said, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
-};
-use wire::{FlowId, FlowKey, SeqNumber};
+use wire::FlowKey;
 
 /// The compiled programs.
 pub(crate) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/south.bpf.o"));
@@ -109,135 +108,5 @@ impl From<flow_key> for FlowKey {
             end(key.client, key.client_port),
             end(key.server, key.server_port),
         )
-    }
-}
-
-impl From<flow> for Flow {
-    fn from(raw: flow) -> Self {
-        let options = usize::from(raw.syn_options_len).min(raw.syn_options.len());
-        Self {
-            id: FlowId(raw.id),
-            closed_ns: raw.closed_ns,
-            spliced_ns: raw.spliced_ns,
-            incarnation: raw.incarnation,
-            ifindex: raw.ifindex,
-            mode: match flow_mode(u32::from(raw.mode)) {
-                flow_mode::FLOW_SPLICING => Mode::Splicing,
-                flow_mode::FLOW_SPLICED => Mode::Spliced,
-                flow_mode::FLOW_DIVERGED => Mode::Diverged,
-                _ => Mode::Observed,
-            },
-            unprotected: Unprotected::from_code(raw.unprotected),
-            server_closing: raw.server_closing != 0,
-            whole_segments: raw.whole_segments != 0,
-            syn_flags: raw.syn_flags,
-            syn_window: raw.syn_window,
-            client: raw.client.into(),
-            server: raw.server.into(),
-            splice: raw.splice.into(),
-            verify: raw.verify.into(),
-            log: raw.log.into(),
-            syn_options: raw.syn_options[..options].to_vec(),
-        }
-    }
-}
-
-impl From<client_half> for ClientHalf {
-    fn from(raw: client_half) -> Self {
-        Self {
-            isn: SeqNumber(raw.isn),
-            nxt: SeqNumber(raw.nxt),
-            ack: SeqNumber(raw.ack),
-            tsval: raw.tsval,
-            window: raw.window,
-            window_scale: raw.window_scale,
-            reset: raw.reset != 0,
-            spoken: SeqNumber(raw.spoken),
-        }
-    }
-}
-
-impl From<server_half> for ServerHalf {
-    fn from(raw: server_half) -> Self {
-        Self {
-            sent: raw.sent,
-            isn: SeqNumber(raw.isn),
-            nxt: SeqNumber(raw.nxt),
-            ack: SeqNumber(raw.ack),
-            edge: SeqNumber(raw.edge),
-            tsval: raw.tsval,
-            window_scale: raw.window_scale,
-            timestamps: raw.timestamps != 0,
-            sack: raw.sack != 0,
-            answered: raw.answered != 0,
-        }
-    }
-}
-
-impl From<splice_half> for SpliceHalf {
-    fn from(raw: splice_half) -> Self {
-        Self {
-            instream: SeqNumber(raw.instream),
-            outstream: SeqNumber(raw.outstream),
-            delta_seq: raw.delta_seq,
-            ts_delta: raw.ts_delta,
-            first_tsval: raw.first_tsval,
-            isn: SeqNumber(raw.isn),
-            nxt: SeqNumber(raw.nxt),
-            ack: SeqNumber(raw.ack),
-            edge: SeqNumber(raw.edge),
-            window_scale: raw.window_scale,
-        }
-    }
-}
-
-impl From<verify_half> for VerifyHalf {
-    fn from(raw: verify_half) -> Self {
-        Self {
-            head_sent: raw.head_sent,
-            head_next: SeqNumber(raw.head_next),
-            head_left: raw.head_left,
-            end: SeqNumber(raw.end),
-            compared: raw.compared,
-            tolerated: raw.tolerated,
-            unverified: raw.unverified,
-            diverged_at: SeqNumber(raw.diverged_at),
-            ended_early: raw.ended_early != 0,
-            said: match said(u32::from(raw.said)) {
-                said::SAID_ANSWER => Said::Answer,
-                said::SAID_OTHER_PROTOCOL => Said::OtherProtocol,
-                _ => Said::Nothing,
-            },
-        }
-    }
-}
-
-impl From<log_half> for LogHalf {
-    fn from(raw: log_half) -> Self {
-        let ranges = |from: &[range], count: u8| {
-            let ranges = from.iter().take(usize::from(count));
-            ranges
-                .map(|range| Range {
-                    start: SeqNumber(range.start),
-                    end: SeqNumber(range.end),
-                })
-                .collect()
-        };
-        let held = raw.held.iter().take(usize::from(raw.held_count));
-        Self {
-            counter: raw.counter,
-            stable: SeqNumber(raw.stable),
-            ack: SeqNumber(raw.ack),
-            edge: SeqNumber(raw.edge),
-            tsecr: raw.tsecr,
-            ifindex: raw.ifindex,
-            ranges: ranges(&raw.ranges, raw.range_count),
-            blocks: ranges(&raw.blocks, raw.block_count),
-            held: held.map(|seq| SeqNumber(*seq)).collect(),
-            ttl: raw.ttl,
-            ece: raw.ece != 0,
-            withheld: raw.withheld != 0,
-            ended: raw.ended != 0,
-        }
     }
 }

@@ -90,6 +90,7 @@ impl Remote {
             total,
             connections: 64,
             udp_port: LOCAL.port(),
+            inherit: false,
             service: "simulated".to_owned(),
         };
         let greeting = Greeting {

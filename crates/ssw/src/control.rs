@@ -60,6 +60,14 @@ impl SouthSide {
         self.shared.service.stopping = is;
     }
 
+    /// Connections are numbered from here on, or higher: there are some with lower numbers.
+    pub const fn number_from(&mut self, first: FlowId) {
+        let service = &mut self.shared.service;
+        if service.next_flow_id < first.0 {
+            service.next_flow_id = first.0;
+        }
+    }
+
     /// Which process is the server's main one.
     pub const fn main_process(&mut self, pid: u32) {
         self.shared.service.main_pid = pid;
@@ -142,6 +150,12 @@ impl SouthSide {
         flow.spliced_ns = now_ns;
         flow.incarnation = incarnation;
         Ok(())
+    }
+
+    /// Know a connection from its record (see [`crate::restored_flow`]), instead of from its handshake.
+    pub fn restore(&mut self, key: FlowKey, flow: Flow) {
+        self.number_from(FlowId(flow.id.0 + 1));
+        self.flows.insert(key, flow);
     }
 
     /// Forget a flow.

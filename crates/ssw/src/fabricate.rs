@@ -88,6 +88,30 @@ pub fn resets_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<Vec<u8>>, EmitE
     numbers.into_iter().map(reset).collect()
 }
 
+/// A question to a client of which another host knew more: the segment lies below its window, so that
+/// it is answered with an acknowledgement (RFC 9293 3.10.7.4) and changes nothing. It says what is
+/// true: everything up to `server.ack` has arrived, and there is no room now (FT-TCP IV.E.1).
+///
+/// # Errors
+/// None in practice: the segment has no payload.
+pub fn call_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
+    let options = timestamps(flow.server.tsval, flow.client.tsval);
+    let segment = SegmentSpec {
+        seq: flow.client.ack - 1,
+        ack: flow.server.ack,
+        flags: Flags::ACK,
+        window: 0,
+        options: if flow.server.timestamps {
+            &options
+        } else {
+            &[]
+        },
+        payload: &[],
+        ..between(key.server(), key.client())
+    };
+    emit(&segment, ChecksumMode::Full)
+}
+
 /// An acknowledgement of all that the server's TCP has, for a client that was told less because its
 /// logger had not answered (FT-TCP IV.C), and is not to wait for that any more. `None`: it knows.
 ///
@@ -101,10 +125,7 @@ pub fn released_ack(key: FlowKey, flow: &Flow) -> Result<Option<Vec<u8>>, EmitEr
     }
     let room = flow.log.edge.distance_from(flow.log.ack).unwrap_or(0);
     let window = room.checked_shr(flow.server.window_scale.into());
-    let mut options = [0u8; TIMESTAMPS_LEN];
-    options[..4].copy_from_slice(&[1, 1, 8, 10]); // RFC 7323 appendix A
-    options[4..8].copy_from_slice(&flow.server.tsval.to_be_bytes());
-    options[8..].copy_from_slice(&flow.log.tsecr.to_be_bytes());
+    let options = timestamps(flow.server.tsval, flow.log.tsecr);
     let segment = SegmentSpec {
         seq: flow.server.nxt,
         ack: flow.log.ack,
@@ -128,10 +149,7 @@ fn from_client(
     window: u16,
     payload: &[u8],
 ) -> Result<Vec<u8>, EmitError> {
-    let mut options = [0u8; TIMESTAMPS_LEN];
-    options[..4].copy_from_slice(&[1, 1, 8, 10]); // RFC 7323 appendix A
-    options[4..8].copy_from_slice(&flow.client.tsval.to_be_bytes());
-    options[8..].copy_from_slice(&flow.server.tsval.to_be_bytes());
+    let options = timestamps(flow.client.tsval, flow.server.tsval);
     let segment = SegmentSpec {
         seq,
         ack: flow.client.ack,
@@ -146,6 +164,14 @@ fn from_client(
         ..between(key.client(), key.server())
     };
     emit(&segment, ChecksumMode::Partial)
+}
+
+/// RFC 7323 appendix A.
+fn timestamps(tsval: u32, tsecr: u32) -> [u8; TIMESTAMPS_LEN] {
+    let mut options = [1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0];
+    options[4..8].copy_from_slice(&tsval.to_be_bytes());
+    options[8..].copy_from_slice(&tsecr.to_be_bytes());
+    options
 }
 
 /// The client's window. But as long as the server says again what the client has acknowledged, it

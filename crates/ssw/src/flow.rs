@@ -181,6 +181,18 @@ pub struct Range {
     pub end: SeqNumber,
 }
 
+/// Whether a flow was made anew from the record of a host that died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Restored {
+    /// This host has known it from its beginning.
+    #[default]
+    Not,
+    /// What its client had heard, and that its record is whole, is not known yet.
+    Silent,
+    /// The client has said so.
+    Heard,
+}
+
 /// With a log link: what the logger has of the instream, and what the server's TCP has.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogHalf {
@@ -196,6 +208,8 @@ pub struct LogHalf {
     pub tsecr: u32,
     /// The interface by which its segments leave.
     pub ifindex: u32,
+    /// What the logger was told that the client has acknowledged.
+    pub told: SeqNumber,
     /// What the logger has beyond `stable`: at most 3.
     pub ranges: Vec<Range>,
     /// What the server has beyond `ack`: at most 4.
@@ -210,6 +224,8 @@ pub struct LogHalf {
     pub withheld: bool,
     /// There is no record any more, and nothing to be recovered.
     pub ended: bool,
+    /// It was made anew from its record.
+    pub restored: Restored,
 }
 
 /// One connection. Also the snapshot in which the rest of the system reads it from the kernel.

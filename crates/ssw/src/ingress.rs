@@ -11,6 +11,7 @@
 //! | of a flow whose server is gone (gated) | what it tells about the client is noted, what it brings recorded; dropped |
 //! | of a flow, with payload or FIN | recorded first; no room, no delivery |
 //! | of a flow on its first server | the server's TCP |
+//! | of a flow that was made anew from its record | nothing is believed before the client has shown that the record is whole (`restored`) |
 //! | of a spliced flow, FIN of a client that has heard more than the new server has said | dropped: it comes again when the server, too, is there |
 //! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new server's, then on |
 //!
@@ -20,7 +21,8 @@
 use wire::{Flags, FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    flow::{Flow, LogHalf, Mode, Said, Unprotected},
+    egress::sent_up_to,
+    flow::{Flow, LogHalf, Mode, Restored, Said, Unprotected},
     mirror::{ClosedReason, MirrorKind},
     packet::{ACK, Network, Options, Packet, Segment, find_options, read32, write},
     south::{
@@ -52,7 +54,7 @@ impl SouthSide {
         }
         let syn = segment.has(Flags::SYN) && !segment.has(Flags::ACK) && !segment.has(Flags::RST);
         if syn {
-            self.evict_closed(key, now_ns);
+            self.evict_closed(key, &segment, now_ns);
         }
         if syn && !self.flows.contains_key(&key) {
             return self.ingress_syn(packet, key, &segment, now_ns);
@@ -97,8 +99,9 @@ impl SouthSide {
     }
 
     /// The ports of a connection that is over are used again.
-    fn evict_closed(&mut self, key: FlowKey, now_ns: u64) {
-        if self.flows.get(&key).is_some_and(|flow| flow.closed_ns != 0)
+    fn evict_closed(&mut self, key: FlowKey, syn: &Segment, now_ns: u64) {
+        let over = |flow: &Flow| flow.closed_ns != 0 || flow.never_was(syn);
+        if self.flows.get(&key).is_some_and(over)
             && let Some(flow) = self.flows.remove(&key)
         {
             let reason = ClosedReason::Evicted;
@@ -228,6 +231,12 @@ impl Shared {
         let gated =
             self.flow_gated(flow, now_ns) || matches!(flow.mode, Mode::Splicing | Mode::Diverged);
         let answer = flow.verify.said == Said::Answer;
+        if flow.log.restored == Restored::Silent
+            && !self.hear_restored(key, flow, segment, &options, now_ns)
+        {
+            self.counters.gated_in += 1;
+            return Verdict::Drop;
+        }
         observe_client(flow, segment, &options, gated);
         flow.ifindex = packet.ifindex;
         // Bytes that were acknowledged before are in the record already.
@@ -244,6 +253,8 @@ impl Shared {
             // At the gate, too: what the replay brings along need not wait for the client's
             // retransmission timer, which doubles with each try.
             recorded = self.mirror_instream(packet, key, flow, segment, now_ns);
+        } else if self.is_progress(flow, segment) {
+            self.link_instream(packet, key, flow, segment, now_ns);
         }
         let gated = gated || ends_too_soon(flow, segment, now_ns);
         self.counters.gated_in += u64::from(gated);
@@ -276,6 +287,7 @@ impl Shared {
             stable: instream,
             ack: flow.server.ack,
             edge: flow.server.edge,
+            told: segment.ack,
             ..LogHalf::default()
         };
         flow.unprotected = None;
@@ -361,7 +373,7 @@ fn believable(flow: &Flow, segment: &Segment) -> bool {
         && segment.has(Flags::ACK)
         && !segment.has(Flags::SYN)
         && !segment.has(Flags::RST)
-        && !segment.ack.after(flow.server.nxt)
+        && !segment.ack.after(flow.may_have())
 }
 
 /// Learn from a segment of the client.
@@ -381,6 +393,9 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
             return; // PAWS, RFC 7323 5
         }
         flow.client.tsval = tsval;
+    }
+    if flow.log.restored != Restored::Not {
+        sent_up_to(&mut flow.server, segment.ack);
     }
     if segment.end().after(flow.client.nxt) {
         flow.client.nxt = segment.end();

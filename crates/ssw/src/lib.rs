@@ -43,6 +43,7 @@ mod latch;
 mod link;
 mod mirror;
 mod packet;
+mod restored;
 mod ring;
 #[cfg(test)]
 mod scenario;
@@ -54,15 +55,17 @@ mod verify;
 
 pub use control::{NoSuchFlow, RingFull};
 pub use fabricate::{
-    fabricated_syn, released_ack, replayed_segment, resets_to_client, window_update,
+    call_to_client, fabricated_syn, released_ack, replayed_segment, resets_to_client, window_update,
 };
 pub use flow::{
-    ClientHalf, Flow, LogHalf, Mode, Range, Said, ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
+    ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, Unprotected,
+    VerifyHalf,
 };
 pub use latch::{Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};
 pub use mirror::{ClosedReason, MirrorFrame, MirrorKind};
 pub use packet::Packet;
+pub use restored::restored_flow;
 pub use south::{
     Counters, Event, EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Service,
     Settings, SouthSide, Verdict,

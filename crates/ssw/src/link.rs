@@ -11,7 +11,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use protocol::link::{ACK_LEN, Ack, KeySet, KeySlot, Kind, LinkKeys, Open, SegmentFlags, seal};
+use protocol::link::{
+    ACK_LEN, Ack, Handshake, KeySet, KeySlot, Kind, LinkKeys, Open, SegmentFlags, SynOptions, seal,
+};
 use wire::{ChecksumMode, FlowId, FlowKey, MIN_TCP_HEADER, checksum};
 
 use crate::{
@@ -24,6 +26,10 @@ const UDP: u8 = 17;
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
+
+/// The logger hears how far a client is that only listens, so that another host could speak to it
+/// where it listens, if this one died: at most this far behind, bytes, or half of its window.
+const PROGRESS: u32 = 64 * 1024;
 
 /// What becomes of the acknowledgements that the server's TCP and the logger make, one sooner than
 /// the other (FT-TCP IV.F).
@@ -210,6 +216,7 @@ impl SouthSide {
         let edge = embryo.server.edge;
         embryo.log.ack = segment.ack; // 0 is a number like any other: nothing is "after nothing"
         embryo.log.edge = edge;
+        embryo.log.told = segment.seq + 1;
         crate::clamp::note_own(packet, embryo, segment, options, edge);
         if embryo.id == FlowId(0) {
             embryo.id = FlowId(shared.service.next_flow_id);
@@ -222,6 +229,7 @@ impl SouthSide {
             key,
             client_isn: embryo.client.isn,
             server_isn: embryo.server.isn,
+            handshake: embryo.handshake(),
         };
         let Some(secret) = link.up.get(open.slot) else {
             return Verdict::Drop;
@@ -268,7 +276,9 @@ impl Shared {
         }
         let flags = SegmentFlags {
             // Not a request that was answered and comes again because its copy was lost.
-            turn: segment.ack == flow.server.nxt && segment.seq == flow.log.ack,
+            turn: segment.sequence_len() > 0
+                && segment.ack == flow.server.nxt
+                && segment.seq == flow.log.ack,
             unfinished: packet.checksum == ChecksumMode::Partial,
             slot: link.settings.keys.slot,
         };
@@ -282,8 +292,40 @@ impl Shared {
             flow_id: flow.id,
             flags: flags.byte(),
         });
-        self.counters.mirrored += 1;
+        if segment.ack.after(flow.log.told) {
+            flow.log.told = segment.ack;
+        }
+        self.counters.mirrored += u64::from(segment.sequence_len() > 0);
         true
+    }
+
+    /// Is the logger to hear how far the client is?
+    pub(crate) fn is_progress(&self, flow: &Flow, segment: &Segment) -> bool {
+        let window = u32::from(flow.client.window) << (flow.client.window_scale & 15);
+        let step = PROGRESS.max(window / 2);
+        self.linked(flow)
+            && self.service.link_up
+            && segment.sequence_len() == 0
+            && segment.ack == flow.client.ack
+            && !segment.ack.before(flow.log.told + step)
+    }
+}
+
+impl Flow {
+    /// What its two ends agreed on, with the server's newest TSval.
+    #[must_use]
+    pub fn handshake(&self) -> Handshake {
+        Handshake {
+            tsval: self.server.tsval,
+            syn_window: self.syn_window,
+            syn_flags: self.syn_flags,
+            syn_options: SynOptions::new(&self.syn_options).unwrap_or(SynOptions::NONE),
+            window_scale: self.server.window_scale,
+            client_scale: self.client.window_scale,
+            timestamps: self.server.timestamps,
+            sack: self.server.sack,
+            whole_segments: self.whole_segments,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{io, time::Duration};
 
 use libbpf_rs::{MapCore, MapFlags, ProgramInput};
-use ssw::Expect;
+use ssw::{Expect, Flow};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::Dataplane;
@@ -140,6 +140,23 @@ impl Dataplane {
             c.verify_end = point.verify_end.0;
         })
         .map(drop)
+    }
+
+    /// Know a connection from its record ([`ssw::restored_flow`]) instead of from its handshake. Of
+    /// `flow` only what that fills is taken.
+    ///
+    /// # Errors
+    /// There is no room for it, or a connection with these ends is known.
+    pub fn restore(&self, key: FlowKey, flow: &Flow) -> Result<(), DataplaneError> {
+        self.control("number flows", abi::control_op::CONTROL_NUMBERS, |c| {
+            c.argument = flow.id.0.saturating_add(1);
+        })?;
+        let key = abi::flow_key::from(key);
+        let value = abi::flow::from(flow);
+        self.maps
+            .flows
+            .update(key.as_bytes(), value.as_bytes(), MapFlags::NO_EXIST)
+            .doing("restore a connection")
     }
 
     /// Forget a flow.

@@ -393,21 +393,28 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
 fn handshake() -> impl Strategy<Value = Handshake> {
     let options = prop::collection::vec(any::<u8>(), 0..=40);
     let agreed = any::<[bool; 3]>();
-    (any::<(u32, u16, u8)>(), options, 0..=14u8, agreed).prop_map(
-        |((tsval, syn_window, syn_flags), options, window_scale, agreed)| {
-            let [timestamps, sack, whole_segments] = agreed;
-            Handshake {
-                tsval,
-                syn_window,
-                syn_flags,
-                syn_options: SynOptions::new(&options).unwrap(),
-                window_scale,
-                timestamps,
-                sack,
-                whole_segments,
-            }
-        },
+    (
+        any::<(u32, u16, u8)>(),
+        options,
+        [0..=14u8, 0..=14u8],
+        agreed,
     )
+        .prop_map(
+            |((tsval, syn_window, syn_flags), options, [window_scale, client_scale], agreed)| {
+                let [timestamps, sack, whole_segments] = agreed;
+                Handshake {
+                    tsval,
+                    syn_window,
+                    syn_flags,
+                    syn_options: SynOptions::new(&options).unwrap(),
+                    window_scale,
+                    client_scale,
+                    timestamps,
+                    sack,
+                    whole_segments,
+                }
+            },
+        )
 }
 
 fn any_resume() -> impl Strategy<Value = Resume> {

@@ -7,7 +7,7 @@
 //! | 4 | syn_window `u16` | |
 //! | 6 | syn_flags `u8` | byte 13 of the SYN's header |
 //! | 7 | syn_options_len `u8` | 0 to 40 |
-//! | 8 | window_scale `u8` | of the server's windows, 0 to 14 |
+//! | 8 | scales `u8` | of windows, each 0 to 14: low half of the server's, high half of the client's |
 //! | 9 | agreed `u8` | bit 0 timestamps, 1 SACK; 2: no segment of which the client has a part |
 //! | 10 | syn_options | 40 bytes, 0 behind the options |
 //! | 50 | `u16` | 0 |
@@ -69,6 +69,8 @@ pub struct Handshake {
     pub syn_options: SynOptions,
     /// How far the window fields of the server are shifted: 0 to 14.
     pub window_scale: u8,
+    /// How far those of the client are.
+    pub client_scale: u8,
     /// Timestamps were agreed on.
     pub timestamps: bool,
     /// SACK was.
@@ -85,6 +87,7 @@ impl Handshake {
         syn_flags: 2, // SYN
         syn_options: SynOptions::NONE,
         window_scale: 0,
+        client_scale: 0,
         timestamps: false,
         sack: false,
         whole_segments: false,
@@ -98,7 +101,7 @@ impl Handshake {
         bytes[4..6].copy_from_slice(&self.syn_window.to_le_bytes());
         bytes[6] = self.syn_flags;
         bytes[7] = self.syn_options.len;
-        bytes[8] = self.window_scale;
+        bytes[8] = self.window_scale | self.client_scale << 4;
         for (agreed, bit) in [
             (self.timestamps, TIMESTAMPS),
             (self.sack, SACK),
@@ -119,8 +122,9 @@ impl Handshake {
         let options = bytes.get(10..10 + len).filter(|_| len <= MAX_OPTIONS);
         let syn_options = options.and_then(SynOptions::new);
         let syn_options = syn_options.ok_or(LinkError::BadField("syn_options"))?;
-        if bytes[8] > MAX_SCALE {
-            return Err(LinkError::BadField("window_scale"));
+        let (window_scale, client_scale) = (bytes[8] & 15, bytes[8] >> 4);
+        if window_scale > MAX_SCALE || client_scale > MAX_SCALE {
+            return Err(LinkError::BadField("scales"));
         }
         if bytes[9] & !(TIMESTAMPS | SACK | WHOLE_SEGMENTS) != 0 {
             return Err(LinkError::BadField("agreed"));
@@ -133,7 +137,8 @@ impl Handshake {
             syn_window: u16::from_le_bytes([bytes[4], bytes[5]]),
             syn_flags: bytes[6],
             syn_options,
-            window_scale: bytes[8],
+            window_scale,
+            client_scale,
             timestamps: bytes[9] & TIMESTAMPS != 0,
             sack: bytes[9] & SACK != 0,
             whole_segments: bytes[9] & WHOLE_SEGMENTS != 0,

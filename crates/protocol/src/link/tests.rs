@@ -66,6 +66,7 @@ fn open() -> Open {
             syn_flags: 0xc2,
             syn_options: SynOptions::new(&[2, 4, 5, 180]).unwrap(),
             window_scale: 7,
+            client_scale: 8,
             timestamps: true,
             sack: false,
             whole_segments: true,
@@ -97,7 +98,7 @@ fn the_layouts_are_pinned() {
     expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 10]);
     expected.extend([0x9c, 0x40, 0, 80]);
     expected.extend([0xa4, 0xa3, 0xa2, 0xa1, 0xb4, 0xb3, 0xb2, 0xb1]);
-    expected.extend([0xd4, 0xd3, 0xd2, 0xd1, 0xe2, 0xe1, 0xc2, 4, 7, 5, 2, 4, 5, 180]);
+    expected.extend([0xd4, 0xd3, 0xd2, 0xd1, 0xe2, 0xe1, 0xc2, 4, 0x87, 5, 2, 4, 5, 180]);
     expected.extend([0; 38]);
     assert_eq!(datagram[..120], expected);
     assert_eq!(datagram[120..], KEY.tag(&expected).to_le_bytes());
@@ -249,7 +250,8 @@ fn a_field_out_of_range_is_refused_even_with_a_tag() {
         (7, 1, "count"),
         (16, 1, "counter"),
         (75, 41, "syn_options"),
-        (76, 15, "window_scale"),
+        (76, 0x0f, "scales"),
+        (76, 0xf0, "scales"),
         (77, 8, "agreed"),
         (82, 1, "unused"),
         (119, 1, "unused"),

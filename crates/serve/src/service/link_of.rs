@@ -279,6 +279,7 @@ impl Service {
             server_isn: flow.server.isn,
             instream,
             outstream,
+            handshake: flow.handshake(),
         };
         self.resumed
             .insert(flow.id, ((instream, outstream), clock::now()));

@@ -302,6 +302,13 @@ impl Both {
         self.refused(model, self.kernel.plane().reprotect(key, flow))
     }
 
+    /// A host that knows nothing gets a connection from its record.
+    pub(crate) fn restore(&mut self, key: FlowKey, flow: &Flow) {
+        self.kernel.plane().restore(key, flow).expect("it is new");
+        self.model.restore(key, flow.clone());
+        self.agree();
+    }
+
     /// The copies of the client's segments that left since the last call, as they pass the
     /// interface of the link.
     pub(crate) fn copies(&mut self) -> Vec<Packet> {

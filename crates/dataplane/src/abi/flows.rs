@@ -1,0 +1,240 @@
+//! `struct flow`, from the kernel and into it.
+
+use ssw::{
+    ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, Unprotected,
+    VerifyHalf,
+};
+use wire::{FlowId, SeqNumber};
+
+use super::{
+    client_half, flow, flow_mode, log_half, range, restored, said, server_half, splice_half,
+    verify_half,
+};
+
+impl From<flow> for Flow {
+    fn from(raw: flow) -> Self {
+        let options = usize::from(raw.syn_options_len).min(raw.syn_options.len());
+        Self {
+            id: FlowId(raw.id),
+            closed_ns: raw.closed_ns,
+            spliced_ns: raw.spliced_ns,
+            incarnation: raw.incarnation,
+            ifindex: raw.ifindex,
+            mode: match flow_mode(u32::from(raw.mode)) {
+                flow_mode::FLOW_SPLICING => Mode::Splicing,
+                flow_mode::FLOW_SPLICED => Mode::Spliced,
+                flow_mode::FLOW_DIVERGED => Mode::Diverged,
+                _ => Mode::Observed,
+            },
+            unprotected: Unprotected::from_code(raw.unprotected),
+            server_closing: raw.server_closing != 0,
+            whole_segments: raw.whole_segments != 0,
+            syn_flags: raw.syn_flags,
+            syn_window: raw.syn_window,
+            client: raw.client.into(),
+            server: raw.server.into(),
+            splice: raw.splice.into(),
+            verify: raw.verify.into(),
+            log: raw.log.into(),
+            syn_options: raw.syn_options[..options].to_vec(),
+        }
+    }
+}
+
+impl From<client_half> for ClientHalf {
+    fn from(raw: client_half) -> Self {
+        Self {
+            isn: SeqNumber(raw.isn),
+            nxt: SeqNumber(raw.nxt),
+            ack: SeqNumber(raw.ack),
+            tsval: raw.tsval,
+            window: raw.window,
+            window_scale: raw.window_scale,
+            reset: raw.reset != 0,
+            spoken: SeqNumber(raw.spoken),
+        }
+    }
+}
+
+impl From<server_half> for ServerHalf {
+    fn from(raw: server_half) -> Self {
+        Self {
+            sent: raw.sent,
+            isn: SeqNumber(raw.isn),
+            nxt: SeqNumber(raw.nxt),
+            ack: SeqNumber(raw.ack),
+            edge: SeqNumber(raw.edge),
+            tsval: raw.tsval,
+            window_scale: raw.window_scale,
+            timestamps: raw.timestamps != 0,
+            sack: raw.sack != 0,
+            answered: raw.answered != 0,
+        }
+    }
+}
+
+impl From<splice_half> for SpliceHalf {
+    fn from(raw: splice_half) -> Self {
+        Self {
+            instream: SeqNumber(raw.instream),
+            outstream: SeqNumber(raw.outstream),
+            delta_seq: raw.delta_seq,
+            ts_delta: raw.ts_delta,
+            first_tsval: raw.first_tsval,
+            isn: SeqNumber(raw.isn),
+            nxt: SeqNumber(raw.nxt),
+            ack: SeqNumber(raw.ack),
+            edge: SeqNumber(raw.edge),
+            window_scale: raw.window_scale,
+        }
+    }
+}
+
+impl From<verify_half> for VerifyHalf {
+    fn from(raw: verify_half) -> Self {
+        Self {
+            head_sent: raw.head_sent,
+            head_next: SeqNumber(raw.head_next),
+            head_left: raw.head_left,
+            end: SeqNumber(raw.end),
+            compared: raw.compared,
+            tolerated: raw.tolerated,
+            unverified: raw.unverified,
+            diverged_at: SeqNumber(raw.diverged_at),
+            ended_early: raw.ended_early != 0,
+            said: match said(u32::from(raw.said)) {
+                said::SAID_ANSWER => Said::Answer,
+                said::SAID_OTHER_PROTOCOL => Said::OtherProtocol,
+                _ => Said::Nothing,
+            },
+        }
+    }
+}
+
+impl From<log_half> for LogHalf {
+    fn from(raw: log_half) -> Self {
+        let ranges = |from: &[range], count: u8| {
+            let ranges = from.iter().take(usize::from(count));
+            ranges
+                .map(|range| Range {
+                    start: SeqNumber(range.start),
+                    end: SeqNumber(range.end),
+                })
+                .collect()
+        };
+        let held = raw.held.iter().take(usize::from(raw.held_count));
+        Self {
+            counter: raw.counter,
+            stable: SeqNumber(raw.stable),
+            ack: SeqNumber(raw.ack),
+            edge: SeqNumber(raw.edge),
+            tsecr: raw.tsecr,
+            ifindex: raw.ifindex,
+            told: SeqNumber(raw.told),
+            ranges: ranges(&raw.ranges, raw.range_count),
+            blocks: ranges(&raw.blocks, raw.block_count),
+            held: held.map(|seq| SeqNumber(*seq)).collect(),
+            ttl: raw.ttl,
+            ece: raw.ece != 0,
+            withheld: raw.withheld != 0,
+            ended: raw.ended != 0,
+            restored: match restored(u32::from(raw.restored)) {
+                restored::RESTORED_SILENT => Restored::Silent,
+                restored::RESTORED_HEARD => Restored::Heard,
+                _ => Restored::Not,
+            },
+        }
+    }
+}
+
+// What follows is for flows that are made anew from their records: they have no binding to a later
+// server, and of the log link nothing but numbers.
+
+/// An enumeration of `intf.h` in the byte that holds it.
+fn byte(code: u32) -> u8 {
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+impl From<&Flow> for flow {
+    fn from(from: &Flow) -> Self {
+        let mut syn_options = [0; 40];
+        let len = from.syn_options.len().min(syn_options.len());
+        syn_options[..len].copy_from_slice(&from.syn_options[..len]);
+        Self {
+            id: from.id.0,
+            incarnation: from.incarnation,
+            ifindex: from.ifindex,
+            mode: byte(flow_mode::FLOW_OBSERVED.0),
+            whole_segments: u8::from(from.whole_segments),
+            syn_flags: from.syn_flags,
+            syn_window: from.syn_window,
+            syn_options,
+            syn_options_len: u8::try_from(len).unwrap_or(0),
+            client: (&from.client).into(),
+            server: (&from.server).into(),
+            verify: (&from.verify).into(),
+            log: (&from.log).into(),
+            ..Default::default()
+        }
+    }
+}
+
+impl From<&ClientHalf> for client_half {
+    fn from(from: &ClientHalf) -> Self {
+        Self {
+            isn: from.isn.0,
+            nxt: from.nxt.0,
+            ack: from.ack.0,
+            tsval: from.tsval,
+            window: from.window,
+            window_scale: from.window_scale,
+            reset: u8::from(from.reset),
+            spoken: from.spoken.0,
+        }
+    }
+}
+
+impl From<&ServerHalf> for server_half {
+    fn from(from: &ServerHalf) -> Self {
+        Self {
+            sent: from.sent,
+            isn: from.isn.0,
+            nxt: from.nxt.0,
+            ack: from.ack.0,
+            edge: from.edge.0,
+            tsval: from.tsval,
+            window_scale: from.window_scale,
+            timestamps: u8::from(from.timestamps),
+            sack: u8::from(from.sack),
+            answered: u8::from(from.answered),
+        }
+    }
+}
+
+impl From<&VerifyHalf> for verify_half {
+    fn from(from: &VerifyHalf) -> Self {
+        Self {
+            head_sent: from.head_sent,
+            head_next: from.head_next.0,
+            head_left: from.head_left,
+            ..Default::default()
+        }
+    }
+}
+
+impl From<&LogHalf> for log_half {
+    fn from(from: &LogHalf) -> Self {
+        Self {
+            stable: from.stable.0,
+            ack: from.ack.0,
+            edge: from.edge.0,
+            told: from.told.0,
+            restored: byte(match from.restored {
+                Restored::Not => restored::RESTORED_NOT.0,
+                Restored::Silent => restored::RESTORED_SILENT.0,
+                Restored::Heard => restored::RESTORED_HEARD.0,
+            }),
+            ..Default::default()
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Connections of a host that has died, from their records; and what the logger is told for that.
+
+use protocol::{
+    control::{FlowSummary, Recorded, Resume},
+    link::{Handshake, SynOptions},
+};
+use ssw::{EventKind, Restored, restored_flow};
+
+use super::*;
+
+const SERVER_ISN: SeqNumber = SeqNumber(u32::MAX - 30);
+
+/// A request of 100 bytes is recorded, and that the client has 50 of the answer.
+fn restored(strategy: AckStrategy, v6: bool) -> Linked {
+    let mut linked = Linked::over(strategy, v6, false);
+    let (c, s) = (linked.both.c, SERVER_ISN);
+    linked.both.s = s;
+    let beginning = Resume {
+        flow: FlowId(7),
+        key: linked.both.key,
+        client_isn: c,
+        server_isn: s,
+        instream: c + 1,
+        outstream: s + 1,
+        handshake: Handshake {
+            tsval: 900,
+            syn_window: 64_000,
+            syn_flags: SYN.bits(),
+            syn_options: SynOptions::new(&syn_options(10, 0, CLIENT_SCALE)).unwrap(),
+            window_scale: SERVER_SCALE,
+            client_scale: CLIENT_SCALE,
+            timestamps: true,
+            sack: true,
+            whole_segments: false,
+        },
+    };
+    let recorded = Recorded {
+        beginning,
+        acknowledged: 50,
+        tsval: 20,
+        tsecr: 950,
+    };
+    let summary = FlowSummary {
+        flow: FlowId(7),
+        client_isn: c,
+        server_isn: s,
+        start: c + 1,
+        stable_seq: c + 101,
+        client_fin: None,
+        turn_instream: c + 1,
+        turn_outstream: s + 1,
+        outstream_end: Some(s + 61),
+        unprotected: None,
+    };
+    let flow = restored_flow(&recorded, &summary, 4096);
+    linked.both.restore(linked.both.key, &flow);
+    assert_eq!(linked.both.flow(), &flow, "as it went in");
+    linked
+}
+
+/// The client's word: it has sent up to `said`, and had `heard`.
+fn word(linked: &Linked, said: u32, heard: u32) -> Spec {
+    segment(linked.both.c + 1 + said, linked.both.s + 1 + heard).timestamps(33, 977)
+}
+
+#[test]
+fn a_client_is_heard_spliced_and_goes_on() {
+    for v6 in [false, true] {
+        let mut linked = restored(AckStrategy::Eager, v6);
+        assert_eq!(linked.both.client(word(&linked, 101, 50)).verdict, DROP);
+        assert_eq!(linked.both.flow().log.restored, Restored::Silent);
+        assert_eq!(linked.both.client(word(&linked, 100, 70)).verdict, DROP);
+        assert_eq!(linked.both.flow().log.restored, Restored::Heard);
+        let late = |event: &EventKind| matches!(event, EventKind::Late { .. });
+        assert!(linked.both.events().iter().any(late));
+
+        // The new server's numbers are others.
+        linked.both.new_incarnation();
+        let (c, s) = (linked.both.c, linked.both.s);
+        let point = dataplane::SplicePoint {
+            instream: c,
+            outstream: s + 1,
+            verify_end: s + 1,
+        };
+        assert!(linked.both.splice_at(linked.both.key, point));
+        let theirs = SeqNumber(77_000);
+        let synack = segment(theirs, c + 1)
+            .flags(SYN_ACK)
+            .window(50_000)
+            .options(&syn_options(70, 33, LATER_SCALE));
+        assert_eq!(linked.both.server(synack).verdict, Verdict::RedirectIngress);
+        // What the client has had is acknowledged for it; what it has not had reaches it.
+        let again = segment(theirs + 1, c + 101).timestamps(71, 33);
+        let again = |at: u32| Spec {
+            seq: again.seq + at,
+            ..again.clone()
+        };
+        let had = linked.both.server(again(0).payload(&[1; 70]));
+        assert_eq!(had.verdict, Verdict::RedirectIngress);
+        let new = linked.both.server(again(70).payload(&[2; 30]));
+        assert_eq!(new.verdict, Verdict::Next);
+        assert_eq!(new.segment().seq(), s + 71);
+        assert_eq!(new.segment().ack(), c + 101);
+        assert!(tsval(&new) > 977, "the client has seen 977");
+        // It had been sent more than that: now it says so, and the new server is told what it knows.
+        let more = segment(c + 101, s + 400).timestamps(40, tsval(&new));
+        let out = linked.both.client(more);
+        assert_eq!(out.verdict, Verdict::Next);
+        assert_eq!(out.segment().ack(), theirs + 101);
+        assert_eq!(linked.both.flow().server.nxt, s + 400);
+    }
+}
+
+fn tsval(out: &Out) -> u32 {
+    let find = |option| match option {
+        Ok(wire::TcpOption::Timestamps { value, .. }) => Some(value),
+        _ => None,
+    };
+    out.segment().options().find_map(find).expect("it has one")
+}
+
+#[test]
+fn what_it_sends_again_is_recorded_before_anyone_serves_it() {
+    let mut linked = restored(AckStrategy::Eager, false);
+    let again = word(&linked, 40, 50).payload(&[7; 100]);
+    assert_eq!(linked.both.client(again).verdict, DROP);
+    assert_eq!(linked.both.copies().len(), 1);
+    assert_eq!(linked.both.flow().log.restored, Restored::Heard);
+}
+
+#[test]
+fn one_that_was_told_more_than_is_recorded_is_not_heard() {
+    let mut linked = restored(AckStrategy::Eager, false);
+    for spec in [
+        word(&linked, 101, 50),
+        word(&linked, 101, 50).payload(b"more"),
+        word(&linked, 100, 49),
+        word(&linked, 100, 50).flags(SYN_ACK),
+        word(&linked, 100, 50).flags(Flags::from_bits(0)),
+    ] {
+        assert_eq!(linked.both.client(spec).verdict, DROP);
+        assert_eq!(linked.both.flow().log.restored, Restored::Silent);
+    }
+    assert!(linked.both.copies().is_empty());
+    assert!(linked.both.events().is_empty());
+}
+
+#[test]
+fn a_client_may_know_nothing_of_it() {
+    let mut linked = restored(AckStrategy::Eager, false);
+    let reset = |linked: &Linked, at| word(linked, at, 0).flags(RST);
+    linked.both.client(reset(&linked, 99));
+    assert!(!linked.both.flow().client.reset);
+    linked.both.client(reset(&linked, 100));
+    assert!(linked.both.flow().client.reset);
+    assert_eq!(linked.both.events().len(), 1);
+
+    let mut linked = restored(AckStrategy::Eager, false);
+    let other = Spec {
+        seq: linked.both.c + 1,
+        ..linked.both.syn()
+    };
+    assert_eq!(linked.both.client(other).verdict, DROP);
+    assert_eq!(linked.both.client(linked.both.syn()).verdict, Verdict::Next);
+    assert!(linked.both.model.flow(&linked.both.key).is_none());
+    let (open, _) = linked.answer();
+    assert_eq!(open.flow, FlowId(8), "no number is used twice");
+}
+
+#[test]
+fn an_open_says_what_was_agreed_on() {
+    for v6 in [false, true] {
+        let mut linked = Linked::over(AckStrategy::Eager, v6, v6);
+        // Longer options than the next ones: nothing of them is left there.
+        linked.both.client(linked.both.syn().options(&[1; 40]));
+        linked.both.client(linked.both.syn());
+        let (open, _) = linked.answer();
+        assert_eq!(
+            open.handshake,
+            Handshake {
+                tsval: 900,
+                syn_window: 64_000,
+                syn_flags: SYN.bits(),
+                syn_options: SynOptions::new(&syn_options(10, 0, CLIENT_SCALE)).unwrap(),
+                window_scale: SERVER_SCALE,
+                client_scale: CLIENT_SCALE,
+                timestamps: true,
+                sack: true,
+                whole_segments: false,
+            }
+        );
+    }
+}
+
+#[test]
+fn a_logger_hears_how_far_a_listener_is() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    linked.says(1, b"give me all");
+    linked.both.copies();
+    let (c, s) = (linked.both.c, linked.both.s);
+    let mut told = Vec::new();
+    for round in 0..40u32 {
+        let at = round * 10_000;
+        let sent = segment(s + 1 + at + 9000, c + 12)
+            .timestamps(903 + round, 21)
+            .payload(&[3; 1000]);
+        linked.both.server(sent);
+        let heard = segment(c + 12, s + 1 + at + 10_000).timestamps(50 + round, 903 + round);
+        assert_eq!(linked.both.client(heard).verdict, Verdict::Next);
+        for copy in linked.both.copies() {
+            let payload = linked.payload(&copy);
+            let view = SegmentView::parse(&payload).expect("the logger understands it");
+            assert!(view.verify(&keys(UP), FlowId(1)) && !view.flags().turn);
+            assert!(view.segment().payload().is_empty());
+            told.push(view.segment().ack().0.wrapping_sub(s.0) - 1);
+        }
+    }
+    // Each time when 64 KiB more have been heard.
+    assert_eq!(told, [70_000, 140_000, 210_000, 280_000, 350_000]);
+    assert_eq!(linked.both.counted("mirrored"), 1, "they are no segments");
+}

@@ -1,0 +1,158 @@
+//! Flows whose host has died, made anew from the record that the logger has (`restored.h`; FT-TCP
+//! IV.E).
+//!
+//! What the logger does not know, the client does: a segment below its window makes it answer with its
+//! own numbers ([`crate::call_to_client`]). Until it has spoken nothing is done with such a flow.
+//!
+//! What it says shows, too, whether the record is whole. If the dead host had gone on without its logger
+//! for a while, its server has acknowledged what nobody recorded; a replay would then begin in the past,
+//! and what the new server says would be taken for the answer to something else. A client that has sent
+//! nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
+//! than that.
+
+use protocol::control::{FlowSummary, Recorded};
+use wire::{Flags, FlowKey, SeqNumber};
+
+use crate::{
+    egress::sent_up_to,
+    flow::{ClientHalf, Flow, LogHalf, Restored, ServerHalf, VerifyHalf},
+    packet::{Options, Segment},
+    south::{EventKind, Shared},
+};
+
+/// What is known of a client lies no further behind than this: the largest window (RFC 7323 2.3).
+const REACH: u32 = 1 << 30;
+
+impl Flow {
+    /// The end of what the client may have been sent. Its dead host may have sent more than was heard
+    /// of: at most what the client had room for.
+    pub(crate) fn may_have(&self) -> SeqNumber {
+        let window = u32::from(self.client.window) << (self.client.window_scale & 15);
+        let edge = self.client.ack + window;
+        if self.log.restored != Restored::Not && edge.after(self.server.nxt) {
+            edge
+        } else {
+            self.server.nxt
+        }
+    }
+
+    /// Is this a SYN of a client that had never heard of the connection?
+    pub(crate) fn never_was(&self, syn: &Segment) -> bool {
+        self.log.restored == Restored::Silent && syn.seq == self.client.isn
+    }
+}
+
+impl Shared {
+    /// A segment of the client of a flow that was made anew. True: it tells what had to be known.
+    pub(crate) fn hear_restored(
+        &mut self,
+        key: FlowKey,
+        flow: &mut Flow,
+        segment: &Segment,
+        options: &Options,
+        now_ns: u64,
+    ) -> bool {
+        let flow_id = flow.id;
+        let late = EventKind::Late { key, flow_id };
+        if segment.has(Flags::RST) {
+            if segment.seq == flow.server.ack || segment.seq == flow.client.nxt {
+                flow.client.reset = true;
+                self.emit(late, now_ns);
+            }
+            return false;
+        }
+        let reached = |from: SeqNumber, to: SeqNumber| to.0.wrapping_sub(from.0) <= REACH;
+        if !segment.has(Flags::ACK)
+            || segment.has(Flags::SYN)
+            || !reached(segment.seq, flow.log.stable)
+            || !reached(flow.client.ack, segment.ack)
+        {
+            return false;
+        }
+        sent_up_to(&mut flow.server, segment.ack);
+        flow.client.ack = segment.ack;
+        flow.client.window = segment.window;
+        if let (Some(tsval), Some(tsecr)) = (
+            options.tsval(&segment.header),
+            options.tsecr(&segment.header),
+        ) {
+            flow.client.tsval = newer(flow.client.tsval, tsval);
+            flow.server.tsval = newer(flow.server.tsval, tsecr);
+        }
+        flow.log.restored = Restored::Heard;
+        self.emit(late, now_ns);
+        true
+    }
+}
+
+/// Of two timestamps the newer one (RFC 7323 5.2).
+fn newer(a: u32, b: u32) -> u32 {
+    if SeqNumber(b).after(SeqNumber(a)) {
+        b
+    } else {
+        a
+    }
+}
+
+/// The flow of a connection of which this host knows nothing but what its record says. Its socket
+/// belongs to no life of the service; `verify_head` is how much of each answer is recorded, bytes.
+#[must_use]
+pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u32) -> Flow {
+    let (beginning, handshake) = (&recorded.beginning, &recorded.beginning.handshake);
+    let end = summary.stable_seq + u32::from(summary.client_fin.is_some());
+    let edge = end + (u32::from(u16::MAX) << handshake.window_scale);
+    let sent = recorded.acknowledged;
+    // Sequence numbers are positions modulo 2^32.
+    let position = u32::try_from(sent & u64::from(u32::MAX)).unwrap_or(0);
+    let heard = beginning.server_isn + 1 + position;
+    let turn = summary.turn_outstream;
+    let head_next = summary.outstream_end.unwrap_or(turn).max_seq(turn);
+    let of_turn = heard.distance_from(turn).unwrap_or(0);
+    Flow {
+        id: beginning.flow,
+        whole_segments: handshake.whole_segments,
+        syn_flags: handshake.syn_flags,
+        syn_window: handshake.syn_window,
+        syn_options: handshake.syn_options.as_slice().to_vec(),
+        client: ClientHalf {
+            isn: beginning.client_isn,
+            nxt: end,
+            ack: heard,
+            tsval: recorded.tsval,
+            window: u16::MAX, // until it is heard
+            window_scale: handshake.client_scale,
+            reset: false,
+            spoken: turn,
+        },
+        server: ServerHalf {
+            isn: beginning.server_isn,
+            sent,
+            nxt: heard,
+            ack: end,
+            edge,
+            tsval: newer(handshake.tsval, recorded.tsecr),
+            window_scale: handshake.window_scale,
+            timestamps: handshake.timestamps,
+            sack: handshake.sack,
+            answered: true,
+        },
+        verify: VerifyHalf {
+            head_sent: sent.saturating_sub(of_turn.into()),
+            head_next,
+            head_left: verify_head.saturating_sub(head_next.distance_from(turn).unwrap_or(0)),
+            ..VerifyHalf::default()
+        },
+        log: LogHalf {
+            stable: end,
+            ack: end,
+            edge,
+            told: heard,
+            restored: Restored::Silent,
+            ..LogHalf::default()
+        },
+        ..Flow::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+use super::*;
+use crate::{Verdict, testing::*};
+use protocol::{
+    control::{ClientFin, Resume},
+    link::{Handshake, SynOptions},
+};
+use wire::FlowId;
+
+const TURN: u32 = 100;
+
+/// A record of a connection that began at `c` and `s`: a request of 100 bytes, of whose answer the
+/// client was heard to have 50.
+fn record(c: SeqNumber, s: SeqNumber) -> (Recorded, FlowSummary) {
+    let key = FlowKey::new(client_end(false), server_end(false));
+    let beginning = Resume {
+        flow: FlowId(7),
+        key,
+        client_isn: c,
+        server_isn: s,
+        instream: c + 1,
+        outstream: s + 1,
+        handshake: Handshake {
+            tsval: 900,
+            syn_window: 64_000,
+            syn_flags: SYN.bits(),
+            syn_options: SynOptions::new(&syn_options(10, 0, CLIENT_SCALE)).unwrap(),
+            window_scale: SERVER_SCALE,
+            client_scale: CLIENT_SCALE,
+            timestamps: true,
+            sack: true,
+            whole_segments: false,
+        },
+    };
+    let recorded = Recorded {
+        beginning,
+        acknowledged: 50,
+        tsval: 20,
+        tsecr: 950,
+    };
+    let summary = FlowSummary {
+        flow: FlowId(7),
+        client_isn: c,
+        server_isn: s,
+        start: c + 1,
+        stable_seq: c + 1 + TURN,
+        client_fin: None,
+        turn_instream: c + 1,
+        turn_outstream: s + 1,
+        outstream_end: Some(s + 1 + 60),
+        unprotected: None,
+    };
+    (recorded, summary)
+}
+
+/// A host that knows the connection from its record alone, behind a shut gate.
+fn lab(c: u32, s: u32) -> Lab {
+    let mut lab = Lab::with(settings(), c, s, false);
+    let (recorded, summary) = record(lab.c, lab.s);
+    let flow = restored_flow(&recorded, &summary, 4096);
+    lab.ssw.restore(lab.key, flow);
+    lab
+}
+
+/// What the client answers to a call, when it has had `heard` bytes and has sent up to `said`.
+fn word(lab: &Lab, said: u32, heard: u32) -> Spec {
+    segment(lab.c + 1 + said, lab.s + 1 + heard).timestamps(33, 977)
+}
+
+#[test]
+fn a_flow_is_what_its_record_says() {
+    for base in [1000, u32::MAX - 20] {
+        let lab = lab(base, base);
+        let flow = lab.flow();
+        let end = lab.c + 1 + TURN;
+        assert_eq!((flow.id, flow.incarnation), (FlowId(7), 0));
+        assert_eq!((flow.client.nxt, flow.client.ack), (end, lab.s + 51));
+        assert_eq!((flow.server.nxt, flow.server.ack), (lab.s + 51, end));
+        assert_eq!((flow.server.sent, flow.server.tsval), (50, 950));
+        assert_eq!((flow.log.stable, flow.log.told), (end, lab.s + 51));
+        assert_eq!(flow.client.window_scale, CLIENT_SCALE);
+        assert_eq!(flow.verify.head_next, lab.s + 61);
+        assert_eq!((flow.verify.head_left, flow.verify.head_sent), (4036, 0));
+        assert_eq!(lab.ssw.service().next_flow_id, 8);
+    }
+}
+
+#[test]
+fn a_long_connection_keeps_count_of_what_was_sent() {
+    let (mut recorded, mut summary) = record(SeqNumber(5), SeqNumber(9));
+    recorded.acknowledged = (3 << 32) + 50;
+    summary.turn_outstream = SeqNumber(10) + 20;
+    summary.outstream_end = None;
+    let flow = restored_flow(&recorded, &summary, 10);
+    assert_eq!(
+        (flow.server.nxt, flow.client.ack),
+        (SeqNumber(60), SeqNumber(60))
+    );
+    assert_eq!(flow.server.sent, (3 << 32) + 50);
+    assert_eq!(flow.verify.head_sent, (3 << 32) + 20);
+    assert_eq!(
+        (flow.verify.head_next, flow.verify.head_left),
+        (SeqNumber(30), 10)
+    );
+}
+
+#[test]
+fn a_fin_that_is_recorded_counts() {
+    let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9));
+    summary.client_fin = Some(ClientFin {
+        seq: summary.stable_seq,
+        heard: SeqNumber(60),
+    });
+    let flow = restored_flow(&recorded, &summary, 10);
+    assert_eq!(flow.server.ack, summary.stable_seq + 1);
+    assert_eq!(flow.log.stable, summary.stable_seq + 1);
+}
+
+#[test]
+fn a_client_that_has_sent_no_more_than_is_recorded_is_heard() {
+    for base in [1000, u32::MAX - 20, u32::MAX - 120] {
+        let mut lab = lab(base, base);
+        let out = lab.client(word(&lab, TURN, 80).window(500));
+        assert_eq!(out.verdict, Verdict::Drop, "it is still behind the gate");
+        let flow = lab.flow().clone();
+        assert_eq!(flow.log.restored, Restored::Heard);
+        assert_eq!((flow.client.ack, flow.client.window), (lab.s + 81, 500));
+        assert_eq!((flow.server.nxt, flow.server.sent), (lab.s + 81, 80));
+        assert_eq!((flow.client.tsval, flow.server.tsval), (33, 977));
+        let late = |event: &crate::Event| matches!(event.kind, EventKind::Late { .. });
+        assert!(lab.events().iter().any(late));
+    }
+}
+
+#[test]
+fn one_that_sends_again_from_a_place_that_is_recorded_is_heard() {
+    for from in [TURN, TURN - 60] {
+        let mut lab = lab(1000, 5000);
+        lab.client(word(&lab, from, 50).payload(&[7; 200]));
+        assert_eq!(lab.flow().log.restored, Restored::Heard);
+        let kept = lab.mirrored();
+        assert_eq!(kept.len(), 1, "what is new in it is recorded");
+    }
+}
+
+/// It may have been told of more than is recorded.
+#[test]
+fn one_that_has_sent_more_is_not_believed() {
+    let mut lab = lab(1000, 5000);
+    let before = lab.flow().clone();
+    lab.client(word(&lab, TURN + 1, 50));
+    lab.client(word(&lab, TURN + 1, 50).payload(b"more"));
+    lab.client(word(&lab, TURN, 49)); // of an earlier time
+    lab.client(word(&lab, TURN, 50).flags(SYN_ACK));
+    let flow = lab.flow().clone();
+    assert_eq!(
+        flow,
+        Flow {
+            ifindex: flow.ifindex,
+            ..before
+        }
+    );
+    assert!(lab.mirrored().is_empty());
+}
+
+#[test]
+fn a_client_that_knows_nothing_of_it_resets_it() {
+    let mut lab = lab(1000, 5000);
+    lab.client(word(&lab, TURN - 1, 0).flags(RST));
+    assert!(
+        !lab.flow().client.reset,
+        "not at the place that was asked for"
+    );
+    lab.client(word(&lab, TURN, 0).flags(RST));
+    assert!(lab.flow().client.reset);
+    assert_eq!(lab.flow().log.restored, Restored::Silent);
+    assert_eq!(lab.events().len(), 1);
+}
+
+#[test]
+fn a_client_that_never_had_its_answer_begins_anew() {
+    let mut lab = lab(1000, 5000);
+    let other = segment(lab.c + 9, SeqNumber(0)).flags(SYN);
+    assert_eq!(lab.client(other).verdict, Verdict::Drop);
+    assert_eq!(lab.client(lab.syn()).verdict, Verdict::Next);
+    assert!(lab.ssw.flow(&lab.key).is_none());
+    assert_eq!(lab.ssw.embryos(), 1);
+}
+
+/// Behind a hole in what it has, the client has what the dead host sent; it says so when the hole is
+/// filled.
+#[test]
+fn what_the_dead_host_sent_is_learned_from_the_client() {
+    let mut lab = lab(1000, 5000);
+    lab.client(word(&lab, TURN, 80).window(500));
+    let room = 500 << CLIENT_SCALE;
+    lab.client(word(&lab, TURN, 80 + room + 1).window(500));
+    assert_eq!(
+        lab.flow().server.nxt,
+        lab.s + 81,
+        "for so much it had no room"
+    );
+    lab.client(word(&lab, TURN, 80 + room).window(500));
+    assert_eq!(lab.flow().server.nxt, lab.s + 81 + room);
+    assert_eq!(lab.flow().server.sent, u64::from(80 + room));
+}
