@@ -412,8 +412,10 @@ __noinline int ingress_link(struct __sk_buff *skb)
 	if (!at || bpf_skb_load_bytes(skb, at, a, sizeof(*a)) || a->head.magic != LINK_MAGIC ||
 	    a->head.version != LINK_VERSION || a->head.kind != LINK_ACK)
 		return TCX_NEXT; /* the answer to a probe is for the socket */
+	/* A slot that was never used has a key that anybody knows. */
 	const struct link_key *secret = &l->down[a->head.slot & 1];
-	if (siphash((struct sip_input *)sc->frame.words, offsetof(struct link_ack, tag) / 8, secret->k0,
+	if (!(secret->k0 | secret->k1) || a->head.slot > 1 || a->head.count > LINK_RANGES ||
+	    siphash((struct sip_input *)sc->frame.words, offsetof(struct link_ack, tag) / 8, secret->k0,
 		    secret->k1) != a->tag) {
 		count(COUNT_LINK_FORGED);
 		return TCX_DROP;

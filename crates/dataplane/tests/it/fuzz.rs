@@ -14,13 +14,17 @@ use dataplane::SplicePoint;
 use proptest::{
     collection::vec,
     prelude::*,
-    sample::select,
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 use ssw::{DEFAULT_FIELDS, Flow, Mode, Unprotected, expectations};
-use wire::{Flags, FlowKey, SeqNumber};
+use wire::{FlowKey, SeqNumber};
 
 use crate::harness::*;
+use linked::Link;
+use steps::{Connection, Step, connection, linked_step, outstream, step};
+
+mod linked;
+mod steps;
 
 /// Histories in CI, and steps of each.
 const CASES: u32 = 120;
@@ -39,211 +43,28 @@ const REACHED: [&str; 9] = [
     "stripped",
 ];
 
-/// Initial sequence numbers of a client, its server and that server's successors.
-#[derive(Debug, Clone)]
-struct Connection {
-    c: u32,
-    s: u32,
-    later: u32,
-    v6: bool,
-}
-
-/// A segment of an existing connection; numbers are relative to what its end would send.
-#[derive(Debug, Clone)]
-struct Sent {
-    seq: i32,
-    ack: i32,
-    flags: Flags,
-    window: u16,
-    options: Vec<u8>,
-    len: usize,
-    /// A byte of the payload that is not what it should be.
-    spoilt: Option<usize>,
-    mark: u32,
-    jumbo: bool,
-}
-
-#[derive(Debug, Clone)]
-enum Step {
-    Syn(Vec<u8>, u16),
-    SynAck(Vec<u8>, u16),
-    Open,
-    Client(Sent),
-    Server(Sent),
-    /// The server says the outstream from the beginning of its socket again, this piece of it.
-    Replay {
-        from: u32,
-        len: usize,
-        spoilt: Option<usize>,
-        fin: bool,
-        jumbo: bool,
-    },
-    Gate,
-    Incarnation,
-    Recovered,
-    Splice {
-        instream: u32,
-        outstream: u32,
-        expect: bool,
-    },
-    /// All connections are spliced to a new server.
-    Crash {
-        expect: bool,
-    },
-    Abandon,
-    Unprotect,
-    Barrier(u64),
-    Sweep,
-    Silence,
-    Heartbeat,
-}
-
-fn near() -> impl Strategy<Value = i32> {
-    prop_oneof![20 => Just(0), 4 => -80i32..80, 1 => -70_000i32..70_000, 1 => any::<i32>()]
-}
-
-fn any_options() -> impl Strategy<Value = Vec<u8>> {
-    let stamps = (800u32..1100, 0u32..1100).prop_map(|(value, echo)| timestamps(value, echo));
-    let sack = (stamps.clone(), vec(any::<u32>(), 1..6)).prop_map(|(stamps, edges)| {
-        let len = u8::try_from(2 + 8 * (edges.len() / 2)).unwrap();
-        let edges = edges.iter().take(edges.len() / 2 * 2);
-        let blocks: Vec<u8> = edges.flat_map(|edge| edge.to_be_bytes()).collect();
-        [&stamps[..], &[1, 1, 5, len], &blocks].concat()
-    });
-    let pieces = vec(
-        select(vec![
-            vec![1u8],
-            vec![0],
-            vec![2, 4, 5, 0xb4],
-            vec![4, 2],
-            vec![3, 3, 7],
-            vec![3, 3, 200],
-            vec![3, 4, 1, 1],
-            vec![8, 10, 0, 0, 3, 200, 0, 0, 0, 9],
-            vec![8, 9, 0, 0, 0, 5, 0, 0, 0],
-            vec![5, 10, 0, 0, 0, 1, 0, 0, 0, 2],
-            vec![5, 6, 0, 0, 0, 1],
-            vec![19, 3, 1],
-            vec![29, 4, 1, 2],
-            vec![30, 6, 0, 1, 2, 3],
-            vec![34, 2],
-            vec![254, 4, 0xf9, 0x89],
-            vec![77, 2],
-            vec![77, 1],
-            vec![77, 0],
-            vec![77, 60],
-        ]),
-        0..8,
-    );
-    let pieces = pieces.prop_map(|pieces| pieces.concat());
-    prop_oneof![6 => stamps, 2 => Just(Vec::new()), 2 => sack, 2 => pieces, 1 => vec(any::<u8>(), 0..40)]
-        .prop_map(|mut options| {
-            options.truncate(40);
-            options.resize(options.len().next_multiple_of(4), 0);
-            options
-        })
-}
-
-fn syn_like() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![
-        4 => (800u32..1000, 0u8..16).prop_map(|(tsval, scale)| syn_options(tsval, 0, scale)),
-        1 => Just([&syn_options(810, 0, 3)[..], &[30, 4, 0, 0x81]].concat()),
-        1 => any_options(),
-    ]
-}
-
-fn sent() -> impl Strategy<Value = Sent> {
-    let flags = prop_oneof![
-        30 => Just(ACK),
-        2 => Just(FIN_ACK),
-        1 => Just(RST),
-        1 => Just(RST.union(ACK)),
-        1 => any::<u8>().prop_map(Flags::from_bits),
-    ];
-    let len =
-        prop_oneof![3 => Just(0usize), 5 => 1usize..60, 2 => 60usize..1460, 1 => 1460usize..3000];
-    let mark = prop_oneof![40 => Just(0), 1 => MARK..MARK + 6, 1 => any::<u32>()];
-    let spoilt = proptest::option::weighted(0.1, 0usize..3000);
-    (
-        near(),
-        near(),
-        flags,
-        any::<u16>(),
-        any_options(),
-        len,
-        spoilt,
-        mark,
-        prop::bool::weighted(0.1),
-    )
-        .prop_map(
-            |(seq, ack, flags, window, options, len, spoilt, mark, jumbo)| Sent {
-                seq,
-                ack,
-                flags,
-                window,
-                options,
-                len,
-                spoilt,
-                mark,
-                jumbo,
-            },
-        )
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let spoilt = || proptest::option::weighted(0.15, 0usize..1500);
-    prop_oneof![
-        5 => (syn_like(), any::<u16>()).prop_map(|(o, w)| Step::Syn(o, w)),
-        3 => (syn_like(), any::<u16>()).prop_map(|(o, w)| Step::SynAck(o, w)),
-        5 => Just(Step::Open),
-        30 => sent().prop_map(Step::Client),
-        30 => sent().prop_map(Step::Server),
-        15 => (
-            prop_oneof![Just(0u32), 0u32..200], 1usize..1500, spoilt(), prop::bool::weighted(0.1),
-            prop::bool::weighted(0.2))
-            .prop_map(|(from, len, spoilt, fin, jumbo)| Step::Replay { from, len, spoilt, fin, jumbo }),
-        1 => Just(Step::Gate),
-        1 => Just(Step::Incarnation),
-        2 => Just(Step::Recovered),
-        2 => (0u32..40, 0u32..40, any::<bool>())
-            .prop_map(|(instream, outstream, expect)| Step::Splice { instream, outstream, expect }),
-        4 => any::<bool>().prop_map(|expect| Step::Crash { expect }),
-        1 => Just(Step::Abandon),
-        1 => Just(Step::Unprotect),
-        1 => any::<u64>().prop_map(Step::Barrier),
-        1 => Just(Step::Sweep),
-        1 => Just(Step::Silence),
-        3 => Just(Step::Heartbeat),
-    ]
-}
-
-fn connection() -> impl Strategy<Value = Connection> {
-    let number = || prop_oneof![1 => u32::MAX - 3000..=u32::MAX, 1 => any::<u32>(), 1 => 0u32..3];
-    (number(), number(), number(), any::<bool>()).prop_map(|(c, s, later, v6)| Connection {
-        c,
-        s,
-        later,
-        v6,
-    })
-}
-
-/// The byte of the outstream at this client-space number.
-fn said(seq: SeqNumber) -> u8 {
-    u8::try_from(seq.0.wrapping_mul(2_654_435_761) >> 24).unwrap_or(0)
-}
-
-fn outstream(from: SeqNumber, len: usize, spoilt: Option<usize>) -> Vec<u8> {
-    let len = u32::try_from(len).unwrap();
-    let mut bytes: Vec<u8> = (0..len).map(|i| said(from + i)).collect();
-    if let Some(byte) = spoilt.and_then(|at| bytes.get_mut(at)) {
-        *byte ^= 0x55;
-    }
-    bytes
-}
+/// With a log link, these too.
+const REACHED_LINKED: [&str; 14] = [
+    "mirrored",
+    "heads",
+    "gated_out",
+    "gated_in",
+    "self_acks",
+    "translated_out",
+    "translated_in",
+    "untracked",
+    "link_acks",
+    "link_forged",
+    "link_opens",
+    "acks_clamped",
+    "acks_withheld",
+    "acks_made",
+];
 
 struct World<'k> {
     both: &'k mut Both,
     connections: Vec<Connection>,
+    link: Option<Link>,
 }
 
 impl World<'_> {
@@ -275,6 +96,9 @@ impl World<'_> {
             Step::Open => {
                 self.client(&self.both.syn());
                 self.server(&self.both.syn_ack());
+                if self.link.is_some() {
+                    self.grant();
+                }
                 self.client(&segment(c + 1, s + 1).timestamps(901, 900));
             }
             Step::Client(sent) => {
@@ -337,6 +161,7 @@ impl World<'_> {
                     self.syn_ack(which, &syn_options(700, 901, LATER_SCALE), 60_000);
                 }
             }
+            Step::Link(step) => self.take_linked(step),
             _ => self.control(step),
         }
     }
@@ -395,15 +220,27 @@ impl World<'_> {
 
     fn client(&mut self, spec: &Spec) {
         let FlowKeyEnds { client, server } = ends(self.both.key);
+        let spec = Spec {
+            jumbo: spec.jumbo && self.link.is_none(), // the loader sees to it that there are none
+            ..spec.clone()
+        };
         let out = self.both.ingress(spec.packet(client, server));
+        self.both.copies();
         self.both.notes();
         self.both.events();
         drop(out);
     }
 
     fn server(&mut self, spec: &Spec) {
+        // A copy: what it needs beside the mark only Both::copies() gives it.
+        if self.link.is_some() && spec.mark == MARK + SEGMENT {
+            return;
+        }
         let FlowKeyEnds { client, server } = ends(self.both.key);
         let out = self.both.egress(spec.packet(server, client));
+        if out.verdict == Verdict::Redirect && out.packet.mark == MARK + TO_LOGGER {
+            self.note_open(&out.packet);
+        }
         if out.verdict == RedirectIngress {
             self.both.ingress(out.packet); // where it comes in next
         }
@@ -422,23 +259,6 @@ fn ends(key: FlowKey) -> FlowKeyEnds {
     }
 }
 
-impl Sent {
-    /// `delta` takes the segment's own numbers to the client's.
-    fn spec(&self, seq: SeqNumber, ack: SeqNumber, delta: SeqNumber) -> Spec {
-        let seq = seq + self.seq.cast_unsigned();
-        let spec = segment(seq, ack + self.ack.cast_unsigned());
-        Spec {
-            jumbo: self.jumbo,
-            ..spec
-        }
-        .flags(self.flags)
-        .window(self.window)
-        .options(&self.options)
-        .payload(&outstream(seq + delta.0, self.len, self.spoilt))
-        .mark(self.mark)
-    }
-}
-
 fn number_from(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
@@ -447,8 +267,8 @@ fn number_from(name: &str) -> Option<u64> {
     )
 }
 
-#[test]
-fn kernel_and_model_agree_on_any_history() {
+/// Lives of connections, in ring mode or with a log link over one of the IP versions.
+fn agree_on_any_history(link: Option<bool>, steps: BoxedStrategy<Step>, wanted: &[&'static str]) {
     let fresh = || {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -468,13 +288,21 @@ fn kernel_and_model_agree_on_any_history() {
     let mut runner = TestRunner::new_with_rng(config, rng);
     let taken = Cell::new(0usize);
     let reached = RefCell::new(BTreeMap::new());
-    let histories = (vec(connection(), 4), vec((0usize..4, step()), STEPS));
+    let histories = (vec(connection(), 4), vec((0usize..4, steps), STEPS));
     let result = runner.run(&histories, |(connections, steps)| {
-        let mut both = Both::on(Leased::new(), &settings());
+        let mut both = if link.is_some() {
+            Both::linked()
+        } else {
+            Both::on(Leased::new(), &settings())
+        };
         let mut world = World {
             both: &mut both,
+            link: link.map(Link::new),
             connections,
         };
+        if link.is_some() {
+            world.begin_linked();
+        }
         for which in 0..3 {
             world.take(which, &Step::Open);
         }
@@ -482,8 +310,8 @@ fn kernel_and_model_agree_on_any_history() {
             world.take(*which, step);
         }
         taken.set(taken.get() + steps.len());
-        for name in REACHED {
-            *reached.borrow_mut().entry(name).or_insert(0) += both.counted(name);
+        for name in wanted {
+            *reached.borrow_mut().entry(*name).or_insert(0) += both.counted(name);
         }
         Ok(())
     });
@@ -502,4 +330,19 @@ fn kernel_and_model_agree_on_any_history() {
             "histories that reach too little: {never:?}, seed {seed}"
         );
     }
+}
+
+#[test]
+fn kernel_and_model_agree_on_any_history() {
+    agree_on_any_history(None, step().boxed(), &REACHED);
+}
+
+#[test]
+fn kernel_and_model_agree_on_any_history_of_a_log_link() {
+    agree_on_any_history(Some(false), linked_step().boxed(), &REACHED_LINKED);
+}
+
+#[test]
+fn kernel_and_model_agree_on_any_history_of_a_log_link_over_ipv6() {
+    agree_on_any_history(Some(true), linked_step().boxed(), &REACHED_LINKED);
 }

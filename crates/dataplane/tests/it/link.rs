@@ -18,7 +18,7 @@ const UP: LinkKey = LinkKey([7; 16]);
 const DOWN: LinkKey = LinkKey([9; 16]);
 const MTU: u16 = 1500;
 
-fn link(strategy: AckStrategy, v6: bool) -> LinkSettings {
+pub(crate) fn link(strategy: AckStrategy, v6: bool) -> LinkSettings {
     let end = |text: &str| text.parse().unwrap();
     LinkSettings {
         local: end(if v6 {
@@ -48,7 +48,7 @@ fn keys(key: LinkKey) -> KeySet {
 }
 
 /// A UDP packet, as the two ends of the link send them.
-fn datagram(link: &LinkSettings, to_logger: bool, payload: &[u8]) -> Packet {
+pub(crate) fn datagram(link: &LinkSettings, to_logger: bool, payload: &[u8]) -> Packet {
     let (from, to) = if to_logger {
         (link.local, link.remote)
     } else {
@@ -101,9 +101,8 @@ impl Linked {
 
     /// The connection's, and the link's IP version.
     fn over(strategy: AckStrategy, v6: bool, link_v6: bool) -> Self {
-        let mut settings = settings();
-        settings.link = true;
-        let mut both = Both::with(&settings);
+        let mut both = Both::linked();
+        both.s = SeqNumber(5000);
         both.key = other_key(v6, 0);
         both.c = CLIENT_ISN;
         let link = link(strategy, link_v6);

@@ -81,6 +81,12 @@ impl Both {
         }
     }
 
+    /// With a log link, of which nothing is known yet.
+    pub(crate) fn linked() -> Self {
+        let link = true;
+        Self::on(Leased::linked(), &Settings { link, ..settings() })
+    }
+
     /// Programs that are loaded already and have no connections.
     pub(crate) fn on(kernel: Leased, settings: &Settings) -> Self {
         let now = 1_000_000_000_000;

@@ -61,6 +61,9 @@ pub(crate) struct Kernel {
     service: MapHandle,
     embryos: MapHandle,
     flows: MapHandle,
+    synacks: MapHandle,
+    /// The link and the way to the logger.
+    link: [MapHandle; 2],
     expected: Mutex<Vec<(FlowId, u32)>>,
     fresh: Vec<u8>,
 }
@@ -99,29 +102,39 @@ impl Drop for Pinned {
     }
 }
 
-/// A kernel with the usual settings. Loading takes a second on a busy machine, so it is used
-/// again by later tests.
+/// A kernel with the usual settings, or those and a log link. Loading takes a second on a busy
+/// machine, so it is used again by later tests.
 pub(crate) struct Leased {
     kernel: Option<Kernel>,
-    usual: bool,
+    idle: Option<&'static Mutex<Vec<Idle>>>,
 }
 
-struct Idle(Kernel);
+pub(crate) struct Idle(Kernel);
 
 // SAFETY: all that is bound to a thread is libbpf's description of clsact filters, and a kernel
 // that is leased is attached to no interface.
 unsafe impl Send for Idle {}
 
 static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+static IDLE_LINKED: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 
 impl Leased {
     pub(crate) fn new() -> Self {
-        let idle = IDLE.lock().expect("no panic with it").pop();
-        let kernel = idle.map_or_else(|| Kernel::load(&settings()), |idle| idle.0);
+        Self::of(&settings(), &IDLE)
+    }
+
+    pub(crate) fn linked() -> Self {
+        let link = true;
+        Self::of(&Settings { link, ..settings() }, &IDLE_LINKED)
+    }
+
+    fn of(settings: &Settings, idle: &'static Mutex<Vec<Idle>>) -> Self {
+        let one = idle.lock().expect("no panic with it").pop();
+        let kernel = one.map_or_else(|| Kernel::load(settings), |one| one.0);
         kernel.reset();
         Self {
             kernel: Some(kernel),
-            usual: true,
+            idle: Some(idle),
         }
     }
 }
@@ -137,8 +150,8 @@ impl Deref for Leased {
 impl Drop for Leased {
     fn drop(&mut self) {
         // Also after a failure: it is reset before its next use.
-        if self.usual
-            && let Ok(mut idle) = IDLE.lock()
+        if let Some(idle) = self.idle
+            && let Ok(mut idle) = idle.lock()
         {
             idle.extend(self.kernel.take().map(Idle));
         }
@@ -149,7 +162,7 @@ impl From<Kernel> for Leased {
     fn from(kernel: Kernel) -> Self {
         Self {
             kernel: Some(kernel),
-            usual: false,
+            idle: None,
         }
     }
 }
@@ -187,6 +200,8 @@ impl Kernel {
             happened,
             embryos: map("embryos"),
             flows: map("flows"),
+            synacks: map("synacks"),
+            link: ["link", "path"].map(map),
             expected: Mutex::default(),
             service,
             fresh,
@@ -205,10 +220,13 @@ impl Kernel {
 
     /// The first life again, without connections.
     pub(crate) fn reset(&self) {
-        for map in [&self.flows, &self.embryos] {
+        for map in [&self.flows, &self.embryos, &self.synacks] {
             for key in map.keys().collect::<Vec<_>>() {
                 map.delete(&key).expect("nobody else deletes");
             }
+        }
+        for map in &self.link {
+            write(map, &vec![0; read(map).len()]);
         }
         for (flow, chunk) in mem::take(&mut *self.expected.lock().expect("no panic")) {
             let chunk = std::iter::once(chunk);
@@ -394,14 +412,13 @@ fn decode(record: &[u8]) -> Note {
     }
 }
 
-fn read(service: &MapHandle) -> Vec<u8> {
-    let value = service.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+/// Of a map with one value.
+fn read(map: &MapHandle) -> Vec<u8> {
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
     value.expect("readable").expect("an array has it")
 }
 
-fn write(service: &MapHandle, value: &[u8]) {
+fn write(map: &MapHandle, value: &[u8]) {
     let zero = 0u32.to_ne_bytes();
-    service
-        .update(&zero, value, MapFlags::ANY)
-        .expect("writable");
+    map.update(&zero, value, MapFlags::ANY).expect("writable");
 }

@@ -9,4 +9,8 @@ pub(crate) use kernel::{Frame, Kernel, Leased, Pinned, settings};
 pub(crate) use segments::*;
 
 pub(crate) use ssw::Verdict::{self, Next, RedirectIngress};
+/// Marks of what goes to the logger, relative to [`MARK`]: copies that are still to be wrapped, and what
+/// is ready.
+pub(crate) const SEGMENT: u32 = 3;
+pub(crate) const TO_LOGGER: u32 = 4;
 pub(crate) const DROP: Verdict = Verdict::Drop;

@@ -21,6 +21,22 @@ fn who_has_no_key_is_not_heard() {
 }
 
 #[test]
+fn a_slot_that_was_never_used_has_no_key() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    linked.says(1, b"hello");
+    linked.server_acks(6);
+    let word = Ack {
+        slot: KeySlot::Zero,
+        ..linked.word(6, &[])
+    };
+    let forged = word.encode(&LinkKey([0; 16]));
+    let out = linked.both.ingress(datagram(&linked.link, false, &forged));
+    assert_eq!(out.verdict, Verdict::Drop);
+    assert_eq!(linked.both.counted("link_forged"), 1);
+    assert_eq!(linked.both.flow().log.stable, linked.both.c + 1);
+}
+
+#[test]
 fn what_is_played_again_is_not_heard() {
     let mut linked = Linked::new(AckStrategy::Eager).open();
     for at in [1, 101, 201] {

@@ -1,0 +1,350 @@
+//! What only a log link has: a way, keys, a logger that comes and goes, and its word on connections,
+//! right or wrong.
+
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use protocol::link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, OPEN_LEN, Open, Probe, ProbeKind};
+use ssw::{AckStrategy, LinkSettings, Mode, Packet};
+use wire::{FlowId, FlowKey};
+
+use super::World;
+use crate::{harness::segment, link};
+
+/// The kernel runs no program on less than an IP header.
+const V6_HEADER: usize = 40;
+
+/// Where the number of ranges stands, of which there are at most three.
+const COUNT: usize = 7;
+
+#[derive(Debug, Clone)]
+pub(super) enum LinkStep {
+    /// `serve` sends a probe.
+    Probe,
+    /// Whether there is a logger.
+    Up(bool),
+    /// New keys in this slot, which is used from now on.
+    Keys(KeySlot, u8),
+    Strategy(AckStrategy),
+    Mtu(u16),
+    Word(Word),
+    /// What a client says is acknowledged by its server and by the logger.
+    Upload {
+        len: usize,
+        server_first: bool,
+        word: Word,
+    },
+    Reprotect,
+}
+
+/// The logger's word on a connection, or what somebody else says in its name.
+#[derive(Debug, Clone)]
+pub(super) struct Word {
+    /// What is recorded: all that the client said and this much more, or so much more than before.
+    all: bool,
+    more: i32,
+    /// Beyond it.
+    ranges: Vec<(i32, i32)>,
+    /// How much newer than the newest so far.
+    newer: i64,
+    slot: KeySlot,
+    signed: Signed,
+    /// By how much the number of the connection is wrong.
+    stranger: u64,
+    /// Of the head: a byte, and what it is replaced by before the word is signed.
+    odd: Option<(usize, u8)>,
+    /// A bit of the packet that is turned over.
+    spoilt: Option<(usize, u8)>,
+    /// So many bytes are missing at the end.
+    cut: usize,
+}
+
+/// With which key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signed {
+    Down,
+    /// That of the other direction.
+    Up,
+    OtherSlot,
+    /// Anybody knows that one.
+    Zero,
+}
+
+fn slot() -> impl Strategy<Value = KeySlot> {
+    prop_oneof![3 => Just(KeySlot::One), 1 => Just(KeySlot::Zero)]
+}
+
+fn word() -> impl Strategy<Value = Word> {
+    let near = || prop_oneof![3 => 0i32..200, 1 => -2000i32..4000, 1 => any::<i32>()];
+    let signed = prop_oneof![
+        40 => Just(Signed::Down),
+        1 => Just(Signed::Up),
+        1 => Just(Signed::OtherSlot),
+        1 => Just(Signed::Zero),
+    ];
+    let what = (
+        any::<bool>(),
+        prop_oneof![4 => Just(0), 4 => 0i32..200, 1 => -200i32..0, 1 => any::<i32>()],
+        vec((near(), near()), 0..4),
+    );
+    let who = (
+        prop_oneof![20 => Just(1i64), 1 => 0i64..100, 1 => -5i64..1, 1 => any::<i64>()],
+        prop_oneof![20 => Just(None), 1 => slot().prop_map(Some)],
+        signed,
+        prop_oneof![30 => Just(0u64), 1 => 1u64..3, 1 => any::<u64>()],
+    );
+    let damage = (
+        proptest::option::weighted(0.05, (0usize..8, any::<u8>())),
+        proptest::option::weighted(0.05, (0usize..156, 0u8..8)),
+        prop_oneof![40 => Just(0usize), 1 => 1usize..110],
+    );
+    (what, who, damage).prop_map(
+        |((all, more, ranges), (newer, slot, signed, stranger), (odd, spoilt, cut))| Word {
+            all,
+            more,
+            ranges,
+            newer,
+            slot: slot.unwrap_or(KeySlot::One),
+            signed,
+            stranger,
+            odd,
+            spoilt,
+            cut,
+        },
+    )
+}
+
+pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
+    let strategies = vec![
+        AckStrategy::Basic,
+        AckStrategy::Lazy,
+        AckStrategy::Eager,
+        AckStrategy::Conditional,
+    ];
+    prop_oneof![
+        1 => Just(LinkStep::Probe),
+        1 => prop::bool::weighted(0.8).prop_map(LinkStep::Up),
+        1 => (slot(), 1u8..4).prop_map(|(slot, byte)| LinkStep::Keys(slot, byte)),
+        2 => select(strategies).prop_map(LinkStep::Strategy),
+        1 => select(vec![0, 1, 40, 100, 576, 1280, 1400, 1500, 9000, u16::MAX])
+            .prop_map(LinkStep::Mtu),
+        25 => word().prop_map(LinkStep::Word),
+        40 => (1usize..1400, any::<bool>(), word()).prop_map(|(len, server_first, word)| {
+            LinkStep::Upload { len, server_first, word }
+        }),
+        6 => Just(LinkStep::Reprotect),
+    ]
+}
+
+/// The link as user space knows it.
+#[derive(Debug)]
+pub(super) struct Link {
+    settings: LinkSettings,
+    /// Of both slots, if they were ever used.
+    keys: [Option<LinkKeys>; 2],
+    counter: u64,
+    /// The newest OPEN of each connection.
+    opens: BTreeMap<FlowKey, Open>,
+}
+
+impl Link {
+    pub(super) fn new(v6: bool) -> Self {
+        let settings = link::link(AckStrategy::Eager, v6);
+        Self {
+            settings,
+            keys: [None, Some(settings.keys)],
+            counter: 0,
+            opens: BTreeMap::new(),
+        }
+    }
+
+    fn key(&self, slot: KeySlot, signed: Signed) -> LinkKey {
+        let slot = if signed == Signed::OtherSlot {
+            slot.other()
+        } else {
+            slot
+        };
+        match (self.keys[usize::from(slot.number())], signed) {
+            (None, _) | (_, Signed::Zero) => LinkKey([0; 16]),
+            (Some(keys), Signed::Up) => keys.up,
+            (Some(keys), _) => keys.down,
+        }
+    }
+
+    /// What is in an OPEN that leaves.
+    fn open(&self, packet: &Packet) -> Open {
+        let headers = if self.settings.remote.is_ipv6() {
+            48
+        } else {
+            28
+        };
+        let open = &packet.bytes[headers..][..OPEN_LEN];
+        let mut up = KeySet::EMPTY;
+        for keys in self.keys.iter().flatten() {
+            up.put(keys.slot, keys.up);
+        }
+        Open::decode(open, &up).expect("the logger understands it")
+    }
+}
+
+impl World<'_> {
+    /// There is a logger, and the way to it is known.
+    pub(super) fn begin_linked(&mut self) {
+        self.set_link();
+        self.both.link_up(true);
+        self.probe();
+    }
+
+    fn link(&mut self) -> &mut Link {
+        self.link.as_mut().expect("with a link only")
+    }
+
+    fn set_link(&mut self) {
+        let settings = self.link().settings;
+        self.both.set_link(settings);
+    }
+
+    fn probe(&mut self) {
+        let probe = Probe {
+            kind: ProbeKind::Probe,
+            slot: KeySlot::One,
+            counter: 1,
+        };
+        let probe = probe.encode(&LinkKey([7; 16]));
+        let packet = link::datagram(&self.link().settings, true, &probe);
+        self.both.egress(packet);
+    }
+
+    pub(super) fn take_linked(&mut self, step: &LinkStep) {
+        match step {
+            LinkStep::Probe => self.probe(),
+            LinkStep::Up(up) => self.both.link_up(*up),
+            LinkStep::Keys(slot, byte) => {
+                let keys = LinkKeys {
+                    slot: *slot,
+                    up: LinkKey([*byte; 16]),
+                    down: LinkKey([0x80 | *byte; 16]),
+                };
+                let link = self.link();
+                link.keys[usize::from(slot.number())] = Some(keys);
+                link.settings.keys = keys;
+                self.set_link();
+            }
+            LinkStep::Strategy(strategy) => {
+                self.link().settings.strategy = *strategy;
+                self.set_link();
+            }
+            LinkStep::Mtu(mtu) => {
+                self.link().settings.mtu = *mtu;
+                self.set_link();
+            }
+            LinkStep::Reprotect => {
+                let key = self.both.key;
+                self.both.reprotect(key);
+            }
+            LinkStep::Word(word) => self.hear(word),
+            LinkStep::Upload {
+                len,
+                server_first,
+                word,
+            } => self.upload(*len, *server_first, word),
+        }
+    }
+
+    fn upload(&mut self, len: usize, server_first: bool, word: &Word) {
+        let Some(flow) = self.known() else { return };
+        let (seq, ack) = (flow.client.nxt, flow.server.nxt);
+        let spec = segment(seq, ack)
+            .timestamps(flow.client.tsval, flow.server.tsval)
+            .payload(&vec![b'u'; len]);
+        self.client(&spec);
+        if !server_first {
+            self.hear(word);
+        }
+        let flow = self.known().unwrap_or(flow);
+        let from = match flow.mode {
+            Mode::Observed => flow.server.nxt,
+            _ => flow.splice.nxt,
+        };
+        let spec = segment(from, flow.client.nxt)
+            .timestamps(flow.server.tsval + 1, flow.client.tsval)
+            .window(500);
+        self.server(&spec);
+        if server_first {
+            self.hear(word);
+        }
+    }
+
+    /// A SYN-ACK went to the logger.
+    pub(super) fn note_open(&mut self, packet: &Packet) {
+        let link = self.link();
+        let open = link.open(packet);
+        link.opens.insert(open.key, open);
+    }
+
+    /// The logger has recorded both initial sequence numbers.
+    pub(super) fn grant(&mut self) {
+        let slot = self.link().settings.keys.slot;
+        self.hear(&Word {
+            all: true,
+            more: 0,
+            ranges: Vec::new(),
+            newer: 1,
+            slot,
+            signed: Signed::Down,
+            stranger: 0,
+            odd: None,
+            spoilt: None,
+            cut: 0,
+        });
+    }
+
+    fn hear(&mut self, word: &Word) {
+        let (key, flow) = (self.both.key, self.known());
+        let (c, link) = (self.both.c, self.link());
+        let number = flow.as_ref().map(|flow| flow.id);
+        let number = number.or(link.opens.get(&key).map(|open| open.flow));
+        let recorded = match &flow {
+            Some(flow) if word.all => flow.client.nxt,
+            Some(flow) => flow.log.stable,
+            None => c + 1,
+        };
+        let stable = recorded + word.more.cast_unsigned();
+        let counter = link.counter.wrapping_add_signed(word.newer);
+        if word.newer.unsigned_abs() < 1000 {
+            link.counter = counter.max(link.counter);
+        }
+        let mut ranges = [None; 3];
+        for (place, (from, len)) in ranges.iter_mut().zip(&word.ranges) {
+            let from = stable + from.cast_unsigned();
+            *place = Some((from, from + len.cast_unsigned()));
+        }
+        let ack = Ack {
+            slot: word.slot,
+            counter,
+            flow: FlowId(number.map_or(1, |n| n.0).wrapping_add(word.stranger)),
+            key,
+            stable_seq: stable,
+            ranges,
+        };
+        let secret = link.key(word.slot, word.signed);
+        let mut bytes = ack.encode(&secret);
+        if let Some((at, byte)) = word.odd {
+            bytes[at] = if at == COUNT { byte | 4 } else { byte };
+            let signed = bytes.len() - 8;
+            let tag = secret.tag(&bytes[..signed]);
+            bytes[signed..].copy_from_slice(&tag.to_le_bytes());
+        }
+        let mut packet = link::datagram(&link.settings, false, &bytes);
+        if let Some((at, bit)) = word.spoilt {
+            let len = packet.bytes.len();
+            packet.bytes[at % len] ^= 1 << bit;
+        }
+        let whole = packet.bytes.len();
+        packet
+            .bytes
+            .truncate(whole.saturating_sub(word.cut).max(V6_HEADER));
+        self.both.ingress(packet);
+        self.both.events();
+    }
+}
