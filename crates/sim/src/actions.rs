@@ -90,7 +90,12 @@ impl Driver {
         Ok(())
     }
 
-    fn list_connections(&mut self, ground: &mut Ground<'_>) {
+    /// When the logger does not answer now, this waits for it.
+    pub(crate) fn list_connections(&mut self, ground: &mut Ground<'_>) {
+        self.list_again = ground.logger.is_away();
+        if self.list_again {
+            return;
+        }
         let all = self.recovery.stage() == Stage::Clearing;
         let candidates = ground
             .node

@@ -51,6 +51,8 @@ pub(crate) struct Driver {
     /// The end of the main process was noticed.
     exit_seen: bool,
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
+    /// The connections are to be listed when the logger answers.
+    pub(crate) list_again: bool,
     /// When the loop goes round next, ns.
     pub(crate) due: u64,
     idle: u64,
@@ -84,6 +86,7 @@ impl Driver {
             empty_at: None,
             exit_seen: false,
             expected: BTreeMap::new(),
+            list_again: false,
             due: 0,
             idle: 0,
             next_heartbeat: 0,
@@ -128,6 +131,9 @@ impl Driver {
             self.logger_says(notice, ground.node, ground.witness, ground.now)?;
         }
         self.progress(ground);
+        if self.list_again && !ground.logger.is_away() {
+            self.list_connections(ground);
+        }
         busy |= self.act(ground)?;
         self.start_if_due(ground);
         self.periodic(ground);
@@ -217,26 +223,43 @@ impl Driver {
     ) -> Result<(), Violation> {
         match notice {
             Notice::Drained(token) => self.recovery.drained(token),
-            Notice::Unprotected(flow, reason) => {
-                let key = node
-                    .ssw
-                    .flows()
-                    .find(|(_, known)| known.id == flow)
-                    .map(|(key, _)| *key);
-                self.recovery.unprotected(flow, reason.code());
-                let Some((key, known)) =
-                    key.and_then(|key| Some((key, node.ssw.flow(&key)?.clone())))
-                else {
-                    return Ok(()); // gone meanwhile: as well
-                };
-                let _ = node.ssw.unprotect(key, flow, reason);
-                // Who waits for the logger is told what the server has.
-                if self.recovery.stage() == Stage::Serving
-                    && let Ok(Some(ack)) = released_ack(key, &known)
-                {
-                    node.send_to_client(ack, witness, now)?;
+            Notice::Unprotected(flow, reason) => self.release(flow, reason, node, witness, now)?,
+            Notice::Unknown(low) => {
+                let known = |flow: &ssw::Flow| flow.unprotected.is_none();
+                let same = |flow: &ssw::Flow| flow.id.0 & u64::from(u32::MAX) == u64::from(low);
+                let flows = node.ssw.flows().map(|(_, flow)| flow);
+                let found = flows
+                    .filter(|flow| known(flow) && same(flow))
+                    .map(|f| f.id)
+                    .next();
+                if let Some(flow) = found {
+                    self.release(flow, ssw::Unprotected::LoggerLost, node, witness, now)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// The connection has no record any more.
+    fn release(
+        &mut self,
+        flow: FlowId,
+        reason: ssw::Unprotected,
+        node: &mut Node,
+        witness: &mut Witness,
+        now: u64,
+    ) -> Result<(), Violation> {
+        self.recovery.unprotected(flow, reason.code());
+        let found = node.ssw.flows().find(|(_, known)| known.id == flow);
+        let Some((key, known)) = found.map(|(key, known)| (*key, known.clone())) else {
+            return Ok(()); // gone meanwhile: as well
+        };
+        let _ = node.ssw.unprotect(key, flow, reason);
+        // Who waits for the logger is told what the server has.
+        if self.recovery.stage() == Stage::Serving
+            && let Ok(Some(ack)) = released_ack(key, &known)
+        {
+            node.send_to_client(ack, witness, now)?;
         }
         Ok(())
     }

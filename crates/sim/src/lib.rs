@@ -25,7 +25,7 @@
 //! | `client`, `session`, `process` | the applications at both ends |
 //! | `node` | the server's host: its TCP behind the south side wrap |
 //! | `record`, `driver`, `actions` | logger and supervisor |
-//! | `link` | the way to a logger on another machine |
+//! | `link`, `mortal` | the way to a logger on another machine; one with a log, which is killed |
 //! | `witness` | the invariants |
 //! | `world` | the loop of events |
 //! | `trace` | what happens, for people |
@@ -39,6 +39,7 @@ mod conversation;
 mod driver;
 mod host;
 mod link;
+mod mortal;
 mod network;
 mod node;
 mod probes;

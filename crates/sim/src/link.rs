@@ -1,25 +1,28 @@
 //! A logger on another machine: the real one (`logger::link`), and the packets to it and from it.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
-use journal::Journal;
+use journal::{Journal, State};
 use logger::{
     Desk,
-    link::{Greeting, Outbox, Peer, Session, Sessions},
+    link::{AckPolicy, Greeting, Outbox, Peer, Session, Sessions},
 };
 use protocol::{
     control::{Attach, Replay, Request, Response},
     link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, Probe, ProbeKind, SegmentView},
     mirror,
 };
+use rand::rngs::SmallRng;
 use recovery::ReplayMode;
 use ssw::{ClosedReason, LinkSettings, MirrorFrame, MirrorKind, SouthSide};
 use wire::FlowId;
 
 use crate::{
+    mortal::{Mortal, Turn},
     record::Notice,
     scenario::{LinkSetup, ServiceSetup},
     trace,
@@ -68,13 +71,18 @@ pub(crate) fn probe() -> Vec<u8> {
 #[derive(Debug)]
 pub(crate) struct Remote {
     sessions: Sessions,
+    attach: Attach,
+    policy: AckPolicy,
     peer: Peer,
     out: Outbox,
+    /// It keeps a log, and dies.
+    mortal: Option<Mortal>,
+    /// Connections that had lost their records when it died.
+    given_up: BTreeSet<FlowId>,
 }
 
 impl Remote {
     pub(crate) fn new(setup: &LinkSetup, service: &ServiceSetup, total: u64) -> Self {
-        let mut sessions = Sessions::new(setup.policy, total, Duration::from_secs(600));
         let peer = Peer {
             via: 0,
             local: REMOTE.ip(),
@@ -93,18 +101,68 @@ impl Remote {
             inherit: false,
             service: "simulated".to_owned(),
         };
+        let mut remote = Self {
+            sessions: sessions(setup.policy, total),
+            attach,
+            policy: setup.policy,
+            peer,
+            out: Outbox::default(),
+            mortal: setup.durable.map(Mortal::new),
+            given_up: BTreeSet::new(),
+        };
+        if let Some(mortal) = &mut remote.mortal {
+            remote.out = mortal.begin(&mut remote.sessions);
+        }
+        remote.greet(1);
+        remote
+    }
+
+    /// The service attaches. `counter` is above all that an earlier life has used.
+    fn greet(&mut self, counter: u64) {
         let greeting = Greeting {
             up: UP,
             down: DOWN,
-            counter: 1,
+            counter,
         };
-        let mut out = Outbox::default();
-        sessions.attach(&attach, peer, &greeting, &mut out);
-        Self {
-            sessions,
-            peer,
-            out,
+        self.sessions
+            .attach(&self.attach, self.peer, &greeting, &mut self.out);
+    }
+
+    /// It is dead at present.
+    pub(crate) fn is_away(&self) -> bool {
+        self.mortal.as_ref().is_some_and(Mortal::is_dead)
+    }
+
+    /// It dies if its time has come, or comes back: whether it has come back is answered.
+    pub(crate) fn live(&mut self, rng: &mut SmallRng, now: u64) -> bool {
+        let Some(mortal) = &mut self.mortal else {
+            return false;
+        };
+        let Some(turn) = mortal.turn(rng, now) else {
+            return false;
+        };
+        trace::note(now, || format!("the logger {turn:?}"));
+        let summaries = self.sessions.get(INSTANCE).map(Session::journal);
+        let summaries = summaries.into_iter().flat_map(Journal::summaries);
+        let lost = summaries.filter(|summary| matches!(summary.state, State::Unprotected(_)));
+        self.given_up.extend(lost.map(|summary| summary.flow));
+        self.sessions = sessions(self.policy, self.attach.total);
+        self.out = Outbox::default();
+        if turn == Turn::Returns {
+            self.out = mortal.begin(&mut self.sessions);
+            self.greet(now);
         }
+        turn == Turn::Returns
+    }
+
+    /// It had given up the record of this connection before it died.
+    pub(crate) fn has_given_up(&self, flow: FlowId) -> bool {
+        self.given_up.contains(&flow)
+    }
+
+    /// How often it died.
+    pub(crate) fn deaths(&self) -> u32 {
+        self.mortal.as_ref().map_or(0, |mortal| mortal.deaths)
     }
 
     fn session(&self) -> Option<&Session> {
@@ -117,6 +175,9 @@ impl Remote {
 
     /// A packet has come over the link.
     pub(crate) fn receive(&mut self, packet: &[u8], now: Duration) {
+        if self.is_away() {
+            return;
+        }
         let datagram = packet.get(HEADERS..).unwrap_or_default();
         let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         trace::note(at, || {
@@ -126,8 +187,11 @@ impl Remote {
     }
 
     /// What it has to say: packets for the server's host.
-    pub(crate) fn say(&mut self, now: Duration) -> Vec<Vec<u8>> {
+    pub(crate) fn say(&mut self, rng: &mut SmallRng, now: Duration) -> Vec<Vec<u8>> {
         self.sessions.settle(now, &mut self.out);
+        if let Some(mortal) = &mut self.mortal {
+            mortal.write(&mut self.out, &self.sessions, rng, now);
+        }
         let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         for datagram in self.out.datagrams() {
             let ack = || Ack::decode(datagram.bytes(), &down());
@@ -143,7 +207,9 @@ impl Remote {
 
     /// When it has something to say by itself.
     pub(crate) fn due(&self) -> Option<Duration> {
-        self.sessions.due_at()
+        let mortal = self.mortal.as_ref().and_then(Mortal::due);
+        let due = [self.sessions.due_at(), mortal.map(Duration::from_nanos)];
+        due.into_iter().flatten().min()
     }
 
     /// What `serve` has to be told.
@@ -153,6 +219,7 @@ impl Remote {
         };
         std::iter::from_fn(|| session.notice())
             .filter_map(|notice| match notice {
+                Response::Unknown { flow_low } => Some(Notice::Unknown(flow_low)),
                 Response::Unprotected { flow, reason } => Some(Notice::Unprotected(
                     flow,
                     ssw::Unprotected::from_code(reason.code())?,
@@ -176,6 +243,9 @@ impl Remote {
 
     /// `serve` passes on what the ring holds.
     pub(crate) fn forward(&mut self, ssw: &mut SouthSide) {
+        if self.is_away() {
+            return; // they are safe where they are
+        }
         while let Some(frame) = ssw.take_mirror() {
             let mut bytes = Vec::new();
             if encode(&frame, &mut bytes) {
@@ -183,6 +253,10 @@ impl Remote {
             }
         }
     }
+}
+
+fn sessions(policy: AckPolicy, total: u64) -> Sessions {
+    Sessions::new(policy, total, Duration::from_secs(600))
 }
 
 /// As the programs write it into the ring. False: there is no such frame on a link.

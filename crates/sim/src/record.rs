@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use journal::{Arrival, Journal, Limits, Refused, ServerProgress, State, Unprotected};
 use protocol::control::Request;
+use rand::rngs::SmallRng;
 use recovery::{ClientFin, Record, ReplayMode};
 use ssw::{Flow, MirrorFrame, MirrorKind, SouthSide};
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
@@ -22,6 +23,8 @@ const TOTAL: u64 = 64 << 20;
 pub(crate) enum Notice {
     Drained(u64),
     Unprotected(FlowId, ssw::Unprotected),
+    /// Segments come to it of a connection that it does not know: the low half of its number.
+    Unknown(u32),
 }
 
 /// The logger.
@@ -31,6 +34,10 @@ pub(crate) struct Logger {
     /// On another machine.
     pub(crate) remote: Option<Remote>,
     pub(crate) notices: VecDeque<Notice>,
+    /// It was told to begin no turns.
+    holds_turns: bool,
+    /// What it is to drain when it is there again.
+    draining: Option<u64>,
     /// When it reads the ring next, ns.
     pub(crate) reads_at: u64,
     /// How often it found nothing.
@@ -52,6 +59,8 @@ impl Logger {
             local: Journal::new(limits, mode),
             remote: link.map(|link| Remote::new(link, setup, TOTAL)),
             notices: VecDeque::new(),
+            holds_turns: false,
+            draining: None,
             reads_at: 0,
             idle: 0,
         }
@@ -69,8 +78,30 @@ impl Logger {
         remote.unwrap_or(&self.local)
     }
 
+    /// Nobody answers at present.
+    pub(crate) fn is_away(&self) -> bool {
+        self.remote.as_ref().is_some_and(Remote::is_away)
+    }
+
+    /// One that is mortal dies or returns, if it is time; then it is told what it has missed. Answers
+    /// whether it returns.
+    pub(crate) fn live(&mut self, ssw: &mut SouthSide, rng: &mut SmallRng, now: u64) -> bool {
+        let Some(remote) = &mut self.remote else {
+            return false;
+        };
+        if !remote.live(rng, now) {
+            return false;
+        }
+        self.hold_turns(self.holds_turns);
+        if let Some(token) = self.draining.take() {
+            self.drain(token, ssw, now);
+        }
+        true
+    }
+
     /// No turn begins while this holds.
     pub(crate) fn hold_turns(&mut self, hold: bool) {
+        self.holds_turns = hold;
         match &mut self.remote {
             Some(remote) => remote.tell(&Request::HoldTurns { hold }),
             None => self.local.hold_turns(hold),
@@ -90,6 +121,10 @@ impl Logger {
     /// Everything up to here is to be recorded, and the token told then.
     pub(crate) fn drain(&mut self, token: u64, ssw: &mut SouthSide, now: u64) {
         if let Some(remote) = &mut self.remote {
+            if remote.is_away() {
+                self.draining = Some(token);
+                return;
+            }
             remote.forward(ssw);
             self.notices.push_back(Notice::Drained(token));
             return;

@@ -104,6 +104,18 @@ pub(crate) struct LinkSetup {
     pub(crate) quality: Quality,
     pub(crate) strategy: AckStrategy,
     pub(crate) policy: AckPolicy,
+    pub(crate) durable: Option<DurableSetup>,
+}
+
+/// The logger keeps a log, and is killed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DurableSetup {
+    /// Longest time of a commit, of a life, and between two of them, ns.
+    pub(crate) commit: u64,
+    pub(crate) life: u64,
+    pub(crate) away: u64,
+    /// How often it dies.
+    pub(crate) deaths: u32,
 }
 
 /// Everything that is decided before a run begins.
@@ -180,6 +192,7 @@ impl Scenario {
             quality: quality(&mut rng),
             strategy: strategies[rng.random_range(0..strategies.len())],
             policy: policies[rng.random_range(0..policies.len())],
+            durable: None,
         };
         let mut service = self.service;
         // What the dead server had read, and the logger not, is taken back out of the window; the
@@ -194,6 +207,23 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// The same with a logger on another machine that keeps a log, and is killed again and again.
+    #[must_use]
+    pub fn durable(self) -> Self {
+        let mut linked = self.linked();
+        let mut rng = SmallRng::seed_from_u64(linked.seed ^ 0x6469_736b);
+        let durable = DurableSetup {
+            commit: [MS / 50, MS, 20 * MS][rng.random_range(0..3)],
+            life: [3 * MS, 30 * MS, 300 * MS][rng.random_range(0..3)],
+            away: [MS, 20 * MS, 200 * MS][rng.random_range(0..3)],
+            deaths: rng.random_range(1..30),
+        };
+        if let Some(link) = &mut linked.link {
+            link.durable = Some(durable);
+        }
+        linked
+    }
+
     /// The same without the deaths that it plans.
     #[must_use]
     pub fn without_crashes(self) -> Self {

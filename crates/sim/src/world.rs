@@ -7,6 +7,7 @@ use crate::{
     client::{Client, Progress},
     clock,
     driver::{Driver, Ground, time},
+    link::Remote,
     network::{Network, Place},
     node::Node,
     record::Logger,
@@ -46,6 +47,8 @@ pub struct Outcome {
     pub self_acks: u64,
     /// Clients that completed their scripts.
     pub complete: usize,
+    /// Deaths of the logger.
+    pub logger_deaths: u32,
 }
 
 /// A run in which something was broken.
@@ -236,6 +239,9 @@ impl World {
     /// What arrives at a logger on another machine, and what arrives from there.
     fn over_the_link(&mut self) -> Result<(), Violation> {
         let now = self.now;
+        if self.logger.live(&mut self.node.ssw, &mut self.rng, now) {
+            self.never_ahead_of_the_record()?;
+        }
         let mut heard = false;
         while let Some((to, packet)) = self.link.arrived(now) {
             match (to, &mut self.logger.remote) {
@@ -247,7 +253,7 @@ impl World {
             }
         }
         if let Some(remote) = self.logger.remote.as_mut() {
-            for packet in remote.say(time(now)) {
+            for packet in remote.say(&mut self.rng, time(now)) {
                 self.link.send(Place::Server, packet, &mut self.rng, now);
             }
             if heard {
@@ -291,13 +297,17 @@ impl World {
 
     /// What a client is told of now, a logger on another machine has recorded before.
     fn never_ahead_of_the_record(&self) -> Result<(), Violation> {
-        if self.logger.remote.is_none() {
+        if self.logger.remote.is_none() || self.logger.is_away() {
             return Ok(());
         }
         for (key, flow) in self.node.ssw.flows() {
             let journal = self.logger.journal();
             if flow.log.ended {
                 continue; // what is said now is between client and kernel
+            }
+            let given_up = |remote: &Remote| remote.has_given_up(flow.id);
+            if self.logger.remote.as_ref().is_some_and(given_up) {
+                continue; // and the service is told when its next segment comes
             }
             if flow.closed_ns == 0 && journal.summary(flow.id).is_none() {
                 return Err(Violation::new(format!("{key} exists and is not recorded")));
@@ -320,7 +330,7 @@ impl World {
         } else {
             self.rng.random_range(1..8)
         };
-        if !self.logger.read(&mut self.node.ssw, frames) {
+        if !self.logger.read(&mut self.node.ssw, frames) || self.logger.is_away() {
             return Ok(());
         }
         for (key, flow) in self.node.ssw.flows() {
@@ -411,6 +421,7 @@ impl World {
             acks_made: counters.acks_made,
             acks_clamped: counters.acks_clamped,
             self_acks: counters.self_acks,
+            logger_deaths: self.logger.remote.as_ref().map_or(0, Remote::deaths),
             complete: self
                 .clients
                 .iter()

@@ -11,6 +11,8 @@ use sim::{Outcome, Scenario, play};
 const RUNS: u64 = 10_000;
 /// And of those with a logger on another machine.
 const LINKED_RUNS: u64 = 4_000;
+/// And of those with one that is killed, too.
+const DURABLE_RUNS: u64 = 2_000;
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name)
@@ -65,6 +67,18 @@ fn wanted(most: u64) -> Range<u64> {
         Some(seed) => seed..seed + 1,
         None => 0..from_environment("OUTLIVE_SIM_RUNS").unwrap_or(most),
     }
+}
+
+/// With a logger on another machine that is killed again and again, and has a log.
+#[test]
+fn nothing_that_was_acknowledged_dies_with_the_logger() {
+    let seeds = wanted(DURABLE_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, Scenario::durable);
+    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
+    assert!(alone || sum(|o| o.logger_deaths.into()) > 0, "it lives");
+    assert!(alone || sum(|o| o.acks_made) > 0, "the logger said nothing");
 }
 
 /// With a logger on another machine.

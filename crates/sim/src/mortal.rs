@@ -1,0 +1,134 @@
+//! A logger with a log, which is killed at any moment, sometimes with its host: then the storage keeps
+//! what it likes of what was not synced.
+
+use std::time::Duration;
+
+use logger::{
+    durable::{Job, Order, restore, write},
+    link::{Outbox, Sessions},
+};
+use rand::{Rng, rngs::SmallRng};
+use segments::{Log, simulated::Simulated};
+
+use crate::scenario::DurableSetup;
+
+/// So small that a run fills some.
+const SEGMENT: u64 = 20_000;
+
+/// Its log and its fate.
+#[derive(Debug)]
+pub(crate) struct Mortal {
+    setup: DurableSetup,
+    storage: Storage,
+    /// What is being written, and until when.
+    writing: Option<(u64, Job)>,
+    /// When it dies, or comes back; to be drawn.
+    turn_at: Option<u64>,
+    pub(crate) deaths: u32,
+}
+
+/// What becomes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Dies,
+    /// [`Mortal::begin`] is to be called.
+    Returns,
+}
+
+#[derive(Debug)]
+enum Storage {
+    InUse(Box<Log<Simulated>>),
+    /// Nobody lives who uses it.
+    Left(Simulated),
+}
+
+impl Mortal {
+    pub(crate) fn new(setup: DurableSetup) -> Self {
+        Self {
+            setup,
+            storage: Storage::Left(Simulated::default()),
+            writing: None,
+            turn_at: None,
+            deaths: 0,
+        }
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        matches!(self.storage, Storage::Left(_))
+    }
+
+    /// A life begins: what the log says is in `sessions` then.
+    pub(crate) fn begin(&mut self, sessions: &mut Sessions) -> Outbox {
+        let Storage::Left(storage) = &mut self.storage else {
+            unreachable!("it lives already");
+        };
+        let restored = restore(std::mem::take(storage), sessions, SEGMENT);
+        let restored = restored.expect("a storage that does not fail");
+        assert_eq!(restored.damaged, 0, "a torn tail is no damage");
+        self.storage = Storage::InUse(Box::new(restored.log));
+        Outbox::with_log(restored.ledger)
+    }
+
+    /// When something is due.
+    pub(crate) fn due(&self) -> Option<u64> {
+        let written = self.writing.as_ref().map(|(at, _)| *at);
+        [written, self.turn_at].into_iter().flatten().min()
+    }
+
+    /// It dies or comes back, if it is time.
+    pub(crate) fn turn(&mut self, rng: &mut SmallRng, now: u64) -> Option<Turn> {
+        let at = *self.turn_at.get_or_insert_with(|| {
+            let longest = match self.storage {
+                Storage::InUse(_) if self.deaths >= self.setup.deaths => return u64::MAX,
+                Storage::InUse(_) => self.setup.life,
+                Storage::Left(_) => self.setup.away,
+            };
+            now + rng.random_range(0..longest)
+        });
+        if now < at {
+            return None;
+        }
+        self.turn_at = None;
+        match &mut self.storage {
+            Storage::Left(_) => Some(Turn::Returns),
+            Storage::InUse(log) => {
+                self.deaths += 1;
+                if let Some((_, mut job)) = self.writing.take() {
+                    // It was somewhere in the middle.
+                    log.storage().fail_after(Some(rng.random_range(0..5)));
+                    let _ = write(log, &mut job);
+                }
+                let mut storage = log.storage().clone();
+                if rng.random_bool(0.5) {
+                    storage.crash(|below| rng.random_range(0..below.max(1)));
+                } else {
+                    storage.restart();
+                }
+                self.storage = Storage::Left(storage);
+                Some(Turn::Dies)
+            }
+        }
+    }
+
+    /// What there is to be written is begun, or ends.
+    pub(crate) fn write(
+        &mut self,
+        out: &mut Outbox,
+        sessions: &Sessions,
+        rng: &mut SmallRng,
+        now: Duration,
+    ) {
+        let Storage::InUse(log) = &mut self.storage else {
+            return;
+        };
+        let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        if let Some((_, mut job)) = self.writing.take_if(|(done, _)| *done <= at) {
+            write(log, &mut job).expect("a storage that does not fail");
+            out.written(job.batch);
+        }
+        if let Some(Order::Write(job)) = out.next_order(sessions, now) {
+            let done = at + rng.random_range(0..=self.setup.commit);
+            self.writing = Some((done, job));
+        }
+    }
+}
