@@ -11,30 +11,27 @@
 
 mod clients;
 mod figure;
-pub(crate) mod machine;
 mod memory;
 mod recovery;
 mod replay;
 mod report;
 mod stage;
 mod subject;
-pub(crate) use subject::listens;
 pub(crate) mod tiny;
 mod traffic;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use figure::Figure;
 use stage::Stage;
+
+use crate::task::{Interrupt, Programs, ended, need_root};
 
 /// Pairs of runs unless told otherwise.
 const ROUNDS: usize = 7;
@@ -124,69 +121,21 @@ impl Bench {
     }
 }
 
-/// A flag that a signal raises; everything that takes long looks at it.
-#[derive(Clone)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
-
-/// A signal asked us to stop.
-#[derive(Debug)]
-pub(crate) struct Interrupted;
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}
-
-impl Interrupt {
-    pub(crate) fn on_signals() -> Result<Self> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&flag))?;
-        }
-        Ok(Self(flag))
-    }
-
-    /// # Errors
-    /// [`Interrupted`], from the first signal on.
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.0.load(Ordering::Relaxed) {
-            return Err(Interrupted.into());
-        }
-        Ok(())
-    }
-}
-
 /// Runs the bench. Its exit status is 0 if everything could be measured and no connection
 /// was lost, whether or not the aims were met.
 pub(crate) fn main(options: &Options) -> ExitCode {
-    match run(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<Interrupted>() => {
-            eprintln!("bench: interrupted; everything is removed");
-            ExitCode::from(130)
-        }
-        Err(error) => {
-            eprintln!("bench: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended("bench", run(options))
 }
 
-fn run(options: &Options) -> Result<()> {
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "it needs root: it makes network namespaces and loads BPF programs"
-    );
+fn run(options: &Options) -> Result<bool> {
+    need_root()?;
     let began = Instant::now();
-    let outlive = program(options.outlive.clone(), "outlive")?;
-    let interrupt = Interrupt::on_signals()?;
     let rounds = if options.quick { QUICK_ROUNDS } else { ROUNDS };
     clients::raise_limit(memory::CONNECTIONS)?;
+    let programs = Programs::find(options.outlive.clone())?;
+    let interrupt = Interrupt::on_signals()?;
     let bench = Bench {
-        stage: Stage::build(outlive, program(None, "xtask")?)?,
+        stage: Stage::build(programs, interrupt.clone())?,
         quick: options.quick,
         rounds: options.rounds.map_or(rounds, usize::from),
         interrupt,
@@ -204,7 +153,7 @@ fn run(options: &Options) -> Result<()> {
         println!("written to {}", directory.display());
     }
     ensure!(report.sound(), "connections were lost");
-    Ok(())
+    Ok(true)
 }
 
 fn measure_all(bench: &Bench, only: &[Subject]) -> Result<Vec<Figure>> {
@@ -232,16 +181,4 @@ fn output(options: &Options) -> Option<PathBuf> {
     let whole = !options.quick && options.only.is_empty();
     let default = whole.then(|| PathBuf::from("bench"));
     options.output.clone().or(default)
-}
-
-/// The program, or the one of that name beside this one.
-pub(crate) fn program(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
-    let path = match given {
-        Some(path) => path,
-        None => std::env::current_exe()
-            .context("cannot find out where this program is")?
-            .with_file_name(name),
-    };
-    path.canonicalize()
-        .with_context(|| format!("no {}: build it with `make build`", path.display()))
 }

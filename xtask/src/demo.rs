@@ -20,17 +20,17 @@ mod timeline;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
-use anyhow::{Context, Result, ensure};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use anyhow::Result;
 
-use director::{Director, Ending};
+use director::Director;
 use service::Service;
 use stage::Stage;
 use timeline::Timeline;
+
+use crate::task::{Interrupt, Interrupted, ended, need_root, program};
 
 /// What can be chosen.
 #[derive(Debug, clap::Args)]
@@ -49,34 +49,20 @@ pub(crate) struct Options {
 /// Runs the demo; the exit status is 0 only if no connection was broken and every byte was
 /// as it had to be.
 pub(crate) fn main(options: &Options) -> ExitCode {
-    match run(options) {
-        Ok(Ending::Passed) => ExitCode::SUCCESS,
-        Ok(Ending::Failed) => ExitCode::FAILURE,
-        Ok(Ending::Interrupted) => {
-            eprintln!("demo: interrupted; everything is removed");
-            ExitCode::from(130)
-        }
-        Err(error) => {
-            eprintln!("demo: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended("demo", run(options))
 }
 
-fn run(options: &Options) -> Result<Ending> {
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "it needs root: it makes network namespaces and loads BPF programs"
-    );
-    let outlive = outlive_program(options)?;
-    let interrupted = on_signals()?;
+fn run(options: &Options) -> Result<bool> {
+    need_root()?;
+    let outlive = program(options.outlive.clone(), "outlive")?;
+    let interrupt = Interrupt::on_signals()?;
     let seed = options.seed.unwrap_or_else(|| rand::random::<u32>().into());
     let timeline = Timeline::begin(options.kills, seed);
 
     let stage = Stage::build(seed)?;
     let (sender, messages) = mpsc::channel();
     let service = Service::start(&stage, &outlive, sender.clone())?;
-    let director = Director::new(&stage, timeline, messages, interrupted);
+    let director = Director::new(&stage, timeline, messages, interrupt);
     let result = director.direct(sender, seed, options.kills);
 
     // Both, whatever happened: what is left must be known.
@@ -85,27 +71,8 @@ fn run(options: &Options) -> Result<Ending> {
     let report = result?;
     stopped?;
     removed?;
-    Ok(report.map_or(Ending::Interrupted, |report| report.print()))
-}
-
-fn outlive_program(options: &Options) -> Result<PathBuf> {
-    let path = match &options.outlive {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()
-            .context("cannot find out where this program is")?
-            .with_file_name("outlive"),
-    };
-    path.canonicalize()
-        .with_context(|| format!("no {}: build it with `make build`", path.display()))
-}
-
-/// A flag that a signal raises, for as long as we run: some send it twice.
-fn on_signals() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&flag))?;
-    }
-    Ok(flag)
+    let report = report.ok_or(Interrupted)?;
+    Ok(report.print())
 }
 
 /// Whether a flag is raised.

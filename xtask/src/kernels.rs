@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
-use crate::bench::{Interrupt, Interrupted, program};
+use crate::task::{Interrupt, Interrupted, ended, program};
 use guest::{Findings, Guest};
 
 /// A kernel of Debian's.
@@ -91,18 +91,7 @@ pub(crate) struct Options {
 
 /// Boots them. The exit status is 0 when every kernel that we claim passes.
 pub(crate) fn main(options: &Options) -> ExitCode {
-    match run(options) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) if error.is::<Interrupted>() => {
-            eprintln!("kernels: interrupted");
-            ExitCode::from(130)
-        }
-        Err(error) => {
-            eprintln!("kernels: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended("kernels", run(options))
 }
 
 fn run(options: &Options) -> Result<bool> {

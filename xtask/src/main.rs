@@ -4,10 +4,15 @@
 
 mod bench;
 mod demo;
+mod events;
+mod ground;
 mod janitor;
 mod kernels;
+mod machine;
 mod nginx;
 mod paper;
+mod plot;
+mod task;
 
 use clap::{Parser, Subcommand};
 

@@ -9,7 +9,6 @@
 //! says, [`report`] both side by side.
 
 mod experiment;
-mod plot;
 mod published;
 mod recovery;
 mod report;
@@ -21,13 +20,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::bench::{Interrupt, Interrupted, program};
 use experiment::{Layout, Plan, Strategy};
 use report::Report;
-use stage::Programs;
+
+use crate::task::{Interrupt, Programs, ended, need_root};
 
 /// What can be chosen.
 #[derive(Debug, clap::Args)]
@@ -78,29 +77,13 @@ impl Options {
 
 /// Runs the experiments. The exit status is 0 when all could be run, whatever they showed.
 pub(crate) fn main(options: &Options) -> ExitCode {
-    match run(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<Interrupted>() => {
-            eprintln!("paper: interrupted; everything is removed");
-            ExitCode::from(130)
-        }
-        Err(error) => {
-            eprintln!("paper: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended("paper", run(options))
 }
 
-fn run(options: &Options) -> Result<()> {
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "it needs root: it makes network namespaces and loads BPF programs"
-    );
+fn run(options: &Options) -> Result<bool> {
+    need_root()?;
     let began = Instant::now();
-    let programs = Programs {
-        outlive: program(options.outlive.clone(), "outlive")?,
-        xtask: program(None, "xtask")?,
-    };
+    let programs = Programs::find(options.outlive.clone())?;
     let interrupt = Interrupt::on_signals()?;
     let mut report = Report::default();
     let plan = Plan {
@@ -135,7 +118,7 @@ fn run(options: &Options) -> Result<()> {
         report.write(&directory)?;
         println!("written to {}", directory.display());
     }
-    Ok(())
+    Ok(true)
 }
 
 /// What was asked for, or all.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::figure::Figure;
-use super::machine::{Machine, commit};
+use crate::machine::{Machine, commit};
 
 pub(super) struct Report {
     figures: Vec<Figure>,

@@ -1,4 +1,4 @@
-//! Two hosts on one switch, and files in memory, so that no disk is measured.
+//! A client's, a server's and a logger's host, and files in memory, so that no disk is measured.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -6,75 +6,62 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use lab::{Host, Lab, Output};
-use tempfile::TempDir;
+use anyhow::{Result, bail, ensure};
+use lab::{Address, Direction, Host, Link, Output};
 
-use super::Interrupt;
-use crate::janitor::Janitor;
+use crate::ground::Ground;
 use crate::nginx;
+use crate::task::{Interrupt, Programs};
 
 /// Name of the service.
 pub(super) const SERVICE: &str = "bench";
 /// The port of every server but iperf3's.
 pub(super) const PORT: u16 = 80;
+/// The server's interface on the logger's network.
+const LOG_INTERFACE: &str = "eth1";
 /// A small object, bytes.
 const SMALL: usize = 128;
 
-/// A lab with `client` at 10.0.0.1 and `server` at 10.0.0.10.
+/// A lab with `client` at 10.0.0.1 and `server` at 10.0.0.10; and on a network of their own
+/// `logger` at 10.0.1.20 and the server again at 10.0.1.10.
 pub(super) struct Stage {
     pub(super) client: Host,
     pub(super) server: Host,
-    pub(super) outlive: PathBuf,
-    pub(super) xtask: PathBuf,
-    files: TempDir,
-    janitor: Janitor,
-    lab: Lab,
+    pub(super) logger: Host,
+    pub(super) ground: Ground,
 }
 
 impl Stage {
-    pub(super) fn build(outlive: PathBuf, xtask: PathBuf) -> Result<Self> {
-        let lab = Lab::new("bench")?;
-        let client = lab.add_host_at("client", 1)?;
-        let server = lab.add_host_at("server", 10)?;
+    pub(super) fn build(programs: Programs, interrupt: Interrupt) -> Result<Self> {
+        let memory = Path::new("/dev/shm");
+        let elsewhere = std::env::temp_dir();
+        let place = if memory.is_dir() { memory } else { &elsewhere };
+        let ground = Ground::build("bench", SERVICE, place, programs, interrupt)?;
+        let client = ground.lab.add_host_at("client", 1)?;
+        let server = ground.lab.add_host_at("server", 10)?;
+        let logger = ground.lab.add_host_in("logger", Address::new(1, 20)?)?;
+        ground
+            .lab
+            .add_link(&server, LOG_INTERFACE, Address::new(1, 10)?)?;
         // Thousands of connections to one port, again and again.
         client.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
         client.sysctl("net.ipv4.tcp_tw_reuse", "1")?;
-        let memory = Path::new("/dev/shm");
-        let place = if memory.is_dir() {
-            memory
-        } else {
-            lab.directory()
-        };
-        let files = tempfile::Builder::new()
-            .prefix("outlive-bench-")
-            .tempdir_in(place)?;
-        // The files are in outlive's run directory, so that the janitor removes both.
-        let janitor = Janitor::start(&outlive, files.path(), SERVICE)?;
         let stage = Self {
             client,
             server,
-            outlive,
-            xtask,
-            files,
-            janitor,
-            lab,
+            logger,
+            ground,
         };
         fs::create_dir(stage.file("www"))?;
         fs::write(stage.file("www/small"), vec![b'x'; SMALL])?;
-        let text = nginx::configuration(stage.files.path(), &[stage.address(PORT)]);
+        let text = nginx::configuration(stage.ground.directory(), &[stage.address(PORT)]);
         fs::write(stage.file("nginx.conf"), text)?;
         Ok(stage)
     }
 
     /// Where a file is.
     pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.files.path().join(name)
-    }
-
-    /// outlive's `--run-dir`.
-    pub(super) fn run_directory(&self) -> &Path {
-        self.files.path()
+        self.ground.file(name)
     }
 
     /// A file of so many zeros that takes no room.
@@ -87,6 +74,12 @@ impl Stage {
     /// A port of the server.
     pub(super) fn address(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.server.address().ipv4().into(), port)
+    }
+
+    /// So many bits per second each way on the log link, or as much as there is.
+    pub(super) fn set_log_rate(&self, rate: Option<u64>) -> Result<()> {
+        limit(&self.logger, rate)?;
+        limit_link(&self.server.link(LOG_INTERFACE)?, rate)
     }
 
     /// Runs a command of the client's host to its end and returns what it printed.
@@ -132,13 +125,19 @@ impl Stage {
 
     /// Removes hosts, processes and files.
     pub(super) fn remove(self) -> Result<()> {
-        self.lab
-            .remove()
-            .context("not everything could be removed")?;
-        self.files
-            .close()
-            .context("not all files could be removed")?;
-        self.janitor.dismiss();
-        Ok(())
+        self.ground.remove()
     }
+}
+
+/// So many bits per second each way on a host's first link, or as much as there is.
+pub(super) fn limit(host: &Host, rate: Option<u64>) -> Result<()> {
+    limit_link(&host.links()[0], rate)
+}
+
+fn limit_link(link: &Link, rate: Option<u64>) -> Result<()> {
+    link.adjust(&Direction::BOTH, |link| match rate {
+        Some(rate) => link.rate(rate),
+        None => link.unlimited(),
+    })?;
+    Ok(())
 }

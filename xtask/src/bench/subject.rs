@@ -1,29 +1,29 @@
 //! The server that is measured: plain, or under `outlive serve`.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use lab::{Output, Pid, Process, Signal};
 use serde_json::Value;
 
 use super::Bench;
 use super::stage::{PORT, SERVICE};
+use crate::events::Events;
 
 /// How long a server may take to listen, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often we look for an event.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// How a server is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Plain,
-    /// Under `outlive serve`, with this `--replay`.
+    /// Under `outlive serve`, with this `--replay`; the record is in a process of its host.
     Protected(&'static str),
+    /// Under `outlive serve --logger`, over a link of so many bits per second, or as fast as
+    /// it can be.
+    Linked(Option<u64>),
 }
 
 /// A server and its port.
@@ -67,7 +67,7 @@ impl Server {
     pub(super) fn own(bench: &Bench, verb: &str) -> Self {
         let address = bench.stage.address(PORT).to_string();
         let command = vec![
-            bench.stage.xtask.clone().into(),
+            bench.stage.ground.programs.xtask.clone().into(),
             verb.into(),
             address.into(),
         ];
@@ -87,60 +87,64 @@ pub(super) fn several_cpus() -> bool {
 pub(super) struct Subject<'a> {
     bench: &'a Bench,
     process: Process,
+    /// The logger's, on its host.
+    logger: Option<Process>,
     protected: bool,
-    log: PathBuf,
-    /// Events read so far.
-    events: Vec<Value>,
-    /// Those that were asked for already.
-    passed: usize,
+    events: Events,
 }
 
 impl<'a> Subject<'a> {
-    /// Starts it, and returns when it listens.
+    /// Starts it, and returns when it listens and is protected as it is to be.
     pub(super) fn start(bench: &'a Bench, server: &Server, mode: Mode) -> Result<Self> {
-        Self::begin(bench, server, mode, &[])
-    }
-
-    /// The same, with more arguments for `serve`.
-    pub(super) fn begin(
-        bench: &'a Bench,
-        server: &Server,
-        mode: Mode,
-        more: &[&str],
-    ) -> Result<Self> {
         let stage = &bench.stage;
-        let log = stage.file("events");
-        fs::write(&log, "")?;
-        let mut command = match mode {
-            Mode::Plain => stage.server.command(&server.command[0].to_string_lossy()),
-            Mode::Protected(_) => stage.server.command(&stage.outlive.to_string_lossy()),
+        let logger = match mode {
+            Mode::Linked(rate) => {
+                stage.set_log_rate(rate)?;
+                Some(stage.ground.start_logger(&stage.logger, &[])?)
+            }
+            _ => None,
         };
+        let mut arguments = Vec::new();
         if let Mode::Protected(replay) = mode {
+            arguments.extend(["--replay".to_owned(), replay.to_owned()]);
+        }
+        if logger.is_some() {
+            arguments.extend(stage.ground.logger_arguments(&stage.logger));
+        }
+        let protected = mode != Mode::Plain;
+        let mut command = if protected {
+            let outlive = &stage.ground.programs.outlive;
+            let mut command = stage.server.command(&outlive.to_string_lossy());
             command
-                .args(["serve", "--json", "--name", SERVICE, "--replay", replay])
+                .args(["serve", "--json", "--name", SERVICE])
                 .args(["--address", &stage.address(server.port).to_string()])
                 .arg("--run-dir")
-                .arg(stage.run_directory())
-                .args(more)
+                .arg(stage.ground.directory())
+                .args(arguments)
                 .arg("--")
                 .arg(&server.command[0]);
-        }
+            command
+        } else {
+            stage.server.command(&server.command[0].to_string_lossy())
+        };
         command.args(&server.command[1..]);
+        let log = stage.file("events");
+        let events = Events::in_file(log.clone())?;
         let output = Output::Files {
             stdout: stage.file("output"),
             stderr: log.clone(),
         };
         let process = stage.server.spawn(&mut command, &output)?;
-        let protected = mode != Mode::Plain;
         let mut subject = Self {
             bench,
             process,
+            logger,
             protected,
-            log,
-            events: Vec::new(),
-            passed: 0,
+            events,
         };
-        subject.wait_for_listener(server.port)?;
+        stage
+            .ground
+            .await_listener(&stage.server, server.port, &subject.process, &log)?;
         if protected {
             subject.wait_for("protecting", PATIENCE)?;
         }
@@ -152,82 +156,34 @@ impl<'a> Subject<'a> {
         self.process.pid()
     }
 
-    fn wait_for_listener(&self, port: u16) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        self.bench.stage.server.enter(|| {
-            while !listens(port) {
-                self.bench.interrupt.check()?;
-                if self.process.wait_with_timeout(Duration::ZERO)?.is_some() {
-                    bail!("the server ended: {}", fs::read_to_string(&self.log)?);
-                }
-                ensure!(Instant::now() < deadline, "nobody listens on port {port}");
-                thread::sleep(Duration::from_micros(100));
-            }
-            Ok(())
-        })?
+    /// The logger on a host of its own.
+    pub(super) fn logger_pid(&self) -> Option<Pid> {
+        self.logger.as_ref().map(Process::pid)
     }
 
     /// Waits for the next event of that name.
     pub(super) fn wait_for(&mut self, name: &str, patience: Duration) -> Result<Value> {
-        let deadline = Instant::now() + patience;
-        loop {
-            self.read_events()?;
-            while let Some(event) = self.events.get(self.passed) {
-                self.passed += 1;
-                if event["event"] == name {
-                    return Ok(event.clone());
-                }
-            }
-            self.bench.interrupt.check()?;
-            if Instant::now() > deadline {
-                let told = fs::read_to_string(&self.log).unwrap_or_default();
-                let tail: String = told.lines().rev().take(5).collect::<Vec<_>>().join("\n");
-                bail!(
-                    "no event `{name}` within {} s; the last: {tail}",
-                    patience.as_secs()
-                );
-            }
-            thread::sleep(LOOK);
-        }
-    }
-
-    fn read_events(&mut self) -> Result<()> {
-        let text = fs::read(&self.log)?;
-        let whole = text
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |end| end + 1);
-        let lines = text[..whole].split(|byte| *byte == b'\n');
-        self.events = lines
-            .filter_map(|line| serde_json::from_slice(line).ok())
-            .collect();
-        Ok(())
+        self.events.wait_for(name, patience, &self.bench.interrupt)
     }
 
     /// The server's present main process, under `serve`.
-    pub(super) fn server_pid(&mut self) -> Result<Pid> {
-        self.read_events()?;
-        let started = |event: &&Value| event["event"] == "started" || event["event"] == "restarted";
-        let event = self.events.iter().rev().find(started);
-        event
-            .and_then(|event| i32::try_from(event["pid"].as_i64()?).ok())
-            .and_then(Pid::from_raw)
-            .context("serve has not said which process the server is")
+    pub(super) fn server_pid(&self) -> Result<Pid> {
+        self.events.server_pid()
     }
 
     /// Lines of what `serve` told that say that a connection was not protected or was lost.
-    pub(super) fn complaints(&mut self) -> Result<Vec<String>> {
-        self.read_events()?;
+    pub(super) fn complaints(&self) -> Result<Vec<String>> {
         let bad = [
             "unprotected",
             "lost",
+            "logger_lost",
             "logger_restarted",
             "trouble",
             "start_failed",
         ];
         let bad = |event: &&Value| bad.iter().any(|name| event["event"] == *name);
         let message = |event: &Value| event["message"].as_str().unwrap_or("?").to_owned();
-        Ok(self.events.iter().filter(bad).map(message).collect())
+        Ok(self.events.all()?.iter().filter(bad).map(message).collect())
     }
 
     /// Stops it with SIGTERM, whatever it has complained of.
@@ -245,7 +201,7 @@ impl<'a> Subject<'a> {
     ///
     /// # Errors
     /// It does not end; or a connection was not protected all the time.
-    pub(super) fn stop(mut self) -> Result<()> {
+    pub(super) fn stop(self) -> Result<()> {
         self.end()?;
         if self.protected {
             let complaints = self.complaints()?;
@@ -257,20 +213,6 @@ impl<'a> Subject<'a> {
         }
         Ok(())
     }
-}
-
-/// Whether somebody listens on that port, on the calling thread's host.
-pub(crate) fn listens(port: u16) -> bool {
-    let local = format!(":{port:04X}");
-    ["tcp", "tcp6"].iter().any(|table| {
-        let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
-        text.lines().any(|line| {
-            let mut fields = line.split_ascii_whitespace().skip(1);
-            // 0A is LISTEN.
-            fields.next().is_some_and(|field| field.ends_with(&local))
-                && fields.nth(1) == Some("0A")
-        })
-    })
 }
 
 /// How long a plain server takes from its start until it listens, in milliseconds.

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -16,10 +15,10 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 use crate::demo::clients::{self, Kind, Outcome, Scene};
-use crate::demo::raised;
 use crate::demo::service::Told;
 use crate::demo::stage::Stage;
 use crate::demo::timeline::{Report, Timeline};
+use crate::task::Interrupt;
 
 /// From the moment that all connections are live again to the next kill, milliseconds.
 const BETWEEN_KILLS: std::ops::Range<u64> = 600..1700;
@@ -40,13 +39,6 @@ pub(crate) enum Message {
     Client(Outcome),
 }
 
-/// How the demo ended.
-pub(crate) enum Ending {
-    Passed,
-    Failed,
-    Interrupted,
-}
-
 /// Why a wait is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waited {
@@ -60,7 +52,7 @@ pub(crate) struct Director<'a> {
     stage: &'a Stage,
     timeline: Timeline,
     messages: Receiver<Message>,
-    interrupted: Arc<AtomicBool>,
+    interrupt: Interrupt,
     /// Waiting times before the kills to come.
     plan: VecDeque<Duration>,
     /// nginx's master.
@@ -80,13 +72,13 @@ impl<'a> Director<'a> {
         stage: &'a Stage,
         timeline: Timeline,
         messages: Receiver<Message>,
-        interrupted: Arc<AtomicBool>,
+        interrupt: Interrupt,
     ) -> Self {
         Self {
             stage,
             timeline,
             messages,
-            interrupted,
+            interrupt,
             plan: VecDeque::new(),
             master: None,
             live: false,
@@ -157,7 +149,7 @@ impl<'a> Director<'a> {
     /// Does what is to be done until something is so.
     fn wait(&mut self, deadline: Instant, so: impl Fn(&Self) -> bool) -> Result<Waited> {
         while !so(self) {
-            if raised(&self.interrupted) {
+            if self.interrupt.is_raised() {
                 return Ok(Waited::Interrupted);
             }
             if Instant::now() > deadline {

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::modules;
 use super::packages::Unpacked;
-use crate::bench::Interrupt;
+use crate::task::Interrupt;
 
 /// How a machine is made, whatever its kernel.
 pub(super) struct Guest {

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use lab::{Captured, TcpSegment};
 
-use super::stage::{PORT, Programs, Protection, Stage, UPLOAD, finish, send};
+use super::stage::{PORT, Protection, Stage, UPLOAD, finish, send};
 use super::statistics::{Line, Mean, number};
 use super::upload::Upload;
-use crate::bench::Interrupt;
+use crate::task::{Interrupt, Programs};
 
 /// An upload that takes longer has stalled. The slowest of the paper's took 6 s.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -4,14 +4,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lab::{Pid, Signal};
-use rustix::process::kill_process;
 use serde_json::{Value, json};
 
 use super::experiment::{Layout, Strategy};
-use super::stage::{Programs, Protection, Server, Stage, finish, send};
+use super::stage::{Protection, Stage, finish, send};
 use super::statistics::Mean;
-use crate::bench::Interrupt;
+use crate::task::{Interrupt, Programs};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// A server that has lived this long is started again without a pause.
@@ -94,7 +92,7 @@ fn recoveries(stage: &Stage, place: Place, runs: usize) -> Result<Recoveries> {
         Protection::Logger => Some(stage.start_logger(false)?),
         _ => None,
     };
-    let server = stage.start_server(Strategy::Conditional, &place.protection)?;
+    let mut server = stage.start_server(Strategy::Conditional, &place.protection)?;
     let mut recoveries = Recoveries {
         place,
         restart: Vec::new(),
@@ -106,8 +104,7 @@ fn recoveries(stage: &Stage, place: Place, runs: usize) -> Result<Recoveries> {
         send(&mut stream)?;
         stage.await_acknowledged(&stream, LIMIT)?;
         thread::sleep(FORGIVEN);
-        kill_process(server_process(&server)?, Signal::KILL)?;
-        let event = server.await_events("serving", number, &stage.interrupt)?;
+        let event = server.kill(&stage.interrupt)?;
         // The new process must have got the whole record, byte for byte as many.
         finish(&stream).with_context(|| format!("after recovery {number}"))?;
         let time = |field: &str| {
@@ -121,15 +118,4 @@ fn recoveries(stage: &Stage, place: Place, runs: usize) -> Result<Recoveries> {
     server.stop()?;
     drop(logger);
     Ok(recoveries)
-}
-
-/// The server's present process.
-fn server_process(server: &Server) -> Result<Pid> {
-    let events = server.events()?;
-    let started = |event: &&Value| event["event"] == "started" || event["event"] == "restarted";
-    let event = events.iter().rev().find(started);
-    event
-        .and_then(|event| i32::try_from(event["pid"].as_i64()?).ok())
-        .and_then(Pid::from_raw)
-        .context("serve has not said which process the server is")
 }

@@ -9,11 +9,11 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::experiment::{Layout, Row, Strategy};
-use super::plot::{Series, acknowledgements};
 use super::published;
 use super::recovery::Recoveries;
 use super::statistics::Mean;
-use crate::bench::machine::{Machine, commit};
+use crate::machine::{Machine, commit};
+use crate::plot::{Series, acknowledgements};
 
 /// What the paper writes as KB here.
 const KB: f64 = 1024.0;

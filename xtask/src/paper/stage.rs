@@ -8,52 +8,40 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use lab::{Address, Direction, Host, Lab, Output, Process, Signal};
-use tempfile::TempDir;
+use anyhow::{Context, Result, ensure};
+use lab::{Address, Direction, Host, Output, Process, Signal};
+use rustix::process::kill_process;
 
 use super::experiment::{Layout, Strategy};
-use crate::bench::{Interrupt, listens};
-use crate::janitor::Janitor;
+use crate::events::Events;
+use crate::ground::Ground;
+use crate::task::{Interrupt, Programs};
 
 /// The paper's transfer: 1 MB.
 pub(super) const UPLOAD: u32 = 1 << 20;
 /// The service.
 pub(super) const PORT: u16 = 80;
 const SERVICE: &str = "paper";
-const LOGGER_PORT: u16 = 7600;
 /// How long anything may take that is not measured.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The lab.
 pub(super) struct Stage {
     pub(super) client: Host,
-    pub(super) server: Host,
+    server: Host,
     logger: Host,
-    /// Where the logger is reached from the server.
-    logger_at: SocketAddr,
-    programs: Programs,
     pub(super) interrupt: Interrupt,
-    files: TempDir,
-    janitor: Janitor,
-    lab: Lab,
-}
-
-/// What is run.
-#[derive(Clone)]
-pub(super) struct Programs {
-    pub(super) outlive: PathBuf,
-    pub(super) xtask: PathBuf,
+    ground: Ground,
 }
 
 impl Stage {
     pub(super) fn build(layout: Layout, programs: Programs, interrupt: Interrupt) -> Result<Self> {
-        let lab = Lab::new("paper")?;
+        let place = std::env::temp_dir();
+        let ground = Ground::build("paper", SERVICE, &place, programs, interrupt.clone())?;
+        let lab = &ground.lab;
         let rates = layout.rates();
         for (subnet, rate) in rates {
             lab.share(*subnet, *rate)?;
@@ -80,36 +68,13 @@ impl Stage {
                 link.adjust(&Direction::BOTH, |link| link.rate(rate))?;
             }
         }
-        let files = tempfile::Builder::new()
-            .prefix("outlive-paper-")
-            .tempdir()?;
-        let janitor = Janitor::start(&programs.outlive, files.path(), SERVICE)?;
-        let logger_at = SocketAddr::new(logger.address().ipv4().into(), LOGGER_PORT);
         Ok(Self {
             client,
             server,
             logger,
-            logger_at,
-            programs,
             interrupt,
-            files,
-            janitor,
-            lab,
+            ground,
         })
-    }
-
-    /// A key that service and logger share, for their eyes only.
-    fn make_keys(&self) -> Result<()> {
-        let output = Command::new(&self.programs.outlive).arg("key").output()?;
-        ensure!(output.status.success(), "`outlive key` failed: {output:?}");
-        let path = self.file("keys");
-        fs::write(&path, output.stdout)?;
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-        Ok(())
-    }
-
-    pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.files.path().join(name)
     }
 
     /// The service's address.
@@ -119,32 +84,19 @@ impl Stage {
 
     /// Starts a logger on its host, which acknowledges every frame by itself if told so.
     pub(super) fn start_logger(&self, each_frame: bool) -> Result<Process> {
-        self.make_keys()?;
-        let mut command = self
-            .logger
-            .command(&self.programs.outlive.to_string_lossy());
-        command.args([
-            "logger",
-            "--listen",
-            &self.logger_at.to_string(),
-            "--key-file",
-        ]);
-        command.arg(self.file("keys"));
-        if each_frame {
-            command.arg("--ack-each-frame");
-        }
-        let log = self.file("logger.log");
-        let logger = self
-            .logger
-            .spawn(&mut command, &Output::File(log.clone()))?;
-        self.await_listener(&self.logger, LOGGER_PORT, &logger, &log)?;
-        Ok(logger)
+        let more: &[&str] = if each_frame {
+            &["--ack-each-frame"]
+        } else {
+            &[]
+        };
+        self.ground.start_logger(&self.logger, more)
     }
 
     /// Starts the server that discards what it gets, protected by what the strategy says.
     pub(super) fn start_server(&self, strategy: Strategy, with: &Protection) -> Result<Server> {
         let address = self.address().to_string();
-        let xtask = self.programs.xtask.to_string_lossy().into_owned();
+        let Programs { outlive, xtask } = &self.ground.programs;
+        let xtask = xtask.to_string_lossy().into_owned();
         let mut sink = vec![xtask, "bench-sink".to_owned(), address.clone()];
         if let Some(bytes) = strategy.receive_buffer() {
             sink.extend(["--receive-buffer".to_owned(), bytes.to_string()]);
@@ -152,43 +104,27 @@ impl Stage {
         let mut command = match with {
             Protection::None => self.server.command(&sink.remove(0)),
             protection => {
-                let mut command = self
-                    .server
-                    .command(&self.programs.outlive.to_string_lossy());
+                let mut command = self.server.command(&outlive.to_string_lossy());
                 command.args(["serve", "--json", "--name", SERVICE, "--address", &address]);
-                command.arg("--run-dir").arg(self.files.path().join("run"));
+                command.arg("--run-dir").arg(self.ground.directory());
                 if let (Protection::Logger, Some(ack)) = (protection, strategy.ack()) {
-                    let logger = self.logger_at.to_string();
-                    command.args(["--logger", &logger, "--ack", ack, "--key-file"]);
-                    command.arg(self.file("keys"));
+                    command.args(self.ground.logger_arguments(&self.logger));
+                    command.args(["--ack", ack]);
                 }
                 command.arg("--");
                 command
             }
         };
-        let log = self.file("serve.log");
-        fs::write(&log, "")?;
-        let process = self
-            .server
-            .spawn(command.args(&sink), &Output::File(log.clone()))?;
-        let server = Server { process, log };
-        self.await_listener(&self.server, PORT, &server.process, &server.log)?;
+        let log = self.ground.file("serve.log");
+        let mut events = Events::in_file(log.clone())?;
+        let output = Output::File(log.clone());
+        let process = self.server.spawn(command.args(&sink), &output)?;
+        self.ground
+            .await_listener(&self.server, PORT, &process, &log)?;
         if *with != Protection::None {
-            server.await_event("protecting", &self.interrupt)?;
+            events.wait_for("protecting", PATIENCE, &self.interrupt)?;
         }
-        Ok(server)
-    }
-
-    fn await_listener(&self, host: &Host, port: u16, who: &Process, log: &Path) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !host.enter(|| listens(port))? {
-            self.interrupt.check()?;
-            if who.wait_with_timeout(Duration::from_millis(2))?.is_some() {
-                bail!("it ended: {}", fs::read_to_string(log).unwrap_or_default());
-            }
-            ensure!(Instant::now() < deadline, "nobody listens on port {port}");
-        }
-        Ok(())
+        Ok(Server { process, events })
     }
 
     /// Connects the client, which is given so long for each thing it does.
@@ -222,14 +158,7 @@ impl Stage {
 
     /// Removes hosts, processes and files.
     pub(super) fn remove(self) -> Result<()> {
-        self.lab
-            .remove()
-            .context("not everything could be removed")?;
-        self.files
-            .close()
-            .context("not all files could be removed")?;
-        self.janitor.dismiss();
-        Ok(())
+        self.ground.remove()
     }
 }
 
@@ -280,46 +209,14 @@ pub(super) enum Protection {
 /// A running server, or `serve`.
 pub(super) struct Server {
     process: Process,
-    log: PathBuf,
+    events: Events,
 }
 
 impl Server {
-    /// The events that `serve` has told.
-    pub(super) fn events(&self) -> Result<Vec<serde_json::Value>> {
-        let text = fs::read_to_string(&self.log)?;
-        let events = text
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
-        Ok(events.collect())
-    }
-
-    /// Waits for the first event of that name.
-    pub(super) fn await_event(&self, name: &str, interrupt: &Interrupt) -> Result<()> {
-        self.await_events(name, 1, interrupt).map(|_| ())
-    }
-
-    /// Waits for the `count`th event of that name.
-    pub(super) fn await_events(
-        &self,
-        name: &str,
-        count: usize,
-        interrupt: &Interrupt,
-    ) -> Result<serde_json::Value> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let events = self.events()?;
-            let mut named = events.iter().filter(|event| event["event"] == name);
-            if let Some(event) = named.nth(count - 1) {
-                return Ok(event.clone());
-            }
-            interrupt.check()?;
-            ensure!(
-                Instant::now() < deadline,
-                "no event `{name}`: {}",
-                fs::read_to_string(&self.log)?
-            );
-            thread::sleep(Duration::from_millis(2));
-        }
+    /// Kills the server and waits until it serves again.
+    pub(super) fn kill(&mut self, interrupt: &Interrupt) -> Result<serde_json::Value> {
+        kill_process(self.events.server_pid()?, Signal::KILL)?;
+        self.events.wait_for("serving", PATIENCE, interrupt)
     }
 
     /// Stops it, however it is.

@@ -1,0 +1,106 @@
+//! What every task has: an end on signals, an exit status, and the programs that it runs.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// A flag that a signal raises; everything that takes long looks at it.
+#[derive(Clone)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+/// A signal asked us to stop.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+impl Interrupt {
+    /// For as long as we run: some send a signal twice.
+    pub(crate) fn on_signals() -> Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        }
+        Ok(Self(flag))
+    }
+
+    /// Whether a signal came.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// # Errors
+    /// [`Interrupted`], from the first signal on.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_raised() {
+            return Err(Interrupted.into());
+        }
+        Ok(())
+    }
+}
+
+/// The exit status of a task, whose failure is told. What it returns says whether it passed.
+pub(crate) fn ended(name: &str, result: Result<bool>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("{name}: interrupted; everything is removed");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("{name}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// # Errors
+/// We are not root.
+pub(crate) fn need_root() -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "it needs root: it makes network namespaces and loads BPF programs"
+    );
+    Ok(())
+}
+
+/// The program, or the one of that name beside this one.
+pub(crate) fn program(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
+    let path = match given {
+        Some(path) => path,
+        None => std::env::current_exe()
+            .context("cannot find out where this program is")?
+            .with_file_name(name),
+    };
+    path.canonicalize()
+        .with_context(|| format!("no {}: build it with `make build`", path.display()))
+}
+
+/// What the labs of bench and paper run.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    pub(crate) outlive: PathBuf,
+    pub(crate) xtask: PathBuf,
+}
+
+impl Programs {
+    /// With the `outlive` that was given, or the one beside us.
+    pub(crate) fn find(outlive: Option<PathBuf>) -> Result<Self> {
+        Ok(Self {
+            outlive: program(outlive, "outlive")?,
+            xtask: program(None, "xtask")?,
+        })
+    }
+}
