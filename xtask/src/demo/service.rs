@@ -92,9 +92,10 @@ impl Service {
             self.child.kill()?;
             self.child.wait()?;
         }
-        // `serve` has removed it, when nothing else was in it.
-        let left = self.run_directory.path().exists();
-        if left {
+        // The directory is ours; what was in it, `serve` has removed.
+        let left = std::fs::read_dir(self.run_directory.path())?;
+        let left: Vec<_> = left.flatten().map(|entry| entry.path()).collect();
+        if !left.is_empty() {
             self.clean()?;
         }
         if let Some(janitor) = self.janitor.take() {
@@ -105,8 +106,8 @@ impl Service {
             "`outlive serve` did not end on SIGTERM, and was killed"
         );
         ensure!(
-            !left,
-            "`outlive serve` has left something in its run directory"
+            left.is_empty(),
+            "`outlive serve` has left something in its run directory: {left:?}"
         );
         Ok(())
     }
