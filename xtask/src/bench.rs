@@ -6,12 +6,15 @@
 //! something where the figures do not. Its spread says how much.
 //!
 //! [`stage`] is the lab, [`subject`] the server that is measured, [`clients`] who uses it.
-//! Measured are [`traffic`], [`recovery`], [`replay`] and [`memory`]; [`figure`] is what
-//! comes out, [`report`] how it is told. [`tiny`] are the two servers of our own.
+//! Measured are [`traffic`], [`recovery`], [`replay`] and [`memory`], and with a logger on another
+//! host [`link`]; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
+//! used the processors, [`tiny`] are the two servers of our own.
 
 mod clients;
 mod figure;
+mod link;
 mod memory;
+mod processors;
 mod recovery;
 mod replay;
 mod report;
@@ -75,10 +78,20 @@ enum Subject {
     Replay,
     /// Memory of idle connections
     Memory,
+    /// Throughput to the server with a logger on another host
+    LinkUpload,
+    /// The same over a network of 1 Gbit/s
+    LinkNetwork,
+    /// Round trips of a 64-byte echo with a logger on another host
+    LinkEcho,
+    /// New connections with a logger on this and on another host
+    Connections,
+    /// Throughput from the server with a logger on another host
+    LinkDownload,
 }
 
 impl Subject {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 12] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -86,6 +99,11 @@ impl Subject {
         Self::Recovery,
         Self::Replay,
         Self::Memory,
+        Self::LinkUpload,
+        Self::LinkNetwork,
+        Self::LinkEcho,
+        Self::Connections,
+        Self::LinkDownload,
     ];
 
     fn measure(self, bench: &Bench) -> Result<Vec<Figure>> {
@@ -97,6 +115,11 @@ impl Subject {
             Self::Recovery => recovery::measure(bench),
             Self::Replay => replay::measure(bench),
             Self::Memory => memory::measure(bench),
+            Self::LinkUpload => link::upload(bench),
+            Self::LinkNetwork => link::network(bench),
+            Self::LinkEcho => link::echo(bench),
+            Self::Connections => link::connections(bench),
+            Self::LinkDownload => link::download(bench),
         }
     }
 }
@@ -162,7 +185,8 @@ fn measure_all(bench: &Bench, only: &[Subject]) -> Result<Vec<Figure>> {
         if !only.is_empty() && !only.contains(&subject) {
             continue;
         }
-        let name = format!("{subject:?}").to_lowercase();
+        let name = subject.to_possible_value();
+        let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
         println!("{name}");
         let began = Instant::now();
         let measured = subject

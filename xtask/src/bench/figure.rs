@@ -46,7 +46,7 @@ pub(super) struct Figure {
     /// How it was measured.
     pub(super) how: String,
     /// What keeps it from being better.
-    pub(super) bound: &'static str,
+    pub(super) bound: String,
 }
 
 impl Figure {
@@ -69,13 +69,13 @@ impl Figure {
             aim: None,
             promise: false,
             how: how.into(),
-            bound: "",
+            bound: String::new(),
         }
     }
 
-    pub(super) fn aim(mut self, aim: Aim, bound: &'static str) -> Self {
+    pub(super) fn aim(mut self, aim: Aim, bound: impl Into<String>) -> Self {
         self.aim = Some(aim);
-        self.bound = bound;
+        self.bound = bound.into();
         self
     }
 
@@ -139,6 +139,27 @@ pub(super) fn quantile(sorted: &[f64], part: f64) -> f64 {
     )]
     let index = (part.clamp(0.0, 1.0) * last as f64).round() as usize;
     sorted.get(index).copied().unwrap_or(f64::NAN)
+}
+
+/// A ratio, and the two figures of which it is made: what is measured plainly, and otherwise.
+pub(super) fn compared(
+    name: &str,
+    other: &str,
+    unit: &'static str,
+    [plain, protected]: [&[f64]; 2],
+    how: &str,
+) -> [Figure; 3] {
+    let ratios = ratios(plain, protected);
+    [
+        Figure::of(format!("{name}.ratio"), "", &ratios, how),
+        Figure::of(format!("{name}.plain"), unit, plain, how),
+        Figure::of(format!("{name}.{other}"), unit, protected, how),
+    ]
+}
+
+/// One of the figures of several runs.
+pub(super) fn column<const N: usize>(runs: &[[f64; N]], which: usize) -> Vec<f64> {
+    runs.iter().map(|run| run[which]).collect()
 }
 
 /// Each of `protected` by its neighbour in `plain`.

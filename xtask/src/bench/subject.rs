@@ -26,6 +26,17 @@ pub(super) enum Mode {
     Linked(Option<u64>),
 }
 
+impl Mode {
+    /// Its name in the names of figures.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Protected(_) => "protected",
+            Self::Linked(_) => "linked",
+        }
+    }
+}
+
 /// A server and its port.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
@@ -156,6 +167,11 @@ impl<'a> Subject<'a> {
         self.process.pid()
     }
 
+    /// `serve`, if there is one.
+    pub(super) fn serve_pid(&self) -> Option<Pid> {
+        self.protected.then(|| self.pid())
+    }
+
     /// The logger on a host of its own.
     pub(super) fn logger_pid(&self) -> Option<Pid> {
         self.logger.as_ref().map(Process::pid)
@@ -230,14 +246,25 @@ pub(super) fn alternate<const N: usize>(
     bench: &Bench,
     server: &Server,
     modes: &[Mode],
-    mut measure: impl FnMut() -> Result<[f64; N]>,
+    measure: impl FnMut(&Subject<'_>) -> Result<[f64; N]>,
+) -> Result<Vec<Vec<[f64; N]>>> {
+    alternate_for(bench, bench.rounds, server, modes, measure)
+}
+
+/// The same for another number of rounds.
+pub(super) fn alternate_for<const N: usize>(
+    bench: &Bench,
+    rounds: usize,
+    server: &Server,
+    modes: &[Mode],
+    mut measure: impl FnMut(&Subject<'_>) -> Result<[f64; N]>,
 ) -> Result<Vec<Vec<[f64; N]>>> {
     let mut measured = vec![Vec::new(); modes.len()];
-    for _ in 0..bench.rounds {
+    for _ in 0..rounds {
         for (mode, runs) in modes.iter().zip(&mut measured) {
             bench.interrupt.check()?;
             let subject = Subject::start(bench, server, *mode)?;
-            runs.push(measure().with_context(|| format!("{mode:?}"))?);
+            runs.push(measure(&subject).with_context(|| format!("{mode:?}"))?);
             subject.stop().with_context(|| format!("{mode:?}"))?;
         }
     }

@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::Value;
 
 use super::Bench;
-use super::figure::{Aim, Figure, quantile, ratios};
+use super::figure::{Aim, Figure, column, compared, quantile, ratios};
 use super::stage::PORT;
 use super::subject::{Mode, Server, alternate, several_cpus};
 
@@ -31,13 +31,13 @@ pub(super) fn download(bench: &Bench) -> Result<Vec<Figure>> {
     bench.stage.sparse("www/large", size)?;
     let url = format!("http://{}/large", bench.stage.address(PORT));
     bench.say("nginx with sendfile, curl");
-    let nginx = alternate(bench, &Server::nginx(bench).pinned(), &BOTH, || {
+    let nginx = alternate(bench, &Server::nginx(bench).pinned(), &BOTH, |_| {
         curl(bench, &["-r", "0-33554431", &url])?;
         Ok([curl(bench, &[&url])?])
     })?;
     bench.say("iperf3 -R");
     let seconds = bench.size("2", "1");
-    let iperf3 = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, || {
+    let iperf3 = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, |_| {
         Ok([iperf(bench, &["-R", "-t", seconds])?])
     })?;
     let how = format!(
@@ -65,19 +65,19 @@ pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
     // The first upload of a logger's life waits for the kernel to clear its memory; it keeps that
     // for the next ones, as it does between the uploads of a busy service.
     let upload = || iperf(bench, &["-n", &bytes]);
-    let iperf3 = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, || {
+    let iperf3 = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, |_| {
         let first = upload()?;
         Ok([upload()?, first])
     })?;
     bench.say("iperf3, 1 Gbit/s");
-    let paced = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, || {
+    let paced = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, |_| {
         Ok([iperf(bench, &["-n", "256M", "-b", "1G"])?])
     })?;
     bench.say("curl -T, nginx");
     let file = bench.stage.sparse("upload", mib << 20)?;
     let file = file.to_string_lossy().into_owned();
     let url = format!("http://{}/put", bench.stage.address(PORT));
-    let nginx = alternate(bench, &Server::nginx(bench).pinned(), &BOTH, || {
+    let nginx = alternate(bench, &Server::nginx(bench).pinned(), &BOTH, |_| {
         let mut speed = 0.0;
         for _warm in [false, true] {
             speed = curl(bench, &["-T", &file, &url])?;
@@ -108,32 +108,20 @@ fn throughput<const N: usize>(
     bound: &'static str,
 ) -> Vec<Figure> {
     let (plain, protected) = (column(&runs[0], 0), column(&runs[1], 0));
-    vec![
-        Figure::of(
-            format!("{name}.ratio"),
-            "",
-            &ratios(&plain, &protected),
-            how,
-        )
-        .aim(Aim::AtLeast(aim), bound),
-        Figure::of(format!("{name}.plain"), "Gbit/s", &plain, how),
-        Figure::of(format!("{name}.protected"), "Gbit/s", &protected, how),
-    ]
-}
-
-fn column<const N: usize>(runs: &[[f64; N]], which: usize) -> Vec<f64> {
-    runs.iter().map(|run| run[which]).collect()
+    let [ratio, figures @ ..] = compared(name, "protected", "Gbit/s", [&plain, &protected], how);
+    let ratio = ratio.aim(Aim::AtLeast(aim), bound);
+    [ratio].into_iter().chain(figures).collect()
 }
 
 /// Runs a client on another CPU than the server's.
-fn on_client(bench: &Bench, program: &str, arguments: &[&str]) -> Result<String> {
+pub(super) fn on_client(bench: &Bench, program: &str, arguments: &[&str]) -> Result<String> {
     let mut all = vec!["-c", if several_cpus() { "1" } else { "0" }, program];
     all.extend(arguments);
     bench.stage.run("taskset", &all, LIMIT, &bench.interrupt)
 }
 
 /// Runs curl, and returns its speed in Gbit/s.
-fn curl(bench: &Bench, arguments: &[&str]) -> Result<f64> {
+pub(super) fn curl(bench: &Bench, arguments: &[&str]) -> Result<f64> {
     let format = "%{speed_download} %{speed_upload}";
     let mut all = vec!["-sS", "--fail", "-o", "/dev/null", "-w", format];
     all.extend(arguments);
@@ -151,57 +139,59 @@ fn curl(bench: &Bench, arguments: &[&str]) -> Result<f64> {
 }
 
 /// Runs iperf3, and returns what arrived, in Gbit/s.
-fn iperf(bench: &Bench, arguments: &[&str]) -> Result<f64> {
+pub(super) fn iperf(bench: &Bench, arguments: &[&str]) -> Result<f64> {
+    let report = iperf_report(bench, arguments)?;
+    let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
+    Ok(bits.context("iperf3 did not say how fast it was")? * 1e-9)
+}
+
+/// Runs iperf3, and returns what it says.
+pub(super) fn iperf_report(bench: &Bench, arguments: &[&str]) -> Result<Value> {
     // A server that was just started, or just left by another client, refuses for a moment.
     std::thread::sleep(Duration::from_millis(300));
     let server = bench.stage.address(0).ip().to_string();
     let mut all = vec!["-J", "-c", &server];
     all.extend(arguments);
     let said = on_client(bench, "iperf3", &all)?;
-    let report: Value = serde_json::from_str(&said).context("iperf3 did not print JSON")?;
-    let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
-    Ok(bits.context("iperf3 did not say how fast it was")? * 1e-9)
+    serde_json::from_str(&said).context("iperf3 did not print JSON")
 }
 
 /// Round trips of 64 bytes over one connection.
 pub(super) fn echo(bench: &Bench) -> Result<Vec<Figure>> {
     let trips = bench.size(20_000, 5_000);
+    echoes(bench, "echo", BOTH, trips, Aim::AtMost(1.10), ECHO_BOUND)
+}
+
+/// The same, plainly and in another mode, with an aim for the median.
+pub(super) fn echoes(
+    bench: &Bench,
+    name: &str,
+    modes: [Mode; 2],
+    trips: usize,
+    aim: Aim,
+    bound: &'static str,
+) -> Result<Vec<Figure>> {
     bench.say(format_args!("{trips} round trips a run"));
-    let runs = alternate(
-        bench,
-        &Server::own(bench, "bench-echo").pinned(),
-        &BOTH,
-        || {
-            let address = bench.stage.address(PORT);
-            bench
-                .stage
-                .client
-                .enter(|| round_trips(bench, address, trips))?
-        },
-    )?;
+    let server = Server::own(bench, "bench-echo").pinned();
+    let runs = alternate(bench, &server, &modes, |_| {
+        let address = bench.stage.address(PORT);
+        let client = &bench.stage.client;
+        client.enter(|| round_trips(bench, address, trips))?
+    })?;
     let how = format!(
         "{trips} round trips of 64 bytes a run over one connection, TCP_NODELAY, an echo server of our own"
     );
     let mut figures = Vec::new();
-    for (index, name) in ["p50", "p99"].into_iter().enumerate() {
+    for (index, part) in ["p50", "p99"].into_iter().enumerate() {
         let (plain, protected) = (column(&runs[0], index), column(&runs[1], index));
-        let ratio = Figure::of(
-            format!("echo.{name}.ratio"),
-            "",
-            &ratios(&plain, &protected),
-            &how,
-        );
-        figures.push(match name {
-            "p50" => ratio.aim(Aim::AtMost(1.10), ECHO_BOUND),
-            _ => ratio,
+        let name = format!("{name}.{part}");
+        let [ratio, rest @ ..] = compared(&name, modes[1].name(), "µs", [&plain, &protected], &how);
+        figures.push(if index == 0 {
+            ratio.aim(aim, bound)
+        } else {
+            ratio
         });
-        figures.push(Figure::of(format!("echo.{name}.plain"), "µs", &plain, &how));
-        figures.push(Figure::of(
-            format!("echo.{name}.protected"),
-            "µs",
-            &protected,
-            &how,
-        ));
+        figures.extend(rest);
     }
     Ok(figures)
 }
@@ -245,17 +235,8 @@ pub(super) fn requests(bench: &Bench) -> Result<Vec<Figure>> {
     let url = format!("http://{}/small", bench.stage.address(PORT));
     let duration = bench.size("-d2s", "-d1s");
     bench.say("wrk with 16 connections");
-    let runs = alternate(bench, &Server::nginx(bench).pinned(), &modes, || {
-        let said = on_client(bench, "wrk", &["-t1", "-c16", duration, &url])?;
-        ensure!(
-            !said.contains("Socket errors") && !said.contains("Non-2xx"),
-            "wrk had errors: {said}"
-        );
-        let line = said
-            .lines()
-            .find_map(|line| line.strip_prefix("Requests/sec:"));
-        let speed = line.and_then(|text| text.trim().parse().ok());
-        Ok([speed.with_context(|| format!("wrk did not say how fast it was: {said}"))?])
+    let runs = alternate(bench, &Server::nginx(bench).pinned(), &modes, |_| {
+        Ok([wrk(bench, &["-t1", "-c16", duration, &url])?])
     })?;
     let how = format!("wrk -t1 -c16 {duration} of an object of 128 bytes, nginx with two workers");
     let plain = column(&runs[0], 0);
@@ -278,4 +259,18 @@ pub(super) fn requests(bench: &Bench) -> Result<Vec<Figure>> {
         ));
     }
     Ok(figures)
+}
+
+/// Runs wrk, and returns the requests a second.
+pub(super) fn wrk(bench: &Bench, arguments: &[&str]) -> Result<f64> {
+    let said = on_client(bench, "wrk", arguments)?;
+    ensure!(
+        !said.contains("Socket errors") && !said.contains("Non-2xx"),
+        "wrk had errors: {said}"
+    );
+    let line = said
+        .lines()
+        .find_map(|line| line.strip_prefix("Requests/sec:"));
+    let speed = line.and_then(|text| text.trim().parse().ok());
+    speed.with_context(|| format!("wrk did not say how fast it was: {said}"))
 }
