@@ -13,7 +13,7 @@ use super::figure::{Aim, Figure, column, compared, quantile, ratios};
 use super::processors::{used_by, used_by_all};
 use super::stage::{PORT, limit};
 use super::subject::{Mode, Server, Subject, alternate, alternate_for};
-use super::traffic::{curl, echoes, iperf, iperf_report, wrk};
+use super::traffic::{IPERF_REST, curl, echoes, iperf, iperf_report, wrk};
 
 /// As fast as it can be.
 const LINKED: Mode = Mode::Linked(None);
@@ -100,7 +100,7 @@ const PARTS: [Part; 6] = [
     Part {
         name: "busy",
         unit: "%",
-        how: "the same by the time of the transfer and the number of processors",
+        how: "the same by the time of the run and the number of processors",
     },
 ];
 
@@ -111,9 +111,10 @@ fn one_upload(bench: &Bench, subject: &Subject<'_>, bytes: &str) -> Result<[f64;
         let logger = subject.logger_pid().map_or(Ok(0.0), used_by)?;
         Ok([logger, serve, used_by_all()?])
     };
-    let before = used()?;
+    thread::sleep(IPERF_REST);
+    let (before, began) = (used()?, Instant::now());
     let report = iperf_report(bench, &["-n", bytes])?;
-    let after = used()?;
+    let (after, took) = (used()?, began.elapsed().as_secs_f64());
     let field = |path: &str| {
         let value = report.pointer(path).and_then(serde_json::Value::as_f64);
         value.with_context(|| format!("iperf3 did not say {path}"))
@@ -136,7 +137,7 @@ fn one_upload(bench: &Bench, subject: &Subject<'_>, bytes: &str) -> Result<[f64;
         per_gigabyte(logger),
         per_gigabyte(serve),
         per_gigabyte(all),
-        all / (seconds * processors) * 100.0,
+        all / (took * processors) * 100.0,
     ])
 }
 
@@ -149,7 +150,7 @@ fn upload_bound(parts: &[Figure]) -> String {
     format!(
         "a GB takes the processors {:.0} ms of work plainly (client {:.0}, server {:.0}) and {:.0} ms with the logger \
          (client {:.0}, server {:.0}, logger {:.0}, serve {:.0}), of which the programs and the copy to the log link \
-         are in the client's; they are busy {:.0} % of the transfer. With all of them busy it cannot be more than {:.2}; \
+         are in the client's; they are busy {:.0} % of the time. With all of them busy it cannot be more than {:.2}; \
          a logger on a machine of its own takes its part away from here",
         of("all.plain"),
         of("client.plain"),

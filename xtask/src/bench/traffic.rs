@@ -15,6 +15,8 @@ use super::subject::{Mode, Server, alternate, several_cpus};
 
 /// No transfer takes longer, on any machine that is worth measuring.
 const LIMIT: Duration = Duration::from_secs(60);
+/// An iperf3 that was just started, or just left by another client, refuses for a moment.
+pub(super) const IPERF_REST: Duration = Duration::from_millis(300);
 const BOTH: [Mode; 2] = [Mode::Plain, Mode::Protected("connection")];
 
 const DOWNLOAD_BOUND: &str = "each packet of the server is rewritten or looked at once at egress, and each \
@@ -140,6 +142,7 @@ pub(super) fn curl(bench: &Bench, arguments: &[&str]) -> Result<f64> {
 
 /// Runs iperf3, and returns what arrived, in Gbit/s.
 pub(super) fn iperf(bench: &Bench, arguments: &[&str]) -> Result<f64> {
+    std::thread::sleep(IPERF_REST);
     let report = iperf_report(bench, arguments)?;
     let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
     Ok(bits.context("iperf3 did not say how fast it was")? * 1e-9)
@@ -147,8 +150,6 @@ pub(super) fn iperf(bench: &Bench, arguments: &[&str]) -> Result<f64> {
 
 /// Runs iperf3, and returns what it says.
 pub(super) fn iperf_report(bench: &Bench, arguments: &[&str]) -> Result<Value> {
-    // A server that was just started, or just left by another client, refuses for a moment.
-    std::thread::sleep(Duration::from_millis(300));
     let server = bench.stage.address(0).ip().to_string();
     let mut all = vec!["-J", "-c", &server];
     all.extend(arguments);
