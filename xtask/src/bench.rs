@@ -7,11 +7,12 @@
 //!
 //! [`stage`] is the lab, [`subject`] the server that is measured, [`clients`] who uses it.
 //! Measured are [`traffic`], [`recovery`], [`replay`] and [`memory`], and with a logger on another
-//! host [`link`]; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
-//! used the processors, [`tiny`] are the two servers of our own.
+//! host [`link`], and a logger alone [`intake`]; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
+//! used the processors, [`usage`] who has which memory, [`tiny`] are the two servers of our own.
 
 mod clients;
 mod figure;
+mod intake;
 mod link;
 mod memory;
 mod processors;
@@ -22,6 +23,7 @@ mod stage;
 mod subject;
 pub(crate) mod tiny;
 mod traffic;
+mod usage;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -88,10 +90,14 @@ enum Subject {
     Connections,
     /// Throughput from the server with a logger on another host
     LinkDownload,
+    /// Memory of idle connections with a logger on another host, and a kill with all of them
+    LinkMemory,
+    /// What one core of a logger takes in
+    Logger,
 }
 
 impl Subject {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 14] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -104,6 +110,8 @@ impl Subject {
         Self::LinkEcho,
         Self::Connections,
         Self::LinkDownload,
+        Self::LinkMemory,
+        Self::Logger,
     ];
 
     fn measure(self, bench: &Bench) -> Result<Vec<Figure>> {
@@ -120,6 +128,8 @@ impl Subject {
             Self::LinkEcho => link::echo(bench),
             Self::Connections => link::connections(bench),
             Self::LinkDownload => link::download(bench),
+            Self::LinkMemory => memory::linked(bench),
+            Self::Logger => intake::measure(bench),
         }
     }
 }

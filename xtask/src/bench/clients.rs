@@ -2,9 +2,11 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::Bench;
@@ -13,6 +15,8 @@ use super::stage::PORT;
 const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: bench\r\n\r\n";
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long all together may take that ask at once.
+const PATIENCE_OF_ALL: Duration = Duration::from_secs(20);
 /// Answers that fail before the rest is not asked any more: each costs us our patience.
 const ENOUGH: usize = 3;
 
@@ -62,9 +66,66 @@ impl Crowd {
     }
 }
 
+/// What a crowd heard that asked all at once.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// How long after they began to ask each had its answer, in milliseconds.
+    pub(super) after: Vec<f64>,
+    /// What one of the others had instead.
+    pub(super) why: Option<String>,
+}
+
+impl Crowd {
+    /// Has all of them ask, and then waits for the answers.
+    pub(super) fn ask_all(&mut self, bench: &Bench) -> Result<Answers> {
+        let began = Instant::now();
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut answers = Answers::default();
+        let mut waiting = 0usize;
+        for (number, stream) in self.0.iter_mut().enumerate() {
+            let data = epoll::EventData::new_u64(u64::try_from(number)?);
+            match stream.write_all(REQUEST) {
+                Ok(()) => {
+                    epoll::add(&poll, &*stream, data, epoll::EventFlags::IN)?;
+                    waiting += 1;
+                }
+                Err(error) => answers.why = Some(format!("it cannot be asked: {error}")),
+            }
+        }
+        let deadline = began + PATIENCE_OF_ALL;
+        let mut events = Vec::with_capacity(1024);
+        while waiting > 0 && Instant::now() < deadline {
+            bench.interrupt.check()?;
+            let pause = Timespec {
+                tv_sec: 0,
+                tv_nsec: 100_000_000,
+            };
+            epoll::wait(&poll, spare_capacity(&mut events), Some(&pause))?;
+            for event in events.drain(..) {
+                let stream = &mut self.0[usize::try_from(event.data.u64())?];
+                epoll::delete(&poll, &*stream)?;
+                waiting -= 1;
+                // An answer is one segment.
+                match answer(stream) {
+                    Ok(()) => answers.after.push(began.elapsed().as_secs_f64() * 1e3),
+                    Err(error) => answers.why = Some(format!("{error:#}")),
+                }
+            }
+        }
+        if waiting > 0 {
+            answers.why = Some(format!("{waiting} had no answer"));
+        }
+        Ok(answers)
+    }
+}
+
 /// One request, one answer.
 fn ask(stream: &mut TcpStream) -> Result<()> {
     stream.write_all(REQUEST)?;
+    answer(stream)
+}
+
+fn answer(stream: &mut TcpStream) -> Result<()> {
     let mut answer = [0; 2048];
     let mut length = 0;
     loop {

@@ -1,23 +1,21 @@
 //! What idle connections cost in memory and time, and a kill with very many of them.
 //!
-//! Counted are the anonymous memory of `serve` and of its logger, and the BPF maps of the
-//! service as the kernel accounts for them. The ring to the logger is such a map: what of it
-//! the logger has mapped must not be counted again, so resident memory would be wrong. As a
-//! check, what the kernel has allocated for all the system is compared with a plain run.
+//! Counted is what [`super::usage`] says. As a check, what the kernel has allocated for all the
+//! system is compared with a plain run.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use lab::Pid;
 
 use super::Bench;
-use super::clients::Crowd;
-use super::figure::{Aim, Figure};
-use super::recovery::{Times, kill, survivors};
+use super::clients::{Answers, Crowd};
+use super::figure::{Aim, Figure, quantile};
+use super::processors::used_by;
+use super::recovery::{Times, kill_among, survivors};
 use super::subject::{Mode, Server, Subject};
+use super::usage::{Used, anonymous, kernel, processes};
 
 /// So many connections.
 pub(super) const CONNECTIONS: usize = 10_000;
@@ -56,31 +54,17 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let taken = kernel()? - before;
     let idle = idle_percent(subject.pid())?;
     bench.say(format_args!("killed with {connections} connections"));
-    let times = Times::of(&kill(&mut subject)?)?;
-    let (alive, why) = crowd.alive(bench)?;
+    let killed = kill_crowd(bench, &mut subject, &mut crowd)?;
     thread::sleep(REST);
     let after = Used::by(subject.pid())?;
-    if let Some(why) = why {
-        bench.say(format_args!(
-            "{alive} of {connections} connections answer: {why}"
-        ));
-        bench.say(format_args!(
-            "serve says: {}",
-            subject.complaints()?.join("; ")
-        ));
-        subject.end()?;
-    } else {
-        drop(crowd);
-        subject.stop()?;
-    }
+    drop(crowd);
+    end(subject, &killed)?;
 
-    let each = |bytes: f64| bytes / f64::from(u32::try_from(connections).unwrap_or(1));
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
-    let one = |name: &str, unit, value: f64, how: &str| Figure::of(name, unit, &[value], how);
     let how = format!(
         "with {connections} idle connections, each with one answered request, less the same without any: "
     );
-    Ok(vec![
+    let mut figures = vec![
         one(
             "memory.connection",
             "bytes",
@@ -127,158 +111,149 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
             mib(empty.total()),
             "serve, logger and BPF maps (the ring to the logger is 32 MiB of it) without connections",
         ),
-        one(
-            &format!("recovery.{connections}.first_spliced_since_death"),
-            "ms",
-            times.first_spliced(),
-            "a single kill with all connections open; serve's own timings",
-        ),
-        one(
-            &format!("recovery.{connections}.live"),
-            "ms",
-            times.live(),
-            "a single kill with all connections open; serve's own timings",
-        ),
+    ];
+    figures.extend(killed.figures(&format!("recovery.{connections}")));
+    Ok(figures)
+}
+
+/// The same with the record on another host.
+pub(super) fn linked(bench: &Bench) -> Result<Vec<Figure>> {
+    let connections = CONNECTIONS;
+    bench.say(format_args!(
+        "{connections} connections, with a logger on another host"
+    ));
+    let mut subject = Subject::start(bench, &Server::nginx(bench), Mode::Linked(None))?;
+    let logger = subject.logger_pid().context("no logger")?;
+    let empty = (Used::by(subject.pid())?, anonymous(logger)?);
+    let began = Instant::now();
+    let mut crowd = Crowd::gather(bench, connections)?;
+    let gathered = began.elapsed().as_secs_f64();
+    thread::sleep(REST);
+    let full = (Used::by(subject.pid())?, anonymous(logger)?);
+    let protected = subject.protected_connections()?;
+    bench.say(format_args!("killed with {connections} connections"));
+    let killed = kill_crowd(bench, &mut subject, &mut crowd)?;
+    drop(crowd);
+    end(subject, &killed)?;
+    let how = format!(
+        "with {connections} idle connections, each with one answered request, less the same without any: "
+    );
+    let mut figures = vec![
         survivors(
-            &format!("recovery.{connections}.alive"),
+            "link.crowd.protected",
             connections,
-            &[f64::from(u32::try_from(alive)?)],
+            &[protected],
+            "connections that serve says are protected: each was opened by the detour through the logger",
         ),
-    ])
+        one(
+            "link.crowd.gathered",
+            "1/s",
+            whole(connections) / gathered,
+            "connections opened one after another, with a request and its answer each",
+        ),
+        one(
+            "link.memory.connection.logger",
+            "bytes",
+            each(full.1 - empty.1),
+            &format!("{how}anonymous memory of the logger"),
+        )
+        .aim(Aim::AtMost(2048.0), BOUND),
+        one(
+            "link.memory.connection.serve",
+            "bytes",
+            each(full.0.total() - empty.0.total()),
+            &format!("{how}anonymous memory of serve, and BPF maps, on the server's host"),
+        ),
+        one(
+            "link.memory.fixed.logger",
+            "MiB",
+            empty.1 / f64::from(1 << 20),
+            "anonymous memory of the logger with a service and without connections",
+        ),
+    ];
+    figures.extend(killed.figures("link.crowd"));
+    Ok(figures)
 }
 
-/// What a service uses, in bytes.
-#[derive(Debug, Clone, Copy)]
-struct Used {
-    anonymous: f64,
-    maps: f64,
+/// What became of the crowd when the server was killed.
+struct Killed {
+    times: Times,
+    answers: Answers,
 }
 
-impl Used {
-    /// By a `serve` and its logger.
-    fn by(serve: Pid) -> Result<Self> {
-        let of_each = processes(serve)?.into_iter().map(anonymous);
-        Ok(Self {
-            anonymous: of_each.sum::<Result<f64>>()?,
-            maps: maps(serve.as_raw_pid())?,
-        })
+fn kill_crowd(bench: &Bench, subject: &mut Subject<'_>, crowd: &mut Crowd) -> Result<Killed> {
+    let (event, answers) = kill_among(bench, subject, crowd)?;
+    if let Some(why) = &answers.why {
+        let answered = answers.after.len();
+        bench.say(format_args!("{answered} connections answer: {why}"));
+        let complaints = subject.complaints()?.join("; ");
+        bench.say(format_args!("serve says: {complaints}"));
     }
+    let times = Times::of(&event)?;
+    Ok(Killed { times, answers })
+}
 
-    fn total(self) -> f64 {
-        self.anonymous + self.maps
+/// Stops what may have complained, of which was told.
+fn end(subject: Subject<'_>, killed: &Killed) -> Result<()> {
+    if killed.answers.why.is_some() {
+        subject.end()
+    } else {
+        subject.stop()
     }
 }
 
-/// A `serve` and its logger.
-fn processes(serve: Pid) -> Result<Vec<i32>> {
-    let mut all = children(serve.as_raw_pid())?;
-    all.retain(|child| command_line(*child).contains("logger-process"));
-    all.push(serve.as_raw_pid());
-    Ok(all)
+impl Killed {
+    fn figures(&self, name: &str) -> Vec<Figure> {
+        let how = "a single kill with all connections open";
+        let timings = format!("{how}; serve's own timings");
+        let mut after = self.answers.after.clone();
+        after.sort_by(f64::total_cmp);
+        let pause = format!(
+            "{how}, each of which asked at once; from the kill until it had its answer, of all of them"
+        );
+        let mut figures = vec![
+            one(
+                &format!("{name}.first_spliced_since_death"),
+                "ms",
+                self.times.first_spliced(),
+                &timings,
+            ),
+            one(&format!("{name}.live"), "ms", self.times.live(), &timings),
+            survivors(
+                &format!("{name}.alive"),
+                CONNECTIONS,
+                &[whole(after.len())],
+                "those that answered a request that was sent right after the kill",
+            ),
+        ];
+        for (part, quantile_of) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+            let value = quantile(&after, quantile_of);
+            figures.push(one(&format!("{name}.pause.{part}"), "ms", value, &pause));
+        }
+        figures
+    }
+}
+
+fn one(name: &str, unit: &'static str, value: f64, how: &str) -> Figure {
+    Figure::of(name, unit, &[value], how)
+}
+
+/// A sum over all connections, for each.
+fn each(sum: f64) -> f64 {
+    sum / whole(CONNECTIONS)
+}
+
+fn whole(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// The part of one CPU that they take while nothing happens, in per cent.
 fn idle_percent(serve: Pid) -> Result<f64> {
     let taken = || -> Result<f64> {
-        let of_each = processes(serve)?.into_iter().map(cpu_seconds);
+        let of_each = processes(serve)?.into_iter().map(used_by);
         of_each.sum()
     };
     let before = taken()?;
     thread::sleep(IDLE);
     Ok((taken()? - before) / IDLE.as_secs_f64() * 100.0)
-}
-
-/// What a process has used of a CPU, user and system, in seconds (proc(5), stat: fields 14 and 15,
-/// in ticks of 10 ms).
-fn cpu_seconds(pid: i32) -> Result<f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = text.rsplit_once(')').context("no name in stat")?;
-    let ticks: u32 = fields
-        .split_ascii_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|ticks| ticks.parse::<u32>().ok())
-        .sum();
-    Ok(f64::from(ticks) / 100.0)
-}
-
-fn children(pid: i32) -> Result<Vec<i32>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-    Ok(text
-        .split_ascii_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect())
-}
-
-fn command_line(pid: i32) -> String {
-    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).replace('\0', " ")
-}
-
-fn anonymous(pid: i32) -> Result<f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    kib(&text, "Anonymous:").with_context(|| format!("no Anonymous of process {pid}"))
-}
-
-/// What the kernel has allocated for itself and cannot give back at will, in bytes.
-fn kernel() -> Result<f64> {
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let sum = ["SUnreclaim:", "Percpu:"].map(|key| kib(&text, key));
-    sum.into_iter()
-        .sum::<Option<f64>>()
-        .context("no SUnreclaim or Percpu in /proc/meminfo")
-}
-
-/// The bytes of a line such as `Anonymous:  12 kB`.
-fn kib(text: &str, key: &str) -> Option<f64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    let number: u32 = line.trim().split(' ').next()?.parse().ok()?;
-    Some(f64::from(number) * 1024.0)
-}
-
-/// The BPF maps that a process has open, as the kernel accounts for them.
-fn maps(pid: i32) -> Result<f64> {
-    let mut sizes = BTreeMap::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-        // A descriptor may be closed while we look.
-        let text = fs::read_to_string(entry?.path()).unwrap_or_default();
-        if let (Some(id), Some(size)) = (field(&text, "map_id:"), field(&text, "memlock:")) {
-            sizes.insert(id, size);
-        }
-    }
-    Ok(sizes.values().copied().map(f64::from).sum())
-}
-
-fn field(text: &str, key: &str) -> Option<u32> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(key))?
-        .trim()
-        .parse()
-        .ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_files_are_understood() {
-        assert_eq!(
-            kib("Rss:  7 kB\nAnonymous:      12 kB\n", "Anonymous:"),
-            Some(12288.0)
-        );
-        assert_eq!(kib("Rss:  7 kB\n", "Anonymous:"), None);
-        assert_eq!(
-            field("map_type:\t1\nmap_id:\t42\nmemlock:\t4096\n", "memlock:"),
-            Some(4096)
-        );
-    }
-
-    #[test]
-    fn our_own_process_has_memory_and_no_logger() -> Result<()> {
-        let own = rustix::process::getpid();
-        let used = Used::by(own)?;
-        assert!(used.anonymous > 0.0);
-        Ok(())
-    }
 }

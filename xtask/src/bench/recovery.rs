@@ -9,7 +9,7 @@ use rustix::process::kill_process;
 use serde_json::Value;
 
 use super::Bench;
-use super::clients::Crowd;
+use super::clients::{Answers, Crowd};
 use super::figure::{Aim, Figure, quantile};
 use super::subject::{Mode, Server, Subject, own_start};
 
@@ -67,6 +67,18 @@ impl Times {
 pub(super) fn kill(subject: &mut Subject<'_>) -> Result<Value> {
     kill_process(subject.server_pid()?, Signal::KILL)?;
     subject.wait_for("serving", PATIENCE)
+}
+
+/// The same among a crowd that asks at once, while the server is dead: how long after the kill
+/// each had its answer.
+pub(super) fn kill_among(
+    bench: &Bench,
+    subject: &mut Subject<'_>,
+    crowd: &mut Crowd,
+) -> Result<(Value, Answers)> {
+    kill_process(subject.server_pid()?, Signal::KILL)?;
+    let answers = crowd.ask_all(bench)?;
+    Ok((subject.wait_for("serving", PATIENCE)?, answers))
 }
 
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
@@ -153,20 +165,20 @@ fn figures(connections: usize, all: &[Times], alive: &[f64], own_start: f64) -> 
     );
     figures
         .push(Figure::of(name("first_spliced"), "ms", &first, what).aim(Aim::AtMost(50.0), BOUND));
-    figures.push(survivors(&name("alive"), connections, alive));
+    figures.push(survivors(
+        &name("alive"),
+        connections,
+        alive,
+        "those that answered one more request after the kill; the least of all kills",
+    ));
     figures
 }
 
 /// The least number of connections that answered after a kill; none may be missing.
-pub(super) fn survivors(name: &str, connections: usize, alive: &[f64]) -> Figure {
+pub(super) fn survivors(name: &str, connections: usize, alive: &[f64], how: &str) -> Figure {
     let mut sorted = alive.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let mut figure = Figure::of(
-        name,
-        "connections",
-        alive,
-        "those that answered one more request after the kill; the least of all kills",
-    );
+    let mut figure = Figure::of(name, "connections", alive, how);
     figure.value = quantile(&sorted, 0.0);
     let all = f64::from(u32::try_from(connections).unwrap_or(u32::MAX));
     figure
@@ -198,7 +210,10 @@ mod tests {
 
     #[test]
     fn one_lost_connection_breaks_the_promise() {
-        assert_eq!(survivors("x", 10, &[10.0, 9.0, 10.0]).met(), Some(false));
-        assert_eq!(survivors("x", 10, &[10.0, 10.0]).met(), Some(true));
+        assert_eq!(
+            survivors("x", 10, &[10.0, 9.0, 10.0], "").met(),
+            Some(false)
+        );
+        assert_eq!(survivors("x", 10, &[10.0, 10.0], "").met(), Some(true));
     }
 }

@@ -1,6 +1,7 @@
 //! The server that is measured: plain, or under `outlive serve`.
 
 use std::ffi::OsString;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -200,6 +201,22 @@ impl<'a> Subject<'a> {
         let bad = |event: &&Value| bad.iter().any(|name| event["event"] == *name);
         let message = |event: &Value| event["message"].as_str().unwrap_or("?").to_owned();
         Ok(self.events.all()?.iter().filter(bad).map(message).collect())
+    }
+
+    /// How many connections `serve` says are open and protected.
+    pub(super) fn protected_connections(&self) -> Result<f64> {
+        let ground = &self.bench.stage.ground;
+        let mut command = Command::new(&ground.programs.outlive);
+        command.args(["status", "--json", SERVICE, "--run-dir"]);
+        let output = command.arg(ground.directory()).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let status: Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("`outlive status` said {said}"))?;
+        let field = |name: &str| {
+            let count = status[name].as_f64();
+            count.with_context(|| format!("`outlive status` did not say {name}: {said}"))
+        };
+        Ok(field("connections")? - field("unprotected")?)
     }
 
     /// Stops it with SIGTERM, whatever it has complained of.
