@@ -50,6 +50,13 @@ pub enum Action {
         /// Where its replay begins.
         point: SplicePoint,
     },
+    /// Ask the client where it stands: a flow of a host that has died.
+    Call {
+        /// The connection.
+        key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
+    },
     /// Deliver the fabricated SYN again.
     RepeatSyn {
         /// The connection.

@@ -24,7 +24,9 @@ pub struct Config {
     pub give_up_after: Duration,
     /// How long the restarted server may leave a fabricated SYN unanswered.
     pub accept_timeout: Duration,
-    /// How long it may leave a replay unread.
+    /// How long a client that must say where it stands may be silent.
+    pub answer_timeout: Duration,
+    /// How long the server may leave a replay unread.
     pub replay_timeout: Duration,
     /// How long a server must survive a replay before it is thought to have done so.
     pub settle: Duration,
@@ -41,6 +43,7 @@ impl Default for Config {
             splice_window: 64,
             give_up_after: Duration::from_secs(60),
             accept_timeout: Duration::from_secs(10),
+            answer_timeout: Duration::from_secs(600),
             replay_timeout: Duration::from_secs(30),
             settle: Duration::from_millis(100),
             quarantine_after: 3,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ssw::{Flow, Mode};
+use ssw::{Flow, Mode, Restored};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -63,6 +63,8 @@ pub(crate) enum Verdict {
         end: SeqNumber,
         fin: Option<SeqNumber>,
     },
+    /// Its client must say first where it stands.
+    Silent,
     /// A living server closed it: the kernel finishes.
     Finished,
     /// The client reset it.
@@ -103,6 +105,9 @@ pub(crate) fn judge(
     }
     if deaths >= config.quarantine_after {
         return Verdict::Lose(LostReason::Poison { deaths });
+    }
+    if flow.log.restored == Restored::Silent {
+        return Verdict::Silent;
     }
     let fin = record.client_fin.map(|fin| fin.heard);
     let recorded = record.stable_seq + u32::from(fin.is_some());

@@ -26,6 +26,8 @@ pub enum Cause {
     },
     /// It could not be started, or left by itself before it served.
     NotServing,
+    /// Its host has stopped, and runs again: what is known of its connections comes from their records.
+    Host,
 }
 
 impl Cause {
@@ -43,6 +45,7 @@ impl fmt::Display for Cause {
             }
             Self::Status { pid, status } => write!(f, "process {pid} exited with status {status}"),
             Self::NotServing => write!(f, "it does not serve"),
+            Self::Host => write!(f, "its host had stopped"),
         }
     }
 }
@@ -93,6 +96,9 @@ pub enum LostReason {
     },
     /// The server did not come back in time.
     ServerDown,
+    /// The host was restarted, and the client has not said in time where it stands; or what it said
+    /// showed that it was told of more than is recorded.
+    ClientSilent,
 }
 
 impl fmt::Display for LostReason {
@@ -133,6 +139,10 @@ impl fmt::Display for LostReason {
                 )
             }
             Self::ServerDown => write!(f, "the server did not come back in time"),
+            Self::ClientSilent => write!(
+                f,
+                "its client has not shown where it stands, and that its record is whole, after the host's restart"
+            ),
         }
     }
 }

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod calling;
 mod config;
 mod connection;
 mod event;

@@ -146,6 +146,7 @@ impl Recovery {
         if !matches!(self.stage, Stage::Recovering | Stage::Serving) {
             return;
         }
+        self.call_again(now);
         self.splice_next(now);
         self.send(now);
         self.finish_when_done(now);
@@ -269,15 +270,16 @@ impl Recovery {
         if matches!(self.stage, Stage::Clearing | Stage::Starting) && !self.gave_up {
             return Some(self.down_since + self.config.give_up_after);
         }
-        self.connections
+        let steps = self
+            .connections
             .values()
             .filter_map(|connection| match &connection.step {
                 Step::Waiting => None,
                 Step::Splicing { repeat_at, .. } => Some(*repeat_at),
                 Step::Replaying(replay) => Some(replay.deadline()),
                 Step::Settling { look_at, .. } => Some(*look_at),
-            })
-            .min()
+            });
+        steps.chain(self.next_call()).min()
     }
 }
 

@@ -10,6 +10,7 @@ use wire::{FlowId, FlowKey};
 
 use crate::{
     action::Action,
+    calling::Silent,
     config::{Config, Stage},
     connection::{Candidate, Connection, Verdict, contradiction, judge},
     event::{Cause, Event, LostReason, Timings, millis},
@@ -23,6 +24,8 @@ pub struct Recovery {
     pub(crate) stage: Stage,
     pub(crate) connections: BTreeMap<FlowId, Connection>,
     pub(crate) suspicion: Suspicion,
+    /// Those whose clients must say where they stand.
+    pub(crate) silent: BTreeMap<FlowId, Silent>,
     /// Those that are reset when the recovery is over.
     pub(crate) lost: BTreeMap<FlowId, (FlowKey, LostReason)>,
     /// How many were reset since the clients began to wait.
@@ -61,6 +64,7 @@ impl Recovery {
             stage: Stage::Serving,
             connections: BTreeMap::new(),
             suspicion: Suspicion::default(),
+            silent: BTreeMap::new(),
             lost: BTreeMap::new(),
             resets: 0,
             actions: VecDeque::new(),
@@ -131,7 +135,9 @@ impl Recovery {
         self.replayed_bytes = 0;
         self.spliced_all = false;
         self.kept = 0;
-        self.lost.clear(); // they are found, and judged, again
+        // They are found, and judged, again.
+        self.lost.clear();
+        self.silent.clear();
         self.verified = Verified::default();
         // What was still to be done for the dead life must not be done to the next one.
         self.actions.retain(|action| {
@@ -241,6 +247,9 @@ impl Recovery {
         for flow in waiting {
             self.drop_kept(flow, LostReason::ServerDown);
         }
+        for (flow, silent) in std::mem::take(&mut self.silent) {
+            self.lose(flow, silent.key, LostReason::ServerDown);
+        }
         self.reset_lost();
     }
 
@@ -261,7 +270,7 @@ impl Recovery {
                     self.reset_all(&candidates);
                 } else {
                     for candidate in &candidates {
-                        self.consider(candidate);
+                        self.consider(candidate, now);
                     }
                 }
                 self.poll(now);
@@ -297,18 +306,19 @@ impl Recovery {
             // It will be among those listed.
             Stage::Clearing | Stage::Starting | Stage::Listing => {}
             Stage::Serving | Stage::Recovering => {
-                self.consider(candidate);
+                self.consider(candidate, now);
                 self.poll(now);
             }
         }
     }
 
-    fn consider(&mut self, candidate: &Candidate) {
+    fn consider(&mut self, candidate: &Candidate, now: Duration) {
         let (key, id) = (candidate.key, candidate.flow.id);
         // It may have been listed, and then be reported as late.
         if self.connections.contains_key(&id) || self.lost.contains_key(&id) {
             return;
         }
+        self.silent.remove(&id);
         let deaths = self.suspicion.deaths(id);
         match judge(candidate, self.config.replay, deaths, &self.config) {
             Verdict::Keep { point, end, fin } => {
@@ -316,6 +326,7 @@ impl Recovery {
                 self.kept += 1;
                 self.connections.insert(connection.flow, connection);
             }
+            Verdict::Silent => self.call(id, key, now),
             Verdict::Finished => {}
             Verdict::Reset => self.forget_reset(id, key),
             Verdict::Lose(reason) => self.lose(id, key, reason),
@@ -365,6 +376,9 @@ impl Recovery {
     /// The record of a connection is gone, for the reason with this code. What was not replayed by
     /// now cannot be; who has its whole record goes on.
     pub fn unprotected(&mut self, flow: FlowId, code: u8) {
+        if let Some(silent) = self.silent.remove(&flow) {
+            return self.lose(flow, silent.key, LostReason::Unprotected { code });
+        }
         let connection = self.connections.get(&flow);
         if connection.is_some_and(Connection::to_be_replayed) {
             self.drop_kept(flow, LostReason::Unprotected { code });

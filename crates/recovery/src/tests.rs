@@ -1,6 +1,7 @@
 //! The decisions, driven by a small model of what they decide about ([`world`]): tests by stage,
 //! and properties over random histories.
 
+mod calling;
 mod deaths;
 mod giving_up;
 mod judging;

@@ -3,8 +3,8 @@
 use rand::Rng;
 use recovery::{Action, Candidate, Segment, SplicePoint, Stage};
 use ssw::{
-    DEFAULT_FIELDS, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, expectations, fabricated_syn,
-    replayed_segment, resets_to_client, window_update,
+    DEFAULT_FIELDS, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, call_to_client, expectations,
+    fabricated_syn, replayed_segment, resets_to_client, window_update,
 };
 use wire::{EmitError, FlowId, FlowKey};
 
@@ -35,6 +35,7 @@ pub(crate) const fn kind_of(action: &Action) -> usize {
         Action::Forget { .. } => 14,
         Action::ResetClient { .. } => 15,
         Action::MoreRecord { .. } => 16,
+        Action::Call { .. } => 17,
     }
 }
 
@@ -68,6 +69,7 @@ impl Driver {
                 splice(key, flow, point, ground)?;
                 self.send_syn(key, flow, ground)?;
             }
+            Action::Call { key, flow } => call(key, flow, ground)?,
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow, ground)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment, ground)?,
             Action::MoreRecord { flow, from } => {
@@ -196,6 +198,16 @@ fn forget(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Viola
         .destroy_socket(key, ground.witness, ground.now)?;
     let _ = ground.node.ssw.abandon(key, id, ground.now); // gone already: as well
     Ok(())
+}
+
+pub(crate) fn call(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    let Some(flow) = ground.node.numbered(key, id) else {
+        return Ok(());
+    };
+    let packet = call_to_client(key, &flow).map_err(not_written)?;
+    ground
+        .node
+        .send_to_client(packet, ground.witness, ground.now)
 }
 
 fn reset_client(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use ssw::Mode;
+use ssw::{Mode, Restored};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{Action, Candidate, Cause, Config, Event, LostReason, Recovery, Segment, Stage};
@@ -265,6 +265,10 @@ impl World {
             }
             Action::MoreRecord { flow, from } => {
                 self.recovery.more_record(flow, from, self.now);
+            }
+            Action::Call { key, flow } => {
+                let peer = self.known(key, flow);
+                assert_eq!(peer.flow.log.restored, Restored::Silent, "it has spoken");
             }
             Action::OpenWindow { key, flow } => {
                 assert!(self.alive, "a window for a dead server");

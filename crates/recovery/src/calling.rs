@@ -1,0 +1,69 @@
+//! Clients of which another host knew more, and that must say where they stand before anything can be
+//! done for them (FT-TCP IV.E): asked again and again, ever less often, until they answer or nobody
+//! believes any more that they will. Nothing else waits for them.
+
+use std::time::Duration;
+
+use wire::{FlowId, FlowKey};
+
+use crate::{action::Action, config::Stage, event::LostReason, service::Recovery};
+
+/// First pause before a client is asked again; doubles up to [`LONGEST_PAUSE`]. Linux answers such a
+/// question twice a second at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// A client that has not answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Silent {
+    pub(crate) key: FlowKey,
+    since: Duration,
+    ask_at: Duration,
+    pause: Duration,
+}
+
+impl Recovery {
+    /// The data plane has not heard this client yet.
+    pub(crate) fn call(&mut self, flow: FlowId, key: FlowKey, now: Duration) {
+        self.silent.entry(flow).or_insert(Silent {
+            key,
+            since: now,
+            ask_at: now,
+            pause: FIRST_PAUSE,
+        });
+    }
+
+    /// Connections whose clients have not answered yet.
+    #[must_use]
+    pub fn silent(&self) -> usize {
+        self.silent.len()
+    }
+
+    pub(crate) fn call_again(&mut self, now: Duration) {
+        let patience = self.config.answer_timeout;
+        let mut given_up = Vec::new();
+        for (flow, silent) in &mut self.silent {
+            if now.saturating_sub(silent.since) >= patience {
+                given_up.push(*flow);
+            } else if now >= silent.ask_at {
+                silent.ask_at = now + silent.pause;
+                silent.pause = (silent.pause * 2).min(LONGEST_PAUSE);
+                self.actions.push_back(Action::Call {
+                    key: silent.key,
+                    flow: *flow,
+                });
+            }
+        }
+        for flow in given_up {
+            if let Some(silent) = self.silent.remove(&flow) {
+                self.lose(flow, silent.key, LostReason::ClientSilent);
+            }
+        }
+    }
+
+    pub(crate) fn next_call(&self) -> Option<Duration> {
+        let asks = matches!(self.stage, Stage::Recovering | Stage::Serving);
+        let due = self.silent.values().map(|silent| silent.ask_at);
+        due.min().filter(|_| asks)
+    }
+}

@@ -1,0 +1,101 @@
+//! Flows of a host that has died: their clients are asked where they stand.
+
+use ssw::Restored;
+
+use super::world::{Manner, Peer, World, key, ms};
+use crate::{Action, Cause, LostReason, Stage};
+
+fn silent(id: u64) -> Peer {
+    Peer::new(id, 10, 5).change(|peer| peer.flow.log.restored = Restored::Silent)
+}
+
+fn calls(world: &World, id: u64) -> usize {
+    let ours = |action: &&Action| matches!(action, Action::Call { key: k, .. } if *k == key(id));
+    world.done.iter().filter(ours).count()
+}
+
+/// It speaks: the data plane tells.
+fn speak(world: &mut World, id: u64) {
+    let mut peer = world.peer(id).clone();
+    peer.flow.log.restored = Restored::Heard;
+    world.late(peer);
+}
+
+#[test]
+fn who_has_spoken_goes_on_and_who_has_not_is_asked() {
+    let heard = silent(1).change(|peer| peer.flow.log.restored = Restored::Heard);
+    let mut world = World::new([heard, silent(2)]);
+    world.cause = Cause::Host;
+    world.die_and_return();
+    world.until_serving(100);
+    assert_eq!(
+        world.serving(),
+        (1, 0, 10),
+        "nobody waits for the silent one"
+    );
+    assert_eq!((calls(&world, 2), world.recovery.silent()), (1, 1));
+    world.pass_in_steps(ms(500), ms(1));
+    assert_eq!(calls(&world, 2), 2);
+    speak(&mut world, 2);
+    world.pass_in_steps(ms(3_000), ms(1));
+    assert_eq!(world.peer(2).received(), 10);
+    assert_eq!((calls(&world, 2), world.recovery.silent()), (2, 0));
+    assert!(world.reset.is_empty());
+}
+
+#[test]
+fn one_that_never_speaks_is_given_up_at_last() {
+    let mut world = World::new([silent(1)]);
+    world.die_and_return();
+    world.pass_in_steps(ms(599_000), ms(50));
+    assert!(world.reset.is_empty());
+    let asked = calls(&world, 1);
+    assert!((40..60).contains(&asked), "each 15 s at last: {asked}");
+    world.pass_in_steps(ms(2_000), ms(50));
+    assert_eq!(world.reset[&key(1)], LostReason::ClientSilent);
+    assert_eq!(world.recovery.deadline(), None);
+}
+
+#[test]
+fn a_death_begins_all_anew() {
+    let mut world = World::new([silent(1)]);
+    world.die_and_return();
+    world.pass_in_steps(ms(100), ms(1));
+    world.die();
+    assert_eq!(world.recovery.silent(), 0);
+    world.until_serving(100);
+    assert_eq!((world.recovery.silent(), calls(&world, 1)), (1, 2));
+    speak(&mut world, 1);
+    world.pass_in_steps(ms(10), ms(1));
+    assert_eq!(world.peer(1).received(), 10);
+}
+
+#[test]
+fn a_client_that_is_gone_or_has_no_record_is_not_asked() {
+    let reset = silent(1).change(|peer| peer.flow.client.reset = true);
+    let unknown = silent(2).change(|peer| peer.record = None);
+    let mut world = World::new([reset, unknown, silent(3)]);
+    world.die_and_return();
+    world.until_serving(100);
+    assert_eq!((calls(&world, 1), calls(&world, 2)), (0, 0));
+    assert!(world.forgotten.contains(&key(1)));
+    assert_eq!(world.reset[&key(2)], LostReason::NoRecord);
+    let mut peer = world.peer(3).clone();
+    peer.flow.client.reset = true; // it answers so
+    world.late(peer);
+    assert!(world.forgotten.contains(&key(3)));
+    assert_eq!(
+        (world.stage(), world.recovery.silent()),
+        (Stage::Serving, 0)
+    );
+}
+
+#[test]
+fn when_nobody_will_serve_the_silent_are_reset_too() {
+    let mut world = World::new([silent(1), Peer::new(2, 10, 0).manner(Manner::Deaf)]);
+    world.die_and_return();
+    world.recovery.give_up();
+    world.pass_in_steps(ms(10), ms(1));
+    assert_eq!(world.reset[&key(1)], LostReason::ServerDown);
+    assert_eq!(world.recovery.silent(), 0);
+}
