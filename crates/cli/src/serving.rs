@@ -80,6 +80,7 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
         name,
         link,
         addresses: arguments.address,
+        address_device: arguments.address_device,
         command: arguments.command,
         replay: match arguments.replay {
             Replay::Connection => ReplayMode::Connection,

@@ -183,8 +183,8 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
                     "no programs were attached"
                 };
                 line(&format!(
-                    "{name}: {programs}, {} processes killed, {} settings put back",
-                    cleaned.killed, cleaned.settings
+                    "{name}: {programs}, {} processes killed, {} addresses taken down, {} settings put back",
+                    cleaned.killed, cleaned.addresses, cleaned.settings
                 ));
             }
             // One that runs is not ours to clean, and not an error unless it was named.

@@ -53,6 +53,7 @@ impl Service {
             Action::ListConnections => self.list_connections()?,
             Action::Expect { flow } => self.expect(flow)?,
             Action::Splice { key, flow, point } => self.splice(key, flow, point)?,
+            Action::Call { key, flow } => self.call(key, flow)?,
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
             Action::MoreRecord { flow, from } => self.more_record(flow, from)?,
@@ -148,13 +149,21 @@ impl Service {
         Ok(Records::of(&summaries.unwrap_or_default()))
     }
 
-    /// A single connection whose handshake was completed late.
-    pub(crate) fn late_connection(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
-        let Some(flow) = self.numbered(key, id)? else {
+    /// Connections whose handshakes were completed late, or whose clients were heard late.
+    pub(crate) fn late_connections(&mut self) -> Result<(), ServeError> {
+        let late = std::mem::take(&mut self.late);
+        // Until then they are listed with the others.
+        let listed = !matches!(self.recovery.stage(), Stage::Serving | Stage::Recovering);
+        if late.is_empty() || listed {
             return Ok(());
-        };
-        let candidate = self.records()?.candidate(key, flow);
-        self.recovery.late_connection(&candidate, clock::now());
+        }
+        let records = self.records()?;
+        for (key, id) in late {
+            if let Some(flow) = self.numbered(key, id)? {
+                let candidate = records.candidate(key, flow);
+                self.recovery.late_connection(&candidate, clock::now());
+            }
+        }
         Ok(())
     }
 
@@ -195,7 +204,7 @@ impl Service {
     }
 
     /// The flow of this connection, unless its ends are another one's by now.
-    fn numbered(&self, key: FlowKey, id: FlowId) -> Result<Option<Flow>, ServeError> {
+    pub(crate) fn numbered(&self, key: FlowKey, id: FlowId) -> Result<Option<Flow>, ServeError> {
         let flow = self.ground.plane.flow(key)?;
         Ok(flow.filter(|flow| flow.id == id))
     }

@@ -8,7 +8,10 @@ use supervise::{
     mounts::{self},
 };
 
-use crate::{changes, error::ServeError, logger_client::LoggerClient, preflight, rundir::RunDir};
+use crate::{
+    changes, error::ServeError, logger_client::LoggerClient, own_addresses, preflight,
+    rundir::RunDir,
+};
 
 /// What was removed.
 #[derive(Debug, Clone, Default, serde::Serialize)]
@@ -19,6 +22,8 @@ pub struct Cleaned {
     pub killed: usize,
     /// Its programs were still attached.
     pub programs: bool,
+    /// Addresses of the service that were taken down.
+    pub addresses: usize,
     /// Settings of interfaces that were put back.
     pub settings: usize,
 }
@@ -54,6 +59,7 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
     }
     drop(bpffs);
     drop(cgroup2);
+    cleaned.addresses = own_addresses::take_down(lock.directory())?;
     cleaned.settings = changes::put_back(lock.directory())?;
     lock.remove();
     Ok(cleaned)

@@ -73,6 +73,9 @@ pub struct ServeConfig {
     pub name: String,
     /// The addresses that clients connect to.
     pub addresses: Vec<SocketAddr>,
+    /// The network device on which the addresses come and go with the service; `None`: they are the
+    /// host's.
+    pub address_device: Option<String>,
     /// The server's command.
     pub command: Vec<OsString>,
     /// Where replays begin.

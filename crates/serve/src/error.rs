@@ -32,6 +32,9 @@ pub enum ServeError {
         /// Those that there are.
         present: String,
     },
+    /// No such network device.
+    #[error("there is no network device {0:?}: see `ip link`")]
+    NoDevice(String),
     /// Somebody listens already.
     #[error("{owner}: stop it first; outlive starts the server itself, in a cgroup of its own")]
     InUse {
@@ -127,6 +130,9 @@ pub enum ServeError {
         /// Why.
         error: ChannelError,
     },
+    /// The records are those of a service that was heard of a moment ago.
+    #[error("the logger: {0}")]
+    StillServed(String),
     /// None of the loggers wants us, and waiting will not help.
     #[error("{0}")]
     NoLogger(String),
@@ -179,6 +185,7 @@ impl ServeError {
             | Self::NotAdopted { .. }
             | Self::OtherOptions { .. }
             | Self::OtherLayout { .. }
+            | Self::NoDevice(_)
             | Self::BadName(_)
             | Self::RunDir { .. }
             | Self::Spawn(_)

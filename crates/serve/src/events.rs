@@ -23,6 +23,13 @@ pub enum Happening {
         /// Its open connections.
         connections: usize,
     },
+    /// Its host has stopped and runs again: a logger knows the connections that were open.
+    Restored {
+        /// Connections that are taken up.
+        connections: usize,
+        /// Those that cannot be: they are at other addresses, or too many.
+        lost: usize,
+    },
     /// The server listens for the first time: from now on its connections are protected.
     Protecting {
         /// Where.
@@ -114,6 +121,17 @@ impl fmt::Display for Happening {
                     "taken over without its main process, with {connections} open connections"
                 )
             }
+            Self::Restored {
+                connections,
+                lost: 0,
+            } => write!(
+                f,
+                "this host has stopped: the record of {connections} connections is taken up"
+            ),
+            Self::Restored { connections, lost } => write!(
+                f,
+                "this host has stopped: the record of {connections} connections is taken up; {lost} more are at other addresses, or too many"
+            ),
             Self::Protecting { addresses } => {
                 write!(f, "protecting connections to {}", addresses.join(", "))
             }

@@ -11,17 +11,30 @@ use crate::error::{ServeError, SystemContext};
 pub(crate) const FILE: &str = "instance";
 
 /// The number of the service in this directory.
-pub(crate) fn of(directory: &Path) -> Result<u64, ServeError> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Instance {
+    pub(crate) number: u64,
+    /// It was drawn just now: the service has no earlier life that anything here knows of.
+    pub(crate) fresh: bool,
+}
+
+/// The number of the service in this directory.
+pub(crate) fn of(directory: &Path) -> Result<Instance, ServeError> {
     let path = directory.join(FILE);
     let doing = "keep the number of the service";
     match fs::read_to_string(&path) {
-        Ok(text) => u64::from_str_radix(text.trim(), 16)
-            .map_err(io::Error::other)
-            .doing("read the number of the service"),
+        Ok(text) => {
+            let number = u64::from_str_radix(text.trim(), 16)
+                .map_err(io::Error::other)
+                .doing("read the number of the service")?;
+            let fresh = false;
+            Ok(Instance { number, fresh })
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let number: u64 = rand::rng().random();
             fs::write(&path, format!("{number:016x}\n")).doing(doing)?;
-            Ok(number)
+            let fresh = true;
+            Ok(Instance { number, fresh })
         }
         Err(error) => Err(error).doing(doing),
     }
@@ -35,8 +48,13 @@ mod tests {
     fn a_service_has_one_number_and_each_has_another() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let number = of(a.path()).unwrap();
-        assert_eq!(of(a.path()).unwrap(), number);
-        assert_ne!(of(b.path()).unwrap(), number);
+        let again = Instance {
+            fresh: false,
+            ..number
+        };
+        assert!(number.fresh);
+        assert_eq!(of(a.path()).unwrap(), again);
+        assert_ne!(of(b.path()).unwrap().number, number.number);
         fs::write(a.path().join(FILE), "rubbish").unwrap();
         assert!(of(a.path()).is_err());
     }

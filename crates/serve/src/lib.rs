@@ -22,6 +22,7 @@ mod link;
 mod logger;
 mod logger_client;
 mod options;
+mod own_addresses;
 pub mod preflight;
 mod read_ahead;
 mod records;

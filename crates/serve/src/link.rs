@@ -41,6 +41,8 @@ use crate::{
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// How often all loggers are tried when none answers.
 const RETRY: Duration = Duration::from_secs(1);
+/// How soon one is asked again whose records were somebody's a moment ago.
+const STILL_SERVED: Duration = Duration::from_millis(200);
 /// How long keys are used.
 const REKEY: Duration = Duration::from_secs(3600);
 /// How often the key file is looked at.
@@ -100,6 +102,8 @@ pub(crate) struct Link {
     /// A barrier that no logger has answered.
     draining: Option<u64>,
     news: VecDeque<News>,
+    /// The first logger that was attached to had records.
+    inherited: bool,
 }
 
 /// Why a logger was not reached.
@@ -133,6 +137,7 @@ impl Link {
             frames: Frames::of(pins)?,
             draining: None,
             news: VecDeque::new(),
+            inherited: false,
         })
     }
 
@@ -154,6 +159,12 @@ impl Link {
     /// A logger is in use, as far as is known.
     pub(crate) fn is_up(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.up) && !self.told_lost
+    }
+
+    /// The logger in use has the records of an earlier life, of which nothing here knows; told once.
+    pub(crate) fn inherited(&mut self) -> bool {
+        let up = self.session.as_ref().is_some_and(|session| session.up);
+        up && std::mem::take(&mut self.inherited)
     }
 
     /// All loggers were tried, and none is in use.

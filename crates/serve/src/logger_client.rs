@@ -17,7 +17,9 @@ use std::{
 use channel::Channel;
 use protocol::{
     UnprotectedReason,
-    control::{Attach, Decoder, FlowSummary, Request, Response, Resume, encode},
+    control::{
+        Attach, Decoder, ErrorCode, FlowSummary, Recorded, Request, Response, Resume, encode,
+    },
     link::LinkKeys,
 };
 use recovery::ReplayMode;
@@ -248,6 +250,10 @@ impl LoggerClient {
     fn next_answer(&mut self) -> Result<Response, ServeError> {
         loop {
             match self.decoder.pull()? {
+                Some(Response::Error {
+                    code: ErrorCode::StillServed,
+                    message,
+                }) => return Err(ServeError::StillServed(message)),
                 Some(Response::Error { message, .. }) => return Err(ServeError::NotKnown(message)),
                 Some(response) => {
                     if !self.note(&response) {
@@ -282,6 +288,23 @@ impl LoggerClient {
             match self.next_answer()? {
                 Response::Summaries { summaries, last } => {
                     all.extend(summaries);
+                    if last {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// The connections that have a whole record.
+    pub(crate) fn connections(&mut self) -> Result<Vec<Recorded>, ServeError> {
+        self.say(&Request::Connections)?;
+        let mut all = Vec::new();
+        loop {
+            match self.next_answer()? {
+                Response::Connections { connections, last } => {
+                    all.extend(connections);
                     if last {
                         return Ok(all);
                     }

@@ -6,7 +6,10 @@ use channel::{Channel, HANDSHAKE_LIMIT, KeyRing};
 use serde::Serialize;
 use supervise::{address_is_local, check_destroy_supported, listener_on, local_addresses, resolve};
 
-use crate::error::{ServeError, SystemContext};
+use crate::{
+    error::{ServeError, SystemContext},
+    own_addresses,
+};
 
 /// Result of one question.
 #[derive(Debug, Clone, Serialize)]
@@ -36,6 +39,17 @@ pub fn privileges() -> Result<(), ServeError> {
 /// # Errors
 /// The first one that cannot, and why.
 pub fn addresses(addresses: &[SocketAddr]) -> Result<(), ServeError> {
+    addresses_on(addresses, None)
+}
+
+/// The same, of addresses that may be still to be brought up on this device.
+pub(crate) fn addresses_on(
+    addresses: &[SocketAddr],
+    device: Option<&str>,
+) -> Result<(), ServeError> {
+    if let Some(device) = device {
+        own_addresses::check(device)?;
+    }
     if addresses.is_empty() {
         return Err(ServeError::NoAddress);
     }
@@ -43,7 +57,8 @@ pub fn addresses(addresses: &[SocketAddr]) -> Result<(), ServeError> {
         if address.ip().is_unspecified() {
             return Err(ServeError::Wildcard(*address));
         }
-        if !address_is_local(address.ip()).doing("list this host's addresses")? {
+        let here = address_is_local(address.ip()).doing("list this host's addresses")?;
+        if !here && device.is_none() {
             let present: Vec<String> = local_addresses()
                 .doing("list this host's addresses")?
                 .iter()

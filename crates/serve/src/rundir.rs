@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{changes, error::ServeError, instance, logger_client, options};
+use crate::{changes, error::ServeError, instance, logger_client, options, own_addresses};
 
 const DEFAULT: &str = "/run/outlive";
 
@@ -127,6 +127,7 @@ impl Lock {
             logger_client::SOCKET,
             changes::FILE,
             instance::FILE,
+            own_addresses::FILE,
             options::FILE,
             "lock",
         ] {

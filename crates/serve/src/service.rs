@@ -86,6 +86,8 @@ pub struct Service {
     /// Chunks of expected outstream that are in the data plane.
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
     pub(crate) read_ahead: ReadAhead,
+    /// Connections that can be given to the server only now, as the kernel has told.
+    pub(crate) late: Vec<(FlowKey, FlowId)>,
     pub(crate) answers: Answers,
     /// Flows that there were when they were listed last.
     pub(crate) flows_listed: usize,
@@ -156,6 +158,7 @@ impl Service {
             start_at: None,
             expected: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
+            late: Vec::new(),
             answers: Answers::default(),
             flows_listed: 0,
             reports: Reports::default(),
@@ -212,11 +215,8 @@ impl Service {
             self.take_over(adopted, &ring, &kernel_events)?;
         } else {
             self.reach_logger()?;
-            self.start_at = Some(clock::now());
-            self.start_if_due()?;
-            if let Some(server) = &self.server {
-                let pid = server.pid().as_raw_pid().unsigned_abs();
-                self.tell(Happening::Started { pid });
+            if !self.restore()? {
+                self.begin()?;
             }
         }
         let mut failures = 0;
@@ -252,6 +252,18 @@ impl Service {
         }
     }
 
+    /// The first start of a service that has no earlier life.
+    fn begin(&mut self) -> Result<(), ServeError> {
+        self.bring_addresses_up()?;
+        self.start_at = Some(clock::now());
+        self.start_if_due()?;
+        if let Some(server) = &self.server {
+            let pid = server.pid().as_raw_pid().unsigned_abs();
+            self.tell(Happening::Started { pid });
+        }
+        Ok(())
+    }
+
     /// Hear, decide, act: once.
     fn turn(
         &mut self,
@@ -262,6 +274,7 @@ impl Service {
         while let Ok(event) = kernel_events.try_recv() {
             self.kernel_event(event)?;
         }
+        self.late_connections()?;
         if let Some(ending) = self.look_at_server()? {
             return Ok(Next::End(ending));
         }
@@ -349,6 +362,7 @@ impl Service {
 
 mod link_of;
 mod logger_of;
+mod restoring;
 mod server_of;
 mod status_of;
 mod stopping;

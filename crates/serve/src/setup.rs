@@ -17,11 +17,11 @@ use crate::{
     changes,
     config::ServeConfig,
     error::{ServeError, SystemContext},
-    instance,
+    instance::{self, Instance},
     link::Link,
     logger::Logger,
     logger_client::LoggerClient,
-    options, preflight,
+    options, own_addresses, preflight,
     rundir::Lock,
 };
 
@@ -87,7 +87,7 @@ impl Ground {
         lock: &Lock,
         pins: PinDirectory,
     ) -> Result<(Dataplane, Injector, Logger, Cgroup, Mount), ServeError> {
-        preflight::addresses(&config.addresses)?;
+        preflight::addresses_on(&config.addresses, config.address_device.as_deref())?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
         let cgroup = Cgroup::create(&cgroup2, &config.run_dir.host_name(&config.name))?;
         become_subreaper().doing("become the reaper of the server's orphans")?;
@@ -109,11 +109,14 @@ impl Ground {
     /// Take everything down. The server is gone by now.
     pub(crate) fn remove(self) -> Result<(), ServeError> {
         self.logger.shut_down();
+        // Before there are no programs any more, or the kernel would have the last word.
+        let taken_down = own_addresses::take_down(self.lock.directory());
         let detached = self.plane.remove();
         let removed = self.cgroup.remove();
         drop(self.bpffs);
         drop(self.cgroup2);
         self.lock.remove();
+        taken_down?;
         detached?;
         removed?;
         Ok(())
@@ -188,9 +191,9 @@ pub(crate) fn remote_logger(
 }
 
 /// What loggers on other machines are asked for.
-fn attach(config: &ServeConfig, instance: u64) -> Attach {
+fn attach(config: &ServeConfig, instance: Instance) -> Attach {
     Attach {
-        instance,
+        instance: instance.number,
         replay: match config.replay {
             ReplayMode::Connection => Replay::Connection,
             ReplayMode::Turn => Replay::Turn,
@@ -199,6 +202,8 @@ fn attach(config: &ServeConfig, instance: u64) -> Attach {
         total: config.limits.total,
         connections: config.max_connections,
         udp_port: 0,
+        // Nothing here knows of an earlier life; a logger may.
+        inherit: instance.fresh,
         service: config.name.clone(),
     }
 }

@@ -5,7 +5,7 @@ use std::{net::UdpSocket, time::Duration};
 use dataplane::link_socket;
 
 use super::{
-    LOOK_AT_KEYS, Link, News, RETRY, Refused,
+    LOOK_AT_KEYS, Link, News, RETRY, Refused, STILL_SERVED,
     dialing::{Dialed, Dialing},
     session::Session,
 };
@@ -58,6 +58,9 @@ impl Link {
     fn attached(&mut self, logger: usize, socket: UdpSocket, dialed: Dialed, now: Duration) {
         let Dialed { client, attached } = dialed;
         self.refused[logger] = None;
+        // An earlier life is asked for once.
+        self.inherited |= attached.kept && std::mem::take(&mut self.attach.inherit);
+        self.attach.inherit = false;
         match self
             .session
             .as_mut()
@@ -89,6 +92,12 @@ impl Link {
     }
 
     fn not_reached(&mut self, logger: usize, error: &ServeError, now: Duration) {
+        if matches!(error, ServeError::StillServed(_)) {
+            // Whoever it is: a moment later it is known whether it lives.
+            self.next = logger;
+            self.retry_at = now + STILL_SERVED;
+            return;
+        }
         let refused = Some(Refused {
             why: error.to_string(),
             for_good: matches!(error, ServeError::LoggerUnreachable { error, .. } if error.is_configuration()),

@@ -138,6 +138,9 @@ impl Service {
             self.unprotect_all(UnprotectedReason::LoggerLost)?;
         }
         self.ground.plane.link_up(true)?;
+        if self.was_lost {
+            self.forget_stale()?;
+        }
         let waiting = self.reprotect_all()?;
         if std::mem::replace(&mut self.was_lost, false) {
             let unprotected = self.count_unprotected()?;
@@ -236,6 +239,17 @@ impl Service {
                 tracing::warn!(%error, %key, "a client that waits was not told");
             }
         }
+    }
+
+    /// What the logger has of connections that went on without it is the past, from which nobody must
+    /// make them anew.
+    fn forget_stale(&mut self) -> Result<(), ServeError> {
+        for (_, flow) in self.ground.plane.flows()? {
+            if flow.unprotected.is_some() {
+                let _ = self.ask_logger(|logger| logger.unprotect(flow.id))?;
+            }
+        }
+        Ok(())
     }
 
     /// Connections that lost their records are recorded again from their next turn on, if replays

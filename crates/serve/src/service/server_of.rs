@@ -52,7 +52,7 @@ impl Service {
                     self.recovery.diverged(key, &state);
                 }
             }
-            EventKind::Late { key, flow } => self.late_connection(key, flow)?,
+            EventKind::Late { key, flow } => self.late.push((key, flow)),
             EventKind::Reprotected {
                 key,
                 flow,

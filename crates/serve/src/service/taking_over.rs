@@ -32,6 +32,7 @@ impl Service {
             };
             self.unprotect_all(reason)?;
         }
+        self.bring_addresses_up()?; // they are, if nobody took them down
         self.reach_logger()?;
         let flows = self.ground.plane.flows()?;
         let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
@@ -46,6 +47,7 @@ impl Service {
         while let Ok(event) = kernel_events.try_recv() {
             self.kernel_event(event)?;
         }
+        self.late_connections()?;
         let runs = self.server.is_some() || self.ground.cgroup.populated()?;
         if self.recovery.stage() == Stage::Serving {
             if life.gated || life.recovering || !runs {
