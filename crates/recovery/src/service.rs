@@ -89,6 +89,12 @@ impl Recovery {
         self.stage
     }
 
+    /// Connections that are on their way back, or that were until a moment ago.
+    #[must_use]
+    pub fn unsettled(&self) -> usize {
+        self.connections.len()
+    }
+
     /// The next thing to be done.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()

@@ -100,11 +100,31 @@ impl Driver {
         }
     }
 
+    /// The supervisor of a host that was switched on again; `life` lives of the server came before. It
+    /// knows the connections that were restored behind the gate.
+    pub(crate) fn anew(setup: ServiceSetup, life: u32, now: u64) -> Self {
+        let mut driver = Self {
+            life,
+            start_at: None,
+            due: now,
+            next_heartbeat: now,
+            next_sweep: now + SWEEP,
+            ..Self::new(setup)
+        };
+        driver.recovery.died(Cause::Host, time(now), time(now));
+        driver
+    }
+
+    /// How many lives of the server there were.
+    pub(crate) const fn life(&self) -> u32 {
+        self.life
+    }
+
     /// All is well and nothing is being watched.
     pub(crate) fn at_rest(&self) -> bool {
         self.recovery.stage() == Stage::Serving
             && self.inbox.is_empty()
-            && self.recovery.deadline().is_none()
+            && self.recovery.unsettled() == 0
     }
 
     fn lag(&self, rng: &mut SmallRng) -> u64 {

@@ -42,6 +42,7 @@ mod link;
 mod mortal;
 mod network;
 mod node;
+mod power;
 mod probes;
 mod process;
 mod record;

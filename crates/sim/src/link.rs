@@ -1,7 +1,7 @@
 //! A logger on another machine: the real one (`logger::link`), and the packets to it and from it.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
@@ -12,7 +12,7 @@ use logger::{
     link::{AckPolicy, Greeting, Outbox, Peer, Session, Sessions},
 };
 use protocol::{
-    control::{Attach, Replay, Request, Response},
+    control::{Attach, FlowSummary, Recorded, Replay, Request, Response},
     link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, Probe, ProbeKind, SegmentView},
     mirror,
 };
@@ -28,43 +28,44 @@ use crate::{
     trace,
 };
 
-const UP: LinkKey = LinkKey([1; 16]);
-const DOWN: LinkKey = LinkKey([2; 16]);
+/// Instance of the first life of the server's host.
 const INSTANCE: u64 = 7;
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 1)), 9000);
 const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 2)), 7600);
 /// IPv4 and UDP.
 const HEADERS: usize = 28;
 
-/// What the programs of the server's host have to know of the link.
-pub(crate) fn settings(setup: &LinkSetup) -> LinkSettings {
+/// What the programs of the server's host have to know of the link, in this life of the host.
+pub(crate) fn settings(setup: &LinkSetup, life: u8) -> LinkSettings {
     LinkSettings {
         local: LOCAL,
         remote: REMOTE,
         keys: LinkKeys {
             slot: KeySlot::Zero,
-            up: UP,
-            down: DOWN,
+            up: up(life),
+            down: down(life),
         },
         mtu: u16::MAX,
         strategy: setup.strategy,
     }
 }
 
-fn down() -> KeySet {
-    let mut keys = KeySet::EMPTY;
-    keys.put(KeySlot::Zero, DOWN);
-    keys
+const fn up(life: u8) -> LinkKey {
+    LinkKey([2 * life + 1; 16])
+}
+
+const fn down(life: u8) -> LinkKey {
+    LinkKey([2 * life + 2; 16])
 }
 
 /// A packet that shows the programs the way.
-pub(crate) fn probe() -> Vec<u8> {
+pub(crate) fn probe(life: u8) -> Vec<u8> {
     let probe = Probe {
         kind: ProbeKind::Probe,
         slot: KeySlot::Zero,
         counter: 1,
     };
-    packet(LOCAL, REMOTE, &probe.encode(&UP))
+    packet(LOCAL, REMOTE, &probe.encode(&up(life)))
 }
 
 /// The logger, with the one service that it has.
@@ -72,6 +73,8 @@ pub(crate) fn probe() -> Vec<u8> {
 pub(crate) struct Remote {
     sessions: Sessions,
     attach: Attach,
+    /// Of the server's host, from 0.
+    life: u8,
     policy: AckPolicy,
     peer: Peer,
     out: Outbox,
@@ -104,6 +107,7 @@ impl Remote {
         let mut remote = Self {
             sessions: sessions(setup.policy, total),
             attach,
+            life: 0,
             policy: setup.policy,
             peer,
             out: Outbox::default(),
@@ -120,12 +124,60 @@ impl Remote {
     /// The service attaches. `counter` is above all that an earlier life has used.
     fn greet(&mut self, counter: u64) {
         let greeting = Greeting {
-            up: UP,
-            down: DOWN,
+            up: up(self.life),
+            down: down(self.life),
             counter,
         };
         self.sessions
             .attach(&self.attach, self.peer, &greeting, &mut self.out);
+    }
+
+    /// The server's host has begun a new life: its service attaches, and wants to know which connections
+    /// there were. `None`: it has to ask again.
+    pub(crate) fn inherited(&mut self, now: Duration) -> Option<Vec<(Recorded, FlowSummary)>> {
+        if self.is_away() {
+            return None;
+        }
+        let attach = Attach {
+            instance: self.attach.instance + 1,
+            inherit: true,
+            ..self.attach.clone()
+        };
+        let inherited = self
+            .sessions
+            .inherit(&attach, self.peer, now, &mut self.out);
+        inherited.ok()?;
+        self.life += 1;
+        self.attach = Attach {
+            inherit: false,
+            ..attach
+        };
+        self.greet(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+        let connections = self.ask(&Request::Connections).into_iter();
+        let connections = connections.flat_map(|answer| match answer {
+            Response::Connections { connections, .. } => connections,
+            _ => Vec::new(),
+        });
+        let connections: Vec<Recorded> = connections.collect();
+        let summaries = self.ask(&Request::Summaries).into_iter();
+        let summaries = summaries.flat_map(|answer| match answer {
+            Response::Summaries { summaries, .. } => summaries,
+            _ => Vec::new(),
+        });
+        let mut summaries: BTreeMap<FlowId, FlowSummary> =
+            summaries.map(|summary| (summary.flow, summary)).collect();
+        let both = |recorded: Recorded| {
+            let summary = summaries.remove(&recorded.beginning.flow)?;
+            Some((recorded, summary))
+        };
+        Some(connections.into_iter().filter_map(both).collect())
+    }
+
+    fn ask(&mut self, request: &Request) -> Vec<Response> {
+        let session = self.sessions.get_mut(self.attach.instance);
+        session.map_or_else(Vec::new, |session| {
+            session.answer(Desk::new(1), request, &mut self.out)
+        })
     }
 
     /// It is dead at present.
@@ -142,7 +194,7 @@ impl Remote {
             return false;
         };
         trace::note(now, || format!("the logger {turn:?}"));
-        let summaries = self.sessions.get(INSTANCE).map(Session::journal);
+        let summaries = self.session().map(Session::journal);
         let summaries = summaries.into_iter().flat_map(Journal::summaries);
         let lost = summaries.filter(|summary| matches!(summary.state, State::Unprotected(_)));
         self.given_up.extend(lost.map(|summary| summary.flow));
@@ -166,7 +218,7 @@ impl Remote {
     }
 
     fn session(&self) -> Option<&Session> {
-        self.sessions.get(INSTANCE)
+        self.sessions.get(self.attach.instance)
     }
 
     pub(crate) fn journal(&self) -> Option<&Journal> {
@@ -193,8 +245,10 @@ impl Remote {
             mortal.write(&mut self.out, &self.sessions, rng, now);
         }
         let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let mut keys = KeySet::EMPTY;
+        keys.put(KeySlot::Zero, down(self.life));
         for datagram in self.out.datagrams() {
-            let ack = || Ack::decode(datagram.bytes(), &down());
+            let ack = || Ack::decode(datagram.bytes(), &keys);
             trace::note(at, || format!("the logger says: {:?}", ack()));
         }
         let said = self.out.datagrams().iter();
@@ -214,7 +268,7 @@ impl Remote {
 
     /// What `serve` has to be told.
     pub(crate) fn notices(&mut self) -> Vec<Notice> {
-        let Some(session) = self.sessions.get_mut(INSTANCE) else {
+        let Some(session) = self.sessions.get_mut(self.attach.instance) else {
             return Vec::new();
         };
         std::iter::from_fn(|| session.notice())
@@ -231,10 +285,8 @@ impl Remote {
 
     /// `serve` asks, or tells, something that is not answered.
     pub(crate) fn tell(&mut self, request: &Request) {
-        if let Some(session) = self.sessions.get_mut(INSTANCE) {
-            let answers = session.answer(Desk::new(1), request, &mut self.out);
-            debug_assert!(answers.is_empty(), "{answers:?}");
-        }
+        let answers = self.ask(request);
+        debug_assert!(answers.is_empty(), "{answers:?}");
     }
 
     pub(crate) fn unprotect(&mut self, flow: FlowId) {

@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rand::{Rng, rngs::SmallRng};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use ssw::{Flow, MARK_TO_CLIENT, Packet, Settings, SocketChange, SocketState, SouthSide, Verdict};
+use ssw::{
+    Flow, LinkSettings, MARK_TO_CLIENT, Packet, Settings, SocketChange, SocketState, SouthSide,
+    Verdict,
+};
 use wire::{ChecksumMode, FlowId, FlowKey, IpPacket, checksum};
 
 use crate::{
@@ -39,7 +42,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(setup: ServiceSetup, link: Option<&LinkSetup>, rng: &mut SmallRng) -> Self {
+    /// A host that was just switched on, for the `life`-th time (from 0).
+    pub(crate) fn new(
+        setup: ServiceSetup,
+        link: Option<&LinkSetup>,
+        life: u8,
+        rng: &mut SmallRng,
+        now: u64,
+    ) -> Self {
         let addresses: Vec<_> = endpoints().iter().map(std::net::SocketAddr::ip).collect();
         let settings = Settings {
             heartbeat_timeout_ns: 10 * SECOND,
@@ -54,7 +64,12 @@ impl Node {
         };
         Self {
             host: Host::new(&addresses, setup.mtu, rng.random()),
-            ssw: south_side(settings, link),
+            ssw: south_side(
+                settings,
+                link.map(|link| link::settings(link, life)),
+                life,
+                now,
+            ),
             process: None,
             states: BTreeMap::new(),
             leaving: Vec::new(),
@@ -275,12 +290,12 @@ impl Node {
     }
 }
 
-fn south_side(settings: Settings, link: Option<&LinkSetup>) -> SouthSide {
-    let mut ssw = SouthSide::new(settings, 0);
-    if let Some(setup) = link {
-        ssw.set_link(link::settings(setup));
+fn south_side(settings: Settings, link: Option<LinkSettings>, life: u8, now: u64) -> SouthSide {
+    let mut ssw = SouthSide::new(settings, now);
+    if let Some(link) = link {
+        ssw.set_link(link);
         ssw.link_up(true);
-        ssw.egress(&mut packet(link::probe(), 0, ChecksumMode::Full), 0);
+        ssw.egress(&mut packet(link::probe(life), 0, ChecksumMode::Full), now);
     }
     ssw
 }

@@ -105,6 +105,8 @@ pub(crate) struct LinkSetup {
     pub(crate) strategy: AckStrategy,
     pub(crate) policy: AckPolicy,
     pub(crate) durable: Option<DurableSetup>,
+    /// How often the server's host loses its power.
+    pub(crate) restarts: u32,
 }
 
 /// The logger keeps a log, and is killed.
@@ -193,6 +195,7 @@ impl Scenario {
             strategy: strategies[rng.random_range(0..strategies.len())],
             policy: policies[rng.random_range(0..policies.len())],
             durable: None,
+            restarts: 0,
         };
         let mut service = self.service;
         // What the dead server had read, and the logger not, is taken back out of the window; the
@@ -220,6 +223,23 @@ impl Scenario {
         };
         if let Some(link) = &mut linked.link {
             link.durable = Some(durable);
+        }
+        linked
+    }
+
+    /// The same with a logger on another machine, and a host of the server that loses its power again
+    /// and again; the logger may keep a log, and be killed, too.
+    #[must_use]
+    pub fn restarted(self) -> Self {
+        let durable = self.seed % 3 == 0;
+        let mut linked = if durable {
+            self.durable()
+        } else {
+            self.linked()
+        };
+        let mut rng = SmallRng::seed_from_u64(linked.seed ^ 0x706f_7765_72);
+        if let Some(link) = &mut linked.link {
+            link.restarts = rng.random_range(1..4);
         }
         linked
     }

@@ -224,6 +224,14 @@ impl Witness {
         }
     }
 
+    /// Its host loses its power: nothing is finished by anybody any more.
+    pub(crate) fn lost_power(&mut self) {
+        for seen in &mut self.seen {
+            seen.closed_by_server = false;
+        }
+        self.died();
+    }
+
     pub(crate) fn new_incarnation(&mut self) {
         self.gate_shut = false;
     }

@@ -10,8 +10,9 @@ use crate::{
     link::Remote,
     network::{Network, Place},
     node::Node,
+    power::Power,
     record::Logger,
-    scenario::{Crash, Fault, Scenario, When},
+    scenario::{Crash, Fault, LinkSetup, Scenario, When},
     trace,
     witness::{Violation, Witness},
 };
@@ -104,6 +105,8 @@ struct World {
     network: Network,
     /// To a logger on another machine.
     link: Network,
+    link_setup: Option<LinkSetup>,
+    power: Power,
     node: Node,
     logger: Logger,
     driver: Driver,
@@ -130,7 +133,15 @@ impl World {
             clients,
             network: Network::new(scenario.quality),
             link: Network::new(scenario.link.map_or(scenario.quality, |link| link.quality)),
-            node: Node::new(scenario.service.clone(), scenario.link.as_ref(), &mut rng),
+            link_setup: scenario.link,
+            power: Power::new(scenario.link.as_ref(), &mut rng),
+            node: Node::new(
+                scenario.service.clone(),
+                scenario.link.as_ref(),
+                0,
+                &mut rng,
+                0,
+            ),
             logger: Logger::new(&scenario.service, scenario.link.as_ref()),
             driver: Driver::new(scenario.service.clone()),
             witness: Witness::new(&scenario.clients, scenario.fault),
@@ -171,7 +182,7 @@ impl World {
     }
 
     fn over(&self) -> bool {
-        self.clients.iter().all(Client::done) && self.driver.at_rest()
+        self.clients.iter().all(Client::done) && (self.driver.at_rest() || self.power.is_off())
     }
 
     /// When something is due next.
@@ -185,8 +196,9 @@ impl World {
             self.logger.due(),
             self.node.due(now),
             Some(self.logger.reads_at),
-            Some(self.driver.due),
-            crash,
+            Some(self.driver.due).filter(|_| !self.power.is_off()),
+            self.power.turn_at,
+            crash.filter(|_| !self.power.is_off()),
             sprung,
         ];
         let clients = self.clients.iter_mut().map(|client| client.due(now));
@@ -197,6 +209,7 @@ impl World {
         let now = self.now;
         while let Some((to, packet)) = self.network.arrived(now) {
             match to {
+                Place::Server if self.power.is_off() => {}
                 Place::Server => {
                     trace::packet(now, "to the server", &packet);
                     self.node.receive(packet, &mut self.witness, now)?;
@@ -210,6 +223,13 @@ impl World {
             }
         }
         self.over_the_link()?;
+        self.power.turn(
+            self.link_setup.as_ref(),
+            (&mut self.node, &mut self.driver),
+            (&mut self.logger, &mut self.witness),
+            &mut self.rng,
+            now,
+        )?;
         for i in 0..self.clients.len() {
             if self.clients[i].due(now).is_some_and(|due| due <= now) {
                 let said = self.clients[i].act(&mut self.witness, &mut self.rng, now)?;
@@ -222,11 +242,13 @@ impl World {
             self.node.crash(11, false, &mut self.witness, now)?; // it read the poison
         }
         self.read_ring()?;
-        self.crash_if_due()?;
-        self.driver
-            .hint(&mut self.node, &self.logger, &mut self.rng, now);
-        if self.driver.due <= now {
-            self.supervise()?;
+        if !self.power.is_off() {
+            self.crash_if_due()?;
+            self.driver
+                .hint(&mut self.node, &self.logger, &mut self.rng, now);
+            if self.driver.due <= now {
+                self.supervise()?;
+            }
         }
         self.node.poll(&mut self.witness, now)?;
         self.deliver_to_clients()?;
@@ -249,6 +271,7 @@ impl World {
                     remote.receive(&packet, time(now));
                     heard = true;
                 }
+                _ if self.power.is_off() => {}
                 _ => self.node.receive(packet, &mut self.witness, now)?,
             }
         }

@@ -20,6 +20,9 @@ fn from_environment(name: &str) -> Option<u64> {
         .map(|text| text.parse().expect("a number"))
 }
 
+/// And of those in which the server's host loses its power.
+const RESTARTED_RUNS: u64 = 2_000;
+
 /// Play the schedules of these seeds, on all CPUs; every invariant must hold in each of them.
 fn play_all(seeds: Range<u64>, change: fn(Scenario) -> Scenario) -> Vec<Outcome> {
     let next = AtomicU64::new(seeds.start);
@@ -79,6 +82,17 @@ fn nothing_that_was_acknowledged_dies_with_the_logger() {
     assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
     assert!(alone || sum(|o| o.logger_deaths.into()) > 0, "it lives");
     assert!(alone || sum(|o| o.acks_made) > 0, "the logger said nothing");
+}
+
+/// The server's host loses its power, and knows afterwards what its logger knows.
+#[test]
+fn clients_do_not_notice_that_the_host_was_without_power() {
+    let seeds = wanted(RESTARTED_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, Scenario::restarted);
+    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
+    assert!(alone || sum(|o| o.self_acks) > 0, "nothing was said again");
 }
 
 /// With a logger on another machine.

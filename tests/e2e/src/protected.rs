@@ -124,6 +124,29 @@ impl Protected {
         self.wait_for("adopted", 1)
     }
 
+    /// Takes the power from the server's host and gives it back: the host knows nothing then of what
+    /// was. The system would start `serve` again: [`Protected::begin_anew`].
+    ///
+    /// # Panics
+    /// When something of the earlier life cannot be removed.
+    #[track_caller]
+    pub fn lose_power(&self) {
+        self.host.power_off().expect("power off");
+        assert!(self.ended(PATIENCE).is_some(), "serve survived its host");
+        self.host.power_on().expect("power on");
+        // A lab's hosts share the kernel and the file system: what a restart would have emptied.
+        let cleaned = self.outlive("clean", &["--kill", &self.name]);
+        assert_eq!(cleaned.status, Some(0), "{cleaned:?}");
+    }
+
+    /// Starts `serve` again after [`Protected::lose_power`]. Only its events are seen from then on.
+    pub fn begin_anew(&mut self, scene: &Scene, server: &Server, flags: &[&str]) {
+        let number = self.former.len() + 1;
+        self.said = self.said.with_extension(format!("events-{number}"));
+        let new = Self::spawn(scene, server, &self.name, flags, &self.said);
+        self.former.push(std::mem::replace(&mut self.process, new));
+    }
+
     /// The service's name.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -120,8 +120,16 @@ fn both(scene: &Scene) -> Vec<SocketAddr> {
 /// When its files cannot be written.
 #[must_use]
 pub fn nginx(scene: &Scene) -> Server {
+    nginx_at(scene, both(scene))
+}
+
+/// [`nginx`] at these addresses.
+///
+/// # Panics
+/// As there.
+#[must_use]
+pub fn nginx_at(scene: &Scene, addresses: Vec<SocketAddr>) -> Server {
     let root = site(scene);
-    let addresses = both(scene);
     let directory = scene.directory().display();
     let listen: String = addresses
         .iter()
@@ -237,7 +245,12 @@ pub fn test_server(scene: &Scene) -> Server {
 /// [`test_server`] with further arguments.
 #[must_use]
 pub fn test_server_with(scene: &Scene, arguments: &[&str]) -> Server {
-    let addresses = both(scene);
+    test_server_at(scene, both(scene), arguments)
+}
+
+/// [`test_server_with`] at these addresses.
+#[must_use]
+pub fn test_server_at(scene: &Scene, addresses: Vec<SocketAddr>, arguments: &[&str]) -> Server {
     let die_file = scene.directory().join("die");
     let program = binaries::test_server();
     let mut command = vec![

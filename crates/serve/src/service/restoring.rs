@@ -49,6 +49,11 @@ impl Service {
             connections: restored.len(),
             lost: known - restored.len(),
         });
+        if self.config.address_device.is_none() {
+            self.tell(Happening::Trouble {
+                message: "the addresses were up before the service was: clients that spoke meanwhile were reset by the kernel (--address-device prevents that)".into(),
+            });
+        }
         let now = clock::now();
         self.recovery.died(Cause::Host, now, now);
         self.act()?; // the gate

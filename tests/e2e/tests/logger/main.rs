@@ -4,6 +4,7 @@ mod adoption;
 mod durable;
 mod keys;
 mod loss;
+mod power;
 mod recovery;
 
 use e2e::exchange::{echoes, echoing, talks};

@@ -1,0 +1,163 @@
+//! The server's host loses its power, and gets it back.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use e2e::clients::Http;
+use e2e::exchange::{Exchange, assert_untouched, echoes, talks};
+use e2e::loggers::{Logger, key_file};
+use e2e::servers::{BIG, PORT, Server, nginx_at, test_server_at};
+use e2e::{Protected, Scene, assert_same_bytes, pattern};
+
+use crate::{protect, status, with_logger};
+
+/// The addresses of the service, which the host has only while it serves.
+fn addresses() -> [SocketAddr; 2] {
+    ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| {
+        let address: SocketAddr = text.parse().expect("an address");
+        assert_eq!(address.port(), PORT);
+        address
+    })
+}
+
+const DEVICE: [&str; 2] = ["--address-device", "eth0"];
+
+/// Off and on.
+fn restart(scene: &Scene, protected: &mut Protected, server: &Server, logger: &Logger) {
+    protected.lose_power();
+    begin_anew(scene, protected, server, logger);
+}
+
+/// As the system starts it.
+fn begin_anew(scene: &Scene, protected: &mut Protected, server: &Server, logger: &Logger) {
+    let flags = logger.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(DEVICE).collect();
+    protected.begin_anew(scene, server, &flags);
+}
+
+#[test]
+fn clients_see_a_pause_when_the_host_restarts() {
+    let (scene, logger) = with_logger("link-power");
+    let server = test_server_at(&scene, addresses().to_vec(), &[]);
+    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    for address in addresses() {
+        let recording = scene.record(PORT);
+        let idle = scene.connect_to(address);
+        talks(&idle, "before");
+        let echo = scene.connect_to(address);
+        e2e::clients::write(&echo, b"echo\n");
+        echoes(&echo, b"hello");
+        thread::scope(|scope| {
+            let busy =
+                scope.spawn(|| Exchange::default().undisturbed(|| scene.connect_to(address)));
+            thread::sleep(Duration::from_millis(150));
+            restart(&scene, &mut protected, &server, &logger);
+            let restored = protected.wait_for("restored", 1);
+            assert_eq!(
+                (&restored["connections"], &restored["lost"]),
+                (&5.into(), &0.into())
+            );
+            protected.wait_serving(1);
+            assert!(busy.join().is_ok(), "{}", protected.said());
+        });
+        talks(&idle, "afterwards");
+        echoes(&echo, b"afterwards");
+        protected.assert_none_of("lost");
+        assert_eq!(status(&protected)["unprotected"], 0);
+        e2e::exchange::end(&idle);
+        e2e::exchange::end(&echo);
+        assert_untouched(recording, 5);
+    }
+    protected.stop();
+}
+
+#[test]
+fn a_download_from_nginx_outlives_its_host_twice() {
+    let (scene, logger) = with_logger("link-power-nginx");
+    let server = nginx_at(&scene, addresses().to_vec());
+    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let mut http = Http::new(scene.connect_to(addresses()[0]));
+    http.ask("/big.bin");
+    let mut cuts = [BIG / 4, BIG / 2].into_iter().peekable();
+    let got = http.response(|progress| {
+        if cuts.next_if(|at| progress > *at).is_some() {
+            restart(&scene, &mut protected, &server, &logger);
+            protected.wait_serving(1);
+        }
+    });
+    assert_same_bytes("download", &pattern(BIG), &got.body);
+    // It goes on with the next request, and the next death is one like any other.
+    http.ask("/small/3");
+    assert_same_bytes(
+        "the next",
+        &pattern(500 + 3 * 700),
+        &http.response(|_| ()).body,
+    );
+    protected.kill_main(lab::Signal::KILL);
+    protected.wait_serving(2);
+    http.ask("/small/4");
+    assert_same_bytes(
+        "the last",
+        &pattern(500 + 4 * 700),
+        &http.response(|_| ()).body,
+    );
+    protected.assert_none_of("lost");
+    protected.stop();
+}
+
+/// FT-TCP VI.C: the log is on the disk of the server's own host.
+#[test]
+fn a_log_on_the_own_disk_survives_the_host() {
+    let scene = Scene::new("link-power-disk");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &scene.server, &keys, &["--dir", &log]);
+    let server = test_server_at(&scene, addresses().to_vec(), &[]);
+    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let echo = scene.connect_to(addresses()[0]);
+    e2e::clients::write(&echo, b"echo\n");
+    echoes(&echo, b"hello");
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            Exchange::default().undisturbed(|| scene.connect_to(addresses()[0]));
+        });
+        thread::sleep(Duration::from_millis(150));
+        protected.lose_power();
+        logger.replace_dead(&scene);
+        begin_anew(&scene, &mut protected, &server, &logger);
+        protected.wait_serving(1);
+        assert!(busy.join().is_ok(), "{}", protected.said());
+    });
+    echoes(&echo, b"afterwards");
+    protected.assert_none_of("lost");
+    protected.stop();
+}
+
+/// Who was stopped has nothing that could be inherited.
+#[test]
+fn an_orderly_end_leaves_no_records() {
+    let (scene, logger) = with_logger("link-power-end");
+    let server = test_server_at(&scene, addresses().to_vec(), &[]);
+    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let talk = scene.connect_to(addresses()[0]);
+    talks(&talk, "before");
+    protected.kill_serve(lab::Signal::TERM);
+    assert!(
+        protected.ended(e2e::PATIENCE).is_some(),
+        "{}",
+        protected.said()
+    );
+    let shown = scene
+        .server
+        .command("ip")
+        .args(["-brief", "address"])
+        .output();
+    let shown = String::from_utf8(shown.expect("ip").stdout).expect("text");
+    assert!(!shown.contains("10.0.0.110"), "{shown}");
+    begin_anew(&scene, &mut protected, &server, &logger);
+    protected.wait_for("protecting", 1);
+    protected.assert_none_of("restored");
+    protected.stop();
+}
