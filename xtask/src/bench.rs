@@ -7,10 +7,12 @@
 //!
 //! [`stage`] is the lab, [`subject`] the server that is measured, [`clients`] who uses it.
 //! Measured are [`traffic`], [`recovery`], [`replay`] and [`memory`], and with a logger on another
-//! host [`link`], and a logger alone [`intake`]; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
+//! host [`link`], a logger alone [`intake`], and the
+//! client's side of a recovery [`estimate`]; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
 //! used the processors, [`usage`] who has which memory, [`tiny`] are the two servers of our own.
 
 mod clients;
+mod estimate;
 mod figure;
 mod intake;
 mod link;
@@ -21,6 +23,7 @@ mod replay;
 mod report;
 mod stage;
 mod subject;
+mod tcp_info;
 pub(crate) mod tiny;
 mod traffic;
 mod usage;
@@ -94,10 +97,12 @@ enum Subject {
     LinkMemory,
     /// What one core of a logger takes in
     Logger,
+    /// The client's TCP before and after a recovery
+    Estimate,
 }
 
 impl Subject {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -112,10 +117,11 @@ impl Subject {
         Self::LinkDownload,
         Self::LinkMemory,
         Self::Logger,
+        Self::Estimate,
     ];
 
-    fn measure(self, bench: &Bench) -> Result<Vec<Figure>> {
-        match self {
+    fn measure(self, bench: &Bench) -> Result<Measured> {
+        let figures = match self {
             Self::Download => traffic::download(bench),
             Self::Upload => traffic::upload(bench),
             Self::Echo => traffic::echo(bench),
@@ -130,8 +136,21 @@ impl Subject {
             Self::LinkDownload => link::download(bench),
             Self::LinkMemory => memory::linked(bench),
             Self::Logger => intake::measure(bench),
-        }
+            Self::Estimate => return estimate::measure(bench),
+        };
+        Ok(Measured {
+            figures: figures?,
+            plots: Vec::new(),
+        })
     }
+}
+
+/// What comes of a measurement.
+#[derive(Default)]
+struct Measured {
+    figures: Vec<Figure>,
+    /// Names and contents of SVG files.
+    plots: Vec<(String, String)>,
 }
 
 /// What every measurement needs.
@@ -176,10 +195,10 @@ fn run(options: &Options) -> Result<bool> {
     let result = measure_all(&bench, &options.only);
     // Whatever happened: what is left must be known.
     let removed = bench.stage.remove();
-    let figures = result?;
+    let measured = result?;
     removed?;
 
-    let report = report::Report::new(figures, options.quick, began.elapsed());
+    let report = report::Report::new(measured, options.quick, began.elapsed());
     println!("\n{}", report.table());
     if let Some(directory) = output(options) {
         report.write(&directory)?;
@@ -189,8 +208,8 @@ fn run(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-fn measure_all(bench: &Bench, only: &[Subject]) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
+fn measure_all(bench: &Bench, only: &[Subject]) -> Result<Measured> {
+    let mut all = Measured::default();
     for subject in Subject::ALL {
         if !only.is_empty() && !only.contains(&subject) {
             continue;
@@ -202,13 +221,14 @@ fn measure_all(bench: &Bench, only: &[Subject]) -> Result<Vec<Figure>> {
         let measured = subject
             .measure(bench)
             .with_context(|| format!("while measuring {name}"))?;
-        for figure in &measured {
+        for figure in &measured.figures {
             println!("  {figure}");
         }
         println!("  ({:.1} s)", began.elapsed().as_secs_f64());
-        figures.extend(measured);
+        all.figures.extend(measured.figures);
+        all.plots.extend(measured.plots);
     }
-    Ok(figures)
+    Ok(all)
 }
 
 fn output(options: &Options) -> Option<PathBuf> {

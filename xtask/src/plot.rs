@@ -1,12 +1,12 @@
-//! A plot of acknowledged bytes against time, as an SVG file.
+//! A plot of something against time, as an SVG file.
 
 use std::fmt::Write as _;
 
 /// A line of a plot.
-pub(super) struct Series<'a> {
-    pub(super) name: &'a str,
-    /// Seconds and bytes.
-    pub(super) points: &'a [(f64, f64)],
+pub(crate) struct Series<'a> {
+    pub(crate) name: &'a str,
+    /// Seconds, and what is plotted.
+    pub(crate) points: &'a [(f64, f64)],
 }
 
 const WIDTH: f64 = 760.0;
@@ -21,28 +21,37 @@ const COLOURS: [&str; 6] = [
     "#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00",
 ];
 
-/// Draws what happened in the first `seconds`.
-pub(super) fn acknowledgements(title: &str, series: &[Series<'_>], seconds: f64) -> String {
+/// What a plot is of.
+pub(crate) struct Axes<'a> {
+    pub(crate) title: &'a str,
+    /// Which time it is; the unit is added.
+    pub(crate) across: &'a str,
+    pub(crate) up: &'a str,
+    /// How much of what is plotted is 1 at the axis.
+    pub(crate) unit: f64,
+    /// Time that is shown.
+    pub(crate) seconds: f64,
+}
+
+/// Draws what happened in that time.
+pub(crate) fn plot(axes: &Axes<'_>, series: &[Series<'_>]) -> String {
     let within = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
         let shown = points.iter().copied();
-        shown.take_while(|(at, _)| *at <= seconds).collect()
+        shown.take_while(|(at, _)| *at <= axes.seconds).collect()
     };
     let shown: Vec<_> = series.iter().map(|one| within(one.points)).collect();
     let most = shown
         .iter()
         .flatten()
-        .map(|(_, bytes)| *bytes)
-        .fold(1024.0, f64::max);
-    let frame = Frame {
-        seconds,
-        bytes: most,
-    };
+        .map(|(_, value)| *value)
+        .fold(axes.unit, f64::max);
+    let frame = Frame { axes, most };
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"13\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
          <text x=\"{LEFT}\" y=\"24\" font-size=\"16\">{}</text>\n",
-        escaped(title)
+        escaped(axes.title)
     );
     frame.axes(&mut svg);
     for (index, (one, points)) in series.iter().zip(&shown).enumerate() {
@@ -55,35 +64,35 @@ pub(super) fn acknowledgements(title: &str, series: &[Series<'_>], seconds: f64)
 }
 
 /// The part of the plane that is shown.
-struct Frame {
-    seconds: f64,
-    bytes: f64,
+struct Frame<'a> {
+    axes: &'a Axes<'a>,
+    most: f64,
 }
 
-impl Frame {
+impl Frame<'_> {
     fn x(&self, at: f64) -> f64 {
-        LEFT + at / self.seconds * (WIDTH - LEFT - RIGHT)
+        LEFT + at / self.axes.seconds * (WIDTH - LEFT - RIGHT)
     }
 
-    fn y(&self, bytes: f64) -> f64 {
-        HEIGHT - BOTTOM - bytes / self.bytes * (HEIGHT - TOP - BOTTOM)
+    fn y(&self, value: f64) -> f64 {
+        HEIGHT - BOTTOM - value / self.most * (HEIGHT - TOP - BOTTOM)
     }
 
     // Writing to a string cannot fail, here and below.
     fn axes(&self, svg: &mut String) {
-        let (left, right) = (self.x(0.0), self.x(self.seconds));
-        let (bottom, top) = (self.y(0.0), self.y(self.bytes));
+        let (left, right) = (self.x(0.0), self.x(self.axes.seconds));
+        let (bottom, top) = (self.y(0.0), self.y(self.most));
         let _ = writeln!(
             svg,
             "<path d=\"M{left:.1} {top:.1}V{bottom:.1}H{right:.1}\" fill=\"none\" stroke=\"#444\"/>"
         );
         // Milliseconds where that gives readable numbers.
-        let (scale, unit) = if self.seconds < 1.0 {
+        let (scale, unit) = if self.axes.seconds < 1.0 {
             (1e3, "ms")
         } else {
             (1.0, "s")
         };
-        for at in ticks(self.seconds * scale) {
+        for at in ticks(self.axes.seconds * scale) {
             let x = self.x(at / scale);
             let _ = writeln!(
                 svg,
@@ -91,23 +100,25 @@ impl Frame {
                 bottom + 18.0
             );
         }
-        for kilobytes in ticks(self.bytes / 1024.0) {
-            let y = self.y(kilobytes * 1024.0);
+        for value in ticks(self.most / self.axes.unit) {
+            let y = self.y(value * self.axes.unit);
             let _ = writeln!(
                 svg,
                 "<path d=\"M{left:.1} {y:.1}H{right:.1}\" stroke=\"#ddd\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{kilobytes}</text>",
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>",
                 left - 6.0,
                 y + 4.0
             );
         }
         let _ = writeln!(
             svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">time since the SYN ({unit})</text>\n\
-             <text transform=\"translate(18 {:.1}) rotate(-90)\" text-anchor=\"middle\">acknowledged (KB)</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{} ({unit})</text>\n\
+             <text transform=\"translate(18 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
             f64::midpoint(left, right),
             HEIGHT - 10.0,
-            f64::midpoint(top, bottom)
+            escaped(self.axes.across),
+            f64::midpoint(top, bottom),
+            escaped(self.axes.up)
         );
     }
 
@@ -175,7 +186,16 @@ mod tests {
             name: "Lazy <1>",
             points: &points,
         }];
-        let svg = acknowledgements("a & b", &series, 0.2);
+        let svg = plot(
+            &Axes {
+                title: "a & b",
+                across: "time",
+                up: "bytes",
+                unit: 1024.0,
+                seconds: 0.2,
+            },
+            &series,
+        );
         assert!(svg.contains("a &amp; b") && svg.contains("Lazy &lt;1>"));
         // From the lower left to the middle of the top: the third point is later.
         assert!(svg.contains("points=\"70.0,410.0 405.0,40.0\""), "{svg}");

@@ -8,11 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use super::Measured;
 use super::figure::Figure;
 use crate::machine::{Machine, commit};
 
 pub(super) struct Report {
-    figures: Vec<Figure>,
+    measured: Measured,
     quick: bool,
     took: Duration,
     commit: String,
@@ -20,9 +21,9 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(figures: Vec<Figure>, quick: bool, took: Duration) -> Self {
+    pub(super) fn new(measured: Measured, quick: bool, took: Duration) -> Self {
         Self {
-            figures,
+            measured,
             quick,
             took,
             commit: commit(),
@@ -33,7 +34,7 @@ impl Report {
     /// Whether every promise was kept.
     pub(super) fn sound(&self) -> bool {
         let broken = |f: &&Figure| f.promise && f.met() == Some(false);
-        !self.figures.iter().any(|f| broken(&f))
+        !self.measured.figures.iter().any(|f| broken(&f))
     }
 
     /// The figures in a table, as Markdown.
@@ -41,7 +42,7 @@ impl Report {
         let mut text = String::from(
             "| figure | median | spread | runs | aim | met |\n|---|---|---|---|---|---|\n",
         );
-        for figure in &self.figures {
+        for figure in &self.measured.figures {
             let aim = figure.aim.map_or_else(String::new, |aim| aim.to_string());
             let met = match figure.met() {
                 None => "",
@@ -59,10 +60,10 @@ impl Report {
         text
     }
 
-    /// Writes `results.json` and `RESULTS.md`.
+    /// Writes `results.json`, `RESULTS.md` and the plots.
     pub(super) fn write(&self, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory)?;
-        let figures: Vec<_> = self.figures.iter().map(Figure::to_json).collect();
+        let figures: Vec<_> = self.measured.figures.iter().map(Figure::to_json).collect();
         let json = json!({
             "commit": self.commit,
             "machine": self.machine.to_json(),
@@ -78,6 +79,9 @@ impl Report {
             "results.json",
             format!("{}\n", serde_json::to_string_pretty(&json)?),
         )?;
+        for (name, plot) in &self.measured.plots {
+            save(name, plot.clone())?;
+        }
         save("RESULTS.md", self.for_people())
     }
 
@@ -106,6 +110,7 @@ impl Report {
         );
         text.push_str("\n## Aims that are missed\n\n");
         let missed: Vec<_> = self
+            .measured
             .figures
             .iter()
             .filter(|f| f.met() == Some(false))
@@ -116,8 +121,11 @@ impl Report {
         for figure in missed {
             let _ = writeln!(text, "- `{}`: {}", figure.name, figure.bound);
         }
+        for (name, _) in &self.measured.plots {
+            let _ = writeln!(text, "\n![{name}]({name})");
+        }
         text.push_str("\n## How each was measured\n\n");
-        for figure in &self.figures {
+        for figure in &self.measured.figures {
             let _ = writeln!(text, "- `{}`: {}", figure.name, figure.how);
         }
         text
@@ -130,7 +138,9 @@ mod tests {
     use super::*;
 
     fn report(figures: Vec<Figure>) -> Report {
-        Report::new(figures, true, Duration::from_secs(1))
+        let plots = vec![("a.svg".to_owned(), "<svg/>".to_owned())];
+        let measured = Measured { figures, plots };
+        Report::new(measured, true, Duration::from_secs(1))
     }
 
     #[test]
@@ -154,6 +164,11 @@ mod tests {
         assert_eq!(json["results"][0]["value"], 1.5);
         let text = fs::read_to_string(directory.path().join("RESULTS.md"))?;
         assert!(text.contains("| `x` | 1.500 ms |"));
+        assert!(text.contains("![a.svg](a.svg)"));
+        assert_eq!(
+            fs::read_to_string(directory.path().join("a.svg"))?,
+            "<svg/>"
+        );
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use super::published;
 use super::recovery::Recoveries;
 use super::statistics::Mean;
 use crate::machine::{Machine, commit};
-use crate::plot::{Series, acknowledgements};
+use crate::plot::{Axes, Series, plot};
 
 /// What the paper writes as KB here.
 const KB: f64 = 1024.0;
@@ -157,9 +157,9 @@ impl Report {
             let end = series.iter().filter_map(|one| one.points.last());
             let end = end.map(|(at, _)| *at).fold(0.2, f64::max);
             let title = "10 Shared: acknowledged bytes against time";
-            save("figure-3.svg", acknowledgements(title, &series, end))?;
+            save("figure-3.svg", acknowledged(title, &series, end))?;
             let title = "10 Shared: the first 200 ms";
-            save("figure-4.svg", acknowledgements(title, &series, 0.2))?;
+            save("figure-4.svg", acknowledged(title, &series, 0.2))?;
         }
         Ok(())
     }
@@ -333,6 +333,18 @@ fn change(before: Option<f64>, after: Option<f64>) -> String {
         .zip(after)
         .map(|(before, after)| (after / before - 1.0) * 100.0);
     change.map_or("-".to_owned(), |change| format!("{change:+.1} %"))
+}
+
+/// Acknowledged bytes against time, as in the paper's figures.
+fn acknowledged(title: &str, series: &[Series<'_>], seconds: f64) -> String {
+    let axes = Axes {
+        title,
+        across: "time since the SYN",
+        up: "acknowledged (KB)",
+        unit: 1024.0,
+        seconds,
+    };
+    plot(&axes, series)
 }
 
 #[cfg(test)]
