@@ -8,12 +8,13 @@
 //! [`stage`] is the lab, [`subject`] the server that is measured, [`clients`] who uses it.
 //! Measured are [`traffic`], [`recovery`], [`replay`] and [`memory`], and with a logger on another
 //! host [`link`], a logger alone [`intake`], and the
-//! client's side of a recovery [`estimate`]; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
+//! client's side of a recovery [`estimate`]; [`haproxy`] is beside ours what others do; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
 //! used the processors, [`usage`] who has which memory, [`tiny`] are the two servers of our own.
 
 mod clients;
 mod estimate;
 mod figure;
+mod haproxy;
 mod intake;
 mod link;
 mod memory;
@@ -99,10 +100,12 @@ enum Subject {
     Logger,
     /// The client's TCP before and after a recovery
     Estimate,
+    /// HAProxy in front of two nginx under the same kills
+    Haproxy,
 }
 
 impl Subject {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -118,6 +121,7 @@ impl Subject {
         Self::LinkMemory,
         Self::Logger,
         Self::Estimate,
+        Self::Haproxy,
     ];
 
     fn measure(self, bench: &Bench) -> Result<Measured> {
@@ -137,10 +141,11 @@ impl Subject {
             Self::LinkMemory => memory::linked(bench),
             Self::Logger => intake::measure(bench),
             Self::Estimate => return estimate::measure(bench),
+            Self::Haproxy => return haproxy::measure(bench),
         };
         Ok(Measured {
             figures: figures?,
-            plots: Vec::new(),
+            ..Measured::default()
         })
     }
 }
@@ -151,6 +156,8 @@ struct Measured {
     figures: Vec<Figure>,
     /// Names and contents of SVG files.
     plots: Vec<(String, String)>,
+    /// Paragraphs of Markdown.
+    notes: Vec<String>,
 }
 
 /// What every measurement needs.
@@ -227,6 +234,7 @@ fn measure_all(bench: &Bench, only: &[Subject]) -> Result<Measured> {
         println!("  ({:.1} s)", began.elapsed().as_secs_f64());
         all.figures.extend(measured.figures);
         all.plots.extend(measured.plots);
+        all.notes.extend(measured.notes);
     }
     Ok(all)
 }

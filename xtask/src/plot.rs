@@ -31,6 +31,14 @@ pub(crate) struct Axes<'a> {
     pub(crate) unit: f64,
     /// Time that is shown.
     pub(crate) seconds: f64,
+    pub(crate) legend: Corner,
+}
+
+/// Where, on the right, there are the fewest lines.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Corner {
+    Upper,
+    Lower,
 }
 
 /// Draws what happened in that time.
@@ -57,7 +65,7 @@ pub(crate) fn plot(axes: &Axes<'_>, series: &[Series<'_>]) -> String {
     for (index, (one, points)) in series.iter().zip(&shown).enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         frame.line(&mut svg, points, colour);
-        legend(&mut svg, index, one.name, colour);
+        legend(&mut svg, axes.legend, index, one.name, colour);
     }
     svg += "</svg>\n";
     svg
@@ -140,8 +148,12 @@ impl Frame<'_> {
     }
 }
 
-fn legend(svg: &mut String, index: usize, name: &str, colour: &str) {
-    let y = HEIGHT - BOTTOM - 14.0 - 18.0 * f64::from(u32::try_from(index).unwrap_or(0));
+fn legend(svg: &mut String, corner: Corner, index: usize, name: &str, colour: &str) {
+    let lines = 18.0 * f64::from(u32::try_from(index).unwrap_or(0));
+    let y = match corner {
+        Corner::Upper => TOP + 14.0 + lines,
+        Corner::Lower => HEIGHT - BOTTOM - 14.0 - lines,
+    };
     let x = WIDTH - RIGHT - 150.0;
     let _ = writeln!(
         svg,
@@ -193,6 +205,7 @@ mod tests {
                 up: "bytes",
                 unit: 1024.0,
                 seconds: 0.2,
+                legend: Corner::Upper,
             },
             &series,
         );

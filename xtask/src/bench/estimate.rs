@@ -19,7 +19,7 @@ use super::stage::PORT;
 use super::subject::{Mode, Server, Subject};
 use super::tcp_info::Asker;
 use super::{Bench, Measured};
-use crate::plot::{Axes, Series, plot};
+use crate::plot::{Axes, Corner, Series, plot};
 
 const RATE: u64 = 100_000_000;
 /// How often the client's socket is looked at.
@@ -35,6 +35,7 @@ const WINDOW: f64 = 0.1;
 const WINDOWS: u8 = 3;
 /// Of the speed before, this much is as fast as before.
 const FULL: f64 = 0.95;
+const ESTIMATES: &str = "round-trip.svg";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the kernel knew at one moment.
@@ -75,7 +76,11 @@ pub(super) fn measure(bench: &Bench) -> Result<Measured> {
         examples.push((delay, measured.swap_remove(0)));
     }
     let plots = draw(&examples);
-    Ok(Measured { figures, plots })
+    Ok(Measured {
+        figures,
+        plots,
+        ..Measured::default()
+    })
 }
 
 fn clear(link: &Link) -> Result<()> {
@@ -341,12 +346,17 @@ fn draw(examples: &[(Duration, Vec<Sample>)]) -> Vec<(String, String)> {
             up,
             unit: 1.0,
             seconds: 3.0,
+            legend: if name == ESTIMATES {
+                Corner::Upper
+            } else {
+                Corner::Lower
+            },
         };
         (name.to_owned(), plot(&axes, &series))
     };
     vec![
         drawn(
-            "round-trip.svg",
+            ESTIMATES,
             "The client's estimates around a recovery",
             "ms",
             &estimates,

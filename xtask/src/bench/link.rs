@@ -28,6 +28,11 @@ const DOWNLOAD_BOUND: &str = "each packet of the server is rewritten or looked a
 const ECHO_BOUND: &str = "each request is sent to the logger, too, and each acknowledgement of the logger becomes \
      one more packet for the client; all of it on the same two cores, where the answer is waiting to be sent";
 
+/// What is steadier than an upload has fewer pairs of runs.
+fn rounds(bench: &Bench) -> usize {
+    bench.rounds.min(5)
+}
+
 /// Throughput to the server, and where the time goes.
 pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
     // Below the record's limit per connection: beyond it nothing is recorded, nor measured.
@@ -58,7 +63,9 @@ pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
             parts.push(Figure::of(name, part.unit, &values, &how));
         }
     }
-    let ratio = ratio.aim(Aim::AtLeast(0.60), upload_bound(&parts));
+    let bound = upload_bound(&parts);
+    let mut ratio = ratio.aim(Aim::AtLeast(0.60), &bound);
+    ratio.how = format!("{}. What bounds it: {bound}", ratio.how);
     let figures = [ratio].into_iter().chain(rest).chain(parts);
     Ok(figures.collect())
 }
@@ -176,7 +183,7 @@ pub(super) fn network(bench: &Bench) -> Result<Vec<Figure>> {
     bench.say("iperf3, 1 Gbit/s");
     limit(&bench.stage.client, Some(GIGABIT))?;
     let server = Server::iperf3(bench).pinned();
-    let runs = alternate_for(bench, bench.rounds.min(5), &server, &modes, |_| {
+    let runs = alternate_for(bench, rounds(bench), &server, &modes, |_| {
         Ok([iperf(bench, &["-n", bytes])?])
     });
     limit(&bench.stage.client, None)?;
@@ -211,7 +218,15 @@ pub(super) fn echo(bench: &Bench) -> Result<Vec<Figure>> {
     ] {
         let link = &bench.stage.client.links()[0];
         link.adjust(&Direction::BOTH, |link| link.delay(delay))?;
-        let measured = echoes(bench, name, BOTH, trips, Aim::AtMost(1.15), ECHO_BOUND);
+        let measured = echoes(
+            bench,
+            rounds(bench),
+            name,
+            BOTH,
+            trips,
+            Aim::AtMost(1.15),
+            ECHO_BOUND,
+        );
         link.adjust(&Direction::BOTH, |link| link.delay(Duration::ZERO))?;
         for mut figure in measured? {
             figure.how += &match delay.as_micros() {
@@ -233,7 +248,7 @@ pub(super) fn connections(bench: &Bench) -> Result<Vec<Figure>> {
     let connects = bench.size(2000, 500);
     bench.say("wrk with Connection: close");
     let server = Server::nginx(bench).pinned();
-    let runs = alternate_for(bench, bench.rounds.min(5), &server, &modes, |_| {
+    let runs = alternate_for(bench, rounds(bench), &server, &modes, |_| {
         let header = "Connection: close";
         let a_second = wrk(bench, &["-t1", "-c16", duration, "-H", header, &url])?;
         let client = &bench.stage.client;
@@ -286,7 +301,7 @@ pub(super) fn download(bench: &Bench) -> Result<Vec<Figure>> {
     let url = format!("http://{}/large", bench.stage.address(PORT));
     bench.say("nginx with sendfile, curl");
     let server = Server::nginx(bench).pinned();
-    let runs = alternate(bench, &server, &BOTH, |_| {
+    let runs = alternate_for(bench, rounds(bench), &server, &BOTH, |_| {
         curl(bench, &["-r", "0-33554431", &url])?;
         Ok([curl(bench, &[&url])?])
     })?;

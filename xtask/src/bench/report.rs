@@ -103,11 +103,15 @@ impl Report {
              Written by the program. Commit {commit}, Linux {kernel}, {cores} cores ({cpu}), \
              {memory_mib} MiB; {seconds} s{quick}.\n\n\
              Client and server are two network namespaces on one bridge, so both and the \
-             logger share these cores. A ratio is a protected run by the plain run just \
-             before it, on the same host and port; plain and protected runs alternate. The \
+             logger share these cores. Where the logger is on another host (`link`, `estimate`, \
+             `compare`), that is a third one on a bridge of its own. A ratio is a protected run \
+             by the plain run just before it, on the same host and port; plain and protected runs alternate. The \
              value is the median, the spread its least and greatest.\n\n{}",
             self.table()
         );
+        for note in &self.measured.notes {
+            let _ = writeln!(text, "\n{note}");
+        }
         text.push_str("\n## Aims that are missed\n\n");
         let missed: Vec<_> = self
             .measured
@@ -139,7 +143,12 @@ mod tests {
 
     fn report(figures: Vec<Figure>) -> Report {
         let plots = vec![("a.svg".to_owned(), "<svg/>".to_owned())];
-        let measured = Measured { figures, plots };
+        let notes = vec!["A note.".to_owned()];
+        let measured = Measured {
+            figures,
+            plots,
+            notes,
+        };
         Report::new(measured, true, Duration::from_secs(1))
     }
 
@@ -164,7 +173,7 @@ mod tests {
         assert_eq!(json["results"][0]["value"], 1.5);
         let text = fs::read_to_string(directory.path().join("RESULTS.md"))?;
         assert!(text.contains("| `x` | 1.500 ms |"));
-        assert!(text.contains("![a.svg](a.svg)"));
+        assert!(text.contains("\nA note.\n") && text.contains("![a.svg](a.svg)"));
         assert_eq!(
             fs::read_to_string(directory.path().join("a.svg"))?,
             "<svg/>"

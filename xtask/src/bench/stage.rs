@@ -20,7 +20,7 @@ pub(super) const PORT: u16 = 80;
 /// The server's interface on the logger's network.
 const LOG_INTERFACE: &str = "eth1";
 /// A small object, bytes.
-const SMALL: usize = 128;
+pub(super) const SMALL: usize = 128;
 
 /// A lab with `client` at 10.0.0.1 and `server` at 10.0.0.10; and on a network of their own
 /// `logger` at 10.0.1.20 and the server again at 10.0.1.10.

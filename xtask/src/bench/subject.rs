@@ -1,6 +1,7 @@
 //! The server that is measured: plain, or under `outlive serve`.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,13 +48,8 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn nginx(bench: &Bench) -> Self {
-        let mut command: Vec<OsString> =
-            ["nginx", "-g", "daemon off;", "-e"].map(Into::into).into();
-        command.push(bench.stage.file("error.log").into());
-        command.push("-c".into());
-        command.push(bench.stage.file("nginx.conf").into());
         Self {
-            command,
+            command: nginx_command(bench.stage.ground.directory()),
             port: PORT,
         }
     }
@@ -88,6 +84,15 @@ impl Server {
             port: PORT,
         }
     }
+}
+
+/// nginx with the configuration that is in a directory.
+pub(super) fn nginx_command(directory: &Path) -> Vec<OsString> {
+    let mut command: Vec<OsString> = ["nginx", "-g", "daemon off;", "-e"].map(Into::into).into();
+    command.push(directory.join("error.log").into());
+    command.push("-c".into());
+    command.push(directory.join("nginx.conf").into());
+    command
 }
 
 /// Is there a CPU for the client besides the server's?

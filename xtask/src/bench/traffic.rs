@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Bench;
 use super::figure::{Aim, Figure, column, compared, quantile, ratios};
 use super::stage::PORT;
-use super::subject::{Mode, Server, alternate, several_cpus};
+use super::subject::{Mode, Server, alternate, alternate_for, several_cpus};
 
 /// No transfer takes longer, on any machine that is worth measuring.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -160,12 +160,21 @@ pub(super) fn iperf_report(bench: &Bench, arguments: &[&str]) -> Result<Value> {
 /// Round trips of 64 bytes over one connection.
 pub(super) fn echo(bench: &Bench) -> Result<Vec<Figure>> {
     let trips = bench.size(20_000, 5_000);
-    echoes(bench, "echo", BOTH, trips, Aim::AtMost(1.10), ECHO_BOUND)
+    echoes(
+        bench,
+        bench.rounds,
+        "echo",
+        BOTH,
+        trips,
+        Aim::AtMost(1.10),
+        ECHO_BOUND,
+    )
 }
 
 /// The same, plainly and in another mode, with an aim for the median.
 pub(super) fn echoes(
     bench: &Bench,
+    rounds: usize,
     name: &str,
     modes: [Mode; 2],
     trips: usize,
@@ -174,7 +183,7 @@ pub(super) fn echoes(
 ) -> Result<Vec<Figure>> {
     bench.say(format_args!("{trips} round trips a run"));
     let server = Server::own(bench, "bench-echo").pinned();
-    let runs = alternate(bench, &server, &modes, |_| {
+    let runs = alternate_for(bench, rounds, &server, &modes, |_| {
         let address = bench.stage.address(PORT);
         let client = &bench.stage.client;
         client.enter(|| round_trips(bench, address, trips))?

@@ -13,7 +13,7 @@ use super::published;
 use super::recovery::Recoveries;
 use super::statistics::Mean;
 use crate::machine::{Machine, commit};
-use crate::plot::{Axes, Series, plot};
+use crate::plot::{Axes, Corner, Series, plot};
 
 /// What the paper writes as KB here.
 const KB: f64 = 1024.0;
@@ -343,6 +343,7 @@ fn acknowledged(title: &str, series: &[Series<'_>], seconds: f64) -> String {
         up: "acknowledged (KB)",
         unit: 1024.0,
         seconds,
+        legend: Corner::Lower,
     };
     plot(&axes, series)
 }
