@@ -5,7 +5,7 @@
 //! An unmodified client uploads 1 MB as fast as it can to a server that discards it, over
 //! Ethernets of the paper's rates; a capture on the client is read afterwards. [`stage`] is
 //! the lab, [`experiment`] a row of Tables I to IV, [`recovery`] one of Table V, [`upload`] what
-//! a capture says, [`statistics`] and [`plot`] what is made of it, [`published`] what the paper
+//! a capture says, [`statistics`] and [`crate::plot`] what is made of it, [`published`] what the paper
 //! says, [`report`] both side by side.
 
 mod experiment;

@@ -231,7 +231,10 @@ pub(super) fn echo(bench: &Bench) -> Result<Vec<Figure>> {
         for mut figure in measured? {
             figure.how += &match delay.as_micros() {
                 0 => "; the lab's links have no delay".to_owned(),
-                delay => format!("; the client's link has {delay} µs each way, the log link none"),
+                delay => format!(
+                    "; the client's link has {delay} µs each way, to which the lab's relay adds its own, \
+                     the log link none"
+                ),
             };
             figures.push(figure);
         }

@@ -12,11 +12,12 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::bench::Bench;
 
-/// In words.
-pub(super) const WHAT: &str = "8 clients download 8 MiB again and again, each time over a new connection, and 8 ask for 128 \
+/// In words, with the numbers from below.
+pub(super) const WHAT: &str = "8 clients download 32 MiB again and again, each time over a new connection, and 8 ask for 128 \
      bytes every 20 ms over one that stays";
 const OF_EACH: usize = 8;
-const OBJECT: usize = 8 << 20;
+/// More than the buffers of HAProxy's host hold: what they do is not lost with a server.
+const OBJECT: usize = 32 << 20;
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(20);
 /// Longer than this nobody waits.
 const PATIENCE: Duration = Duration::from_secs(10);
