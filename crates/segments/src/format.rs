@@ -3,7 +3,9 @@
 use crc32fast::Hasher;
 
 const MAGIC: [u8; 8] = *b"OUTLSEGM";
-const VERSION: u32 = 1;
+/// Of the frame of records, and of what the logger writes into them. 2: handshakes, and how far clients
+/// have heard their servers.
+const VERSION: u32 = 2;
 
 /// The length of a segment's header.
 pub(crate) const HEADER: usize = 32;

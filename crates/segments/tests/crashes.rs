@@ -204,7 +204,7 @@ fn segments_are_removed_as_a_whole() {
 fn another_version_is_not_guessed() {
     let mut storage = Simulated::default();
     storage.create(0).expect("new");
-    let mut header = *b"OUTLSEGM\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut header = *b"OUTLSEGM\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     let checksum = crc32fast::hash(&header[..28]);
     header[28..].copy_from_slice(&checksum.to_le_bytes());
     storage.append(&header).expect("room");
@@ -215,7 +215,7 @@ fn another_version_is_not_guessed() {
             _,
             OpenError::Version {
                 segment: 0,
-                version: 2
+                version: 1
             }
         ))
     ));
