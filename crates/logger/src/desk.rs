@@ -61,7 +61,8 @@ impl Desk {
             | Request::Rekey
             | Request::Frames { .. }
             | Request::Barrier { .. }
-            | Request::Resume(_) => vec![Response::Error {
+            | Request::Resume(_)
+            | Request::Connections => vec![Response::Error {
                 code: ErrorCode::BadRequest,
                 message: "this logger reads a ring".into(),
             }],
@@ -82,22 +83,24 @@ fn summaries(journal: &Journal) -> Vec<Response> {
         .summaries()
         .map(|summary| flow_summary(journal, &summary))
         .collect();
-    let mut messages: Vec<Response> = all
-        .chunks(FlowSummary::PER_MESSAGE)
-        .map(|part| Response::Summaries {
-            summaries: part.to_vec(),
-            last: false,
-        })
-        .collect();
-    if let Some(Response::Summaries { last, .. }) = messages.last_mut() {
-        *last = true;
-    } else {
-        messages.push(Response::Summaries {
-            summaries: Vec::new(),
-            last: true,
-        });
-    }
-    messages
+    pages(&all, FlowSummary::PER_MESSAGE, |summaries, last| {
+        Response::Summaries { summaries, last }
+    })
+}
+
+/// A list in messages of so many each, of which there is at least one; the last is told so.
+pub(crate) fn pages<T: Clone>(
+    all: &[T],
+    per_message: usize,
+    message: impl Fn(Vec<T>, bool) -> Response,
+) -> Vec<Response> {
+    let count = all.len().div_ceil(per_message).max(1);
+    let mut parts = all.chunks(per_message);
+    let page = |number| {
+        let part = parts.next().unwrap_or_default().to_vec();
+        message(part, number == count)
+    };
+    (1..=count).map(page).collect()
 }
 
 fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary {

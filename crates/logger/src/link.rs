@@ -19,13 +19,15 @@
 mod acks;
 mod flows;
 mod outbox;
+pub(crate) mod progress;
 mod session;
 mod sessions;
 mod unknown;
 
 pub use outbox::{Outbox, Outgoing, Peer};
 pub use session::{AckPolicy, LinkStatistics, Session};
-pub use sessions::{Forgotten, Greeting, Sessions};
+pub(crate) use sessions::Attachment;
+pub use sessions::{Forgotten, Greeting, Inherited, SILENCE, Sessions, StillServed};
 
 /// The most connections of a session that have been opened and from which nothing has come.
 pub const MAX_EMBRYOS: usize = 65_536;

@@ -4,11 +4,16 @@
 //! u8 kind | u64 instance | u64 flow (0 if it is about none) | body
 //! ```
 //!
-//! All numbers are little-endian.
+//! All numbers are little-endian. Who changes what is here changes the version in the header of the
+//! files (`segments`).
+
+use std::net::{IpAddr, Ipv6Addr};
 
 use journal::{Arrival, ClientFin, Place, ServerProgress};
-use protocol::control::{Attach, Message, Request, Resume};
-use wire::{FlowId, SeqNumber};
+use protocol::control::{Message, Request, Resume};
+use wire::{FlowId, SeqNumber, Timestamps};
+
+use crate::link::{Attachment, progress::Progress};
 
 /// A change of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +28,8 @@ pub(crate) enum Change<'a> {
     },
     /// The server has said this.
     Outstream { seq: SeqNumber, bytes: &'a [u8] },
+    /// So far the client has heard the server.
+    Progress(Progress),
     /// It has no record any more.
     Unprotected,
     /// It is over.
@@ -33,7 +40,9 @@ pub(crate) enum Change<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry<'a> {
     /// There is a session.
-    Attached(Attach),
+    Attached(Attachment),
+    /// The session of another instance is that of this one from now on.
+    Inherited { from: u64 },
     /// Whether turns are held in it.
     TurnsHeld(bool),
     /// It is forgotten.
@@ -60,10 +69,12 @@ const FORGOTTEN: u8 = 3;
 const OPENED: u8 = 4;
 const COPY_BEGINS: u8 = 5;
 const COPY_ENDS: u8 = 6;
+const INHERITED: u8 = 7;
 const INSTREAM: u8 = 16;
 const OUTSTREAM: u8 = 17;
 const UNPROTECTED: u8 = 18;
 const CLOSED: u8 = 19;
+const PROGRESS: u8 = 20;
 /// Added to the kind of a change: it is about the copy.
 const OF_COPY: u8 = 16;
 
@@ -74,7 +85,9 @@ impl<'a> Entry<'a> {
     /// The connection that it is about.
     pub(crate) const fn flow(&self) -> Option<FlowId> {
         match self {
-            Self::Attached(_) | Self::TurnsHeld(_) | Self::Forgotten => None,
+            Self::Attached(_) | Self::Inherited { .. } | Self::TurnsHeld(_) | Self::Forgotten => {
+                None
+            }
             Self::Opened(resume) | Self::CopyBegins(resume) => Some(resume.flow),
             Self::Changed(flow, _) | Self::Copied(flow, _) | Self::CopyEnds { flow, .. } => {
                 Some(*flow)
@@ -85,6 +98,7 @@ impl<'a> Entry<'a> {
     const fn kind(&self) -> u8 {
         match self {
             Self::Attached(_) => ATTACHED,
+            Self::Inherited { .. } => INHERITED,
             Self::TurnsHeld(_) => TURNS_HELD,
             Self::Forgotten => FORGOTTEN,
             Self::Opened(_) => OPENED,
@@ -102,7 +116,16 @@ impl<'a> Entry<'a> {
         let flow = self.flow().unwrap_or(FlowId(0));
         out.extend_from_slice(&flow.0.to_le_bytes());
         match self {
-            Self::Attached(attach) => body(&Request::Attach(attach.clone()), out),
+            Self::Attached(attachment) => {
+                let from = match attachment.from {
+                    IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                    IpAddr::V6(v6) => v6,
+                };
+                out.extend_from_slice(&from.octets());
+                out.extend_from_slice(&attachment.number.to_le_bytes());
+                body(&Request::Attach(attachment.attach.clone()), out);
+            }
+            Self::Inherited { from } => out.extend_from_slice(&from.to_le_bytes()),
             Self::TurnsHeld(hold) => out.push(u8::from(*hold)),
             Self::Forgotten => {}
             Self::Opened(resume) | Self::CopyBegins(resume) => body(&Request::Resume(*resume), out),
@@ -127,9 +150,20 @@ impl<'a> Entry<'a> {
         let instance = u64::from_le_bytes(take(&mut rest)?);
         let flow = FlowId(u64::from_le_bytes(take(&mut rest)?));
         let entry = match kind {
-            ATTACHED => match Request::decode_body(REQUEST_ATTACH, rest).ok()? {
-                Request::Attach(attach) => Self::Attached(attach),
-                _ => return None,
+            ATTACHED => {
+                let from = Ipv6Addr::from(take::<16>(&mut rest)?).to_canonical();
+                let number = u64::from_le_bytes(take(&mut rest)?);
+                match Request::decode_body(REQUEST_ATTACH, rest).ok()? {
+                    Request::Attach(attach) => Self::Attached(Attachment {
+                        attach,
+                        from,
+                        number,
+                    }),
+                    _ => return None,
+                }
+            }
+            INHERITED => Self::Inherited {
+                from: u64::from_le_bytes(take(&mut rest)?),
             },
             OPENED | COPY_BEGINS => match Request::decode_body(REQUEST_RESUME, rest).ok()? {
                 Request::Resume(resume) if kind == OPENED => Self::Opened(resume),
@@ -150,7 +184,7 @@ impl<'a> Entry<'a> {
                     },
                 }
             }
-            INSTREAM..=CLOSED => Self::Changed(flow, Change::read(kind, rest)?),
+            INSTREAM..=PROGRESS => Self::Changed(flow, Change::read(kind, rest)?),
             _ => Self::Copied(flow, Change::read(kind.checked_sub(OF_COPY)?, rest)?),
         };
         Some((instance, entry))
@@ -175,6 +209,7 @@ impl<'a> Change<'a> {
             Self::Outstream { .. } => OUTSTREAM,
             Self::Unprotected => UNPROTECTED,
             Self::Closed => CLOSED,
+            Self::Progress(_) => PROGRESS,
         }
     }
 
@@ -199,6 +234,14 @@ impl<'a> Change<'a> {
                 out.extend_from_slice(&seq.0.to_le_bytes());
                 out.extend_from_slice(bytes);
             }
+            Self::Progress(progress) => {
+                out.extend_from_slice(&progress.acknowledged.to_le_bytes());
+                out.push(u8::from(progress.timestamps.is_some()));
+                if let Some(Timestamps { value, echo }) = progress.timestamps {
+                    out.extend_from_slice(&value.to_le_bytes());
+                    out.extend_from_slice(&echo.to_le_bytes());
+                }
+            }
             Self::Unprotected | Self::Closed => {}
         }
     }
@@ -219,6 +262,15 @@ impl<'a> Change<'a> {
             OUTSTREAM => {
                 let [seq] = numbers(&mut rest)?;
                 Self::Outstream { seq, bytes: rest }
+            }
+            PROGRESS => {
+                let mut progress = Progress::from(u64::from_le_bytes(take(&mut rest)?));
+                if take(&mut rest)? == [1] {
+                    let value = u32::from_le_bytes(take(&mut rest)?);
+                    let echo = u32::from_le_bytes(take(&mut rest)?);
+                    progress.time(Timestamps { value, echo });
+                }
+                Self::Progress(progress)
             }
             UNPROTECTED => Self::Unprotected,
             CLOSED => Self::Closed,

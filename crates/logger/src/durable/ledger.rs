@@ -17,6 +17,9 @@ use copying::Copying;
 pub const SLOW: Duration = Duration::from_secs(2);
 /// How long after a failure a new log is begun.
 pub const RETRY: Duration = Duration::from_secs(10);
+/// How long what no ACK waits for may wait to be written: how far clients have heard their servers.
+/// A download is no reason to keep a disk busy.
+const UNHURRIED: Duration = Duration::from_secs(1);
 /// What an emptied batch keeps of its memory, bytes.
 const BATCH_MEMORY: usize = 4 << 20;
 
@@ -82,6 +85,10 @@ pub struct Ledger {
     segment: u64,
     sizes: BTreeMap<u64, u64>,
     batch: Batch,
+    /// ACKs may have to wait for something in the batch.
+    urgent: bool,
+    /// When the writer was last told to write.
+    ordered: Duration,
     held: Vec<Outgoing>,
     flight: Option<Flight>,
     bases: Bases,
@@ -103,6 +110,8 @@ impl Ledger {
             segment,
             sizes: BTreeMap::from([(segment, 0)]),
             batch: Batch::default(),
+            urgent: false,
+            ordered: Duration::ZERO,
             held: Vec::new(),
             flight: None,
             bases: Bases::default(),
@@ -152,6 +161,16 @@ impl Ledger {
         }
     }
 
+    /// The connections of one instance are those of another from now on.
+    pub(super) fn rename(&mut self, from: u64, to: u64) {
+        self.bases.rename(from, to);
+        if self.copying.as_ref().is_some_and(|c| c.instance == from) {
+            self.copying = None;
+        }
+        // The order of the instances is another one.
+        self.caught_up_to = None;
+    }
+
     /// Something has changed.
     pub(crate) fn record(&mut self, instance: u64, entry: &Entry<'_>) {
         if matches!(self.mode, Mode::Volatile(_) | Mode::Restarting) {
@@ -183,12 +202,14 @@ impl Ledger {
                 }
                 self.bases.remove_instance(instance);
             }
+            Entry::Inherited { from } => self.rename(*from, instance),
             Entry::Attached(_)
             | Entry::TurnsHeld(_)
             | Entry::CopyBegins(_)
             | Entry::Copied(..)
             | Entry::CopyEnds { .. } => {}
         }
+        self.urgent |= !matches!(entry, Entry::Changed(_, entry::Change::Progress(_)));
         self.batch.add(|out| entry.write(instance, out));
     }
 
@@ -224,7 +245,8 @@ impl Ledger {
         let caught_up = self.mode == Mode::CatchingUp
             && self.copying.is_none()
             && self.without_base(sessions).is_none();
-        if self.batch.is_empty() && !caught_up {
+        let can_wait = self.batch.is_empty() || (!self.urgent && now < self.ordered + UNHURRIED);
+        if can_wait && !caught_up {
             out.append(&mut self.held);
             return None;
         }
@@ -232,6 +254,8 @@ impl Ledger {
             self.mode = Mode::Durable;
         }
         let batch = std::mem::replace(&mut self.batch, std::mem::take(&mut self.spare));
+        self.urgent = false;
+        self.ordered = now;
         let len = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let size = self.sizes.entry(self.segment).or_default();
         *size += len;
@@ -267,10 +291,10 @@ impl Ledger {
 
     /// What has to be in each segment, because those before it may be removed.
     pub(super) fn preamble(&mut self, sessions: &Sessions) {
-        for (attach, session) in sessions.iter() {
-            let instance = attach.instance;
+        for (attachment, session) in sessions.attachments() {
+            let instance = attachment.attach.instance;
             let held = session.journal().turns_are_held();
-            self.record(instance, &Entry::Attached(attach.clone()));
+            self.record(instance, &Entry::Attached(attachment.clone()));
             self.record(instance, &Entry::TurnsHeld(held));
         }
     }
@@ -321,6 +345,7 @@ impl Ledger {
         self.copying = None;
         self.caught_up_to = None;
         self.batch.clear(BATCH_MEMORY);
+        self.urgent = false;
         // That a second try fails, too, is no news.
         matches!(was, Mode::Durable).then_some(Change::Volatile(why))
     }
@@ -343,13 +368,14 @@ impl Ledger {
             (Mode::Volatile(retry), None) => Some(retry),
             (Mode::Volatile(_), Some(_)) => None,
             (_, Some(flight)) => Some(flight.since + SLOW),
+            (_, None) if !self.batch.is_empty() => Some(self.ordered + UNHURRIED),
             (_, None) => None,
         }
     }
 
-    /// Whether there is something to write, or being written.
+    /// Whether there is something to write that cannot wait, or being written.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.mode, Mode::Durable | Mode::CatchingUp)
-            && (self.flight.is_some() || !self.batch.is_empty())
+            && (self.flight.is_some() || self.urgent)
     }
 }

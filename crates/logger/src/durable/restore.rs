@@ -99,8 +99,15 @@ impl Reading<'_> {
             return;
         };
         match &entry {
-            Entry::Attached(attach) => {
-                self.sessions.restore(instance, attach);
+            Entry::Attached(attachment) => {
+                self.sessions.restore(instance, attachment);
+                return;
+            }
+            Entry::Inherited { from } => {
+                if self.sessions.rename(*from, instance) {
+                    self.ledger.rename(*from, instance);
+                    self.copying = self.copying.filter(|(i, ..)| i != from);
+                }
                 return;
             }
             Entry::Forgotten => {
@@ -136,7 +143,7 @@ impl Reading<'_> {
                 }
             }
             Entry::CopyEnds { flow, fin, turn } => self.end_copy(instance, flow, fin, turn),
-            Entry::Attached(_) | Entry::Forgotten => {}
+            Entry::Attached(_) | Entry::Inherited { .. } | Entry::Forgotten => {}
         }
     }
 
@@ -148,6 +155,12 @@ impl Reading<'_> {
         apply(session, flow, change);
         if copied {
             apply(session, COPY, change);
+        }
+        if let Change::Instream { client_ack, .. } = change {
+            session.restore_acknowledged(flow, *client_ack);
+            if copied {
+                session.restore_acknowledged(COPY, *client_ack);
+            }
         }
         if matches!(change, Change::Closed | Change::Unprotected) {
             self.ledger.remove_base(instance, flow);
@@ -226,6 +239,7 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
             },
         ),
         Change::Outstream { seq, bytes } => session.restore_outstream(flow, seq, bytes),
+        Change::Progress(progress) => session.restore_progress(flow, &progress),
         Change::Unprotected => {
             session.unprotect(flow, Unprotected::Requested);
         }

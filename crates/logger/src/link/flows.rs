@@ -2,8 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use protocol::link::{KeySet, MAX_RANGES, SegmentView, flow_low};
+use protocol::{
+    control::Resume,
+    link::{Handshake, KeySet, MAX_RANGES, SegmentView, flow_low},
+};
 use wire::{FlowId, FlowKey, SeqNumber};
+
+use super::progress::Progress;
 
 /// What the link needs to know of a connection.
 #[derive(Debug)]
@@ -12,6 +17,10 @@ pub(super) struct Flow {
     pub(super) key: FlowKey,
     pub(super) client_isn: SeqNumber,
     pub(super) server_isn: SeqNumber,
+    /// What the two agreed on.
+    pub(super) handshake: Handshake,
+    /// What was seen of the client.
+    pub(super) progress: Progress,
     /// Nothing has come from the client.
     pub(super) embryo: bool,
     /// It is to be acknowledged when this batch has been read.
@@ -22,17 +31,18 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) const fn new(
-        id: FlowId,
-        key: FlowKey,
-        client_isn: SeqNumber,
-        server_isn: SeqNumber,
-    ) -> Self {
+    /// One of which nothing was seen but that its record begins there. A turn begins when the client
+    /// has heard all before it; how often that went around the sequence space nobody tells.
+    pub(super) fn new(beginning: &Resume) -> Self {
+        let first = beginning.server_isn + 1;
+        let heard = beginning.outstream.0.wrapping_sub(first.0);
         Self {
-            id,
-            key,
-            client_isn,
-            server_isn,
+            id: beginning.flow,
+            key: beginning.key,
+            client_isn: beginning.client_isn,
+            server_isn: beginning.server_isn,
+            handshake: beginning.handshake,
+            progress: Progress::from(u64::from(heard)),
             embryo: true,
             due: false,
             newest: [None; MAX_RANGES + 1],
@@ -64,6 +74,10 @@ impl Flows {
         flows.iter().find(|flow| flow.id == id)
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Flow> {
+        self.by_low.values_mut().flatten()
+    }
+
     pub(super) fn get_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
         let flows = self.by_low.get_mut(&flow_low(id))?;
         flows.iter_mut().find(|flow| flow.id == id)
@@ -90,7 +104,9 @@ impl Flows {
             self.embryos.push_back(flow.id);
             self.embryo_count += 1;
         }
-        self.by_low.entry(flow_low(flow.id)).or_default().push(flow);
+        // Hardly ever are there two.
+        let flows = self.by_low.entry(flow_low(flow.id));
+        flows.or_insert_with(|| Vec::with_capacity(1)).push(flow);
     }
 
     pub(super) fn remove(&mut self, id: FlowId) -> Option<Flow> {

@@ -8,8 +8,9 @@ use protocol::{
     control::{Attach, Replay, Response, Resume},
     link::{KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentView},
 };
-use wire::{Flags, FlowId};
+use wire::{Flags, FlowId, Segment};
 
+mod renewal;
 mod requests;
 mod restoring;
 
@@ -44,6 +45,8 @@ pub struct LinkStatistics {
     pub bytes: u64,
     /// Segments that were recorded, or had been.
     pub segments: u64,
+    /// Segments with nothing to record: they tell how far the client has heard the server.
+    pub progress: u64,
     /// Acknowledgements.
     pub acks: u64,
     /// Datagrams that are not of the log link, or of another version.
@@ -78,6 +81,8 @@ pub struct Session {
     /// The slot of the newest keys.
     newest: KeySlot,
     acks: Acks,
+    /// When its service was last heard.
+    heard: Option<Duration>,
     policy: AckPolicy,
     /// Flows that are to be acknowledged, and since when.
     due: Vec<FlowId>,
@@ -113,6 +118,7 @@ impl Session {
                 counter: 0,
                 said: 0,
             },
+            heard: None,
             policy,
             due: Vec::new(),
             due_since: Duration::ZERO,
@@ -201,11 +207,11 @@ impl Session {
         match Kind::of(datagram) {
             Ok(Kind::Segment) => self.segment(datagram, now, out),
             Ok(Kind::Open) => match Open::decode(datagram, &self.up) {
-                Ok(open) => self.open(&open, out),
+                Ok(open) => self.open(&open, now, out),
                 Err(_) => self.statistics.bad_tags += 1,
             },
             Ok(Kind::Probe) => match Probe::decode(ProbeKind::Probe, datagram, &self.up) {
-                Ok(probe) => self.probe(probe, out),
+                Ok(probe) => self.probe(probe, now, out),
                 Err(_) => self.statistics.bad_tags += 1,
             },
             Ok(Kind::Ack | Kind::Probed) | Err(_) => self.statistics.malformed += 1,
@@ -235,15 +241,28 @@ impl Session {
         }
     }
 
+    /// Its service has said something.
+    pub const fn hear(&mut self, now: Duration) {
+        self.heard = Some(now);
+    }
+
+    /// When its service was last heard: by a datagram with a right tag, or as
+    /// [`Session::hear`] says. `None` if it has not been heard since the log was read.
+    #[must_use]
+    pub const fn heard(&self) -> Option<Duration> {
+        self.heard
+    }
+
     /// Something was made with the keys in this slot.
-    fn seen(&mut self, slot: KeySlot) {
+    fn seen(&mut self, slot: KeySlot, now: Duration) {
+        self.hear(now);
         if slot == self.newest {
             self.acks.slot = slot;
         }
     }
 
-    fn probe(&mut self, probe: Probe, out: &mut Outbox) {
-        self.seen(probe.slot);
+    fn probe(&mut self, probe: Probe, now: Duration, out: &mut Outbox) {
+        self.seen(probe.slot, now);
         let (Some(to), Some(key)) = (self.acks.to, self.acks.down.get(self.acks.slot)) else {
             return;
         };
@@ -255,9 +274,10 @@ impl Session {
         out.probed(to, &probed.encode(key));
     }
 
-    fn open(&mut self, open: &Open, out: &mut Outbox) {
-        self.seen(open.slot);
+    fn open(&mut self, open: &Open, now: Duration, out: &mut Outbox) {
+        self.seen(open.slot, now);
         if let Some(flow) = self.flows.get_mut(open.flow) {
+            // The clock of the SYN-ACK has gone on since.
             if (flow.key, flow.client_isn, flow.server_isn)
                 == (open.key, open.client_isn, open.server_isn)
             {
@@ -288,9 +308,10 @@ impl Session {
             server_isn: open.server_isn,
             instream: open.client_isn + 1,
             outstream: open.server_isn + 1,
+            handshake: open.handshake,
         };
         out.record(self.instance, &Entry::Opened(beginning));
-        let mut flow = Flow::new(open.flow, open.key, open.client_isn, open.server_isn);
+        let mut flow = Flow::new(&beginning);
         self.acks.say(&mut flow, &self.intake.journal, out);
         self.flows.insert(flow);
     }
@@ -342,12 +363,27 @@ impl Session {
             self.statistics.malformed += 1;
             return;
         };
-        self.statistics.segments += 1;
         let was_embryo = std::mem::take(&mut flow.embryo);
         let id = flow.id;
+        observe(flow, view.segment());
+        if arrival.payload.is_empty() && !arrival.fin {
+            self.statistics.progress += 1;
+            if flow.progress.is_news() {
+                flow.progress.told();
+                let progress = Change::Progress(flow.progress);
+                out.record(self.instance, &Entry::Changed(id, progress));
+            }
+            if was_embryo {
+                self.flows.born();
+            }
+            self.seen(view.flags().slot, now);
+            return;
+        }
+        self.statistics.segments += 1;
         let recorded = self.intake.journal.instream(id, &arrival);
         match recorded {
             Ok(recorded) if recorded.new => {
+                flow.progress.told();
                 out.record(self.instance, &Entry::Changed(id, Change::of(&arrival)));
             }
             Err(Refused::BecameUnprotected(_)) => {
@@ -377,7 +413,7 @@ impl Session {
         if was_embryo {
             self.flows.born();
         }
-        self.seen(view.flags().slot);
+        self.seen(view.flags().slot, now);
     }
 }
 
@@ -399,6 +435,17 @@ fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
         client_ack: segment.ack(),
         server: view.flags().turn.then_some(progress),
     })
+}
+
+/// What a segment tells of its client, whatever it carries.
+fn observe(flow: &mut Flow, segment: &Segment<'_>) {
+    if segment.flags().contains(Flags::ACK) {
+        let first = flow.server_isn + 1;
+        flow.progress.acknowledge(first, segment.ack());
+        if let Some(timestamps) = segment.timestamps() {
+            flow.progress.time(timestamps);
+        }
+    }
 }
 
 /// Bytes have come, possibly beyond a hole: there more have come later than anywhere else. The

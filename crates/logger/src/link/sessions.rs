@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
     time::Duration,
 };
 
@@ -15,6 +16,10 @@ use super::outbox::{Outbox, Peer};
 use super::session::{AckPolicy, Session};
 use crate::durable::entry::Entry;
 
+mod inheriting;
+
+pub use inheriting::{Inherited, SILENCE, StillServed};
+
 /// What has to be drawn, or read from a clock, for a service that attaches.
 #[derive(Debug, Clone, Copy)]
 pub struct Greeting {
@@ -23,7 +28,7 @@ pub struct Greeting {
     /// A random key.
     pub down: LinkKey,
     /// Where the counter of acknowledgements begins: above all that an earlier process has used for
-    /// this service. Nanoseconds since 1970 will do.
+    /// this service. Nanoseconds since 1970 will do. It also tells who attached last.
     pub counter: u64,
 }
 
@@ -36,9 +41,20 @@ pub struct Forgotten {
     pub service: String,
 }
 
+/// How a service has attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    /// What it said; of the limits and the mode, what holds.
+    pub(crate) attach: Attach,
+    /// The address of its host.
+    pub(crate) from: IpAddr,
+    /// [`Greeting::counter`]: who attached later has a higher one.
+    pub(crate) number: u64,
+}
+
 #[derive(Debug)]
 struct Kept {
-    attach: Attach,
+    attachment: Attachment,
     session: Session,
     /// Since when it has no control stream.
     detached: Option<Duration>,
@@ -86,8 +102,13 @@ impl Sessions {
         let instance = attach.instance;
         let policy = self.policy;
         let kept = self.by_instance.contains_key(&instance);
+        let from = peer.address.ip();
         let entry = self.by_instance.entry(instance).or_insert_with(|| Kept {
-            attach: attach.clone(),
+            attachment: Attachment {
+                attach: attach.clone(),
+                from,
+                number: greeting.counter,
+            },
             session: Session::new(attach, policy),
             detached: None,
             over: false,
@@ -96,10 +117,11 @@ impl Sessions {
         let keys = entry.session.attached(attach, peer, greeting);
         entry.detached = None;
         entry.over = false;
-        entry.attach.total = attach.total;
-        if !kept {
-            out.record(instance, &Entry::Attached(attach.clone()));
-        }
+        entry.attachment.from = from;
+        entry.attachment.number = greeting.counter;
+        entry.attachment.attach.total = attach.total;
+        entry.attachment.attach.udp_port = attach.udp_port;
+        out.record(instance, &Entry::Attached(entry.attachment.clone()));
         if let Some(before) = before.filter(|before| self.by_peer.get(before) == Some(&instance)) {
             self.by_peer.remove(&before);
         }
@@ -110,8 +132,9 @@ impl Sessions {
     }
 
     /// There is a session, says a log. It may hold as much as it likes until the log has been read.
-    pub(crate) fn restore(&mut self, instance: u64, attach: &Attach) {
+    pub(crate) fn restore(&mut self, instance: u64, attachment: &Attachment) {
         let policy = self.policy;
+        let attach = &attachment.attach;
         let entry = self.by_instance.entry(instance).or_insert_with(|| {
             // There is room for a copy of one.
             let roomy = Attach {
@@ -121,13 +144,13 @@ impl Sessions {
             let mut session = Session::new(&roomy, policy);
             session.limit_total(u64::MAX);
             Kept {
-                attach: attach.clone(),
+                attachment: attachment.clone(),
                 session,
                 detached: Some(Duration::ZERO),
                 over: false,
             }
         });
-        entry.attach = attach.clone();
+        entry.attachment = attachment.clone();
     }
 
     /// No session has a connection with this number.
@@ -181,7 +204,13 @@ impl Sessions {
     /// numbers.
     pub fn iter(&self) -> impl Iterator<Item = (&Attach, &Session)> {
         let kept = self.by_instance.values();
-        kept.map(|kept| (&kept.attach, &kept.session))
+        kept.map(|kept| (&kept.attachment.attach, &kept.session))
+    }
+
+    /// How their services have attached, in the same order.
+    pub(crate) fn attachments(&self) -> impl Iterator<Item = (&Attachment, &Session)> {
+        let kept = self.by_instance.values();
+        kept.map(|kept| (&kept.attachment, &kept.session))
     }
 
     /// Datagrams from addresses where no session is.
@@ -230,7 +259,7 @@ impl Sessions {
                 out.record(*instance, &Entry::Forgotten);
                 forgotten.push(Forgotten {
                     instance: *instance,
-                    service: std::mem::take(&mut entry.attach.service),
+                    service: std::mem::take(&mut entry.attachment.attach.service),
                 });
             }
             !gone

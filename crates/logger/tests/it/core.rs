@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use protocol::{
     UnprotectedReason,
     control::{Attach, Request, Response, Resume},
-    link::{Ack, KeySlot, LinkKey, Open, Probe, ProbeKind},
+    link::{Ack, Handshake, KeySlot, LinkKey, Open, Probe, ProbeKind},
     mirror::{CloseReason, FrameKind, MirrorFrame},
 };
 use rand::{Rng, seq::SliceRandom};
@@ -373,6 +373,7 @@ fn an_open_is_answered_again_and_another_one_refused() {
         key: first.key,
         client_isn: first.client_isn + 1,
         server_isn: first.server_isn,
+        handshake: Handshake::PLAIN,
     };
     let datagram = other.encode(&link.host.keys.up);
     link.take(&datagram);
@@ -639,6 +640,7 @@ fn a_record_can_begin_in_the_middle() {
         server_isn: connection.server_isn,
         instream: connection.client_isn + 601,
         outstream: connection.server_isn + 1,
+        handshake: Handshake::PLAIN,
     };
     assert_eq!(link.ask(&Request::Resume(resume)), []);
     link.send(1, 600, 400);

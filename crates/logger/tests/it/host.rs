@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use protocol::{
     control::{Attach, Replay},
-    link::{Ack, KeySet, LinkKeys, Open, SegmentFlags, SegmentView, seal},
+    link::{Ack, Handshake, KeySet, LinkKeys, Open, SegmentFlags, SegmentView, seal},
 };
 use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
@@ -19,6 +19,7 @@ pub(crate) fn attach(instance: u64, udp_port: u16) -> Attach {
         total: 256 << 20,
         connections: 1000,
         udp_port,
+        inherit: false,
         service: "test".into(),
     }
 }
@@ -198,6 +199,7 @@ impl Host {
             key: connection.key,
             client_isn: connection.client_isn,
             server_isn: connection.server_isn,
+            handshake: Handshake::PLAIN,
         };
         open.encode(&self.keys.up).to_vec()
     }

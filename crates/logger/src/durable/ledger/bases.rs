@@ -38,6 +38,21 @@ impl Bases {
         }
     }
 
+    /// The connections of one instance are those of another from now on.
+    pub(super) fn rename(&mut self, from: u64, to: u64) {
+        let flows = self
+            .of
+            .iter()
+            .filter(|((instance, _), _)| *instance == from);
+        let flows: Vec<_> = flows
+            .map(|((_, flow), segment)| (*flow, *segment))
+            .collect();
+        for (flow, segment) in flows {
+            self.remove(from, flow);
+            self.put(to, flow, segment);
+        }
+    }
+
     pub(super) fn has(&self, instance: u64, flow: FlowId) -> bool {
         self.of.contains_key(&(instance, flow))
     }

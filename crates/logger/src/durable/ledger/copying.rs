@@ -95,6 +95,10 @@ impl Ledger {
     fn begin_copy(&mut self, instance: u64, resume: &Resume, session: &Session) {
         let flow = resume.flow;
         self.record(instance, &Entry::CopyBegins(*resume));
+        if let Some(progress) = session.progress(flow) {
+            let change = entry::Change::Progress(*progress);
+            self.record(instance, &Entry::Copied(flow, change));
+        }
         for (seq, bytes) in session.journal().outstream_ranges(flow) {
             let mut seq = seq;
             for bytes in bytes.chunks(PIECE) {

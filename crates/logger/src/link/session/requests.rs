@@ -2,13 +2,13 @@
 
 use journal::Unprotected;
 use protocol::{
-    control::{ErrorCode, Request, Response},
+    control::{ErrorCode, Recorded, Request, Response},
     mirror::{FrameKind, HEADER_LEN, MirrorFrame},
 };
 
 use super::Session;
 use crate::{
-    desk::Desk,
+    desk::{Desk, pages},
     durable::entry::{Change, Entry},
     intake::head,
     link::outbox::Outbox,
@@ -47,6 +47,7 @@ impl Session {
                 code: ErrorCode::BadRequest,
                 message: "this makes no sense here".into(),
             }],
+            Request::Connections => self.connections(),
             Request::Statistics => {
                 let mut answers = desk.answer(&mut self.intake, request);
                 for answer in &mut answers {
@@ -58,6 +59,28 @@ impl Session {
             }
             _ => desk.answer(&mut self.intake, request),
         }
+    }
+
+    /// The connections with a whole record, in the order of their numbers.
+    fn connections(&self) -> Vec<Response> {
+        let mut all = Vec::new();
+        let mut last = None;
+        while let Some(flow) = self.intake.journal.next_protected(last) {
+            last = Some(flow);
+            let (Some(beginning), Some(progress)) = (self.beginning(flow), self.progress(flow))
+            else {
+                continue;
+            };
+            all.push(Recorded {
+                beginning,
+                acknowledged: progress.acknowledged,
+                tsval: progress.timestamps.map_or(0, |seen| seen.value),
+                tsecr: progress.timestamps.map_or(0, |seen| seen.echo),
+            });
+        }
+        pages(&all, Recorded::PER_MESSAGE, |connections, last| {
+            Response::Connections { connections, last }
+        })
     }
 
     fn add_to(&self, statistics: &mut protocol::control::Statistics) {

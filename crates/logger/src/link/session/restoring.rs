@@ -5,12 +5,12 @@ use protocol::control::Resume;
 use wire::{FlowId, SeqNumber};
 
 use super::Session;
-use crate::link::flows::Flow;
+use crate::link::{flows::Flow, progress::Progress};
 
 impl Session {
     /// A connection with a record that begins there. Answers whether there is room for it.
     pub(crate) fn restore(&mut self, resume: &Resume) -> bool {
-        self.flows.remove(resume.flow);
+        let before = self.flows.remove(resume.flow);
         let at = Place {
             instream: resume.instream,
             outstream: resume.outstream,
@@ -19,8 +19,12 @@ impl Session {
         let journal = &mut self.intake.journal;
         let resumed = journal.resume(resume.flow, client_isn, server_isn, at);
         if resumed.is_ok() {
-            let mut flow = Flow::new(resume.flow, resume.key, client_isn, server_isn);
+            let mut flow = Flow::new(resume);
             flow.embryo = false;
+            let isns = (client_isn, server_isn);
+            if let Some(same) = before.filter(|f| (f.client_isn, f.server_isn) == isns) {
+                flow.progress.join(&same.progress);
+            }
             self.flows.insert(flow);
         }
         resumed.is_ok()
@@ -29,6 +33,19 @@ impl Session {
     pub(crate) fn restore_instream(&mut self, flow: FlowId, arrival: &Arrival<'_>) {
         // What was refused then is refused now.
         let _ = self.intake.journal.instream(flow, arrival);
+    }
+
+    pub(crate) fn restore_acknowledged(&mut self, flow: FlowId, ack: SeqNumber) {
+        if let Some(flow) = self.flows.get_mut(flow) {
+            flow.progress.acknowledge(flow.server_isn + 1, ack);
+            flow.progress.told();
+        }
+    }
+
+    pub(crate) fn restore_progress(&mut self, flow: FlowId, progress: &Progress) {
+        if let Some(flow) = self.flows.get_mut(flow) {
+            flow.progress.join(progress);
+        }
     }
 
     pub(crate) fn restore_outstream(&mut self, flow: FlowId, seq: SeqNumber, bytes: &[u8]) {
@@ -51,15 +68,17 @@ impl Session {
 
     /// The record of `copy` is that of the connection `resume` from now on.
     pub(crate) fn end_copy(&mut self, resume: &Resume, copy: FlowId, turn: Place) {
-        self.flows.remove(copy);
+        let copied = self.flows.remove(copy);
         self.intake.journal.restore_turn(copy, turn);
         if !self.intake.journal.replace(resume.flow, copy) {
             return;
         }
         self.flows.remove(resume.flow);
-        let (client_isn, server_isn) = (resume.client_isn, resume.server_isn);
-        let mut flow = Flow::new(resume.flow, resume.key, client_isn, server_isn);
+        let mut flow = Flow::new(resume);
         flow.embryo = false;
+        if let Some(copied) = copied {
+            flow.progress.join(&copied.progress);
+        }
         self.flows.insert(flow);
     }
 
@@ -87,6 +106,12 @@ impl Session {
             server_isn: flow.server_isn,
             instream: record.start.instream,
             outstream: record.start.outstream,
+            handshake: flow.handshake,
         })
+    }
+
+    /// What was seen of its client.
+    pub(crate) fn progress(&self, id: FlowId) -> Option<&Progress> {
+        self.flows.get(id).map(|flow| &flow.progress)
     }
 }

@@ -1,0 +1,76 @@
+//! What was seen of a client besides what it sent: how far it has heard the server, and its clock.
+//!
+//! Whoever takes the connection over on a host that has not seen it needs this: where the client
+//! is in the outstream, and timestamps that it does not take for old ones (RFC 7323, 5.3).
+
+use wire::{SeqNumber, Timestamps};
+
+/// So many bytes of the outstream a client may have acknowledged before the log is told of it.
+const TOLD_EVERY: u32 = 64 << 10;
+
+/// What was seen of a client. It never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Bytes of the outstream that it has acknowledged, of the whole connection.
+    pub(crate) acknowledged: u64,
+    /// The newest TSval and the newest TSecr. They need not be of one segment.
+    pub(crate) timestamps: Option<Timestamps>,
+    /// Bytes that it has acknowledged since the log was told.
+    untold: u32,
+}
+
+impl Progress {
+    /// Of a client that has acknowledged so many bytes.
+    pub(crate) const fn from(acknowledged: u64) -> Self {
+        Self {
+            acknowledged,
+            timestamps: None,
+            untold: 0,
+        }
+    }
+
+    /// It has sent this acknowledgement number; the outstream begins with `first`. One that is less
+    /// than half of the sequence space ahead is news, anything else is old.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, first: SeqNumber, ack: SeqNumber) {
+        let last = first + low_half(self.acknowledged);
+        if let Some(advance) = ack.distance_from(last) {
+            self.acknowledged = self.acknowledged.saturating_add(u64::from(advance));
+            self.untold = self.untold.saturating_add(advance);
+        }
+    }
+
+    /// It has sent these timestamps. Either is compared by itself, as RFC 7323, 5.2 compares.
+    #[inline]
+    pub(crate) fn time(&mut self, new: Timestamps) {
+        let later = |old: u32, new: u32| SeqNumber(old).max_seq(SeqNumber(new)).0;
+        self.timestamps = Some(self.timestamps.map_or(new, |old| Timestamps {
+            value: later(old.value, new.value),
+            echo: later(old.echo, new.echo),
+        }));
+    }
+
+    /// Also this was seen, says a log.
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.acknowledged = self.acknowledged.max(other.acknowledged);
+        other.timestamps.into_iter().for_each(|new| self.time(new));
+    }
+
+    /// Whether the log is to be told.
+    pub(crate) const fn is_news(&self) -> bool {
+        self.untold >= TOLD_EVERY
+    }
+
+    /// The log has been told.
+    pub(crate) const fn told(&mut self) {
+        self.untold = 0;
+    }
+}
+
+const fn low_half(number: u64) -> u32 {
+    let [a, b, c, d, ..] = number.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! A host that begins a new life takes over what an earlier one has left.
+//!
+//! After a reboot a service comes with the number of a new instance, and its host knows nothing of
+//! the connections it had. The records of the instance before become its own: they keep their place in
+//! the log, under the new number; the keys of the old life are good for nothing any more.
+//!
+//! **Who inherits from whom.** The service has the same name, and comes from the same address. If there
+//! are several sessions of that kind, it is the one whose service attached last. Nothing may have been
+//! heard of it for [`SILENCE`]: a service that speaks is alive, and two must not have one record.
+
+use std::{net::IpAddr, time::Duration};
+
+use protocol::control::Attach;
+
+use super::{Peer, Sessions};
+use crate::{durable::entry::Entry, link::outbox::Outbox};
+
+/// Nothing must have been heard of a service for so long before another instance inherits its
+/// records. A service that is alive probes its link more often.
+pub const SILENCE: Duration = Duration::from_secs(1);
+
+/// The records are those of a service that was heard of a moment ago.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{service} is still served from {from}: its instance {instance:016x} was heard of {} ms ago",
+    .ago.as_millis()
+)]
+pub struct StillServed {
+    /// The name of the service.
+    pub service: String,
+    /// Its instance.
+    pub instance: u64,
+    /// The address of its host.
+    pub from: IpAddr,
+    /// When it was heard of last.
+    pub ago: Duration,
+}
+
+/// What was inherited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inherited {
+    /// The instance whose records they were.
+    pub instance: u64,
+    /// How many connections have a record.
+    pub connections: usize,
+}
+
+impl Sessions {
+    /// A service is about to attach whose host has begun a new life, if [`Attach::inherit`] says so:
+    /// the records of the life before are those of its instance from now on, and
+    /// [`Sessions::attach`] will find them. `None` if there are none, or if the instance has records
+    /// of its own.
+    ///
+    /// # Errors
+    /// [`StillServed`]; nothing has changed.
+    pub fn inherit(
+        &mut self,
+        attach: &Attach,
+        peer: Peer,
+        now: Duration,
+        out: &mut Outbox,
+    ) -> Result<Option<Inherited>, StillServed> {
+        if !attach.inherit || self.by_instance.contains_key(&attach.instance) {
+            return Ok(None);
+        }
+        let from = peer.address.ip();
+        let candidates = self.by_instance.iter().filter(|(_, kept)| {
+            let attachment = &kept.attachment;
+            !kept.over && attachment.from == from && attachment.attach.service == attach.service
+        });
+        let Some((instance, kept)) = candidates.max_by_key(|(_, kept)| kept.attachment.number)
+        else {
+            return Ok(None);
+        };
+        let instance = *instance;
+        let connections = kept.session.protected();
+        let heard = kept.session.heard().map(|then| now.saturating_sub(then));
+        if let Some(ago) = heard.filter(|ago| *ago < SILENCE) {
+            return Err(StillServed {
+                service: attach.service.clone(),
+                instance,
+                from,
+                ago,
+            });
+        }
+        self.rename(instance, attach.instance);
+        let entry = Entry::Inherited { from: instance };
+        out.record(attach.instance, &entry);
+        Ok(Some(Inherited {
+            instance,
+            connections,
+        }))
+    }
+
+    /// The session of one instance is that of another from now on, if there is the one and not the
+    /// other. Answers whether it is so.
+    pub(crate) fn rename(&mut self, from: u64, to: u64) -> bool {
+        if self.by_instance.contains_key(&to) {
+            return false;
+        }
+        let Some(mut kept) = self.by_instance.remove(&from) else {
+            return false;
+        };
+        kept.attachment.attach.instance = to;
+        kept.session.renew(to);
+        self.by_instance.insert(to, kept);
+        self.by_peer.retain(|_, instance| *instance != from);
+        true
+    }
+}
