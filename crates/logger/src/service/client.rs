@@ -8,7 +8,10 @@ use std::{
 };
 
 use channel::{Channel, ChannelError, KeyRing, Received};
-use protocol::control::{ControlError, Decoder, Request, Response, encode};
+use protocol::control::{Attach, ControlError, Decoder, Request, Response, encode};
+
+use super::sockets::peer_of;
+use crate::link::{Peer, StillServed};
 
 /// Bytes of answers that may wait to be sent: who does not read them is not read from.
 const MUCH: usize = 1 << 20;
@@ -34,6 +37,9 @@ pub(super) enum ClientError {
     /// Another stream of the same instance has come.
     #[error("it has attached again")]
     Replaced,
+    /// It would inherit the records of somebody who is alive.
+    #[error(transparent)]
+    StillServed(#[from] StillServed),
     /// It asked for something before it had attached, or attached twice.
     #[error("it does not keep the order of the control protocol")]
     OutOfOrder,
@@ -46,8 +52,8 @@ pub(super) struct Client {
     /// Requests may be left, because too many answers waited to be sent.
     stalled: bool,
     /// On which of our addresses it came in.
-    pub(super) via: usize,
-    pub(super) local: SocketAddr,
+    via: usize,
+    local: SocketAddr,
     pub(super) remote: SocketAddr,
     /// The instance that has attached.
     pub(super) instance: Option<u64>,
@@ -81,6 +87,11 @@ impl Client {
     /// The name of the key that it has proven to have.
     pub(super) fn key_name(&self) -> &str {
         self.channel.key().map_or("", |key| key.name())
+    }
+
+    /// Where the datagrams of a service that attaches will come from.
+    pub(super) fn peer(&self, attach: &Attach) -> Peer {
+        peer_of(self.via, self.local, self.remote, attach.udp_port)
     }
 
     pub(super) fn wants_read(&self) -> bool {

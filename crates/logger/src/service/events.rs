@@ -46,6 +46,18 @@ pub enum Event {
         /// Whether it found records of before.
         kept: bool,
     },
+    /// The host of a service has begun a new life: the records of the one before are those of the
+    /// instance that attaches now.
+    Inherited {
+        /// Its name.
+        service: String,
+        /// The number of its instance.
+        instance: String,
+        /// The number of the instance of before.
+        earlier: String,
+        /// Connections with a record.
+        connections: usize,
+    },
     /// The control stream of a service has ended; its records are kept for a while.
     Detached {
         /// Its name.
@@ -126,6 +138,15 @@ impl fmt::Display for Event {
                 let found = if *kept { " and finds its records" } else { "" };
                 write!(f, "{service}: attached from {from} with key {key}{found}")
             }
+            Self::Inherited {
+                service,
+                connections,
+                earlier,
+                ..
+            } => write!(
+                f,
+                "{service}: its host has begun a new life: the records of {connections} connections of instance {earlier} are its own now"
+            ),
             Self::Detached {
                 service,
                 reason,

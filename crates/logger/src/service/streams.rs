@@ -16,9 +16,8 @@ use super::{
     Event, Service,
     client::{Client, ClientError},
     reload,
-    sockets::peer_of,
 };
-use crate::link::Greeting;
+use crate::link::{Greeting, Inherited};
 
 /// Control streams at a time, those included that have not proven to have a key: well below the
 /// usual limit of descriptors.
@@ -80,6 +79,10 @@ impl Service {
             self.clients[at].read()?;
         }
         while let Some(request) = self.clients[at].request()? {
+            let now = self.now();
+            let session = self.clients[at].instance;
+            let session = session.and_then(|instance| self.sessions.get_mut(instance));
+            session.into_iter().for_each(|session| session.hear(now));
             match (self.clients[at].instance, request) {
                 (None, Request::Attach(attach)) => self.attach(at, &attach, tell)?,
                 (Some(instance), Request::Rekey) => {
@@ -134,17 +137,31 @@ impl Service {
             }
         };
         let instance = attach.instance;
-        // The older stream of the same instance is not heard any more.
+        let inherited = self.inherit(at, attach, tell)?;
+        // The older stream of the same instance, or of the life before, is not heard any more.
+        let older = [Some(instance), inherited.map(|earlier| earlier.instance)];
         for client in &mut self.clients {
-            if client.instance == Some(instance) {
+            if client.instance.is_some() && older.contains(&client.instance) {
                 client.instance = None;
                 client.replaced = true;
             }
         }
+        let now = self.now();
         let client = &mut self.clients[at];
-        let peer = peer_of(client.via, client.local, client.remote, attach.udp_port);
+        let peer = client.peer(attach);
         let (kept, keys) = self.sessions.attach(attach, peer, &greeting, &mut self.out);
+        if let Some(session) = self.sessions.get_mut(instance) {
+            session.hear(now);
+        }
         client.instance = Some(instance);
+        if let Some(earlier) = inherited {
+            tell(&Event::Inherited {
+                service: attach.service.clone(),
+                instance: format!("{instance:016x}"),
+                earlier: format!("{:016x}", earlier.instance),
+                connections: earlier.connections,
+            });
+        }
         tell(&Event::Attached {
             service: attach.service.clone(),
             instance: format!("{instance:016x}"),
@@ -157,6 +174,33 @@ impl Service {
             kept,
             keys,
         })
+    }
+
+    /// The records of an earlier life of the service's host become those of its instance, if they are
+    /// asked for and there are any.
+    fn inherit(
+        &mut self,
+        at: usize,
+        attach: &Attach,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<Option<Inherited>, ClientError> {
+        if !attach.inherit {
+            return Ok(None);
+        }
+        // If we have slept, others are not silent: they have not been heard.
+        self.drain(tell);
+        let now = self.now();
+        let client = &mut self.clients[at];
+        let peer = client.peer(attach);
+        let inherited = self.sessions.inherit(attach, peer, now, &mut self.out);
+        if let Err(still_served) = &inherited {
+            client.say(&Response::Error {
+                code: ErrorCode::StillServed,
+                message: still_served.to_string(),
+            })?;
+            client.flush()?;
+        }
+        Ok(inherited?)
     }
 
     /// A control stream has ended, or has to.
