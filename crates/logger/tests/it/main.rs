@@ -4,4 +4,7 @@
 mod core;
 mod durable;
 mod host;
+mod inherit;
+mod lives;
+mod progress;
 mod service;

@@ -10,7 +10,7 @@ use std::{
 use channel::{Channel, Key, KeyRing, Received};
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy, without_checksums};
 use protocol::{
-    control::{Decoder, Request, Response, encode},
+    control::{Attach, Decoder, ErrorCode, Request, Response, encode},
     link::LinkKeys,
 };
 use rand::{Rng, seq::SliceRandom};
@@ -87,6 +87,18 @@ struct Attached {
 
 impl Attached {
     fn to(logger: &Running, key: &Key, instance: u64) -> Self {
+        Self::try_to(logger, key, &attach(instance, 0), || ())
+            .unwrap_or_else(|other| panic!("{other:?}"))
+    }
+
+    /// `Err` with the answer, and whether the stream was closed then, if that is none of welcome.
+    /// `last` is done just before it is asked for.
+    fn try_to(
+        logger: &Running,
+        key: &Key,
+        attach: &Attach,
+        last: impl FnOnce(),
+    ) -> Result<Self, (Response, bool)> {
         let any: SocketAddr = match logger.address {
             SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
             SocketAddr::V6(_) => ([0; 16], 0).into(),
@@ -96,7 +108,10 @@ impl Attached {
         link.set_nonblocking(true).expect("a socket");
         without_checksums(&link, any.is_ipv6()).expect("a socket");
         let channel = Channel::connect(logger.address, key, PATIENCE, PATIENCE);
-        let port = link.local_addr().expect("bound").port();
+        let attach = Attach {
+            udp_port: link.local_addr().expect("bound").port(),
+            ..attach.clone()
+        };
         let mut attached = Self {
             channel: channel.expect("it listens"),
             decoder: Decoder::new(),
@@ -108,14 +123,15 @@ impl Attached {
                 down: protocol::link::LinkKey([0; 16]),
             },
         };
-        match attached.ask(&Request::Attach(attach(instance, port))) {
+        last();
+        match attached.ask(&Request::Attach(attach)) {
             Response::Attached { kept, keys, .. } => {
                 attached.kept = kept;
                 attached.keys = keys;
+                Ok(attached)
             }
-            other => panic!("{other:?}"),
+            other => Err((other, attached.next().is_none())),
         }
-        attached
     }
 
     fn say(&mut self, request: &Request) {
@@ -283,6 +299,66 @@ fn a_service_that_ends_is_forgotten_at_once() {
     serving.say(&Request::Shutdown);
     drop(serving);
     logger.event(|event| matches!(event, Event::Forgotten { .. }));
+}
+
+#[test]
+fn a_host_that_was_restarted_inherits_its_records() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let mut first = Attached::to(&logger, &key, 7);
+    let mut host = Host::new(first.keys, 1);
+    host.connect(1, 100_000);
+    first.upload(&mut host);
+    let newborn = Attach {
+        inherit: true,
+        ..attach(8, 0)
+    };
+    // As long as something comes from the first one, it lives.
+    let sign = host.open(&host.connections[&FlowId(1)]);
+    let refused = Attached::try_to(&logger, &key, &newborn, || {
+        first.link.send(&sign).expect("sent");
+    });
+    let (answer, closed) = refused.err().expect("it is still served");
+    let Response::Error { code, message } = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(code, ErrorCode::StillServed);
+    assert!(closed);
+    let event = logger.event(|event| matches!(event, Event::Refused { .. }));
+    assert!(event.to_string().contains(&message), "{event}");
+    // Then its host is dead: its stream stays open, and nothing comes any more.
+    let deadline = Instant::now() + PATIENCE;
+    let mut second = loop {
+        match Attached::try_to(&logger, &key, &newborn, || ()) {
+            Ok(second) => break second,
+            Err(_) => assert!(Instant::now() < deadline),
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert!(second.kept);
+    let event = logger.event(|event| matches!(event, Event::Inherited { .. }));
+    let expected = Event::Inherited {
+        service: "test".into(),
+        instance: "0000000000000008".into(),
+        earlier: "0000000000000007".into(),
+        connections: 1,
+    };
+    assert_eq!(event, expected);
+    let json = serde_json::to_string(&event).expect("JSON");
+    assert!(json.contains(r#""event":"inherited""#), "{json}");
+    assert_eq!(first.next(), None);
+    let Response::Connections { connections, last } = second.ask(&Request::Connections) else {
+        panic!("connections");
+    };
+    assert!(last && connections.len() == 1);
+    assert_eq!(
+        connections[0].beginning.key,
+        host.connections[&FlowId(1)].key
+    );
+    assert!(second.read(&host, FlowId(1)) == host.connections[&FlowId(1)].data);
+    host.use_keys(second.keys);
+    host.connect(2, 10_000);
+    second.upload(&mut host);
 }
 
 #[test]

@@ -1,0 +1,273 @@
+//! A logger with a log, for services whose hosts, and which itself, have several lives.
+
+use std::{net::SocketAddr, time::Duration};
+
+use logger::{
+    Desk,
+    durable::{Job, Order, restore, write},
+    link::{AckPolicy, Greeting, Inherited, Outbox, Peer, Sessions, StillServed},
+};
+use protocol::{
+    control::{Attach, Recorded, Request, Response},
+    link::{Ack, LinkKey, LinkKeys},
+    mirror::{CloseReason, FrameKind, MirrorFrame},
+};
+use segments::{Log, Storage, simulated::Simulated};
+use wire::{ChecksumMode, Flags, FlowId, SegmentSpec, SeqNumber};
+
+use crate::host::{self, Connection, Host};
+
+pub(crate) const KEEP: Duration = Duration::from_secs(600);
+/// So small that it is full often.
+pub(crate) const SEGMENT: u64 = 3000;
+pub(crate) const OLD: u64 = 9;
+pub(crate) const NEW: u64 = 5;
+
+pub(crate) fn peer(host: u8, port: u16) -> Peer {
+    Peer {
+        via: 0,
+        local: [192, 0, 2, 9].into(),
+        address: SocketAddr::from(([192, 0, 2, host], port)),
+    }
+}
+
+/// The first `serve` of a life of its host.
+pub(crate) fn newborn(instance: u64) -> Attach {
+    Attach {
+        inherit: true,
+        ..host::attach(instance, 1000)
+    }
+}
+
+pub(crate) fn greeting(life: u64) -> Greeting {
+    let number = u8::try_from(life % 100).expect("small");
+    Greeting {
+        up: LinkKey([number; 16]),
+        down: LinkKey([number + 100; 16]),
+        counter: life * 1_000_000,
+    }
+}
+
+/// A logger with a log.
+pub(crate) struct Logger {
+    pub(crate) sessions: Sessions,
+    pub(crate) out: Outbox,
+    pub(crate) log: Log<Simulated>,
+    /// What the writer is about.
+    pub(crate) writing: Option<Job>,
+    pub(crate) now: Duration,
+    /// Services that have attached.
+    greeted: u64,
+    segment: u64,
+}
+
+impl Logger {
+    pub(crate) fn new() -> Self {
+        Self::with(SEGMENT)
+    }
+
+    /// Files of the log are ended when they have so many bytes.
+    pub(crate) fn with(segment: u64) -> Self {
+        let mut sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP);
+        let restored = restore(Simulated::default(), &mut sessions, segment);
+        let restored = restored.expect("it is empty");
+        Self {
+            sessions,
+            out: Outbox::with_log(restored.ledger),
+            log: restored.log,
+            writing: None,
+            now: Duration::from_secs(10),
+            greeted: 0,
+            segment,
+        }
+    }
+
+    pub(crate) fn inherit(
+        &mut self,
+        attach: &Attach,
+        from: Peer,
+    ) -> Result<Option<Inherited>, StillServed> {
+        self.sessions.inherit(attach, from, self.now, &mut self.out)
+    }
+
+    pub(crate) fn attach(&mut self, attach: &Attach, from: Peer) -> (bool, LinkKeys) {
+        self.greeted += 1;
+        let greeting = greeting(self.greeted);
+        self.sessions.attach(attach, from, &greeting, &mut self.out)
+    }
+
+    /// Datagrams arrive, and the batch is at its end.
+    pub(crate) fn take(&mut self, from: Peer, datagrams: &[Vec<u8>]) {
+        for datagram in datagrams {
+            self.sessions.take(from, datagram, self.now, &mut self.out);
+        }
+        self.sessions.settle(self.now, &mut self.out);
+        self.order();
+    }
+
+    pub(crate) fn order(&mut self) {
+        match self.out.next_order(&self.sessions, self.now) {
+            Some(Order::Write(job)) => self.writing = Some(job),
+            Some(Order::Restart) => {
+                self.begin_anew();
+                self.out.restarted(self.log.current(), &self.sessions);
+            }
+            None => {}
+        }
+    }
+
+    pub(crate) fn begin_anew(&mut self) {
+        let mut storage = self.log.storage().clone();
+        storage.restart();
+        for number in storage.list().expect("it can be told") {
+            storage.remove(number).expect("removed");
+        }
+        self.log = Log::open(storage, |_| ()).map_err(|_| ()).expect("empty");
+    }
+
+    /// The writer does what it was told.
+    pub(crate) fn write(&mut self) {
+        if let Some(mut job) = self.writing.take() {
+            match write(&mut self.log, &mut job) {
+                Ok(()) => drop(self.out.written(job.batch)),
+                Err(failure) => {
+                    self.begin_anew();
+                    drop(self.out.failed(failure.to_string(), self.now));
+                }
+            }
+            self.order();
+        }
+    }
+
+    pub(crate) fn write_all(&mut self) {
+        self.order();
+        while self.writing.is_some() {
+            self.write();
+        }
+    }
+
+    /// The ACKs that were let go. Those that were made for an earlier life say nothing to this one.
+    pub(crate) fn tell(&mut self, host: &mut Host) {
+        for datagram in self.out.datagrams() {
+            if Ack::decode(datagram.bytes(), &host.down).is_ok() {
+                host.hear(datagram.bytes());
+            }
+        }
+        self.out.clear();
+    }
+
+    /// It dies, and the storage keeps what it likes of what is not durable.
+    pub(crate) fn die(&mut self, mut below: impl FnMut(usize) -> usize) {
+        let mut storage = self.log.storage().clone();
+        storage.crash(|most| below(most.max(1)));
+        self.sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP);
+        let restored = restore(storage, &mut self.sessions, self.segment).expect("readable");
+        assert_eq!(restored.damaged, 0);
+        self.out = Outbox::with_log(restored.ledger);
+        self.log = restored.log;
+        self.writing = None;
+    }
+
+    /// It is stopped, and started again.
+    pub(crate) fn restart(&mut self) {
+        self.write_all();
+        self.die(|_| 0);
+    }
+
+    pub(crate) fn ask(&mut self, instance: u64, request: &Request) -> Vec<Response> {
+        let session = self.sessions.get_mut(instance).expect("there");
+        session.answer(Desk::new(1), request, &mut self.out)
+    }
+
+    pub(crate) fn connections(&mut self, instance: u64) -> Vec<Recorded> {
+        let mut all = Vec::new();
+        let mut complete = false;
+        for answer in self.ask(instance, &Request::Connections) {
+            assert!(!complete, "nothing comes behind the last");
+            let Response::Connections { connections, last } = answer else {
+                panic!("{answer:?}");
+            };
+            assert!(connections.len() <= Recorded::PER_MESSAGE);
+            all.extend(connections);
+            complete = last;
+        }
+        assert!(complete);
+        all
+    }
+
+    pub(crate) fn read(&mut self, instance: u64, connection: &Connection) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let journal = self.sessions.get(instance).expect("there").journal();
+        let from = connection.client_isn + 1;
+        let read = journal.read(connection.flow, from, usize::MAX, &mut bytes);
+        read.expect("a record");
+        bytes
+    }
+
+    pub(crate) fn close(&mut self, instance: u64, flow: FlowId) {
+        let mut bytes = Vec::new();
+        let frame = MirrorFrame {
+            kind: FrameKind::Closed(CloseReason::Finished),
+            flow_id: flow,
+            timestamp_ns: 0,
+            server_nxt: SeqNumber(0),
+            server_ack: SeqNumber(0),
+            packet_len: 0,
+            unfinished: false,
+            packet: &[],
+        };
+        frame.encode(&mut bytes).expect("a frame");
+        self.ask(instance, &Request::Frames { bytes });
+    }
+}
+
+/// A service that has attached, and its clients.
+pub(crate) fn served(logger: &mut Logger, instance: u64, from: Peer, lengths: &[usize]) -> Host {
+    let (kept, keys) = logger.attach(&host::attach(instance, from.address.port()), from);
+    assert!(!kept);
+    let mut host = Host::new(keys, instance);
+    for (flow, len) in (1..).zip(lengths) {
+        host.connect(flow, *len);
+    }
+    let opens: Vec<_> = host.connections.values().map(|c| host.open(c)).collect();
+    logger.take(from, &opens);
+    logger.write_all();
+    logger.tell(&mut host);
+    assert!(host.connections.values().all(|c| c.opened));
+    host
+}
+
+/// Until all is recorded.
+pub(crate) fn upload(logger: &mut Logger, host: &mut Host, from: Peer) {
+    let mut rounds = 0;
+    while !host.is_recorded() {
+        rounds += 1;
+        assert!(rounds < 3000, "it does not end");
+        let datagrams = host.datagrams(700, 3000);
+        logger.take(from, &datagrams);
+        logger.write_all();
+        logger.tell(host);
+    }
+}
+
+/// What a client sends that only listens: it has heard so many bytes.
+pub(crate) fn listens(host: &Host, flow: FlowId, heard: u32, tsval: u32, tsecr: u32) -> Vec<u8> {
+    let connection = &host.connections[&flow];
+    let mut options = vec![1, 1, 8, 10];
+    options.extend(tsval.to_be_bytes());
+    options.extend(tsecr.to_be_bytes());
+    let mut packet = Vec::new();
+    SegmentSpec {
+        source: connection.key.client(),
+        destination: connection.key.server(),
+        seq: connection.client_isn + 1,
+        ack: connection.server_isn + 1 + heard,
+        flags: Flags::ACK,
+        window: 1000,
+        options: &options,
+        payload: &[],
+    }
+    .emit(&mut packet, ChecksumMode::Full)
+    .expect("a packet");
+    host.segment(connection, &packet, false)
+}
