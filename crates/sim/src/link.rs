@@ -194,7 +194,8 @@ impl Remote {
             return false;
         };
         trace::note(now, || format!("the logger {turn:?}"));
-        let summaries = self.session().map(Session::journal);
+        let session = self.sessions.get(self.attach.instance);
+        let summaries = session.map(Session::journal);
         let summaries = summaries.into_iter().flat_map(Journal::summaries);
         let lost = summaries.filter(|summary| matches!(summary.state, State::Unprotected(_)));
         self.given_up.extend(lost.map(|summary| summary.flow));

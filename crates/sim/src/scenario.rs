@@ -231,13 +231,13 @@ impl Scenario {
     /// and again; the logger may keep a log, and be killed, too.
     #[must_use]
     pub fn restarted(self) -> Self {
-        let durable = self.seed % 3 == 0;
+        let durable = self.seed.is_multiple_of(3);
         let mut linked = if durable {
             self.durable()
         } else {
             self.linked()
         };
-        let mut rng = SmallRng::seed_from_u64(linked.seed ^ 0x706f_7765_72);
+        let mut rng = SmallRng::seed_from_u64(linked.seed ^ 0x0070_6f77_6572);
         if let Some(link) = &mut linked.link {
             link.restarts = rng.random_range(1..4);
         }

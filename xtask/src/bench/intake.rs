@@ -15,7 +15,7 @@ use channel::{Channel, Key, KeyRing, Received};
 use logger::link::{AckPolicy, Greeting, Outbox, Peer, Sessions};
 use logger::{Desk, Service, ServiceConfig, without_checksums};
 use protocol::control::{Attach, Decoder, Replay, Request, Response, Resume, encode};
-use protocol::link::{Ack, KeySet, LinkKey, LinkKeys, Open, SegmentFlags, seal};
+use protocol::link::{Ack, Handshake, KeySet, LinkKey, LinkKeys, Open, SegmentFlags, seal};
 use rustix::time::{ClockId, clock_gettime};
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
 
@@ -110,6 +110,7 @@ fn from_memory(size: usize) -> Result<f64> {
             key: key(flow),
             client_isn: ISN,
             server_isn: ISN,
+            handshake: Handshake::PLAIN,
         };
         sessions.take(peer, &open.encode(&keys.up), Duration::ZERO, &mut out);
         out.clear();
@@ -258,6 +259,7 @@ fn attach(udp_port: u16) -> Attach {
         total: 2 << 30,
         connections: 1 << 20,
         udp_port,
+        inherit: false,
         service: "bench".into(),
     }
 }
@@ -270,6 +272,7 @@ fn resume() -> Resume {
         server_isn: ISN,
         instream: ISN + 1,
         outstream: ISN + 1,
+        handshake: Handshake::PLAIN,
     }
 }
 
