@@ -8,9 +8,8 @@ use wire::{FlowId, FlowKey};
 
 use crate::{action::Action, config::Stage, event::LostReason, service::Recovery};
 
-/// First pause before a client is asked again; doubles up to [`LONGEST_PAUSE`]. Linux answers such a
-/// question twice a second at most.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// First pause before a client is asked again; doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// A client that has not answered.

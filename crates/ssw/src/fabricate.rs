@@ -89,8 +89,11 @@ pub fn resets_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<Vec<u8>>, EmitE
 }
 
 /// A question to a client of which another host knew more: the segment lies below its window, so that
-/// it is answered with an acknowledgement (RFC 9293 3.10.7.4) and changes nothing. It says what is
-/// true: everything up to `server.ack` has arrived, and there is no room now (FT-TCP IV.E.1).
+/// it is answered with an acknowledgement (RFC 9293 3.10.7.4) and changes nothing, as a keep-alive. It
+/// says what is true: everything up to `server.ack` has arrived, and there is no room now (FT-TCP
+/// IV.E.1). With an octet that the client has had (RFC 1122 4.2.3.6): its TSval may be older than the
+/// client's newest, and of segments without any Linux answers one such in half a second, or, from 6.14
+/// on, none.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.
@@ -101,12 +104,12 @@ pub fn call_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
         ack: flow.server.ack,
         flags: Flags::ACK,
         window: 0,
+        payload: &[0],
         options: if flow.server.timestamps {
             &options
         } else {
             &[]
         },
-        payload: &[],
         ..between(key.server(), key.client())
     };
     emit(&segment, ChecksumMode::Full)

@@ -11,7 +11,7 @@
 //! than that.
 
 use protocol::control::{FlowSummary, Recorded};
-use wire::{Flags, FlowKey, SeqNumber};
+use wire::{Flags, FlowKey, SeqNumber, SynOptions};
 
 use crate::{
     egress::sent_up_to,
@@ -94,6 +94,18 @@ fn newer(a: u32, b: u32) -> u32 {
     }
 }
 
+/// The client's newest TSval that is known, and its newest echo of the server's. 0 is a value like any
+/// other; but if both are 0, it was not heard since it sent its SYN.
+fn newest_timestamps(recorded: &Recorded) -> (u32, u32) {
+    let handshake = &recorded.beginning.handshake;
+    if (recorded.tsval, recorded.tsecr) == (0, 0) {
+        let syn = SynOptions::parse(handshake.syn_options.as_slice());
+        (syn.timestamps.map_or(0, |syn| syn.value), handshake.tsval)
+    } else {
+        (recorded.tsval, newer(handshake.tsval, recorded.tsecr))
+    }
+}
+
 /// The flow of a connection of which this host knows nothing but what its record says. Its socket
 /// belongs to no life of the service; `verify_head` is how much of each answer is recorded, bytes.
 #[must_use]
@@ -108,6 +120,7 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
     let turn = summary.turn_outstream;
     let head_next = summary.outstream_end.unwrap_or(turn).max_seq(turn);
     let of_turn = heard.distance_from(turn).unwrap_or(0);
+    let (tsval, tsecr) = newest_timestamps(recorded);
     Flow {
         id: beginning.flow,
         whole_segments: handshake.whole_segments,
@@ -118,7 +131,7 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
             isn: beginning.client_isn,
             nxt: end,
             ack: heard,
-            tsval: recorded.tsval,
+            tsval,
             window: u16::MAX, // until it is heard
             window_scale: handshake.client_scale,
             reset: false,
@@ -130,7 +143,7 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
             nxt: heard,
             ack: end,
             edge,
-            tsval: newer(handshake.tsval, recorded.tsecr),
+            tsval: tsecr,
             window_scale: handshake.window_scale,
             timestamps: handshake.timestamps,
             sack: handshake.sack,

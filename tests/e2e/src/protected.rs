@@ -143,6 +143,7 @@ impl Protected {
     pub fn begin_anew(&mut self, scene: &Scene, server: &Server, flags: &[&str]) {
         let number = self.former.len() + 1;
         self.said = self.said.with_extension(format!("events-{number}"));
+        self.before = Before::look(&self.host, &self.name, &self.run_dir);
         let new = Self::spawn(scene, server, &self.name, flags, &self.said);
         self.former.push(std::mem::replace(&mut self.process, new));
     }

@@ -34,7 +34,7 @@ fn who_has_spoken_goes_on_and_who_has_not_is_asked() {
         "nobody waits for the silent one"
     );
     assert_eq!((calls(&world, 2), world.recovery.silent()), (1, 1));
-    world.pass_in_steps(ms(500), ms(1));
+    world.pass_in_steps(ms(60), ms(1));
     assert_eq!(calls(&world, 2), 2);
     speak(&mut world, 2);
     world.pass_in_steps(ms(3_000), ms(1));
@@ -60,7 +60,7 @@ fn one_that_never_speaks_is_given_up_at_last() {
 fn a_death_begins_all_anew() {
     let mut world = World::new([silent(1)]);
     world.die_and_return();
-    world.pass_in_steps(ms(100), ms(1));
+    world.pass_in_steps(ms(20), ms(1));
     world.die();
     assert_eq!(world.recovery.silent(), 0);
     world.until_serving(100);

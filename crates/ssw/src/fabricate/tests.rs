@@ -163,3 +163,33 @@ fn resets_stand_at_both_numbers_that_the_client_may_expect() {
     let quiet = Lab::new().open();
     assert_eq!(resets_to_client(quiet.key, quiet.flow()).unwrap().len(), 1);
 }
+
+#[test]
+fn a_question_lies_below_the_clients_window_and_brings_it_nothing_new() {
+    let (key, mut flow) = (Lab::new().key, Flow::default());
+    flow.client.ack = SeqNumber(0); // the sequence space has no beginning
+    flow.client.tsval = 7;
+    flow.server.ack = SeqNumber(100);
+    flow.server.tsval = 9;
+    for timestamps in [false, true] {
+        flow.server.timestamps = timestamps;
+        let bytes = call_to_client(key, &flow).unwrap();
+        let packet = IpPacket::parse(&bytes).unwrap();
+        let segment = Segment::of(&packet).unwrap();
+        assert_eq!(
+            (segment.seq(), segment.ack()),
+            (SeqNumber(u32::MAX), SeqNumber(100))
+        );
+        assert_eq!((segment.flags(), segment.window()), (Flags::ACK, 0));
+        assert_eq!(
+            segment.payload().len(),
+            1,
+            "which ends where the window begins"
+        );
+        assert_eq!(segment.option_bytes().is_empty(), !timestamps);
+        assert_eq!(
+            (packet.source(), packet.destination()),
+            (key.server().ip(), key.client().ip())
+        );
+    }
+}

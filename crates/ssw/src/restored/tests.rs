@@ -104,6 +104,15 @@ fn a_long_connection_keeps_count_of_what_was_sent() {
 }
 
 #[test]
+fn of_one_that_was_not_heard_again_the_handshake_tells_the_time() {
+    let (mut recorded, summary) = record(SeqNumber(5), SeqNumber(9));
+    (recorded.tsval, recorded.tsecr) = (0, 0);
+    recorded.beginning.handshake.tsval = u32::MAX - 5; // which 0 would be newer than
+    let flow = restored_flow(&recorded, &summary, 10);
+    assert_eq!((flow.client.tsval, flow.server.tsval), (10, u32::MAX - 5));
+}
+
+#[test]
 fn a_fin_that_is_recorded_counts() {
     let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9));
     summary.client_fin = Some(ClientFin {

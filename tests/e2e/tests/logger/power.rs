@@ -54,10 +54,7 @@ fn clients_see_a_pause_when_the_host_restarts() {
             thread::sleep(Duration::from_millis(150));
             restart(&scene, &mut protected, &server, &logger);
             let restored = protected.wait_for("restored", 1);
-            assert_eq!(
-                (&restored["connections"], &restored["lost"]),
-                (&5.into(), &0.into())
-            );
+            assert_eq!(restored["lost"], 0, "{restored}");
             protected.wait_serving(1);
             assert!(busy.join().is_ok(), "{}", protected.said());
         });
