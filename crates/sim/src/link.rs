@@ -18,7 +18,7 @@ use protocol::{
 };
 use rand::rngs::SmallRng;
 use recovery::ReplayMode;
-use ssw::{ClosedReason, LinkSettings, MirrorFrame, MirrorKind, SouthSide};
+use ssw::{ClosedReason, LinkSettings, MirrorFrame, MirrorKind, SouthSide, newest_records};
 use wire::FlowId;
 
 use crate::{
@@ -158,7 +158,10 @@ impl Remote {
             Response::Connections { connections, .. } => connections,
             _ => Vec::new(),
         });
-        let connections: Vec<Recorded> = connections.collect();
+        let (connections, others) = newest_records(connections.collect());
+        for flow in others {
+            self.unprotect(flow);
+        }
         let summaries = self.ask(&Request::Summaries).into_iter();
         let summaries = summaries.flat_map(|answer| match answer {
             Response::Summaries { summaries, .. } => summaries,

@@ -66,6 +66,8 @@ struct Seen {
     client_isn: Option<SeqNumber>,
     server_isn: Option<SeqNumber>,
     acknowledged: Option<SeqNumber>,
+    /// End of what the client's TCP has, as it said.
+    has: Option<SeqNumber>,
     tsval: Option<u32>,
     /// The server's socket of this connection died and has no successor yet.
     orphaned: bool,
@@ -228,6 +230,8 @@ impl Witness {
     pub(crate) fn lost_power(&mut self) {
         for seen in &mut self.seen {
             seen.closed_by_server = false;
+            // What was on its way, and will not arrive, is not known to the next life.
+            seen.tsval = None;
         }
         self.died();
     }
@@ -335,6 +339,7 @@ impl Seen {
             client_isn: None,
             server_isn: None,
             acknowledged: None,
+            has: None,
             tsval: None,
             orphaned: false,
             closed_by_server: false,

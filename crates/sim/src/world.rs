@@ -298,6 +298,7 @@ impl World {
 
     fn deliver_to_server(&mut self, packets: Vec<Vec<u8>>) {
         for packet in packets {
+            self.witness.client_says(&packet);
             self.network
                 .send(Place::Server, packet, &mut self.rng, self.now);
         }

@@ -65,7 +65,7 @@ pub use latch::{Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};
 pub use mirror::{ClosedReason, MirrorFrame, MirrorKind};
 pub use packet::Packet;
-pub use restored::restored_flow;
+pub use restored::{newest_records, restored_flow};
 pub use south::{
     Counters, Event, EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Service,
     Settings, SouthSide, Verdict,

@@ -10,8 +10,10 @@
 //! nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
 //! than that.
 
+use std::collections::{BTreeMap, btree_map::Entry};
+
 use protocol::control::{FlowSummary, Recorded};
-use wire::{Flags, FlowKey, SeqNumber, SynOptions};
+use wire::{Flags, FlowId, FlowKey, SeqNumber, SynOptions};
 
 use crate::{
     egress::sent_up_to,
@@ -104,6 +106,31 @@ fn newest_timestamps(recorded: &Recorded) -> (u32, u32) {
     } else {
         (recorded.tsval, newer(handshake.tsval, recorded.tsecr))
     }
+}
+
+/// Of several records of connections with the same ends the one that began last: a handshake was answered
+/// anew, or the ports were used again. Also the numbers of the others, which are of no use.
+#[must_use]
+pub fn newest_records(recorded: Vec<Recorded>) -> (Vec<Recorded>, Vec<FlowId>) {
+    let mut newest: BTreeMap<FlowKey, Recorded> = BTreeMap::new();
+    let mut others = Vec::new();
+    for one in recorded {
+        match newest.entry(one.beginning.key) {
+            Entry::Vacant(place) => {
+                place.insert(one);
+            }
+            Entry::Occupied(mut place) => {
+                let known = place.get().beginning.flow;
+                if known < one.beginning.flow {
+                    place.insert(one);
+                    others.push(known);
+                } else {
+                    others.push(one.beginning.flow);
+                }
+            }
+        }
+    }
+    (newest.into_values().collect(), others)
 }
 
 /// The flow of a connection of which this host knows nothing but what its record says. Its socket

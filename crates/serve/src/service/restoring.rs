@@ -13,7 +13,7 @@ use std::{
 
 use protocol::control::{FlowSummary, Recorded};
 use recovery::Cause;
-use ssw::{call_to_client, restored_flow};
+use ssw::{call_to_client, newest_records, restored_flow};
 use wire::{FlowId, FlowKey};
 
 use super::Service;
@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What a logger has of an earlier life.
 struct Inheritance {
     connections: Vec<Recorded>,
+    /// Records of connections whose ends are another one's by now.
+    others: Vec<FlowId>,
     summaries: Vec<FlowSummary>,
 }
 
@@ -44,6 +46,9 @@ impl Service {
             return Ok(false);
         };
         let known = inheritance.connections.len();
+        for flow in &inheritance.others {
+            let _ = self.ask_logger(|logger| logger.unprotect(*flow))?;
+        }
         let restored = self.insert(&inheritance)?;
         self.tell(Happening::Restored {
             connections: restored.len(),
@@ -81,8 +86,10 @@ impl Service {
         let until = Instant::now() + PATIENCE;
         loop {
             let inheritance = self.ask_logger(|logger| {
+                let (connections, others) = newest_records(logger.connections()?);
                 Ok(Inheritance {
-                    connections: logger.connections()?,
+                    connections,
+                    others,
                     summaries: logger.summaries()?,
                 })
             })?;

@@ -25,6 +25,9 @@ impl Witness {
             // The one who was gone before it was lost hears it in vain.
             return ensure(seen.lost, || format!("{key} is reset but not lost"));
         }
+        if ours && segment.payload_len() > 0 {
+            return seen.asked(&segment);
+        }
         ensure(!gate_shut || seen.closed_by_server, || {
             describe(key, "leaves behind the gate", &segment)
         })?;
@@ -63,7 +66,42 @@ impl Witness {
     }
 }
 
+/// The wire between the clients and the network.
+impl Witness {
+    /// A client has sent this.
+    pub(crate) fn client_says(&mut self, packet: &[u8]) {
+        let Ok(packet) = IpPacket::parse(packet) else {
+            return;
+        };
+        let Ok(segment) = Segment::of(&packet) else {
+            return;
+        };
+        let client = SocketAddr::new(packet.source(), segment.source_port());
+        let seen = self.by_address.get(&client);
+        if let Some(seen) = seen.and_then(|i| self.seen.get_mut(*i))
+            && segment.flags().contains(Flags::ACK)
+        {
+            seen.has = Some(match seen.has {
+                Some(has) => has.max_seq(segment.ack()),
+                None => segment.ack(),
+            });
+        }
+    }
+}
+
 impl super::Seen {
+    /// The client is asked where it stands: with bytes that it has had long since.
+    fn asked(&mut self, segment: &Segment<'_>) -> Result<(), Violation> {
+        let key = self.key;
+        let end = segment.seq() + segment.sequence_len();
+        let had = self.has.or(self.server_isn.map(|isn| isn + 1));
+        // One that has never had its SYN-ACK is asked in vain.
+        let nothing_new = !self.established || had.is_some_and(|had| !end.after(had));
+        ensure(nothing_new, || {
+            describe(key, "asks with something new", segment)
+        })
+    }
+
     fn told_numbers(&mut self, segment: &Segment<'_>) -> Result<(), Violation> {
         let key = self.key;
         let before = self.acknowledged;

@@ -113,6 +113,23 @@ fn of_one_that_was_not_heard_again_the_handshake_tells_the_time() {
 }
 
 #[test]
+fn of_two_records_with_the_same_ends_the_later_counts() {
+    let (first, _) = record(SeqNumber(5), SeqNumber(9));
+    let numbered = |id| {
+        let mut recorded = first;
+        recorded.beginning.flow = FlowId(id);
+        recorded
+    };
+    let mut other = numbered(4);
+    other.beginning.key = FlowKey::new(client_end(true), server_end(true));
+    let records = vec![numbered(3), numbered(9), other, numbered(7)];
+    let (newest, others) = newest_records(records);
+    assert_eq!(newest.len(), 2);
+    assert!(newest.contains(&numbered(9)) && newest.contains(&other));
+    assert_eq!(others, [FlowId(3), FlowId(7)]);
+}
+
+#[test]
 fn a_fin_that_is_recorded_counts() {
     let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9));
     summary.client_fin = Some(ClientFin {
