@@ -27,7 +27,7 @@ mod unknown;
 pub use outbox::{Outbox, Outgoing, Peer};
 pub use session::{AckPolicy, LinkStatistics, Session};
 pub(crate) use sessions::Attachment;
-pub use sessions::{Forgotten, Greeting, Inherited, SILENCE, Sessions, StillServed};
+pub use sessions::{Forgotten, Greeting, Inherited, NotYet, SILENCE, Sessions};
 
 /// The most connections of a session that have been opened and from which nothing has come.
 pub const MAX_EMBRYOS: usize = 65_536;

@@ -85,6 +85,10 @@ pub struct Ledger {
     segment: u64,
     sizes: BTreeMap<u64, u64>,
     batch: Batch,
+    /// Entries so far, and how many of them were in batches that were ordered, and that were written.
+    recorded: u64,
+    ordered_up_to: u64,
+    written_up_to: u64,
     /// ACKs may have to wait for something in the batch.
     urgent: bool,
     /// When the writer was last told to write.
@@ -110,6 +114,9 @@ impl Ledger {
             segment,
             sizes: BTreeMap::from([(segment, 0)]),
             batch: Batch::default(),
+            recorded: 0,
+            ordered_up_to: 0,
+            written_up_to: 0,
             urgent: false,
             ordered: Duration::ZERO,
             held: Vec::new(),
@@ -210,7 +217,19 @@ impl Ledger {
             | Entry::CopyEnds { .. } => {}
         }
         self.urgent |= !matches!(entry, Entry::Changed(_, entry::Change::Progress(_)));
+        self.recorded += 1;
         self.batch.add(|out| entry.write(instance, out));
+    }
+
+    /// How much was recorded so far; see [`Ledger::has_written`].
+    pub(crate) const fn recorded(&self) -> u64 {
+        self.recorded
+    }
+
+    /// Whether all is in the log that was recorded when [`Ledger::recorded`] was this, or needs not to
+    /// be, because nothing waits for the log at present.
+    pub(crate) fn has_written(&self, recorded: u64) -> bool {
+        self.mode != Mode::Durable || self.written_up_to >= recorded
     }
 
     fn abandon_copy_of(&mut self, instance: u64, flow: FlowId) {
@@ -255,6 +274,7 @@ impl Ledger {
         }
         let batch = std::mem::replace(&mut self.batch, std::mem::take(&mut self.spare));
         self.urgent = false;
+        self.ordered_up_to = self.recorded;
         self.ordered = now;
         let len = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let size = self.sizes.entry(self.segment).or_default();
@@ -306,6 +326,7 @@ impl Ledger {
         let mut flight = self.flight.take()?;
         match self.mode {
             Mode::Durable | Mode::CatchingUp => {
+                self.written_up_to = self.ordered_up_to;
                 out.append(&mut flight.held);
                 flight.catches_up.then_some(Change::Durable)
             }

@@ -111,6 +111,17 @@ impl Outbox {
         self.ledger.as_ref()?.due_at()
     }
 
+    /// How much was recorded so far; see [`Outbox::has_written`].
+    pub(super) fn recorded(&self) -> u64 {
+        self.ledger.as_ref().map_or(0, |ledger| ledger.recorded())
+    }
+
+    /// Whether what was recorded so far then is in the log, if there is one that is waited for.
+    pub(super) fn has_written(&self, recorded: u64) -> bool {
+        let ledger = self.ledger.as_ref();
+        ledger.is_none_or(|ledger| ledger.has_written(recorded))
+    }
+
     /// Whether something is on its way into the log.
     #[must_use]
     pub fn is_writing(&self) -> bool {

@@ -18,7 +18,7 @@ use crate::durable::entry::Entry;
 
 mod inheriting;
 
-pub use inheriting::{Inherited, SILENCE, StillServed};
+pub use inheriting::{Inherited, NotYet, SILENCE};
 
 /// What has to be drawn, or read from a clock, for a service that attaches.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +60,8 @@ struct Kept {
     detached: Option<Duration>,
     /// The service has said that it ends.
     over: bool,
+    /// It is to be inherited when this is in the log: [`Outbox::recorded`].
+    written_at: Option<u64>,
 }
 
 /// The sessions of all services.
@@ -112,11 +114,13 @@ impl Sessions {
             session: Session::new(attach, policy),
             detached: None,
             over: false,
+            written_at: None,
         });
         let before = entry.session.peer();
         let keys = entry.session.attached(attach, peer, greeting);
         entry.detached = None;
         entry.over = false;
+        entry.written_at = None;
         entry.attachment.from = from;
         entry.attachment.number = greeting.counter;
         entry.attachment.attach.total = attach.total;
@@ -148,6 +152,7 @@ impl Sessions {
                 session,
                 detached: Some(Duration::ZERO),
                 over: false,
+                written_at: None,
             }
         });
         entry.attachment = attachment.clone();

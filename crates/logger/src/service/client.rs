@@ -11,7 +11,7 @@ use channel::{Channel, ChannelError, KeyRing, Received};
 use protocol::control::{Attach, ControlError, Decoder, Request, Response, encode};
 
 use super::sockets::peer_of;
-use crate::link::{Peer, StillServed};
+use crate::link::{NotYet, Peer};
 
 /// Bytes of answers that may wait to be sent: who does not read them is not read from.
 const MUCH: usize = 1 << 20;
@@ -37,9 +37,9 @@ pub(super) enum ClientError {
     /// Another stream of the same instance has come.
     #[error("it has attached again")]
     Replaced,
-    /// It would inherit the records of somebody who is alive.
+    /// It would inherit records that it cannot have now.
     #[error(transparent)]
-    StillServed(#[from] StillServed),
+    NotYet(#[from] NotYet),
     /// It asked for something before it had attached, or attached twice.
     #[error("it does not keep the order of the control protocol")]
     OutOfOrder,

@@ -193,10 +193,10 @@ impl Service {
         let client = &mut self.clients[at];
         let peer = client.peer(attach);
         let inherited = self.sessions.inherit(attach, peer, now, &mut self.out);
-        if let Err(still_served) = &inherited {
+        if let Err(not_yet) = &inherited {
             client.say(&Response::Error {
                 code: ErrorCode::StillServed,
-                message: still_served.to_string(),
+                message: not_yet.to_string(),
             })?;
             client.flush()?;
         }

@@ -2,7 +2,7 @@
 
 use logger::{
     durable::RETRY,
-    link::{Inherited, SILENCE},
+    link::{Inherited, NotYet, SILENCE},
 };
 use proptest::prelude::*;
 use protocol::{
@@ -94,6 +94,26 @@ fn what_is_inherited_is_so_in_the_log() {
     }
 }
 
+/// An heir tells clients what is recorded: it must not be lost with the logger then.
+#[test]
+fn what_is_still_being_written_is_not_inherited() {
+    let mut logger = Logger::new();
+    let from = peer(1, 1000);
+    let host = served(&mut logger, OLD, from, &[100]);
+    logger.take(from, &[listens(&host, FlowId(1), 100_000, 1, 1)]);
+    logger.now += SILENCE;
+    for _ in 0..2 {
+        let refused = logger.inherit_now(&newborn(NEW), peer(1, 2000));
+        assert!(
+            matches!(refused, Err(NotYet::StillWritten { .. })),
+            "{refused:?}"
+        );
+    }
+    logger.write_all();
+    let inherited = logger.inherit_now(&newborn(NEW), peer(1, 2000));
+    assert!(matches!(inherited, Ok(Some(_))), "{inherited:?}");
+}
+
 #[test]
 fn who_was_heard_of_a_moment_ago_is_not_inherited_from() {
     let mut logger = Logger::new();
@@ -104,7 +124,10 @@ fn who_was_heard_of_a_moment_ago_is_not_inherited_from() {
     let refused = |logger: &mut Logger| {
         logger.now += moment;
         let still_served = logger.inherit(&newborn(NEW), again).expect_err("it lives");
-        assert_eq!((still_served.instance, still_served.ago), (OLD, moment));
+        let NotYet::StillServed { instance, ago, .. } = &still_served else {
+            panic!("{still_served}");
+        };
+        assert_eq!((*instance, *ago), (OLD, moment));
         let told = still_served.to_string();
         for part in ["test", "192.0.2.1", "0000000000000009", "250 ms"] {
             assert!(told.contains(part), "{told}");

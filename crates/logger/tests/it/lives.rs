@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use logger::{
     Desk,
     durable::{Job, Order, restore, write},
-    link::{AckPolicy, Greeting, Inherited, Outbox, Peer, Sessions, StillServed},
+    link::{AckPolicy, Greeting, Inherited, NotYet, Outbox, Peer, Sessions},
 };
 use protocol::{
     control::{Attach, Recorded, Request, Response},
@@ -82,11 +82,26 @@ impl Logger {
         }
     }
 
+    /// Once all is written.
     pub(crate) fn inherit(
         &mut self,
         attach: &Attach,
         from: Peer,
-    ) -> Result<Option<Inherited>, StillServed> {
+    ) -> Result<Option<Inherited>, NotYet> {
+        let inherited = self.inherit_now(attach, from);
+        if !matches!(inherited, Err(NotYet::StillWritten { .. })) {
+            return inherited;
+        }
+        self.now += Duration::from_secs(1); // nothing waits longer to be written
+        self.write_all();
+        self.inherit_now(attach, from)
+    }
+
+    pub(crate) fn inherit_now(
+        &mut self,
+        attach: &Attach,
+        from: Peer,
+    ) -> Result<Option<Inherited>, NotYet> {
         self.sessions.inherit(attach, from, self.now, &mut self.out)
     }
 

@@ -323,7 +323,7 @@ pub enum ErrorCode {
     BadRequest,
     /// Something failed in the logger.
     Internal,
-    /// The records are somebody's who was heard of a moment ago.
+    /// The records are somebody's who was heard of a moment ago, or they are still being written.
     StillServed,
 }
 

@@ -6,7 +6,9 @@
 //!
 //! **Who inherits from whom.** The service has the same name, and comes from the same address. If there
 //! are several sessions of that kind, it is the one whose service attached last. Nothing may have been
-//! heard of it for [`SILENCE`]: a service that speaks is alive, and two must not have one record.
+//! heard of it for [`SILENCE`]: a service that speaks is alive, and two must not have one record. And
+//! all of it must be in the log, if there is one: what the heir tells clients to be recorded must not
+//! be lost with this process.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -19,21 +21,30 @@ use crate::{durable::entry::Entry, link::outbox::Outbox};
 /// records. A service that is alive probes its link more often.
 pub const SILENCE: Duration = Duration::from_secs(1);
 
-/// The records are those of a service that was heard of a moment ago.
+/// Why the records cannot be had now. A moment later they may be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{service} is still served from {from}: its instance {instance:016x} was heard of {} ms ago",
-    .ago.as_millis()
-)]
-pub struct StillServed {
-    /// The name of the service.
-    pub service: String,
-    /// Its instance.
-    pub instance: u64,
-    /// The address of its host.
-    pub from: IpAddr,
-    /// When it was heard of last.
-    pub ago: Duration,
+pub enum NotYet {
+    /// They are those of a service that was heard of a moment ago.
+    #[error(
+        "{service} is still served from {from}: its instance {instance:016x} was heard of {} ms ago",
+        .ago.as_millis()
+    )]
+    StillServed {
+        /// The name of the service.
+        service: String,
+        /// Its instance.
+        instance: u64,
+        /// The address of its host.
+        from: IpAddr,
+        /// When it was heard of last.
+        ago: Duration,
+    },
+    /// They are on their way into the log.
+    #[error("the records of {service} are still being written")]
+    StillWritten {
+        /// The name of the service.
+        service: String,
+    },
 }
 
 /// What was inherited.
@@ -52,19 +63,19 @@ impl Sessions {
     /// of its own.
     ///
     /// # Errors
-    /// [`StillServed`]; nothing has changed.
+    /// [`NotYet`]; nothing has changed.
     pub fn inherit(
         &mut self,
         attach: &Attach,
         peer: Peer,
         now: Duration,
         out: &mut Outbox,
-    ) -> Result<Option<Inherited>, StillServed> {
+    ) -> Result<Option<Inherited>, NotYet> {
         if !attach.inherit || self.by_instance.contains_key(&attach.instance) {
             return Ok(None);
         }
         let from = peer.address.ip();
-        let candidates = self.by_instance.iter().filter(|(_, kept)| {
+        let candidates = self.by_instance.iter_mut().filter(|(_, kept)| {
             let attachment = &kept.attachment;
             !kept.over && attachment.from == from && attachment.attach.service == attach.service
         });
@@ -76,11 +87,17 @@ impl Sessions {
         let connections = kept.session.protected();
         let heard = kept.session.heard().map(|then| now.saturating_sub(then));
         if let Some(ago) = heard.filter(|ago| *ago < SILENCE) {
-            return Err(StillServed {
+            return Err(NotYet::StillServed {
                 service: attach.service.clone(),
                 instance,
                 from,
                 ago,
+            });
+        }
+        let recorded = *kept.written_at.get_or_insert_with(|| out.recorded());
+        if !out.has_written(recorded) {
+            return Err(NotYet::StillWritten {
+                service: attach.service.clone(),
             });
         }
         self.rename(instance, attach.instance);
