@@ -124,13 +124,14 @@ static __always_inline void observe_server(struct flow *f, const struct packet *
 }
 
 /* The server answers a SYN: the embryo learns the other half of the handshake. */
-static __always_inline void egress_synack(struct flow *e, const struct packet *p, struct scratch *sc)
+static __always_inline void egress_synack(const struct service *s, struct flow *e,
+					  const struct packet *p, struct scratch *sc)
 {
 	struct options o = find_options(sc, p, false);
 	/* Another answer than before (the request's socket expired, or its cookie did) is another
 	 * connection: a logger refuses other numbers for the one that it knows. */
 	if (e->server.answered && e->server.isn != p->seq)
-		e->id = 0;
+		replace_embryo(s, e);
 	e->server.isn = p->seq;
 	e->server.nxt = p->seq + 1;
 	e->server.sent = 0;
@@ -356,7 +357,7 @@ static __always_inline int egress_answer(struct __sk_buff *skb, struct service *
 					 const struct flow_key *key, struct flow *e,
 					 const struct packet *p)
 {
-	egress_synack(e, p, sc);
+	egress_synack(s, e, p, sc);
 	return s->link ? egress_synack_linked(skb, key, e, p) : TCX_NEXT;
 }
 

@@ -146,6 +146,8 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	}
 	if (answered && known->incarnation == s->incarnation)
 		return TCX_NEXT;
+	if (known)
+		replace_embryo(s, known);
 	struct flow *f = &sc->embryo;
 	__builtin_memset(f, 0, sizeof(*f));
 	f->incarnation = s->incarnation;

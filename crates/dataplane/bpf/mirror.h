@@ -23,8 +23,13 @@
 /* Wake the logger when this much waits; otherwise it comes by itself every few milliseconds. */
 #define MIRROR_WAKE (256 * 1024)
 
+/* With a log link what is in the ring is on its way to another machine, and is to be there when this one
+ * stops: the reader sleeps only when it has read all. */
 static __always_inline __u64 wake_flags(void)
 {
+	const struct service *s = the_service();
+	if (s && s->link)
+		return 0;
 	return bpf_ringbuf_query(&mirror, BPF_RB_AVAIL_DATA) >= MIRROR_WAKE ? BPF_RB_FORCE_WAKEUP
 									     : BPF_RB_NO_WAKEUP;
 }
@@ -58,6 +63,14 @@ static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, 
 	/* Somebody waits for a barrier. */
 	bpf_ringbuf_submit(h, kind == MIRROR_BARRIER ? BPF_RB_FORCE_WAKEUP : wake_flags());
 	return true;
+}
+
+/* A handshake begins anew: a logger that knows it by its number is told that it will not be. */
+static __always_inline void replace_embryo(const struct service *s, struct flow *e)
+{
+	if (s->link && e->id)
+		mirror_note(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+	e->id = 0;
 }
 
 struct short_record {

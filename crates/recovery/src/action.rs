@@ -87,6 +87,14 @@ pub enum Action {
         /// Its number: another connection may have its ends by now.
         flow: FlowId,
     },
+    /// Tell the client of another host that all that is recorded has arrived, and that there is room
+    /// again.
+    TellClient {
+        /// The connection.
+        key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
+    },
     /// The recorded outstream is not needed any more.
     ForgetExpected {
         /// The connection's number.

@@ -32,6 +32,8 @@ pub struct Config {
     pub settle: Duration,
     /// Deaths during a connection's replay after which it is given up.
     pub quarantine_after: u32,
+    /// How much of each turn's output is recorded for comparison, bytes.
+    pub verify_head: u32,
     /// Longest piece of record delivered at a time, bytes.
     pub max_segment: u32,
 }
@@ -47,6 +49,7 @@ impl Default for Config {
             replay_timeout: Duration::from_secs(30),
             settle: Duration::from_millis(100),
             quarantine_after: 3,
+            verify_head: 4096,
             max_segment: 60_000,
         }
     }

@@ -109,6 +109,11 @@ pub(crate) fn judge(
     if flow.log.restored == Restored::Silent {
         return Verdict::Silent;
     }
+    if flow.log.restored != Restored::Not
+        && let Some(lost) = incomparable(flow, &record, config.verify_head)
+    {
+        return Verdict::Lose(lost);
+    }
     let fin = record.client_fin.map(|fin| fin.heard);
     let recorded = record.stable_seq + u32::from(fin.is_some());
     if recorded.before(flow.server.ack) {
@@ -149,6 +154,16 @@ pub(crate) fn judge(
         end: record.stable_seq,
         fin,
     }
+}
+
+/// Whether too little is recorded of what the client has heard of the last answer. On a host that lives
+/// on, what is on its way to the logger is safe; what a host had said when it stopped is not.
+fn incomparable(flow: &Flow, record: &Record, verify_head: u32) -> Option<LostReason> {
+    let since = |end: SeqNumber| end.distance_from(record.turn_outstream).unwrap_or(0);
+    let heard = since(flow.client.ack).min(verify_head);
+    let recorded = record.outstream_end.map_or(0, since);
+    // The server's FIN is a number, too, and no byte.
+    (heard > recorded + 1).then_some(LostReason::NotComparable { heard, recorded })
 }
 
 /// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): a server
@@ -214,6 +229,8 @@ pub(crate) struct Connection {
     fin: Option<SeqNumber>,
     /// Its replay was involved in a death: it goes last, and alone.
     pub(crate) suspect: bool,
+    /// Another host has served it before, and its client was not told yet what is recorded.
+    pub(crate) to_be_told: bool,
     pub(crate) step: Step,
 }
 
@@ -237,6 +254,7 @@ impl Connection {
             end,
             fin,
             suspect,
+            to_be_told: candidate.flow.log.restored != Restored::Not,
             step: Step::Waiting,
         }
     }

@@ -96,6 +96,14 @@ pub enum LostReason {
     },
     /// The server did not come back in time.
     ServerDown,
+    /// The host was restarted, and of what its client had heard too little is recorded to compare with
+    /// what the server says again: what was said last had not reached the logger.
+    NotComparable {
+        /// Bytes of the last answer that the client had, as far as they should be recorded.
+        heard: u32,
+        /// Bytes of it that are.
+        recorded: u32,
+    },
     /// The host was restarted, and the client has not said in time where it stands; or what it said
     /// showed that it was told of more than is recorded.
     ClientSilent,
@@ -139,6 +147,10 @@ impl fmt::Display for LostReason {
                 )
             }
             Self::ServerDown => write!(f, "the server did not come back in time"),
+            Self::NotComparable { heard, recorded } => write!(
+                f,
+                "its client had {heard} bytes of an answer of which only {recorded} are recorded: what the server says again could not be compared"
+            ),
             Self::ClientSilent => write!(
                 f,
                 "its client has not shown where it stands, and that its record is whole, after the host's restart"

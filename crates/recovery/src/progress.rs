@@ -54,6 +54,10 @@ impl Recovery {
         if connection.observe(flow, now) && self.timings.first_spliced_ms == 0.0 {
             self.timings.first_spliced_ms = millis(now.saturating_sub(self.died_at));
         }
+        let all = matches!(&connection.step, Step::Replaying(replay) if replay.has_all_bytes());
+        if all && std::mem::take(&mut connection.to_be_told) {
+            self.actions.push_back(Action::TellClient { key, flow: id });
+        }
         match &mut connection.step {
             // During a long replay the client has sent again what nobody acknowledged; its timer
             // doubles with each try. What it sent is in the record by now, and delivering it

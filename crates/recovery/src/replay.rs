@@ -10,6 +10,14 @@ use wire::SeqNumber;
 /// server may be busy, and its receive queue may have refused a frame.
 const RETRANSMIT: Duration = Duration::from_millis(40);
 
+/// The server has said all but the last number that the client had heard before its FIN, and no more for
+/// this long: that number was the server's own FIN, and it waits for the client's before it says it
+/// again. (The client's FIN was recorded when it was sent for the second time.)
+const REST: Duration = Duration::from_secs(1);
+/// It may wait for the FIN even longer before its own end: then it has to get it at last, as from the
+/// client itself (`ingress.h`).
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A piece of the record to be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
@@ -96,13 +104,24 @@ impl Replay {
 
     /// The server has all but the FIN, and has to speak before it gets that.
     pub(crate) fn holds_fin(&self) -> bool {
-        self.acked.at_or_after(self.end) && !self.complete() && !self.fin_is_due()
+        self.has_all_bytes() && !self.complete() && !self.fin_is_due()
+    }
+
+    /// The server has all but the FIN.
+    pub(crate) fn has_all_bytes(&self) -> bool {
+        self.acked.at_or_after(self.end)
     }
 
     fn fin_is_due(&self) -> bool {
         self.fin
             .zip(self.said)
             .is_some_and(|(heard, said)| said.at_or_after(heard))
+    }
+
+    fn rests_before_the_end(&self, now: Duration) -> bool {
+        let both = self.fin.zip(self.said);
+        let idle = self.idle(now);
+        both.is_some_and(|(heard, said)| idle >= PATIENCE || (said + 1 == heard && idle >= REST))
     }
 
     fn has_moved(&mut self, now: Duration) {
@@ -162,8 +181,10 @@ impl Replay {
         let left = self.end.distance_from(self.next).unwrap_or(0);
         let len = left.min(window).min(max);
         // A FIN takes a sequence number, and so room in the window (RFC 9293 3.4).
-        let fin =
-            self.fin_is_due() && len == left && len < window && self.next.at_or_before(self.end);
+        let fin = (self.fin_is_due() || self.rests_before_the_end(now))
+            && len == left
+            && len < window
+            && self.next.at_or_before(self.end);
         if len == 0 && !fin {
             // A closed window. The server may have stopped reading because it cannot write, and it
             // cannot write because the client's window, as it knows it, is closed: a segment

@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Segment, SplicePoint, Stage};
-use ssw::{Flow, expectations, fabricated_syn, replayed_segment, resets_to_client, window_update};
+use ssw::{
+    Flow, call_to_client, expectations, fabricated_syn, replayed_segment, resets_to_client,
+    window_update, word_to_client,
+};
 use supervise::{TcpState, destroy_socket, destroy_sockets};
 use wire::{FlowId, FlowKey, SeqNumber};
 
@@ -53,7 +56,8 @@ impl Service {
             Action::ListConnections => self.list_connections()?,
             Action::Expect { flow } => self.expect(flow)?,
             Action::Splice { key, flow, point } => self.splice(key, flow, point)?,
-            Action::Call { key, flow } => self.call(key, flow)?,
+            Action::Call { key, flow } => self.to_client(key, flow, call_to_client)?,
+            Action::TellClient { key, flow } => self.to_client(key, flow, word_to_client)?,
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
             Action::MoreRecord { flow, from } => self.more_record(flow, from)?,
@@ -144,20 +148,20 @@ impl Service {
         Ok(())
     }
 
-    fn records(&mut self) -> Result<Records, ServeError> {
-        let summaries = self.ask_logger(|logger| logger.summaries())?;
-        Ok(Records::of(&summaries.unwrap_or_default()))
-    }
-
     /// Connections whose handshakes were completed late, or whose clients were heard late.
     pub(crate) fn late_connections(&mut self) -> Result<(), ServeError> {
         let late = std::mem::take(&mut self.late);
-        // Until then they are listed with the others.
+        // Before, they are listed with the others.
         let listed = !matches!(self.recovery.stage(), Stage::Serving | Stage::Recovering);
         if late.is_empty() || listed {
             return Ok(());
         }
-        let records = self.records()?;
+        let summaries = self.ask_logger(|logger| logger.summaries())?;
+        if summaries.is_none() && self.awaits_logger() {
+            self.late = late; // until it answers
+            return Ok(());
+        }
+        let records = Records::of(&summaries.unwrap_or_default());
         for (key, id) in late {
             if let Some(flow) = self.numbered(key, id)? {
                 let candidate = records.candidate(key, flow);

@@ -102,8 +102,9 @@ pub(crate) struct Link {
     /// A barrier that no logger has answered.
     draining: Option<u64>,
     news: VecDeque<News>,
-    /// The first logger that was attached to had records.
+    /// The first logger that was attached to had records; which one it was.
     inherited: bool,
+    inherited_from: Option<usize>,
 }
 
 /// Why a logger was not reached.
@@ -138,6 +139,7 @@ impl Link {
             draining: None,
             news: VecDeque::new(),
             inherited: false,
+            inherited_from: None,
         })
     }
 

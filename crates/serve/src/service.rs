@@ -143,6 +143,7 @@ impl Service {
             replay: config.replay,
             give_up_after: config.give_up_after,
             quarantine_after: config.quarantine_after,
+            verify_head: config.verify.head(),
             ..recovery::Config::default()
         });
         let now = clock::now();

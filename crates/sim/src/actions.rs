@@ -3,8 +3,8 @@
 use rand::Rng;
 use recovery::{Action, Candidate, Segment, SplicePoint, Stage};
 use ssw::{
-    DEFAULT_FIELDS, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, call_to_client, expectations,
-    fabricated_syn, replayed_segment, resets_to_client, window_update,
+    DEFAULT_FIELDS, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, call_to_client, expectations,
+    fabricated_syn, replayed_segment, resets_to_client, window_update, word_to_client,
 };
 use wire::{EmitError, FlowId, FlowKey};
 
@@ -36,6 +36,7 @@ pub(crate) const fn kind_of(action: &Action) -> usize {
         Action::ResetClient { .. } => 15,
         Action::MoreRecord { .. } => 16,
         Action::Call { .. } => 17,
+        Action::TellClient { .. } => 18,
     }
 }
 
@@ -70,6 +71,9 @@ impl Driver {
                 self.send_syn(key, flow, ground)?;
             }
             Action::Call { key, flow } => call(key, flow, ground)?,
+            Action::TellClient { key, flow } => {
+                to_client(key, flow, word_to_client, ground)?;
+            }
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow, ground)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment, ground)?,
             Action::MoreRecord { flow, from } => {
@@ -201,10 +205,20 @@ fn forget(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Viola
 }
 
 pub(crate) fn call(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    to_client(key, id, call_to_client, ground)
+}
+
+/// A segment of ours to a client, made from its flow.
+fn to_client(
+    key: FlowKey,
+    id: FlowId,
+    make: fn(FlowKey, &Flow) -> Result<Vec<u8>, EmitError>,
+    ground: &mut Ground<'_>,
+) -> Result<(), Violation> {
     let Some(flow) = ground.node.numbered(key, id) else {
         return Ok(());
     };
-    let packet = call_to_client(key, &flow).map_err(not_written)?;
+    let packet = make(key, &flow).map_err(not_written)?;
     ground
         .node
         .send_to_client(packet, ground.witness, ground.now)

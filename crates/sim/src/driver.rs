@@ -51,6 +51,8 @@ pub(crate) struct Driver {
     /// The end of the main process was noticed.
     exit_seen: bool,
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
+    /// Connections that can be given to the server only now.
+    late: Vec<(FlowKey, FlowId)>,
     /// The connections are to be listed when the logger answers.
     pub(crate) list_again: bool,
     /// When the loop goes round next, ns.
@@ -74,6 +76,7 @@ impl Driver {
             splice_window: setup.splice_window,
             settle: Duration::from_nanos(setup.settle),
             quarantine_after: setup.quarantine_after,
+            verify_head: setup.verify_head,
             max_segment: setup.max_segment,
             ..Config::default()
         });
@@ -86,6 +89,7 @@ impl Driver {
             empty_at: None,
             exit_seen: false,
             expected: BTreeMap::new(),
+            late: Vec::new(),
             list_again: false,
             due: 0,
             idle: 0,
@@ -124,6 +128,7 @@ impl Driver {
     pub(crate) fn at_rest(&self) -> bool {
         self.recovery.stage() == Stage::Serving
             && self.inbox.is_empty()
+            && self.late.is_empty()
             && self.recovery.unsettled() == 0
     }
 
@@ -145,6 +150,11 @@ impl Driver {
         let mut busy = !self.inbox.is_empty();
         while let Some(event) = self.inbox.pop_front() {
             self.kernel_event(event, ground);
+        }
+        if !ground.logger.is_away() {
+            for (key, flow) in std::mem::take(&mut self.late) {
+                self.late_connection(key, flow, ground);
+            }
         }
         self.look_at_server(ground)?;
         while let Some(notice) = ground.logger.notices.pop_front() {
@@ -191,7 +201,7 @@ impl Driver {
                     self.recovery.diverged(key, &flow);
                 }
             }
-            EventKind::Late { key, flow_id } => self.late_connection(key, flow_id, ground),
+            EventKind::Late { key, flow_id } => self.late.push((key, flow_id)),
             EventKind::Reprotected { .. } => {} // the logger is never lost here
         }
     }

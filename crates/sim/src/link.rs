@@ -80,6 +80,8 @@ pub(crate) struct Remote {
     out: Outbox,
     /// It keeps a log, and dies.
     mortal: Option<Mortal>,
+    /// It has returned, and nobody has attached yet.
+    ungreeted: bool,
     /// Connections that had lost their records when it died.
     given_up: BTreeSet<FlowId>,
 }
@@ -112,6 +114,7 @@ impl Remote {
             peer,
             out: Outbox::default(),
             mortal: setup.durable.map(Mortal::new),
+            ungreeted: false,
             given_up: BTreeSet::new(),
         };
         if let Some(mortal) = &mut remote.mortal {
@@ -134,7 +137,11 @@ impl Remote {
 
     /// The server's host has begun a new life: its service attaches, and wants to know which connections
     /// there were. `None`: it has to ask again.
-    pub(crate) fn inherited(&mut self, now: Duration) -> Option<Vec<(Recorded, FlowSummary)>> {
+    /// Also the number that none of them has.
+    pub(crate) fn inherited(
+        &mut self,
+        now: Duration,
+    ) -> Option<(FlowId, Vec<(Recorded, FlowSummary)>)> {
         if self.is_away() {
             return None;
         }
@@ -169,11 +176,13 @@ impl Remote {
         });
         let mut summaries: BTreeMap<FlowId, FlowSummary> =
             summaries.map(|summary| (summary.flow, summary)).collect();
+        let last = summaries.keys().next_back();
+        let next = FlowId(last.map_or(0, |last| last.0 + 1));
         let both = |recorded: Recorded| {
             let summary = summaries.remove(&recorded.beginning.flow)?;
             Some((recorded, summary))
         };
-        Some(connections.into_iter().filter_map(both).collect())
+        Some((next, connections.into_iter().filter_map(both).collect()))
     }
 
     fn ask(&mut self, request: &Request) -> Vec<Response> {
@@ -185,7 +194,7 @@ impl Remote {
 
     /// It is dead at present.
     pub(crate) fn is_away(&self) -> bool {
-        self.mortal.as_ref().is_some_and(Mortal::is_dead)
+        self.ungreeted || self.mortal.as_ref().is_some_and(Mortal::is_dead)
     }
 
     /// It dies if its time has come, or comes back: whether it has come back is answered.
@@ -194,7 +203,7 @@ impl Remote {
             return false;
         };
         let Some(turn) = mortal.turn(rng, now) else {
-            return false;
+            return self.greet_if_due(now);
         };
         trace::note(now, || format!("the logger {turn:?}"));
         let session = self.sessions.get(self.attach.instance);
@@ -204,11 +213,32 @@ impl Remote {
         self.given_up.extend(lost.map(|summary| summary.flow));
         self.sessions = sessions(self.policy, self.attach.total);
         self.out = Outbox::default();
+        self.ungreeted = false;
         if turn == Turn::Returns {
             self.out = mortal.begin(&mut self.sessions);
+            self.ungreeted = true;
+        }
+        self.greet_if_due(now)
+    }
+
+    /// The service attaches to one that has returned. That its records were inherited may not have been
+    /// written before it died: then it inherits them again. Answers whether it has attached.
+    fn greet_if_due(&mut self, now: u64) -> bool {
+        let again = Attach {
+            inherit: self.life > 0,
+            ..self.attach.clone()
+        };
+        let at = Duration::from_nanos(now);
+        let ready = self.ungreeted
+            && self
+                .sessions
+                .inherit(&again, self.peer, at, &mut self.out)
+                .is_ok();
+        if ready {
+            self.ungreeted = false;
             self.greet(now);
         }
-        turn == Turn::Returns
+        ready
     }
 
     /// It had given up the record of this connection before it died.

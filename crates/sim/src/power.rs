@@ -70,7 +70,7 @@ impl Power {
             return Ok(());
         }
         let remote = logger.remote.as_mut();
-        let Some(records) = remote.and_then(|remote| remote.inherited(time(now))) else {
+        let Some((next, records)) = remote.and_then(|remote| remote.inherited(time(now))) else {
             self.turn_at = Some(now + RETRY);
             return Ok(());
         };
@@ -83,6 +83,7 @@ impl Power {
         self.turn_at = (self.left > 0).then(|| now + rng.random_range(0..ON));
         node.ssw.heartbeat(now);
         node.ssw.gate(now);
+        node.ssw.number_from(next);
         for (recorded, summary) in &records {
             let flow = restored_flow(recorded, summary, node.setup.verify_head);
             node.ssw.restore(recorded.beginning.key, flow);

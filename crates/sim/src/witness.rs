@@ -73,6 +73,8 @@ struct Seen {
     orphaned: bool,
     /// A living server closed it.
     closed_by_server: bool,
+    /// The server's host has lost its power since.
+    restarted: bool,
     /// Where the server's present life began to read.
     replay_offset: usize,
     /// End of what was read by any life.
@@ -230,6 +232,7 @@ impl Witness {
     pub(crate) fn lost_power(&mut self) {
         for seen in &mut self.seen {
             seen.closed_by_server = false;
+            seen.restarted = true;
             // What was on its way, and will not arrive, is not known to the next life.
             seen.tsval = None;
         }
@@ -301,22 +304,24 @@ impl Witness {
             Fault::RecordLimit => reason == unprotected(ssw::Unprotected::ConnectionLimit),
         };
         // Memory is charged in chunks: whoever sends much may reach the limit, too.
-        let recorded = seen.script.instream.len() + seen.script.outstream.len();
-        let large = fault == Fault::RecordLimit && recorded > LARGE;
+        let large = fault == Fault::RecordLimit && seen.recorded() > LARGE;
         // A client that is gone answers what the new server says with a RST, or not at all.
+        // What was said last may not have reached the logger when the power went.
+        let unheard = seen.restarted && matches!(reason, LostReason::NotComparable { .. });
         let forsaken = seen.gone
             && matches!(
                 reason,
                 LostReason::NotAccepted | LostReason::ReplayStalled { .. }
             );
-        let allowed = ((seen.doomed || large) && fits) || forsaken;
+        let allowed = ((seen.doomed || large) && fits) || forsaken || unheard;
         seen.doomed |= allowed;
         ensure(allowed, || format!("{key} was lost: {reason}"))
     }
 
     /// The record of this connection now ends here, and nothing is on its way to it.
     pub(crate) fn recorded(&self, key: FlowKey, stable: SeqNumber) -> Result<(), Violation> {
-        let told = self.of(key).and_then(|seen| seen.acknowledged);
+        let seen = self.of(key).filter(|seen| !seen.has_all()); // its end is between it and the kernel
+        let told = seen.and_then(|seen| seen.acknowledged);
         ensure(told.is_none_or(|told| !told.after(stable)), || {
             format!("{key}: {told:?} was acknowledged, but the record ends at {stable}")
         })
@@ -343,9 +348,15 @@ impl Seen {
             tsval: None,
             orphaned: false,
             closed_by_server: false,
+            restarted: false,
             replay_offset: 0,
             server_read: 0,
         }
+    }
+
+    /// Bytes that its record holds at the most.
+    fn recorded(&self) -> usize {
+        self.script.instream.len() + self.script.outstream.len()
     }
 
     /// May the client be told this byte at this place?

@@ -154,7 +154,6 @@ impl SouthSide {
 
     /// Know a connection from its record (see [`crate::restored_flow`]), instead of from its handshake.
     pub fn restore(&mut self, key: FlowKey, flow: Flow) {
-        self.number_from(FlowId(flow.id.0 + 1));
         self.flows.insert(key, flow);
     }
 

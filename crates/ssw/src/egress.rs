@@ -18,9 +18,7 @@
 
 use std::net::IpAddr;
 
-use wire::{
-    ChecksumMode, Flags, FlowId, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind,
-};
+use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind};
 
 use crate::{
     clamp::{clamp_blocks, had, note_own, told, window_up_to},
@@ -96,6 +94,11 @@ impl SouthSide {
             && segment.has(Flags::SYN | Flags::ACK)
         {
             let options = find_options(&segment.header);
+            // Another answer than before (the request's socket expired, or its cookie did) is another
+            // connection: a logger refuses other numbers for the one that it knows.
+            if embryo.server.answered && embryo.server.isn != segment.seq {
+                shared.replace_embryo(embryo, now_ns);
+            }
             egress_synack(embryo, segment, &options);
             if shared.settings.link {
                 return self.egress_synack_linked(packet, key, segment, &options, now_ns);
@@ -392,11 +395,6 @@ fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
 
 /// The server answers a SYN: the embryo learns the other half of the handshake.
 fn egress_synack(embryo: &mut Flow, segment: &Segment, options: &Options) {
-    // Another answer than before (the request's socket expired, or its cookie did) is another
-    // connection: a logger refuses other numbers for the one that it knows.
-    if embryo.server.answered && embryo.server.isn != segment.seq {
-        embryo.id = FlowId(0);
-    }
     embryo.server.isn = segment.seq;
     embryo.server.nxt = segment.seq + 1;
     embryo.server.sent = 0;

@@ -115,6 +115,18 @@ pub fn call_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     emit(&segment, ChecksumMode::Full)
 }
 
+/// What a client hears when its replay is over, if another host had served it before: all that is
+/// recorded has arrived, and there is room again (FT-TCP IV.E.2). The dead server may not have come to
+/// saying the one, and we have said the other ourselves ([`call_to_client`]); and if the client has had
+/// all that the new server says, nothing else reaches it.
+///
+/// # Errors
+/// None in practice: the segment has no payload.
+pub fn word_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
+    let room = flow.splice.edge.distance_from(flow.server.ack).unwrap_or(0);
+    acknowledgement(key, flow, (flow.server.ack, room), flow.client.tsval)
+}
+
 /// An acknowledgement of all that the server's TCP has, for a client that was told less because its
 /// logger had not answered (FT-TCP IV.C), and is not to wait for that any more. `None`: it knows.
 ///
@@ -127,11 +139,21 @@ pub fn released_ack(key: FlowKey, flow: &Flow) -> Result<Option<Vec<u8>>, EmitEr
         return Ok(None);
     }
     let room = flow.log.edge.distance_from(flow.log.ack).unwrap_or(0);
+    acknowledgement(key, flow, (flow.log.ack, room), flow.log.tsecr).map(Some)
+}
+
+/// A pure ACK of the server, with room for so many bytes.
+fn acknowledgement(
+    key: FlowKey,
+    flow: &Flow,
+    (ack, room): (SeqNumber, u32),
+    tsecr: u32,
+) -> Result<Vec<u8>, EmitError> {
     let window = room.checked_shr(flow.server.window_scale.into());
-    let options = timestamps(flow.server.tsval, flow.log.tsecr);
+    let options = timestamps(flow.server.tsval, tsecr);
     let segment = SegmentSpec {
         seq: flow.server.nxt,
-        ack: flow.log.ack,
+        ack,
         flags: Flags::ACK,
         window: u16::try_from(window.unwrap_or(0)).unwrap_or(u16::MAX),
         options: if flow.server.timestamps {
@@ -142,7 +164,7 @@ pub fn released_ack(key: FlowKey, flow: &Flow) -> Result<Option<Vec<u8>>, EmitEr
         payload: &[],
         ..between(key.server(), key.client())
     };
-    emit(&segment, ChecksumMode::Full).map(Some)
+    emit(&segment, ChecksumMode::Full)
 }
 
 fn from_client(

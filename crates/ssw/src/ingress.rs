@@ -147,6 +147,9 @@ impl SouthSide {
             self.shared.counters.stripped += 1;
         }
         if answered != Some(incarnation) {
+            if let Some(known) = self.embryos.get_mut(&key) {
+                self.shared.replace_embryo(known, now_ns);
+            }
             let embryo = embryo(segment, &options, &header, incarnation, packet.ifindex);
             self.embryos.insert(key, embryo);
         }
@@ -209,6 +212,15 @@ impl SouthSide {
 }
 
 impl Shared {
+    /// A handshake begins anew: a logger that knows it by its number is told that it will not be.
+    pub(crate) fn replace_embryo(&mut self, embryo: &mut Flow, now_ns: u64) {
+        if self.settings.link && embryo.id != FlowId(0) {
+            let reason = ClosedReason::Evicted;
+            self.mirror_note(embryo, MirrorKind::Closed { reason }, now_ns);
+        }
+        embryo.id = FlowId(0);
+    }
+
     /// A segment of no connection that we know.
     fn ingress_stray(&mut self, now_ns: u64) -> Verdict {
         if self.service_gated(now_ns) || self.strays_dropped(now_ns) {

@@ -55,7 +55,8 @@ mod verify;
 
 pub use control::{NoSuchFlow, RingFull};
 pub use fabricate::{
-    call_to_client, fabricated_syn, released_ack, replayed_segment, resets_to_client, window_update,
+    call_to_client, fabricated_syn, released_ack, replayed_segment, resets_to_client,
+    window_update, word_to_client,
 };
 pub use flow::{
     ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, Unprotected,

@@ -142,15 +142,23 @@ impl Dataplane {
         .map(drop)
     }
 
+    /// Connections are numbered from here on, or higher: somebody knows some with lower numbers.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn number_from(&self, first: FlowId) -> Result<(), DataplaneError> {
+        self.control("number flows", abi::control_op::CONTROL_NUMBERS, |c| {
+            c.argument = first.0;
+        })
+        .map(drop)
+    }
+
     /// Know a connection from its record ([`ssw::restored_flow`]) instead of from its handshake. Of
     /// `flow` only what that fills is taken.
     ///
     /// # Errors
     /// There is no room for it, or a connection with these ends is known.
     pub fn restore(&self, key: FlowKey, flow: &Flow) -> Result<(), DataplaneError> {
-        self.control("number flows", abi::control_op::CONTROL_NUMBERS, |c| {
-            c.argument = flow.id.0.saturating_add(1);
-        })?;
         let key = abi::flow_key::from(key);
         let value = abi::flow::from(flow);
         self.maps

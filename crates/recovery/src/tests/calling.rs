@@ -40,6 +40,8 @@ fn who_has_spoken_goes_on_and_who_has_not_is_asked() {
     world.pass_in_steps(ms(3_000), ms(1));
     assert_eq!(world.peer(2).received(), 10);
     assert_eq!((calls(&world, 2), world.recovery.silent()), (2, 0));
+    let told = |action: &&Action| matches!(action, Action::TellClient { .. });
+    assert_eq!(world.done.iter().filter(told).count(), 2);
     assert!(world.reset.is_empty());
 }
 
@@ -54,6 +56,32 @@ fn one_that_never_speaks_is_given_up_at_last() {
     world.pass_in_steps(ms(2_000), ms(50));
     assert_eq!(world.reset[&key(1)], LostReason::ClientSilent);
     assert_eq!(world.recovery.deadline(), None);
+}
+
+/// What the dead host had said last may not have reached the logger.
+#[test]
+fn who_has_heard_more_than_is_recorded_cannot_be_kept() {
+    let heard = |id, recorded: Option<u32>| {
+        Peer::new(id, 10, 10_000).change(|peer| {
+            peer.flow.log.restored = Restored::Heard;
+            let record = peer.record.as_mut().expect("a record");
+            record.outstream_end = recorded.map(|bytes| record.turn_outstream + bytes);
+        })
+    };
+    let all = [
+        heard(1, None),
+        heard(2, Some(4_094)),
+        heard(3, Some(4_095)), // perhaps it was a FIN
+        heard(4, Some(4_096)),
+    ];
+    let mut world = World::new(all);
+    world.die_and_return();
+    world.until_serving(1000);
+    assert_eq!(world.serving(), (2, 2, 20));
+    let (heard, recorded) = (4_096, 4_094);
+    let lost = LostReason::NotComparable { heard, recorded };
+    assert_eq!(world.reset[&key(2)], lost);
+    assert!(world.reset.contains_key(&key(1)));
 }
 
 #[test]

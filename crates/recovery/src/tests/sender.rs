@@ -196,3 +196,17 @@ fn the_fin_waits_for_what_the_client_had_heard_before_it() {
     replay.update(START + 11, START + 1_000, ms(42));
     assert!(replay.complete());
 }
+
+/// What was recorded is a FIN that was sent again, after the server had answered the first: it will not
+/// say the last of what the client had heard before it hears the end.
+#[test]
+fn the_fin_does_not_wait_for_ever_for_what_follows_it() {
+    for (said, patience) in [(6, 1_000), (3, 30_000)] {
+        let mut replay = Replay::new(START, START + 10, Some(SeqNumber(7)), NEVER);
+        replay.update(START + 10, START + 1_000, ms(5));
+        replay.hear(SeqNumber(said), ms(10));
+        let fin = |replay: &mut Replay, now| all(replay, 100, now).iter().any(|piece| piece.fin);
+        assert!(!fin(&mut replay, ms(9 + patience)), "{said}");
+        assert!(fin(&mut replay, ms(60 + patience)), "{said}");
+    }
+}

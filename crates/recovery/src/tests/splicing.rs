@@ -369,7 +369,7 @@ fn a_fin_that_waits_keeps_nobody_waiting() {
     let mut world = World::new([mute, Peer::new(2, 10, 0)]);
     world.die_and_return();
     world.until_serving(10);
-    world.pass_in_steps(ms(60_000), ms(100));
+    world.pass_in_steps(ms(20_000), ms(100));
     assert!(world.reset.is_empty());
     assert!(!world.pieces(1).iter().any(|piece| piece.fin));
     let splice = &mut world.peer(1).flow.splice;

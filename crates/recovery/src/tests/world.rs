@@ -266,6 +266,14 @@ impl World {
             Action::MoreRecord { flow, from } => {
                 self.recovery.more_record(flow, from, self.now);
             }
+            Action::TellClient { key, flow } => {
+                let peer = self.known(key, flow);
+                assert_eq!(
+                    peer.flow.log.restored,
+                    Restored::Heard,
+                    "one of this host's"
+                );
+            }
             Action::Call { key, flow } => {
                 let peer = self.known(key, flow);
                 assert_eq!(peer.flow.log.restored, Restored::Silent, "it has spoken");

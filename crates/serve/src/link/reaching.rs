@@ -59,8 +59,10 @@ impl Link {
         let Dialed { client, attached } = dialed;
         self.refused[logger] = None;
         // An earlier life is asked for once.
-        self.inherited |= attached.kept && std::mem::take(&mut self.attach.inherit);
-        self.attach.inherit = false;
+        if std::mem::take(&mut self.attach.inherit) && attached.kept {
+            self.inherited = true;
+            self.inherited_from = Some(logger);
+        }
         match self
             .session
             .as_mut()
@@ -164,6 +166,8 @@ impl Link {
             None => link_socket(at)?,
         };
         let mut attach = self.attach.clone();
+        // It may have died before it had written that the records are ours now.
+        attach.inherit |= self.inherited_from == Some(logger);
         attach.udp_port = socket.local_addr().doing("ask for our own port")?.port();
         let key = self.keys.first().clone();
         let dialing = Dialing::start(logger, at, key, attach, self.config.timeout)

@@ -13,8 +13,8 @@ use std::{
 
 use protocol::control::{FlowSummary, Recorded};
 use recovery::Cause;
-use ssw::{call_to_client, newest_records, restored_flow};
-use wire::{FlowId, FlowKey};
+use ssw::{Flow, call_to_client, newest_records, restored_flow};
+use wire::{EmitError, FlowId, FlowKey};
 
 use super::Service;
 use crate::{clock, error::ServeError, events::Happening, link::Link, own_addresses};
@@ -45,6 +45,10 @@ impl Service {
             });
             return Ok(false);
         };
+        // Whatever the logger knows of, no number is used twice.
+        let last = inheritance.summaries.iter().map(|one| one.flow.0).max();
+        let next = last.map_or(0, |last| last.saturating_add(1));
+        self.ground.plane.number_from(FlowId(next))?;
         let known = inheritance.connections.len();
         for flow in &inheritance.others {
             let _ = self.ask_logger(|logger| logger.unprotect(*flow))?;
@@ -64,7 +68,7 @@ impl Service {
         self.act()?; // the gate
         self.bring_addresses_up()?;
         for (key, flow) in restored {
-            self.call(key, flow)?;
+            self.to_client(key, flow, call_to_client)?;
         }
         self.has_listened = true; // it did
         Ok(true)
@@ -121,15 +125,20 @@ impl Service {
         Ok(restored)
     }
 
-    /// Ask a client where it stands.
-    pub(crate) fn call(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
+    /// A segment of ours to a client, made from its flow.
+    pub(crate) fn to_client(
+        &mut self,
+        key: FlowKey,
+        id: FlowId,
+        make: fn(FlowKey, &Flow) -> Result<Vec<u8>, EmitError>,
+    ) -> Result<(), ServeError> {
         let Some(flow) = self.numbered(key, id)? else {
             return Ok(());
         };
-        let call = call_to_client(key, &flow)?;
-        // A full queue: it is asked again.
-        if let Err(error) = self.ground.injector.to_client(&call) {
-            tracing::debug!(%error, %key, "a client was not asked");
+        let packet = make(key, &flow)?;
+        // A full queue: it is asked again, or asks itself.
+        if let Err(error) = self.ground.injector.to_client(&packet) {
+            tracing::debug!(%error, %key, "a client was not spoken to");
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! The wire between the server's host and the network: every packet that leaves is looked at.
 
 use super::{
-    Flags, FlowKey, IpPacket, Segment, SeqNumber, SocketAddr, Violation, Witness, ensure, index,
+    Fault, Flags, FlowKey, IpPacket, LARGE, Segment, SeqNumber, SocketAddr, Violation, Witness,
+    ensure, index,
 };
 
 impl Witness {
@@ -28,7 +29,9 @@ impl Witness {
         if ours && segment.payload_len() > 0 {
             return seen.asked(&segment);
         }
-        ensure(!gate_shut || seen.closed_by_server, || {
+        // What we tell of the record is true whoever lives.
+        let of_the_record = ours && segment.sequence_len() == 0;
+        ensure(!gate_shut || seen.closed_by_server || of_the_record, || {
             describe(key, "leaves behind the gate", &segment)
         })?;
         let syn = segment.flags().contains(Flags::SYN);
@@ -42,7 +45,22 @@ impl Witness {
             seen.tsval = None;
             seen.orphaned = false;
         }
-        ensure(!seen.orphaned || seen.lost, || {
+        if segment.flags().contains(Flags::RST) && seen.has_all() {
+            // A host that has begun a new life knows nothing of one that was over for its server. To
+            // the client it is over, too, but for its own end.
+            seen.finished = true;
+            return Ok(());
+        }
+        if segment.flags().contains(Flags::RST)
+            && seen.restarted
+            && self.fault == Fault::RecordLimit
+            && (seen.doomed || seen.recorded() > LARGE)
+        {
+            seen.lost = true; // it had no record any more
+            seen.doomed = true;
+            return Ok(());
+        }
+        ensure(!seen.orphaned || seen.lost || of_the_record, || {
             describe(key, "leaves though it is not spliced", &segment)
         })?;
         if segment.flags().contains(Flags::RST) {
@@ -90,6 +108,13 @@ impl Witness {
 }
 
 impl super::Seen {
+    /// The client's TCP has all that it is to be told, and the end.
+    pub(super) fn has_all(&self) -> bool {
+        let length = crate::length32(self.script.outstream.len());
+        let end = self.server_isn.map(|isn| isn + 1 + length + 1);
+        self.restarted && self.has.is_some() && self.has == end
+    }
+
     /// The client is asked where it stands: with bytes that it has had long since.
     fn asked(&mut self, segment: &Segment<'_>) -> Result<(), Violation> {
         let key = self.key;

@@ -310,6 +310,9 @@ impl Both {
 
     /// A host that knows nothing gets a connection from its record.
     pub(crate) fn restore(&mut self, key: FlowKey, flow: &Flow) {
+        let next = FlowId(flow.id.0 + 1);
+        self.kernel.plane().number_from(next).expect("it runs");
+        self.model.number_from(next);
         self.kernel.plane().restore(key, flow).expect("it is new");
         self.model.restore(key, flow.clone());
         self.agree();
