@@ -357,6 +357,8 @@ static __always_inline int acknowledged(struct __sk_buff *skb, struct service *s
 	struct log_half *log = &f->log;
 	if (!linked(s, f) || a->head.counter <= log->counter)
 		return TCX_DROP;
+	/* A sign of life: not one that is played again. */
+	count(COUNT_LINK_ACKS);
 	log->counter = a->head.counter;
 	advance(&log->stable, a->stable);
 	log->range_count = a->head.count > LINK_RANGES ? LINK_RANGES : a->head.count;
@@ -420,7 +422,6 @@ __noinline int ingress_link(struct __sk_buff *skb)
 		count(COUNT_LINK_FORGED);
 		return TCX_DROP;
 	}
-	count(COUNT_LINK_ACKS);
 	struct flow_key key = a->key;
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (f && f->id == a->head.flow_id)

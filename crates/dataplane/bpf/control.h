@@ -25,6 +25,7 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->verify.unverified = 0;
 	f->verify.ended_early = 0;
 	f->closed_ns = 0;
+	advance(&f->log.answered, f->log.ack);
 	f->log.ack = c->instream + 1;
 	f->log.edge = c->instream + 1;
 	f->log.block_count = 0;

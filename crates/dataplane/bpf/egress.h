@@ -180,6 +180,7 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 	e->log.stable = e->client.isn;
 	e->log.ack = p->ack; /* 0 is a number like any other: nothing is "after nothing" */
 	e->log.told = p->seq + 1;
+	e->log.answered = p->ack;
 	e->log.edge = e->server.edge;
 	note_own(skb, e, p, &o, e->server.edge);
 	return open_record(skb, key, e, p);

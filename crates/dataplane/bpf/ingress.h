@@ -238,6 +238,7 @@ static __always_inline void protect_again(struct service *s, const struct flow_k
 	__builtin_memset(&f->log, 0, sizeof(f->log));
 	f->log.stable = p->seq;
 	f->log.ack = f->server.ack;
+	f->log.answered = f->server.ack;
 	f->log.edge = f->server.edge;
 	f->log.told = p->ack;
 	f->unprotected = PROTECTED;
@@ -327,8 +328,13 @@ int ingress(struct __sk_buff *skb)
 	if (!f && syn)
 		return ingress_syn(skb, s, sc, &key, &p);
 	bool unheard = false;
-	if (!f)
+	if (!f) {
 		f = hatch(s, &key, &p, skb->ifindex, &unheard);
+		/* The logger hears that somebody is there: of handshakes that nobody completes it forgets the
+		 * oldest. If this is lost, the client's first words will tell. */
+		if (f && linked(s, f) && !sequence_len(&p))
+			link_instream(skb, &key, f, &p);
+	}
 	if (unheard)
 		return TCX_DROP;
 	if (!f) {

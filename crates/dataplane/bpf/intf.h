@@ -162,6 +162,8 @@ struct log_half {
 	__u8 ended;    /* there is no record any more, and nothing to be recovered */
 	__u8 restored; /* enum restored */
 	__u8 pad[2];
+	__u32 answered; /* the highest `ack` of its earlier servers: what is before it may have been answered */
+	__u8 pad2[4];
 };
 
 struct flow {
@@ -238,7 +240,7 @@ enum counter {
 	COUNT_TABLE_FULL,        /* connections that found no room in the table */
 	COUNT_EVENTS_LOST,
 	COUNT_EDIT_FAILED,       /* packets dropped because they could not be rewritten */
-	COUNT_LINK_ACKS,         /* acknowledgements of the logger */
+	COUNT_LINK_ACKS,         /* acknowledgements of the logger, each counted once */
 	COUNT_LINK_FORGED,       /* packets that pretended to be one */
 	COUNT_LINK_OPENS,        /* SYN-ACKs that took the detour through the logger */
 	COUNT_ACKS_CLAMPED,      /* segments that told the client less than the server's TCP had */
@@ -326,6 +328,7 @@ struct link_path {
 	__u32 ifindex;
 	__u8 l2[14];
 	__u16 pad;
+	__u32 seen; /* how many probes passed */
 };
 
 struct link_head {

@@ -95,6 +95,7 @@ static __always_inline int learn_path(struct __sk_buff *skb)
 	if (!l || !path ||
 	    !link_payload(skb, l, l->local, l->remote, l->local_port, l->remote_port))
 		return TCX_NEXT;
+	path->seen++;
 	path->ifindex = skb->ifindex;
 	bpf_skb_load_bytes(skb, 0, path->l2, ETH_HLEN);
 	return TCX_NEXT;
@@ -162,8 +163,10 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 		return true;
 	}
 	__u32 flags = SEGMENT_VERSION | (l->slot ? SEGMENT_SLOT : 0);
-	/* Not a request that was answered and comes again because its copy was lost. */
-	if (sequence_len(p) && p->ack == f->server.nxt && p->seq == f->log.ack)
+	/* Not a request that was answered, by this server or an earlier one, and comes again because its
+	 * copy was lost. */
+	if (sequence_len(p) && p->ack == f->server.nxt && p->seq == f->log.ack &&
+	    !before(p->seq, f->log.answered))
 		flags |= SEGMENT_TURN;
 	if (unfinished(skb))
 		flags |= SEGMENT_UNFINISHED;

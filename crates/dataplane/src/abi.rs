@@ -70,6 +70,8 @@ unsafe impl Abi for expect_key {}
 unsafe impl Abi for expect {}
 // SAFETY: as above.
 unsafe impl Abi for link {}
+// SAFETY: as above.
+unsafe impl Abi for link_path {}
 
 pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {

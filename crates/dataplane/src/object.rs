@@ -56,6 +56,7 @@ struct Maps {
     flows: MapHandle,
     expected: MapHandle,
     link: MapHandle,
+    path: MapHandle,
     counters: MapHandle,
     events: MapHandle,
 }
@@ -68,6 +69,7 @@ impl Maps {
             flows: map(object, "flows")?,
             expected: map(object, "expected")?,
             link: map(object, "link")?,
+            path: map(object, "path")?,
             counters: map(object, "counters")?,
             events: map(object, "events")?,
         })

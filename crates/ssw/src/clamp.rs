@@ -113,6 +113,8 @@ impl Shared {
         if !self.linked(flow) || word.counter <= flow.log.counter {
             return Verdict::Drop;
         }
+        // A sign of life: not one that is played again.
+        self.counters.link_acks += 1;
         let log = &mut flow.log;
         log.counter = word.counter;
         log.stable = log.stable.max_seq(word.stable_seq);

@@ -142,6 +142,7 @@ impl SouthSide {
         flow.verify.tolerated = 0;
         flow.verify.unverified = 0;
         flow.verify.ended_early = false;
+        flow.log.answered = flow.log.answered.max_seq(flow.log.ack);
         flow.log.ack = instream + 1;
         flow.log.edge = instream + 1;
         flow.log.blocks.clear();

@@ -226,6 +226,8 @@ pub struct LogHalf {
     pub ended: bool,
     /// It was made anew from its record.
     pub restored: Restored,
+    /// The highest `ack` of its earlier servers: what is before it may have been answered.
+    pub answered: SeqNumber,
 }
 
 /// One connection. Also the snapshot in which the rest of the system reads it from the kernel.

@@ -59,8 +59,19 @@ impl SouthSide {
         if syn && !self.flows.contains_key(&key) {
             return self.ingress_syn(packet, key, &segment, now_ns);
         }
-        if !self.flows.contains_key(&key) && !self.hatch(key, &segment, packet.ifindex, now_ns) {
+        let known = self.flows.contains_key(&key);
+        if !known && !self.hatch(key, &segment, packet.ifindex, now_ns) {
             return Verdict::Drop;
+        }
+        if let Some(flow) = self.flows.get_mut(&key)
+            && !known
+            && segment.sequence_len() == 0
+            && self.shared.linked(flow)
+        {
+            // The logger hears that somebody is there: of handshakes that nobody completes it forgets
+            // the oldest. If this is lost, the client's first words will tell.
+            self.shared
+                .link_instream(packet, key, flow, &segment, now_ns);
         }
         match self.flows.get_mut(&key) {
             Some(flow) => self
@@ -298,6 +309,7 @@ impl Shared {
         flow.log = LogHalf {
             stable: instream,
             ack: flow.server.ack,
+            answered: flow.server.ack,
             edge: flow.server.edge,
             told: segment.ack,
             ..LogHalf::default()

@@ -173,7 +173,6 @@ impl SouthSide {
             self.shared.counters.link_forged += 1;
             return Verdict::Drop;
         };
-        self.shared.counters.link_acks += 1;
         if let Some(flow) = self.flows.get_mut(&ack.key)
             && flow.id == ack.flow
         {
@@ -215,6 +214,7 @@ impl SouthSide {
         embryo.log.stable = embryo.client.isn;
         let edge = embryo.server.edge;
         embryo.log.ack = segment.ack; // 0 is a number like any other: nothing is "after nothing"
+        embryo.log.answered = segment.ack;
         embryo.log.edge = edge;
         embryo.log.told = segment.seq + 1;
         crate::clamp::note_own(packet, embryo, segment, options, edge);
@@ -275,10 +275,12 @@ impl Shared {
             return true;
         }
         let flags = SegmentFlags {
-            // Not a request that was answered and comes again because its copy was lost.
+            // Not a request that was answered, by this server or an earlier one, and comes again because
+            // its copy was lost.
             turn: segment.sequence_len() > 0
                 && segment.ack == flow.server.nxt
-                && segment.seq == flow.log.ack,
+                && segment.seq == flow.log.ack
+                && !segment.seq.before(flow.log.answered),
             unfinished: packet.checksum == ChecksumMode::Partial,
             slot: link.settings.keys.slot,
         };

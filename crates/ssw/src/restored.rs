@@ -187,6 +187,7 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
             ack: end,
             edge,
             told: heard,
+            answered: end,
             restored: Restored::Silent,
             ..LogHalf::default()
         },

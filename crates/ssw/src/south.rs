@@ -107,7 +107,7 @@ pub struct Counters {
     pub table_full: u64,
     /// Events that found no room in the ring.
     pub events_lost: u64,
-    /// Acknowledgements of the logger.
+    /// Acknowledgements of the logger, each counted once.
     pub link_acks: u64,
     /// Packets that pretended to be one.
     pub link_forged: u64,

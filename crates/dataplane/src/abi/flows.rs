@@ -138,6 +138,7 @@ impl From<log_half> for LogHalf {
             ece: raw.ece != 0,
             withheld: raw.withheld != 0,
             ended: raw.ended != 0,
+            answered: SeqNumber(raw.answered),
             restored: match restored(u32::from(raw.restored)) {
                 restored::RESTORED_SILENT => Restored::Silent,
                 restored::RESTORED_HEARD => Restored::Heard,
@@ -229,6 +230,7 @@ impl From<&LogHalf> for log_half {
             ack: from.ack.0,
             edge: from.edge.0,
             told: from.told.0,
+            answered: from.answered.0,
             restored: byte(match from.restored {
                 Restored::Not => restored::RESTORED_NOT.0,
                 Restored::Silent => restored::RESTORED_SILENT.0,

@@ -73,6 +73,18 @@ impl Dataplane {
         Ok(())
     }
 
+    /// How many probes the programs have seen on their way to the logger. The number comes round to 0.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn probes_seen(&self) -> Result<u32, DataplaneError> {
+        let zero = 0u32.to_ne_bytes();
+        let path = self.maps.path.lookup(&zero, MapFlags::ANY);
+        let path = path.doing("read the way to the logger")?;
+        let path = path.and_then(|bytes| abi::link_path::from_bytes(&bytes));
+        Ok(path.unwrap_or_default().seen)
+    }
+
     /// Tell whether there is a logger. Without one, new connections are not protected.
     ///
     /// # Errors

@@ -120,7 +120,7 @@ counters! {
     events_lost = COUNT_EVENTS_LOST,
     /// Packets dropped because they could not be rewritten.
     edit_failed = COUNT_EDIT_FAILED,
-    /// Acknowledgements of the logger.
+    /// Acknowledgements of the logger, each counted once.
     link_acks = COUNT_LINK_ACKS,
     /// Packets that pretended to be one.
     link_forged = COUNT_LINK_FORGED,

@@ -168,6 +168,11 @@ impl Linked {
         assert_eq!(self.both.client(third).verdict, Verdict::Next);
         assert_eq!(self.both.flow().id, FlowId(1));
         assert!(self.both.notes().is_empty(), "the ring holds no handshakes");
+        let copies = self.both.copies();
+        let payload = self.payload(&copies[0]);
+        let view = SegmentView::parse(&payload).unwrap();
+        assert!(view.segment().payload().is_empty(), "the handshake's end");
+        assert!(!view.flags().turn);
         self
     }
 

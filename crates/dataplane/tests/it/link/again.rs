@@ -130,3 +130,31 @@ fn no_record_begins_again_when_the_protocol_has_changed() {
         said += 5;
     }
 }
+
+#[test]
+fn what_an_earlier_server_has_answered_begins_no_turn() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    let (c, s, s2) = (linked.both.c, linked.both.s, SeqNumber(77_000));
+    linked.says(1, b"half ");
+    linked.logged(6, &[]);
+    linked.says(6, b"a request"); // and the logger does not get it
+    let answer = segment(s + 1, c + 15).timestamps(903, 26).payload(b"yes");
+    linked.both.server(answer);
+    let heard = segment(c + 15, s + 4).timestamps(60, 903);
+    linked.both.client(heard.clone());
+
+    // The next server knows half of it.
+    linked.both.revive(s + 4);
+    linked.both.server(linked.both.second_syn_ack(s2));
+    let has_half = segment(s2 + 1, c + 6).timestamps(71, 60);
+    linked.both.server(has_half);
+    linked.both.copies();
+    let again = Spec {
+        seq: c + 6,
+        ..heard
+    };
+    linked.both.client(again.payload(b"a request"));
+    let copies = linked.both.copies();
+    let payload = linked.payload(&copies[0]);
+    assert!(!SegmentView::parse(&payload).unwrap().flags().turn);
+}
