@@ -24,7 +24,7 @@ use host::{Host, attach};
 use protocol::{
     control::{Decoder, FlowSummary, Request, Response, encode},
     link::{KeySlot, LinkKey, LinkKeys},
-    mirror::{CloseReason, FrameKind, MirrorFrame},
+    mirror::{CloseReason, FrameKind},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::SliceRandom};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -391,17 +391,5 @@ fn a_full_disk_holds_nothing_up() {
 
 /// The frame that a connection is over.
 fn closed(flow: FlowId) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let frame = MirrorFrame {
-        kind: FrameKind::Closed(CloseReason::Finished),
-        flow_id: flow,
-        timestamp_ns: 0,
-        server_nxt: SeqNumber(0),
-        server_ack: SeqNumber(0),
-        packet_len: 0,
-        unfinished: false,
-        packet: &[],
-    };
-    frame.encode(&mut bytes).expect("a frame");
-    bytes
+    host::frame(flow, FrameKind::Closed(CloseReason::Finished), &[])
 }

@@ -8,6 +8,7 @@
 //!
 //! What is to be done about it is told as [`News`] and done by `service::link_of`.
 
+mod checking;
 mod dialing;
 mod frames;
 mod probing;
@@ -30,6 +31,7 @@ use protocol::{
 };
 use rustix::event::{PollFd, PollFlags};
 
+pub(crate) use self::checking::check;
 use self::{dialing::Dialing, frames::Frames, session::Session};
 use crate::{
     config::{LinkConfig, OnLoggerLoss},
@@ -99,6 +101,8 @@ pub(crate) struct Link {
     told_lost: bool,
     look_at_keys: Duration,
     frames: Frames,
+    /// Frames that were read and not forwarded.
+    fetched: Vec<Vec<u8>>,
     /// A barrier that no logger has answered.
     draining: Option<u64>,
     news: VecDeque<News>,
@@ -136,6 +140,7 @@ impl Link {
             told_lost: false,
             look_at_keys: Duration::ZERO,
             frames: Frames::of(pins)?,
+            fetched: Vec::new(),
             draining: None,
             news: VecDeque::new(),
             inherited: false,
@@ -230,6 +235,14 @@ impl Link {
         }))
     }
 
+    /// How many probes the programs have seen.
+    pub(crate) fn seen(&mut self, probes: u32, now: Duration) {
+        if let Some(session) = &mut self.session {
+            let answered = session.prober.answered();
+            session.way.look(probes, answered, now);
+        }
+    }
+
     /// The data plane knows the link now: let it see the way, before it is told that there is a logger.
     pub(crate) fn show_the_way(&mut self, now: Duration) {
         if let Some(session) = &mut self.session {
@@ -257,7 +270,13 @@ impl Link {
         self.draining = Some(token);
         // All that is in the ring goes first, however much waits by then: the gate is shut, it will
         // not be more.
-        while self.client().is_some() && self.forward_some(now)? {}
+        while self.client().is_some() {
+            let more = self.fetch_some()?;
+            self.forward(now);
+            if !more {
+                break;
+            }
+        }
         if let Some(client) = self.client()
             && let Err(error) = client.barrier(token)
         {
@@ -283,37 +302,48 @@ impl Link {
         self.draining
     }
 
-    /// Send the logger what the ring holds for it, but not more than it takes.
-    fn forward(&mut self, now: Duration) -> Result<(), ServeError> {
+    /// Read what the ring holds for the logger, but not more than it takes. To be called before the
+    /// events of the data plane are heard: that a connection is recorded again is told there, the
+    /// logger must know it before what follows, and that may be in the ring already.
+    pub(crate) fn fetch(&mut self) -> Result<(), ServeError> {
         let discard = self.told_lost && self.config.on_loss == OnLoggerLoss::Unprotect;
         for _ in 0..ROUNDS {
+            let waiting: usize = self.fetched.iter().map(Vec::len).sum();
             let room = self
                 .client()
-                .is_some_and(|client| client.queued() < MOST_WAITING);
+                .is_some_and(|client| client.queued() + waiting < MOST_WAITING);
             // Without a logger, and if it may come back, they are safe where they are.
-            if (!room && !discard) || !self.forward_some(now)? {
+            if (!room && !discard) || !self.fetch_some()? {
                 break;
+            }
+            if discard {
+                self.fetched.clear();
             }
         }
         Ok(())
     }
 
-    /// The next frames, to the logger if there is one. Tells whether there were any.
-    fn forward_some(&mut self, now: Duration) -> Result<bool, ServeError> {
+    /// The next frames. Tells whether there were any.
+    fn fetch_some(&mut self) -> Result<bool, ServeError> {
         let pieces = self.frames.next(MAX_DATA)?;
         let any = !pieces.is_empty();
-        for piece in pieces {
+        self.fetched.extend(pieces);
+        Ok(any)
+    }
+
+    /// What was fetched, to the logger if there is one.
+    fn forward(&mut self, now: Duration) {
+        for piece in std::mem::take(&mut self.fetched) {
             if let Some(client) = self.client()
                 && let Err(error) = client.frames(piece)
             {
                 self.broken(&error, now);
             }
         }
-        Ok(any)
     }
 
     /// One look at everything. What came of it is told by [`Self::news`].
-    pub(crate) fn poll(&mut self, now: Duration) -> Result<(), ServeError> {
+    pub(crate) fn poll(&mut self, now: Duration) {
         self.look_at_keys(now);
         self.look_at_dialing(now);
         self.hear(now);
@@ -321,7 +351,9 @@ impl Link {
         self.rekey(now);
         self.judge(now);
         self.dial(now);
-        self.forward(now)
+        if self.client().is_some() {
+            self.forward(now);
+        }
     }
 
     /// What is to be told, oldest first.

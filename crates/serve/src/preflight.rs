@@ -2,13 +2,12 @@
 
 use std::{ffi::OsString, net::SocketAddr, path::Path};
 
-use channel::{Channel, HANDSHAKE_LIMIT, KeyRing};
 use serde::Serialize;
 use supervise::{address_is_local, check_destroy_supported, listener_on, local_addresses, resolve};
 
 use crate::{
     error::{ServeError, SystemContext},
-    own_addresses,
+    link, own_addresses,
 };
 
 /// Result of one question.
@@ -88,15 +87,12 @@ pub fn command(command: &[OsString]) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Can this logger be used with the first key of this file?
+/// Can this logger be used with the first key of this file? Tells how it answers.
 ///
 /// # Errors
-/// The key file is none, nobody answers there, or does not want us.
-pub fn logger(at: SocketAddr, key_file: &Path) -> Result<(), ServeError> {
-    let keys = KeyRing::load(key_file)?;
-    Channel::connect(at, keys.first(), HANDSHAKE_LIMIT, HANDSHAKE_LIMIT)
-        .map(drop)
-        .map_err(|error| ServeError::LoggerUnreachable { at, error })
+/// The key file is none, nobody answers there, by TCP or by UDP, or does not want us.
+pub fn logger(at: SocketAddr, key_file: &Path) -> Result<String, ServeError> {
+    link::check(at, key_file)
 }
 
 /// A name that can be a directory.
@@ -144,12 +140,12 @@ pub fn report(
     }
     for (at, key_file) in loggers.iter().zip(std::iter::repeat(key_file)) {
         if let Some(key_file) = key_file {
-            let question = format!("logger {at}");
-            findings.push(finding(
-                &question,
-                logger(*at, key_file),
-                "answers, and knows the key",
-            ));
+            let found = logger(*at, key_file);
+            findings.push(Finding {
+                question: format!("logger {at}"),
+                ok: found.is_ok(),
+                answer: found.unwrap_or_else(|error| error.to_string()),
+            });
         }
     }
     findings

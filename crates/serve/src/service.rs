@@ -271,6 +271,9 @@ impl Service {
         ring: &Ring<'_>,
         kernel_events: &mpsc::Receiver<KernelEvent>,
     ) -> Result<Next, ServeError> {
+        if let Some(link) = self.ground.logger.link() {
+            link.fetch()?;
+        }
         ring.consume()?;
         while let Ok(event) = kernel_events.try_recv() {
             self.kernel_event(event)?;

@@ -72,7 +72,7 @@ pub enum Event {
         /// connection.
         refused: u64,
     },
-    /// The records of a service that has been away for too long are gone.
+    /// The records of a service that has ended, or been away for too long, are gone.
     Forgotten {
         /// Its name.
         service: String,
@@ -158,7 +158,10 @@ impl fmt::Display for Event {
                 "{service}: detached: {reason}; {segments} segments taken, {refused} refused"
             ),
             Self::Forgotten { service, .. } => {
-                write!(f, "{service}: gone for too long, its records are dropped")
+                write!(
+                    f,
+                    "{service}: ended, or gone for too long: its records are dropped"
+                )
             }
             Self::Refused { from, reason } => write!(f, "refused {from}: {reason}"),
             Self::RefusedMore { count } => write!(f, "refused {count} more"),

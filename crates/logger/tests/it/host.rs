@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use protocol::{
     control::{Attach, Replay},
     link::{Ack, Handshake, KeySet, LinkKeys, Open, SegmentFlags, SegmentView, seal},
+    mirror::{FrameKind, MirrorFrame},
 };
 use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
@@ -22,6 +23,24 @@ pub(crate) fn attach(instance: u64, udp_port: u16) -> Attach {
         inherit: false,
         service: "test".into(),
     }
+}
+
+/// A frame of the control stream.
+pub(crate) fn frame(flow: FlowId, kind: FrameKind, packet: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    MirrorFrame {
+        kind,
+        flow_id: flow,
+        timestamp_ns: 0,
+        server_nxt: SeqNumber(0),
+        server_ack: SeqNumber(0),
+        packet_len: u32::try_from(packet.len()).expect("short"),
+        unfinished: false,
+        packet,
+    }
+    .encode(&mut bytes)
+    .expect("a frame");
+    bytes
 }
 
 /// One connection, seen from its client.

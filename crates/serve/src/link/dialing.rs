@@ -77,7 +77,7 @@ impl Dialing {
 }
 
 /// Connect, prove the key, attach.
-fn dial(
+pub(super) fn dial(
     at: SocketAddr,
     key: &Key,
     attach: &Attach,

@@ -40,6 +40,7 @@ pub(crate) struct Prober {
     /// When the first probe went out that could have been answered since. While we are busy and ask
     /// nothing, nobody is silent.
     unanswered: Option<Duration>,
+    answered: u64,
     round_trip: Option<Duration>,
     search: Option<Search>,
     mtu: Option<u16>,
@@ -77,6 +78,7 @@ impl Prober {
             next_at: now,
             heard_at: now,
             unanswered: None,
+            answered: 0,
             round_trip: None,
             search: None,
             mtu: None,
@@ -114,6 +116,11 @@ impl Prober {
     /// How long the last answer took.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.round_trip
+    }
+
+    /// How many were answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered
     }
 
     /// When something is to be sent or to be looked at.
@@ -172,6 +179,7 @@ impl Prober {
             return false; // answered already, or too late
         };
         self.alive(now);
+        self.answered += 1;
         self.round_trip = Some(now.saturating_sub(at));
         if Some(size) == self.mtu {
             self.full_lost = 0;

@@ -27,6 +27,47 @@ pub(super) struct Session {
     pub(super) deaf: Option<(Duration, String)>,
     pub(super) kept: bool,
     pub(super) up: bool,
+    pub(super) way: Way,
+}
+
+/// Whether the programs see what goes to the logger: if it leaves by an interface without them, they
+/// send their copies where it went before, or nowhere.
+#[derive(Debug)]
+pub(super) struct Way {
+    /// Probes that they had seen when that was looked at last, and how many were answered by then.
+    seen: Option<(u32, u64)>,
+    /// They see none, since then.
+    pub(super) hidden: Option<Duration>,
+    seen_at: Duration,
+}
+
+/// So many answers to probes that the programs did not see are no coincidence.
+const UNSEEN: u64 = 10;
+
+impl Way {
+    fn new(now: Duration) -> Self {
+        Self {
+            seen: None,
+            hidden: Some(now),
+            seen_at: now,
+        }
+    }
+
+    /// They have seen `seen` probes by now, and `answered` were answered.
+    pub(super) fn look(&mut self, seen: u32, answered: u64, now: Duration) {
+        match self.seen {
+            None => self.seen = Some((seen, answered)),
+            Some((before, _)) if before != seen => {
+                self.seen = Some((seen, answered));
+                self.seen_at = now;
+                self.hidden = None;
+            }
+            Some((_, at)) if answered >= at + UNSEEN => {
+                self.hidden.get_or_insert(self.seen_at);
+            }
+            Some(_) => {}
+        }
+    }
 }
 
 impl Session {
@@ -54,6 +95,7 @@ impl Session {
             deaf: None,
             kept: attached.kept,
             up: false,
+            way: Way::new(now),
         }
     }
 
@@ -74,13 +116,22 @@ impl Session {
             .prober
             .silence(now)
             .min(now.saturating_sub(self.attached_at));
-        silence.max(deaf.unwrap_or_default())
+        let hidden = self.way.hidden.map(|since| now.saturating_sub(since));
+        silence
+            .max(deaf.unwrap_or_default())
+            .max(hidden.unwrap_or_default())
     }
 
     /// It has answered a probe since it was attached to.
     pub(super) fn is_heard(&self) -> bool {
         self.prober.heard_since(self.attached_at)
     }
+}
+
+/// Why one that can be attached to cannot be used.
+pub(super) fn unreachable_by_udp(logger: SocketAddr) -> String {
+    let port = logger.port();
+    format!("it answers on TCP, and not on UDP: let port {port} through, both ways")
 }
 
 /// Largest packet of the interface that leads to the logger, bytes.
@@ -91,4 +142,29 @@ pub(super) fn mtu_of(socket: &UdpSocket) -> u32 {
         _ => ip_mtu(socket),
     };
     mtu.unwrap_or(1500)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_is_hidden_when_answers_come_to_probes_that_nobody_saw() {
+        let at = Duration::from_secs;
+        let mut way = Way::new(at(1));
+        assert!(way.hidden.is_some(), "nothing was seen yet");
+        way.look(7, 0, at(1));
+        way.look(8, 0, at(2));
+        assert_eq!(way.hidden, None);
+        // Neither seen nor answered: nobody asks.
+        way.look(8, 0, at(60));
+        assert_eq!(way.hidden, None);
+        way.look(9, 1, at(61));
+        way.look(9, UNSEEN, at(62));
+        assert_eq!(way.hidden, None);
+        way.look(9, UNSEEN + 1, at(63));
+        assert_eq!(way.hidden, Some(at(61)));
+        way.look(10, UNSEEN + 2, at(64));
+        assert_eq!(way.hidden, None);
+    }
 }

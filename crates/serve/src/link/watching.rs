@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::{Link, News, REKEY, session::mtu_of};
+use super::{
+    Link, News, REKEY,
+    session::{mtu_of, unreachable_by_udp},
+};
 use crate::{config::OnLoggerLoss, logger_client::LoggerClient};
 
 impl Link {
@@ -41,7 +44,8 @@ impl Link {
             self.news.push_back(News::Settings);
         }
         let complete = session.prober.mtu().is_some() && session.client.is_some();
-        if complete && (!session.up || self.told_lost) && session.is_heard() {
+        let seen = session.way.hidden.is_none();
+        if complete && seen && (!session.up || self.told_lost) && session.is_heard() {
             let kept = std::mem::replace(&mut session.kept, true);
             session.up = true;
             self.told_lost = false;
@@ -89,11 +93,12 @@ impl Link {
         let logger = self.config.loggers[session.logger];
         let why = match &session.deaf {
             Some((_, why)) => why.clone(),
+            None if session.is_heard() && session.way.hidden.is_some() => {
+                "what goes there leaves by an interface without our programs (they need Ethernet)"
+                    .into()
+            }
             None if session.up => format!("no answer for {} ms", self.config.timeout.as_millis()),
-            None => format!(
-                "it answers on TCP, and not on UDP: let port {} through, both ways",
-                logger.port()
-            ),
+            None => unreachable_by_udp(logger),
         };
         if !self.told_lost {
             self.lose(logger, why);

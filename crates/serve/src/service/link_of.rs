@@ -74,7 +74,8 @@ impl Service {
         } else {
             self.link_acks = None;
         }
-        link.poll(now)?;
+        link.seen(self.ground.plane.probes_seen()?, now);
+        link.poll(now);
         while let Some(news) = self.ground.logger.link().and_then(crate::link::Link::news) {
             self.heed(news)?;
         }
@@ -115,6 +116,7 @@ impl Service {
         let (Some(config), Some(link)) = (&self.config.link, self.ground.logger.link()) else {
             return Ok(());
         };
+        link.seen(self.ground.plane.probes_seen()?, clock::now());
         if let Some(settings) = link.settings()? {
             self.ground.plane.set_link(&dataplane::LinkSettings {
                 local: settings.local,

@@ -3,12 +3,12 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::exchange::Exchange;
 use e2e::loggers::{key_file, new_key, write_keys};
 use e2e::servers::{PORT, test_server};
-use e2e::{Answer, Scene, Seed, binaries};
+use e2e::{Answer, PATIENCE, Scene, Seed, binaries};
 use lab::Signal;
 
 use crate::{echoes, echoing, protect, status, with_logger};
@@ -91,6 +91,13 @@ fn check_says_whether_a_logger_can_be_used() {
     let at = logger.address().to_string();
     let good = check(&keys, &at);
     assert!(good.contains(&format!("ok   logger {at}")), "{good}");
+    assert!(good.contains("packets of 1500 bytes"), "{good}");
+    // And nothing of it is left.
+    let deadline = Instant::now() + PATIENCE;
+    while !logger.said().contains("its records are dropped") {
+        assert!(Instant::now() < deadline, "{}", logger.said());
+        thread::sleep(Duration::from_millis(5));
+    }
     let strange = key_file(&scene, "strange");
     let bad = check(&strange.to_string_lossy(), &at);
     assert!(bad.contains(&format!("FAIL logger {at}")), "{bad}");

@@ -1,0 +1,204 @@
+//! When the log is waited for, how long it is, and what damage costs.
+
+use super::*;
+
+#[test]
+fn an_acknowledgement_waits_until_it_is_durable() {
+    let mut world = World::new(1, Replay::Connection);
+    let flow = world.connect(1000);
+    world.traffic();
+    assert!(!world.host.connections[&flow].opened);
+    world.write_all();
+    assert!(world.host.connections[&flow].opened);
+    // One commit for all that came while one was under way.
+    let send = |world: &mut World, at| {
+        let connection = &world.host.connections[&flow];
+        let packet = connection.packet(at, 100, ChecksumMode::Full);
+        let datagram = world.host.segment(connection, &packet, false);
+        world.batch(&[datagram]);
+    };
+    for at in [0, 100, 200, 300] {
+        send(&mut world, at);
+    }
+    let stable = |world: &World| world.host.connections[&flow].stable;
+    assert_eq!(stable(&world), 0);
+    world.write();
+    assert_eq!(stable(&world), 100);
+    world.write();
+    assert_eq!(stable(&world), 400);
+    assert!(world.writing.is_none());
+    // What is durable already needs no commit.
+    send(&mut world, 300);
+    assert!(world.writing.is_none());
+    assert!(world.out.datagrams().is_empty());
+}
+
+#[test]
+fn a_log_does_not_grow_beyond_what_it_is_needed_for() {
+    let mut world = World::new(1, Replay::Connection);
+    let idle = world.connect(500);
+    let mut most = 0;
+    for _ in 0..100 {
+        let busy = world.connect(3000);
+        while !world.host.is_recorded() {
+            world.traffic();
+            world.write_all();
+        }
+        world.close(busy);
+        world.write_all();
+        most = most.max(world.log.storage().len());
+    }
+    let recorded = world.sessions.get(INSTANCE).expect("attached");
+    let recorded = usize::try_from(recorded.journal().statistics().held).expect("small");
+    let segment = usize::try_from(SEGMENT).expect("small");
+    assert!(most < 2 * (recorded + 3000) + 8 * segment, "{most} bytes");
+    world.die(true);
+    assert!(world.host.connections[&idle].is_recorded());
+}
+
+#[test]
+fn a_record_larger_than_a_segment_is_copied_while_it_grows() {
+    let mut world = World::new(1, Replay::Connection);
+    let large = world.connect(200_000);
+    while world.host.connections[&large].stable < 60_000 {
+        world.traffic();
+        world.write_all();
+    }
+    for _ in 0..200 {
+        let busy = world.connect(3000);
+        while !world.host.connections[&busy].is_recorded() {
+            world.traffic();
+            world.write();
+        }
+        world.close(busy);
+        if world.host.random.random_bool(0.3) {
+            world.die(true);
+        }
+    }
+    let oldest = world.log.storage().list().expect("listed")[0];
+    assert!(oldest > 0, "its first segments are gone");
+    world.die(true);
+    while !world.host.is_recorded() {
+        world.traffic();
+        world.write_all();
+    }
+    world.die(true);
+}
+
+#[test]
+fn a_commit_that_takes_too_long_is_not_waited_for() {
+    let mut world = World::new(1, Replay::Connection);
+    let flow = world.connect(1000);
+    world.traffic();
+    assert!(world.writing.is_some());
+    assert_eq!(world.out.due_at(), Some(SLOW));
+    assert_eq!(world.out.check_log(SLOW / 2), None);
+    world.now = SLOW;
+    let slow = world.out.check_log(SLOW);
+    assert!(matches!(slow, Some(Change::Volatile(_))));
+    world.hear();
+    assert!(world.host.connections[&flow].opened);
+    // The writer has not answered: it is not told anything else.
+    world.now += 2 * RETRY;
+    while !world.host.is_recorded() {
+        world.traffic();
+    }
+    world.write();
+    assert_eq!(world.told, [], "it was too late");
+    world.write_all();
+    world.traffic();
+    world.write_all();
+    assert_eq!(world.told, [Change::Durable]);
+    world.die(true);
+    assert!(world.host.is_recorded());
+}
+
+#[test]
+fn damage_costs_the_connections_that_it_may_concern() {
+    let mut world = World::new(1, Replay::Connection);
+    let damaged = world.connect(5000);
+    while !world.host.is_recorded() {
+        world.traffic();
+        world.write_all();
+    }
+    let first = world.log.storage().list().expect("listed")[0];
+    assert!(world.log.current() > first + 1, "it is sealed");
+    let later = world.connect(5000);
+    while !world.host.is_recorded() {
+        world.traffic();
+        world.write_all();
+    }
+    let mut storage = world.log.storage().clone();
+    storage.restart();
+    storage.damage(first, 1000);
+    let mut sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP);
+    let restored = restore(storage, &mut sessions, SEGMENT).expect("readable");
+    assert_eq!(restored.damaged, 1);
+    let journal = sessions.get(INSTANCE).expect("found").journal();
+    assert_eq!(journal.stable_seq(damaged), None);
+    let whole = &world.host.connections[&later];
+    let end = whole.client_isn + 1 + u32::try_from(whole.whole()).expect("short");
+    assert_eq!(journal.stable_seq(later), Some(end));
+}
+
+#[test]
+fn a_service_that_is_forgotten_is_not_found_again() {
+    let mut world = World::new(1, Replay::Connection);
+    world.connect(100);
+    while !world.host.is_recorded() {
+        world.traffic();
+        world.write_all();
+    }
+    world.sessions.detach(INSTANCE, world.now);
+    world.now += KEEP;
+    assert_eq!(world.sessions.tidy(world.now, &mut world.out).len(), 1);
+    world.order();
+    world.write_all();
+    let mut storage = world.log.storage().clone();
+    storage.restart();
+    let mut sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP);
+    let restored = restore(storage, &mut sessions, SEGMENT).expect("readable");
+    assert_eq!((restored.sessions, restored.connections), (0, 0));
+}
+
+/// A turn that begins while the record of the last one is being copied: the copy has to begin anew.
+#[test]
+fn turns_go_on_while_they_are_copied() {
+    let mut world = World::new(1, Replay::Turn);
+    let flows: Vec<FlowId> = (0..3).map(|_| world.connect(300_000)).collect();
+    world.traffic();
+    world.write_all();
+    let mut starts = std::collections::BTreeSet::new();
+    let mut round = 0;
+    while !world.host.is_recorded() {
+        round += 1;
+        // In order: the next piece that is not recorded, of a connection after the other.
+        let flow = flows[round % 3];
+        let session = world.sessions.get(INSTANCE).expect("attached");
+        let stable = session.journal().stable_seq(flow).expect("recorded");
+        starts.extend(start(session.journal(), flow).map(|seq| seq.0));
+        let connection = &world.host.connections[&flow];
+        let at = stable.distance_from(connection.client_isn + 1);
+        let at = usize::try_from(at.expect("after it")).expect("short");
+        if at < connection.whole() {
+            let packet = connection.packet(at, 700, ChecksumMode::Full);
+            let datagram = world.host.segment(connection, &packet, false);
+            world.batch(&[datagram]);
+        }
+        // An answer that was not written when the logger died is missing for good, and with it the
+        // end of that turn: so mostly all is written before.
+        match world.host.random.random_range(0..400) {
+            0 => world.die(true),
+            1..8 => {
+                world.write_all();
+                world.die(true);
+            }
+            8..80 => world.answer(),
+            80..200 => world.write(),
+            _ => {}
+        }
+    }
+    assert!(starts.len() > 50, "{} turns", starts.len());
+    world.write_all();
+    world.die(true);
+}

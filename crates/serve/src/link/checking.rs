@@ -1,0 +1,68 @@
+//! Whether a logger can be used, without using it.
+
+use std::{net::SocketAddr, path::Path, thread, time::Duration};
+
+use channel::KeyRing;
+use dataplane::link_socket;
+use protocol::control::{Attach, Replay};
+use rand::Rng;
+
+use super::{
+    PROBE_INTERVAL,
+    dialing::{Dialed, dial},
+    probing::Prober,
+    session::{mtu_of, unreachable_by_udp},
+};
+use crate::{
+    clock,
+    error::{ServeError, SystemContext},
+};
+
+/// How long its answers may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Attaches with the first key of the file, and asks until the link is known to carry datagrams, as a
+/// service does. The logger forgets it at once. What is found is told in words.
+pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeError> {
+    let keys = KeyRing::load(key_file)?;
+    let socket = link_socket(at)?;
+    let attach = Attach {
+        service: "check".to_owned(),
+        instance: rand::rng().random(),
+        replay: Replay::Connection,
+        per_connection: 0,
+        total: 0,
+        connections: 0,
+        udp_port: socket.local_addr().doing("ask for our own port")?.port(),
+    };
+    let Dialed { client, attached } = dial(at, keys.first(), &attach, PATIENCE)?;
+    let begin = clock::now();
+    let counter = u64::try_from(begin.as_micros()).unwrap_or(0);
+    let mut prober = Prober::new(
+        attached.keys,
+        counter,
+        at.is_ipv6(),
+        mtu_of(&socket),
+        PROBE_INTERVAL,
+        begin,
+    );
+    let mut buffer = [0; 2048];
+    while prober.mtu().is_none() && clock::now().saturating_sub(begin) < PATIENCE {
+        for probe in prober.due(clock::now()) {
+            let _ = socket.send(&probe); // too long for our own interface: it is not answered
+        }
+        while let Ok(len) = socket.recv(&mut buffer) {
+            prober.heard(&buffer[..len], clock::now());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    client.shut_down();
+    let mtu = prober
+        .mtu()
+        .ok_or_else(|| ServeError::Logger(unreachable_by_udp(at)))?;
+    let round_trip = prober.round_trip().unwrap_or_default();
+    Ok(format!(
+        "knows the key, answers in {:.2} ms, packets of {mtu} bytes",
+        round_trip.as_secs_f64() * 1000.0
+    ))
+}
