@@ -115,8 +115,6 @@ __noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct pack
 	__u32 blocks = o->sack ? (__u32)(o->sack_len - 2) / 8 : 0;
 	advance(&log->ack, p->ack);
 	advance(&log->edge, edge);
-	if (o->timestamps)
-		log->tsecr = option_tsecr(sc->tcp, o);
 	log->ece = p->flags & TCP_ECE;
 	log->block_count = blocks > SERVER_BLOCKS ? SERVER_BLOCKS : blocks;
 	for (__u32 i = 0; i < SERVER_BLOCKS; i++) {
@@ -211,8 +209,11 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 	__u16 window = window_up_to(f, edge, ack);
 	if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
 		return TCX_DROP;
-	if (ack != p->ack || o->sack) {
+	bool echo = o->timestamps && option_tsecr(sc->tcp, o) != f->log.tsecr;
+	if (ack != p->ack || o->sack || echo) {
 		begin_edit(sc);
+		if (echo)
+			write32(&sc->edit[in_header(o->timestamps + 6)], f->log.tsecr);
 		write32(&sc->edit[TCP_ACK_SEQ], ack);
 		if (ack != p->ack)
 			write16(&sc->edit[TCP_WINDOW], window);

@@ -181,6 +181,7 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 	e->log.ack = p->ack; /* 0 is a number like any other: nothing is "after nothing" */
 	e->log.told = p->seq + 1;
 	e->log.answered = p->ack;
+	e->log.tsecr = e->client.tsval;
 	e->log.edge = e->server.edge;
 	note_own(skb, e, p, &o, e->server.edge);
 	return open_record(skb, key, e, p);
@@ -233,6 +234,8 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 		__u32 ack = clamped(s, f, p->ack);
 		__u16 window = window_up_to(f, edge, ack);
 		if (tells) {
+			if (o->timestamps)
+				write32(&sc->edit[in_header(o->timestamps + 6)], f->log.tsecr);
 			clamp_blocks(sc, f, o);
 			if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
 				return TCX_DROP;

@@ -66,6 +66,11 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 		if (before(tsval, f->client.tsval))
 			return; /* PAWS, RFC 7323 5 */
 		f->client.tsval = tsval;
+		/* With a log link, who receives is server and logger together. The server's own echo would be
+		 * that of the first copy, long ago, of what comes again because the logger had not got it:
+		 * the client would take its retransmission for spurious, and the time for a round trip. */
+		if (!after(p->seq, f->server.ack))
+			f->log.tsecr = tsval;
 	}
 	if (f->log.restored)
 		sent_up_to(f, p->ack);
@@ -239,6 +244,7 @@ static __always_inline void protect_again(struct service *s, const struct flow_k
 	f->log.stable = p->seq;
 	f->log.ack = f->server.ack;
 	f->log.answered = f->server.ack;
+	f->log.tsecr = f->client.tsval;
 	f->log.edge = f->server.edge;
 	f->log.told = p->ack;
 	f->unprotected = PROTECTED;

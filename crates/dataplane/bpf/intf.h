@@ -146,7 +146,8 @@ struct log_half {
 	__u32 stable;  /* stable_seq: the lowest number that the logger is not known to have */
 	__u32 ack;     /* what the server's TCP acknowledged; after a splice, the new server's */
 	__u32 edge;    /* right edge of its window */
-	__u32 tsecr;   /* its newest echo, as the client sees it */
+	__u32 tsecr;   /* what the client's timestamps are echoed with: TS.Recent (RFC 7323 4.3) of one who
+			* has received what the client was told */
 	__u32 ifindex; /* where its segments leave */
 	__u32 told;    /* what the logger was told that the client has acknowledged */
 	struct range ranges[LINK_RANGES]; /* what the logger has beyond `stable` */

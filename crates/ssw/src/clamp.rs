@@ -87,8 +87,11 @@ impl Shared {
         if segment.sequence_len() == 0 && self.stays_here(flow, segment, previous, ack, window) {
             return false;
         }
-        if ack != segment.ack || options.sack.is_some() {
+        let echo = options.tsecr(&segment.header);
+        let echo = echo.is_some_and(|tsecr| tsecr != flow.log.tsecr);
+        if ack != segment.ack || options.sack.is_some() || echo {
             let mut header = segment.header.clone();
+            write_echo(&mut header, flow, options);
             write(&mut header, ACK, ack.0.to_be_bytes());
             if ack != segment.ack {
                 write(&mut header, WINDOW, window.to_be_bytes());
@@ -291,14 +294,18 @@ pub(crate) fn note_own(
     let log = &mut flow.log;
     log.ack = log.ack.max_seq(segment.ack);
     log.edge = log.edge.max_seq(edge);
-    if let Some(tsecr) = options.tsecr(&segment.header) {
-        log.tsecr = tsecr;
-    }
     log.ece = segment.has(Flags::ECE);
     log.blocks = blocks(&segment.header, options);
     log.ifindex = packet.ifindex;
     let at = if segment.network.v6 { 7 } else { 8 };
     log.ttl = packet.bytes.get(at).copied().unwrap_or_default();
+}
+
+/// In `header`: the echo that the client reads.
+pub(crate) fn write_echo(header: &mut [u8], flow: &Flow, options: &Options) {
+    if let Some(at) = options.tsecr_at() {
+        write(header, at, flow.log.tsecr.to_be_bytes());
+    }
 }
 
 /// In `header`: the SACK blocks that may be told.

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind};
 
 use crate::{
-    clamp::{clamp_blocks, had, note_own, told, window_up_to},
+    clamp::{clamp_blocks, had, note_own, told, window_up_to, write_echo},
     flow::{Flow, Mode, Said, ServerHalf, Unprotected},
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
@@ -259,6 +259,7 @@ impl Shared {
             let window = window_up_to(flow, edge, ack);
             if self.linked(flow) && !reset {
                 note_own(packet, flow, segment, options, edge);
+                write_echo(&mut header, flow, options);
                 clamp_blocks(&mut header, flow, options);
                 if segment.sequence_len() == 0
                     && self.stays_here(flow, segment, previous, ack, window)

@@ -204,7 +204,8 @@ pub struct LogHalf {
     pub ack: SeqNumber,
     /// Right edge of its window.
     pub edge: SeqNumber,
-    /// Its newest echo, as the client sees it.
+    /// What the client's timestamps are echoed with: TS.Recent (RFC 7323 4.3) of one who has received
+    /// what the client was told.
     pub tsecr: u32,
     /// The interface by which its segments leave.
     pub ifindex: u32,

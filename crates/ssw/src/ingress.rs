@@ -310,6 +310,7 @@ impl Shared {
             stable: instream,
             ack: flow.server.ack,
             answered: flow.server.ack,
+            tsecr: flow.client.tsval,
             edge: flow.server.edge,
             told: segment.ack,
             ..LogHalf::default()
@@ -417,6 +418,12 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
             return; // PAWS, RFC 7323 5
         }
         flow.client.tsval = tsval;
+        // With a log link, who receives is server and logger together. The server's own echo would be
+        // that of the first copy, long ago, of what comes again because the logger had not got it: the
+        // client would take its retransmission for spurious, and the time for a round trip.
+        if !segment.seq.after(flow.server.ack) {
+            flow.log.tsecr = tsval;
+        }
     }
     if flow.log.restored != Restored::Not {
         sent_up_to(&mut flow.server, segment.ack);

@@ -215,6 +215,7 @@ impl SouthSide {
         let edge = embryo.server.edge;
         embryo.log.ack = segment.ack; // 0 is a number like any other: nothing is "after nothing"
         embryo.log.answered = segment.ack;
+        embryo.log.tsecr = embryo.client.tsval;
         embryo.log.edge = edge;
         embryo.log.told = segment.seq + 1;
         crate::clamp::note_own(packet, embryo, segment, options, edge);

@@ -70,8 +70,8 @@ fn eager_makes_an_ack_of_the_loggers_word() {
         let stamps = segment.timestamps().expect("agreed");
         assert_eq!(
             (stamps.value, stamps.echo),
-            (902, 20),
-            "as the server sent them"
+            (902, 21),
+            "the server's own, and the echo of what is acknowledged"
         );
         assert_eq!(linked.logged(101, &[]).verdict, Verdict::Drop, "no news");
     }
@@ -213,4 +213,22 @@ fn a_later_server_tells_no_more_than_is_logged() {
         linked.both.s + 1,
         "as the client knows it"
     );
+}
+
+#[test]
+fn what_comes_again_is_echoed_as_it_came_again() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    let (c, s) = (linked.both.c, linked.both.s);
+    linked.says(1, b"hello"); // with 21; the logger does not get it
+    linked.server_acks(6);
+    let again = segment(c + 1, s + 1).timestamps(500, 901).payload(b"hello");
+    linked.both.client(again);
+    // For the server it is nothing new, and it echoes what it did before.
+    let repeats = segment(s + 1, c + 6).timestamps(903, 21);
+    linked.both.server(repeats.clone());
+    let echo = |out: &Out| out.segment().timestamps().expect("agreed").echo;
+    let out = linked.logged(6, &[]);
+    assert_eq!((told(&out).0, echo(&out)), (6, 500));
+    let says = linked.both.server(repeats.payload(b"yes"));
+    assert_eq!((told(&says).0, echo(&says)), (6, 500));
 }
