@@ -1,5 +1,6 @@
 # make demo   clients that do not notice that their server is killed again and again
 # make test   every check that CI runs
+# make soak   some of them for longer: hundreds of deaths of a logger, many random histories
 # make bench  what the protection costs
 # make paper  the experiments of the FT-TCP paper, repeated
 # make kernels  the data plane on Debian's kernels, in qemu
@@ -32,7 +33,7 @@ define timed
 	printf '%5d s  %s\n' $$(($$(date +%s) - start)) '$(1)' >>$(TIMES)
 endef
 
-.PHONY: all setup build demo bench paper kernels lint test clean
+.PHONY: all setup build demo bench paper kernels lint test soak clean
 all: build
 
 setup:
@@ -67,6 +68,16 @@ test: setup
 	$(call timed,end-to-end tests,OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e -- --test-threads=$(E2E_THREADS))
 	$(call timed,the same with a logger on another machine,OUTLIVE_BIN=$(TESTED) OUTLIVE_E2E_LINK=1 $(CARGO) test --package e2e --test kill_matrix --test recovery --test network -- --test-threads=$(E2E_THREADS))
 	@echo "==> all checks passed" && cat $(TIMES)
+
+# Deaths of the logger in each of two tests; schedules of the simulator; histories for the programs.
+SOAK = OUTLIVE_KILLS=300 OUTLIVE_SIM_RUNS=20000 OUTLIVE_FUZZ_CASES=2000
+
+soak: setup
+	$(CARGO) build --profile test --package outlive --package e2e --bins
+	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test logger again_and_again -- --nocapture
+	$(SOAK) $(CARGO) test --package outlive --test logger kill_9 -- --nocapture
+	$(SOAK) $(CARGO) test --package sim --test schedules
+	$(SOAK) $(CARGO) test --package dataplane --test it fuzz -- --nocapture
 
 clean:
 	$(CARGO) clean

@@ -106,7 +106,8 @@ pub struct Service {
     was_lost: bool,
     /// Acknowledgements that the data plane had when the logger began to be silent.
     link_acks: Option<u64>,
-    /// Where records begin anew on a logger, and when that was said.
+    /// Where records begin anew on a logger, and when that was said. Only of connections that were open
+    /// when it was reached, each once: no more than there can be.
     resumed: BTreeMap<FlowId, ((SeqNumber, SeqNumber), Duration)>,
     /// The connections are to be listed when a logger answers.
     pub(crate) list_again: bool,

@@ -31,7 +31,7 @@ pub struct Exchange {
     /// How long a client rests after each piece of 16 KiB, so that there is a middle to be
     /// killed in.
     pub pace: Duration,
-    /// How often the server is killed.
+    /// How often something is killed.
     pub kills: usize,
 }
 
@@ -79,9 +79,26 @@ impl Exchange {
         connect: impl Fn() -> TcpStream + Sync,
         mut before_kill: impl FnMut(usize),
     ) {
+        let recoveries = server.events_of("serving").len();
+        self.disturbed(seed, connect, |number| {
+            before_kill(number);
+            server.kill_main(Signal::KILL);
+            server.wait_serving(recoveries + number + 1);
+        });
+    }
+
+    /// Runs it, and calls `kill` at random moments, with the number of each from 0.
+    ///
+    /// # Panics
+    /// When a byte is wrong or missing, or it takes too long.
+    pub fn disturbed(
+        &self,
+        seed: &mut Seed,
+        connect: impl Fn() -> TcpStream + Sync,
+        mut kill: impl FnMut(usize),
+    ) {
         let moments = self.moments(seed);
         let done = AtomicUsize::new(0);
-        let recoveries = server.events_of("serving").len();
         // One after another, so that the recording knows them by their order.
         let [download, echo, upload] = [connect(), connect(), connect()];
         thread::scope(|scope| {
@@ -98,9 +115,7 @@ impl Exchange {
                     }
                     thread::sleep(Duration::from_micros(200));
                 }
-                before_kill(number);
-                server.kill_main(Signal::KILL);
-                server.wait_serving(recoveries + number + 1);
+                kill(number);
             }
         });
     }

@@ -1,11 +1,16 @@
 //! The loggers on other machines: what follows when one is reached, lost, or empty.
 
 use std::{
+    collections::BTreeSet,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use protocol::{UnprotectedReason, control::Resume};
+use protocol::{
+    UnprotectedReason,
+    control::{FlowSummary, Resume},
+    mirror::{CloseReason, FrameKind, MirrorFrame},
+};
 use recovery::{ReplayMode, Stage};
 use ssw::{Flow, Said, released_ack};
 use wire::{FlowId, FlowKey, SeqNumber};
@@ -17,6 +22,7 @@ use crate::{
     error::ServeError,
     events::Happening,
     link::News,
+    logger_client::LoggerClient,
 };
 
 /// How long segments may come to a logger that does not know yet that it shall record them.
@@ -106,10 +112,36 @@ impl Service {
     fn greet_logger(&mut self) -> Result<(), ServeError> {
         let hold = self.recovery.stage() != Stage::Serving;
         let _ = self.ask_logger(|logger| logger.hold_turns(hold))?;
+        self.close_what_is_over()?;
         match self.ground.logger.link() {
             Some(link) => link.drain_again(clock::now()),
             None => Ok(()),
         }
+    }
+
+    /// That connections are over may have been told to a logger that died before it wrote that down, or
+    /// to none: their records would be kept for as long as the service lives. A record in which
+    /// something is belongs to a connection that the data plane knows, or knew.
+    fn close_what_is_over(&mut self) -> Result<(), ServeError> {
+        let Some(summaries) = self.ask_logger(LoggerClient::summaries)? else {
+            return Ok(());
+        };
+        let known: BTreeSet<FlowId> = self
+            .ground
+            .plane
+            .flows()?
+            .into_iter()
+            .map(|(_, flow)| flow.id)
+            .collect();
+        let begun = |summary: &&FlowSummary| summary.stable_seq.after(summary.client_isn + 1);
+        let over = summaries.iter().filter(begun).map(|summary| summary.flow);
+        for flow in over.filter(|flow| !known.contains(flow)) {
+            let mut bytes = Vec::new();
+            if closed_frame(flow).encode(&mut bytes).is_ok() {
+                self.ask_logger(|logger| logger.frames(bytes))?;
+            }
+        }
+        Ok(())
     }
 
     fn set_link(&mut self) -> Result<(), ServeError> {
@@ -356,5 +388,19 @@ impl Service {
         let flows = self.ground.plane.flows()?;
         let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
         Ok(open.filter(|(_, flow)| flow.unprotected.is_some()).count())
+    }
+}
+
+/// That a connection is over.
+fn closed_frame(flow: FlowId) -> MirrorFrame<'static> {
+    MirrorFrame {
+        kind: FrameKind::Closed(CloseReason::Finished),
+        flow_id: flow,
+        timestamp_ns: 0,
+        server_nxt: SeqNumber(0),
+        server_ack: SeqNumber(0),
+        packet_len: 0,
+        unfinished: false,
+        packet: &[],
     }
 }

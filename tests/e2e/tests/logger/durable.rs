@@ -1,49 +1,69 @@
-//! The logger writes what is recorded to files, and is killed.
+//! The logger writes what is recorded to files, and is killed again and again.
 
-use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::clients::{read_exactly, write};
+use e2e::clients::finish;
+use e2e::exchange::Exchange;
 use e2e::loggers::{Logger, key_file};
 use e2e::servers::{PORT, test_server};
-use e2e::{Checksum, PATIENCE, Scene, assert_same_bytes, pattern};
+use e2e::{PATIENCE, Scene, Seed};
 use lab::Signal;
 
 use crate::{echoes, echoing, protect, status, talks};
 
-const UPLOAD: usize = 8 << 20;
-/// Deaths of the logger in one upload.
-const DEATHS: usize = 3;
+/// Deaths of the logger in one exchange, unless `OUTLIVE_KILLS` is another number.
+const KILLS: usize = 12;
+/// Bytes of each of a download, an echo and an upload for each death.
+const SHARE: usize = 128 << 10;
+/// One in so many deaths is followed by another one soon.
+const TWICE: usize = 3;
+/// Longest time, ms, between a death and the next life, of a life that is not waited for, and of one that
+/// is, once the service has found it. (It has to be there most of the time: a client whose
+/// retransmissions meet none waits twice as long for each next one.)
+const AWAY: usize = 100;
+const SHORT_LIFE: usize = 150;
+const LIFE: usize = 1000;
 
 #[test]
-fn a_logger_with_a_log_is_killed_and_nothing_is_lost() {
+fn a_logger_with_a_log_is_killed_again_and_again_and_nothing_is_lost() {
+    let kills = std::env::var("OUTLIVE_KILLS").map_or(Ok(KILLS), |kills| kills.parse());
+    let kills = kills.expect("a number");
+    let mut seed = Seed::choose("link-durable");
     let scene = Scene::new("link-durable");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
     let log = scene.directory().join("log");
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
-    let server = test_server(&scene);
-    let protected = protect(&scene, &server, &logger, &["--on-logger-loss", "hold"]);
+    // It is looked for again in a quarter of that time.
+    let hold = ["--on-logger-loss", "hold", "--logger-timeout", "400ms"];
+    let protected = protect(&scene, &test_server(&scene), &logger, &hold);
     let talk = scene.connect(PORT);
     talks(&talk, "before");
     let echo = echoing(&scene);
 
-    let content = pattern(UPLOAD);
-    let stream = scene.connect(PORT);
-    write(&stream, format!("sink {UPLOAD}\n").as_bytes());
-    thread::scope(|scope| {
-        scope.spawn(|| in_pieces(&stream, &content));
-        for death in 1..=DEATHS {
-            logger.kill();
-            logger.replace_dead(&scene);
-            await_found(&logger, death);
-        }
-    });
-    let expected = format!("{UPLOAD} {:016x}\n", Checksum::of(&content));
-    let got = read_exactly(&stream, expected.len());
-    assert_same_bytes("answer to the upload", expected.as_bytes(), &got);
+    let exchange = Exchange {
+        download: kills * SHARE,
+        echo: kills * SHARE,
+        upload: kills * SHARE,
+        kills,
+        ..Exchange::default()
+    };
+    let mut moments = seed.clone();
+    exchange.disturbed(
+        &mut moments,
+        || scene.connect(PORT),
+        |number| {
+            die(&mut logger, &scene, &mut seed);
+            if number % TWICE == 0 {
+                pause(&mut seed, SHORT_LIFE); // perhaps before anybody has found it
+                die(&mut logger, &scene, &mut seed);
+            }
+            await_found(&logger);
+            pause(&mut seed, LIFE);
+        },
+    );
     assert_eq!(status(&protected)["unprotected"], 0);
 
     // The records of before, between and after are whole: the server can die.
@@ -53,22 +73,59 @@ fn a_logger_with_a_log_is_killed_and_nothing_is_lost() {
     echoes(&echo, b"afterwards");
     talks(&talk, "afterwards");
     protected.assert_none_of("lost");
+    protected.assert_none_of("unprotected");
     protected.stop();
 }
 
-/// Waits until the service has found its records so often.
-fn await_found(logger: &Logger, times: usize) {
+/// SIGKILL, and another one some time later.
+fn die(logger: &mut Logger, scene: &Scene, seed: &mut Seed) {
+    logger.kill();
+    pause(seed, AWAY);
+    logger.replace_dead(scene);
+}
+
+/// Waits until the service has found its records on the newest logger.
+fn await_found(logger: &Logger) {
     let deadline = Instant::now() + PATIENCE;
-    while logger.said().matches("and finds its records").count() < times {
-        assert!(Instant::now() < deadline, "{}", logger.said());
+    loop {
+        let said = logger.said();
+        let newest = said.rsplit("listens on").next();
+        if newest.is_some_and(|said| said.contains("and finds its records")) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{said}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// So slowly that there is something to be sent all the while.
-fn in_pieces(stream: &TcpStream, content: &[u8]) {
-    for piece in content.chunks(content.len() / 64) {
-        write(stream, piece);
-        thread::sleep(Duration::from_millis(50));
+fn pause(seed: &mut Seed, longest: usize) {
+    let pause = u64::try_from(seed.between(0, longest)).expect("short");
+    thread::sleep(Duration::from_millis(pause));
+}
+
+#[test]
+fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
+    let scene = Scene::new("link-ended");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    let protected = protect(&scene, &test_server(&scene), &logger, &[]);
+    let (ends, stays) = (echoing(&scene), echoing(&scene));
+    logger.kill();
+    protected.wait_for("logger_lost", 1);
+    finish(&ends);
+    logger.replace_dead(&scene);
+    protected.wait_for("logger_back", 1);
+    assert!(logger.said().contains("2 connections"), "{}", logger.said());
+    let deadline = Instant::now() + PATIENCE;
+    while !logger.said().contains("1 connections") {
+        assert!(Instant::now() < deadline, "{}", logger.said());
+        logger.kill();
+        logger.replace_dead(&scene);
+        await_found(&logger);
     }
+    echoes(&stays, b"afterwards");
+    protected.stop();
 }
