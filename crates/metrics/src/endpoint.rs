@@ -1,0 +1,124 @@
+//! The thread that answers.
+
+use std::{
+    io::{self, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::{fd::AsFd, unix::net::UnixStream},
+    thread,
+    time::Duration,
+};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::{
+    Health, Numbers,
+    families::text,
+    request::{self, Wanted},
+};
+
+/// After a connection that could not be taken (there may be no descriptor left just now).
+const PAUSE: Duration = Duration::from_millis(100);
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// An address where the numbers will be.
+#[derive(Debug)]
+pub struct Endpoint {
+    listener: TcpListener,
+}
+
+impl Endpoint {
+    /// Listens there. Who connects waits until [`Endpoint::run`].
+    ///
+    /// # Errors
+    /// Those of the system: the port is taken, or the host does not have the address.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        // A peer that is gone before it is accepted must not make us wait for the next one.
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers until what this returns is dropped. `ask` is called, in a thread of its own, whenever
+    /// somebody wants to know; it says why, if it does not know.
+    ///
+    /// # Errors
+    /// Those of the system, which has no thread or descriptors for us.
+    pub fn run<N: Numbers>(
+        self,
+        mut ask: impl FnMut() -> Result<N, String> + Send + 'static,
+    ) -> io::Result<Running> {
+        let (stop, stopped) = UnixStream::pair()?;
+        thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || {
+                while waits(&self.listener, &stopped) {
+                    match self.listener.accept() {
+                        // A peer that does not stay is its own trouble.
+                        Ok((mut peer, _)) => drop(answer(&mut peer, &mut ask)),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(_) => thread::sleep(PAUSE),
+                    }
+                }
+            })?;
+        Ok(Running { _stop: stop })
+    }
+}
+
+/// An endpoint that answers. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    _stop: UnixStream,
+}
+
+/// Waits for a peer. Answers false when it is to end.
+fn waits(listener: &TcpListener, stopped: &UnixStream) -> bool {
+    let mut fds = [
+        PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
+    ];
+    match poll(&mut fds, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => fds[1].revents().is_empty(),
+        Err(_) => false,
+    }
+}
+
+fn answer<N: Numbers>(
+    peer: &mut TcpStream,
+    ask: &mut impl FnMut() -> Result<N, String>,
+) -> io::Result<()> {
+    peer.set_nonblocking(false)?;
+    let (wanted, only_head) = request::read(peer)?;
+    let plain = |status, body: &str| (status, PLAIN, format!("{body}\n"));
+    let (status, kind, body) = match wanted {
+        Wanted::Metrics => match ask().map(text) {
+            Ok(Ok(text)) => ("200 OK", OPENMETRICS, text),
+            Ok(Err(error)) => plain("500 Internal Server Error", &error.to_string()),
+            Err(why) => plain("503 Service Unavailable", &why),
+        },
+        Wanted::Health => match ask().map(|numbers| numbers.health()) {
+            Ok(Health::Well(how)) => plain("200 OK", &how),
+            Ok(Health::Ill(why)) | Err(why) => plain("503 Service Unavailable", &why),
+        },
+        Wanted::Other => plain("404 Not Found", "there are /metrics and /health"),
+        Wanted::Method => plain("405 Method Not Allowed", "there is only GET"),
+        Wanted::Nonsense => plain("400 Bad Request", "this is no request of HTTP"),
+    };
+    let length = body.len();
+    let mut answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    if !only_head {
+        answer += &body;
+    }
+    peer.write_all(answer.as_bytes())
+}

@@ -1,0 +1,39 @@
+//! What a manual says of the numbers: made of them, so that a test can compare.
+
+use std::collections::BTreeSet;
+
+/// Labels that tell whose a value is, or that belong to the kind of a family.
+const COMMON: [&str; 3] = ["service", "session", "le"];
+
+/// The families of a text ([`crate::text`]) as a table in Markdown, by their names in queries, each with
+/// its type, the labels of the values that are there, and its help text.
+#[must_use]
+pub fn table(text: &str) -> String {
+    let mut table = String::from("| metric | type | labels | |\n|---|---|---|---|\n");
+    let mut help = None;
+    for line in text.lines() {
+        if let Some(line) = line.strip_prefix("# HELP ") {
+            help = line.split_once(' ');
+        } else if let (Some(line), Some((name, help))) = (line.strip_prefix("# TYPE "), help) {
+            let kind = line.split(' ').next_back().unwrap_or_default();
+            let suffix = match kind {
+                "counter" => "_total",
+                "info" => "_info",
+                _ => "",
+            };
+            let labels = labels(text, name);
+            table += &format!("| `{name}{suffix}` | {kind} | {labels} | {help} |\n");
+        }
+    }
+    table
+}
+
+fn labels(text: &str, name: &str) -> String {
+    let values = text.lines().filter_map(|line| line.strip_prefix(name));
+    let parts = values.flat_map(|rest| rest.split(['{', ',']).skip(1));
+    let names: BTreeSet<&str> = parts
+        .filter_map(|part| Some(part.split_once("=\"")?.0))
+        .filter(|label| !COMMON.contains(label))
+        .collect();
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,71 @@
+//! What a peer asks.
+
+use std::{
+    io::{self, Read},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+/// How long a peer may take to say what it wants, and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest head of a request, bytes, and most fields in it.
+const MAX_HEAD: usize = 8192;
+const MAX_FIELDS: usize = 64;
+
+/// What is wanted.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Metrics,
+    Health,
+    /// Something that is not here.
+    Other,
+    /// It is not to be had by this method.
+    Method,
+    /// This is no request.
+    Nonsense,
+}
+
+/// Reads one request. A peer that is too slow, or says too much, is given up. Tells, too, whether only
+/// the head of the answer is wanted.
+pub(crate) fn read(stream: &mut TcpStream) -> io::Result<(Wanted, bool)> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut head = Vec::new();
+    let mut piece = [0; 1024];
+    loop {
+        if let Some(wanted) = parse(&head) {
+            return Ok(wanted);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            len => head.extend_from_slice(&piece[..len]),
+        }
+    }
+}
+
+/// `None`: there must be more.
+pub(crate) fn parse(head: &[u8]) -> Option<(Wanted, bool)> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) if head.len() <= MAX_HEAD => None,
+        Ok(httparse::Status::Complete(_)) => {
+            let only_head = request.method == Some("HEAD");
+            let path = request.path.unwrap_or_default();
+            let path = path.split_once('?').map_or(path, |(path, _)| path);
+            let wanted = match (request.method, path) {
+                (Some("GET" | "HEAD"), "/metrics") => Wanted::Metrics,
+                (Some("GET" | "HEAD"), "/health") => Wanted::Health,
+                (Some("GET" | "HEAD"), _) => Wanted::Other,
+                _ => Wanted::Method,
+            };
+            Some((wanted, only_head))
+        }
+        Ok(httparse::Status::Partial) | Err(_) => Some((Wanted::Nonsense, false)),
+    }
+}

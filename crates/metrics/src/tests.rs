@@ -1,0 +1,158 @@
+use std::{
+    fmt,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+use crate::{Endpoint, Families, Health, Histogram, Label, Numbers, Unit, request, text};
+
+#[derive(Debug, Clone)]
+struct Example {
+    well: bool,
+    times: Histogram,
+}
+
+impl Numbers for Example {
+    fn labels(&self) -> Vec<Label> {
+        vec![("service", "a \"quoted\" one".into())]
+    }
+
+    fn families(&self, to: &mut Families<'_>) -> fmt::Result {
+        to.info("build", "What it is", vec![("version", "1".into())])?;
+        to.counter("taken", Unit::Bytes, "Bytes that were taken", u64::MAX)?;
+        let kinds = ["one", "other"].map(|kind| (vec![("kind", kind.into())], 3));
+        to.counters("things", Unit::None, "Things", kinds)?;
+        to.gauge("age", Unit::Seconds, "How old it is", 0.5)?;
+        to.state("stage", "Where it is", &["here", "there"], "there")?;
+        to.histogram("waits", "How long it waited", &self.times)
+    }
+
+    fn health(&self) -> Health {
+        if self.well {
+            Health::Well("all is well".into())
+        } else {
+            Health::Ill("it is broken".into())
+        }
+    }
+}
+
+fn numbers() -> Example {
+    let mut times = Histogram::default();
+    for seconds in [0.004, 0.006, 0.007, 100.0] {
+        times.observe(seconds);
+    }
+    Example { well: true, times }
+}
+
+#[test]
+fn families_are_openmetrics_text() {
+    let text = text(numbers()).expect("text");
+    let label = r#"service="a \"quoted\" one""#;
+    for line in [
+        "# TYPE build info".to_owned(),
+        format!(r#"build_info{{{label},version="1"}} 1"#),
+        "# TYPE taken_bytes counter".to_owned(),
+        "# UNIT taken_bytes bytes".to_owned(),
+        "# HELP taken_bytes Bytes that were taken".to_owned(),
+        format!("taken_bytes_total{{{label}}} {}", u64::MAX),
+        format!(r#"things_total{{{label},kind="other"}} 3"#),
+        format!("age_seconds{{{label}}} 0.5"),
+        format!(r#"stage{{{label},state="here"}} 0"#),
+        format!(r#"stage{{{label},state="there"}} 1"#),
+        format!(r#"waits_seconds_bucket{{le="0.01",{label}}} 3"#),
+        format!(r#"waits_seconds_bucket{{le="60.0",{label}}} 3"#),
+        format!(r#"waits_seconds_bucket{{le="+Inf",{label}}} 4"#),
+        format!("waits_seconds_count{{{label}}} 4"),
+    ] {
+        let found = text.lines().any(|found| sorted(found) == sorted(&line));
+        assert!(found, "{line} in\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"), "{text}");
+}
+
+/// The order of labels is nobody's business.
+fn sorted(line: &str) -> Vec<&str> {
+    let mut parts: Vec<&str> = line.split(['{', '}', ',']).collect();
+    parts.sort_unstable();
+    parts
+}
+
+#[test]
+fn others_can_read_it() {
+    let text = text(numbers()).expect("text");
+    let lines = text.lines().map(|line| Ok(line.to_owned()));
+    let read = prometheus_parse::Scrape::parse(lines).expect("it can be read");
+    let things = read.samples.iter().filter(|s| s.metric == "things_total");
+    assert_eq!(things.count(), 2, "{read:?}");
+}
+
+fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    stream.write_all(request.as_bytes()).expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn the_endpoint_answers_what_is_asked_and_ends_when_it_is_dropped() {
+    let endpoint = Endpoint::bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let address = endpoint.address().expect("its address");
+    let mut asked = 0;
+    let running = endpoint
+        .run(move || {
+            asked += 1;
+            match asked {
+                1 => Ok(numbers()),
+                2 => Ok(Example {
+                    well: false,
+                    ..numbers()
+                }),
+                3 => Err("nobody knows".to_owned()),
+                _ => Ok(numbers()),
+            }
+        })
+        .expect("it runs");
+    let health = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+    let well = ask(address, health);
+    assert!(well.starts_with("HTTP/1.1 200 OK\r\n"), "{well}");
+    assert!(well.ends_with("\r\n\r\nall is well\n"), "{well}");
+    let ill = ask(address, health);
+    assert!(ill.starts_with("HTTP/1.1 503"), "{ill}");
+    assert!(ill.ends_with("it is broken\n"), "{ill}");
+    let unknown = ask(address, "GET /metrics HTTP/1.0\r\n\r\n");
+    assert!(unknown.starts_with("HTTP/1.1 503"), "{unknown}");
+    assert!(unknown.ends_with("nobody knows\n"), "{unknown}");
+    let metrics = ask(address, "GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
+    assert!(metrics.contains("application/openmetrics-text"));
+    assert!(metrics.ends_with("# EOF\n"), "{metrics}");
+    let head = ask(address, "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(head.ends_with("\r\n\r\n"), "{head}");
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n", "404"),
+        ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+        ("\u{1}\u{2}\r\n\r\n", "400"),
+    ] {
+        let answer = ask(address, request);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{answer}"
+        );
+    }
+    drop(running);
+    // The port is free again when the thread has heard of it.
+    while Endpoint::bind(address).is_err() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn heads_end_somewhere() {
+    assert_eq!(request::parse(b"GET /metrics HTTP/1.1\r\nA: b\r\n"), None);
+    let long = [b"GET /".as_slice(), &[b'a'; 9000]].concat();
+    let nonsense = Some((request::Wanted::Nonsense, false));
+    assert_eq!(request::parse(&long), nonsense);
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(100));
+    assert_eq!(request::parse(many.as_bytes()), nonsense);
+}
