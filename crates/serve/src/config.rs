@@ -100,6 +100,8 @@ pub struct ServeConfig {
     pub attach: AttachMode,
     /// The record is kept on another machine.
     pub link: Option<LinkConfig>,
+    /// Where Prometheus finds the numbers.
+    pub metrics: Option<SocketAddr>,
     /// Where sockets, locks and mounts of ours live.
     pub run_dir: RunDir,
 }

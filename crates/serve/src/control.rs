@@ -11,6 +11,7 @@ use std::{
         unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::event::{PollFd, PollFlags};
@@ -229,12 +230,30 @@ impl Client {
 ///
 /// # Errors
 /// Nobody answers at `socket`.
-pub fn ask(
-    socket: &Path,
+pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) -> io::Result<()> {
+    talk(UnixStream::connect(socket)?, question, each)
+}
+
+/// [`ask`] for a status without connections, which is waited for so long.
+///
+/// # Errors
+/// Nobody answers at `socket` in this time, or not with a status.
+pub fn status_within(socket: &Path, patience: Duration) -> io::Result<Status> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(patience))?;
+    let mut status = None;
+    talk(stream, Question::Status { list: false }, |line| {
+        status = serde_json::from_str::<Option<Status>>(line).ok().flatten();
+        false
+    })?;
+    status.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn talk(
+    mut stream: UnixStream,
     question: Question,
     mut each: impl FnMut(&str) -> bool,
 ) -> io::Result<()> {
-    let mut stream = UnixStream::connect(socket)?;
     let mut line = serde_json::to_vec(&question)?;
     line.push(b'\n');
     stream.write_all(&line)?;

@@ -35,6 +35,16 @@ pub enum ServeError {
     /// No such network device.
     #[error("there is no network device {0:?}: see `ip link`")]
     NoDevice(String),
+    /// The numbers cannot be shown there.
+    #[error(
+        "cannot show metrics on {address}: {error}; --metrics takes a free port and an address of this host"
+    )]
+    Metrics {
+        /// Where.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
     /// Somebody listens already.
     #[error("{owner}: stop it first; outlive starts the server itself, in a cgroup of its own")]
     InUse {
@@ -180,6 +190,7 @@ impl ServeError {
             | Self::NoAddress
             | Self::Wildcard(_)
             | Self::NotLocal { .. }
+            | Self::Metrics { .. }
             | Self::InUse { .. }
             | Self::AlreadyServed { .. }
             | Self::NotAdopted { .. }

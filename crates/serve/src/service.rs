@@ -12,7 +12,7 @@ use std::{
 };
 
 use dataplane::{Event as KernelEvent, Ring};
-use protocol::UnprotectedReason;
+use protocol::{UnprotectedReason, control::Statistics};
 use rand::Rng;
 use recovery::{Recovery, Stage};
 use sd_notify::NotifyState;
@@ -29,10 +29,11 @@ use crate::{
     error::{ServeError, SystemContext},
     events::{Happening, Reports},
     logger_client::LoggerClient,
-    preflight,
+    numbers, preflight,
     read_ahead::ReadAhead,
     setup::Ground,
     status::ConnectionStatus,
+    tally::Tally,
     together::Answers,
 };
 
@@ -93,6 +94,11 @@ pub struct Service {
     pub(crate) flows_listed: usize,
     pub(crate) reports: Reports,
     control: Control,
+    /// What has happened, and what the logger said when it was asked last.
+    tally: Tally,
+    recorded: Option<Statistics>,
+    /// It ends with the service.
+    _metrics: Option<metrics::Running>,
     /// The signal that asked us to stop, 0 if none did, and what becomes readable then.
     signal: Arc<AtomicUsize>,
     signalled: UnixStream,
@@ -128,6 +134,7 @@ impl Service {
         // First of all: being asked to stop while things are set up must leave nothing behind.
         let signal = Arc::new(AtomicUsize::new(0));
         let signalled = stopping::watch_signals(&signal)?;
+        let metrics = numbers::show(&config)?;
         let (ground, adopted) = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
             Ok(control) => control,
@@ -165,6 +172,9 @@ impl Service {
             flows_listed: 0,
             reports: Reports::default(),
             control,
+            tally: Tally::default(),
+            recorded: None,
+            _metrics: metrics,
             signal,
             signalled,
             tell: Box::new(tell),
@@ -182,6 +192,7 @@ impl Service {
     }
 
     pub(crate) fn tell(&mut self, happening: Happening) {
+        self.tally.add(&happening);
         let report = self.reports.add(&self.config.name, happening);
         (self.tell)(report);
     }

@@ -1,8 +1,10 @@
 //! What `outlive status` shows.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
+
+use crate::tally::Tally;
 
 /// One service as it is now.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -41,11 +43,45 @@ pub struct Status {
     pub recorded_bytes: u64,
     /// What the record survives.
     pub survives: String,
+    /// Connections by what they have gone through: `observed`, `splicing`, `spliced`, `diverged`.
+    #[serde(default)]
+    pub modes: BTreeMap<String, usize>,
+    /// Those that would not survive a crash, by the reason.
+    #[serde(default)]
+    pub unprotected_by: BTreeMap<String, usize>,
+    /// A logger answers.
+    #[serde(default)]
+    pub logger_up: bool,
+    /// What the logger has counted, as far as it has ever answered.
+    #[serde(default)]
+    pub record: Option<RecordStatus>,
+    /// What has happened since `serve` was started.
+    #[serde(default)]
+    pub happened: Tally,
     /// Counters of the data plane.
-    pub counters: std::collections::BTreeMap<String, u64>,
+    pub counters: BTreeMap<String, u64>,
     /// Every connection, if asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub list: Vec<ConnectionStatus>,
+}
+
+/// What the logger has counted since it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordStatus {
+    /// Connections that it knows now.
+    pub connections: u64,
+    /// Those of them that it has no record of.
+    pub unprotected: u64,
+    /// Bytes of clients that it has recorded.
+    pub instream_bytes: u64,
+    /// Bytes of the server that it has recorded.
+    pub outstream_bytes: u64,
+    /// Frames that it was sent.
+    pub frames: u64,
+    /// Those of them that could not be read, or were forged.
+    pub malformed_frames: u64,
+    /// Those of them that belong to no connection that it knows.
+    pub unknown_frames: u64,
 }
 
 /// One connection.

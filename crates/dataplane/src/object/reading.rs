@@ -74,13 +74,16 @@ impl Dataplane {
 pub struct Counters(Vec<u64>);
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident = $constant:ident,)*) => {
+    ($(#[doc = $doc:literal] $name:ident = $constant:ident,)*) => {
         impl Counters {
-            $($(#[$doc])*
+            $(#[doc = $doc]
             #[must_use]
             pub fn $name(&self) -> u64 {
                 usize::try_from(abi::counter::$constant.0).ok().and_then(|i| self.0.get(i)).copied().unwrap_or(0)
             })*
+
+            /// The names of all counters, each with what it counts.
+            pub const DESCRIBED: &[(&str, &str)] = &[$((stringify!($name), $doc)),*];
 
             /// Every counter with its name, for status output.
             #[must_use]

@@ -1,7 +1,10 @@
 //! What the service says of itself.
 
+use std::collections::BTreeMap;
+
 use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
-use crate::{Status, logger::Logger};
+use crate::{RecordStatus, Status, logger::Logger, tally::reason_name};
+use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
 use ssw::{Flow, Mode};
 use wire::FlowKey;
@@ -13,7 +16,16 @@ impl Service {
             .iter()
             .filter(|(_, flow)| flow.closed_ns == 0)
             .collect();
-        let recorded = self.ask_logger(|logger| logger.statistics())?;
+        // In a recovery the logger has better things to do.
+        if self.recorded.is_none() || self.recovery.stage() == Stage::Serving {
+            let asked = self.ask_logger(|logger| logger.statistics())?;
+            self.recorded = asked.or(self.recorded);
+        }
+        let recorded = self.recorded;
+        let logger_up = match &self.ground.logger {
+            Logger::Local(_) => true,
+            Logger::Remote(link) => link.is_up(),
+        };
         let counters = self.ground.plane.counters()?.named();
         let (logger, logger_pid, survives) = match &self.ground.logger {
             Logger::Local(client) => (
@@ -69,6 +81,14 @@ impl Service {
                 .count(),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
             survives,
+            modes: count(open.iter().map(|(_, flow)| mode_name(flow.mode))),
+            unprotected_by: count(open.iter().filter_map(|(_, flow)| {
+                let code = flow.unprotected?.code();
+                Some(UnprotectedReason::from_code(code).map_or("unknown", reason_name))
+            })),
+            logger_up,
+            record: recorded.map(record_status),
+            happened: self.tally.clone(),
             counters: counters
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value))
@@ -79,6 +99,35 @@ impl Service {
                 Vec::new()
             },
         })
+    }
+}
+
+fn count(names: impl Iterator<Item = &'static str>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for name in names {
+        *counts.entry(name.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Observed => "observed",
+        Mode::Splicing => "splicing",
+        Mode::Spliced => "spliced",
+        Mode::Diverged => "diverged",
+    }
+}
+
+fn record_status(of: Statistics) -> RecordStatus {
+    RecordStatus {
+        connections: of.flows,
+        unprotected: of.unprotected_flows,
+        instream_bytes: of.instream_bytes,
+        outstream_bytes: of.outstream_bytes,
+        frames: of.frames,
+        malformed_frames: of.malformed_frames,
+        unknown_frames: of.unknown_flow_frames,
     }
 }
 
@@ -93,13 +142,7 @@ fn connection_status((key, flow): &(FlowKey, Flow)) -> ConnectionStatus {
         .and_then(|reason| UnprotectedReason::from_code(reason.code()));
     ConnectionStatus {
         connection: key.to_string(),
-        mode: match flow.mode {
-            Mode::Observed => "observed",
-            Mode::Splicing => "splicing",
-            Mode::Spliced => "spliced",
-            Mode::Diverged => "diverged",
-        }
-        .to_owned(),
+        mode: mode_name(flow.mode).to_owned(),
         unprotected: reason.map(|reason| reason.to_string()),
         instream_bytes: flow
             .client

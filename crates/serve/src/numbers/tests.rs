@@ -1,0 +1,103 @@
+use std::collections::BTreeMap;
+
+use dataplane::Counters;
+use metrics::{Health, Numbers, text};
+
+use super::{MODES, STAGES, STEPS};
+use crate::{RecordStatus, Status, Tally, tally};
+
+/// One that has everything.
+fn status() -> Status {
+    let mut happened = Tally {
+        last: BTreeMap::from(STEPS.map(|step| (step.to_owned(), 0.25))),
+        ..Tally::default()
+    };
+    happened.lost.insert("poison".into(), 2);
+    happened.pauses.observe(0.25);
+    Status {
+        service: "web".into(),
+        addresses: vec!["192.0.2.1:80".into()],
+        stage: "serving".into(),
+        server_pid: Some(7),
+        serve_pid: 6,
+        logger_pid: None,
+        logger: "192.0.2.9:7600".into(),
+        incarnation: 2,
+        uptime_s: 1.5,
+        replay: "connection".into(),
+        interfaces: vec!["lo (tcx)".into()],
+        connections: 9,
+        unprotected: 3,
+        waiting_for_turn: 1,
+        spliced: 4,
+        recorded_bytes: 1000,
+        survives: String::new(),
+        modes: [("spliced".into(), 4), ("observed".into(), 5)].into(),
+        unprotected_by: [("awaits_turn".into(), 1), ("total_limit".into(), 2)].into(),
+        logger_up: true,
+        record: Some(RecordStatus {
+            connections: 6,
+            unprotected: 0,
+            instream_bytes: 1000,
+            outstream_bytes: 100,
+            frames: 20,
+            malformed_frames: 1,
+            unknown_frames: 2,
+        }),
+        happened,
+        counters: [("mirrored".into(), 20)].into(),
+        list: Vec::new(),
+    }
+}
+
+#[test]
+fn the_status_is_told_in_numbers() {
+    let text = text(status()).expect("text");
+    for line in [
+        r#"outlive_connections{service="web",protection="protected"} 6"#,
+        r#"outlive_connections{service="web",protection="from_next_turn"} 1"#,
+        r#"outlive_connections{service="web",protection="unprotected"} 2"#,
+        r#"outlive_unprotected_connections{service="web",reason="total_limit"} 2"#,
+        r#"outlive_connection_modes{service="web",mode="spliced"} 4"#,
+        r#"outlive_recorded_bytes_total{service="web",stream="instream"} 1000"#,
+        r#"outlive_lost_connections_total{service="web",reason="poison"} 2"#,
+        r#"outlive_lost_connections_total{service="web",reason="diverged"} 0"#,
+        r#"outlive_last_recovery_seconds{service="web",step="live"} 0.25"#,
+        r#"outlive_recovery_seconds_count{service="web"} 1"#,
+        r#"outlive_dataplane_mirrored_total{service="web"} 20"#,
+        r#"outlive_stage{service="web",state="serving"} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_server_or_has_no_logger_is_not_well() {
+    assert!(matches!(status().health(), Health::Well(_)));
+    for stage in STAGES.into_iter().filter(|stage| *stage != "serving") {
+        let mut other = status();
+        other.stage = stage.to_owned();
+        assert!(matches!(other.health(), Health::Ill(_)), "{stage}");
+    }
+    let mut alone = status();
+    alone.logger_up = false;
+    assert!(matches!(alone.health(), Health::Ill(_)));
+}
+
+#[test]
+fn names_are_those_of_the_status() {
+    let steps = tally::steps(&recovery::Timings::default());
+    assert_eq!(steps.map(|(step, _)| step), STEPS);
+    assert!(MODES.contains(&"diverged"));
+    let names: Vec<&str> = Counters::DESCRIBED.iter().map(|(name, _)| *name).collect();
+    assert!(names.contains(&"mirrored"), "{names:?}");
+}
+
+/// If not: what it should have is what this prints.
+#[test]
+fn the_manual_has_all_of_them() {
+    let text = text(status()).expect("text");
+    let manual = include_str!("../../../../docs/operating.md");
+    let table = metrics::table(&text);
+    assert!(manual.contains(&table), "docs/operating.md lacks\n{table}");
+}

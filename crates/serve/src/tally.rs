@@ -1,0 +1,206 @@
+//! What has happened, in numbers.
+
+use std::collections::BTreeMap;
+
+use metrics::Histogram;
+use protocol::UnprotectedReason;
+use recovery::{Cause, Event, LostReason, Timings};
+use serde::{Deserialize, Serialize};
+
+use crate::events::Happening;
+
+/// Counts since `serve` was started. Maps have no entry for what has not happened.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Events by their kinds.
+    pub events: BTreeMap<String, u64>,
+    /// Deaths by what the server died of: `signal`, `status` or `not_serving`.
+    pub deaths: BTreeMap<String, u64>,
+    /// Recoveries that came to their end.
+    pub recoveries: u64,
+    /// Connections that went on in them.
+    pub kept: u64,
+    /// Connections that were reset, by the reason.
+    pub lost: BTreeMap<String, u64>,
+    /// Bytes of clients that restarted servers were given from the record.
+    pub replayed_bytes: u64,
+    /// Bytes that restarted servers said again, equal to what was recorded.
+    pub equal_bytes: u64,
+    /// Bytes that they said again and of which there was no record.
+    pub unverified_bytes: u64,
+    /// Pieces of what they said again that differed where they may.
+    pub tolerated: u64,
+    /// From deaths until every record was replayed.
+    pub pauses: Histogram,
+    /// The steps of the last recovery, each from the death, seconds.
+    pub last: BTreeMap<String, f64>,
+}
+
+fn one_more(of: &mut BTreeMap<String, u64>, kind: &str) {
+    match of.get_mut(kind) {
+        Some(count) => *count += 1,
+        None => drop(of.insert(kind.to_owned(), 1)),
+    }
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, happening: &Happening) {
+        one_more(&mut self.events, kind(happening));
+        let Happening::Recovery(event) = happening else {
+            return;
+        };
+        match event {
+            Event::Died { cause, .. } => one_more(&mut self.deaths, cause_name(cause)),
+            Event::Lost { reason, .. } => one_more(&mut self.lost, lost_name(reason)),
+            Event::Serving {
+                kept,
+                replayed_bytes,
+                timings,
+                ..
+            } => {
+                self.recoveries += 1;
+                self.kept += u64::try_from(*kept).unwrap_or(u64::MAX);
+                self.replayed_bytes += replayed_bytes;
+                self.pauses.observe(timings.live_ms / 1e3);
+                let steps = steps(timings).map(|(step, ms)| (step.to_owned(), ms / 1e3));
+                self.last = BTreeMap::from(steps);
+            }
+            Event::Verified {
+                compared,
+                tolerated,
+                unverified,
+                ..
+            } => {
+                self.equal_bytes += compared;
+                self.tolerated += tolerated;
+                self.unverified_bytes += unverified;
+            }
+            Event::Restarted { .. }
+            | Event::Listening { .. }
+            | Event::Spliced { .. }
+            | Event::ClientReset { .. } => {}
+        }
+    }
+}
+
+/// The kinds of all events, as their JSON has them.
+pub(crate) const EVENTS: [&str; 21] = [
+    "started",
+    "adopted",
+    "protecting",
+    "unprotected",
+    "logger_in_use",
+    "logger_lost",
+    "logger_back",
+    "reprotected",
+    "logger_restarted",
+    "start_failed",
+    "ended",
+    "stopping",
+    "trouble",
+    "died",
+    "restarted",
+    "listening",
+    "spliced",
+    "serving",
+    "lost",
+    "client_reset",
+    "verified",
+];
+
+const fn kind(of: &Happening) -> &'static str {
+    match of {
+        Happening::Started { .. } => "started",
+        Happening::Adopted { .. } => "adopted",
+        Happening::Protecting { .. } => "protecting",
+        Happening::Unprotected { .. } => "unprotected",
+        Happening::LoggerInUse { .. } => "logger_in_use",
+        Happening::LoggerLost { .. } => "logger_lost",
+        Happening::LoggerBack { .. } => "logger_back",
+        Happening::Reprotected { .. } => "reprotected",
+        Happening::LoggerRestarted { .. } => "logger_restarted",
+        Happening::StartFailed { .. } => "start_failed",
+        Happening::Ended => "ended",
+        Happening::Stopping { .. } => "stopping",
+        Happening::Trouble { .. } => "trouble",
+        Happening::Recovery(Event::Died { .. }) => "died",
+        Happening::Recovery(Event::Restarted { .. }) => "restarted",
+        Happening::Recovery(Event::Listening { .. }) => "listening",
+        Happening::Recovery(Event::Spliced { .. }) => "spliced",
+        Happening::Recovery(Event::Serving { .. }) => "serving",
+        Happening::Recovery(Event::Lost { .. }) => "lost",
+        Happening::Recovery(Event::ClientReset { .. }) => "client_reset",
+        Happening::Recovery(Event::Verified { .. }) => "verified",
+    }
+}
+
+/// What servers die of.
+pub(crate) const CAUSES: [&str; 3] = ["signal", "status", "not_serving"];
+
+const fn cause_name(cause: &Cause) -> &'static str {
+    match cause {
+        Cause::Signal { .. } => "signal",
+        Cause::Status { .. } => "status",
+        Cause::NotServing => "not_serving",
+    }
+}
+
+/// Why connections are reset.
+pub(crate) const LOST: [&str; 10] = [
+    "unprotected",
+    "no_record",
+    "record_incomplete",
+    "diverged",
+    "ended_early",
+    "outstream_too_long",
+    "poison",
+    "not_accepted",
+    "replay_stalled",
+    "server_down",
+];
+
+const fn lost_name(reason: &LostReason) -> &'static str {
+    match reason {
+        LostReason::Unprotected { .. } => "unprotected",
+        LostReason::NoRecord => "no_record",
+        LostReason::RecordIncomplete { .. } => "record_incomplete",
+        LostReason::Diverged { .. } => "diverged",
+        LostReason::EndedEarly { .. } => "ended_early",
+        LostReason::OutstreamTooLong { .. } => "outstream_too_long",
+        LostReason::Poison { .. } => "poison",
+        LostReason::NotAccepted => "not_accepted",
+        LostReason::ReplayStalled { .. } => "replay_stalled",
+        LostReason::ServerDown => "server_down",
+    }
+}
+
+/// A word for why a connection is not protected.
+pub(crate) const fn reason_name(reason: UnprotectedReason) -> &'static str {
+    match reason {
+        UnprotectedReason::ConnectionLimit => "connection_limit",
+        UnprotectedReason::TotalLimit => "total_limit",
+        UnprotectedReason::MirrorLost => "mirror_lost",
+        UnprotectedReason::LoggerRestarted => "logger_restarted",
+        UnprotectedReason::TooManyConnections => "too_many_connections",
+        UnprotectedReason::HandshakeNotSeen => "handshake_not_seen",
+        UnprotectedReason::UnsupportedOption => "unsupported_option",
+        UnprotectedReason::LoggerLost => "logger_lost",
+        UnprotectedReason::AwaitsTurn => "awaits_turn",
+    }
+}
+
+/// The steps of a recovery.
+pub(crate) fn steps(of: &Timings) -> [(&'static str, f64); 7] {
+    [
+        ("detected", of.detected_ms),
+        ("cleared", of.cleared_ms),
+        ("restarted", of.restarted_ms),
+        ("listening", of.listening_ms),
+        ("first_spliced", of.first_spliced_ms),
+        ("spliced", of.spliced_ms),
+        ("live", of.live_ms),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+use recovery::{Cause, Event, LostReason, Timings};
+use wire::FlowKey;
+
+use super::{CAUSES, EVENTS, LOST, Tally, kind};
+use crate::events::Happening;
+
+fn connection() -> FlowKey {
+    FlowKey::new(
+        "192.0.2.1:40000".parse().expect("an address"),
+        "192.0.2.2:80".parse().expect("an address"),
+    )
+}
+
+/// One of each kind.
+fn all() -> Vec<Happening> {
+    let text = String::new;
+    let recovery = [
+        Event::Died {
+            cause: Cause::NotServing,
+            detected_ms: 0.5,
+        },
+        Event::Restarted {
+            pid: 1,
+            after_ms: 1.0,
+        },
+        Event::Listening { after_ms: 1.0 },
+        Event::Spliced {
+            connections: 3,
+            after_ms: 1.0,
+        },
+        Event::Serving {
+            kept: 3,
+            lost: 1,
+            replayed_bytes: 1000,
+            timings: Timings {
+                detected_ms: 0.5,
+                live_ms: 20.0,
+                ..Timings::default()
+            },
+        },
+        Event::Lost {
+            connection: connection(),
+            reason: LostReason::Poison { deaths: 3 },
+        },
+        Event::ClientReset {
+            connection: connection(),
+        },
+        Event::Verified {
+            connections: 3,
+            compared: 300,
+            tolerated: 1,
+            unverified: 20,
+        },
+    ];
+    let mut all = vec![
+        Happening::Started { pid: 1 },
+        Happening::Adopted {
+            pid: None,
+            connections: 0,
+        },
+        Happening::Protecting { addresses: vec![] },
+        Happening::Unprotected {
+            connection: text(),
+            reason: text(),
+        },
+        Happening::LoggerInUse { logger: text() },
+        Happening::LoggerLost {
+            logger: text(),
+            reason: text(),
+            connections: None,
+        },
+        Happening::LoggerBack {
+            logger: text(),
+            waiting: 0,
+            unprotected: 0,
+        },
+        Happening::Reprotected { connection: text() },
+        Happening::LoggerRestarted { connections: 0 },
+        Happening::StartFailed {
+            reason: text(),
+            retry_ms: 1,
+        },
+        Happening::Ended,
+        Happening::Stopping { signal: 15 },
+        Happening::Trouble { message: text() },
+    ];
+    all.extend(recovery.map(Happening::Recovery));
+    all
+}
+
+#[test]
+fn kinds_are_those_of_the_json() {
+    let kinds: Vec<&str> = all().iter().map(kind).collect();
+    assert_eq!(kinds, EVENTS);
+    for happening in all() {
+        let json = serde_json::to_value(&happening).expect("JSON");
+        assert_eq!(json["event"], kind(&happening));
+    }
+}
+
+#[test]
+fn a_recovery_is_counted() {
+    let mut tally = Tally::default();
+    for _ in 0..2 {
+        all().iter().for_each(|happening| tally.add(happening));
+    }
+    assert!(EVENTS.iter().all(|kind| tally.events[*kind] == 2));
+    assert_eq!(tally.deaths[CAUSES[2]], 2);
+    assert_eq!(tally.lost["poison"], 2);
+    assert!(LOST.contains(&"poison"));
+    assert_eq!((tally.recoveries, tally.kept), (2, 6));
+    assert_eq!(tally.replayed_bytes, 2000);
+    assert_eq!((tally.equal_bytes, tally.unverified_bytes), (600, 40));
+    assert_eq!(tally.tolerated, 2);
+    assert_eq!(tally.pauses.count(), 2);
+    assert_eq!(tally.last["live"], 0.02);
+    assert_eq!(tally.last.len(), 7);
+    let json = serde_json::to_string(&tally).expect("JSON");
+    let read: Tally = serde_json::from_str(&json).expect("what was written");
+    assert_eq!(read, tally);
+}
