@@ -28,5 +28,5 @@ pub(crate) mod entry;
 mod ledger;
 mod restore;
 
-pub use ledger::{Change, Job, Ledger, Order, RETRY, SLOW};
+pub use ledger::{Change, Job, Ledger, LogState, Order, RETRY, SLOW};
 pub use restore::{Restored, restore, write};

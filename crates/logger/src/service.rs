@@ -11,6 +11,7 @@ mod disk;
 mod events;
 mod log;
 mod no_checksum;
+mod numbers;
 mod sockets;
 mod streams;
 mod writer;
@@ -36,6 +37,7 @@ pub use events::Event;
 use events::Refusals;
 use log::open_log;
 pub use no_checksum::without_checksums;
+use numbers::{Counts, Shown};
 use sockets::{Buffers, Sockets};
 use writer::Writer;
 
@@ -60,6 +62,8 @@ pub struct ServiceConfig {
     /// Where records are written to before they are acknowledged. Without it they are only in
     /// memory.
     pub directory: Option<PathBuf>,
+    /// Where Prometheus finds the numbers.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Why the logger does not run.
@@ -69,6 +73,14 @@ pub enum ServiceError {
     #[error("cannot listen on {address}: {error}{}", hint(.error))]
     Listen {
         /// Which.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The numbers cannot be shown there.
+    #[error("cannot show metrics on {address}: {error}{}", hint(.error))]
+    Metrics {
+        /// Where.
         address: SocketAddr,
         /// What the system says.
         error: io::Error,
@@ -110,6 +122,9 @@ pub struct Service {
     writer: Option<Writer>,
     /// Where datagrams are read to.
     buffers: Buffers,
+    /// What others are shown, and what is counted for that.
+    shown: Option<Shown>,
+    counts: Counts,
     /// What was found in the log.
     found: Option<Event>,
     started: Instant,
@@ -128,6 +143,7 @@ impl Service {
                 Sockets::bind(address).map_err(|error| ServiceError::Listen { address, error })?;
             sockets.push(bound);
         }
+        let shown = Shown::at(config.metrics)?;
         let mut sessions = Sessions::new(config.acks, config.limit_total, config.keep);
         let (mut out, mut writer, mut found) = (Outbox::default(), None, None);
         if let Some(directory) = config.directory {
@@ -152,6 +168,8 @@ impl Service {
             out,
             writer,
             buffers: Buffers::new(),
+            shown,
+            counts: Counts::new(config.limit_total),
             found,
             started: now,
             tidied: now,
@@ -173,12 +191,18 @@ impl Service {
         stop: BorrowedFd<'_>,
         tell: &mut dyn FnMut(&Event),
     ) -> Result<(), ServiceError> {
+        let events = self.counts.events();
+        let tell = &mut |event: &Event| {
+            events.count(event);
+            tell(event);
+        };
         tell(&Event::Listening {
             addresses: self.addresses(),
         });
         self.found.take().iter().for_each(&mut *tell);
         // Nobody waits for it, if there is no NOTIFY_SOCKET.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+        self.show();
         loop {
             let more = self.datagrams(tell);
             let more = more || self.clients.iter().any(Client::has_backlog);
@@ -304,6 +328,7 @@ impl Service {
             });
         }
         self.refusals.rest(now).iter().for_each(&mut *tell);
+        self.show();
     }
 }
 

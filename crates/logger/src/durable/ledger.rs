@@ -55,6 +55,17 @@ pub enum Change {
     Durable,
 }
 
+/// How a log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogState {
+    /// Nothing is acknowledged that is not in it.
+    Durable,
+    /// A new one is being filled after a failure; records are acknowledged meanwhile.
+    CatchingUp,
+    /// It cannot be written. Records are only in memory.
+    Failed,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// ACKs wait for the log.
@@ -391,6 +402,22 @@ impl Ledger {
             (_, Some(flight)) => Some(flight.since + SLOW),
             (_, None) if !self.batch.is_empty() => Some(self.ordered + UNHURRIED),
             (_, None) => None,
+        }
+    }
+
+    pub(crate) const fn state(&self) -> LogState {
+        match self.mode {
+            Mode::Durable => LogState::Durable,
+            Mode::CatchingUp => LogState::CatchingUp,
+            Mode::Volatile(_) | Mode::Restarting => LogState::Failed,
+        }
+    }
+
+    /// Bytes that its files hold, or will when what is on its way has been written.
+    pub(crate) fn size(&self) -> u64 {
+        match self.state() {
+            LogState::Failed => 0,
+            LogState::Durable | LogState::CatchingUp => self.sizes.values().sum(),
         }
     }
 

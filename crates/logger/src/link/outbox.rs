@@ -8,7 +8,7 @@ use std::{
 use protocol::link::{ACK_LEN, PROBE_LEN};
 use segments::Batch;
 
-use crate::durable::{Change, Ledger, Order, entry::Entry};
+use crate::durable::{Change, Ledger, LogState, Order, entry::Entry};
 use crate::link::Sessions;
 
 /// Where a service's datagrams come from and ours go to.
@@ -120,6 +120,13 @@ impl Outbox {
     pub(super) fn has_written(&self, recorded: u64) -> bool {
         let ledger = self.ledger.as_ref();
         ledger.is_none_or(|ledger| ledger.has_written(recorded))
+    }
+
+    /// How the log is, and how many bytes its files hold; `None` without one.
+    #[must_use]
+    pub fn log(&self) -> Option<(LogState, u64)> {
+        let ledger = self.ledger.as_ref()?;
+        Some((ledger.state(), ledger.size()))
     }
 
     /// Whether something is on its way into the log.

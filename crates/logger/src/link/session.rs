@@ -175,6 +175,12 @@ impl Session {
         }
     }
 
+    /// Connections from whose clients nothing has come.
+    #[must_use]
+    pub const fn embryos(&self) -> usize {
+        self.flows.embryos()
+    }
+
     /// What the record holds.
     #[must_use]
     pub fn journal(&self) -> &journal::Journal {

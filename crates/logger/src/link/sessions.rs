@@ -218,6 +218,13 @@ impl Sessions {
         kept.map(|kept| (&kept.attachment, &kept.session))
     }
 
+    /// Sessions that have no control stream.
+    #[must_use]
+    pub fn detached(&self) -> usize {
+        let sessions = self.by_instance.values();
+        sessions.filter(|kept| kept.detached.is_some()).count()
+    }
+
     /// Datagrams from addresses where no session is.
     #[must_use]
     pub const fn strangers(&self) -> u64 {

@@ -26,6 +26,7 @@ impl Service {
         if let Some(writer) = &self.writer
             && let Some(order) = self.out.next_order(&self.sessions, now)
         {
+            self.counts.ordered(&order);
             writer.order(order);
         }
     }
@@ -44,7 +45,10 @@ impl Service {
 
     fn reported(&mut self, report: Report, tell: &mut dyn FnMut(&Event)) {
         let change = match report {
-            Report::Written(batch) => self.out.written(batch),
+            Report::Written(batch) => {
+                self.counts.committed();
+                self.out.written(batch)
+            }
             Report::Restarted(segment) => {
                 self.out.restarted(segment, &self.sessions);
                 None

@@ -36,6 +36,7 @@ fn config(keys: KeyRing, listen: &str) -> ServiceConfig {
         limit_total: 1 << 30,
         acks: AckPolicy::EachBatch,
         directory: None,
+        metrics: None,
     }
 }
 
