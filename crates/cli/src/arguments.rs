@@ -208,6 +208,9 @@ pub(crate) struct Serve {
     /// How long a logger may be silent before it is lost (ms, s, min; at least 100ms)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger")]
     pub(crate) logger_timeout: Duration,
+    /// Show metrics to Prometheus there (/metrics), and whether connections are protected (/health)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// How the programs are attached to the network interfaces
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) attach: Attach,
@@ -324,6 +327,9 @@ pub(crate) struct Logger {
     /// Acknowledge so long after a frame (us, ms), to save acknowledgements
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) ack_delay: Option<Duration>,
+    /// Show metrics to Prometheus there (/metrics), and whether all is well (/health)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// Print events as JSON, one a line
     #[arg(long)]
     pub(crate) json: bool,

@@ -27,9 +27,10 @@ pub(crate) fn run(arguments: &Logger) -> Outcome {
         Err(error) => {
             eprintln!("outlive: {error}");
             match error {
-                ServiceError::Listen { .. } | ServiceError::Keys(_) | ServiceError::Log { .. } => {
-                    Outcome::Usage
-                }
+                ServiceError::Listen { .. }
+                | ServiceError::Metrics { .. }
+                | ServiceError::Keys(_)
+                | ServiceError::Log { .. } => Outcome::Usage,
                 ServiceError::Io(_) => Outcome::Internal,
             }
         }
@@ -53,6 +54,7 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
         limit_total,
         acks,
         directory: arguments.dir.clone(),
+        metrics: arguments.metrics,
     })?;
     let json = arguments.json;
     service.run(stopped.as_fd(), &mut |event| say(event, json))

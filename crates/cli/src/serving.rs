@@ -71,6 +71,14 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
         return Err("--limit-total must be at least 1MiB, or what a connection may have".into());
     }
     let link = link(&arguments)?;
+    if let Some(metrics) = arguments
+        .metrics
+        .filter(|at| arguments.address.contains(at))
+    {
+        return Err(format!(
+            "{metrics} is protected: metrics need a port of their own"
+        ));
+    }
     let name = match (arguments.name, arguments.address.first()) {
         (Some(name), _) => name,
         (None, Some(address)) => ServeConfig::default_name(*address),
@@ -107,6 +115,7 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
             Attach::Tcx => AttachMode::Tcx,
             Attach::Clsact => AttachMode::Clsact,
         },
+        metrics: arguments.metrics,
         run_dir: RunDir::new(arguments.run.run_dir),
     })
 }

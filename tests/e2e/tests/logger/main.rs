@@ -4,6 +4,7 @@ mod adoption;
 mod durable;
 mod keys;
 mod loss;
+mod metrics;
 mod power;
 mod recovery;
 

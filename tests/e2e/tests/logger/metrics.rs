@@ -1,0 +1,178 @@
+//! What Prometheus is told, of both roles.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::PATIENCE;
+use e2e::Scene;
+use e2e::arrange::{run, slow_test_server};
+use e2e::loggers::{Logger, key_file};
+use e2e::servers::PORT;
+use lab::{Host, Signal};
+use prometheus_parse::{Scrape, Value};
+
+use crate::{echoes, echoing, protect, talks};
+
+/// How long a start of the server takes, seconds: long enough to be asked in.
+const START: f32 = 3.0;
+
+/// A role that shows metrics.
+struct Shown<'a> {
+    host: &'a Host,
+    address: SocketAddr,
+}
+
+impl Shown<'_> {
+    /// Status and body of `/health`.
+    fn health(&self) -> (String, String) {
+        let url = format!("http://{}/health", self.address);
+        let said = run(self.host, &format!("curl -s -m 10 -w %{{http_code}} {url}"));
+        let (body, status) = said.rsplit_once('\n').expect("a line and a status");
+        (status.to_owned(), body.to_owned())
+    }
+
+    fn scrape(&self) -> Numbers {
+        let url = format!("http://{}/metrics", self.address);
+        let text = run(self.host, &format!("curl -s -S -f -m 10 {url}"));
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        let lines = text.lines().map(|line| Ok(line.to_owned()));
+        Numbers(Scrape::parse(lines).expect("it can be read"))
+    }
+
+    /// Scrapes until the numbers are so.
+    #[track_caller]
+    fn until(&self, so: impl Fn(&Numbers) -> bool) -> Numbers {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let numbers = self.scrape();
+            if so(&numbers) {
+                return numbers;
+            }
+            assert!(Instant::now() < deadline, "{:#?}", numbers.0.samples);
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+struct Numbers(Scrape);
+
+impl Numbers {
+    /// The values of all samples of this name, which have this value of a label if one is named.
+    #[track_caller]
+    fn of(&self, name: &str, label: Option<(&str, &str)>) -> f64 {
+        let samples = self.0.samples.iter();
+        let fit: Vec<f64> = samples
+            .filter(|sample| sample.metric == name)
+            .filter(|sample| label.is_none_or(|(key, value)| sample.labels.get(key) == Some(value)))
+            .map(|sample| match sample.value {
+                Value::Counter(value) | Value::Gauge(value) | Value::Untyped(value) => value,
+                ref other => panic!("{name}: {other:?}"),
+            })
+            .collect();
+        assert!(!fit.is_empty(), "no {name} {label:?}");
+        fit.iter().sum()
+    }
+}
+
+#[test]
+fn a_recovery_is_seen_in_the_numbers_of_both() {
+    let scene = Scene::new("link-metrics");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let [at_logger, at_serve] = [(&host, 9600), (&scene.server, 9601)].map(|(host, port)| Shown {
+        host,
+        address: (host.address().ipv4(), port).into(),
+    });
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let flags = [
+        "--dir",
+        &log.to_string_lossy(),
+        "--metrics",
+        &at_logger.address.to_string(),
+    ];
+    let logger = Logger::start(&scene, &host, &keys, &flags);
+    let server = slow_test_server(&scene, START);
+    let metrics = at_serve.address.to_string();
+    let protected = protect(&scene, &server, &logger, &["--metrics", &metrics]);
+    let (talk, echo) = (scene.connect(PORT), echoing(&scene));
+    talks(&talk, "before");
+    echoes(&echo, b"before");
+
+    let (status, why) = at_serve.health();
+    assert_eq!(status, "200", "{why}");
+    let before =
+        at_serve.until(|n| n.of("outlive_connections", Some(("protection", "protected"))) >= 2.0);
+    assert_eq!(before.of("outlive_deaths_total", None), 0.0);
+    assert_eq!(before.of("outlive_logger_up", None), 1.0);
+    let (status, why) = at_logger.health();
+    assert_eq!(status, "200", "{why}");
+    let kept = at_logger.until(|n| {
+        n.of(
+            "outlive_logger_recorded_bytes_total",
+            Some(("stream", "instream")),
+        ) > 0.0
+    });
+    assert_eq!(
+        kept.of("outlive_logger_sessions", Some(("state", "attached"))),
+        1.0
+    );
+    assert_eq!(
+        kept.of("outlive_logger_log", Some(("state", "durable"))),
+        1.0
+    );
+    assert!(kept.of("outlive_logger_log_size_bytes", None) > 0.0);
+
+    // In the middle of it: both answer, and it is what they say.
+    protected.kill_main(Signal::KILL);
+    let dying = at_serve.until(|n| n.of("outlive_stage", Some(("state", "starting"))) == 1.0);
+    assert_eq!(
+        dying.of("outlive_deaths_total", Some(("cause", "signal"))),
+        1.0
+    );
+    assert_eq!(dying.of("outlive_recoveries_total", None), 0.0);
+    let (status, why) = at_serve.health();
+    assert_eq!(status, "503", "{why}");
+    assert!(why.starts_with("clients wait"), "{why}");
+    let meanwhile = at_logger.scrape();
+    assert!(meanwhile.of("outlive_logger_segments_total", None) > 0.0);
+
+    protected.wait_for("verified", 1);
+    let after = at_serve.until(|n| n.of("outlive_stage", Some(("state", "serving"))) == 1.0);
+    assert_eq!(after.of("outlive_recoveries_total", None), 1.0);
+    assert!(after.of("outlive_kept_connections_total", None) >= 2.0);
+    assert_eq!(after.of("outlive_lost_connections_total", None), 0.0);
+    assert!(after.of("outlive_replayed_bytes_total", None) > 0.0);
+    assert!(after.of("outlive_dataplane_self_acks_total", None) > 0.0);
+    let took = after.of("outlive_last_recovery_seconds", Some(("step", "live")));
+    assert!(took > 0.0, "{took}");
+    let (status, why) = at_serve.health();
+    assert_eq!(status, "200", "{why}");
+    let acks = meanwhile.of("outlive_logger_acks_total", None);
+    echoes(&echo, b"afterwards");
+    at_logger.until(|n| n.of("outlive_logger_acks_total", None) > acks);
+    protected.stop();
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_a_mistake_that_leaves_nothing() {
+    let scene = Scene::new("metrics-taken");
+    let protected = scene.protect(&e2e::servers::test_server(&scene));
+    for (metrics, word) in [
+        ("192.0.2.1:9601", "192.0.2.1:9601"),
+        ("10.0.0.10:81", "protected"),
+    ] {
+        let flags = [
+            "--address",
+            "10.0.0.10:81",
+            "--name",
+            "other",
+            "--metrics",
+            metrics,
+        ];
+        let refused = protected.outlive("serve", &[&flags[..], &["--", "true"]].concat());
+        assert_eq!(refused.status, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains(word), "{refused:?}");
+    }
+    protected.stop();
+}
