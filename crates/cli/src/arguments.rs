@@ -1,6 +1,11 @@
 //! What can be asked of `outlive`.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -134,6 +139,29 @@ pub(crate) struct RunDirectory {
     pub(crate) run_dir: PathBuf,
 }
 
+/// Options in a file.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigFile {
+    /// Read options from this TOML file; the command line wins
+    ///
+    /// Its keys are the long names of the options, as in limit-total = "2GiB", and lists where an option
+    /// can be repeated; the server's command is command = ["nginx", "-g", "daemon off;"].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+impl ConfigFile {
+    /// What is to be said behind a complaint about options.
+    pub(crate) fn hint(&self) -> String {
+        self.config.as_deref().map_or_else(String::new, config_hint)
+    }
+}
+
+/// What is to be said behind a complaint about options, some of which may be in this file.
+pub(crate) fn config_hint(file: &Path) -> String {
+    format!(" (options are also in {})", file.display())
+}
+
 /// Runs COMMAND and protects the connections to it: when it crashes it is started again, and every
 /// open connection is carried over to the new process. Neither client nor server is changed.
 ///
@@ -217,6 +245,8 @@ pub(crate) struct Serve {
     /// Print events as JSON, one a line
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
     #[command(flatten)]
     pub(crate) run: RunDirectory,
     /// The server and its arguments; it must stay in the foreground (nginx: -g 'daemon off;')
@@ -327,6 +357,8 @@ pub(crate) struct Logger {
     /// Acknowledge so long after a frame (us, ms), to save acknowledgements
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) ack_delay: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
     /// Show metrics to Prometheus there (/metrics), and whether all is well (/health)
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,

@@ -19,7 +19,8 @@ pub(crate) fn run(arguments: &Logger) -> Outcome {
         .limit_total
         .unwrap_or_else(|| serve::host_memory() / 2);
     if total < TOTAL_LEAST {
-        eprintln!("outlive: --limit-total must be at least 1MiB");
+        let hint = arguments.file.hint();
+        eprintln!("outlive: --limit-total must be at least 1MiB{hint}");
         return Outcome::Usage;
     }
     match keep_records(arguments, total) {

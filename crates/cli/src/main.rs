@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod config;
 mod exit;
 mod lab;
 mod logger_process;
@@ -25,10 +26,20 @@ fn main() -> std::process::ExitCode {
         )
         .without_time()
         .init();
-    let arguments = match Arguments::try_parse() {
+    let (line, file) = match config::resolve(std::env::args_os().collect()) {
+        Ok(resolved) => resolved,
+        Err(mistake) => {
+            eprintln!("outlive: {mistake}");
+            return Outcome::Usage.into();
+        }
+    };
+    let arguments = match Arguments::try_parse_from(line) {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
+            if let Some(file) = file.filter(|_| error.use_stderr()) {
+                eprintln!("outlive:{}", arguments::config_hint(&file));
+            }
             return if error.use_stderr() {
                 Outcome::Usage.into()
             } else {

@@ -23,10 +23,11 @@ const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
 
 pub(crate) fn serve(arguments: Serve) -> Outcome {
     let json = arguments.json;
+    let hint = arguments.file.hint();
     let config = match config(arguments) {
         Ok(config) => config,
         Err(message) => {
-            eprintln!("outlive: {message}");
+            eprintln!("outlive: {message}{hint}");
             return Outcome::Usage;
         }
     };

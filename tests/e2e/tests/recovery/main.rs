@@ -1,6 +1,7 @@
 //! Failures beyond the single clean kill, and what `outlive`'s own verbs say of them.
 
 mod adoption;
+mod config;
 mod endings;
 mod kills;
 mod replay;

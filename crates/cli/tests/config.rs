@@ -1,0 +1,71 @@
+//! Options from a file, as the program takes them.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::OpenOptionsExt,
+    process::{Command, Output, Stdio},
+};
+
+fn outlive(arguments: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_outlive"));
+    program.args(arguments).output().expect("it starts")
+}
+
+#[test]
+fn a_mistake_is_told_with_its_place_and_is_the_users() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("web.toml");
+    let path = path.to_string_lossy();
+    for (text, said) in [
+        (
+            "\naddres = \"10.0.0.10:80\"",
+            format!(
+                "{path}:2: \"addres\" is no option of outlive serve; the nearest is \"address\""
+            ),
+        ),
+        (
+            "command = [\"cat\"]",
+            format!("(options are also in {path})"),
+        ),
+        (
+            "address = \"192.0.2.1:80\"\ncommand = [\"cat\"]\nring = 5",
+            format!("--ring must be a power of two from 1MiB to 1GiB (options are also in {path})"),
+        ),
+    ] {
+        fs::write(&*path, text).expect("written");
+        let output = outlive(&["serve", "--config", &path]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(&said), "{stderr}");
+    }
+}
+
+#[test]
+fn a_logger_runs_by_its_file_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keys = directory.path().join("keys");
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create(true).mode(0o600).open(&keys);
+    std::io::Write::write_all(&mut file.expect("a file"), &outlive(&["key"]).stdout)
+        .expect("written");
+    let path = directory.path().join("logger.toml");
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\nkey-file = {:?}\nmetrics = \"127.0.0.1:0\"\njson = true\n",
+        keys.display().to_string()
+    );
+    fs::write(&path, text).expect("written");
+    let mut logger = Command::new(env!("CARGO_BIN_EXE_outlive"))
+        .args(["logger", "--config"])
+        .arg(&path)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let stderr = logger.stderr.take().expect("a pipe");
+    BufReader::new(stderr).read_line(&mut line).expect("text");
+    logger.kill().expect("it runs");
+    logger.wait().expect("it ends");
+    let event: serde_json::Value = serde_json::from_str(&line).expect("JSON, as the file says");
+    assert_eq!(event["event"], "listening", "{line}");
+}

@@ -1,0 +1,67 @@
+//! A file says everything.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::arrange::{run, run_words};
+use e2e::servers::{PORT, test_server};
+use e2e::{PATIENCE, Scene, binaries};
+use lab::{Output, Signal};
+
+use crate::{echoes, talks};
+
+#[test]
+fn a_service_runs_by_its_file_alone() {
+    let scene = Scene::new("config");
+    let server = test_server(&scene);
+    let run_dir = scene.run_dir();
+    let text = format!(
+        "name = \"by-file-{}\"\naddress = {:?}\nrun-dir = {run_dir:?}\njson = true\ncommand = {:?}\n",
+        std::process::id(),
+        server
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        server.command,
+    );
+    let path = scene.write("web.toml", &text);
+    let outlive = binaries::outlive().to_string_lossy().into_owned();
+    let said = scene.directory().join("said");
+    let mut command = scene.server.command(&outlive);
+    command.args(["serve", "--config"]).arg(&path);
+    let serve = scene
+        .server
+        .spawn(&mut command, &Output::File(said.clone()))
+        .expect("it starts");
+    let await_event = |event: &str, times: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        let event = format!("\"event\":\"{event}\"");
+        loop {
+            let said = std::fs::read_to_string(&said).unwrap_or_default();
+            if said.matches(&event).count() >= times {
+                return;
+            }
+            assert!(Instant::now() < deadline, "no {event}:\n{said}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    await_event("protecting", 1);
+    let stream = scene.connect(PORT);
+    talks(&stream, "before");
+    let run_dir = run_dir.to_string_lossy();
+    let status = run_words(
+        &scene.server,
+        &[&outlive, "status", "--json", "--run-dir", &run_dir],
+    );
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let pid = &status["server_pid"];
+    run(&scene.server, &format!("kill -KILL {pid}"));
+    await_event("serving", 1);
+    talks(&stream, "afterwards");
+    let echo = crate::echoing(&scene);
+    echoes(&echo, b"on");
+    serve.kill(Signal::TERM).expect("it runs");
+    let ended = serve.wait_with_timeout(PATIENCE).expect("wait");
+    assert_eq!(ended.and_then(|ended| ended.code()), Some(0));
+}
