@@ -1,12 +1,13 @@
 //! `make demo`: clients that do not notice that their server is killed again and again.
 //!
-//! A lab of two namespace hosts on one switch: an unmodified nginx under `outlive serve` on
-//! the one, unmodified curls and some idle connections on the other. nginx's master is
-//! killed with SIGKILL at random moments while they work. What each of them got is compared,
+//! A lab of three namespace hosts on one switch: an unmodified nginx under `outlive serve` on
+//! the one, unmodified curls and some idle connections on the other, the logger that keeps the record
+//! on the third. nginx's master is killed with SIGKILL at random moments while they work, and in the
+//! middle so is the logger. With `--no-logger` the record is kept on nginx's host. What each of them got is compared,
 //! byte by byte, with what it had to get, and each must have made exactly one connection.
 //!
 //! [`stage`] is what is set up: hosts, files, nginx's configuration. [`service`] is
-//! `outlive serve` and its events, [`clients`] who uses it, [`timeline`] what is printed,
+//! `outlive serve` and its events, [`record`] the logger, [`clients`] who uses it, [`timeline`] what is printed,
 //! [`director`] the one who lets it all happen. [`crate::janitor`] cleans up if we are killed.
 
 mod clients;
@@ -14,6 +15,7 @@ mod compare;
 mod curl;
 mod director;
 mod idle;
+mod record;
 mod service;
 mod stage;
 mod timeline;
@@ -26,6 +28,7 @@ use std::sync::mpsc;
 use anyhow::Result;
 
 use director::Director;
+use record::Record;
 use service::Service;
 use stage::Stage;
 use timeline::Timeline;
@@ -41,6 +44,9 @@ pub(crate) struct Options {
     /// How often the server is killed
     #[arg(long, default_value_t = 8)]
     kills: u32,
+    /// Keep the record on the server's host; there is no logger to be killed then
+    #[arg(long)]
+    no_logger: bool,
     /// The `outlive` to show [default: the one beside this program]
     #[arg(long, value_name = "PROGRAM", env = "OUTLIVE_BIN", hide_env = true)]
     outlive: Option<PathBuf>,
@@ -57,16 +63,22 @@ fn run(options: &Options) -> Result<bool> {
     let outlive = program(options.outlive.clone(), "outlive")?;
     let interrupt = Interrupt::on_signals()?;
     let seed = options.seed.unwrap_or_else(|| rand::random::<u32>().into());
-    let timeline = Timeline::begin(options.kills, seed);
+    let timeline = Timeline::begin(options.kills, !options.no_logger, seed);
 
-    let stage = Stage::build(seed)?;
+    let stage = Stage::build(seed, !options.no_logger)?;
     let (sender, messages) = mpsc::channel();
-    let service = Service::start(&stage, &outlive, sender.clone())?;
-    let director = Director::new(&stage, timeline, messages, interrupt);
+    let record = stage.logger.as_ref();
+    let mut record = record
+        .map(|host| Record::start(&stage, host, &outlive, sender.clone()))
+        .transpose()?;
+    let flags = record.as_ref().map(Record::flags).unwrap_or_default();
+    let service = Service::start(&stage, &outlive, &flags, sender.clone())?;
+    let director = Director::new(&stage, record.as_mut(), timeline, messages, interrupt);
     let result = director.direct(sender, seed, options.kills);
 
     // Both, whatever happened: what is left must be known.
     let stopped = service.stop();
+    drop(record);
     let removed = stage.remove();
     let report = result?;
     stopped?;

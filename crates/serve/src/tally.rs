@@ -14,7 +14,7 @@ use crate::events::Happening;
 pub struct Tally {
     /// Events by their kinds.
     pub events: BTreeMap<String, u64>,
-    /// Deaths by what the server died of: `signal`, `status` or `not_serving`.
+    /// Deaths by what the server died of: `signal`, `status`, `not_serving` or `host`.
     pub deaths: BTreeMap<String, u64>,
     /// Recoveries that came to their end.
     pub recoveries: u64,
@@ -84,9 +84,10 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 21] = [
+pub(crate) const EVENTS: [&str; 22] = [
     "started",
     "adopted",
+    "restored",
     "protecting",
     "unprotected",
     "logger_in_use",
@@ -112,6 +113,7 @@ const fn kind(of: &Happening) -> &'static str {
     match of {
         Happening::Started { .. } => "started",
         Happening::Adopted { .. } => "adopted",
+        Happening::Restored { .. } => "restored",
         Happening::Protecting { .. } => "protecting",
         Happening::Unprotected { .. } => "unprotected",
         Happening::LoggerInUse { .. } => "logger_in_use",
@@ -135,18 +137,19 @@ const fn kind(of: &Happening) -> &'static str {
 }
 
 /// What servers die of.
-pub(crate) const CAUSES: [&str; 3] = ["signal", "status", "not_serving"];
+pub(crate) const CAUSES: [&str; 4] = ["signal", "status", "not_serving", "host"];
 
 const fn cause_name(cause: &Cause) -> &'static str {
     match cause {
         Cause::Signal { .. } => "signal",
         Cause::Status { .. } => "status",
         Cause::NotServing => "not_serving",
+        Cause::Host => "host",
     }
 }
 
 /// Why connections are reset.
-pub(crate) const LOST: [&str; 10] = [
+pub(crate) const LOST: [&str; 12] = [
     "unprotected",
     "no_record",
     "record_incomplete",
@@ -157,6 +160,8 @@ pub(crate) const LOST: [&str; 10] = [
     "not_accepted",
     "replay_stalled",
     "server_down",
+    "not_comparable",
+    "client_silent",
 ];
 
 const fn lost_name(reason: &LostReason) -> &'static str {
@@ -171,6 +176,8 @@ const fn lost_name(reason: &LostReason) -> &'static str {
         LostReason::NotAccepted => "not_accepted",
         LostReason::ReplayStalled { .. } => "replay_stalled",
         LostReason::ServerDown => "server_down",
+        LostReason::NotComparable { .. } => "not_comparable",
+        LostReason::ClientSilent => "client_silent",
     }
 }
 

@@ -149,6 +149,7 @@ fn over_udp(size: usize, directory: Option<PathBuf>) -> Result<f64> {
         limit_total: u64::MAX,
         acks: AckPolicy::EachBatch,
         directory,
+        metrics: None,
     })?;
     let address = service.addresses()[0];
     let (stop, stopped) = UnixStream::pair()?;

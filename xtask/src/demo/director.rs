@@ -1,4 +1,4 @@
-//! Lets it happen: starts the clients, kills the server, tells what is seen, and waits.
+//! Lets it happen: starts the clients, kills the server and the logger, tells what is seen, and waits.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -15,6 +15,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 use crate::demo::clients::{self, Kind, Outcome, Scene};
+use crate::demo::record::Record;
 use crate::demo::service::Told;
 use crate::demo::stage::Stage;
 use crate::demo::timeline::{Report, Timeline};
@@ -35,6 +36,8 @@ pub(crate) enum Message {
     Service(Told),
     /// `outlive serve` is gone.
     ServiceEnded,
+    /// By the logger: an event, or something else.
+    Logger(Result<Value, String>),
     /// By a client that has ended.
     Client(Outcome),
 }
@@ -47,18 +50,29 @@ enum Waited {
     TooLong,
 }
 
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Nginx,
+    Logger,
+}
+
 /// The one who directs.
 pub(crate) struct Director<'a> {
     stage: &'a Stage,
+    record: Option<&'a mut Record>,
     timeline: Timeline,
     messages: Receiver<Message>,
     interrupt: Interrupt,
-    /// Waiting times before the kills to come.
-    plan: VecDeque<Duration>,
+    /// The kills to come, each with the time before it.
+    plan: VecDeque<(Duration, Victim)>,
     /// nginx's master.
     master: Option<Pid>,
     /// Whether nginx serves.
     live: bool,
+    /// The service has attached to the logger; and with records of before.
+    recorded: bool,
+    found: bool,
     next_kill: Option<Instant>,
     kills: Vec<Instant>,
     recoveries: usize,
@@ -70,18 +84,22 @@ pub(crate) struct Director<'a> {
 impl<'a> Director<'a> {
     pub(crate) fn new(
         stage: &'a Stage,
+        record: Option<&'a mut Record>,
         timeline: Timeline,
         messages: Receiver<Message>,
         interrupt: Interrupt,
     ) -> Self {
         Self {
             stage,
+            record,
             timeline,
             messages,
             interrupt,
             plan: VecDeque::new(),
             master: None,
             live: false,
+            recorded: false,
+            found: false,
             next_kill: None,
             kills: Vec::new(),
             recoveries: 0,
@@ -97,7 +115,8 @@ impl<'a> Director<'a> {
         seed: u64,
         kills: u32,
     ) -> Result<Option<Report>> {
-        self.plan = plan(seed, kills);
+        let with_logger = self.record.is_some();
+        self.plan = plan(seed, kills, with_logger);
         let (kills_over, given_up) = (AtomicBool::new(false), AtomicBool::new(false));
         let scene = Scene {
             stage: self.stage,
@@ -106,7 +125,7 @@ impl<'a> Director<'a> {
         };
         thread::scope(|scope| {
             let _end = EndOfClients(&scene);
-            match self.wait(Instant::now() + START_LIMIT, |director| director.live)? {
+            match self.wait(Instant::now() + START_LIMIT, Self::is_ready)? {
                 Waited::ItIsSo => {}
                 Waited::Interrupted => return Ok(None),
                 Waited::TooLong => bail!("nginx does not listen"),
@@ -123,16 +142,27 @@ impl<'a> Director<'a> {
                 kills: self.kills,
                 wanted_kills: kills,
                 recoveries: self.recoveries,
+                logger: (with_logger && kills > 0).then_some(self.found),
             }))
         })
     }
 
-    /// Kills the server as planned, and waits for all clients.
+    /// nginx serves, and what clients send is recorded where it should be.
+    fn is_ready(&self) -> bool {
+        self.live && (self.recorded || self.record.is_none())
+    }
+
+    /// The logger was killed and is not back yet.
+    fn awaits_logger(&self) -> bool {
+        self.record.is_some() && !self.recorded
+    }
+
+    /// Kills as planned, and waits for all clients.
     fn watch(&mut self, kills_over: &AtomicBool) -> Result<Waited> {
         let deadline = Instant::now() + LIMIT;
         self.set_next_kill();
         let waited = self.wait(deadline, |director| {
-            director.live && director.plan.is_empty()
+            director.is_ready() && director.plan.is_empty()
         })?;
         if waited != Waited::ItIsSo {
             return Ok(waited);
@@ -164,6 +194,8 @@ impl<'a> Director<'a> {
             match self.messages.recv_timeout(until.unwrap_or(LOOK).min(LOOK)) {
                 Ok(Message::Service(Told::Event(time, event))) => self.happened(time, &event),
                 Ok(Message::Service(Told::Text(text))) => self.timeline.now("", &text),
+                Ok(Message::Logger(Ok(event))) => self.logger_said(&event),
+                Ok(Message::Logger(Err(text))) => self.timeline.now("", &text),
                 Ok(Message::ServiceEnded) => bail!("`outlive serve` has ended by itself"),
                 Ok(Message::Client(outcome)) => self.outcomes.push(outcome),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -174,12 +206,30 @@ impl<'a> Director<'a> {
     }
 
     fn set_next_kill(&mut self) {
-        self.next_kill = self.plan.front().map(|wait| Instant::now() + *wait);
+        self.next_kill = self.plan.front().map(|(wait, _)| Instant::now() + *wait);
     }
 
     fn kill(&mut self) -> Result<()> {
         self.next_kill = None;
-        self.plan.pop_front();
+        match (self.plan.pop_front(), &self.record) {
+            (Some((_, Victim::Logger)), Some(_)) => self.kill_logger(),
+            (Some((_, Victim::Nginx)), _) => self.kill_nginx(),
+            _ => Ok(()),
+        }
+    }
+
+    fn kill_logger(&mut self) -> Result<()> {
+        let Some(record) = &mut self.record else {
+            return Ok(());
+        };
+        self.recorded = false;
+        let pid = record.pid();
+        let text = format!("SIGKILL to the logger, process {pid}; it is started again at once");
+        self.timeline.kill(&text);
+        record.kill()
+    }
+
+    fn kill_nginx(&mut self) -> Result<()> {
         self.live = false;
         let master = self.master.context("nginx's process is not known")?;
         self.remains = self.stage.bodies();
@@ -231,6 +281,14 @@ impl<'a> Director<'a> {
                     ),
                 );
             }
+            "logger_in_use" => tell(
+                "recorded",
+                "by the logger: nothing is acknowledged that is not in its files",
+            ),
+            "logger_lost" => tell("waiting", "clients wait for the logger"),
+            "logger_back" => tell("logger", "the logger answers again"),
+            // We know why, and for how long.
+            "trouble" if self.awaits_logger() => tell("waiting", "uploads, until it answers again"),
             "listening" | "verified" => {}
             other => tell(
                 &other.to_uppercase(),
@@ -238,6 +296,36 @@ impl<'a> Director<'a> {
             ),
         }
         self.follow(event);
+    }
+
+    /// Tells of an event of the logger.
+    fn logger_said(&mut self, event: &Value) {
+        let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+        match event["event"].as_str().unwrap_or_default() {
+            "restored" if event["connections"] != 0 => self.timeline.now(
+                "read",
+                &format!(
+                    "records of {} connections, from its files",
+                    event["connections"]
+                ),
+            ),
+            "attached" => {
+                let found = event["kept"] == true;
+                if found {
+                    self.timeline
+                        .now("recorded", "again, and nothing is missing");
+                }
+                // nginx may have died meanwhile: then its recovery goes on.
+                if found && self.live && self.next_kill.is_none() {
+                    self.set_next_kill();
+                }
+                self.found |= found;
+                self.recorded = true;
+            }
+            "log_failed" => self.timeline.now("LOG FAILED", &text("reason")),
+            "trouble" => self.timeline.now("TROUBLE", &text("message")),
+            _ => {}
+        }
     }
 
     fn follow(&mut self, event: &Value) {
@@ -276,12 +364,17 @@ fn cause(event: &Value) -> String {
     }
 }
 
-/// The waiting times before the kills.
-fn plan(seed: u64, kills: u32) -> VecDeque<Duration> {
+/// Who is killed, and the waiting times before that.
+///
+/// The logger's death is in the middle, and nginx dies at the same moments with and without it.
+fn plan(seed: u64, kills: u32, with_logger: bool) -> VecDeque<(Duration, Victim)> {
     let mut random = StdRng::seed_from_u64(seed);
-    (0..kills)
-        .map(|_| Duration::from_millis(random.random_range(BETWEEN_KILLS)))
-        .collect()
+    let mut wait = || Duration::from_millis(random.random_range(BETWEEN_KILLS));
+    let mut plan: VecDeque<_> = (0..kills).map(|_| (wait(), Victim::Nginx)).collect();
+    if with_logger && kills > 0 {
+        plan.insert(plan.len() / 2, (wait(), Victim::Logger));
+    }
+    plan
 }
 
 fn to_pid(number: i64) -> Option<Pid> {
@@ -308,8 +401,24 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_its_plan() {
-        assert_eq!(plan(7, 20), plan(7, 20));
-        assert_ne!(plan(7, 20), plan(8, 20));
-        assert_eq!(plan(7, 20).len(), 20);
+        assert_eq!(plan(7, 20, true), plan(7, 20, true));
+        assert_ne!(plan(7, 20, false), plan(8, 20, false));
+        assert_eq!(plan(7, 20, false).len(), 20);
+    }
+
+    #[test]
+    fn the_logger_dies_once_and_before_the_last_death_of_nginx() {
+        for kills in 1..5 {
+            let without = plan(7, kills, false);
+            let mut with = plan(7, kills, true);
+            let at = with
+                .iter()
+                .position(|(_, victim)| *victim == Victim::Logger);
+            let at = at.expect("it dies");
+            assert!(at + 1 < with.len());
+            with.remove(at);
+            assert_eq!(with, without);
+        }
+        assert!(plan(7, 0, true).is_empty());
     }
 }

@@ -39,8 +39,13 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts nginx under `serve`, which tells `director` what happens.
-    pub(crate) fn start(stage: &Stage, outlive: &Path, director: Sender<Message>) -> Result<Self> {
+    /// Starts nginx under `serve`, which is given these flags and tells `director` what happens.
+    pub(crate) fn start(
+        stage: &Stage,
+        outlive: &Path,
+        flags: &[String],
+        director: Sender<Message>,
+    ) -> Result<Self> {
         let name = "demo".to_owned();
         let run_directory = tempfile::Builder::new().prefix("outlive-demo-").tempdir()?;
         // Before there is anything to clean.
@@ -54,6 +59,7 @@ impl Service {
             .args(["--address", &format!("[{}]:80", address.ipv6())])
             .arg("--run-dir")
             .arg(run_directory.path())
+            .args(flags)
             .args(["--", "nginx", "-g", "daemon off;", "-e"])
             .arg(stage.scratch("error.log"))
             .arg("-c")

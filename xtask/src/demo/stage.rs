@@ -1,4 +1,4 @@
-//! What is set up before anything happens: two hosts, nginx's files and configuration.
+//! What is set up before anything happens: hosts, nginx's files and configuration.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -19,21 +19,24 @@ pub(crate) const MEDIUM: usize = 1 << 20;
 /// How many small files there are.
 pub(crate) const SMALL_FILES: usize = 200;
 
-/// A lab with `client` at 10.0.0.1 and `server` at 10.0.0.10, and a directory with all that
-/// nginx reads and writes.
+/// A lab with `client` at 10.0.0.1, `server` at 10.0.0.10, perhaps `logger` at 10.0.0.20, and a
+/// directory with all that they read and write.
 pub(crate) struct Stage {
     pub(crate) client: Host,
     pub(crate) server: Host,
+    pub(crate) logger: Option<Host>,
     directory: PathBuf,
     lab: Lab,
 }
 
 impl Stage {
     /// Makes the hosts and writes the files, their contents made from `seed`.
-    pub(crate) fn build(seed: u64) -> Result<Self> {
+    pub(crate) fn build(seed: u64, with_logger: bool) -> Result<Self> {
         let lab = Lab::new("demo")?;
         let client = lab.add_host_at("client", 1)?;
         let server = lab.add_host_at("server", 10)?;
+        let logger = with_logger.then(|| lab.add_host_at("logger", 20));
+        let logger = logger.transpose()?;
         // Buffers on the client's side hide a pause from the program that is measured: with
         // these they hide at most some 20 ms of a transfer.
         client.sysctl("net.ipv4.tcp_rmem", "4096 131072 262144")?;
@@ -42,6 +45,7 @@ impl Stage {
         let stage = Self {
             client,
             server,
+            logger,
             directory,
             lab,
         };

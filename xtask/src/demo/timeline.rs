@@ -19,15 +19,21 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Says what will happen, in three lines.
-    pub(crate) fn begin(kills: u32, seed: u64) -> Self {
+    /// Says what will happen, in a few lines.
+    pub(crate) fn begin(kills: u32, with_logger: bool, seed: u64) -> Self {
         let connections: usize = Kind::ALL.into_iter().map(Kind::connections).sum();
         say(&format!(
             "An unmodified nginx runs under `outlive serve`; {connections} TCP connections from another host use it: a 200 MB download, a 200 MB upload, 200 small requests, slow and idle ones."
         ));
         say(&format!(
-            "nginx is killed with SIGKILL {kills} times, each time at a random moment (seed {seed}; again: make demo ARGS='--seed {seed}'), and started again by outlive."
+            "nginx is killed with SIGKILL {kills} times, each time at a random moment (seed {seed}; again: make demo ARGS='{}--seed {seed}'), and started again by outlive.",
+            if with_logger { "" } else { "--no-logger " }
         ));
+        if with_logger {
+            say(
+                "What clients send is recorded by `outlive logger` on a third host before it is acknowledged; in the middle that is killed, too.",
+            );
+        }
         say(
             "No client may notice: every byte must be right, and no connection made anew. Below: seconds since the beginning, and milliseconds since the kill.",
         );
@@ -43,7 +49,7 @@ impl Timeline {
         self.at(now(), what, text);
     }
 
-    /// The server is killed now.
+    /// The server, or the logger, is killed now.
     pub(crate) fn kill(&mut self, text: &str) {
         let time = now();
         self.killed = Some(time);
@@ -77,6 +83,8 @@ pub(crate) struct Report {
     pub(crate) wanted_kills: u32,
     /// How often it served again.
     pub(crate) recoveries: usize,
+    /// The logger was to be killed as well, and whether it found its records again.
+    pub(crate) logger: Option<bool>,
 }
 
 impl Report {
@@ -100,6 +108,10 @@ impl Report {
         let broken = expected - (self.outcomes.len() - complaints.len());
         let wanted = usize::try_from(self.wanted_kills).unwrap_or(usize::MAX);
         let recovered = self.kills.len() == wanted && self.recoveries == wanted;
+        let kept = self.logger != Some(false);
+        if !kept {
+            complaints.push("FAILED: the logger has not come back with its records".to_owned());
+        }
         if !recovered {
             complaints.push(format!(
                 "FAILED: {wanted} kills were wanted, {} happened, {} were recovered from",
@@ -115,7 +127,7 @@ impl Report {
                 .unwrap_or_default()
                 .as_millis(),
         ));
-        broken == 0 && recovered
+        broken == 0 && recovered && kept
     }
 
     fn print_kind(&self, kind: Kind) {

@@ -167,12 +167,13 @@ const fn log_state(log: Option<(LogState, u64)>) -> &'static str {
     }
 }
 
-const EVENTS: [&str; 11] = [
+const EVENTS: [&str; 12] = [
     "listening",
     "restored",
     "log_failed",
     "log_works",
     "attached",
+    "inherited",
     "detached",
     "forgotten",
     "refused",
@@ -189,6 +190,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::LogFailed { .. } => "log_failed",
         Event::LogWorks => "log_works",
         Event::Attached { .. } => "attached",
+        Event::Inherited { .. } => "inherited",
         Event::Detached { .. } => "detached",
         Event::Forgotten { .. } => "forgotten",
         Event::Refused { .. } | Event::RefusedMore { .. } => "refused",

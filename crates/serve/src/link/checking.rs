@@ -33,6 +33,7 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
         per_connection: 0,
         total: 0,
         connections: 0,
+        inherit: false,
         udp_port: socket.local_addr().doing("ask for our own port")?.port(),
     };
     let Dialed { client, attached } = dial(at, keys.first(), &attach, PATIENCE)?;

@@ -68,7 +68,7 @@ impl Service {
         self.act()?; // the gate
         self.bring_addresses_up()?;
         for (key, flow) in restored {
-            self.to_client(key, flow, call_to_client)?;
+            self.speak_to(key, flow, call_to_client)?;
         }
         self.has_listened = true; // it did
         Ok(true)
@@ -126,8 +126,8 @@ impl Service {
     }
 
     /// A segment of ours to a client, made from its flow.
-    pub(crate) fn to_client(
-        &mut self,
+    pub(crate) fn speak_to(
+        &self,
         key: FlowKey,
         id: FlowId,
         make: fn(FlowKey, &Flow) -> Result<Vec<u8>, EmitError>,

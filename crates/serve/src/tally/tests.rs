@@ -58,6 +58,10 @@ fn all() -> Vec<Happening> {
             pid: None,
             connections: 0,
         },
+        Happening::Restored {
+            connections: 1,
+            lost: 0,
+        },
         Happening::Protecting { addresses: vec![] },
         Happening::Unprotected {
             connection: text(),

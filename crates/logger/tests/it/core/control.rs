@@ -70,6 +70,7 @@ fn a_record_can_begin_in_the_middle() {
         server_isn: connection.server_isn,
         instream: connection.client_isn + 601,
         outstream: connection.server_isn + 1,
+        handshake: protocol::link::Handshake::PLAIN,
     };
     assert_eq!(link.ask(&Request::Resume(resume)), []);
     link.send(1, 600, 400);

@@ -16,6 +16,7 @@ fn an_open_is_answered_again_and_another_one_refused() {
         key: first.key,
         client_isn: first.client_isn + 1,
         server_isn: first.server_isn,
+        handshake: protocol::link::Handshake::PLAIN,
     };
     let datagram = other.encode(&link.host.keys.up);
     link.take(&datagram);
