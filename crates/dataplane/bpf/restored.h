@@ -36,6 +36,7 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 	if (o->timestamps) {
 		advance(&f->client.tsval, option_tsval(sc->tcp, o));
 		advance(&f->server.tsval, option_tsecr(sc->tcp, o));
+		f->log.tsecr = f->client.tsval;
 	}
 	f->log.restored = RESTORED_HEARD;
 	emit_event(s, EVENT_LATE, key, f, 0, 0);

@@ -28,8 +28,8 @@ struct Kept {
 
 /// Is there such a device?
 pub(crate) fn check(device: &str) -> Result<(), ServeError> {
-    // A name is no path; `.` and `..` are no names of devices.
-    if device.contains('/') || !Path::new("/sys/class/net").join(device).is_dir() {
+    // A name is no path, and all devices there are links.
+    if device.contains('/') || !Path::new("/sys/class/net").join(device).is_symlink() {
         return Err(ServeError::NoDevice(device.to_owned()));
     }
     Ok(())

@@ -80,6 +80,7 @@ impl Shared {
         ) {
             flow.client.tsval = newer(flow.client.tsval, tsval);
             flow.server.tsval = newer(flow.server.tsval, tsecr);
+            flow.log.tsecr = flow.client.tsval;
         }
         flow.log.restored = Restored::Heard;
         self.emit(late, now_ns);
