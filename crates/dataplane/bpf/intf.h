@@ -164,7 +164,7 @@ struct log_half {
 	__u8 restored; /* enum restored */
 	__u8 pad[2];
 	__u32 answered; /* the highest `ack` of its earlier servers: what is before it may have been answered */
-	__u8 pad2[4];
+	__u32 heard; /* of a restored flow: what the client had when it spoke first */
 };
 
 struct flow {

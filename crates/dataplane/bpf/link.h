@@ -164,9 +164,10 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	}
 	__u32 flags = SEGMENT_VERSION | (l->slot ? SEGMENT_SLOT : 0);
 	/* Not a request that was answered, by this server or an earlier one, and comes again because its
-	 * copy was lost. */
+	 * copy was lost; nor what the server of a host that died may have answered. */
 	if (sequence_len(p) && p->ack == f->server.nxt && p->seq == f->log.ack &&
-	    !before(p->seq, f->log.answered))
+	    !before(p->seq, f->log.answered) &&
+	    !(f->log.restored && !after(p->ack, f->log.heard)))
 		flags |= SEGMENT_TURN;
 	if (unfinished(skb))
 		flags |= SEGMENT_UNFINISHED;

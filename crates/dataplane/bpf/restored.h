@@ -38,6 +38,7 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 		advance(&f->server.tsval, option_tsecr(sc->tcp, o));
 		f->log.tsecr = f->client.tsval;
 	}
+	f->log.heard = p->ack;
 	f->log.restored = RESTORED_HEARD;
 	emit_event(s, EVENT_LATE, key, f, 0, 0);
 	return true;

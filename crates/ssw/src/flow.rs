@@ -229,6 +229,8 @@ pub struct LogHalf {
     pub restored: Restored,
     /// The highest `ack` of its earlier servers: what is before it may have been answered.
     pub answered: SeqNumber,
+    /// Of a restored flow: what the client had when it spoke first.
+    pub heard: SeqNumber,
 }
 
 /// One connection. Also the snapshot in which the rest of the system reads it from the kernel.

@@ -17,7 +17,7 @@ use protocol::link::{
 use wire::{ChecksumMode, FlowId, FlowKey, MIN_TCP_HEADER, checksum};
 
 use crate::{
-    flow::{Flow, Unprotected},
+    flow::{Flow, Restored, Unprotected},
     packet::{Options, Packet, Segment, array, write},
     south::{MARK_SEGMENT, MARK_TO_LOGGER, Shared, SouthSide, Verdict},
 };
@@ -277,11 +277,12 @@ impl Shared {
         }
         let flags = SegmentFlags {
             // Not a request that was answered, by this server or an earlier one, and comes again because
-            // its copy was lost.
+            // its copy was lost; nor what the server of a host that died may have answered.
             turn: segment.sequence_len() > 0
                 && segment.ack == flow.server.nxt
                 && segment.seq == flow.log.ack
-                && !segment.seq.before(flow.log.answered),
+                && !segment.seq.before(flow.log.answered)
+                && (flow.log.restored == Restored::Not || segment.ack.after(flow.log.heard)),
             unfinished: packet.checksum == ChecksumMode::Partial,
             slot: link.settings.keys.slot,
         };

@@ -82,6 +82,7 @@ impl Shared {
             flow.server.tsval = newer(flow.server.tsval, tsecr);
             flow.log.tsecr = flow.client.tsval;
         }
+        flow.log.heard = segment.ack;
         flow.log.restored = Restored::Heard;
         self.emit(late, now_ns);
         true

@@ -139,6 +139,7 @@ impl From<log_half> for LogHalf {
             withheld: raw.withheld != 0,
             ended: raw.ended != 0,
             answered: SeqNumber(raw.answered),
+            heard: SeqNumber(raw.heard),
             restored: match restored(u32::from(raw.restored)) {
                 restored::RESTORED_SILENT => Restored::Silent,
                 restored::RESTORED_HEARD => Restored::Heard,
@@ -231,6 +232,7 @@ impl From<&LogHalf> for log_half {
             edge: from.edge.0,
             told: from.told.0,
             answered: from.answered.0,
+            heard: from.heard.0,
             restored: byte(match from.restored {
                 Restored::Not => restored::RESTORED_NOT.0,
                 Restored::Silent => restored::RESTORED_SILENT.0,

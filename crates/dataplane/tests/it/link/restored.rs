@@ -128,6 +128,26 @@ fn what_it_sends_again_is_recorded_before_anyone_serves_it() {
     assert_eq!(linked.both.flow().log.restored, Restored::Heard);
 }
 
+/// What comes again unrecorded may have been answered by the dead server.
+#[test]
+fn no_turn_begins_before_the_client_has_heard_something_new() {
+    let mut linked = restored(AckStrategy::Eager, false);
+    let turn = |linked: &mut Linked, at: u32, heard: u32| {
+        linked
+            .both
+            .client(word(linked, at, heard).payload(b"what next?"));
+        let copies = linked.both.copies();
+        let payload = linked.payload(copies.last().expect("it is recorded"));
+        SegmentView::parse(&payload)
+            .expect("a segment")
+            .flags()
+            .turn
+    };
+    assert!(!turn(&mut linked, 100, 70));
+    assert!(!turn(&mut linked, 100, 70), "sent again");
+    assert!(turn(&mut linked, 100, 71));
+}
+
 #[test]
 fn one_that_was_told_more_than_is_recorded_is_not_heard() {
     let mut linked = restored(AckStrategy::Eager, false);
