@@ -293,5 +293,10 @@ __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, st
 	}
 	count(COUNT_LINK_OPENS);
 	skb->mark = s->mark + MARK_TO_LOGGER;
-	return bpf_redirect(path->ifindex, 0);
+	/* To a logger of this host: the packet has a route to the client, which the loopback would keep, and
+	 * IP obey. What is received as if from outside has none. */
+	bool loopback = true;
+	for (__u32 i = 0; i < 12; i++)
+		loopback = loopback && !path->l2[i];
+	return bpf_redirect(path->ifindex, loopback ? BPF_F_INGRESS : 0);
 }
