@@ -104,6 +104,7 @@ impl Remote {
             connections: 64,
             udp_port: LOCAL.port(),
             inherit: false,
+            session: 1,
             service: "simulated".to_owned(),
         };
         let mut remote = Self {
@@ -148,6 +149,7 @@ impl Remote {
         let attach = Attach {
             instance: self.attach.instance + 1,
             inherit: true,
+            session: 1,
             ..self.attach.clone()
         };
         let inherited = self
@@ -157,6 +159,7 @@ impl Remote {
         self.life += 1;
         self.attach = Attach {
             inherit: false,
+            session: 1,
             ..attach
         };
         self.greet(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));

@@ -261,6 +261,7 @@ fn attach(udp_port: u16) -> Attach {
         connections: 1 << 20,
         udp_port,
         inherit: false,
+        session: 1,
         service: "bench".into(),
     }
 }

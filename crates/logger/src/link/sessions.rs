@@ -125,6 +125,8 @@ impl Sessions {
         entry.attachment.number = greeting.counter;
         entry.attachment.attach.total = attach.total;
         entry.attachment.attach.udp_port = attach.udp_port;
+        let session = &mut entry.attachment.attach.session;
+        *session = attach.session.max(*session);
         out.record(instance, &Entry::Attached(entry.attachment.clone()));
         if let Some(before) = before.filter(|before| self.by_peer.get(before) == Some(&instance)) {
             self.by_peer.remove(&before);
@@ -197,6 +199,13 @@ impl Sessions {
     #[must_use]
     pub fn get(&self, instance: u64) -> Option<&Session> {
         self.by_instance.get(&instance).map(|entry| &entry.session)
+    }
+
+    /// [`Attach::session`] of the records of an instance, the highest that was told.
+    #[must_use]
+    pub fn number(&self, instance: u64) -> Option<u64> {
+        let kept = self.by_instance.get(&instance)?;
+        Some(kept.attachment.attach.session)
     }
 
     /// A session, to be changed.

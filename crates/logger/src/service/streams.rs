@@ -149,6 +149,7 @@ impl Service {
         let now = self.now();
         let client = &mut self.clients[at];
         let peer = client.peer(attach);
+        let session = self.sessions.number(instance).unwrap_or(0);
         let (kept, keys) = self.sessions.attach(attach, peer, &greeting, &mut self.out);
         if let Some(session) = self.sessions.get_mut(instance) {
             session.hear(now);
@@ -172,6 +173,7 @@ impl Service {
         client.say(&Response::Attached {
             pid: std::process::id(),
             kept,
+            session,
             keys,
         })
     }

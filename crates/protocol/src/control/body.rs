@@ -184,9 +184,15 @@ impl Message for Response {
                 body.u8(code.code());
                 body.bytes(message.as_bytes());
             }
-            Self::Attached { pid, kept, keys } => {
+            Self::Attached {
+                pid,
+                kept,
+                session,
+                keys,
+            } => {
                 body.u32(*pid);
                 body.bool(*kept);
+                body.u64(*session);
                 body.keys(keys);
             }
             Self::Keys(keys) => body.keys(keys),
@@ -239,6 +245,7 @@ impl Message for Response {
             response::ATTACHED => Self::Attached {
                 pid: body.u32()?,
                 kept: body.bool()?,
+                session: body.u64()?,
                 keys: body.keys()?,
             },
             response::KEYS => Self::Keys(body.keys()?),
@@ -277,6 +284,7 @@ impl Attach {
         body.u32(self.connections);
         body.u16(self.udp_port);
         body.bool(self.inherit);
+        body.u64(self.session);
         body.bytes(self.service.as_bytes());
     }
 
@@ -290,6 +298,7 @@ impl Attach {
             connections: body.u32()?,
             udp_port: body.u16()?,
             inherit: body.bool()?,
+            session: body.u64()?,
             service: body.text()?,
         })
     }

@@ -89,6 +89,10 @@ pub struct Attach {
     /// records of the service with this name on the host with this address are here, they are those
     /// of this instance from now on.
     pub inherit: bool,
+    /// Which of its sessions this is: one more each time the service takes a logger in use, whichever.
+    /// A logger keeps the highest that it was told with these records; who finds records at several
+    /// loggers takes those with the highest, because the others are the past.
+    pub session: u64,
     /// The name of the service.
     pub service: String,
 }
@@ -227,6 +231,8 @@ pub enum Response {
         /// Whether the records of this instance are still here, or those of an earlier one are its
         /// own now: if not, each connection needs an OPEN or a [`Request::Resume`].
         kept: bool,
+        /// [`Attach::session`] of these records, before this one; 0 if there are none.
+        session: u64,
         /// The keys of the link. Those of an earlier session of this instance stay valid in the
         /// other slot.
         keys: LinkKeys,

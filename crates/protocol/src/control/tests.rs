@@ -75,6 +75,7 @@ fn attach() -> Attach {
         connections: 5,
         udp_port: 0x0607,
         inherit: true,
+        session: 8,
         service: "web".into(),
     }
 }
@@ -106,8 +107,8 @@ fn resume() -> Resume {
 #[rustfmt::skip]
 fn the_encoding_of_what_a_link_needs_is_pinned() {
     assert_eq!(bytes_of(&Request::Attach(attach())), [
-        37, 0, 0, 0, 1, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
-        4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, 1, b'w', b'e', b'b',
+        45, 0, 0, 0, 1, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
+        4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, 1, 8, 0, 0, 0, 0, 0, 0, 0, b'w', b'e', b'b',
     ]);
     let mut resumed = vec![114, 0, 0, 0, 1, 13, 1, 0, 0, 0, 0, 0, 0, 0];
     resumed.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
@@ -122,10 +123,10 @@ fn the_encoding_of_what_a_link_needs_is_pinned() {
     listed.extend(&resumed[6..]);
     listed.extend([0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0]);
     assert_eq!(bytes_of(&connections), listed);
-    let mut attached = vec![40, 0, 0, 0, 1, 0x89, 9, 0, 0, 0, 1, 1];
+    let mut attached = vec![48, 0, 0, 0, 1, 0x89, 9, 0, 0, 0, 1, 8, 0, 0, 0, 0, 0, 0, 0, 1];
     attached.extend([0xaa; 16]);
     attached.extend([0xbb; 16]);
-    let message = Response::Attached { pid: 9, kept: true, keys: LINK_KEYS };
+    let message = Response::Attached { pid: 9, kept: true, session: 8, keys: LINK_KEYS };
     assert_eq!(bytes_of(&message), attached);
     let frames = Request::Frames { bytes: vec![7, 8] };
     assert_eq!(bytes_of(&frames), [4, 0, 0, 0, 1, 11, 7, 8]);
@@ -188,6 +189,7 @@ fn types_are_pinned() {
         Response::Attached {
             pid: 1,
             kept: false,
+            session: 2,
             keys: LINK_KEYS,
         },
         Response::Keys(LINK_KEYS),
@@ -366,9 +368,9 @@ fn request() -> impl Strategy<Value = Request> {
 
 fn request_of_a_link() -> impl Strategy<Value = Request> {
     let replay = prop::sample::select(vec![Replay::Connection, Replay::Turn]);
-    let sizes = any::<(u64, u64, u64, u32, u16, bool)>();
+    let sizes = any::<(u64, u64, u64, u32, u16, bool, u64)>();
     let attach = (sizes, replay, text()).prop_map(|(sizes, replay, service)| {
-        let (instance, per_connection, total, connections, udp_port, inherit) = sizes;
+        let (instance, per_connection, total, connections, udp_port, inherit, session) = sizes;
         Request::Attach(Attach {
             instance,
             replay,
@@ -377,6 +379,7 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
             connections,
             udp_port,
             inherit,
+            session,
             service,
         })
     });
@@ -530,8 +533,16 @@ fn response() -> impl Strategy<Value = Response> {
         (flow(), reason()).prop_map(|(flow, reason)| Response::Unprotected { flow, reason }),
         statistics().prop_map(Response::Statistics),
         (code, text()).prop_map(|(code, message)| Response::Error { code, message }),
-        (any::<u32>(), any::<bool>(), link_keys())
-            .prop_map(|(pid, kept, keys)| Response::Attached { pid, kept, keys }),
+        (any::<u32>(), any::<bool>(), any::<u64>(), link_keys()).prop_map(
+            |(pid, kept, session, keys)| {
+                Response::Attached {
+                    pid,
+                    kept,
+                    session,
+                    keys,
+                }
+            }
+        ),
         link_keys().prop_map(Response::Keys),
         any::<u32>().prop_map(|flow_low| Response::Unknown { flow_low }),
     ]
