@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use wire::{FlowId, FlowKey};
+use ssw::Flow;
+use wire::FlowKey;
 
 use crate::{action::Action, config::Stage, event::LostReason, service::Recovery};
 
@@ -16,17 +17,25 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone)]
 pub(crate) struct Silent {
     pub(crate) key: FlowKey,
-    since: Duration,
+    /// Until when it has to answer.
+    until: Duration,
     ask_at: Duration,
     pause: Duration,
 }
 
 impl Recovery {
     /// The data plane has not heard this client yet.
-    pub(crate) fn call(&mut self, flow: FlowId, key: FlowKey, now: Duration) {
-        self.silent.entry(flow).or_insert(Silent {
+    pub(crate) fn call(&mut self, key: FlowKey, flow: &Flow, now: Duration) {
+        // Who never said anything may be nobody: a SYN with an invented source.
+        let spoken = flow.client.nxt != flow.client.isn + 1;
+        let patience = if spoken || flow.client.ack != flow.server.isn + 1 {
+            self.config.answer_timeout
+        } else {
+            self.config.embryo_timeout
+        };
+        self.silent.entry(flow.id).or_insert(Silent {
             key,
-            since: now,
+            until: now + patience,
             ask_at: now,
             pause: FIRST_PAUSE,
         });
@@ -39,10 +48,9 @@ impl Recovery {
     }
 
     pub(crate) fn call_again(&mut self, now: Duration) {
-        let patience = self.config.answer_timeout;
         let mut given_up = Vec::new();
         for (flow, silent) in &mut self.silent {
-            if now.saturating_sub(silent.since) >= patience {
+            if now >= silent.until {
                 given_up.push(*flow);
             } else if now >= silent.ask_at {
                 silent.ask_at = now + silent.pause;

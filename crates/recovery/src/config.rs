@@ -26,6 +26,8 @@ pub struct Config {
     pub accept_timeout: Duration,
     /// How long a client that must say where it stands may be silent.
     pub answer_timeout: Duration,
+    /// The same of one that has neither sent a byte nor acknowledged one, as far as is known.
+    pub embryo_timeout: Duration,
     /// How long the server may leave a replay unread.
     pub replay_timeout: Duration,
     /// How long a server must survive a replay before it is thought to have done so.
@@ -46,6 +48,7 @@ impl Default for Config {
             give_up_after: Duration::from_secs(60),
             accept_timeout: Duration::from_secs(10),
             answer_timeout: Duration::from_secs(600),
+            embryo_timeout: Duration::from_secs(30),
             replay_timeout: Duration::from_secs(30),
             settle: Duration::from_millis(100),
             quarantine_after: 3,

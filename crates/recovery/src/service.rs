@@ -332,7 +332,7 @@ impl Recovery {
                 self.kept += 1;
                 self.connections.insert(connection.flow, connection);
             }
-            Verdict::Silent => self.call(id, key, now),
+            Verdict::Silent => self.call(key, &candidate.flow, now),
             Verdict::Finished => {}
             Verdict::Reset => self.forget_reset(id, key),
             Verdict::Lose(reason) => self.lose(id, key, reason),

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Segment, SplicePoint, Stage};
 use ssw::{
-    Flow, call_to_client, expectations, fabricated_syn, replayed_segment, resets_to_client,
-    window_update, word_to_client,
+    Flow, Restored, call_to_client, expectations, fabricated_syn, replayed_segment,
+    resets_to_client, window_update, word_to_client,
 };
 use supervise::{TcpState, destroy_socket, destroy_sockets};
 use wire::{FlowId, FlowKey, SeqNumber};
@@ -56,7 +56,7 @@ impl Service {
             Action::ListConnections => self.list_connections()?,
             Action::Expect { flow } => self.expect(flow)?,
             Action::Splice { key, flow, point } => self.splice(key, flow, point)?,
-            Action::Call { key, flow } => self.speak_to(key, flow, call_to_client)?,
+            Action::Call { key, flow } => self.call(key, flow)?,
             Action::TellClient { key, flow } => self.speak_to(key, flow, word_to_client)?,
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
@@ -71,6 +71,16 @@ impl Service {
             Action::ResetClient { key, flow, .. } => self.reset_client(key, flow)?,
         }
         Ok(())
+    }
+
+    /// The kernel's word that it has answered may have been lost.
+    fn call(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
+        let flow = self.numbered(key, id)?;
+        if flow.is_some_and(|flow| flow.log.restored != Restored::Silent) {
+            self.late.push((key, id));
+            return Ok(());
+        }
+        self.speak_to(key, id, call_to_client)
     }
 
     /// Sockets that the dead server left in the kernel would take the segments of the spliced

@@ -18,6 +18,7 @@ use crate::{
     changes, clock,
     config::ServeConfig,
     error::{ServeError, SystemContext},
+    instance::Instance,
     logger::Logger,
     logger_client::LoggerClient,
     options,
@@ -40,6 +41,7 @@ pub(crate) fn adopt(
     lock: Lock,
     bpffs: Mount,
     pins: PinDirectory,
+    instance: Instance,
 ) -> Result<(Ground, Adopted), ServeError> {
     let cgroup2 = match mounts::cgroup2(lock.directory()) {
         Ok(cgroup2) => cgroup2,
@@ -48,7 +50,7 @@ pub(crate) fn adopt(
             return Err(error.into());
         }
     };
-    match take_over(config, &lock, &cgroup2, pins) {
+    match take_over(config, &lock, &cgroup2, pins, &instance) {
         Ok((plane, injector, logger, cgroup, adopted)) => {
             let ground = Ground {
                 plane,
@@ -57,6 +59,7 @@ pub(crate) fn adopt(
                 cgroup,
                 bpffs,
                 cgroup2,
+                instance,
                 lock,
             };
             Ok((ground, adopted))
@@ -82,6 +85,7 @@ fn take_over(
     lock: &Lock,
     cgroup2: &Mount,
     pins: PinDirectory,
+    instance: &Instance,
 ) -> Result<Parts, ServeError> {
     options::check(lock.directory(), config)?;
     let (mut plane, life) = Dataplane::adopt(pins)?;
@@ -100,7 +104,7 @@ fn take_over(
     become_subreaper().doing("become the reaper of the server's orphans")?;
     let injector = Injector::new(plane.mark())?;
     let (logger, kept) = match &config.link {
-        Some(_) => (setup::remote_logger(config, lock, &plane)?, true), // it will say
+        Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // it will say
         None => match LoggerClient::adopt(config) {
             Some(client) => (Logger::Local(client), true),
             None => (setup::local_logger(config, &plane)?, false),

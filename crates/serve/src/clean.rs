@@ -5,12 +5,15 @@ use std::{io::ErrorKind, time::Duration};
 use dataplane::{PinDirectory, detach_clsact};
 use supervise::{
     Cgroup, CgroupError,
-    mounts::{self},
+    mounts::{self, Mount},
 };
 
 use crate::{
-    changes, error::ServeError, logger_client::LoggerClient, own_addresses, preflight,
-    rundir::RunDir,
+    changes,
+    error::ServeError,
+    logger_client::LoggerClient,
+    own_addresses, preflight,
+    rundir::{Lock, RunDir},
 };
 
 /// What was removed.
@@ -42,27 +45,38 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
         service: name.to_owned(),
         ..Cleaned::default()
     };
+    let bpffs = mounts::bpffs(lock.directory())?;
+    remove_rest(&lock, &bpffs, &run_dir.host_name(name), kill, &mut cleaned)?;
+    drop(bpffs);
+    lock.remove();
+    Ok(cleaned)
+}
+
+/// Remove everything of the service in this directory but the directory.
+pub(crate) fn remove_rest(
+    lock: &Lock,
+    bpffs: &Mount,
+    host_name: &str,
+    kill: bool,
+    cleaned: &mut Cleaned,
+) -> Result<(), ServeError> {
     let cgroup2 = mounts::cgroup2(lock.directory())?;
-    let host_name = run_dir.host_name(name);
-    cleaned.killed = match Cgroup::open(&cgroup2, &host_name) {
+    cleaned.killed = match Cgroup::open(&cgroup2, host_name) {
         Ok(cgroup) => remove_cgroup(cgroup, kill)?,
         Err(CgroupError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
         Err(error) => return Err(error.into()),
     };
     LoggerClient::end_left_over(lock.directory());
-    let bpffs = mounts::bpffs(lock.directory())?;
-    let pins = PinDirectory::new(bpffs.path(), &host_name);
+    let pins = PinDirectory::new(bpffs.path(), host_name);
     if pins.exists() {
         cleaned.programs = true;
         detach_clsact(&pins)?;
         pins.remove()?;
     }
-    drop(bpffs);
     drop(cgroup2);
     cleaned.addresses = own_addresses::take_down(lock.directory())?;
     cleaned.settings = changes::put_back(lock.directory())?;
-    lock.remove();
-    Ok(cleaned)
+    Ok(())
 }
 
 /// Tells how many processes were killed.

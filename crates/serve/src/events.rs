@@ -42,6 +42,11 @@ pub enum Happening {
         /// Why.
         reason: String,
     },
+    /// Nothing is started yet: loggers that do not answer may know of an earlier life.
+    AwaitsLoggers {
+        /// Seconds; `None`: until one answers.
+        at_most_s: Option<u64>,
+    },
     /// A logger on another machine is in use: connections are recorded there.
     LoggerInUse {
         /// Where.
@@ -142,6 +147,16 @@ impl fmt::Display for Happening {
                 f,
                 "the logger was started again without its records: {connections} open connections are unprotected, new ones are protected"
             ),
+            Self::AwaitsLoggers { at_most_s } => {
+                write!(
+                    f,
+                    "not started yet: loggers do not answer that may have the record of an earlier life; they are asked "
+                )?;
+                match at_most_s {
+                    Some(seconds) => write!(f, "for {seconds} s at the most"),
+                    None => write!(f, "until one does"),
+                }
+            }
             Self::LoggerInUse { logger } => {
                 write!(f, "the record is kept by the logger at {logger}")
             }

@@ -1,42 +1,122 @@
-//! The number by which a logger on another machine knows the service again: drawn when the service
-//! is first started, kept in its directory, gone when it is stopped.
+//! What a service knows of itself from one `serve` to the next: the number by which loggers on other
+//! machines know it again, which of them it uses, and whether there is anything to be taken over. Drawn
+//! when the service is first started, kept in its directory, gone when it is stopped.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use rand::Rng;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{ServeError, SystemContext};
 
 /// The file in a service's directory.
-pub(crate) const FILE: &str = "instance";
+pub(crate) const FILE: &str = "instance.json";
+/// What the file is written as before it has its name.
+pub(crate) const NEW: &str = "instance.json.new";
 
-/// The number of the service in this directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The service of one directory.
+#[derive(Debug)]
 pub(crate) struct Instance {
-    pub(crate) number: u64,
-    /// It was drawn just now: the service has no earlier life that anything here knows of.
-    pub(crate) fresh: bool,
+    path: PathBuf,
+    kept: Kept,
 }
 
-/// The number of the service in this directory.
-pub(crate) fn of(directory: &Path) -> Result<Instance, ServeError> {
-    let path = directory.join(FILE);
-    let doing = "keep the number of the service";
-    match fs::read_to_string(&path) {
-        Ok(text) => {
-            let number = u64::from_str_radix(text.trim(), 16)
-                .map_err(io::Error::other)
-                .doing("read the number of the service")?;
-            let fresh = false;
-            Ok(Instance { number, fresh })
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    number: u64,
+    begun: bool,
+    session: u64,
+    logger: Option<SocketAddr>,
+}
+
+impl Kept {
+    fn draw() -> Self {
+        Self {
+            number: rand::rng().random(),
+            begun: false,
+            session: 0,
+            logger: None,
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let number: u64 = rand::rng().random();
-            fs::write(&path, format!("{number:016x}\n")).doing(doing)?;
-            let fresh = true;
-            Ok(Instance { number, fresh })
+    }
+}
+
+impl Instance {
+    /// The service in this directory, or a new one.
+    pub(crate) fn of(directory: &Path) -> Result<Self, ServeError> {
+        let path = directory.join(FILE);
+        match fs::read(&path) {
+            Ok(text) => {
+                let kept = serde_json::from_slice(&text)
+                    .map_err(io::Error::other)
+                    .doing("read what the service knows of itself")?;
+                Ok(Self { path, kept })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let instance = Self {
+                    path,
+                    kept: Kept::draw(),
+                };
+                instance.keep()?;
+                Ok(instance)
+            }
+            Err(error) => Err(error).doing("read what the service knows of itself"),
         }
-        Err(error) => Err(error).doing(doing),
+    }
+
+    /// By which loggers know it.
+    pub(crate) fn number(&self) -> u64 {
+        self.kept.number
+    }
+
+    /// Whether it has got so far that its server may run, or clients may reach this host. Before that
+    /// nothing here is worth being taken over, and a logger may know of an earlier life.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.kept.begun
+    }
+
+    /// [`protocol::control::Attach::session`] of the logger that was taken in use last.
+    pub(crate) fn session(&self) -> u64 {
+        self.kept.session
+    }
+
+    /// The logger that was taken in use last: nobody else has records that are not the past.
+    pub(crate) fn logger(&self) -> Option<SocketAddr> {
+        self.kept.logger
+    }
+
+    /// From here on it is taken over when `serve` is killed.
+    pub(crate) fn begin(&mut self) -> Result<(), ServeError> {
+        self.kept.begun = true;
+        self.keep()
+    }
+
+    /// This logger is in use now.
+    pub(crate) fn uses(&mut self, logger: SocketAddr, session: u64) -> Result<(), ServeError> {
+        if (self.kept.logger, self.kept.session) == (Some(logger), session) {
+            return Ok(());
+        }
+        self.kept.logger = Some(logger);
+        self.kept.session = session;
+        self.keep()
+    }
+
+    /// What loggers know of it is of no use: it is another one from now on.
+    pub(crate) fn renew(&mut self) -> Result<(), ServeError> {
+        self.kept = Kept::draw();
+        self.keep()
+    }
+
+    /// Whenever we are killed, the old file or the new one is there.
+    fn keep(&self) -> Result<(), ServeError> {
+        let new = self.path.with_file_name(NEW);
+        let text = serde_json::to_vec(&self.kept).map_err(io::Error::other);
+        text.and_then(|text| fs::write(&new, text))
+            .and_then(|()| fs::rename(&new, &self.path))
+            .doing("keep what the service knows of itself")
     }
 }
 
@@ -47,15 +127,27 @@ mod tests {
     #[test]
     fn a_service_has_one_number_and_each_has_another() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let number = of(a.path()).unwrap();
-        let again = Instance {
-            fresh: false,
-            ..number
-        };
-        assert!(number.fresh);
-        assert_eq!(of(a.path()).unwrap(), again);
-        assert_ne!(of(b.path()).unwrap().number, number.number);
-        fs::write(a.path().join(FILE), "rubbish").unwrap();
-        assert!(of(a.path()).is_err());
+        let mut one = Instance::of(a.path()).unwrap();
+        let another = Instance::of(b.path()).unwrap();
+        assert_ne!(one.number(), another.number());
+        assert!(!one.has_begun() && one.logger().is_none());
+        let logger = "10.0.0.9:7600".parse().unwrap();
+        one.uses(logger, 3).unwrap();
+        one.begin().unwrap();
+        let again = Instance::of(a.path()).unwrap();
+        assert_eq!(again.kept, one.kept);
+        assert!(again.has_begun());
+        assert_eq!((again.logger(), again.session()), (Some(logger), 3));
+        one.renew().unwrap();
+        assert_ne!(one.number(), again.number());
+        assert!(!Instance::of(a.path()).unwrap().has_begun());
+        assert!(!a.path().join(NEW).exists());
+    }
+
+    #[test]
+    fn rubbish_in_the_file_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(FILE), "rubbish").unwrap();
+        assert!(Instance::of(directory.path()).is_err());
     }
 }

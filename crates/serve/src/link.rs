@@ -14,6 +14,7 @@ mod frames;
 mod probing;
 mod reaching;
 mod session;
+mod surveying;
 mod watching;
 
 use std::{
@@ -31,7 +32,10 @@ use protocol::{
 };
 use rustix::event::{PollFd, PollFlags};
 
-pub(crate) use self::checking::check;
+pub(crate) use self::{
+    checking::check,
+    surveying::{Patience, Survey},
+};
 use self::{dialing::Dialing, frames::Frames, session::Session};
 use crate::{
     config::{LinkConfig, OnLoggerLoss},
@@ -43,8 +47,6 @@ use crate::{
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// How often all loggers are tried when none answers.
 const RETRY: Duration = Duration::from_secs(1);
-/// How soon one is asked again whose records were somebody's a moment ago.
-const STILL_SERVED: Duration = Duration::from_millis(200);
 /// How long keys are used.
 const REKEY: Duration = Duration::from_secs(3600);
 /// How often the key file is looked at.
@@ -106,8 +108,10 @@ pub(crate) struct Link {
     /// A barrier that no logger has answered.
     draining: Option<u64>,
     news: VecDeque<News>,
-    /// The first logger that was attached to had records; which one it was.
-    inherited: bool,
+    /// The logger that was taken in use last, also by an earlier `serve`; which of its sessions that
+    /// was is in `attach`.
+    latest: Option<SocketAddr>,
+    /// The logger that had the records of an earlier life, of which nothing here knew.
     inherited_from: Option<usize>,
 }
 
@@ -119,22 +123,33 @@ struct Refused {
     for_good: bool,
 }
 
+impl Refused {
+    fn of(error: &ServeError) -> Self {
+        Self {
+            why: error.to_string(),
+            for_good: matches!(error, ServeError::LoggerUnreachable { error, .. } if error.is_configuration()),
+        }
+    }
+}
+
 impl Link {
     /// Nobody is called yet.
     pub(crate) fn new(
         config: LinkConfig,
         attach: Attach,
+        latest: Option<SocketAddr>,
         pins: &PinDirectory,
     ) -> Result<Self, ServeError> {
         let keys = KeyRing::load(&config.key_file)?;
+        let next = config.loggers.iter().position(|at| Some(*at) == latest);
         Ok(Self {
+            next: next.unwrap_or(0),
             refused: vec![None; config.loggers.len()],
             config,
             attach,
             keys,
             session: None,
             dialing: None,
-            next: 0,
             retry_at: Duration::ZERO,
             tried: 0,
             told_lost: false,
@@ -143,7 +158,7 @@ impl Link {
             fetched: Vec::new(),
             draining: None,
             news: VecDeque::new(),
-            inherited: false,
+            latest,
             inherited_from: None,
         })
     }
@@ -168,10 +183,26 @@ impl Link {
         self.session.as_ref().is_some_and(|session| session.up) && !self.told_lost
     }
 
-    /// The logger in use has the records of an earlier life, of which nothing here knows; told once.
-    pub(crate) fn inherited(&mut self) -> bool {
-        let up = self.session.as_ref().is_some_and(|session| session.up);
-        up && std::mem::take(&mut self.inherited)
+    /// The logger in use has the records of an earlier life, or will have when it is there again.
+    pub(crate) fn has_inherited(&self) -> bool {
+        let in_use = self.session.as_ref().map(|session| session.logger);
+        self.inherited_from
+            .is_some_and(|logger| in_use.is_none_or(|in_use| in_use == logger))
+    }
+
+    /// What loggers know is of no use: the service is this instance from now on.
+    pub(crate) fn begin_anew(&mut self, number: u64) {
+        self.attach.instance = number;
+        self.attach.session = 0;
+        (self.session, self.dialing) = (None, None);
+        (self.latest, self.inherited_from) = (None, None);
+        self.next = 0;
+        self.news.clear();
+    }
+
+    /// The logger in use, and which of our sessions that is.
+    pub(crate) fn in_use(&self) -> Option<(SocketAddr, u64)> {
+        Some((self.address()?, self.attach.session))
     }
 
     /// All loggers were tried, and none is in use.

@@ -25,10 +25,12 @@ impl Logger {
         }
     }
 
-    pub(crate) fn shut_down(self) {
+    /// A process of ours ends; one on another machine forgets, if nobody will want its records.
+    pub(crate) fn end(self, over: bool) {
         match self {
             Self::Local(client) => client.shut_down(),
-            Self::Remote(link) => link.shut_down(),
+            Self::Remote(link) if over => link.shut_down(),
+            Self::Remote(_) => {}
         }
     }
 }

@@ -55,6 +55,8 @@ pub(crate) enum Said {
 pub(crate) struct Attached {
     /// The records of this instance are still there.
     pub(crate) kept: bool,
+    /// [`Attach::session`] of these records, before this one.
+    pub(crate) session: u64,
     pub(crate) keys: LinkKeys,
 }
 
@@ -156,9 +158,19 @@ impl LoggerClient {
         let stream = Stream::remote(channel, patience).doing("talk to the logger")?;
         let mut client = Self::on(stream);
         match client.ask(&Request::Attach(attach.clone())) {
-            Ok(Response::Attached { pid, kept, keys }) => {
+            Ok(Response::Attached {
+                pid,
+                kept,
+                session,
+                keys,
+            }) => {
                 client.pid = pid;
-                Ok((client, Attached { kept, keys }))
+                let attached = Attached {
+                    kept,
+                    session,
+                    keys,
+                };
+                Ok((client, attached))
             }
             Ok(other) => Err(unexpected(&other)),
             Err(ServeError::NotKnown(why)) => Err(ServeError::Logger(why)),

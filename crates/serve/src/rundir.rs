@@ -127,6 +127,7 @@ impl Lock {
             logger_client::SOCKET,
             changes::FILE,
             instance::FILE,
+            instance::NEW,
             own_addresses::FILE,
             options::FILE,
             "lock",

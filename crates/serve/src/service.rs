@@ -143,7 +143,7 @@ impl Service {
                 return Err(error);
             }
             Err(error) => {
-                ground.remove()?;
+                ground.remove(false)?;
                 return Err(error);
             }
         };
@@ -213,7 +213,9 @@ impl Service {
         }
         self.control.reply(&self.reports, None);
         self.control.close();
-        let removed = self.ground.remove();
+        // Where something has failed, or nobody was served, there may be records that somebody wants.
+        let over = result.is_ok() && self.ground.instance.has_begun();
+        let removed = self.ground.remove(over);
         let ending = result?;
         removed?;
         Ok(ending)
@@ -227,8 +229,13 @@ impl Service {
         if let Some(adopted) = self.adopted.take() {
             self.take_over(adopted, &ring, &kernel_events)?;
         } else {
+            self.survey_loggers()?;
             self.reach_logger()?;
-            if !self.restore()? {
+            let restored = self.restore()?;
+            if self.is_to_stop() {
+                return Ok(Ending::Stopped); // nobody was served
+            }
+            if !restored {
                 self.begin()?;
             }
         }
@@ -265,8 +272,14 @@ impl Service {
         }
     }
 
+    /// Were we asked to stop?
+    fn is_to_stop(&self) -> bool {
+        !matches!(self.signal.load(Ordering::Relaxed), 0 | stopping::HUP)
+    }
+
     /// The first start of a service that has no earlier life.
     fn begin(&mut self) -> Result<(), ServeError> {
+        self.ground.instance.begin()?;
         self.bring_addresses_up()?;
         self.start_at = Some(clock::now());
         self.start_if_due()?;

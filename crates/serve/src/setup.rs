@@ -15,9 +15,10 @@ use supervise::{
 use crate::{
     adopting::{self, Adopted},
     changes,
+    clean::{self, Cleaned},
     config::ServeConfig,
     error::{ServeError, SystemContext},
-    instance::{self, Instance},
+    instance::Instance,
     link::Link,
     logger::Logger,
     logger_client::LoggerClient,
@@ -37,6 +38,7 @@ pub(crate) struct Ground {
     // Dropped in this order: pins go before the mount that holds them, all before the lock.
     pub(crate) bpffs: Mount,
     pub(crate) cgroup2: Mount,
+    pub(crate) instance: Instance,
     pub(crate) lock: Lock,
 }
 
@@ -56,12 +58,30 @@ impl Ground {
                 layout,
             });
         }
+        let mut instance = match Instance::of(lock.directory()) {
+            Ok(instance) => instance,
+            Err(error) => {
+                bpffs.leave(); // whatever may be in there
+                return Err(error);
+            }
+        };
         let pins = PinDirectory::new(bpffs.path(), &host_name);
-        if pins.exists() {
-            let (ground, adopted) = adopting::adopt(config, lock, bpffs, pins)?;
+        if pins.exists() && instance.has_begun() {
+            let (ground, adopted) = adopting::adopt(config, lock, bpffs, pins, instance)?;
             return Ok((ground, Some(adopted)));
         }
-        match Self::prepare_in(config, &lock, pins) {
+        if pins.exists() {
+            // One that was killed before there was anything to be taken over: all of it anew.
+            let removed = &mut Cleaned::default();
+            if let Err(error) = clean::remove_rest(&lock, &bpffs, &host_name, false, removed) {
+                bpffs.leave();
+                return Err(error);
+            }
+        }
+        if instance.has_begun() {
+            instance.renew()?; // the directory has outlived its host's last life
+        }
+        match Self::prepare_in(config, &lock, pins, &instance) {
             Ok((plane, injector, logger, cgroup, cgroup2)) => {
                 let ground = Self {
                     plane,
@@ -70,6 +90,7 @@ impl Ground {
                     cgroup,
                     bpffs,
                     cgroup2,
+                    instance,
                     lock,
                 };
                 Ok((ground, None))
@@ -86,12 +107,13 @@ impl Ground {
         config: &ServeConfig,
         lock: &Lock,
         pins: PinDirectory,
+        instance: &Instance,
     ) -> Result<(Dataplane, Injector, Logger, Cgroup, Mount), ServeError> {
         preflight::addresses_on(&config.addresses, config.address_device.as_deref())?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
         let cgroup = Cgroup::create(&cgroup2, &config.run_dir.host_name(&config.name))?;
         become_subreaper().doing("become the reaper of the server's orphans")?;
-        match bind(config, lock, &cgroup, pins) {
+        match bind(config, lock, &cgroup, pins, instance) {
             Ok((plane, injector, logger)) => Ok((plane, injector, logger, cgroup, cgroup2)),
             Err(error) => {
                 let _ = cgroup.remove();
@@ -106,9 +128,10 @@ impl Ground {
         self.cgroup2.leave();
     }
 
-    /// Take everything down. The server is gone by now.
-    pub(crate) fn remove(self) -> Result<(), ServeError> {
-        self.logger.shut_down();
+    /// Take everything down. The server is gone by now. `over`: nobody will want the records that a
+    /// logger on another machine has.
+    pub(crate) fn remove(self, over: bool) -> Result<(), ServeError> {
+        self.logger.end(over);
         // Before there are no programs any more, or the kernel would have the last word.
         let taken_down = own_addresses::take_down(self.lock.directory());
         let detached = self.plane.remove();
@@ -128,6 +151,7 @@ fn bind(
     lock: &Lock,
     cgroup: &Cgroup,
     pins: PinDirectory,
+    instance: &Instance,
 ) -> Result<(Dataplane, Injector, Logger), ServeError> {
     let settings = Settings {
         addresses: config.addresses.clone(),
@@ -153,7 +177,7 @@ fn bind(
         let injector = Injector::new(settings.mark)?;
         let logger = match &config.link {
             None => local_logger(config, &plane)?,
-            Some(_) => remote_logger(config, lock, &plane)?,
+            Some(_) => remote_logger(config, instance, &plane)?,
         };
         options::keep(lock.directory(), config)?;
         Ok((injector, logger))
@@ -176,24 +200,25 @@ pub(crate) fn local_logger(config: &ServeConfig, plane: &Dataplane) -> Result<Lo
 /// Loggers on other machines; none is called yet.
 pub(crate) fn remote_logger(
     config: &ServeConfig,
-    lock: &Lock,
+    instance: &Instance,
     plane: &Dataplane,
 ) -> Result<Logger, ServeError> {
     let Some(link) = config.link.clone() else {
         return local_logger(config, plane);
     };
-    let attach = attach(config, instance::of(lock.directory())?);
+    let attach = attach(config, instance);
     Ok(Logger::Remote(Box::new(Link::new(
         link,
         attach,
+        instance.logger(),
         plane.pins(),
     )?)))
 }
 
 /// What loggers on other machines are asked for.
-fn attach(config: &ServeConfig, instance: Instance) -> Attach {
+fn attach(config: &ServeConfig, instance: &Instance) -> Attach {
     Attach {
-        instance: instance.number,
+        instance: instance.number(),
         replay: match config.replay {
             ReplayMode::Connection => Replay::Connection,
             ReplayMode::Turn => Replay::Turn,
@@ -202,8 +227,8 @@ fn attach(config: &ServeConfig, instance: Instance) -> Attach {
         total: config.limits.total,
         connections: config.max_connections,
         udp_port: 0,
-        // Nothing here knows of an earlier life; a logger may.
-        inherit: instance.fresh,
+        inherit: false,
+        session: instance.session(),
         service: config.name.clone(),
     }
 }

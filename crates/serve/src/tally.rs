@@ -84,12 +84,13 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 22] = [
+pub(crate) const EVENTS: [&str; 23] = [
     "started",
     "adopted",
     "restored",
     "protecting",
     "unprotected",
+    "awaits_loggers",
     "logger_in_use",
     "logger_lost",
     "logger_back",
@@ -116,6 +117,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::Restored { .. } => "restored",
         Happening::Protecting { .. } => "protecting",
         Happening::Unprotected { .. } => "unprotected",
+        Happening::AwaitsLoggers { .. } => "awaits_loggers",
         Happening::LoggerInUse { .. } => "logger_in_use",
         Happening::LoggerLost { .. } => "logger_lost",
         Happening::LoggerBack { .. } => "logger_back",

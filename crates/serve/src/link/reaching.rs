@@ -3,15 +3,16 @@
 use std::{net::UdpSocket, time::Duration};
 
 use dataplane::link_socket;
+use protocol::control::Attach;
 
 use super::{
-    LOOK_AT_KEYS, Link, News, RETRY, Refused, STILL_SERVED,
+    LOOK_AT_KEYS, Link, News, RETRY, Refused,
     dialing::{Dialed, Dialing},
     session::Session,
 };
 use crate::{
     error::{ServeError, SystemContext},
-    logger_client::LoggerClient,
+    logger_client::{Attached, LoggerClient},
 };
 
 impl Link {
@@ -55,14 +56,16 @@ impl Link {
     }
 
     /// A logger has answered on the control stream.
-    fn attached(&mut self, logger: usize, socket: UdpSocket, dialed: Dialed, now: Duration) {
+    pub(super) fn attached(
+        &mut self,
+        logger: usize,
+        socket: UdpSocket,
+        dialed: Dialed,
+        now: Duration,
+    ) {
         let Dialed { client, attached } = dialed;
         self.refused[logger] = None;
-        // An earlier life is asked for once.
-        if std::mem::take(&mut self.attach.inherit) && attached.kept {
-            self.inherited = true;
-            self.inherited_from = Some(logger);
-        }
+        let attached = self.take_in_use(logger, attached);
         match self
             .session
             .as_mut()
@@ -93,22 +96,30 @@ impl Link {
         self.news.extend([News::Settings, News::Attached]);
     }
 
+    /// Records of an earlier session are the past if another logger was in use since.
+    fn take_in_use(&mut self, logger: usize, attached: Attached) -> Attached {
+        let at = self.config.loggers[logger];
+        let latest = self.latest.replace(at) == Some(at);
+        let number = self.attach.session.max(attached.session);
+        self.attach.session = number + u64::from(!latest);
+        Attached {
+            kept: attached.kept && (latest || self.inherited_from == Some(logger)),
+            ..attached
+        }
+    }
+
     fn not_reached(&mut self, logger: usize, error: &ServeError, now: Duration) {
-        if matches!(error, ServeError::StillServed(_)) {
-            // Whoever it is: a moment later it is known whether it lives.
-            self.next = logger;
-            self.retry_at = now + STILL_SERVED;
-            return;
-        }
-        let refused = Some(Refused {
-            why: error.to_string(),
-            for_good: matches!(error, ServeError::LoggerUnreachable { error, .. } if error.is_configuration()),
-        });
-        if self.refused[logger] != refused {
-            self.refused[logger] = refused;
-            self.trouble(error.to_string());
-        }
+        self.note_refusal(logger, Refused::of(error));
         self.advance(now);
+    }
+
+    pub(super) fn note_refusal(&mut self, logger: usize, refused: Refused) {
+        let refused = Some(refused);
+        if self.refused[logger] != refused {
+            let why = refused.as_ref().map(|refused| refused.why.clone());
+            self.news.extend(why.map(News::Trouble));
+            self.refused[logger] = refused;
+        }
     }
 
     /// On to the next logger; after the last one, a while later.
@@ -165,14 +176,29 @@ impl Link {
                 .doing("share the link's socket")?,
             None => link_socket(at)?,
         };
-        let mut attach = self.attach.clone();
+        let port = socket.local_addr().doing("ask for our own port")?.port();
         // It may have died before it had written that the records are ours now.
-        attach.inherit |= self.inherited_from == Some(logger);
-        attach.udp_port = socket.local_addr().doing("ask for our own port")?.port();
-        let key = self.keys.first().clone();
-        let dialing = Dialing::start(logger, at, key, attach, self.config.timeout)
-            .doing("start a thread that calls the logger")?;
-        self.dialing = Some((dialing, socket));
+        let inherit = self.inherited_from == Some(logger);
+        self.dialing = Some((self.start(logger, port, inherit)?, socket));
         Ok(())
+    }
+
+    pub(super) fn start(
+        &mut self,
+        logger: usize,
+        udp_port: u16,
+        inherit: bool,
+    ) -> Result<Dialing, ServeError> {
+        let at = self.config.loggers[logger];
+        let another = u64::from(self.latest != Some(at));
+        let attach = Attach {
+            udp_port,
+            inherit,
+            session: self.attach.session + another,
+            ..self.attach.clone()
+        };
+        let key = self.keys.first().clone();
+        Dialing::start(logger, at, key, attach, self.config.timeout)
+            .doing("start a thread that calls the logger")
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -37,12 +36,8 @@ impl Service {
     /// # Errors
     /// All refuse us, which no waiting will change.
     pub(super) fn reach_logger(&mut self) -> Result<(), ServeError> {
-        let Some(config) = self.config.link.clone() else {
-            return Ok(());
-        };
-        let loggers = u32::try_from(config.loggers.len()).unwrap_or(u32::MAX);
-        let until = Instant::now() + FIRST_CONTACT.saturating_mul(loggers);
-        while Instant::now() < until && self.signal.load(Ordering::Relaxed) == 0 {
+        let until = Instant::now() + self.first_contact();
+        while Instant::now() < until && !self.is_to_stop() {
             self.look_at_link()?;
             self.ground.plane.heartbeat()?; // there may be connections that we have taken over
             let Some(link) = self.ground.logger.link() else {
@@ -60,6 +55,12 @@ impl Service {
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
+    }
+
+    pub(super) fn first_contact(&self) -> Duration {
+        let loggers = self.config.link.as_ref().map(|link| link.loggers.len());
+        let loggers = loggers.and_then(|loggers| u32::try_from(loggers).ok());
+        FIRST_CONTACT.saturating_mul(loggers.unwrap_or(0))
     }
 
     pub(super) fn look_at_link(&mut self) -> Result<(), ServeError> {
@@ -88,7 +89,7 @@ impl Service {
         self.end_waiting()
     }
 
-    fn heed(&mut self, news: News) -> Result<(), ServeError> {
+    pub(super) fn heed(&mut self, news: News) -> Result<(), ServeError> {
         match news {
             News::Settings => self.set_link(),
             News::Attached => self.greet_logger(),
@@ -110,9 +111,15 @@ impl Service {
 
     /// It may have missed that a recovery has begun, or ended.
     fn greet_logger(&mut self) -> Result<(), ServeError> {
+        if let Some((logger, number)) = self.ground.logger.link().and_then(|link| link.in_use()) {
+            self.ground.instance.uses(logger, number)?;
+        }
         let hold = self.recovery.stage() != Stage::Serving;
         let _ = self.ask_logger(|logger| logger.hold_turns(hold))?;
-        self.close_what_is_over()?;
+        // Before that, nothing here knows of any connection.
+        if self.ground.instance.has_begun() {
+            self.close_what_is_over()?;
+        }
         match self.ground.logger.link() {
             Some(link) => link.drain_again(clock::now()),
             None => Ok(()),
@@ -172,7 +179,7 @@ impl Service {
             self.unprotect_all(UnprotectedReason::LoggerLost)?;
         }
         self.ground.plane.link_up(true)?;
-        if self.was_lost {
+        if self.was_lost || !kept {
             self.forget_stale()?;
         }
         let waiting = self.reprotect_all()?;
@@ -207,7 +214,7 @@ impl Service {
         Ok(())
     }
 
-    fn policy(&self) -> Option<OnLoggerLoss> {
+    pub(super) fn policy(&self) -> Option<OnLoggerLoss> {
         self.config
             .link
             .as_ref()

@@ -7,7 +7,7 @@
 //! where they stand while the server starts. The rest is a recovery like any other.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -17,10 +17,22 @@ use ssw::{Flow, call_to_client, newest_records, restored_flow};
 use wire::{EmitError, FlowId, FlowKey};
 
 use super::Service;
-use crate::{clock, error::ServeError, events::Happening, link::Link, own_addresses};
+use crate::{
+    clock,
+    config::OnLoggerLoss,
+    error::ServeError,
+    events::Happening,
+    link::{Link, Patience, Survey},
+    own_addresses,
+};
 
-/// How long the logger may take to say what it has.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the loggers may be away, or about to begin themselves, before nobody believes any more that
+/// they know of an earlier life: a switch that has lost its power, too, takes its time.
+const ALL_OF_THEM: Duration = Duration::from_secs(30);
+
+/// How long the logger may take to say what it has, and after how long that is told.
+const PATIENCE: Duration = Duration::from_secs(30);
+const TOLD_AFTER: Duration = Duration::from_secs(2);
 
 /// What a logger has of an earlier life.
 struct Inheritance {
@@ -31,18 +43,70 @@ struct Inheritance {
 }
 
 impl Service {
-    /// Take up the connections of an earlier life, if there are any. Tells whether there was one.
+    /// Ask the loggers which of them knows of an earlier life.
+    ///
+    /// # Errors
+    /// All refuse us, which no waiting will change.
+    pub(super) fn survey_loggers(&mut self) -> Result<(), ServeError> {
+        let Some(mut survey) = self.link().map(|link| Survey::of(link, clock::now())) else {
+            return Ok(());
+        };
+        let patience = self.patience();
+        let mut tell_at = Some(clock::now() + TOLD_AFTER);
+        while !self.is_to_stop() {
+            let now = clock::now();
+            let Some(link) = self.link() else { break };
+            if survey.poll(link, patience, now)? {
+                break;
+            }
+            while let Some(news) = self.link().and_then(Link::news) {
+                self.heed(news)?;
+            }
+            if tell_at.take_if(|at| now >= *at).is_some() {
+                self.tell(Happening::AwaitsLoggers {
+                    at_most_s: patience.none.map(|none| none.as_secs()),
+                });
+            }
+            self.ground.plane.heartbeat()?;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if let Some(link) = self.link() {
+            survey.choose(link);
+        }
+        Ok(())
+    }
+
+    fn link(&mut self) -> Option<&mut Link> {
+        self.ground.logger.link()
+    }
+
+    fn patience(&self) -> Patience {
+        match (&self.config.address_device, self.policy()) {
+            // Who has spoken meanwhile was reset by the kernel: there is nothing to wait for.
+            (None, _) => Patience {
+                none: Some(Duration::ZERO),
+                some: Duration::ZERO,
+            },
+            (Some(_), Some(OnLoggerLoss::Hold)) => Patience {
+                none: None,
+                some: ALL_OF_THEM,
+            },
+            (Some(_), _) => Patience {
+                none: Some(ALL_OF_THEM),
+                some: ALL_OF_THEM,
+            },
+        }
+    }
+
+    /// Take up the connections of an earlier life, if there are any. Tells whether there are.
     pub(super) fn restore(&mut self) -> Result<bool, ServeError> {
-        let inherited = self.ground.logger.link().is_some_and(Link::inherited);
-        if !inherited {
+        if !self.has_inherited() {
             return Ok(false);
         }
-        // Before anything is known of it: if it listens at once, nobody is let in.
-        self.ground.plane.gate()?;
         let Some(inheritance) = self.ask_for_connections()? else {
-            self.tell(Happening::Trouble {
-                message: "the logger has connections of an earlier life of this service, and does not say which: they are lost".into(),
-            });
+            if !self.is_to_stop() {
+                self.disinherit()?;
+            }
             return Ok(false);
         };
         // Whatever the logger knows of, no number is used twice.
@@ -50,10 +114,11 @@ impl Service {
         let next = last.map_or(0, |last| last.saturating_add(1));
         self.ground.plane.number_from(FlowId(next))?;
         let known = inheritance.connections.len();
-        for flow in &inheritance.others {
-            let _ = self.ask_logger(|logger| logger.unprotect(*flow))?;
-        }
+        // Before anything is known of it: if it listens at once, nobody is let in.
+        self.ground.plane.gate()?;
         let restored = self.insert(&inheritance)?;
+        self.forget_others(&inheritance, &restored)?;
+        self.ground.instance.begin()?;
         self.tell(Happening::Restored {
             connections: restored.len(),
             lost: known - restored.len(),
@@ -72,6 +137,40 @@ impl Service {
         }
         self.has_listened = true; // it did
         Ok(true)
+    }
+
+    fn has_inherited(&mut self) -> bool {
+        self.link().is_some_and(|link| link.has_inherited())
+    }
+
+    /// The logger that had the connections of an earlier life does not say which. Whatever it knows, and
+    /// whenever it comes back: this is another service.
+    fn disinherit(&mut self) -> Result<(), ServeError> {
+        self.tell(Happening::Trouble {
+            message: "the logger has connections of an earlier life of this service, and does not say which: they are lost".into(),
+        });
+        self.ground.instance.renew()?;
+        let number = self.ground.instance.number();
+        if let Some(link) = self.link() {
+            link.begin_anew(number);
+        }
+        self.reach_logger()
+    }
+
+    /// Records of connections that this host cannot have, or has another record of.
+    fn forget_others(
+        &mut self,
+        inheritance: &Inheritance,
+        restored: &[(FlowKey, FlowId)],
+    ) -> Result<(), ServeError> {
+        let restored: BTreeSet<FlowId> = restored.iter().map(|(_, flow)| *flow).collect();
+        let known = inheritance.connections.iter();
+        let known = known.map(|one| one.beginning.flow);
+        let not_here = known.filter(|flow| !restored.contains(flow));
+        for flow in inheritance.others.iter().copied().chain(not_here) {
+            let _ = self.ask_logger(|logger| logger.unprotect(flow))?;
+        }
+        Ok(())
     }
 
     /// Once the addresses are up, clients reach us.
@@ -97,10 +196,12 @@ impl Service {
                     summaries: logger.summaries()?,
                 })
             })?;
-            if inheritance.is_some() || Instant::now() >= until {
+            let enough = Instant::now() >= until || !self.has_inherited() || self.is_to_stop();
+            if inheritance.is_some() || enough {
                 return Ok(inheritance);
             }
             self.look_at_link()?;
+            self.ground.plane.heartbeat()?;
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -110,7 +211,12 @@ impl Service {
         let summaries: BTreeMap<FlowId, &FlowSummary> =
             summaries.map(|one| (one.flow, one)).collect();
         let mut restored = Vec::with_capacity(inheritance.connections.len());
-        for recorded in &inheritance.connections {
+        // Those of which nothing is known but that they began may be nobody's: they come last.
+        let (embryos, grown): (Vec<&Recorded>, Vec<&Recorded>) = inheritance
+            .connections
+            .iter()
+            .partition(|one| one.acknowledged == 0);
+        for recorded in grown.into_iter().chain(embryos) {
             let (id, key) = (recorded.beginning.flow, recorded.beginning.key);
             let ours = self.config.addresses.contains(&key.server());
             let Some(summary) = summaries.get(&id).filter(|_| ours) else {

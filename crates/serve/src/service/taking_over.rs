@@ -53,6 +53,14 @@ impl Service {
             if life.gated || life.recovering || !runs {
                 self.died(Cause::NotServing, clock::now());
             } else {
+                // Whoever the earlier one waited for it cannot tell us.
+                let left = flows.iter().filter(|(_, flow)| {
+                    flow.incarnation != life.incarnation
+                        && flow.closed_ns == 0
+                        && !flow.server_closing
+                });
+                self.late.extend(left.map(|(key, flow)| (*key, flow.id)));
+                self.late_connections()?;
                 // Perhaps the earlier one held them, and was killed before it let go.
                 let _ = self.ask_logger(|logger| logger.hold_turns(false))?;
             }

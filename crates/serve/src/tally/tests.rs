@@ -67,6 +67,9 @@ fn all() -> Vec<Happening> {
             connection: text(),
             reason: text(),
         },
+        Happening::AwaitsLoggers {
+            at_most_s: Some(30),
+        },
         Happening::LoggerInUse { logger: text() },
         Happening::LoggerLost {
             logger: text(),

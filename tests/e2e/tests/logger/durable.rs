@@ -111,7 +111,9 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
     let log = scene.directory().join("log");
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
-    let protected = protect(&scene, &test_server(&scene), &logger, &[]);
+    // Clients that wait for it are all that is left of what it knew.
+    let hold = ["--on-logger-loss", "hold"];
+    let protected = protect(&scene, &test_server(&scene), &logger, &hold);
     let (ends, stays) = (echoing(&scene), echoing(&scene));
     logger.kill();
     protected.wait_for("logger_lost", 1);
@@ -122,6 +124,7 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
     let deadline = Instant::now() + PATIENCE;
     while !logger.said().contains("1 connections") {
         assert!(Instant::now() < deadline, "{}", logger.said());
+        thread::sleep(Duration::from_millis(300)); // it has to hear of it, and to write it
         logger.kill();
         logger.replace_dead(&scene);
         await_found(&logger);

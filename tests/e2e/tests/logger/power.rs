@@ -8,7 +8,7 @@ use e2e::clients::Http;
 use e2e::exchange::{Exchange, assert_untouched, echoes, talks};
 use e2e::loggers::{Logger, key_file};
 use e2e::servers::{BIG, PORT, Server, nginx_at, test_server_at};
-use e2e::{Protected, Scene, assert_same_bytes, pattern};
+use e2e::{Protected, Scene, Seed, assert_same_bytes, pattern};
 
 use crate::{protect, status, with_logger};
 
@@ -129,6 +129,86 @@ fn a_log_on_the_own_disk_survives_the_host() {
     });
     echoes(&echo, b"afterwards");
     protected.assert_none_of("lost");
+    protected.stop();
+}
+
+/// Its power is there again before the logger's, and the one is as good as the other.
+#[test]
+fn a_host_waits_for_the_logger_that_had_its_records() {
+    let scene = Scene::new("link-power-late");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    let server = test_server_at(&scene, addresses().to_vec(), &[]);
+    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let echo = scene.connect_to(addresses()[0]);
+    e2e::clients::write(&echo, b"echo\n");
+    echoes(&echo, b"hello");
+    // What the server has answered, too, has to reach the disk, or no replay could be compared with it.
+    thread::sleep(Duration::from_millis(300));
+    logger.kill();
+    restart(&scene, &mut protected, &server, &logger);
+    protected.wait_for("awaits_loggers", 1);
+    logger.replace_dead(&scene);
+    protected.wait_serving(1);
+    echoes(&echo, b"afterwards");
+    protected.assert_none_of("lost");
+    protected.stop();
+}
+
+/// The first of two loggers has older records: what is true is known to the second.
+#[test]
+fn the_newest_records_are_taken() {
+    let (scene, first) = with_logger("link-power-two");
+    let host = scene.lab.add_host_at("second", 21).expect("a host");
+    let second = Logger::start(&scene, &host, &scene.directory().join("keys"), &[]);
+    let at = second.address().to_string();
+    let flags = [&DEVICE[..], &["--logger", &at, "--replay", "turn"]].concat();
+    let server = test_server_at(&scene, addresses().to_vec(), &[]);
+    let mut protected = protect(&scene, &server, &first, &flags);
+    let talk = scene.connect_to(addresses()[0]);
+    talks(&talk, "one");
+    first.host().cut().expect("cut");
+    let back = protected.wait_for("logger_back", 1);
+    assert_eq!(back["logger"], at.as_str(), "{back}");
+    talks(&talk, "two");
+    talks(&talk, "three");
+    first.host().heal().expect("heal");
+    protected.lose_power();
+    let all = first.flags();
+    let all: Vec<&str> = all.iter().map(String::as_str).chain(flags).collect();
+    protected.begin_anew(&scene, &server, &all);
+    protected.wait_serving(1);
+    talks(&talk, "four");
+    protected.assert_none_of("lost");
+    assert!(second.said().contains("its host has begun a new life"));
+    protected.stop();
+}
+
+/// `serve` is killed at any moment of its new life, and the next one finds what there is to be found.
+#[test]
+fn a_new_life_that_is_cut_short_leaves_all_to_the_next() {
+    let (scene, logger) = with_logger("link-power-short");
+    let server = test_server_at(&scene, addresses().to_vec(), &[]);
+    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let idle = scene.connect_to(addresses()[0]);
+    talks(&idle, "before");
+    let echo = scene.connect_to(addresses()[0]);
+    e2e::clients::write(&echo, b"echo\n");
+    echoes(&echo, b"hello");
+    restart(&scene, &mut protected, &server, &logger);
+    let mut seed = Seed::choose("link-power-short");
+    for _ in 0..8 {
+        let pause = u64::try_from(seed.between(100, 1600)).expect("short");
+        thread::sleep(Duration::from_millis(pause));
+        protected.kill_serve_itself();
+        begin_anew(&scene, &mut protected, &server, &logger);
+    }
+    thread::sleep(Duration::from_secs(2));
+    talks(&idle, "afterwards");
+    echoes(&echo, b"afterwards");
     protected.stop();
 }
 
