@@ -26,12 +26,38 @@ pub struct Protected {
     process: Process,
     /// Those that were killed: to drop one ends its process group, to which its logger belongs.
     former: Vec<Process>,
-    host: Host,
-    name: String,
-    run_dir: PathBuf,
+    at: At,
     said: PathBuf,
     before: Before,
     stopped: bool,
+}
+
+/// Which service it is, and where.
+#[derive(Debug)]
+struct At {
+    verb: &'static str,
+    host: Host,
+    run_dir: PathBuf,
+    name: String,
+}
+
+impl At {
+    fn spawn(&self, server: &Server, flags: &[&str], said: &Path) -> Process {
+        let mut command = self.host.command(&binaries::outlive().to_string_lossy());
+        command.args([self.verb, "--json", "--name", &self.name, "--run-dir"]);
+        command.arg(&self.run_dir);
+        for address in &server.addresses {
+            command.args(["--address", &address.to_string()]);
+        }
+        command.args(flags).arg("--").args(&server.command);
+        let output = Output::Files {
+            stdout: said.with_extension("out"),
+            stderr: said.to_owned(),
+        };
+        self.host
+            .spawn(&mut command, &output)
+            .expect("outlive starts")
+    }
 }
 
 /// What an `outlive` verb answered.
@@ -65,36 +91,39 @@ impl Protected {
     }
 
     fn start_unawaited(scene: &Scene, server: &Server, name: String, flags: &[&str]) -> Self {
-        let host = scene.server.clone();
-        let before = Before::look(&host, &name, &scene.run_dir());
-        let said = scene.directory().join(format!("{name}.events"));
-        let process = Self::spawn(scene, server, &name, flags, &said);
+        let at = At {
+            verb: "serve",
+            host: scene.server.clone(),
+            run_dir: scene.run_dir(),
+            name,
+        };
+        Self::start_at(at, server, flags)
+    }
+
+    /// Starts `outlive standby` for the same service on another host.
+    #[must_use]
+    pub fn standby(&self, scene: &Scene, host: &Host, server: &Server, flags: &[&str]) -> Self {
+        let at = At {
+            verb: "standby",
+            host: host.clone(),
+            run_dir: scene.directory().join(format!("run-{}", host.name())),
+            name: self.at.name.clone(),
+        };
+        Self::start_at(at, server, flags)
+    }
+
+    fn start_at(at: At, server: &Server, flags: &[&str]) -> Self {
+        let before = Before::look(&at.host, &at.name, &at.run_dir);
+        let said = at.run_dir.with_extension(format!("{}.events", at.name));
+        let process = at.spawn(server, flags, &said);
         Self {
             process,
             former: Vec::new(),
-            host,
-            name,
-            run_dir: scene.run_dir(),
+            at,
             said,
             before,
             stopped: false,
         }
-    }
-
-    fn spawn(scene: &Scene, server: &Server, name: &str, flags: &[&str], said: &Path) -> Process {
-        let host = &scene.server;
-        let mut command = host.command(&binaries::outlive().to_string_lossy());
-        command.args(["serve", "--json", "--name", name, "--run-dir"]);
-        command.arg(scene.run_dir());
-        for address in &server.addresses {
-            command.args(["--address", &address.to_string()]);
-        }
-        command.args(flags).arg("--").args(&server.command);
-        let output = Output::Files {
-            stdout: scene.directory().join(format!("{name}.out")),
-            stderr: said.to_owned(),
-        };
-        host.spawn(&mut command, &output).expect("outlive starts")
     }
 
     /// SIGKILL to `serve` itself, and waits for its end. Its server lives on.
@@ -119,7 +148,7 @@ impl Protected {
         let linked = scene.linked(flags);
         let linked: Vec<&str> = linked.iter().map(String::as_str).collect();
         let flags = [flags, &linked].concat();
-        let new = Self::spawn(scene, server, &self.name, &flags, &self.said);
+        let new = self.at.spawn(server, &flags, &self.said);
         self.former.push(std::mem::replace(&mut self.process, new));
         self.wait_for("adopted", 1)
     }
@@ -131,27 +160,27 @@ impl Protected {
     /// When something of the earlier life cannot be removed.
     #[track_caller]
     pub fn lose_power(&self) {
-        self.host.power_off().expect("power off");
+        self.at.host.power_off().expect("power off");
         assert!(self.ended(PATIENCE).is_some(), "serve survived its host");
-        self.host.power_on().expect("power on");
+        self.at.host.power_on().expect("power on");
         // A lab's hosts share the kernel and the file system: what a restart would have emptied.
-        let cleaned = self.outlive("clean", &["--kill", &self.name]);
+        let cleaned = self.outlive("clean", &["--kill", &self.at.name]);
         assert_eq!(cleaned.status, Some(0), "{cleaned:?}");
     }
 
     /// Starts `serve` again after [`Protected::lose_power`]. Only its events are seen from then on.
-    pub fn begin_anew(&mut self, scene: &Scene, server: &Server, flags: &[&str]) {
+    pub fn begin_anew(&mut self, server: &Server, flags: &[&str]) {
         let number = self.former.len() + 1;
         self.said = self.said.with_extension(format!("events-{number}"));
-        self.before = Before::look(&self.host, &self.name, &self.run_dir);
-        let new = Self::spawn(scene, server, &self.name, flags, &self.said);
+        self.before = Before::look(&self.at.host, &self.at.name, &self.at.run_dir);
+        let new = self.at.spawn(server, flags, &self.said);
         self.former.push(std::mem::replace(&mut self.process, new));
     }
 
     /// The service's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.at.name
     }
 
     /// The process of `serve` itself.
@@ -303,11 +332,11 @@ impl Protected {
     /// When it cannot be started.
     #[must_use]
     pub fn outlive(&self, verb: &str, arguments: &[&str]) -> Answer {
-        let mut command = self.host.command("timeout");
+        let mut command = self.at.host.command("timeout");
         let limit = PATIENCE.as_secs().to_string();
         command.args(["-k", "1", &limit]).arg(binaries::outlive());
         command.arg(verb).args(arguments);
-        command.env("OUTLIVE_RUN_DIR", &self.run_dir);
+        command.env("OUTLIVE_RUN_DIR", &self.at.run_dir);
         let output = crate::scene::run(&mut command);
         Answer {
             status: output.status.code(),
@@ -333,7 +362,7 @@ impl Protected {
     #[track_caller]
     pub fn assert_nothing_left(&mut self) {
         self.stopped = true;
-        let left = self.before.left(&self.host);
+        let left = self.before.left(&self.at.host);
         assert!(left.is_empty(), "serve left {left:#?}\n{}", self.said());
     }
 
@@ -356,7 +385,7 @@ impl Drop for Protected {
             }
             return;
         }
-        eprintln!("--- serve of {} said:\n{}---", self.name, self.said());
+        eprintln!("--- serve of {} said:\n{}---", self.at.name, self.said());
         // Whatever went wrong, the next test finds a clean machine.
         let _ = self.process.kill(Signal::TERM);
         if self.process.wait_with_timeout(PAUSE * 5000).is_err() {
@@ -364,7 +393,7 @@ impl Drop for Protected {
         }
         let _ = self.process.kill(Signal::KILL);
         let _ = self.process.wait_with_timeout(PATIENCE);
-        let cleaned = self.outlive("clean", &["--kill", &self.name]);
+        let cleaned = self.outlive("clean", &["--kill", &self.at.name]);
         eprintln!("--- clean: {cleaned:?}");
     }
 }

@@ -24,16 +24,16 @@ fn addresses() -> [SocketAddr; 2] {
 const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 
 /// Off and on.
-fn restart(scene: &Scene, protected: &mut Protected, server: &Server, logger: &Logger) {
+fn restart(protected: &mut Protected, server: &Server, logger: &Logger) {
     protected.lose_power();
-    begin_anew(scene, protected, server, logger);
+    begin_anew(protected, server, logger);
 }
 
 /// As the system starts it.
-fn begin_anew(scene: &Scene, protected: &mut Protected, server: &Server, logger: &Logger) {
+fn begin_anew(protected: &mut Protected, server: &Server, logger: &Logger) {
     let flags = logger.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(DEVICE).collect();
-    protected.begin_anew(scene, server, &flags);
+    protected.begin_anew(server, &flags);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn clients_see_a_pause_when_the_host_restarts() {
             let busy =
                 scope.spawn(|| Exchange::default().undisturbed(|| scene.connect_to(address)));
             thread::sleep(Duration::from_millis(150));
-            restart(&scene, &mut protected, &server, &logger);
+            restart(&mut protected, &server, &logger);
             let restored = protected.wait_for("restored", 1);
             assert_eq!(restored["lost"], 0, "{restored}");
             protected.wait_serving(1);
@@ -79,7 +79,7 @@ fn a_download_from_nginx_outlives_its_host_twice() {
     let mut cuts = [BIG / 4, BIG / 2].into_iter().peekable();
     let got = http.response(|progress| {
         if cuts.next_if(|at| progress > *at).is_some() {
-            restart(&scene, &mut protected, &server, &logger);
+            restart(&mut protected, &server, &logger);
             protected.wait_serving(1);
         }
     });
@@ -123,7 +123,7 @@ fn a_log_on_the_own_disk_survives_the_host() {
         thread::sleep(Duration::from_millis(150));
         protected.lose_power();
         logger.replace_dead(&scene);
-        begin_anew(&scene, &mut protected, &server, &logger);
+        begin_anew(&mut protected, &server, &logger);
         protected.wait_serving(1);
         assert!(busy.join().is_ok(), "{}", protected.said());
     });
@@ -149,7 +149,7 @@ fn a_host_waits_for_the_logger_that_had_its_records() {
     // What the server has answered, too, has to reach the disk, or no replay could be compared with it.
     thread::sleep(Duration::from_millis(300));
     logger.kill();
-    restart(&scene, &mut protected, &server, &logger);
+    restart(&mut protected, &server, &logger);
     protected.wait_for("awaits_loggers", 1);
     logger.replace_dead(&scene);
     protected.wait_serving(1);
@@ -179,7 +179,7 @@ fn the_newest_records_are_taken() {
     protected.lose_power();
     let all = first.flags();
     let all: Vec<&str> = all.iter().map(String::as_str).chain(flags).collect();
-    protected.begin_anew(&scene, &server, &all);
+    protected.begin_anew(&server, &all);
     protected.wait_serving(1);
     talks(&talk, "four");
     protected.assert_none_of("lost");
@@ -198,13 +198,13 @@ fn a_new_life_that_is_cut_short_leaves_all_to_the_next() {
     let echo = scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
     echoes(&echo, b"hello");
-    restart(&scene, &mut protected, &server, &logger);
+    restart(&mut protected, &server, &logger);
     let mut seed = Seed::choose("link-power-short");
     for _ in 0..8 {
         let pause = u64::try_from(seed.between(100, 1600)).expect("short");
         thread::sleep(Duration::from_millis(pause));
         protected.kill_serve_itself();
-        begin_anew(&scene, &mut protected, &server, &logger);
+        begin_anew(&mut protected, &server, &logger);
     }
     thread::sleep(Duration::from_secs(2));
     talks(&idle, "afterwards");
@@ -233,7 +233,7 @@ fn an_orderly_end_leaves_no_records() {
         .output();
     let shown = String::from_utf8(shown.expect("ip").stdout).expect("text");
     assert!(!shown.contains("10.0.0.110"), "{shown}");
-    begin_anew(&scene, &mut protected, &server, &logger);
+    begin_anew(&mut protected, &server, &logger);
     protected.wait_for("protecting", 1);
     protected.assert_none_of("restored");
     protected.stop();
