@@ -32,9 +32,8 @@
 /* The end of what the client may have been sent. */
 static __always_inline __u32 may_have(const struct flow *f)
 {
-	__u32 edge = f->client.ack + ((__u32)f->client.window << (f->client.window_scale & 15));
-	/* Its dead host may have sent more than was heard of: at most what the client had room for. */
-	return f->log.restored && after(edge, f->server.nxt) ? edge : f->server.nxt;
+	/* Its dead host may have sent more than was heard of: at most what the client had room for then. */
+	return f->log.restored && after(f->log.reach, f->server.nxt) ? f->log.reach : f->server.nxt;
 }
 
 static __always_inline bool acceptable(const struct flow *f, const struct packet *p)
@@ -72,8 +71,10 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 		if (!after(p->seq, f->server.ack))
 			f->log.tsecr = tsval;
 	}
-	if (f->log.restored)
+	if (f->log.restored) {
 		sent_up_to(f, p->ack);
+		forget_dead_host(f);
+	}
 	if (after(end, f->client.nxt)) {
 		f->client.nxt = end;
 		f->client.spoken = f->server.nxt;

@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 3
+#define LAYOUT_VERSION 4
 
 /* Options of a TCP header: at most 40 bytes (RFC 9293 3.1). */
 #define TCP_OPTIONS_MAX 40
@@ -133,9 +133,9 @@ struct range {
 
 /* A flow whose host has died, made anew from its record (restored.h). */
 enum restored {
-	RESTORED_NOT = 0,    /* this host has known it from its beginning */
+	RESTORED_NOT = 0,    /* this host knows all that the client was sent */
 	RESTORED_SILENT = 1, /* what the client had heard, and that the record is whole, is not known */
-	RESTORED_HEARD = 2,  /* the client has said so */
+	RESTORED_HEARD = 2,  /* the client has said so; it may have more than it said, behind a hole */
 };
 
 /* With a log link: what the logger has of the instream, and what the server's TCP has, so that the
@@ -165,6 +165,8 @@ struct log_half {
 	__u8 pad[2];
 	__u32 answered; /* the highest `ack` of its earlier servers: what is before it may have been answered */
 	__u32 heard; /* of a restored flow: what the client had when it spoke first */
+	__u32 reach; /* and what it had room for then: the end of what the dead host may have sent */
+	__u8 pad2[4];
 };
 
 struct flow {

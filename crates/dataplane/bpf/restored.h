@@ -9,11 +9,51 @@
  * and what the new server says would be taken for the answer to something else. A client that has sent
  * nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
  * than that.
+ *
+ * Who only guesses must not pass for it, so it is believed no further than it can be from what is
+ * recorded:
+ *
+ *   sequence number   below the end of the record by a window of the server at most: it sends again
+ *                     from what it was acknowledged, and what is recorded was offered to it (one less:
+ *                     a keep-alive, RFC 9293 3.8.4)
+ *   acknowledgement   above what is recorded by a window of its own (on its way when the host died), and
+ *                     what a logger is not told of (PROGRESS in link.h)
+ *   timestamps        newer than what is recorded by RESTORED_AGE at most, if they were agreed on
+ *
+ * One whose sequence number is the end of the record, as that of a client which waits or listens, is
+ * right there once in 2^32. It may have heard RESTORED_LAG more, and its timestamps anything but a little
+ * less than is recorded, which is a segment of an earlier time: the record of a connection that has been
+ * idle may be older than PAWS can tell (RFC 7323 5.5), the more so at a tick a microsecond.
  */
 #pragma once
 
-/* What is known of a client lies no further behind than this: the largest window (RFC 7323 2.3). */
-#define RESTORED_REACH (1U << 30)
+/* Ticks: three days of milliseconds. Of who only uploads, a log on disk may have none but the SYN's. */
+#define RESTORED_AGE (1U << 28)
+/* Copies that tell of progress may be lost, and a log on disk takes its time (at most a second, and one
+ * commit) to write it: two seconds at 1 Gbit/s. */
+#define RESTORED_LAG (1U << 28)
+
+/* Can `told` be what became of the timestamp `known`? */
+static __always_inline bool is_later(__u32 known, __u32 told, bool exact)
+{
+	__u32 age = told - known;
+	return age <= RESTORED_AGE || (exact && age < -RESTORED_AGE);
+}
+
+static __always_inline bool is_credible(const struct flow *f, const struct packet *p, bool timestamps,
+					__u32 tsval, __u32 tsecr)
+{
+	__u32 offered = 65535U << (f->server.window_scale & 15);
+	__u32 window = 65535U << (f->client.window_scale & 15);
+	__u32 untold = window / 2 > PROGRESS ? window / 2 : PROGRESS;
+	bool exact = p->seq == f->log.stable;
+	if (f->log.stable - p->seq > offered + 1 ||
+	    p->ack - f->client.ack > window + untold + (exact ? RESTORED_LAG : 0))
+		return false;
+	/* RFC 7323 3.2: who agreed on them sends them in each segment. */
+	return !f->server.timestamps || (timestamps && is_later(f->client.tsval, tsval, exact) &&
+					 is_later(f->server.tsval, tsecr, exact));
+}
 
 /* A segment of the client of a flow that was made anew. True: it tells what had to be known. */
 static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
@@ -27,21 +67,32 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 		}
 		return false;
 	}
-	if ((p->flags & (TCP_SYN | TCP_ACK)) != TCP_ACK || f->log.stable - p->seq > RESTORED_REACH ||
-	    p->ack - f->client.ack > RESTORED_REACH)
+	__u32 tsval = o->timestamps ? option_tsval(sc->tcp, o) : 0;
+	__u32 tsecr = o->timestamps ? option_tsecr(sc->tcp, o) : 0;
+	if ((p->flags & (TCP_SYN | TCP_ACK)) != TCP_ACK ||
+	    !is_credible(f, p, o->timestamps, tsval, tsecr))
 		return false;
 	sent_up_to(f, p->ack);
 	f->client.ack = p->ack;
 	f->client.window = p->window;
-	if (o->timestamps) {
-		advance(&f->client.tsval, option_tsval(sc->tcp, o));
-		advance(&f->server.tsval, option_tsecr(sc->tcp, o));
-		f->log.tsecr = f->client.tsval;
+	if (f->server.timestamps) {
+		f->client.tsval = tsval;
+		f->server.tsval = tsecr;
+		f->log.tsecr = tsval;
 	}
 	f->log.heard = p->ack;
+	f->log.reach = p->ack + ((__u32)p->window << (f->client.window_scale & 15));
 	f->log.restored = RESTORED_HEARD;
 	emit_event(s, EVENT_LATE, key, f, 0, 0);
 	return true;
+}
+
+/* What has been sent since reaches as far as what the dead host may have sent: all that the client can
+ * have is known, as of any other flow. */
+static __always_inline void forget_dead_host(struct flow *f)
+{
+	if (after(f->server.nxt, f->log.heard) && !after(f->log.reach, f->server.nxt))
+		f->log.restored = RESTORED_NOT;
 }
 
 /* A SYN for a flow that was made anew: its client had never heard of the connection. */

@@ -184,12 +184,12 @@ pub struct Range {
 /// Whether a flow was made anew from the record of a host that died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Restored {
-    /// This host has known it from its beginning.
+    /// This host knows all that its client was sent.
     #[default]
     Not,
     /// What its client had heard, and that its record is whole, is not known yet.
     Silent,
-    /// The client has said so.
+    /// The client has said so. It may have more than it said, behind a hole.
     Heard,
 }
 
@@ -231,6 +231,8 @@ pub struct LogHalf {
     pub answered: SeqNumber,
     /// Of a restored flow: what the client had when it spoke first.
     pub heard: SeqNumber,
+    /// And what it had room for then: the end of what the dead host may have sent.
+    pub reach: SeqNumber,
 }
 
 /// One connection. Also the snapshot in which the rest of the system reads it from the kernel.

@@ -427,6 +427,7 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
     }
     if flow.log.restored != Restored::Not {
         sent_up_to(&mut flow.server, segment.ack);
+        flow.forget_dead_host();
     }
     if segment.end().after(flow.client.nxt) {
         flow.client.nxt = segment.end();

@@ -29,7 +29,7 @@ const UDP_HEADER: usize = 8;
 
 /// The logger hears how far a client is that only listens, so that another host could speak to it
 /// where it listens, if this one died: at most this far behind, bytes, or half of its window.
-const PROGRESS: u32 = 64 * 1024;
+pub(crate) const PROGRESS: u32 = 64 * 1024;
 
 /// What becomes of the acknowledgements that the server's TCP and the logger make, one sooner than
 /// the other (FT-TCP IV.F).

@@ -9,6 +9,20 @@
 //! and what the new server says would be taken for the answer to something else. A client that has sent
 //! nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
 //! than that.
+//!
+//! Who only guesses must not pass for it, so it is believed no further than it can be from what is
+//! recorded:
+//!
+//! | number | |
+//! |---|---|
+//! | sequence number | below the end of the record by a window of the server at most: it sends again from what it was acknowledged, and what is recorded was offered to it (one less: a keep-alive, RFC 9293 3.8.4) |
+//! | acknowledgement | above what is recorded by a window of its own (on its way when the host died), and what a logger is not told of ([`PROGRESS`]) |
+//! | timestamps | newer than what is recorded by [`AGE`] at most, if they were agreed on |
+//!
+//! One whose sequence number is the end of the record, as that of a client which waits or listens, is right
+//! there once in 2^32. It may have heard [`LAG`] more, and its timestamps anything but a little less than
+//! is recorded, which is a segment of an earlier time: the record of a connection that has been idle may be
+//! older than PAWS can tell (RFC 7323 5.5), the more so at a tick a microsecond.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -17,25 +31,58 @@ use wire::{Flags, FlowId, FlowKey, SeqNumber, SynOptions};
 
 use crate::{
     egress::sent_up_to,
+    link::PROGRESS,
     flow::{ClientHalf, Flow, LogHalf, Restored, ServerHalf, VerifyHalf},
     packet::{Options, Segment},
     south::{EventKind, Shared},
 };
 
-/// What is known of a client lies no further behind than this: the largest window (RFC 7323 2.3).
-const REACH: u32 = 1 << 30;
+/// Ticks: three days of milliseconds. Of who only uploads, a log on disk may have none but the SYN's.
+const AGE: u32 = 1 << 28;
+/// Copies that tell of progress may be lost, and a log on disk takes its time (at most a second, and one
+/// commit) to write it: two seconds at 1 Gbit/s.
+const LAG: u32 = 1 << 28;
 
 impl Flow {
     /// The end of what the client may have been sent. Its dead host may have sent more than was heard
-    /// of: at most what the client had room for.
+    /// of: at most what the client had room for then.
     pub(crate) fn may_have(&self) -> SeqNumber {
-        let window = u32::from(self.client.window) << (self.client.window_scale & 15);
-        let edge = self.client.ack + window;
-        if self.log.restored != Restored::Not && edge.after(self.server.nxt) {
-            edge
+        if self.log.restored != Restored::Not && self.log.reach.after(self.server.nxt) {
+            self.log.reach
         } else {
             self.server.nxt
         }
+    }
+
+    /// What has been sent since reaches as far as what the dead host may have sent: all that the client
+    /// can have is known, as of any other flow.
+    pub(crate) fn forget_dead_host(&mut self) {
+        if self.server.nxt.after(self.log.heard) && !self.log.reach.after(self.server.nxt) {
+            self.log.restored = Restored::Not;
+        }
+    }
+
+    /// Can this be its client? `timestamps` are TSval and TSecr, if there are any.
+    fn credits(&self, segment: &Segment, timestamps: Option<(u32, u32)>) -> bool {
+        let between = |from: SeqNumber, to: SeqNumber| to.0.wrapping_sub(from.0);
+        let whole = |scale: u8| u32::from(u16::MAX) << (scale & 15);
+        let (offered, window) = (
+            whole(self.server.window_scale),
+            whole(self.client.window_scale),
+        );
+        let exact = segment.seq == self.log.stable;
+        let reach = window + PROGRESS.max(window / 2) + if exact { LAG } else { 0 };
+        if between(segment.seq, self.log.stable) > offered + 1
+            || between(self.client.ack, segment.ack) > reach
+        {
+            return false;
+        }
+        // RFC 7323 3.2: who agreed on them sends them in each segment.
+        !self.server.timestamps
+            || timestamps.is_some_and(|(tsval, tsecr)| {
+                is_later(self.client.tsval, tsval, exact)
+                    && is_later(self.server.tsval, tsecr, exact)
+            })
     }
 
     /// Is this a SYN of a client that had never heard of the connection?
@@ -63,30 +110,33 @@ impl Shared {
             }
             return false;
         }
-        let reached = |from: SeqNumber, to: SeqNumber| to.0.wrapping_sub(from.0) <= REACH;
-        if !segment.has(Flags::ACK)
-            || segment.has(Flags::SYN)
-            || !reached(segment.seq, flow.log.stable)
-            || !reached(flow.client.ack, segment.ack)
-        {
+        let header = &segment.header;
+        let timestamps = options.tsval(header).zip(options.tsecr(header));
+        let right = segment.has(Flags::ACK) && !segment.has(Flags::SYN);
+        if !right || !flow.credits(segment, timestamps) {
             return false;
         }
         sent_up_to(&mut flow.server, segment.ack);
         flow.client.ack = segment.ack;
         flow.client.window = segment.window;
-        if let (Some(tsval), Some(tsecr)) = (
-            options.tsval(&segment.header),
-            options.tsecr(&segment.header),
-        ) {
-            flow.client.tsval = newer(flow.client.tsval, tsval);
-            flow.server.tsval = newer(flow.server.tsval, tsecr);
-            flow.log.tsecr = flow.client.tsval;
+        if let Some((tsval, tsecr)) = timestamps.filter(|_| flow.server.timestamps) {
+            flow.client.tsval = tsval;
+            flow.server.tsval = tsecr;
+            flow.log.tsecr = tsval;
         }
+        let room = u32::from(segment.window) << (flow.client.window_scale & 15);
         flow.log.heard = segment.ack;
+        flow.log.reach = segment.ack + room;
         flow.log.restored = Restored::Heard;
         self.emit(late, now_ns);
         true
     }
+}
+
+/// Can `told` be what became of the timestamp `known`?
+fn is_later(known: u32, told: u32, exact: bool) -> bool {
+    let age = told.wrapping_sub(known);
+    age <= AGE || (exact && age < AGE.wrapping_neg())
 }
 
 /// Of two timestamps the newer one (RFC 7323 5.2).

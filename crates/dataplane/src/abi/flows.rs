@@ -140,6 +140,7 @@ impl From<log_half> for LogHalf {
             ended: raw.ended != 0,
             answered: SeqNumber(raw.answered),
             heard: SeqNumber(raw.heard),
+            reach: SeqNumber(raw.reach),
             restored: match restored(u32::from(raw.restored)) {
                 restored::RESTORED_SILENT => Restored::Silent,
                 restored::RESTORED_HEARD => Restored::Heard,
@@ -233,6 +234,7 @@ impl From<&LogHalf> for log_half {
             told: from.told.0,
             answered: from.answered.0,
             heard: from.heard.0,
+            reach: from.reach.0,
             restored: byte(match from.restored {
                 Restored::Not => restored::RESTORED_NOT.0,
                 Restored::Silent => restored::RESTORED_SILENT.0,

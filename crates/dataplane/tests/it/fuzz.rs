@@ -57,11 +57,16 @@ struct World<'k> {
     both: &'k mut Both,
     connections: Vec<Connection>,
     link: Option<Link>,
+    /// The connection of the vocabulary.
+    which: usize,
+    /// How often a client was heard of whose connection was restored, or needed to be no more.
+    heard: u32,
 }
 
 impl World<'_> {
     /// Make `which` the connection of the vocabulary.
     fn turn_to(&mut self, which: usize) {
+        self.which = which;
         let connection = &self.connections[which];
         let number = u16::try_from(which).unwrap();
         self.both.key = other_key(connection.v6, number);
@@ -295,6 +300,8 @@ fn agree_on_any_history(
             both: &mut both,
             link: link.map(Link::new),
             connections,
+            which: 0,
+            heard: 0,
         };
         if link.is_some() {
             world.begin_linked();
@@ -307,7 +314,10 @@ fn agree_on_any_history(
         }
         taken.set(taken.get() + steps.len());
         for name in wanted.iter().copied().flatten() {
-            *reached.borrow_mut().entry(*name).or_insert(0) += both.counted(name);
+            *reached.borrow_mut().entry(*name).or_insert(0) += world.both.counted(name);
+        }
+        if link.is_some() {
+            *reached.borrow_mut().entry("restored").or_insert(0) += u64::from(world.heard);
         }
         Ok(())
     });

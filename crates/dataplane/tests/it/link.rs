@@ -4,7 +4,7 @@ mod again;
 mod clamp;
 mod detour;
 mod keys;
-mod restored;
+pub(crate) mod restored;
 
 use protocol::link::{
     Ack, KeySet, KeySlot, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentView,

@@ -187,6 +187,87 @@ fn one_that_has_sent_more_is_not_believed() {
     assert!(lab.mirrored().is_empty());
 }
 
+/// A window of its server and one of its own, as the shifts of the handshake allow them.
+const OFFERED: u32 = 65_535 << SERVER_SCALE;
+const ROOM: u32 = 65_535 << CLIENT_SCALE;
+
+fn is_heard(lab: &mut Lab, spec: Spec) -> bool {
+    lab.client(spec);
+    lab.flow().log.restored == Restored::Heard
+}
+
+#[test]
+fn one_that_guesses_is_not_believed() {
+    let near = ROOM + PROGRESS.max(ROOM / 2);
+    let from = |lab: &Lab, back: u32, ahead: u32| {
+        segment(lab.c + 1 + TURN - back, lab.s + 51 + ahead).timestamps(33, 977)
+    };
+    for base in [1000, u32::MAX - 20, u32::MAX - 120] {
+        for (back, ahead, heard) in [
+            (OFFERED + 1, 0, true),
+            (OFFERED + 2, 0, false),
+            (1, near, true),
+            (1, near + 1, false),
+            (0, near + LAG, true),
+            (0, near + LAG + 1, false),
+        ] {
+            let mut lab = lab(base, base);
+            let spec = from(&lab, back, ahead);
+            assert_eq!(is_heard(&mut lab, spec), heard, "{back} {ahead}");
+            if !heard {
+                assert_eq!(lab.flow().client.ack, lab.s + 51);
+            }
+        }
+    }
+}
+
+/// (20, 950) are known.
+#[test]
+fn timestamps_are_as_new_as_they_can_be() {
+    let stamped = |back: u32, tsval: u32, tsecr: u32| {
+        let mut lab = lab(1000, 5000);
+        let spec = segment(lab.c + 1 + TURN - back, lab.s + 51).timestamps(tsval, tsecr);
+        let heard = is_heard(&mut lab, spec);
+        let flow = lab.flow();
+        if heard {
+            assert_eq!((flow.client.tsval, flow.server.tsval), (tsval, tsecr));
+            assert_eq!(flow.log.tsecr, tsval);
+        } else {
+            assert_eq!((flow.client.tsval, flow.server.tsval), (20, 950));
+        }
+        heard
+    };
+    for back in [0, 1] {
+        assert!(stamped(back, 20 + AGE, 950 + AGE));
+        assert!(!stamped(back, 19, 950), "of an earlier time");
+        assert!(!stamped(back, 20, 949));
+        // Who waits at the end of the record may have done so for longer than timestamps can tell.
+        assert_eq!(stamped(back, 21 + AGE, 950), back == 0);
+        assert_eq!(stamped(back, 20, 951 + AGE), back == 0);
+        assert_eq!(stamped(back, 19 + (1 << 31), 950 + (1 << 31)), back == 0);
+        assert!(!stamped(back, 20u32.wrapping_sub(AGE), 950));
+    }
+    let mut lab = lab(1000, 5000);
+    let without = segment(lab.c + 1 + TURN, lab.s + 51).options(&[]);
+    assert!(!is_heard(&mut lab, without), "they were agreed on");
+}
+
+#[test]
+fn without_timestamps_the_numbers_have_to_do() {
+    let (mut recorded, summary) = record(SeqNumber(1000), SeqNumber(5000));
+    recorded.beginning.handshake.timestamps = false;
+    let flow = restored_flow(&recorded, &summary, 10);
+    let mut lab = Lab::with(settings(), 1000, 5000, false);
+    lab.ssw.restore(lab.key, flow);
+    let (tsval, tsecr) = (lab.flow().client.tsval, lab.flow().server.tsval);
+    let word = segment(lab.c + 1 + TURN, lab.s + 51);
+    assert!(is_heard(&mut lab, word));
+    assert_eq!(
+        (lab.flow().client.tsval, lab.flow().server.tsval),
+        (tsval, tsecr)
+    );
+}
+
 #[test]
 fn a_client_that_knows_nothing_of_it_resets_it() {
     let mut lab = lab(1000, 5000);
@@ -224,7 +305,32 @@ fn what_the_dead_host_sent_is_learned_from_the_client() {
         lab.s + 81,
         "for so much it had no room"
     );
+    lab.client(word(&lab, TURN, 80 + room - 1).window(900));
+    assert_eq!(lab.flow().log.restored, Restored::Heard);
+    lab.client(word(&lab, TURN, 80 + room + 1).window(900));
+    assert_eq!(
+        lab.flow().server.nxt,
+        lab.s + 80 + room,
+        "it had no room for that when the host died"
+    );
     lab.client(word(&lab, TURN, 80 + room).window(500));
     assert_eq!(lab.flow().server.nxt, lab.s + 81 + room);
     assert_eq!(lab.flow().server.sent, u64::from(80 + room));
+    assert_eq!(lab.flow().log.restored, Restored::Not, "as any other flow");
+    let acknowledged = lab.flow().client.ack;
+    lab.client(word(&lab, TURN, 80 + room + 1).window(500));
+    assert_eq!(lab.flow().client.ack, acknowledged);
+}
+
+/// A client without room had none when its host died; but it may be waiting for what it has heard the
+/// beginning of.
+#[test]
+fn without_room_nothing_is_forgotten_before_something_is_said() {
+    let mut lab = lab(1000, 5000);
+    lab.client(word(&lab, TURN, 80).window(0));
+    assert_eq!(lab.flow().log.reach, lab.s + 81);
+    lab.client(word(&lab, TURN, 80).window(500));
+    assert_eq!(lab.flow().log.restored, Restored::Heard);
+    lab.client(word(&lab, TURN, 81).window(500));
+    assert_eq!(lab.flow().server.nxt, lab.s + 81);
 }

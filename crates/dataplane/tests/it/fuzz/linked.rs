@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use protocol::link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, OPEN_LEN, Open, Probe, ProbeKind};
-use ssw::{AckStrategy, LinkSettings, Mode, Packet};
+use ssw::{AckStrategy, LinkSettings, Mode, Packet, Restored, restored_flow};
 use wire::{FlowId, FlowKey};
 
-use super::World;
+use super::{Step, World};
 use crate::{harness::segment, link};
 
 /// The kernel runs no program on less than an IP header.
@@ -35,6 +35,21 @@ pub(super) enum LinkStep {
         word: Word,
     },
     Reprotect,
+    /// The host has died, and knows the connection from its record alone.
+    Restore { timestamps: bool, scale: u8 },
+    /// What its client says then, or somebody who guesses.
+    Told(Told),
+}
+
+/// How far what a client says is from what is recorded.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    back: u32,
+    ahead: u32,
+    /// Of TSval and TSecr.
+    ages: Option<(u32, u32)>,
+    window: u16,
+    len: usize,
 }
 
 /// The logger's word on a connection, or what somebody else says in its name.
@@ -114,6 +129,47 @@ fn word() -> impl Strategy<Value = Word> {
     )
 }
 
+/// With bounds of what is believed: of sequence numbers, at window scale 7; of acknowledgements, at 3,
+/// with and without what a logger may not know; of timestamps.
+fn told() -> impl Strategy<Value = Told> {
+    let about = |at: u32| (0u32..3).prop_map(move |more| at - 1 + more);
+    let back = prop_oneof![
+        6 => Just(0u32),
+        2 => 0u32..200,
+        1 => about((65_535 << 7) + 1),
+        1 => any::<u32>(),
+    ];
+    let near = (65_535 << 3) + (65_535 << 2);
+    let ahead = prop_oneof![
+        6 => 0u32..300,
+        1 => about(near),
+        1 => about(near + (1 << 28)),
+        1 => any::<u32>(),
+    ];
+    let age = || {
+        prop_oneof![
+            8 => 0u32..50,
+            1 => about(1 << 28),
+            1 => about(0u32.wrapping_sub(1 << 28)),
+            1 => any::<u32>(),
+        ]
+    };
+    (
+        back,
+        ahead,
+        proptest::option::weighted(0.8, (age(), age())),
+        prop_oneof![Just(0u16), 0u16..50, any::<u16>()],
+        prop_oneof![Just(0usize), 1usize..300],
+    )
+        .prop_map(|(back, ahead, ages, window, len)| Told {
+            back,
+            ahead,
+            ages,
+            window,
+            len,
+        })
+}
+
 pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
     let strategies = vec![
         AckStrategy::Basic,
@@ -133,6 +189,9 @@ pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
             LinkStep::Upload { len, server_first, word }
         }),
         6 => Just(LinkStep::Reprotect),
+        8 => (prop::bool::weighted(0.8), select(vec![0u8, 3, 14]))
+            .prop_map(|(timestamps, scale)| LinkStep::Restore { timestamps, scale }),
+        12 => told().prop_map(LinkStep::Told),
     ]
 }
 
@@ -145,6 +204,8 @@ pub(super) struct Link {
     counter: u64,
     /// The newest OPEN of each connection.
     opens: BTreeMap<FlowKey, Open>,
+    /// How often something was restored.
+    restored: u64,
 }
 
 impl Link {
@@ -155,6 +216,7 @@ impl Link {
             keys: [None, Some(settings.keys)],
             counter: 0,
             opens: BTreeMap::new(),
+            restored: 0,
         }
     }
 
@@ -248,7 +310,45 @@ impl World<'_> {
                 server_first,
                 word,
             } => self.upload(*len, *server_first, word),
+            LinkStep::Restore { timestamps, scale } => self.restore(*timestamps, *scale),
+            LinkStep::Told(told) => self.told(told),
         }
+    }
+
+    fn restore(&mut self, timestamps: bool, scale: u8) {
+        if self.known().is_some_and(|flow| flow.closed_ns == 0) {
+            self.take(self.which, &Step::Abandon);
+        }
+        if self.known().is_some() {
+            return;
+        }
+        let link = self.link();
+        link.restored += 1;
+        let id = FlowId(1000 * link.restored); // numbers are not used again
+        let (key, c, s) = (self.both.key, self.both.c, self.both.s);
+        let (recorded, summary) = link::restored::record(key, (c, s), id);
+        let mut flow = restored_flow(&recorded, &summary, 4096);
+        flow.server.timestamps = timestamps;
+        flow.client.window_scale = scale;
+        self.both.restore(key, &flow);
+    }
+
+    fn told(&mut self, told: &Told) {
+        let Some(flow) = self.known() else { return };
+        let spec = segment(flow.log.stable - told.back, flow.client.ack + told.ahead)
+            .window(told.window)
+            .payload(&vec![b't'; told.len]);
+        let spec = match told.ages {
+            Some((tsval, tsecr)) => spec.timestamps(
+                flow.client.tsval.wrapping_add(tsval),
+                flow.server.tsval.wrapping_add(tsecr),
+            ),
+            None => spec.options(&[]),
+        };
+        self.client(&spec);
+        let heard = flow.log.restored != Restored::Not
+            && self.known().is_some_and(|now| now.log.restored != flow.log.restored);
+        self.heard += u32::from(heard);
     }
 
     fn upload(&mut self, len: usize, server_first: bool, word: &Word) {

@@ -5,19 +5,21 @@ use protocol::{
     link::{Handshake, SynOptions},
 };
 use ssw::{EventKind, Restored, restored_flow};
+use wire::FlowKey;
 
 use super::*;
 
 const SERVER_ISN: SeqNumber = SeqNumber(u32::MAX - 30);
 
 /// A request of 100 bytes is recorded, and that the client has 50 of the answer.
-fn restored(strategy: AckStrategy, v6: bool) -> Linked {
-    let mut linked = Linked::over(strategy, v6, false);
-    let (c, s) = (linked.both.c, SERVER_ISN);
-    linked.both.s = s;
+pub(crate) fn record(
+    key: FlowKey,
+    (c, s): (SeqNumber, SeqNumber),
+    flow: FlowId,
+) -> (Recorded, FlowSummary) {
     let beginning = Resume {
-        flow: FlowId(7),
-        key: linked.both.key,
+        flow,
+        key,
         client_isn: c,
         server_isn: s,
         instream: c + 1,
@@ -41,7 +43,7 @@ fn restored(strategy: AckStrategy, v6: bool) -> Linked {
         tsecr: 950,
     };
     let summary = FlowSummary {
-        flow: FlowId(7),
+        flow,
         client_isn: c,
         server_isn: s,
         start: c + 1,
@@ -52,6 +54,15 @@ fn restored(strategy: AckStrategy, v6: bool) -> Linked {
         outstream_end: Some(s + 61),
         unprotected: None,
     };
+    (recorded, summary)
+}
+
+/// A host that knows such a connection from its record alone, behind a shut gate.
+fn restored(strategy: AckStrategy, v6: bool) -> Linked {
+    let mut linked = Linked::over(strategy, v6, false);
+    linked.both.s = SERVER_ISN;
+    let ends = (linked.both.c, linked.both.s);
+    let (recorded, summary) = record(linked.both.key, ends, FlowId(7));
     let flow = restored_flow(&recorded, &summary, 4096);
     linked.both.restore(linked.both.key, &flow);
     assert_eq!(linked.both.flow(), &flow, "as it went in");
@@ -163,6 +174,61 @@ fn one_that_was_told_more_than_is_recorded_is_not_heard() {
     }
     assert!(linked.both.copies().is_empty());
     assert!(linked.both.events().is_empty());
+}
+
+/// The bounds of what is believed, in the kernel as in the model.
+#[test]
+fn one_that_guesses_is_not_heard() {
+    const FULL: u32 = 65_535;
+    let near = (FULL << CLIENT_SCALE) + (64 * 1024).max((FULL << CLIENT_SCALE) / 2);
+    let (offered, lag, age) = ((FULL << SERVER_SCALE) + 1, 1 << 28, 1u32 << 28);
+    // How far below the end of the record, above what was acknowledged, and after 20 and 950.
+    for (back, ahead, stamps, heard) in [
+        (0, near + lag, Some((0, 0)), true),
+        (0, near + lag + 1, Some((0, 0)), false),
+        (1, near, Some((age, age)), true),
+        (1, near + 1, Some((0, 0)), false),
+        (offered, 0, Some((0, 0)), true),
+        (offered + 1, 0, Some((0, 0)), false),
+        (1, 0, Some((age + 1, 0)), false),
+        (1, 0, Some((0, age + 1)), false),
+        (0, 0, Some((1 << 31, age + 1)), true),
+        (0, 0, Some((u32::MAX, 0)), false),
+        (0, 0, Some((0, age.wrapping_neg())), false),
+        (0, 0, None, false),
+    ] {
+        let mut linked = restored(AckStrategy::Eager, false);
+        let (c, s) = (linked.both.c, linked.both.s);
+        let spec = segment(c + 101 - back, s + 51 + ahead);
+        let spec = match stamps {
+            Some((tsval, tsecr)) => {
+                spec.timestamps(20u32.wrapping_add(tsval), 950u32.wrapping_add(tsecr))
+            }
+            None => spec.options(&[]),
+        };
+        linked.both.client(spec);
+        let now = linked.both.flow().log.restored;
+        assert_eq!(now == Restored::Heard, heard, "{back} {ahead} {stamps:?}");
+    }
+}
+
+/// What the dead host may have sent is bounded by the room that the client had then, and when so much
+/// was said nothing is left of it.
+#[test]
+fn what_only_the_dead_host_knew_is_forgotten() {
+    let mut linked = restored(AckStrategy::Eager, false);
+    let room = 500 << CLIENT_SCALE;
+    let says = |linked: &mut Linked, heard: u32| {
+        let spec = word(linked, 100, heard).window(500);
+        linked.both.client(spec);
+        let flow = linked.both.flow();
+        (flow.server.nxt.0.wrapping_sub(linked.both.s.0) - 1, flow.log.restored)
+    };
+    assert_eq!(says(&mut linked, 70), (70, Restored::Heard));
+    assert_eq!(says(&mut linked, 71), (71, Restored::Heard));
+    assert_eq!(says(&mut linked, 70 + room + 1), (71, Restored::Heard));
+    assert_eq!(says(&mut linked, 70 + room), (70 + room, Restored::Not));
+    assert_eq!(says(&mut linked, 70 + room + 1), (70 + room, Restored::Not));
 }
 
 #[test]
