@@ -286,7 +286,7 @@ struct mirror_header {
  * read what one side writes with the code of the other. Little endian, where it is not the
  * client's own packet. ---- */
 #define LINK_MAGIC 0x6b4c4ff1
-#define LINK_VERSION 1
+#define LINK_VERSION 2
 enum link_kind {
 	LINK_OPEN = 1, /* a SYN-ACK waits for this to be recorded */
 	LINK_ACK = 3,
@@ -295,7 +295,8 @@ enum link_kind {
 #define SEGMENT_TURN 0x01       /* the client had heard everything, and the server waits for this */
 #define SEGMENT_UNFINISHED 0x02 /* as mirror_header.unfinished */
 #define SEGMENT_SLOT 0x04       /* which of the two keys */
-#define SEGMENT_VERSION 0x10
+#define SEGMENT_HEARD_ALL 0x08  /* the client had heard everything: what is said next is a head */
+#define SEGMENT_VERSION 0x20
 
 enum ack_strategy {
 	ACK_BASIC = 0,

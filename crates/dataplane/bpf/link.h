@@ -169,6 +169,8 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	    !before(p->seq, f->log.answered) &&
 	    !(f->log.restored && !after(p->ack, f->log.heard)))
 		flags |= SEGMENT_TURN;
+	if (sequence_len(p) && f->client.ack == f->server.nxt)
+		flags |= SEGMENT_HEARD_ALL;
 	if (unfinished(skb))
 		flags |= SEGMENT_UNFINISHED;
 	skb->cb[CB_FLOW_LOW] = f->id;

@@ -35,6 +35,7 @@ fn upload(journal: &mut Journal, flow: FlowId, length: usize, payload: &[u8]) {
             payload,
             fin: false,
             client_ack: SERVER + 1,
+            heard_all: true,
             server: Some(ServerProgress {
                 nxt: SERVER + 1,
                 ack: seq,
@@ -86,6 +87,7 @@ fn idle() {
             payload: &[b'x'; 100],
             fin: false,
             client_ack: SERVER + 1,
+            heard_all: true,
             server: Some(ServerProgress {
                 nxt: SERVER + 1,
                 ack: CLIENT + 1,

@@ -253,13 +253,13 @@ impl Journal {
         record.recorded_from(connection.isns, from)
     }
 
-    /// A turn that was known to have begun at this place, when the record was read back from
-    /// somewhere. Nothing is dropped.
-    pub fn restore_turn(&mut self, flow: FlowId, at: Place) {
+    /// A turn that was known to have begun at this place, and [`crate::Protected::answers`], when the
+    /// record was read back from somewhere. Nothing is dropped.
+    pub fn restore_turn(&mut self, flow: FlowId, at: Place, answers: [SeqNumber; 3]) {
         if let Some(connection) = self.connections.get_mut(&flow)
             && let Ok(record) = &mut connection.record
         {
-            record.restore_turn(connection.isns, at);
+            record.restore_turn(connection.isns, at, answers);
         }
     }
 

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod answers;
 mod chunks;
 mod error;
 mod heads;

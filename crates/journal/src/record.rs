@@ -1,5 +1,6 @@
 //! The record of one protected connection.
 
+use crate::answers::Answers;
 use crate::error::Refused;
 use crate::heads::Heads;
 use crate::instream::Instream;
@@ -24,6 +25,9 @@ pub struct Arrival<'a> {
     pub fin: bool,
     /// The lowest outstream sequence number that the client has not acknowledged.
     pub client_ack: SeqNumber,
+    /// Whether the client had heard everything that the server had said: what is said next answers
+    /// this.
+    pub heard_all: bool,
     /// How far the server had come when this arrived; `None` if that is not known. No turn begins
     /// with such a segment, nor with the next one that is new.
     pub server: Option<ServerProgress>,
@@ -92,6 +96,8 @@ pub(crate) struct Record {
     spoken: Option<u64>,
     /// Turns that may have begun.
     candidates: Candidates,
+    /// Answers whose heads may not be here.
+    answers: Answers,
     /// What the client had acknowledged when it sent its FIN.
     fin_heard: SeqNumber,
     held: u64,
@@ -107,6 +113,7 @@ impl Record {
             outstream_seen: Turn::FIRST.outstream,
             spoken: Some(Turn::FIRST.outstream),
             candidates: Candidates::NONE,
+            answers: Answers::from(Turn::FIRST.outstream),
             fin_heard: SeqNumber(0),
             held: 0,
         }
@@ -124,6 +131,7 @@ impl Record {
             turn,
             outstream_seen: turn.outstream,
             spoken: Some(turn.outstream),
+            answers: Answers::from(turn.outstream),
             ..Self::new()
         }
     }
@@ -166,11 +174,28 @@ impl Record {
                 shared.statistics.conflicting_fins += 1;
             }
         }
+        if new && end >= near && arrival.heard_all {
+            self.is_answered_next(isns, arrival);
+        }
         Ok(Recorded {
             stable_seq: self.stable_seq(isns),
             hole: hole || self.instream.has_hole(),
             new,
         })
+    }
+
+    /// The client has said something new, and had heard everything.
+    fn is_answered_next(&mut self, isns: Isns, arrival: &Arrival<'_>) {
+        let Some(at) = self.outstream_position(isns, arrival.client_ack) else {
+            return;
+        };
+        let end = self.heads.end();
+        if arrival.server.is_some() {
+            self.answers.begins(at);
+        } else {
+            self.answers.may_have_begun(at, end);
+        }
+        self.answers.recorded(end);
     }
 
     /// What is known of the server when a segment arrives with the positions from `position` up to
@@ -238,6 +263,7 @@ impl Record {
             .record(position, payload, &mut counts, &mut budget);
         shared.statistics.outstream.add(counts);
         recorded.map_err(Refused::BecameUnprotected)?;
+        self.answers.recorded(self.heads.end());
         self.decide(shared);
         Ok(())
     }
@@ -297,7 +323,15 @@ impl Record {
         Some((seq_at(isns.client, position), bytes))
     }
 
-    pub(crate) fn restore_turn(&mut self, isns: Isns, at: Place) {
+    pub(crate) fn restore_turn(&mut self, isns: Isns, at: Place, answers: [SeqNumber; 3]) {
+        let said = |seq| unwrap(isns.server, seq, self.heads.start(), 0);
+        if let [Some(oldest), Some(next), Some(newest)] = answers.map(said) {
+            self.answers = Answers {
+                oldest,
+                next,
+                newest,
+            };
+        }
         let behind = u32::MAX - PLAUSIBLE;
         let instream = unwrap(isns.client, at.instream, self.instream.data_end(), behind);
         let outstream = unwrap(isns.server, at.outstream, self.heads.start(), 0);
@@ -318,6 +352,12 @@ impl Record {
         Protected {
             start: isns.place(self.instream.start(), self.heads.start()),
             turn: isns.place(self.turn.instream, self.turn.outstream),
+            answers: [
+                self.answers.oldest,
+                self.answers.next,
+                self.answers.newest,
+            ]
+            .map(|position| seq_at(isns.server, position)),
             turns: self.turns,
             stable_seq: self.stable_seq(isns),
             fin: self.instream.fin().map(|fin| ClientFin {
@@ -351,6 +391,7 @@ impl Record {
             self.heads.drop_before(turn.outstream, &mut budget);
         }
         self.turn = turn;
+        self.answers.forget_before(turn.outstream);
         self.turns += 1;
         shared.statistics.turns += 1;
     }

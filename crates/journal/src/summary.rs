@@ -41,6 +41,9 @@ pub struct Protected {
     pub start: Place,
     /// Where the last turn began.
     pub turn: Place,
+    /// Where answers began: the oldest whose head may not be recorded, the one after it (not after
+    /// its beginning), and the newest.
+    pub answers: [SeqNumber; 3],
     /// Turns begun, with the first.
     pub turns: u64,
     /// The lowest instream sequence number that is not in the record. A FIN counts as one.

@@ -55,6 +55,7 @@ impl Talk {
             payload: bytes.as_bytes(),
             fin: false,
             client_ack: heard,
+            heard_all: !doubt,
             server: (!doubt).then_some(server),
         };
         self.journal.instream(FLOW, &arrival).expect("recorded");

@@ -42,6 +42,7 @@ impl Talk {
             payload: bytes.as_bytes(),
             fin: false,
             client_ack: SERVER + 1 + self.acknowledged,
+            heard_all: self.acknowledged == self.answered,
             server: Some(ServerProgress {
                 nxt: SERVER + 1 + self.answered,
                 ack: seq - behind,
@@ -306,6 +307,7 @@ fn a_bare_acknowledgement_or_fin_begins_no_turn() {
         payload: b"",
         fin: true,
         client_ack: SERVER + 1 + talk.answered,
+        heard_all: true,
         server: Some(ServerProgress {
             nxt: SERVER + 1 + talk.answered,
             ack: seq,

@@ -113,6 +113,7 @@ fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary {
         client_fin: None,
         turn_instream: summary.client_isn + 1,
         turn_outstream: summary.server_isn + 1,
+        answers: [summary.server_isn + 1; 2],
         outstream_end: None,
         unprotected: None,
     };
@@ -122,6 +123,8 @@ fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary {
             answer.start = record.start.instream;
             answer.turn_instream = record.turn.instream;
             answer.turn_outstream = record.turn.outstream;
+            let [oldest, next, _] = record.answers;
+            answer.answers = [oldest, next];
             answer.stable_seq = record.data_end();
             answer.client_fin = record.stable_fin().map(|fin| ClientFin {
                 seq: fin.seq,

@@ -111,6 +111,7 @@ impl Intake {
             payload: segment.payload(),
             fin: segment.flags().contains(Flags::FIN),
             client_ack: segment.ack(),
+            heard_all: segment.ack() == frame.server_nxt,
             server: Some(ServerProgress {
                 nxt: frame.server_nxt,
                 ack: frame.server_ack,

@@ -46,7 +46,7 @@ pub use probe::{PROBE_LEN, Probe, ProbeKind};
 pub use segment::{SegmentFlags, SegmentView, flow_low, seal};
 
 /// The version of all formats of the link.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// A datagram that is not one of ours, or not from who we share a key with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

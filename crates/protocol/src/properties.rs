@@ -140,6 +140,7 @@ fn sealed(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     let flow = FlowId(0x0102_0304_0506_0708);
     let flags = SegmentFlags {
         turn: true,
+        heard_all: true,
         unfinished: false,
         slot: KeySlot::One,
     };

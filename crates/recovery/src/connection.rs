@@ -25,6 +25,9 @@ pub struct Record {
     pub turn_instream: SeqNumber,
     /// First outstream byte of that turn.
     pub turn_outstream: SeqNumber,
+    /// First bytes of answers of which the beginning may not be recorded: the oldest, and the one after
+    /// it.
+    pub answers: [SeqNumber; 2],
     /// End of the recorded outstream.
     pub outstream_end: Option<SeqNumber>,
     /// Code of the reason, if the record is not complete.
@@ -156,14 +159,20 @@ pub(crate) fn judge(
     }
 }
 
-/// Whether too little is recorded of what the client has heard of the last answer. On a host that lives
-/// on, what is on its way to the logger is safe; what a host had said when it stopped is not.
+/// Whether too little is recorded of what the client has heard, of the beginning of an answer: of the
+/// turn's first one, or of a later one. On a host that lives on, what is on its way to the logger is safe;
+/// what a host had said when it stopped is not.
 fn incomparable(flow: &Flow, record: &Record, verify_head: u32) -> Option<LostReason> {
-    let since = |end: SeqNumber| end.distance_from(record.turn_outstream).unwrap_or(0);
-    let heard = since(flow.client.ack).min(verify_head);
-    let recorded = record.outstream_end.map_or(0, since);
-    // The server's FIN is a number, too, and no byte.
-    (heard > recorded + 1).then_some(LostReason::NotComparable { heard, recorded })
+    let [oldest, next] = record.answers;
+    [record.turn_outstream, oldest, next]
+        .into_iter()
+        .find_map(|answer| {
+            let since = |end: SeqNumber| end.distance_from(answer).unwrap_or(0);
+            let heard = since(flow.client.ack).min(verify_head);
+            let recorded = record.outstream_end.map_or(0, since);
+            // The server's FIN is a number, too, and no byte.
+            (heard > recorded + 1).then_some(LostReason::NotComparable { heard, recorded })
+        })
 }
 
 /// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): a server

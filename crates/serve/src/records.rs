@@ -41,6 +41,7 @@ fn record_of(summary: &FlowSummary) -> Record {
         }),
         turn_instream: summary.turn_instream,
         turn_outstream: summary.turn_outstream,
+        answers: summary.answers,
         outstream_end: summary.outstream_end,
         unprotected: summary.unprotected.map(|reason| reason.code()),
     }
@@ -54,6 +55,7 @@ fn fresh_record(flow: &Flow) -> Record {
         client_fin: None,
         turn_instream: flow.client.isn + 1,
         turn_outstream: flow.server.isn + 1,
+        answers: [flow.server.isn + 1; 2],
         outstream_end: None,
         unprotected: None,
     }

@@ -203,6 +203,7 @@ impl Logger {
             payload: segment.payload(),
             fin: segment.flags().contains(Flags::FIN),
             client_ack: segment.ack(),
+            heard_all: segment.ack() == frame.server_nxt,
             server: Some(ServerProgress {
                 nxt: frame.server_nxt,
                 ack: frame.server_ack,
@@ -221,6 +222,8 @@ impl Logger {
                 answer.start = record.start.instream;
                 answer.turn_instream = record.turn.instream;
                 answer.turn_outstream = record.turn.outstream;
+                let [oldest, next, _] = record.answers;
+                answer.answers = [oldest, next];
                 answer.stable_seq = record.data_end();
                 answer.client_fin = record.stable_fin().map(|fin| ClientFin {
                     seq: fin.seq,
@@ -272,6 +275,7 @@ fn empty(client_isn: SeqNumber, server_isn: SeqNumber) -> Record {
         client_fin: None,
         turn_instream: client_isn + 1,
         turn_outstream: server_isn + 1,
+        answers: [server_isn + 1; 2],
         outstream_end: None,
         unprotected: None,
     }

@@ -128,6 +128,7 @@ impl SouthSide {
         let slot = KeySlot::from_number((copy.flags >> 2) & 1)?;
         let flags = SegmentFlags {
             turn: copy.flags & 1 != 0,
+            heard_all: copy.flags & 8 != 0,
             unfinished: copy.flags & 2 != 0,
             slot,
         };
@@ -283,6 +284,7 @@ impl Shared {
                 && segment.seq == flow.log.ack
                 && !segment.seq.before(flow.log.answered)
                 && (flow.log.restored == Restored::Not || segment.ack.after(flow.log.heard)),
+            heard_all: segment.sequence_len() > 0 && flow.client.ack == flow.server.nxt,
             unfinished: packet.checksum == ChecksumMode::Partial,
             slot: link.settings.keys.slot,
         };

@@ -197,7 +197,8 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
     let position = u32::try_from(sent & u64::from(u32::MAX)).unwrap_or(0);
     let heard = beginning.server_isn + 1 + position;
     let turn = summary.turn_outstream;
-    let head_next = summary.outstream_end.unwrap_or(turn).max_seq(turn);
+    let answer = summary.answers[1].max_seq(turn);
+    let head_next = summary.outstream_end.unwrap_or(answer).max_seq(answer);
     let of_turn = heard.distance_from(turn).unwrap_or(0);
     let (tsval, tsecr) = newest_timestamps(recorded);
     Flow {
@@ -231,7 +232,7 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
         verify: VerifyHalf {
             head_sent: sent.saturating_sub(of_turn.into()),
             head_next,
-            head_left: verify_head.saturating_sub(head_next.distance_from(turn).unwrap_or(0)),
+            head_left: verify_head.saturating_sub(head_next.distance_from(answer).unwrap_or(0)),
             ..VerifyHalf::default()
         },
         log: LogHalf {

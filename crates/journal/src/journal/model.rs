@@ -227,6 +227,7 @@ impl Pair {
             payload: &payload,
             fin,
             client_ack: out_of(client_ack),
+            heard_all: client_ack == server_nxt,
             server: Some(ServerProgress {
                 nxt: out_of(server_nxt),
                 ack: seq_of(at) - server_behind,

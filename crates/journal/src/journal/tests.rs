@@ -24,6 +24,7 @@ fn segment(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
         payload,
         fin: false,
         client_ack: SERVER + 1,
+        heard_all: true,
         server: Some(ServerProgress {
             nxt: SERVER + 1,
             ack: seq,
@@ -468,8 +469,10 @@ fn a_record_can_be_copied_piece_by_piece() {
         instream: ISN + 100,
         outstream: SERVER + 10,
     };
-    journal.restore_turn(B, place);
+    let answers = [10, 20, 30].map(|at| SERVER + at);
+    journal.restore_turn(B, place, answers);
     assert_eq!(protected(&journal, B).turn, place);
+    assert_eq!(protected(&journal, B).answers, answers);
     assert_eq!(protected(&journal, B).start.instream, ISN + 1);
     assert!(journal.replace(A, B));
     assert!(!journal.replace(A, B));

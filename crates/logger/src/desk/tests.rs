@@ -27,6 +27,7 @@ fn exchange(intake: &mut Intake, request: &[u8], said: u32, heard: u32) {
         payload: request,
         fin: false,
         client_ack: ack,
+        heard_all: true,
         server: Some(ServerProgress { nxt: ack, ack: seq }),
     };
     intake.journal.instream(FLOW, &arrival).expect("recorded");

@@ -22,6 +22,7 @@ pub(crate) enum Change<'a> {
     Instream {
         seq: SeqNumber,
         client_ack: SeqNumber,
+        heard_all: bool,
         server: Option<ServerProgress>,
         fin: bool,
         bytes: &'a [u8],
@@ -60,6 +61,8 @@ pub(crate) enum Entry<'a> {
         flow: FlowId,
         fin: Option<ClientFin>,
         turn: Place,
+        /// [`journal::Protected::answers`].
+        answers: [SeqNumber; 3],
     },
 }
 
@@ -80,6 +83,7 @@ const OF_COPY: u8 = 16;
 
 const FIN: u8 = 1;
 const SERVER_KNOWN: u8 = 2;
+const HEARD_ALL: u8 = 4;
 
 impl<'a> Entry<'a> {
     /// The connection that it is about.
@@ -130,13 +134,16 @@ impl<'a> Entry<'a> {
             Self::Forgotten => {}
             Self::Opened(resume) | Self::CopyBegins(resume) => body(&Request::Resume(*resume), out),
             Self::Changed(_, change) | Self::Copied(_, change) => change.write(out),
-            Self::CopyEnds { fin, turn, .. } => {
+            Self::CopyEnds {
+                fin, turn, answers, ..
+            } => {
                 out.push(u8::from(fin.is_some()));
                 let fin = fin.unwrap_or(ClientFin {
                     seq: SeqNumber(0),
                     heard: SeqNumber(0),
                 });
-                for seq in [fin.seq, fin.heard, turn.instream, turn.outstream] {
+                let places = [fin.seq, fin.heard, turn.instream, turn.outstream];
+                for seq in places.iter().chain(answers) {
                     out.extend_from_slice(&seq.0.to_le_bytes());
                 }
             }
@@ -175,6 +182,7 @@ impl<'a> Entry<'a> {
             COPY_ENDS => {
                 let [has_fin] = take(&mut rest)?;
                 let [seq, heard, instream, outstream] = numbers(&mut rest)?;
+                let answers = numbers(&mut rest)?;
                 Self::CopyEnds {
                     flow,
                     fin: (has_fin == 1).then_some(ClientFin { seq, heard }),
@@ -182,6 +190,7 @@ impl<'a> Entry<'a> {
                         instream,
                         outstream,
                     },
+                    answers,
                 }
             }
             INSTREAM..=PROGRESS => Self::Changed(flow, Change::read(kind, rest)?),
@@ -197,6 +206,7 @@ impl<'a> Change<'a> {
         Self::Instream {
             seq: arrival.seq,
             client_ack: arrival.client_ack,
+            heard_all: arrival.heard_all,
             server: arrival.server,
             fin: arrival.fin,
             bytes: arrival.payload,
@@ -218,6 +228,7 @@ impl<'a> Change<'a> {
             Self::Instream {
                 seq,
                 client_ack,
+                heard_all,
                 server,
                 fin,
                 bytes,
@@ -226,8 +237,13 @@ impl<'a> Change<'a> {
                 for seq in [*seq, *client_ack, nxt, ack] {
                     out.extend_from_slice(&seq.0.to_le_bytes());
                 }
-                let known = if server.is_some() { SERVER_KNOWN } else { 0 };
-                out.push(if *fin { FIN | known } else { known });
+                let flags = [
+                    (*fin, FIN),
+                    (server.is_some(), SERVER_KNOWN),
+                    (*heard_all, HEARD_ALL),
+                ];
+                let set = flags.iter().filter(|(is, _)| *is);
+                out.push(set.map(|(_, flag)| flag).sum());
                 out.extend_from_slice(bytes);
             }
             Self::Outstream { seq, bytes } => {
@@ -254,6 +270,7 @@ impl<'a> Change<'a> {
                 Self::Instream {
                     seq,
                     client_ack,
+                    heard_all: flags & HEARD_ALL != 0,
                     server: (flags & SERVER_KNOWN != 0).then_some(ServerProgress { nxt, ack }),
                     fin: flags & FIN != 0,
                     bytes: rest,

@@ -3,7 +3,7 @@
 use journal::{Arrival, Place, Unprotected};
 use protocol::control::Resume;
 use segments::{Log, OpenError, Piece, Storage};
-use wire::FlowId;
+use wire::{FlowId, SeqNumber};
 
 use super::entry::{Change, Entry};
 use super::ledger::{Job, Ledger};
@@ -142,7 +142,12 @@ impl Reading<'_> {
                     apply(session, COPY, &change);
                 }
             }
-            Entry::CopyEnds { flow, fin, turn } => self.end_copy(instance, flow, fin, turn),
+            Entry::CopyEnds {
+                flow,
+                fin,
+                turn,
+                answers,
+            } => self.end_copy(instance, flow, fin, (turn, answers)),
             Entry::Attached(_) | Entry::Inherited { .. } | Entry::Forgotten => {}
         }
     }
@@ -173,7 +178,7 @@ impl Reading<'_> {
         instance: u64,
         flow: FlowId,
         fin: Option<journal::ClientFin>,
-        turn: Place,
+        places: (Place, [SeqNumber; 3]),
     ) {
         let copying = self
             .copying
@@ -188,13 +193,14 @@ impl Reading<'_> {
             let end = Change::Instream {
                 seq: fin.seq,
                 client_ack: fin.heard,
+                heard_all: false,
                 server: None,
                 fin: true,
                 bytes: &[],
             };
             apply(session, COPY, &end);
         }
-        session.end_copy(&resume, COPY, turn);
+        session.end_copy(&resume, COPY, places);
         self.ledger.add_base(instance, flow, segment);
     }
 
@@ -225,6 +231,7 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
         Change::Instream {
             seq,
             client_ack,
+            heard_all,
             server,
             fin,
             bytes,
@@ -235,6 +242,7 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
                 payload: bytes,
                 fin,
                 client_ack,
+                heard_all,
                 server,
             },
         ),

@@ -439,6 +439,7 @@ fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
         payload: segment.payload(),
         fin: flags.contains(Flags::FIN),
         client_ack: segment.ack(),
+        heard_all: view.flags().heard_all,
         server: view.flags().turn.then_some(progress),
     })
 }

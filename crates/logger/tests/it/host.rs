@@ -227,6 +227,7 @@ impl Host {
     pub(crate) fn segment(&self, connection: &Connection, packet: &[u8], partial: bool) -> Vec<u8> {
         let flags = SegmentFlags {
             turn: true,
+            heard_all: true,
             unfinished: partial,
             slot: self.keys.slot,
         };

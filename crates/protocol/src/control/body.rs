@@ -359,6 +359,9 @@ impl FlowSummary {
         }
         body.seq(self.turn_instream);
         body.seq(self.turn_outstream);
+        for answer in self.answers {
+            body.seq(answer);
+        }
         body.optional_seq(self.outstream_end);
         body.optional_reason(self.unprotected);
     }
@@ -379,6 +382,7 @@ impl FlowSummary {
             },
             turn_instream: body.seq()?,
             turn_outstream: body.seq()?,
+            answers: [body.seq()?, body.seq()?],
             outstream_end: body.optional_seq()?,
             unprotected: body.optional_reason()?,
         })

@@ -283,6 +283,9 @@ pub struct FlowSummary {
     pub turn_instream: SeqNumber,
     /// Where the last unanswered turn begins in the outstream.
     pub turn_outstream: SeqNumber,
+    /// Where answers began in the outstream whose heads may not be recorded: the oldest, and the one
+    /// after it (not after its beginning). Both are one if there is only one.
+    pub answers: [SeqNumber; 2],
     /// The end of the last recorded head of the outstream.
     pub outstream_end: Option<SeqNumber>,
     /// Why the connection is not protected, if it is not.
@@ -291,7 +294,7 @@ pub struct FlowSummary {
 
 impl FlowSummary {
     /// The most bytes that a summary takes in a message.
-    pub(super) const MAX_ENCODED: usize = 8 + 6 * 4 + 9 + 5 + 1;
+    pub(super) const MAX_ENCODED: usize = 8 + 8 * 4 + 9 + 5 + 1;
 
     /// How many summaries fit into one message, whatever they say.
     pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;

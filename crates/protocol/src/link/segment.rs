@@ -29,6 +29,7 @@ use super::{KeySet, KeySlot, LinkError, LinkKey, VERSION};
 const TURN: u8 = 1;
 const UNFINISHED: u8 = 1 << 1;
 const SLOT: u8 = 1 << 2;
+const HEARD_ALL: u8 = 1 << 3;
 /// The high half holds the version, so that no SEGMENT looks like a packet that is merely lost.
 const VERSION_SHIFT: u32 = 4;
 
@@ -53,6 +54,9 @@ pub struct SegmentFlags {
     /// server has answered, and that is sent again because it was lost on the link, would look like
     /// one after that answer.)
     pub turn: bool,
+    /// The client had heard everything that the server had said when this came: what is said next
+    /// answers it, and is recorded as the head of an answer. (But not if the server's TCP had this before.)
+    pub heard_all: bool,
     /// The kernel has left the checksum for later and vouches for the packet.
     pub unfinished: bool,
     /// The slot of the key that the tag was made with.
@@ -73,6 +77,9 @@ impl SegmentFlags {
         if matches!(self.slot, KeySlot::One) {
             byte |= SLOT;
         }
+        if self.heard_all {
+            byte |= HEARD_ALL;
+        }
         byte
     }
 
@@ -80,20 +87,16 @@ impl SegmentFlags {
         if byte >> VERSION_SHIFT != VERSION {
             return Err(LinkError::UnknownVersion(byte >> VERSION_SHIFT));
         }
-        let flags = Self {
+        Ok(Self {
             turn: byte & TURN != 0,
+            heard_all: byte & HEARD_ALL != 0,
             unfinished: byte & UNFINISHED != 0,
             slot: if byte & SLOT == 0 {
                 KeySlot::Zero
             } else {
                 KeySlot::One
             },
-        };
-        if flags.byte() == byte {
-            Ok(flags)
-        } else {
-            Err(LinkError::BadField("flags"))
-        }
+        })
     }
 }
 

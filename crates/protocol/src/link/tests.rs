@@ -42,6 +42,7 @@ fn packet(key: &FlowKey, seq: SeqNumber, payload: &[u8], mode: ChecksumMode) -> 
 fn flags(turn: bool, unfinished: bool) -> SegmentFlags {
     SegmentFlags {
         turn,
+        heard_all: turn,
         unfinished,
         slot: KeySlot::One,
     }
@@ -85,7 +86,7 @@ fn ack() -> Ack {
     }
 }
 
-const HEAD: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 1, 0, 1, 0];
+const HEAD: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 2, 0, 1, 0];
 
 #[test]
 #[rustfmt::skip]
@@ -131,7 +132,7 @@ fn the_layout_of_a_segment_is_pinned() {
     let mut covered = [0; 16];
     covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
-    covered[12] = 0x15; // version 1, slot 1, TURN
+    covered[12] = 0x2d; // version 2, slot 1, TURN, everything heard
     let tag = KEY.tag(&covered).to_le_bytes();
     for v6 in [false, true] {
         let packet = packet(
@@ -143,12 +144,12 @@ fn the_layout_of_a_segment_is_pinned() {
         let datagram = sealed(&packet, flags(true, false));
         let mut expected = packet.clone();
         let tcp = if v6 {
-            expected[7] = 0x15;
+            expected[7] = 0x2d;
             expected[8..16].copy_from_slice(&tag);
             expected[16..40].fill(0);
             40
         } else {
-            expected[8] = 0x15;
+            expected[8] = 0x2d;
             expected[12..20].copy_from_slice(&tag);
             20
         };
@@ -197,8 +198,8 @@ fn what_is_not_ours_is_refused() {
     assert_eq!(Kind::of(&HEAD[..5]), Err(LinkError::BadLength(5)));
     assert_eq!(Kind::of(&HEAD), Err(LinkError::UnknownKind(0)));
     let mut newer = open().encode(&KEY);
-    newer[4] = 2;
-    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(2)));
+    newer[4] = 3;
+    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(3)));
     assert_eq!(
         SegmentView::parse(b"GET / HTTP"),
         Err(LinkError::Segment(WireError::Truncated {
@@ -213,10 +214,10 @@ fn what_is_not_ours_is_refused() {
         "a packet with 64 hops"
     );
     let mut datagram = sealed(&packet, flags(false, false));
-    datagram[8] |= 8;
+    datagram[8] ^= 0x30;
     assert_eq!(
         SegmentView::parse(&datagram),
-        Err(LinkError::BadField("flags"))
+        Err(LinkError::UnknownVersion(1))
     );
 }
 

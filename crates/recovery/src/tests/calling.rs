@@ -66,6 +66,7 @@ fn who_has_heard_more_than_is_recorded_cannot_be_kept() {
             peer.flow.log.restored = Restored::Heard;
             let record = peer.record.as_mut().expect("a record");
             record.outstream_end = recorded.map(|bytes| record.turn_outstream + bytes);
+            record.answers = [record.turn_outstream; 2];
         })
     };
     let all = [
@@ -82,6 +83,41 @@ fn who_has_heard_more_than_is_recorded_cannot_be_kept() {
     let lost = LostReason::NotComparable { heard, recorded };
     assert_eq!(world.reset[&key(2)], lost);
     assert!(world.reset.contains_key(&key(1)));
+}
+
+/// Behind an answer of which enough is recorded there may be others, of which nothing is: what a new
+/// server says in their place must not be taken for them.
+#[test]
+fn no_answer_hides_behind_another() {
+    // The turn began at 5000; the client has 10,000. The head of its first answer is recorded.
+    let heard = |id, answers: [u32; 2], recorded: u32| {
+        Peer::new(id, 10, 10_000).change(|peer| {
+            peer.flow.log.restored = Restored::Heard;
+            let record = peer.record.as_mut().expect("a record");
+            record.answers = answers.map(|at| record.turn_outstream + at);
+            record.outstream_end = Some(record.turn_outstream + recorded);
+        })
+    };
+    let all = [
+        heard(1, [0, 0], 4_096),         // one answer
+        heard(2, [4_900, 4_900], 4_096), // 100 bytes of another one
+        heard(3, [4_900, 4_900], 4_998),
+        heard(4, [4_900, 4_900], 4_999), // perhaps it was a FIN
+        heard(5, [0, 4_900], 4_096),     // the oldest is whole, the next is missing
+        heard(6, [0, 5_000], 4_096),     // nothing was heard of the next
+        heard(7, [0, 4_096], 4_096),     // one may begin where the record ends
+        heard(8, [4_096, 5_500], 5_000), // and one behind what was heard
+    ];
+    let mut world = World::new(all);
+    world.die_and_return();
+    world.until_serving(1000);
+    let lost: Vec<u64> = (1..=8).filter(|id| world.reset.contains_key(&key(*id))).collect();
+    assert_eq!(lost, [2, 3, 5, 7]);
+    let (heard, recorded) = (100, 0);
+    assert_eq!(
+        world.reset[&key(2)],
+        LostReason::NotComparable { heard, recorded }
+    );
 }
 
 #[test]

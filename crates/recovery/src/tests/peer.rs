@@ -81,6 +81,7 @@ impl Peer {
             client_fin: None,
             turn_instream: client + instream / 2,
             turn_outstream: server + outstream / 2,
+            answers: [server + outstream / 2; 2],
             outstream_end: Some(outstream_end),
             unprotected: None,
         };

@@ -37,6 +37,7 @@ fn summary(stable_seq: SeqNumber) -> FlowSummary {
         client_fin: None,
         turn_instream: CLIENT + 1,
         turn_outstream: SERVER + 1,
+        answers: [SERVER + 1; 2],
         outstream_end: None,
         unprotected: None,
     }

@@ -46,6 +46,7 @@ fn record(c: SeqNumber, s: SeqNumber) -> (Recorded, FlowSummary) {
         client_fin: None,
         turn_instream: c + 1,
         turn_outstream: s + 1,
+        answers: [s + 1; 2],
         outstream_end: Some(s + 1 + 60),
         unprotected: None,
     };
@@ -88,6 +89,7 @@ fn a_long_connection_keeps_count_of_what_was_sent() {
     let (mut recorded, mut summary) = record(SeqNumber(5), SeqNumber(9));
     recorded.acknowledged = (3 << 32) + 50;
     summary.turn_outstream = SeqNumber(10) + 20;
+    summary.answers = [SeqNumber(10) + 20; 2];
     summary.outstream_end = None;
     let flow = restored_flow(&recorded, &summary, 10);
     assert_eq!(
@@ -100,6 +102,21 @@ fn a_long_connection_keeps_count_of_what_was_sent() {
         (flow.verify.head_next, flow.verify.head_left),
         (SeqNumber(30), 10)
     );
+}
+
+/// Of several answers in a turn the last one's head goes on where it ends in the record.
+#[test]
+fn the_head_of_the_last_answer_goes_on() {
+    let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9));
+    let head = |summary: &FlowSummary| {
+        let verify = restored_flow(&recorded, summary, 100).verify;
+        (verify.head_next, verify.head_left)
+    };
+    summary.outstream_end = Some(SeqNumber(10) + 230);
+    summary.answers = [SeqNumber(10) + 200; 2];
+    assert_eq!(head(&summary), (SeqNumber(240), 70));
+    summary.answers[1] = SeqNumber(10) + 250;
+    assert_eq!(head(&summary), (SeqNumber(260), 100));
 }
 
 #[test]

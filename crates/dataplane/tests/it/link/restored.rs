@@ -51,6 +51,7 @@ pub(crate) fn record(
         client_fin: None,
         turn_instream: c + 1,
         turn_outstream: s + 1,
+        answers: [s + 1; 2],
         outstream_end: Some(s + 61),
         unprotected: None,
     };

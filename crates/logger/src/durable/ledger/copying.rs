@@ -140,6 +140,7 @@ impl Ledger {
             flow,
             fin: record.fin,
             turn: record.turn,
+            answers: record.answers,
         };
         self.record(instance, &entry);
         self.bases.put(instance, flow, begun_in);
@@ -151,6 +152,7 @@ const fn piece(seq: SeqNumber, bytes: &[u8]) -> entry::Change<'_> {
     entry::Change::Instream {
         seq,
         client_ack: SeqNumber(0),
+        heard_all: false,
         server: None,
         fin: false,
         bytes,

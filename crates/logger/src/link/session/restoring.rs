@@ -67,9 +67,10 @@ impl Session {
     }
 
     /// The record of `copy` is that of the connection `resume` from now on.
-    pub(crate) fn end_copy(&mut self, resume: &Resume, copy: FlowId, turn: Place) {
+    pub(crate) fn end_copy(&mut self, resume: &Resume, copy: FlowId, places: (Place, [SeqNumber; 3])) {
         let copied = self.flows.remove(copy);
-        self.intake.journal.restore_turn(copy, turn);
+        let (turn, answers) = places;
+        self.intake.journal.restore_turn(copy, turn, answers);
         if !self.intake.journal.replace(resume.flow, copy) {
             return;
         }

@@ -1,0 +1,105 @@
+use proptest::prelude::*;
+
+use super::Answers;
+
+fn places(answers: Answers) -> [u64; 3] {
+    [answers.oldest, answers.next, answers.newest]
+}
+
+#[test]
+fn of_many_places_the_oldest_the_next_and_the_newest_are_known() {
+    let mut answers = Answers::from(1);
+    for at in [1, 100, 100, 5000, 70, 6000] {
+        answers.begins(at);
+    }
+    assert_eq!(places(answers), [1, 100, 6000]);
+    answers.recorded(100);
+    assert_eq!(places(answers), [1, 100, 6000], "nothing of the next one");
+    answers.recorded(4196);
+    assert_eq!(places(answers), [100, 4196, 6000], "one was forgotten");
+    answers.recorded(5100);
+    assert_eq!(places(answers), [4196, 5100, 6000]);
+    answers.recorded(6000);
+    assert_eq!(places(answers), [5100, 6000, 6000]);
+    answers.recorded(6001);
+    assert_eq!(places(answers), [6000; 3]);
+}
+
+#[test]
+fn an_answer_that_may_have_been_given_before_begins_where_the_record_ends() {
+    let mut answers = Answers::from(1);
+    answers.may_have_begun(9000, 4097);
+    assert_eq!(places(answers), [1, 4097, 9000]);
+    let mut answers = Answers::from(100);
+    answers.may_have_begun(9000, 0);
+    assert_eq!(places(answers), [100, 100, 9000], "nothing is recorded");
+    answers.begins(9500);
+    assert_eq!(places(answers), [100, 100, 9500]);
+}
+
+#[test]
+fn what_a_turn_has_left_behind_is_forgotten() {
+    let mut answers = Answers::from(1);
+    answers.begins(50);
+    answers.begins(90);
+    answers.forget_before(50);
+    assert_eq!(places(answers), [50, 50, 90]);
+    answers.forget_before(200);
+    assert_eq!(places(answers), [200; 3]);
+}
+
+/// So many bytes of each answer are recorded.
+const HEAD: u64 = 40;
+
+/// As a recovery looks at it: is more heard than recorded, from one of the places on?
+fn misses(answers: Answers, heard: u64, recorded: u64) -> bool {
+    [answers.oldest, answers.next]
+        .iter()
+        .any(|at| heard.saturating_sub(*at).min(HEAD) > recorded.saturating_sub(*at))
+}
+
+proptest! {
+    /// Answers of any lengths, each asked for when the one before was heard; heads come in order, later.
+    /// Whenever a client has heard of an answer whose head is not whole, that is seen.
+    #[test]
+    fn no_head_is_missed_that_the_client_has_heard(
+        lengths in prop::collection::vec(1u64..120, 1..12),
+        steps in prop::collection::vec((any::<bool>(), 1u64..60), 1..60),
+    ) {
+        let mut starts = vec![1];
+        for length in &lengths {
+            starts.push(starts[starts.len() - 1] + length);
+        }
+        let heads: Vec<(u64, u64)> = starts
+            .windows(2)
+            .map(|pair| (pair[0], pair[1].min(pair[0] + HEAD)))
+            .collect();
+        let (mut answers, mut heard, mut asked) = (Answers::from(1), 1u64, 1usize);
+        let (mut recorded, mut coming) = (0u64, heads.iter().copied().peekable());
+        for (client, len) in steps {
+            if client {
+                heard = (heard + len).min(starts[asked]);
+                if heard == starts[asked] && asked < lengths.len() {
+                    answers.begins(heard);
+                    answers.recorded(recorded);
+                    asked += 1;
+                }
+            } else if let Some((start, end)) = coming.peek().copied()
+                && start < starts[asked]
+            {
+                recorded = (recorded.max(start) + len).min(end);
+                answers.recorded(recorded);
+                if recorded == end {
+                    coming.next();
+                }
+            }
+            let missing = heads
+                .iter()
+                .any(|(start, end)| heard > *start && recorded < (*end).min(heard));
+            prop_assert!(!missing || misses(answers, heard, recorded));
+            // And when all heads are here, nothing seems to be missing.
+            let whole = heads[..asked].last().is_some_and(|(_, end)| recorded == *end);
+            prop_assert!(!whole || !misses(answers, heard, recorded));
+        }
+    }
+}
