@@ -352,12 +352,8 @@ impl Record {
         Protected {
             start: isns.place(self.instream.start(), self.heads.start()),
             turn: isns.place(self.turn.instream, self.turn.outstream),
-            answers: [
-                self.answers.oldest,
-                self.answers.next,
-                self.answers.newest,
-            ]
-            .map(|position| seq_at(isns.server, position)),
+            answers: [self.answers.oldest, self.answers.next, self.answers.newest]
+                .map(|position| seq_at(isns.server, position)),
             turns: self.turns,
             stable_seq: self.stable_seq(isns),
             fin: self.instream.fin().map(|fin| ClientFin {

@@ -30,6 +30,7 @@ use crate::{
 
 /// Instance of the first life of the server's host.
 const INSTANCE: u64 = 7;
+const KEY: &str = "key";
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 1)), 9000);
 const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 2)), 7600);
 /// IPv4 and UDP.
@@ -133,7 +134,7 @@ impl Remote {
             counter,
         };
         self.sessions
-            .attach(&self.attach, self.peer, &greeting, &mut self.out);
+            .attach(&self.attach, self.peer, KEY, &greeting, &mut self.out);
     }
 
     /// The server's host has begun a new life: its service attaches, and wants to know which connections
@@ -154,7 +155,7 @@ impl Remote {
         };
         let inherited = self
             .sessions
-            .inherit(&attach, self.peer, now, &mut self.out);
+            .inherit(&attach, self.peer, KEY, now, &mut self.out);
         inherited.ok()?;
         self.life += 1;
         self.attach = Attach {
@@ -235,7 +236,7 @@ impl Remote {
         let ready = self.ungreeted
             && self
                 .sessions
-                .inherit(&again, self.peer, at, &mut self.out)
+                .inherit(&again, self.peer, KEY, at, &mut self.out)
                 .is_ok();
         if ready {
             self.ungreeted = false;

@@ -31,8 +31,8 @@ use wire::{Flags, FlowId, FlowKey, SeqNumber, SynOptions};
 
 use crate::{
     egress::sent_up_to,
-    link::PROGRESS,
     flow::{ClientHalf, Flow, LogHalf, Restored, ServerHalf, VerifyHalf},
+    link::PROGRESS,
     packet::{Options, Segment},
     south::{EventKind, Shared},
 };

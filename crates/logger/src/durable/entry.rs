@@ -127,6 +127,11 @@ impl<'a> Entry<'a> {
                 };
                 out.extend_from_slice(&from.octets());
                 out.extend_from_slice(&attachment.number.to_le_bytes());
+                // A key's name is short.
+                let key = attachment.key.as_bytes();
+                let len = u8::try_from(key.len()).unwrap_or(u8::MAX);
+                out.push(len);
+                out.extend_from_slice(key.get(..len.into()).unwrap_or(key));
                 body(&Request::Attach(attachment.attach.clone()), out);
             }
             Self::Inherited { from } => out.extend_from_slice(&from.to_le_bytes()),
@@ -160,10 +165,14 @@ impl<'a> Entry<'a> {
             ATTACHED => {
                 let from = Ipv6Addr::from(take::<16>(&mut rest)?).to_canonical();
                 let number = u64::from_le_bytes(take(&mut rest)?);
+                let [len] = take(&mut rest)?;
+                let (key, rest) = rest.split_at_checked(len.into())?;
+                let key = std::str::from_utf8(key).ok()?.to_owned();
                 match Request::decode_body(REQUEST_ATTACH, rest).ok()? {
                     Request::Attach(attach) => Self::Attached(Attachment {
                         attach,
                         from,
+                        key,
                         number,
                     }),
                     _ => return None,

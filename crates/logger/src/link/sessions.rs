@@ -48,6 +48,8 @@ pub(crate) struct Attachment {
     pub(crate) attach: Attach,
     /// The address of its host.
     pub(crate) from: IpAddr,
+    /// The name of the key that it has proven to have.
+    pub(crate) key: String,
     /// [`Greeting::counter`]: who attached later has a higher one.
     pub(crate) number: u64,
 }
@@ -91,13 +93,15 @@ impl Sessions {
         }
     }
 
-    /// A service attaches; its datagrams will come from `peer`. Answers whether its records were
+    /// A service attaches that has proven to have the key of this name; its datagrams will come from
+    /// `peer`. Answers whether its records were
     /// still here, and the keys. The limits and the mode of a session that is here stay, but for
     /// the total.
     pub fn attach(
         &mut self,
         attach: &Attach,
         peer: Peer,
+        key: &str,
         greeting: &Greeting,
         out: &mut Outbox,
     ) -> (bool, LinkKeys) {
@@ -109,6 +113,7 @@ impl Sessions {
             attachment: Attachment {
                 attach: attach.clone(),
                 from,
+                key: key.to_owned(),
                 number: greeting.counter,
             },
             session: Session::new(attach, policy),
@@ -122,6 +127,7 @@ impl Sessions {
         entry.over = false;
         entry.written_at = None;
         entry.attachment.from = from;
+        key.clone_into(&mut entry.attachment.key);
         entry.attachment.number = greeting.counter;
         entry.attachment.attach.total = attach.total;
         entry.attachment.attach.udp_port = attach.udp_port;

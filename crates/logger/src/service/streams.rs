@@ -150,7 +150,9 @@ impl Service {
         let client = &mut self.clients[at];
         let peer = client.peer(attach);
         let session = self.sessions.number(instance).unwrap_or(0);
-        let (kept, keys) = self.sessions.attach(attach, peer, &greeting, &mut self.out);
+        let (kept, keys) =
+            self.sessions
+                .attach(attach, peer, client.key_name(), &greeting, &mut self.out);
         if let Some(session) = self.sessions.get_mut(instance) {
             session.hear(now);
         }
@@ -194,7 +196,9 @@ impl Service {
         let now = self.now();
         let client = &mut self.clients[at];
         let peer = client.peer(attach);
-        let inherited = self.sessions.inherit(attach, peer, now, &mut self.out);
+        let inherited = self
+            .sessions
+            .inherit(attach, peer, client.key_name(), now, &mut self.out);
         if let Err(not_yet) = &inherited {
             client.say(&Response::Error {
                 code: ErrorCode::StillServed,

@@ -59,7 +59,7 @@ impl Link {
     fn with(policy: AckPolicy, seed: u64, attach: &Attach) -> Self {
         let mut sessions = Sessions::new(policy, 1 << 30, KEEP);
         let mut out = Outbox::default();
-        let (kept, keys) = sessions.attach(attach, peer(), &greeting(1), &mut out);
+        let (kept, keys) = sessions.attach(attach, peer(), "key", &greeting(1), &mut out);
         assert!(!kept);
         Self {
             sessions,

@@ -66,7 +66,7 @@ impl World {
         let restored = restore(Simulated::default(), &mut sessions, SEGMENT);
         let restored = restored.expect("it is empty");
         let mut out = Outbox::with_log(restored.ledger);
-        let (kept, keys) = sessions.attach(&attach, peer(), &greeting(1), &mut out);
+        let (kept, keys) = sessions.attach(&attach, peer(), "key", &greeting(1), &mut out);
         assert!(!kept);
         Self {
             sessions,
@@ -174,7 +174,7 @@ impl World {
         let greeting = greeting(self.lives);
         let (_, keys) = self
             .sessions
-            .attach(&self.attach, peer(), &greeting, &mut self.out);
+            .attach(&self.attach, peer(), "key", &greeting, &mut self.out);
         self.host.use_keys(keys);
         self.check();
     }

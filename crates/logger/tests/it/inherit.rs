@@ -168,12 +168,36 @@ fn nobody_inherits_from_others() {
         assert_eq!(logger.inherit(&newborn(NEW), peer(2, 1000)), Ok(None));
         let not_so = host::attach(NEW, 1000);
         assert_eq!(logger.inherit(&not_so, from), Ok(None));
+        // Another host behind the same address, which has a key of its own.
+        logger.key = "theirs".into();
+        assert_eq!(logger.inherit(&newborn(NEW), from), Ok(None));
+        logger.key = "ours".into();
         assert_eq!(logger.connections(OLD).len(), 1);
         logger.restart();
     }
     // Who has ended has left nothing.
     logger.sessions.end(OLD);
     assert_eq!(logger.inherit(&newborn(NEW), from), Ok(None));
+}
+
+/// A service whose key is replaced attaches with the new one, and so comes its next life.
+#[test]
+fn a_key_that_was_replaced_is_the_key() {
+    let mut logger = Logger::new();
+    let from = peer(1, 1000);
+    served(&mut logger, OLD, from, &[100]);
+    logger.key = "a newer one".into();
+    assert!(logger.attach(&host::attach(OLD, 1000), from).0);
+    logger.now += SILENCE;
+    logger.write_all();
+    for _ in 0..2 {
+        logger.key = "ours".into();
+        assert_eq!(logger.inherit(&newborn(NEW), from), Ok(None));
+        logger.restart();
+    }
+    logger.key = "a newer one".into();
+    let inherited = logger.inherit(&newborn(NEW), from);
+    assert!(matches!(inherited, Ok(Some(_))), "{inherited:?}");
 }
 
 #[test]

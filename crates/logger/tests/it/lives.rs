@@ -57,6 +57,8 @@ pub(crate) struct Logger {
     /// What the writer is about.
     pub(crate) writing: Option<Job>,
     pub(crate) now: Duration,
+    /// Of who attaches and inherits.
+    pub(crate) key: String,
     /// Services that have attached.
     greeted: u64,
     segment: u64,
@@ -78,6 +80,7 @@ impl Logger {
             log: restored.log,
             writing: None,
             now: Duration::from_secs(10),
+            key: "ours".into(),
             greeted: 0,
             segment,
         }
@@ -103,13 +106,15 @@ impl Logger {
         attach: &Attach,
         from: Peer,
     ) -> Result<Option<Inherited>, NotYet> {
-        self.sessions.inherit(attach, from, self.now, &mut self.out)
+        self.sessions
+            .inherit(attach, from, &self.key, self.now, &mut self.out)
     }
 
     pub(crate) fn attach(&mut self, attach: &Attach, from: Peer) -> (bool, LinkKeys) {
         self.greeted += 1;
         let greeting = greeting(self.greeted);
-        self.sessions.attach(attach, from, &greeting, &mut self.out)
+        self.sessions
+            .attach(attach, from, &self.key, &greeting, &mut self.out)
     }
 
     /// Datagrams arrive, and the batch is at its end.

@@ -111,7 +111,9 @@ fn no_answer_hides_behind_another() {
     let mut world = World::new(all);
     world.die_and_return();
     world.until_serving(1000);
-    let lost: Vec<u64> = (1..=8).filter(|id| world.reset.contains_key(&key(*id))).collect();
+    let lost: Vec<u64> = (1..=8)
+        .filter(|id| world.reset.contains_key(&key(*id)))
+        .collect();
     assert_eq!(lost, [2, 3, 5, 7]);
     let (heard, recorded) = (100, 0);
     assert_eq!(

@@ -36,7 +36,10 @@ pub(super) enum LinkStep {
     },
     Reprotect,
     /// The host has died, and knows the connection from its record alone.
-    Restore { timestamps: bool, scale: u8 },
+    Restore {
+        timestamps: bool,
+        scale: u8,
+    },
     /// What its client says then, or somebody who guesses.
     Told(Told),
 }
@@ -347,7 +350,9 @@ impl World<'_> {
         };
         self.client(&spec);
         let heard = flow.log.restored != Restored::Not
-            && self.known().is_some_and(|now| now.log.restored != flow.log.restored);
+            && self
+                .known()
+                .is_some_and(|now| now.log.restored != flow.log.restored);
         self.heard += u32::from(heard);
     }
 

@@ -223,7 +223,10 @@ fn what_only_the_dead_host_knew_is_forgotten() {
         let spec = word(linked, 100, heard).window(500);
         linked.both.client(spec);
         let flow = linked.both.flow();
-        (flow.server.nxt.0.wrapping_sub(linked.both.s.0) - 1, flow.log.restored)
+        (
+            flow.server.nxt.0.wrapping_sub(linked.both.s.0) - 1,
+            flow.log.restored,
+        )
     };
     assert_eq!(says(&mut linked, 70), (70, Restored::Heard));
     assert_eq!(says(&mut linked, 71), (71, Restored::Heard));

@@ -67,7 +67,12 @@ impl Session {
     }
 
     /// The record of `copy` is that of the connection `resume` from now on.
-    pub(crate) fn end_copy(&mut self, resume: &Resume, copy: FlowId, places: (Place, [SeqNumber; 3])) {
+    pub(crate) fn end_copy(
+        &mut self,
+        resume: &Resume,
+        copy: FlowId,
+        places: (Place, [SeqNumber; 3]),
+    ) {
         let copied = self.flows.remove(copy);
         let (turn, answers) = places;
         self.intake.journal.restore_turn(copy, turn, answers);

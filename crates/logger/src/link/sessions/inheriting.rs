@@ -4,8 +4,10 @@
 //! the connections it had. The records of the instance before become its own: they keep their place in
 //! the log, under the new number; the keys of the old life are good for nothing any more.
 //!
-//! **Who inherits from whom.** The service has the same name, and comes from the same address. If there
-//! are several sessions of that kind, it is the one whose service attached last. Nothing may have been
+//! **Who inherits from whom.** The service has the same name, comes from the same address, and has the
+//! key with which the one before attached last: behind one address there may be several hosts. A service
+//! whose key is replaced while it lives attaches anew, with the new one. If there are several sessions of
+//! that kind, it is the one whose service attached last. Nothing may have been
 //! heard of it for [`SILENCE`]: a service that speaks is alive, and two must not have one record. And
 //! all of it must be in the log, if there is one: what the heir tells clients to be recorded must not
 //! be lost with this process.
@@ -57,7 +59,7 @@ pub struct Inherited {
 }
 
 impl Sessions {
-    /// A service is about to attach whose host has begun a new life, if [`Attach::inherit`] says so:
+    /// A service with the key of this name is about to attach whose host has begun a new life, if [`Attach::inherit`] says so:
     /// the records of the life before are those of its instance from now on, and
     /// [`Sessions::attach`] will find them. `None` if there are none, or if the instance has records
     /// of its own.
@@ -68,6 +70,7 @@ impl Sessions {
         &mut self,
         attach: &Attach,
         peer: Peer,
+        key: &str,
         now: Duration,
         out: &mut Outbox,
     ) -> Result<Option<Inherited>, NotYet> {
@@ -77,7 +80,10 @@ impl Sessions {
         let from = peer.address.ip();
         let candidates = self.by_instance.iter_mut().filter(|(_, kept)| {
             let attachment = &kept.attachment;
-            !kept.over && attachment.from == from && attachment.attach.service == attach.service
+            !kept.over
+                && attachment.from == from
+                && attachment.key == key
+                && attachment.attach.service == attach.service
         });
         let Some((instance, kept)) = candidates.max_by_key(|(_, kept)| kept.attachment.number)
         else {

@@ -140,7 +140,7 @@ fn a_service_that_attaches_again_finds_its_records() {
     let again = attach(INSTANCE, 2000);
     let (kept, keys) = link
         .sessions
-        .attach(&again, elsewhere, &greeting(2), &mut link.out);
+        .attach(&again, elsewhere, "key", &greeting(2), &mut link.out);
     assert!(kept);
     assert_eq!(link.sessions.tidy(NOW + 2 * KEEP, &mut link.out), []);
     assert_eq!(link.read(FlowId(1)).len(), 1000);
@@ -163,7 +163,7 @@ fn a_service_that_attaches_again_finds_its_records() {
     );
     let (kept, _) = link
         .sessions
-        .attach(&again, elsewhere, &greeting(3), &mut link.out);
+        .attach(&again, elsewhere, "key", &greeting(3), &mut link.out);
     assert!(!kept);
 }
 
@@ -178,7 +178,7 @@ fn services_share_what_all_may_hold() {
             ..peer()
         };
         let attach = attach(u64::from(number), 1000);
-        let (_, keys) = sessions.attach(&attach, peer, &greeting(number), &mut out);
+        let (_, keys) = sessions.attach(&attach, peer, "key", &greeting(number), &mut out);
         let mut host = Host::new(keys, 1);
         host.connect(1, 900 << 10);
         hosts.push((peer, host));
