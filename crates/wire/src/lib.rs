@@ -6,7 +6,8 @@
 //! has checked every length that its accessors rely on, so accessors do not fail.
 //!
 //! A packet that leaves is written by [`SegmentSpec`], or is one that arrived and was changed in
-//! place by [`SegmentMut`], which repairs the checksum incrementally.
+//! place by [`SegmentMut`], which repairs the checksum incrementally. What tells neighbours where an
+//! address is now is in [`neighbour`].
 //!
 //! **Panics.** No function of this crate panics on any byte string that it is given. Unless a
 //! function says otherwise under "Panics", it does not panic at all.
@@ -26,6 +27,7 @@ mod emit;
 mod error;
 mod flow;
 mod ip;
+pub mod neighbour;
 mod options;
 #[cfg(test)]
 mod packets;

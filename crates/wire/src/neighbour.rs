@@ -1,0 +1,140 @@
+//! Frames that tell the neighbours on a link where an address is now.
+//!
+//! When an address comes up on another host, or on one with another network card, whoever has spoken
+//! to it goes on sending to the old link-layer address until its neighbour cache finds out, and
+//! switches send what is for the new one everywhere. So the new holder says it, unasked.
+//!
+//! **IPv4**: an ARP packet whose sender and target are the same address, as a broadcast. There are two
+//! forms of it, and stacks that heed only one. The request ([`ArpForm::Request`], RFC 5227 3) is an
+//! ordinary packet for everybody: RFC 826 has the receiver update what it knows of the sender before it
+//! looks at the operation, and so does Linux for an entry that it has, whatever `arp_accept` says (that
+//! is for entries that it has not). The reply ([`ArpForm::Reply`]) is for stacks that let only a reply
+//! change an entry; Linux takes one for an announcement only if its target hardware address is the
+//! sender's, too. Who wants to be heard by all sends both.
+//!
+//! **IPv6**: an unsolicited neighbor advertisement to all nodes with the Override flag (RFC 4861
+//! 7.2.6), sent from the address itself, as Linux does.
+//!
+//! The frames have no padding: a packet socket leaves that to the driver.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::{checksum, ip::V6_HEADER};
+
+/// A link-layer address of an Ethernet device (EUI-48).
+pub type MacAddress = [u8; 6];
+
+const BROADCAST: MacAddress = [0xff; 6];
+/// All nodes on the link (RFC 4291 2.7.1) ...
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// ... and where frames for them go (RFC 2464 7).
+const ALL_NODES_MAC: MacAddress = [0x33, 0x33, 0, 0, 0, 1];
+
+/// Numbers of protocols in the header of an Ethernet frame.
+pub mod ether_type {
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// ARP.
+    pub const ARP: u16 = 0x0806;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+}
+
+const ETHERNET_HEADER: usize = 14;
+const ARP_PACKET: usize = 28;
+/// A neighbor advertisement with the option that holds the link-layer address (RFC 4861 4.4, 4.6.1).
+const ADVERTISEMENT: u16 = 24 + 8;
+
+/// Bytes of a frame with a gratuitous ARP packet.
+pub const ARP_FRAME: usize = ETHERNET_HEADER + ARP_PACKET;
+/// Bytes of a frame with a neighbor advertisement.
+pub const ADVERTISEMENT_FRAME: usize = ETHERNET_HEADER + V6_HEADER + ADVERTISEMENT as usize;
+
+const HARDWARE_ETHERNET: u16 = 1;
+
+const PROTOCOL_ICMPV6: u8 = 58;
+const NEIGHBOR_ADVERTISEMENT: u8 = 136;
+const ROUTER: u8 = 0x80;
+const OVERRIDE: u8 = 0x20;
+const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
+/// Any other shows that a router has passed it on, and it is dropped (RFC 4861 7.1.2).
+const NOT_FORWARDED: u8 = 255;
+
+/// The operation of a gratuitous ARP packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArpForm {
+    /// "Who has `ip`? Tell `ip`": the announcement of RFC 5227.
+    Request = 1,
+    /// "`ip` is at `mac`", which nobody has asked.
+    Reply = 2,
+}
+
+/// A frame that tells everybody on the link that `ip` is at `mac`.
+#[must_use]
+pub fn gratuitous_arp(mac: MacAddress, ip: Ipv4Addr, form: ArpForm) -> [u8; ARP_FRAME] {
+    let target_mac = match form {
+        ArpForm::Request => [0; 6], // RFC 5227 1.1
+        ArpForm::Reply => mac,
+    };
+    let mut frame = [0; ARP_FRAME];
+    let packet = ethernet(&mut frame, BROADCAST, mac, ether_type::ARP);
+    packet[..2].copy_from_slice(&HARDWARE_ETHERNET.to_be_bytes());
+    packet[2..4].copy_from_slice(&ether_type::IPV4.to_be_bytes());
+    packet[4..6].copy_from_slice(&[6, 4]); // lengths of the addresses
+    packet[6..8].copy_from_slice(&(form as u16).to_be_bytes());
+    packet[8..14].copy_from_slice(&mac);
+    packet[14..18].copy_from_slice(&ip.octets());
+    packet[18..24].copy_from_slice(&target_mac);
+    packet[24..].copy_from_slice(&ip.octets());
+    frame
+}
+
+/// A frame that tells everybody on the link that `ip` is at `mac`. `router`: this host forwards
+/// packets; one that says it does not is forgotten as a router by those who use it (RFC 4861 7.2.5).
+#[must_use]
+pub fn neighbor_advertisement(
+    mac: MacAddress,
+    ip: Ipv6Addr,
+    router: bool,
+) -> [u8; ADVERTISEMENT_FRAME] {
+    let mut frame = [0; ADVERTISEMENT_FRAME];
+    let packet = ethernet(&mut frame, ALL_NODES_MAC, mac, ether_type::IPV6);
+    let (header, message) = packet.split_at_mut(V6_HEADER);
+    header[0] = 0x60;
+    header[4..6].copy_from_slice(&ADVERTISEMENT.to_be_bytes());
+    header[6] = PROTOCOL_ICMPV6;
+    header[7] = NOT_FORWARDED;
+    header[8..24].copy_from_slice(&ip.octets());
+    header[24..].copy_from_slice(&ALL_NODES.octets());
+
+    message[0] = NEIGHBOR_ADVERTISEMENT;
+    message[4] = OVERRIDE | if router { ROUTER } else { 0 };
+    message[8..24].copy_from_slice(&ip.octets());
+    message[24..26].copy_from_slice(&[TARGET_LINK_LAYER_ADDRESS, 1]); // in units of 8 bytes
+    message[26..].copy_from_slice(&mac);
+    let pseudo = checksum::pseudo_header(
+        ip.into(),
+        ALL_NODES.into(),
+        PROTOCOL_ICMPV6,
+        ADVERTISEMENT.into(),
+    );
+    let sum = !checksum::fold(pseudo + checksum::sum(message));
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// Writes the header, and returns what follows it.
+fn ethernet<const N: usize>(
+    frame: &mut [u8; N],
+    destination: MacAddress,
+    source: MacAddress,
+    protocol: u16,
+) -> &mut [u8] {
+    frame[..6].copy_from_slice(&destination);
+    frame[6..12].copy_from_slice(&source);
+    frame[12..ETHERNET_HEADER].copy_from_slice(&protocol.to_be_bytes());
+    &mut frame[ETHERNET_HEADER..]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! What is built is read by another implementation (smoltcp) and compared with what Linux sends.
+
+use proptest::prelude::*;
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
+    HardwareAddress, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr,
+    NdiscNeighborFlags, NdiscRepr, RawHardwareAddress,
+};
+
+use super::*;
+
+fn ethernet_of(frame: &[u8]) -> EthernetFrame<&[u8]> {
+    EthernetFrame::new_checked(frame).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn both_forms_of_arp_are_read_by_another(
+        mac: MacAddress,
+        ip: [u8; 4],
+        reply: bool,
+    ) {
+        let ip = Ipv4Addr::from(ip);
+        let form = if reply { ArpForm::Reply } else { ArpForm::Request };
+        let bytes = gratuitous_arp(mac, ip, form);
+        let frame = ethernet_of(&bytes);
+        prop_assert_eq!(frame.src_addr(), EthernetAddress(mac));
+        prop_assert!(frame.dst_addr().is_broadcast());
+        prop_assert_eq!(frame.ethertype(), EthernetProtocol::Arp);
+        let packet = ArpPacket::new_checked(frame.payload()).unwrap();
+        prop_assert_eq!(
+            ArpRepr::parse(&packet).unwrap(),
+            ArpRepr::EthernetIpv4 {
+                operation: if reply { ArpOperation::Reply } else { ArpOperation::Request },
+                source_hardware_addr: EthernetAddress(mac),
+                source_protocol_addr: ip,
+                target_hardware_addr: EthernetAddress(if reply { mac } else { [0; 6] }),
+                target_protocol_addr: ip,
+            }
+        );
+    }
+
+    #[test]
+    fn an_advertisement_is_read_by_another(mac: MacAddress, ip: [u8; 16], router: bool) {
+        let ip = Ipv6Addr::from(ip);
+        let bytes = neighbor_advertisement(mac, ip, router);
+        let frame = ethernet_of(&bytes);
+        prop_assert_eq!(frame.src_addr(), EthernetAddress(mac));
+        prop_assert_eq!(frame.dst_addr(), EthernetAddress(ALL_NODES_MAC));
+        prop_assert_eq!(frame.ethertype(), EthernetProtocol::Ipv6);
+        let packet = Ipv6Packet::new_checked(frame.payload()).unwrap();
+        prop_assert_eq!(packet.total_len(), frame.payload().len());
+        // Whether it is an address that a host can have is not looked at here.
+        let header = Ipv6Repr {
+            src_addr: ip,
+            dst_addr: ALL_NODES,
+            next_header: IpProtocol::Icmpv6,
+            payload_len: usize::from(ADVERTISEMENT),
+            hop_limit: 255,
+        };
+        prop_assert_eq!(Ipv6Repr::parse(&packet), Ok(header));
+        let message = Icmpv6Packet::new_checked(packet.payload()).unwrap();
+        let read = Icmpv6Repr::parse(&ip, &ALL_NODES, &message, &ChecksumCapabilities::default());
+        let flags = if router { NdiscNeighborFlags::ROUTER } else { NdiscNeighborFlags::empty() };
+        prop_assert_eq!(
+            read.unwrap(),
+            Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert {
+                flags: flags | NdiscNeighborFlags::OVERRIDE,
+                target_addr: ip,
+                lladdr: Some(RawHardwareAddress::from(HardwareAddress::Ethernet(
+                    EthernetAddress(mac)
+                ))),
+            })
+        );
+    }
+}
+
+/// Captured: what Linux 6.18 sends by `arp_notify` and `ndisc_notify` when its address has changed.
+#[test]
+fn linux_sends_the_same() {
+    let mac = [2, 0, 0, 0, 0, 9];
+    let arp = "ffffffffffff02000000000908060001080006040001\
+               0200000000090a0000010000000000000a000001";
+    let request = gratuitous_arp(mac, Ipv4Addr::new(10, 0, 0, 1), ArpForm::Request);
+    assert_eq!(hex(&request), arp);
+    let advertisement = "33330000000102000000000986dd6000000000203aff\
+                         fd000000000000000000000000000001ff020000000000000000000000000001\
+                         88005a9320000000fd000000000000000000000000000001\
+                         0201020000000009";
+    let ip = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+    assert_eq!(hex(&neighbor_advertisement(mac, ip, false)), advertisement);
+}
+
+fn hex(bytes: &[u8]) -> std::string::String {
+    bytes
+        .iter()
+        .map(|byte| std::format!("{byte:02x}"))
+        .collect()
+}
