@@ -8,7 +8,8 @@
 //! 2. [`Cgroup`] is the box around everything that the server starts. The kernel side
 //!    recognises the service's processes by its id; killing the box kills them all,
 //!    however they forked.
-//! 3. [`listener_on`] and [`address_is_local`] refuse early what could not work.
+//! 3. [`listener_on`] and [`address_is_local`] refuse early what could not work; [`Addresses`] gives
+//!    the host an address of the service for as long as it is served.
 //! 4. [`Command`] starts the server, already in its box when its first instruction runs.
 //! 5. [`Server`] watches the main process by a pidfd; [`reap_orphans`] buries the
 //!    descendants that were left to us.
@@ -18,6 +19,7 @@
 //! Nothing here is undone by dropping a [`Cgroup`] or a [`Server`]: the death of the
 //! supervisor must not take the server with it. Only a [`mounts::Mount`] unmounts itself.
 
+mod addresses;
 mod backoff;
 mod birth;
 mod cgroup;
@@ -27,10 +29,12 @@ mod destroy;
 mod listening;
 mod local;
 pub mod mounts;
+mod netlink;
 mod orphans;
 mod server;
 mod tcp_state;
 
+pub use addresses::{Addresses, HostAddress};
 pub use backoff::{Backoff, BackoffConfig};
 pub use cgroup::{Cgroup, CgroupError};
 pub use command::{Command, SpawnError, resolve};

@@ -5,26 +5,18 @@ mod tests;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-    NetlinkSerializable,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkPayload};
 use netlink_packet_sock_diag::inet::{
     ExtensionFlags, InetRequest, InetResponseHeader, SocketId, StateFlags,
 };
 use netlink_packet_sock_diag::{AF_INET, AF_INET6, IPPROTO_TCP, SockDiagDestroy, SockDiagMessage};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
-};
+use rustix::net::netlink;
 
 use super::{DestroyError, canonical};
+use crate::netlink::{Netlink, encode};
 use crate::tcp_state::TcpState;
-
-/// The kernel puts at most 32 KiB into one answer.
-const ANSWER: usize = 64 * 1024;
 
 /// Requests sent before their acknowledgements are read: those wait in the receive
 /// buffer, at about a kilobyte each, and it must not overflow.
@@ -80,26 +72,14 @@ pub(super) enum Outcome {
 /// A netlink socket for sock_diag(7).
 #[derive(Debug)]
 pub(super) struct DiagSocket {
-    fd: OwnedFd,
-    sequence: u32,
-    buffer: Vec<u8>,
+    netlink: Netlink,
 }
 
 impl DiagSocket {
     /// Opens one in the network namespace of the calling thread.
     pub(super) fn open() -> Result<Self, DestroyError> {
-        let fd = socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            Some(netlink::SOCK_DIAG),
-        );
-        match fd {
-            Ok(fd) => Ok(Self {
-                fd,
-                sequence: 0,
-                buffer: vec![0; ANSWER],
-            }),
+        match Netlink::open(Some(netlink::SOCK_DIAG)) {
+            Ok(netlink) => Ok(Self { netlink }),
             Err(Errno::PROTONOSUPPORT) => Err(DestroyError::NoDiag),
             Err(e) => Err(io::Error::from(e).into()),
         }
@@ -137,11 +117,11 @@ impl DiagSocket {
         };
         let message = SockDiagMessage::InetRequest(request(family, id));
         let mut bytes = Vec::new();
-        let sequence = self.next_sequence();
+        let sequence = self.netlink.next_sequence();
         encode(message, NLM_F_REQUEST, sequence, &mut bytes);
-        self.send(&bytes)?;
+        self.netlink.send(&bytes)?;
         loop {
-            for message in self.receive()? {
+            for message in self.netlink.receive::<SockDiagMessage>()? {
                 if message.header.sequence_number != sequence {
                     continue;
                 }
@@ -169,12 +149,12 @@ impl DiagSocket {
         };
         let request = SockDiagMessage::InetRequest(request(family, id));
         let mut bytes = Vec::new();
-        let sequence = self.next_sequence();
+        let sequence = self.netlink.next_sequence();
         encode(request, NLM_F_REQUEST | NLM_F_DUMP, sequence, &mut bytes);
-        self.send(&bytes)?;
+        self.netlink.send(&bytes)?;
         let mut found = Vec::new();
         loop {
-            for message in self.receive()? {
+            for message in self.netlink.receive::<SockDiagMessage>()? {
                 if message.header.sequence_number != sequence {
                     continue;
                 }
@@ -202,11 +182,11 @@ impl DiagSocket {
             for target in batch {
                 let request = request(target.family, target.id.clone());
                 let request = SockDiagDestroy::new(SockDiagMessage::InetRequest(request));
-                let sequence = self.next_sequence();
+                let sequence = self.netlink.next_sequence();
                 encode(request, NLM_F_REQUEST | NLM_F_ACK, sequence, &mut bytes);
                 sequences.push(sequence);
             }
-            self.send(&bytes)?;
+            self.netlink.send(&bytes)?;
             // The kernel works through the batch, and answers, in its order.
             for sequence in sequences {
                 let code = self.acknowledgement(sequence)?;
@@ -238,7 +218,7 @@ impl DiagSocket {
     fn acknowledgement(&mut self, sequence: u32) -> Result<i32, DestroyError> {
         loop {
             // An acknowledgement comes alone in its datagram.
-            for message in self.receive()? {
+            for message in self.netlink.receive::<SockDiagMessage>()? {
                 if message.header.sequence_number == sequence
                     && let NetlinkPayload::Error(error) = message.payload
                 {
@@ -246,36 +226,6 @@ impl DiagSocket {
                 }
             }
         }
-    }
-
-    fn next_sequence(&mut self) -> u32 {
-        self.sequence = self.sequence.wrapping_add(1);
-        self.sequence
-    }
-
-    fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        loop {
-            match send(&self.fd, bytes, SendFlags::empty()) {
-                Err(Errno::INTR) => {}
-                result => return result.map(|_| ()).map_err(Into::into),
-            }
-        }
-    }
-
-    /// The messages of the next datagram.
-    fn receive(&mut self) -> io::Result<Vec<NetlinkMessage<SockDiagMessage>>> {
-        let length = loop {
-            match recv(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC) {
-                Ok((_, length)) => break length,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        };
-        let datagram = self
-            .buffer
-            .get(..length)
-            .ok_or_else(|| io::Error::other("a netlink message was longer than any should be"))?;
-        decode(datagram)
     }
 }
 
@@ -288,36 +238,6 @@ fn request(family: u8, id: SocketId) -> InetRequest {
         states: StateFlags::all() - StateFlags::LISTEN - StateFlags::CLOSE,
         socket_id: id,
     }
-}
-
-/// Appends `request` to `out`. Its length is a multiple of 4, as netlink wants it.
-fn encode<M>(request: M, flags: u16, sequence: u32, out: &mut Vec<u8>)
-where
-    M: NetlinkSerializable + Into<NetlinkPayload<M>>,
-{
-    let mut header = NetlinkHeader::default();
-    header.flags = flags;
-    header.sequence_number = sequence;
-    let mut message = NetlinkMessage::new(header, request.into());
-    message.finalize();
-    let start = out.len();
-    out.resize(start + message.buffer_len(), 0);
-    message.serialize(&mut out[start..]);
-}
-
-/// The messages in one datagram.
-fn decode(mut datagram: &[u8]) -> io::Result<Vec<NetlinkMessage<SockDiagMessage>>> {
-    let mut messages = Vec::new();
-    while !datagram.is_empty() {
-        let message = NetlinkMessage::<SockDiagMessage>::deserialize(datagram)
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
-        // Every message begins at a multiple of 4 bytes and is at least a header long.
-        let length = usize::try_from(message.header.length).unwrap_or(usize::MAX);
-        let next = length.max(16).next_multiple_of(4);
-        datagram = datagram.get(next..).unwrap_or_default();
-        messages.push(message);
-    }
-    Ok(messages)
 }
 
 fn outcome(code: i32) -> Result<Outcome, DestroyError> {

@@ -1,5 +1,6 @@
 //! Tests against the real kernel: they need root, and leave no process, cgroup or mount.
 
+mod addresses;
 mod common;
 mod mounts;
 mod processes;

@@ -5,7 +5,8 @@ use netlink_packet_sock_diag::inet::{InetResponseHeader, SocketId};
 use netlink_packet_sock_diag::{AF_INET, AF_INET6, SockDiagDestroy, SockDiagMessage};
 use proptest::prelude::*;
 
-use super::{DestroyError, Entry, Outcome, decode, dump_error, encode, outcome, request};
+use super::{DestroyError, Entry, Outcome, dump_error, encode, outcome, request};
+use crate::netlink::decode;
 use crate::tcp_state::TcpState;
 
 fn id() -> SocketId {
@@ -97,7 +98,7 @@ fn answers_are_told_apart() {
 proptest! {
     #[test]
     fn any_datagram_is_taken(bytes: Vec<u8>) {
-        if let Ok(messages) = decode(&bytes) {
+        if let Ok(messages) = decode::<SockDiagMessage>(&bytes) {
             prop_assert!(messages.len() * 16 <= bytes.len() + 16);
         }
     }

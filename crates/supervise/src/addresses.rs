@@ -1,0 +1,208 @@
+//! Addresses that a host has for a while (rtnetlink(7)).
+//!
+//! An address that somebody else is to have when we are gone must not stay for ever behind a supervisor
+//! that was killed. The kernel does that by itself: an address may be given for a number of seconds,
+//! IPv4 as well as IPv6 (`valid_lft` in ip-address(8)), and is held by being given again and again.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST,
+    NetlinkPayload,
+};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{self, SocketFlags, SocketType};
+
+use crate::netlink::{Netlink, encode};
+
+/// An address that this host has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// The number of the device that has it.
+    pub device: u32,
+    /// It stays until somebody takes it away. Ours never do.
+    pub permanent: bool,
+}
+
+/// The addresses of the host: of the network namespace in which this was opened.
+#[derive(Debug)]
+pub struct Addresses {
+    netlink: Netlink,
+}
+
+impl Addresses {
+    /// Opens the way to the kernel.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such socket to be had.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self {
+            netlink: Netlink::open(None)?,
+        })
+    }
+
+    /// The number of a device, `None` if there is none of this name.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not say.
+    pub fn device(name: &str) -> io::Result<Option<u32>> {
+        let (family, flags) = (net::AddressFamily::INET, SocketFlags::CLOEXEC);
+        let socket = net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        match name_to_index(socket.as_fd(), name) {
+            Ok(index) => Ok(Some(index)),
+            Err(Errno::NODEV) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// All that there are.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not list them.
+    pub fn list(&mut self) -> io::Result<Vec<HostAddress>> {
+        loop {
+            if let Some(complete) = self.list_once()? {
+                return Ok(complete);
+            }
+        }
+    }
+
+    /// `None`: something changed meanwhile, and may be missing.
+    fn list_once(&mut self) -> io::Result<Option<Vec<HostAddress>>> {
+        let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let sequence = self.request(request, NLM_F_DUMP)?;
+        let (mut found, mut interrupted) = (Vec::new(), false);
+        loop {
+            for message in self.netlink.receive::<RouteNetlinkMessage>()? {
+                if message.header.sequence_number != sequence {
+                    continue;
+                }
+                interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
+                match message.payload {
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => {
+                        found.extend(HostAddress::from_message(&address));
+                    }
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::Done(_) => return Ok((!interrupted).then_some(found)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Gives a device this address for so long, in whole seconds, one at least; if it has it, from now on.
+    ///
+    /// It is alone in its network (`/32`, `/128`): nothing else is routed by it. An IPv6 address can be
+    /// used at once, without duplicate address detection, which takes a second or more; and it is
+    /// deprecated (RFC 4862 5.5.4): the host answers with it, and begins nothing of its own with it,
+    /// which would end when the address moves.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses: there is no such device, IPv6 is switched off, we may not.
+    pub fn hold(&mut self, ip: IpAddr, device: u32, lifetime: Duration) -> io::Result<()> {
+        // The largest number means for ever.
+        let seconds = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX);
+        let seconds = seconds.clamp(1, u32::MAX - 1);
+        let mut cache = CacheInfo::default();
+        cache.ifa_valid = seconds;
+        cache.ifa_preferred = if ip.is_ipv6() { 0 } else { seconds };
+        let mut message = message(ip, device);
+        message.attributes.push(AddressAttribute::CacheInfo(cache));
+        if ip.is_ipv6() {
+            let flags = AddressAttribute::Flags(AddressFlags::Nodad);
+            message.attributes.push(flags);
+        }
+        let request = RouteNetlinkMessage::NewAddress(message);
+        let sequence = self.request(request, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE)?;
+        self.acknowledgement(sequence)
+    }
+
+    /// Takes it away from the device. False: it was gone.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn remove(&mut self, ip: IpAddr, device: u32) -> io::Result<bool> {
+        let request = RouteNetlinkMessage::DelAddress(message(ip, device));
+        let sequence = self.request(request, NLM_F_ACK)?;
+        match self.acknowledgement(sequence) {
+            Ok(()) => Ok(true),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EADDRNOTAVAIL | libc::ENODEV) => Ok(false),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Returns its number.
+    fn request(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
+        let sequence = self.netlink.next_sequence();
+        let mut bytes = Vec::new();
+        encode(request, NLM_F_REQUEST | flags, sequence, &mut bytes);
+        self.netlink.send(&bytes)?;
+        Ok(sequence)
+    }
+
+    fn acknowledgement(&mut self, sequence: u32) -> io::Result<()> {
+        loop {
+            for message in self.netlink.receive::<RouteNetlinkMessage>()? {
+                if message.header.sequence_number == sequence
+                    && let NetlinkPayload::Error(error) = message.payload
+                {
+                    return match error.code {
+                        None => Ok(()),
+                        Some(_) => Err(error.to_io()),
+                    };
+                }
+            }
+        }
+    }
+}
+
+impl HostAddress {
+    fn from_message(message: &AddressMessage) -> Option<Self> {
+        let (mut local, mut address, mut flags) = (None, None, AddressFlags::empty());
+        for attribute in &message.attributes {
+            match attribute {
+                AddressAttribute::Local(ip) => local = Some(*ip),
+                AddressAttribute::Address(ip) => address = Some(*ip),
+                AddressAttribute::Flags(all) => flags = *all,
+                _ => {}
+            }
+        }
+        Some(Self {
+            // On a point-to-point link the latter is the other end's.
+            ip: local.or(address)?,
+            device: message.header.index,
+            permanent: flags.contains(AddressFlags::Permanent),
+        })
+    }
+}
+
+fn message(ip: IpAddr, device: u32) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    let (family, prefix_len) = match ip {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    message.header.family = family;
+    message.header.prefix_len = prefix_len;
+    message.header.scope = AddressScope::Universe;
+    message.header.index = device;
+    message.attributes = vec![AddressAttribute::Local(ip), AddressAttribute::Address(ip)];
+    message
+}

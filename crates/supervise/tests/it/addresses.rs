@@ -1,0 +1,85 @@
+//! Giving the host addresses, in a network namespace of the test's own.
+
+use std::net::{IpAddr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use supervise::{Addresses, HostAddress, address_is_local};
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// Runs on a thread of its own, on a host without any address, which has the device 1 (`lo`).
+fn elsewhere(work: impl FnOnce(&mut Addresses) + Send) {
+    let run = || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
+        work(&mut Addresses::open().expect("netlink"));
+    };
+    thread::scope(|scope| scope.spawn(run).join().expect("the test's thread"));
+}
+
+fn both() -> [IpAddr; 2] {
+    ["192.0.2.1", "2001:db8::1"].map(|text| text.parse().expect("an address"))
+}
+
+#[test]
+fn an_address_is_given_used_held_and_taken_away() {
+    elsewhere(|addresses| {
+        let lo = Addresses::device("lo").unwrap().expect("a device");
+        assert_eq!(addresses.list().unwrap(), []);
+        for ip in both() {
+            for _ in 0..2 {
+                addresses.hold(ip, lo, LONG).unwrap();
+                let ours = HostAddress {
+                    ip,
+                    device: lo,
+                    permanent: false,
+                };
+                assert_eq!(addresses.list().unwrap(), [ours]);
+            }
+            assert!(address_is_local(ip).unwrap());
+            // At once: an IPv6 address that is still looked at for duplicates could not be bound.
+            TcpListener::bind((ip, 0)).expect("a listener");
+            assert!(addresses.remove(ip, lo).unwrap());
+            assert!(!addresses.remove(ip, lo).unwrap());
+        }
+    });
+}
+
+#[test]
+fn an_address_that_nobody_holds_goes_by_itself() {
+    elsewhere(|addresses| {
+        for ip in both() {
+            addresses.hold(ip, 1, Duration::ZERO).unwrap();
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !addresses.list().unwrap().is_empty() {
+            assert!(Instant::now() < deadline, "they stay");
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+}
+
+#[test]
+fn what_was_for_ever_is_told_from_ours() {
+    elsewhere(|addresses| {
+        addresses.hold(both()[0], 1, Duration::MAX).unwrap();
+        assert!(!addresses.list().unwrap()[0].permanent);
+        let change = ["address", "change", "192.0.2.1/32", "dev", "lo"];
+        let status = std::process::Command::new("ip").args(change).status();
+        assert!(status.expect("ip").success());
+        assert!(addresses.list().unwrap()[0].permanent);
+    });
+}
+
+#[test]
+fn a_device_that_is_not_there_has_no_addresses() {
+    elsewhere(|addresses| {
+        assert_eq!(Addresses::device("none-such").unwrap(), None);
+        for ip in both() {
+            let error = addresses.hold(ip, 77, LONG).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
+            assert!(!addresses.remove(ip, 77).unwrap());
+        }
+    });
+}
