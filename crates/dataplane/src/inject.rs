@@ -10,17 +10,17 @@
 
 use std::{
     io::{self, IoSlice},
-    mem,
     net::{IpAddr, SocketAddr},
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
 };
 
 use rustix::net::{self, AddressFamily, Protocol, RawProtocol, SocketFlags, SocketType};
-use wire::IpPacket;
+use wire::{IpPacket, neighbour::ether_type};
 
 use crate::{
     error::{DataplaneError, SocketContext},
     interfaces::Interface,
+    packet_socket,
 };
 
 /// How a packet for the server is numbered.
@@ -69,15 +69,7 @@ impl Injector {
     /// `CAP_NET_RAW` or `CAP_NET_ADMIN` is missing.
     pub fn new(mark: u32) -> Result<Self, DataplaneError> {
         let packet = |space: Space| -> Result<OwnedFd, DataplaneError> {
-            // Protocol 0: it only sends.
-            let socket = net::socket_with(
-                AddressFamily::PACKET,
-                SocketType::RAW,
-                SocketFlags::CLOEXEC,
-                None,
-            )
-            .map_err(io::Error::from)
-            .doing("open a packet socket")?;
+            let socket = packet_socket::open().doing("open a packet socket")?;
             set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
             set_mark(&socket, mark.wrapping_add(space as u32))?;
             Ok(socket)
@@ -136,21 +128,23 @@ impl Injector {
         let mut ethernet = [0u8; ETHERNET];
         ethernet[..6].copy_from_slice(&interface.mac);
         ethernet[6..12].copy_from_slice(&interface.mac);
-        let ethertype = if v6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP };
-        ethernet[12..].copy_from_slice(&u16::try_from(ethertype).unwrap_or(0).to_be_bytes());
+        let ethertype = if v6 {
+            ether_type::IPV6
+        } else {
+            ether_type::IPV4
+        };
+        ethernet[12..].copy_from_slice(&ethertype.to_be_bytes());
         let socket = match space {
             Space::Client => &self.client_space,
             Space::Server => &self.server_space,
         };
-        send_frame(
-            socket,
-            interface.index,
-            u16::try_from(ethertype).unwrap_or(0),
-            &header,
-            &ethernet,
-            packet,
-        )
-        .doing("inject a packet for the server")
+        let parts = [
+            IoSlice::new(bytes_of(&header)),
+            IoSlice::new(&ethernet),
+            IoSlice::new(packet),
+        ];
+        packet_socket::send(socket, interface.index, ethertype, &parts)
+            .doing("inject a packet for the server")
     }
 
     /// Send an IP packet of the service to a client, past the gate.
@@ -189,39 +183,9 @@ fn set_option(socket: &OwnedFd, level: i32, name: i32, value: u32) -> Result<(),
     Err(io::Error::last_os_error()).doing("set a socket option")
 }
 
-fn send_frame(
-    socket: &OwnedFd,
-    ifindex: u32,
-    ethertype: u16,
-    header: &VirtioNetHeader,
-    ethernet: &[u8],
-    packet: &[u8],
-) -> io::Result<()> {
-    // SAFETY: all zeros is a valid address.
-    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
-    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
-    address.sll_protocol = ethertype.to_be();
-    address.sll_ifindex = i32::try_from(ifindex).unwrap_or(i32::MAX);
+/// The header as the kernel reads it.
+fn bytes_of(header: &VirtioNetHeader) -> &[u8] {
     let start = std::ptr::from_ref(header).cast::<u8>();
     // SAFETY: the header is plain integers without padding (six fields, ten bytes).
-    let header = unsafe { std::slice::from_raw_parts(start, size_of::<VirtioNetHeader>()) };
-    let parts = [
-        IoSlice::new(header),
-        IoSlice::new(ethernet),
-        IoSlice::new(packet),
-    ];
-    // SAFETY: all zeros is a valid message without address, data or control part.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    message.msg_name = std::ptr::from_mut(&mut address).cast();
-    message.msg_namelen = u32::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(0);
-    // `IoSlice` is guaranteed to have the layout of `iovec`; sending does not write through it.
-    message.msg_iov = parts.as_ptr().cast_mut().cast();
-    message.msg_iovlen = parts.len();
-    // SAFETY: the message points to memory that lives until the call returns.
-    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, 0) };
-    if sent < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    unsafe { std::slice::from_raw_parts(start, size_of::<VirtioNetHeader>()) }
 }

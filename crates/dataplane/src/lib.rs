@@ -3,9 +3,10 @@
 //! `bpf/south.bpf.c` says what the programs do. This crate compiles and loads them
 //! ([`Dataplane`]), binds them to interfaces and tracepoints, pins what must outlive us
 //! ([`PinDirectory`]), reads their rings ([`Ring`]) and puts packets of our own into the stack
-//! ([`Injector`]). It decides nothing: that is the crate `recovery`'s business.
+//! ([`Injector`]), and tells the neighbours where an address is ([`Announcer`]). It decides nothing: that is the crate `recovery`'s business.
 
 mod abi;
+mod announce;
 mod attach;
 mod error;
 mod inject;
@@ -13,9 +14,11 @@ mod interfaces;
 mod link;
 mod link_socket;
 mod object;
+mod packet_socket;
 mod pins;
 mod rings;
 
+pub use announce::Announcer;
 pub use attach::{AttachMode, detach_clsact};
 pub use error::DataplaneError;
 pub use inject::{Injector, MAX_INJECTED, Space};
