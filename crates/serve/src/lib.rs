@@ -10,6 +10,7 @@
 
 mod act;
 mod adopting;
+mod announcing;
 mod changes;
 pub mod clean;
 mod clock;

@@ -2,23 +2,37 @@
 //!
 //! Where the system brings the addresses of a service up by itself, its kernel resets, after a restart of
 //! the host, every connection whose client speaks before the service is there. So they are brought up
-//! by us, behind a gate that is shut already (`--address-device`). Which ones is kept in the run
-//! directory: they stay when a `serve` is killed, and whoever takes over or cleans up takes them down.
+//! by us, behind a gate that is shut already (`--address-device`), and the neighbours are told at once.
+//!
+//! Which ones is kept in the run directory: they stay when a `serve` is killed, and whoever takes over or
+//! cleans up takes them down. If nobody does, they go by themselves: each is held for [`LIFETIME`], again
+//! and again.
 
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr},
     path::Path,
-    process::{Command, Stdio},
+    time::Duration,
 };
 
+use dataplane::{Announcer, ethernet_interfaces};
 use serde::{Deserialize, Serialize};
-use supervise::local_addresses;
+use supervise::{Addresses, HostAddress};
 
-use crate::error::{ServeError, SystemContext};
+use crate::{
+    announcing::Burst,
+    error::{ServeError, SystemContext},
+};
 
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "addresses.json";
+
+/// How long an address stays when nobody holds it. Until then a server whose `serve` is dead goes on,
+/// unprotected, and the next one finds all in place; as long as a logger keeps records by default
+/// (`--keep`), after which there is nothing left to take over, and the address is free for another host.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// How often we hold it.
+const HOLD: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
@@ -26,51 +40,161 @@ struct Kept {
     addresses: Vec<IpAddr>,
 }
 
-/// Is there such a device?
-pub(crate) fn check(device: &str) -> Result<(), ServeError> {
-    // A name is no path, and all devices there are links.
-    if device.contains('/') || !Path::new("/sys/class/net").join(device).is_symlink() {
-        return Err(ServeError::NoDevice(device.to_owned()));
-    }
-    Ok(())
+/// The addresses of a service that this host has because it serves.
+pub(crate) struct OwnAddresses {
+    device: String,
+    ips: Vec<IpAddr>,
+    host: Addresses,
+    announcer: Announcer,
+    burst: Burst,
+    hold_at: Duration,
 }
 
-/// Bring those up that the host does not have.
-pub(crate) fn bring_up(
-    directory: &Path,
-    device: &str,
-    addresses: &[SocketAddr],
-) -> Result<(), ServeError> {
-    let present: Vec<IpAddr> = local_addresses()
-        .doing("list this host's addresses")?
-        .into_iter()
-        .map(|local| local.ip)
-        .collect();
-    let mut kept = read(directory)?;
-    device.clone_into(&mut kept.device);
-    for address in addresses {
-        let ip = address.ip().to_canonical();
-        if present.contains(&ip) {
-            continue;
+/// Is there such a device?
+pub(crate) fn check(device: &str) -> Result<(), ServeError> {
+    number_of(device).map(|_| ())
+}
+
+impl OwnAddresses {
+    /// Bring those up that the host does not have, and tell the neighbours. `None`: it has them all.
+    pub(crate) fn bring_up(
+        directory: &Path,
+        device: &str,
+        addresses: &[SocketAddr],
+        now: Duration,
+    ) -> Result<Option<Self>, ServeError> {
+        let number = number_of(device)?;
+        let mut kept = read(directory)?;
+        if kept.device != device {
+            // They are to be on another one now.
+            take_down(directory)?;
+            kept = Kept::default();
         }
+        let mut host = open()?;
+        let present = list(&mut host)?;
+        let ips = ours(addresses, &present, &kept.addresses, number);
         // First noted, then done: nothing is left behind whenever we are killed.
-        kept.addresses.retain(|known| *known != ip);
-        kept.addresses.push(ip);
+        kept.device = device.to_owned();
+        kept.addresses.clone_from(&ips);
         write(directory, &kept)?;
-        run("add", device, ip).doing("bring up an address of the service")?;
+        if ips.is_empty() {
+            return Ok(None);
+        }
+        for ip in &ips {
+            host.hold(*ip, number, LIFETIME)
+                .doing("bring up an address of the service")?;
+        }
+        let mut brought_up = Self {
+            device: kept.device,
+            ips,
+            host,
+            announcer: Announcer::new()?,
+            burst: Burst::begin(now),
+            hold_at: now + HOLD,
+        };
+        brought_up.announce_if_due(now);
+        Ok(Some(brought_up))
     }
-    Ok(())
+
+    /// When there is something to do.
+    pub(crate) fn due(&self) -> Duration {
+        let burst = self.burst.due();
+        burst.map_or(self.hold_at, |due| due.min(self.hold_at))
+    }
+
+    /// Do it. Tells which addresses had gone, and are there again: somebody took them away, or the device
+    /// was down, which costs it its IPv6 addresses.
+    pub(crate) fn look(&mut self, now: Duration) -> Result<Vec<IpAddr>, ServeError> {
+        self.announce_if_due(now);
+        if now < self.hold_at {
+            return Ok(Vec::new());
+        }
+        self.hold_at = now + HOLD;
+        let gone = self.hold()?;
+        if !gone.is_empty() {
+            self.burst = Burst::begin(now);
+            self.announce_if_due(now);
+        }
+        Ok(gone)
+    }
+
+    fn hold(&mut self) -> Result<Vec<IpAddr>, ServeError> {
+        let number = number_of(&self.device)?;
+        let present = list(&mut self.host)?;
+        let mut gone = Vec::new();
+        for ip in &self.ips {
+            match present.iter().find(|one| one.ip == *ip) {
+                Some(one) if is_ours(one, number) => {}
+                Some(_) => continue, // somebody has made it his own
+                None => gone.push(*ip),
+            }
+            self.host
+                .hold(*ip, number, LIFETIME)
+                .doing("hold an address of the service")?;
+        }
+        Ok(gone)
+    }
+
+    fn announce_if_due(&mut self, now: Duration) {
+        if self.burst.step(now)
+            && let Err(error) = self.announce()
+        {
+            // It may be down; it is said again.
+            tracing::debug!(%error, device = self.device, "the neighbours were not told");
+        }
+    }
+
+    fn announce(&self) -> Result<(), ServeError> {
+        // Looked up each time: another card may have taken the place of one that failed.
+        for interface in ethernet_interfaces()? {
+            if interface.name == self.device {
+                for ip in &self.ips {
+                    self.announcer.announce(&interface, *ip)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Those of the addresses that are to be brought up and taken down by us: the host has them not, or only
+/// because an earlier `serve` brought them up.
+fn ours(
+    addresses: &[SocketAddr],
+    present: &[HostAddress],
+    kept: &[IpAddr],
+    device: u32,
+) -> Vec<IpAddr> {
+    let mut ours = Vec::new();
+    for ip in addresses.iter().map(|address| address.ip().to_canonical()) {
+        let wanted = match present.iter().find(|one| one.ip == ip) {
+            None => true,
+            Some(one) => kept.contains(&ip) && is_ours(one, device),
+        };
+        if wanted && !ours.contains(&ip) {
+            ours.push(ip);
+        }
+    }
+    ours
+}
+
+/// What stays for ever is the system's, whatever we have noted in an earlier life.
+fn is_ours(address: &HostAddress, device: u32) -> bool {
+    address.device == device && !address.permanent
 }
 
 /// Take down what was brought up for the service in this directory. Tells how many.
 pub(crate) fn take_down(directory: &Path) -> Result<usize, ServeError> {
     let kept = read(directory)?;
     let mut taken = 0;
-    for ip in &kept.addresses {
-        // It may have been taken down by hand, or have gone with its device.
-        match run("del", &kept.device, *ip) {
-            Ok(()) => taken += 1,
-            Err(error) => tracing::debug!(%ip, %error, "an address was not taken down"),
+    // Without the device there are none.
+    if let (false, Ok(number)) = (kept.addresses.is_empty(), number_of(&kept.device)) {
+        let mut host = open()?;
+        for address in list(&mut host)? {
+            if kept.addresses.contains(&address.ip) && is_ours(&address, number) {
+                let removed = host.remove(address.ip, number);
+                taken += usize::from(removed.doing("take down an address of the service")?);
+            }
         }
     }
     match fs::remove_file(directory.join(FILE)) {
@@ -79,6 +203,19 @@ pub(crate) fn take_down(directory: &Path) -> Result<usize, ServeError> {
         }
         _ => Ok(taken),
     }
+}
+
+fn open() -> Result<Addresses, ServeError> {
+    Addresses::open().doing("ask the kernel for this host's addresses")
+}
+
+fn list(host: &mut Addresses) -> Result<Vec<HostAddress>, ServeError> {
+    host.list().doing("list this host's addresses")
+}
+
+fn number_of(device: &str) -> Result<u32, ServeError> {
+    let number = Addresses::device(device).doing("look a network device up")?;
+    number.ok_or_else(|| ServeError::NoDevice(device.to_owned()))
 }
 
 fn read(directory: &Path) -> Result<Kept, ServeError> {
@@ -98,55 +235,5 @@ fn write(directory: &Path, kept: &Kept) -> Result<(), ServeError> {
         .doing("note the addresses of the service")
 }
 
-/// `ip address add` or `del`, alone in its network: nothing else is routed by it.
-fn run(action: &str, device: &str, ip: IpAddr) -> io::Result<()> {
-    let prefix = if ip.is_ipv4() { 32 } else { 128 };
-    let address = format!("{ip}/{prefix}");
-    let mut command = Command::new("ip");
-    command.args(["address", action, &address, "dev", device]);
-    if ip.is_ipv6() && action == "add" {
-        command.arg("nodad"); // who waits for it would miss the clients' patience
-    }
-    let output = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!(
-        "ip address {action} {address} dev {device}: {}",
-        said.trim()
-    )))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_device_has_to_be_there() {
-        check("lo").unwrap();
-        for name in ["none-such", "", "../net/lo", ".."] {
-            assert!(check(name).is_err(), "{name}");
-        }
-    }
-
-    #[test]
-    fn what_is_there_already_is_neither_brought_up_nor_taken_down() {
-        let directory = tempfile::tempdir().unwrap();
-        let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        bring_up(directory.path(), "lo", &[here]).unwrap();
-        assert_eq!(take_down(directory.path()).unwrap(), 0);
-        assert!(local_addresses().unwrap().iter().any(|l| l.ip == here.ip()));
-    }
-
-    #[test]
-    fn rubbish_in_the_file_is_no_reason_to_do_anything() {
-        let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join(FILE), "rubbish").unwrap();
-        assert!(take_down(directory.path()).is_err());
-    }
-}
+mod tests;

@@ -29,7 +29,9 @@ use crate::{
     error::{ServeError, SystemContext},
     events::{Happening, Reports},
     logger_client::LoggerClient,
-    numbers, preflight,
+    numbers,
+    own_addresses::OwnAddresses,
+    preflight,
     read_ahead::ReadAhead,
     setup::Ground,
     status::ConnectionStatus,
@@ -108,6 +110,8 @@ pub struct Service {
     has_listened: bool,
     /// The next turn is to follow at once.
     hurry: bool,
+    /// The addresses that are on this host because it serves.
+    own_addresses: Option<OwnAddresses>,
     /// No logger on another machine answers, and that was told.
     was_lost: bool,
     /// Acknowledgements that the data plane had when the logger began to be silent.
@@ -182,6 +186,7 @@ impl Service {
             incarnation: 1,
             has_listened: false,
             hurry: false,
+            own_addresses: None,
             was_lost: false,
             link_acks: None,
             list_again: false,
@@ -336,6 +341,7 @@ impl Service {
     }
 
     fn periodic(&mut self) -> Result<(), ServeError> {
+        self.look_at_addresses()?;
         let now = clock::now();
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + HEARTBEAT;

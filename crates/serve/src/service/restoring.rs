@@ -23,7 +23,7 @@ use crate::{
     error::ServeError,
     events::Happening,
     link::{Link, Patience, Survey},
-    own_addresses,
+    own_addresses::OwnAddresses,
 };
 
 /// How long the loggers may be away, or about to begin themselves, before nobody believes any more that
@@ -175,14 +175,25 @@ impl Service {
 
     /// Once the addresses are up, clients reach us.
     pub(super) fn bring_addresses_up(&mut self) -> Result<(), ServeError> {
-        match &self.config.address_device {
-            Some(device) => own_addresses::bring_up(
-                self.ground.lock.directory(),
-                device,
-                &self.config.addresses,
-            ),
-            None => Ok(()),
+        if let Some(device) = &self.config.address_device {
+            let (directory, addresses) = (self.ground.lock.directory(), &self.config.addresses);
+            self.own_addresses =
+                OwnAddresses::bring_up(directory, device, addresses, clock::now())?;
         }
+        Ok(())
+    }
+
+    /// Hold them, and go on telling the neighbours.
+    pub(super) fn look_at_addresses(&mut self) -> Result<(), ServeError> {
+        let Some(own) = &mut self.own_addresses else {
+            return Ok(());
+        };
+        for ip in own.look(clock::now())? {
+            self.tell(Happening::Trouble {
+                message: format!("the address {ip} had been taken from this host; it is up again"),
+            });
+        }
+        Ok(())
     }
 
     fn ask_for_connections(&mut self) -> Result<Option<Inheritance>, ServeError> {

@@ -34,6 +34,9 @@ impl Service {
         if let Some(link) = self.ground.logger.link() {
             until = until.min(link.due_at());
         }
+        if let Some(own) = &self.own_addresses {
+            until = until.min(own.due());
+        }
         let said = self
             .ground
             .logger

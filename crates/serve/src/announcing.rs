@@ -1,0 +1,87 @@
+//! When the neighbours are told of an address that has come to this host.
+
+use std::time::Duration;
+
+/// Since the address came. At once, because each millisecond until then is lost to clients; soon again,
+/// because a broadcast may be lost; after two more seconds, as RFC 5227 2.3 has it; and once more when a
+/// switch's port that waits for its spanning tree has begun to forward (IEEE 802.1D: twice 15 s).
+/// The first three are closer together than RFC 4861 7.2.6 allows advertisements to be: who took an
+/// address over does not wait a second, keepalived neither.
+const AT: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+    Duration::from_secs(10),
+    Duration::from_secs(35),
+];
+
+/// A few announcements, the last of which settles it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Burst {
+    began: Duration,
+    said: usize,
+}
+
+impl Burst {
+    /// It begins now.
+    pub(crate) const fn begin(now: Duration) -> Self {
+        Self {
+            began: now,
+            said: 0,
+        }
+    }
+
+    /// When something is to be said next.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        AT.get(self.said).map(|at| self.began + *at)
+    }
+
+    /// Is something to be said now? Asked late, what was missed is said once.
+    pub(crate) fn step(&mut self, now: Duration) -> bool {
+        let passed = AT.iter().filter(|at| self.began + **at <= now).count();
+        let due = passed > self.said;
+        self.said = self.said.max(passed);
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// When something was said, of a loop that looks when it is due, and so much later.
+    fn said(late: Duration) -> Vec<Duration> {
+        let began = Duration::from_secs(7);
+        let mut burst = Burst::begin(began);
+        let mut when = Vec::new();
+        while let Some(due) = burst.due() {
+            assert!(
+                !burst.step(due.saturating_sub(MS)) || due == began,
+                "{due:?}"
+            );
+            let now = due + late;
+            if burst.step(now) {
+                when.push(now - began);
+            }
+            assert!(!burst.step(now), "twice");
+        }
+        assert!(!burst.step(Duration::MAX));
+        when
+    }
+
+    #[test]
+    fn it_is_said_when_it_is_due() {
+        assert_eq!(said(Duration::ZERO), AT);
+    }
+
+    #[test]
+    fn what_was_missed_is_said_once() {
+        let late = said(Duration::from_secs(2));
+        let seconds: Vec<u64> = late.iter().map(Duration::as_secs).collect();
+        assert_eq!(seconds, [2, 5, 12, 37]);
+        assert_eq!(said(Duration::from_secs(60)).len(), 1);
+    }
+}

@@ -1,0 +1,73 @@
+use supervise::local_addresses;
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(1);
+const DEVICE: u32 = 2;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_device_has_to_be_there() {
+    check("lo").unwrap();
+    for name in [
+        "none-such",
+        "",
+        "../net/lo",
+        "..",
+        "a name that is too long",
+    ] {
+        assert!(check(name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn what_is_there_already_is_neither_brought_up_nor_taken_down() {
+    let directory = tempfile::tempdir().unwrap();
+    let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
+    // Not even if somebody noted it: it may be a note of before the host was restarted.
+    let noted = Kept {
+        device: "lo".into(),
+        addresses: vec![here.ip()],
+    };
+    for kept in [Kept::default(), noted] {
+        write(directory.path(), &kept).unwrap();
+        let own = OwnAddresses::bring_up(directory.path(), "lo", &[here], NOW).unwrap();
+        assert!(own.is_none());
+        write(directory.path(), &kept).unwrap();
+        assert_eq!(take_down(directory.path()).unwrap(), 0);
+        assert!(local_addresses().unwrap().iter().any(|l| l.ip == here.ip()));
+    }
+}
+
+#[test]
+fn ours_is_what_nobody_has_and_what_an_earlier_one_of_us_has_left() {
+    let wanted = ["10.0.0.1:80", "[::ffff:10.0.0.1]:81", "[fd00::1]:80"];
+    let wanted = wanted.map(|text| text.parse::<SocketAddr>().unwrap());
+    let both = [ip("10.0.0.1"), ip("fd00::1")];
+    assert_eq!(ours(&wanted, &[], &[], DEVICE), both, "each once");
+
+    let there = |device, permanent| {
+        both.map(|ip| HostAddress {
+            ip,
+            device,
+            permanent,
+        })
+    };
+    let left = there(DEVICE, false);
+    assert_eq!(ours(&wanted, &left, &both, DEVICE), both);
+    assert_eq!(ours(&wanted, &left, &both[..1], DEVICE), both[..1]);
+    assert_eq!(ours(&wanted, &left[1..], &both, DEVICE), both);
+    assert!(ours(&wanted, &left, &[], DEVICE).is_empty());
+    assert!(ours(&wanted, &there(DEVICE, true), &both, DEVICE).is_empty());
+    assert!(ours(&wanted, &there(3, false), &both, DEVICE).is_empty());
+}
+
+#[test]
+fn rubbish_in_the_file_is_no_reason_to_do_anything() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join(FILE), "rubbish").unwrap();
+    assert!(take_down(directory.path()).is_err());
+}
