@@ -1,0 +1,212 @@
+//! The addresses that a host has because it serves (`--address-device`): the neighbours learn at once
+//! where they are, and they do not stay for ever.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::arrange::run;
+use e2e::exchange::talks;
+use e2e::servers::{Server, test_server_at};
+use e2e::{PATIENCE, Scene};
+use lab::{Host, Mac, Signal};
+use serde_json::Value;
+
+const DEVICE: [&str; 2] = ["--address-device", "eth0"];
+
+fn addresses() -> [SocketAddr; 2] {
+    ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| text.parse().expect("an address"))
+}
+
+fn server(scene: &Scene) -> Server {
+    test_server_at(scene, addresses().to_vec(), &[])
+}
+
+/// `ip address add` or `del`, as an administrator does it.
+fn by_hand(host: &Host, what: &str, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(_) => run(host, &format!("ip address {what} {ip}/32 dev eth0")),
+        IpAddr::V6(_) if what == "add" => {
+            run(host, &format!("ip address add {ip}/128 dev eth0 nodad"))
+        }
+        IpAddr::V6(_) => run(host, &format!("ip address {what} {ip}/128 dev eth0")),
+    };
+}
+
+/// What the host knows of its address, if it has it.
+fn address_of(host: &Host, ip: IpAddr) -> Option<Value> {
+    let shown = run(host, "ip -json address show dev eth0");
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    let addresses = shown[0]["addr_info"].as_array().expect("a list").clone();
+    addresses
+        .into_iter()
+        .find(|address| address["local"] == ip.to_string())
+}
+
+fn for_ever(address: &Value) -> bool {
+    address["valid_life_time"] == u64::from(u32::MAX)
+}
+
+/// Where the host sends what is for `ip`.
+fn neighbour(host: &Host, ip: IpAddr) -> String {
+    let shown = run(host, &format!("ip -json neighbour show {ip}"));
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    shown[0]["lladdr"].as_str().unwrap_or_default().to_owned()
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What a frame tells of an address.
+#[derive(Debug, PartialEq, Eq)]
+enum Told<'a> {
+    /// An ARP packet with this operation, from and for the same address, or an advertisement.
+    At(&'a [u8], u8),
+    /// A question after it.
+    Asked,
+    /// A segment for it, and to which link-layer address.
+    Segment(&'a [u8]),
+}
+
+/// What a frame has to do with `ip`, read field by field: RFC 826, RFC 4861 4.3 and 4.4.
+fn told(frame: &[u8], ip: IpAddr) -> Option<Told<'_>> {
+    let packet = frame.get(14..)?;
+    match (frame.get(12..14)?, ip) {
+        ([8, 6], IpAddr::V4(ip)) if packet.get(24..28)? == ip.octets() => {
+            if packet[14..18] == ip.octets() {
+                assert_eq!(frame[..6], [0xff; 6], "a broadcast");
+                Some(Told::At(&packet[8..14], packet[7]))
+            } else {
+                Some(Told::Asked)
+            }
+        }
+        ([8, 0], IpAddr::V4(ip)) if packet.get(16..20)? == ip.octets() => {
+            Some(Told::Segment(&frame[..6]))
+        }
+        ([0x86, 0xdd], IpAddr::V6(ip)) => match *packet.get(40)? {
+            _ if packet[24..40] == ip.octets() => Some(Told::Segment(&frame[..6])),
+            // An advertisement that nobody has asked for, to be believed, with hop limit 255.
+            136 if packet[6] == 58 && packet.get(48..64)? == ip.octets() => {
+                let unasked = packet[44] == 0x20 && packet[24] == 0xff && packet[7] == 255;
+                unasked.then(|| Told::At(&packet[66..72], 2))
+            }
+            135 if packet[6] == 58 && packet.get(48..64)? == ip.octets() => Some(Told::Asked),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[test]
+fn neighbours_learn_at_once_who_has_the_addresses() {
+    let scene = Scene::new("address-moves");
+    let former = scene.lab.add_host_at("former", 30).expect("a host");
+    let mac = |host: &Host| -> Mac { host.mac("eth0").expect("it has eth0") };
+    for address in addresses() {
+        by_hand(&former, "add", address.ip());
+        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+        let refused = scene.client.enter(connect).expect("it is on");
+        let refused = refused.expect_err("nobody listens there");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            neighbour(&scene.client, address.ip()),
+            mac(&former).to_string()
+        );
+    }
+    former.power_off().expect("power off");
+
+    let capture = scene.client.capture("").expect("a capture");
+    let protected = scene.protect_with(&server(&scene), &DEVICE);
+    for address in addresses() {
+        // The client has not said a word meanwhile.
+        wait_until("the client's table is right", || {
+            neighbour(&scene.client, address.ip()) == mac(&scene.server).to_string()
+        });
+        talks(&scene.connect_to(address), "hello");
+    }
+    let captured = capture.finish().expect("a capture");
+    assert_eq!(captured.missed, Some(0));
+    for address in addresses() {
+        let frames = captured.packets.iter();
+        let all: Vec<Told<'_>> = frames
+            .filter_map(|packet| told(&packet.frame, address.ip()))
+            .collect();
+        let first = all.iter().position(|told| matches!(told, Told::Segment(_)));
+        let before = &all[..first.expect("it has connected")];
+        let here = mac(&scene.server).0;
+        let is_here = |form| before.contains(&Told::At(&here, form));
+        assert!(is_here(2), "{all:02x?}");
+        assert!(address.is_ipv6() || is_here(1), "{all:02x?}");
+        // Nobody had to ask, and nothing went to where the address was.
+        assert!(!before.contains(&Told::Asked), "{all:02x?}");
+        let right = |told: &Told<'_>| !matches!(told, Told::Segment(to) if *to != here);
+        assert!(all.iter().all(right), "{all:02x?}");
+    }
+    protected.stop();
+}
+
+#[test]
+fn addresses_are_held_for_a_while_and_by_who_comes_next() {
+    let scene = Scene::new("address-held");
+    let (host, server) = (&scene.server, server(&scene));
+    let mut protected = scene.protect_with(&server, &DEVICE);
+    for address in addresses() {
+        let held = address_of(host, address.ip()).expect("it is up");
+        let seconds = held["valid_life_time"].as_u64().expect("a number");
+        assert!((1..=600).contains(&seconds), "{held}");
+        assert_ne!(held["tentative"], true, "{held}");
+        // Not for what the host itself begins.
+        assert_eq!(held["deprecated"] == true, address.is_ipv6(), "{held}");
+    }
+    let streams = addresses().map(|address| scene.connect_to(address));
+    protected.kill_serve_itself();
+    protected.succeed(&scene, &server, &DEVICE);
+    for stream in &streams {
+        talks(stream, "the address has stayed");
+    }
+    for (number, address) in addresses().into_iter().enumerate() {
+        by_hand(host, "del", address.ip());
+        let trouble = protected.wait_for("trouble", number + 1);
+        let message = trouble["message"].as_str().unwrap_or_default();
+        assert!(message.contains(&address.ip().to_string()), "{trouble}");
+        assert!(address_of(host, address.ip()).is_some(), "{trouble}");
+    }
+    for stream in &streams {
+        talks(stream, "the address is there again");
+    }
+    protected.kill_serve(Signal::TERM);
+    assert!(protected.ended(PATIENCE).is_some(), "{}", protected.said());
+    for address in addresses() {
+        assert!(address_of(host, address.ip()).is_none());
+    }
+}
+
+#[test]
+fn an_address_that_the_system_has_is_left_alone() {
+    let scene = Scene::new("address-there");
+    let host = &scene.server;
+    for address in addresses() {
+        by_hand(host, "add", address.ip());
+    }
+    let capture = scene.client.capture("arp or icmp6").expect("a capture");
+    let protected = scene.protect_with(&server(&scene), &DEVICE);
+    protected.kill_serve(Signal::TERM);
+    assert!(protected.ended(PATIENCE).is_some(), "{}", protected.said());
+    let captured = capture.finish().expect("a capture");
+    assert_eq!(captured.missed, Some(0));
+    for address in addresses() {
+        let there = address_of(host, address.ip()).expect("it stays");
+        assert!(for_ever(&there), "{there}");
+        for packet in &captured.packets {
+            let told = told(&packet.frame, address.ip());
+            assert!(!matches!(told, Some(Told::At(..))), "{told:02x?}");
+        }
+    }
+}
