@@ -143,7 +143,7 @@ pub fn released_ack(key: FlowKey, flow: &Flow) -> Result<Option<Vec<u8>>, EmitEr
 }
 
 /// A pure ACK of the server, with room for so many bytes.
-fn acknowledgement(
+pub(crate) fn acknowledgement(
     key: FlowKey,
     flow: &Flow,
     (ack, room): (SeqNumber, u32),

@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod clamp;
+mod closed_window;
 mod control;
 mod egress;
 mod fabricate;
@@ -53,6 +54,7 @@ mod testing;
 mod tolerance;
 mod verify;
 
+pub use closed_window::closed_window_ack;
 pub use control::{NoSuchFlow, RingFull};
 pub use fabricate::{
     call_to_client, fabricated_syn, released_ack, replayed_segment, resets_to_client,

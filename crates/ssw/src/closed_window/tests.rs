@@ -1,0 +1,117 @@
+use proptest::prelude::*;
+use protocol::{
+    control::{ClientFin, Resume},
+    link::{Handshake, SynOptions},
+};
+use wire::{ChecksumState, Flags, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
+
+use super::*;
+use crate::testing::{CLIENT_SCALE, SERVER_SCALE, SYN, client_end, server_end, syn_options};
+
+/// A connection that began at `c` and `s`.
+fn record(c: u32, s: u32, v6: bool, timestamps: bool) -> (Recorded, FlowSummary) {
+    let (client_isn, server_isn) = (SeqNumber(c), SeqNumber(s));
+    let beginning = Resume {
+        flow: FlowId(7),
+        key: FlowKey::new(client_end(v6), server_end(v6)),
+        client_isn,
+        server_isn,
+        instream: client_isn + 1,
+        outstream: server_isn + 1,
+        handshake: Handshake {
+            tsval: 900,
+            syn_window: 64_000,
+            syn_flags: SYN.bits(),
+            syn_options: SynOptions::new(&syn_options(10, 0, CLIENT_SCALE)).unwrap(),
+            window_scale: SERVER_SCALE,
+            client_scale: CLIENT_SCALE,
+            timestamps,
+            sack: true,
+            whole_segments: false,
+        },
+    };
+    let recorded = Recorded {
+        beginning,
+        acknowledged: 50,
+        tsval: 20,
+        tsecr: 950,
+    };
+    let summary = FlowSummary {
+        flow: FlowId(7),
+        client_isn,
+        server_isn,
+        start: client_isn + 1,
+        stable_seq: client_isn + 101,
+        client_fin: None,
+        turn_instream: client_isn + 1,
+        turn_outstream: server_isn + 1,
+        outstream_end: Some(server_isn + 61),
+        unprotected: None,
+    };
+    (recorded, summary)
+}
+
+fn made(recorded: &Recorded, summary: &FlowSummary, silence: Duration) -> Vec<u8> {
+    closed_window_ack(recorded, summary, silence).unwrap()
+}
+
+proptest! {
+    /// It says what is recorded and no more, whatever the numbers are.
+    #[test]
+    fn it_says_that_all_has_arrived_and_that_there_is_no_room(
+        isns: (u32, u32),
+        kind: (bool, bool),
+        far: (u32, u64),
+        fin: bool,
+        clocks: (u32, u32),
+        silence: u64,
+    ) {
+        let ((c, s), (v6, timestamps)) = (isns, kind);
+        let ((sent, acknowledged), (tsval, tsecr)) = (far, clocks);
+        let (mut recorded, mut summary) = record(c, s, v6, timestamps);
+        summary.stable_seq = summary.client_isn + 1 + sent;
+        let heard = summary.server_isn + 1;
+        summary.client_fin = fin.then_some(ClientFin { seq: summary.stable_seq, heard });
+        recorded.acknowledged = acknowledged;
+        (recorded.tsval, recorded.tsecr) = (tsval, tsecr);
+        recorded.beginning.handshake.tsval = tsecr.wrapping_sub(9);
+
+        let bytes = made(&recorded, &summary, Duration::from_millis(silence));
+        let packet = IpPacket::parse(&bytes).unwrap();
+        let segment = Segment::of(&packet).unwrap();
+        let key = recorded.beginning.key;
+        prop_assert_eq!((packet.source(), packet.destination()), (key.server().ip(), key.client().ip()));
+        prop_assert_eq!(segment.source_port(), key.server().port());
+        prop_assert_eq!(segment.destination_port(), key.client().port());
+        let state = ChecksumState::of(packet.source(), packet.destination(), packet.payload());
+        prop_assert_eq!(state, ChecksumState::Valid);
+
+        let position = u32::try_from(acknowledged & u64::from(u32::MAX)).unwrap();
+        prop_assert_eq!(segment.seq(), summary.server_isn + 1 + position);
+        prop_assert_eq!(segment.ack(), summary.stable_seq + u32::from(fin));
+        prop_assert_eq!((segment.flags(), segment.window()), (Flags::ACK, 0));
+        prop_assert!(segment.payload().is_empty());
+        prop_assert_eq!(segment.timestamps().is_some(), timestamps);
+        if let Some(read) = segment.timestamps() {
+            // Of a client that was not heard since its SYN the handshake tells.
+            let silent = (tsval, tsecr) == (0, 0);
+            prop_assert_eq!(read.echo, if silent { 10 } else { tsval });
+            let known = if silent { tsecr.wrapping_sub(9) } else { tsecr };
+            prop_assert!(!SeqNumber(read.value).before(SeqNumber(known)), "it is not older");
+        }
+    }
+}
+
+#[test]
+fn the_clock_goes_on_while_nothing_is_heard() {
+    let (recorded, summary) = record(1, 2, false, true);
+    let tsval = |silence| {
+        let bytes = made(&recorded, &summary, silence);
+        let packet = IpPacket::parse(&bytes).unwrap();
+        let segment = Segment::of(&packet).unwrap();
+        segment.timestamps().unwrap().value
+    };
+    assert_eq!(tsval(Duration::ZERO), 950);
+    assert_eq!(tsval(Duration::from_millis(1999)), 950 + 1999);
+    assert_eq!(tsval(Duration::MAX), 950 + MOST_TICKS);
+}
