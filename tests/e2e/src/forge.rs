@@ -3,7 +3,7 @@
 //! Nothing here is shared with the product's own view of packets: a mistake made twice would
 //! not be seen.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 
 use lab::Host;
@@ -141,14 +141,15 @@ fn checksum(source: Ipv4Addr, destination: Ipv4Addr, segment: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap_or(0)
 }
 
-/// A raw socket of a host: sends packets from any source address.
+/// Raw sockets of a host: they send packets from any source address.
 #[derive(Debug)]
 pub struct Forger {
-    socket: OwnedFd,
+    v4: OwnedFd,
+    v6: OwnedFd,
 }
 
 impl Forger {
-    /// Opens the raw socket.
+    /// Opens the raw sockets.
     ///
     /// # Panics
     /// The host is off.
@@ -156,40 +157,43 @@ impl Forger {
     pub fn on(host: &Host) -> Self {
         // IPPROTO_RAW: the IP header is ours (raw(7)).
         let raw = RawProtocol::new(255).map(rustix::net::Protocol::from_raw);
-        let open = || {
-            socket_with(
-                AddressFamily::INET,
-                SocketType::RAW,
-                SocketFlags::CLOEXEC,
-                raw,
-            )
+        let open = |family| {
+            let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
+            let socket = host.enter(|| socket_with(family, kind, flags, raw));
+            socket.expect("the host is on").expect("a raw socket")
         };
         Self {
-            socket: host
-                .enter(open)
-                .expect("the host is on")
-                .expect("a raw socket"),
+            v4: open(AddressFamily::INET),
+            v6: open(AddressFamily::INET6),
         }
     }
 
-    /// Sends an IPv4 packet. A full queue of the sending host is waited for.
+    /// Sends an IP packet. A full queue of the sending host is waited for.
     ///
     /// # Panics
     /// The system refuses to send it.
     pub fn send(&self, packet: &[u8]) {
-        let to = packet
-            .get(16..20)
-            .and_then(|to| <[u8; 4]>::try_from(to).ok())
-            .expect("an IPv4 header");
-        let to = SocketAddrV4::new(Ipv4Addr::from(to), 0);
+        let (socket, to) = match packet.first().map(|byte| byte >> 4) {
+            Some(6) => (&self.v6, destination::<16>(packet, 24)),
+            _ => (&self.v4, destination::<4>(packet, 16)),
+        };
         loop {
-            match sendto(&self.socket, packet, SendFlags::empty(), &to) {
+            match sendto(socket, packet, SendFlags::empty(), &SocketAddr::new(to, 0)) {
                 Ok(_) => return,
                 Err(Errno::NOBUFS) => std::thread::yield_now(),
                 Err(error) => panic!("a raw packet was not sent: {error}"),
             }
         }
     }
+}
+
+/// The address in the header of a packet.
+fn destination<const N: usize>(packet: &[u8], at: usize) -> IpAddr
+where
+    IpAddr: From<[u8; N]>,
+{
+    let bytes = packet.get(at..).and_then(<[u8]>::first_chunk::<N>);
+    IpAddr::from(*bytes.expect("a whole IP header"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,296 @@
+//! What a real client does while nobody serves it (FT-TCP IV.E.1): its server's host is gone, and
+//! somebody who has nothing but the record tells it that there is no room now (`ssw::closed_window_ack`),
+//! and later that there is.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::PATIENCE;
+use e2e::arrange::run;
+use e2e::clients::{read_exactly, write};
+use e2e::forge::Forger;
+use e2e::servers::PORT;
+use lab::pcap::Packet;
+use lab::{Capture, Host, Lab};
+use protocol::control::{FlowSummary, Recorded, Resume};
+use protocol::link::{Handshake, SynOptions};
+use ssw::{closed_window_ack, restored_flow, word_to_client};
+use wire::{Flags, FlowId, FlowKey, IpPacket, Segment, SeqNumber, Timestamps};
+
+/// What the next server has room for, bytes.
+const ROOM: u32 = 60_000;
+
+const LATER: &[u8] = b"later";
+
+/// A connection whose server is gone.
+struct Orphaned {
+    stream: TcpStream,
+    holder: Forger,
+    recorded: Recorded,
+    summary: FlowSummary,
+    /// When the record ends.
+    since: Instant,
+    client: Host,
+    _lab: Lab,
+}
+
+/// The TCP segments of a capture, those of the service or those of its client.
+fn segments(packets: &[Packet], from_service: bool) -> impl Iterator<Item = Segment<'_>> {
+    packets.iter().filter_map(move |packet| {
+        let ip = IpPacket::parse(packet.frame.get(14..)?).ok()?;
+        let segment = Segment::of(&ip).ok()?;
+        ((segment.source_port() == PORT) == from_service).then_some(segment)
+    })
+}
+
+fn times(segment: &Segment<'_>) -> Timestamps {
+    segment.timestamps().expect("timestamps were agreed on")
+}
+
+/// What a logger has of the connection in this capture.
+fn record(packets: &[Packet], key: FlowKey) -> (Recorded, FlowSummary) {
+    let syn = segments(packets, false).next().expect("a SYN");
+    let syn_ack = segments(packets, true).next().expect("a SYN-ACK");
+    let last = segments(packets, false).last().expect("an ACK");
+    assert!(syn.flags().contains(Flags::SYN) && syn_ack.flags().contains(Flags::SYN));
+    let agreed = |segment: &Segment<'_>| wire::SynOptions::parse(segment.option_bytes());
+    let scale = |segment: &Segment<'_>| agreed(segment).window_scale.unwrap_or(0);
+    let (client_isn, server_isn) = (syn.seq(), syn_ack.seq());
+    let handshake = Handshake {
+        tsval: times(&syn_ack).value,
+        syn_window: syn.window(),
+        syn_flags: syn.flags().bits(),
+        syn_options: SynOptions::new(syn.option_bytes()).expect("they were in a header"),
+        window_scale: scale(&syn_ack),
+        client_scale: scale(&syn),
+        timestamps: true,
+        sack: agreed(&syn_ack).sack_permitted,
+        whole_segments: false,
+    };
+    let beginning = Resume {
+        flow: FlowId(1),
+        key,
+        client_isn,
+        server_isn,
+        instream: client_isn + 1,
+        outstream: server_isn + 1,
+        handshake,
+    };
+    let heard = last.ack().distance_from(server_isn + 1).expect("in order");
+    let recorded = Recorded {
+        beginning,
+        acknowledged: heard.into(),
+        tsval: times(&last).value,
+        tsecr: times(&last).echo,
+    };
+    let summary = FlowSummary {
+        flow: beginning.flow,
+        client_isn,
+        server_isn,
+        start: beginning.instream,
+        stable_seq: last.end_seq(),
+        client_fin: None,
+        turn_instream: beginning.instream,
+        turn_outstream: beginning.outstream,
+        outstream_end: None,
+        unprotected: None,
+    };
+    (recorded, summary)
+}
+
+impl Orphaned {
+    /// A question was answered, and all is acknowledged.
+    fn new(v6: bool) -> Self {
+        let lab = Lab::new("closed-window").expect("a lab");
+        let [server, client, holder] =
+            ["server", "client", "holder"].map(|name| lab.add_host(name).expect("a host"));
+        // Who is not answered gives up soon: after two retransmissions and a second and a half.
+        client.sysctl("net.ipv4.tcp_retries2", "2").expect("set");
+        let address: SocketAddr = match v6 {
+            true => (server.address().ipv6(), PORT).into(),
+            false => (server.address().ipv4(), PORT).into(),
+        };
+        let capture = client.capture("tcp").expect("a capture");
+        let listener = server.enter(|| TcpListener::bind(address));
+        let listener = listener.expect("it is on").expect("a listener");
+        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+        let stream = client.enter(connect).expect("it is on").expect("connected");
+        let (accepted, _) = listener.accept().expect("a connection");
+        for (from, to, what) in [
+            (&stream, &accepted, b"what?"),
+            (&accepted, &stream, b"that."),
+        ] {
+            write(from, what);
+            assert_eq!(read_exactly(to, what.len()), what);
+        }
+        wait_until("all is acknowledged", || {
+            run(&client, "ss -tnH").split_whitespace().nth(2) == Some("0")
+        });
+        let since = Instant::now();
+        let packets = captured(capture);
+        let key = FlowKey::new(stream.local_addr().expect("an address"), address);
+        let (recorded, summary) = record(&packets, key);
+
+        let (ip, mac) = (address.ip(), holder.mac("eth0").expect("it has eth0"));
+        server.power_off().expect("power off");
+        let neighbour = format!("ip neighbour replace {ip} lladdr {mac} dev eth0 nud permanent");
+        run(&client, &neighbour);
+        Self {
+            stream,
+            holder: Forger::on(&holder),
+            recorded,
+            summary,
+            since,
+            client,
+            _lab: lab,
+        }
+    }
+
+    /// Tells the client that there is no room, and returns when it has heard of it.
+    fn close_window(&self) {
+        let before = self.counter("segs_in:");
+        let ack = closed_window_ack(&self.recorded, &self.summary, self.since.elapsed());
+        self.holder.send(&ack.expect("a packet"));
+        wait_until("it is told", || self.counter("segs_in:") > before);
+    }
+
+    /// Tells the client that there is, as one that serves it again.
+    fn open_window(&self) {
+        let mut flow = restored_flow(&self.recorded, &self.summary, 0);
+        let elapsed = u32::try_from(self.since.elapsed().as_millis()).expect("seconds");
+        flow.server.tsval = flow.server.tsval.wrapping_add(elapsed);
+        flow.splice.edge = flow.server.ack + ROOM;
+        let word = word_to_client(self.recorded.beginning.key, &flow);
+        self.holder.send(&word.expect("a packet"));
+    }
+
+    fn capture(&self) -> Capture {
+        self.client.capture("tcp").expect("a capture")
+    }
+
+    /// What the client's kernel says of the connection.
+    fn socket(&self) -> String {
+        run(&self.client, "ss -tinoH")
+    }
+
+    /// How often it has asked for room, as its timer says.
+    fn questions(&self) -> u32 {
+        let socket = self.socket();
+        let timer = socket.split_once("timer:(persist,").map(|(_, timer)| timer);
+        let tries = timer.and_then(|timer| timer.split([',', ')']).nth(1));
+        tries.map_or(0, |tries| tries.parse().expect("a number"))
+    }
+
+    /// One of the socket's numbers; of two that belong together, the last.
+    fn counter(&self, name: &str) -> u32 {
+        let socket = self.socket();
+        let mut words = socket.split_whitespace();
+        let value = words.find_map(|word| word.strip_prefix(name));
+        let last = value.and_then(|value| value.rsplit('/').next());
+        last.map_or(0, |number| number.parse().expect("a number"))
+    }
+
+    /// How many segments it has sent again.
+    fn sent_again(&self) -> u32 {
+        self.counter("retrans:")
+    }
+
+    fn is_open(&self) -> bool {
+        self.socket().starts_with("ESTAB")
+    }
+
+    /// The next byte that the server expects.
+    fn next(&self) -> SeqNumber {
+        self.summary.stable_seq
+    }
+}
+
+fn captured(capture: Capture) -> Vec<Packet> {
+    let captured = capture.finish().expect("a capture");
+    assert_eq!(captured.missed, Some(0));
+    captured.packets
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What is written while the window is closed waits for room; the client asks for it.
+#[test]
+fn a_client_that_is_told_of_no_room_asks_and_waits() {
+    for v6 in [false, true] {
+        let orphaned = Orphaned::new(v6);
+        let capture = orphaned.capture();
+        orphaned.close_window();
+        write(&orphaned.stream, LATER);
+        wait_until("it asks", || orphaned.questions() >= 2);
+        let closed = captured(capture);
+        let ours = times(&segments(&closed, true).next().expect("ours")).value;
+        let asked: Vec<Segment<'_>> = segments(&closed, false).collect();
+        assert!(asked.len() >= 2, "{asked:?}");
+        for question in asked {
+            assert!(question.payload().is_empty(), "{question:?}");
+            assert_eq!(question.seq() + 1, orphaned.next());
+            assert_eq!(times(&question).echo, ours, "ours was the newest");
+        }
+
+        let capture = orphaned.capture();
+        orphaned.open_window();
+        wait_until("it goes on", || {
+            !orphaned.socket().contains("timer:(persist")
+        });
+        let open = captured(capture);
+        let sent = segments(&open, false).find(|segment| !segment.payload().is_empty());
+        let sent = sent.expect("what was written");
+        assert_eq!((sent.seq(), sent.payload()), (orphaned.next(), LATER));
+    }
+}
+
+/// What was on its way to the dead host is sent again for as long as the client is told that it lives.
+#[test]
+fn a_client_that_has_sent_something_does_not_give_up() {
+    for v6 in [false, true] {
+        let silence = Orphaned::new(v6);
+        write(&silence.stream, LATER);
+        let orphaned = Orphaned::new(v6);
+        write(&orphaned.stream, LATER);
+        orphaned.close_window();
+        wait_until("who hears nothing gives up", || !silence.is_open());
+        // More often than that one could.
+        wait_until("it insists", || orphaned.sent_again() >= 5);
+        assert!(orphaned.is_open(), "{}", orphaned.socket());
+        let capture = orphaned.capture();
+        let before = orphaned.sent_again();
+        orphaned.open_window();
+        wait_until("it sends again", || orphaned.sent_again() > before);
+        let open = captured(capture);
+        let sent = segments(&open, false).find(|segment| !segment.payload().is_empty());
+        let sent = sent.expect("what was written");
+        assert_eq!((sent.seq(), sent.payload()), (orphaned.next(), LATER));
+    }
+}
+
+/// The record knows less than the client had: the client says where it stands.
+#[test]
+fn a_client_that_had_more_answers() {
+    for v6 in [false, true] {
+        let mut orphaned = Orphaned::new(v6);
+        let (had, known) = (orphaned.recorded.acknowledged, 2);
+        orphaned.recorded.acknowledged = known;
+        let capture = orphaned.capture();
+        orphaned.close_window();
+        let packets = captured(capture);
+        let answer = segments(&packets, false).next().expect("an answer");
+        assert!(answer.payload().is_empty(), "{answer:?}");
+        assert_eq!(answer.seq(), orphaned.next());
+        let beginning = orphaned.recorded.beginning.outstream;
+        let had = u32::try_from(had).expect("a few bytes");
+        assert_eq!(answer.ack(), beginning + had);
+    }
+}
