@@ -62,7 +62,8 @@ impl Desk {
             | Request::Frames { .. }
             | Request::Barrier { .. }
             | Request::Resume(_)
-            | Request::Connections => vec![Response::Error {
+            | Request::Connections
+            | Request::InUse { .. } => vec![Response::Error {
                 code: ErrorCode::BadRequest,
                 message: "this logger reads a ring".into(),
             }],

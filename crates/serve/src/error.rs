@@ -143,6 +143,9 @@ pub enum ServeError {
     /// The records are those of a service that was heard of a moment ago.
     #[error("the logger: {0}")]
     StillServed(String),
+    /// The records cannot be had yet.
+    #[error("the logger: {0}")]
+    StillWritten(String),
     /// None of the loggers wants us, and waiting will not help.
     #[error("{0}")]
     NoLogger(String),

@@ -3,9 +3,11 @@
 //! when the service is first started, kept in its directory, gone when it is stopped.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use rand::Rng;
@@ -38,10 +40,17 @@ impl Kept {
         Self {
             number: rand::rng().random(),
             begun: false,
-            session: 0,
+            session: since_1970(),
             logger: None,
         }
     }
+}
+
+/// Of several sessions of one service the later one has the higher number, also if nothing is left here of
+/// the earlier one and the logger that could tell is away.
+fn since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 impl Instance {
@@ -78,7 +87,7 @@ impl Instance {
         self.kept.begun
     }
 
-    /// [`protocol::control::Attach::session`] of the logger that was taken in use last.
+    /// Which of the service's sessions that was: [`protocol::control::Request::InUse`].
     pub(crate) fn session(&self) -> u64 {
         self.kept.session
     }
@@ -106,7 +115,11 @@ impl Instance {
 
     /// What loggers know of it is of no use: it is another one from now on.
     pub(crate) fn renew(&mut self) -> Result<(), ServeError> {
-        self.kept = Kept::draw();
+        let session = self.kept.session;
+        self.kept = Kept {
+            session,
+            ..Kept::draw()
+        };
         self.keep()
     }
 
@@ -114,9 +127,13 @@ impl Instance {
     fn keep(&self) -> Result<(), ServeError> {
         let new = self.path.with_file_name(NEW);
         let text = serde_json::to_vec(&self.kept).map_err(io::Error::other);
-        text.and_then(|text| fs::write(&new, text))
-            .and_then(|()| fs::rename(&new, &self.path))
-            .doing("keep what the service knows of itself")
+        text.and_then(|text| {
+            let mut file = fs::File::create(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?; // an empty file would stop every start
+            fs::rename(&new, &self.path)
+        })
+        .doing("keep what the service knows of itself")
     }
 }
 

@@ -108,11 +108,14 @@ pub(crate) struct Link {
     /// A barrier that no logger has answered.
     draining: Option<u64>,
     news: VecDeque<News>,
-    /// The logger that was taken in use last, also by an earlier `serve`; which of its sessions that
-    /// was is in `attach`.
+    /// The logger that was taken in use last, also by an earlier `serve`, and which of the service's
+    /// sessions that is.
     latest: Option<SocketAddr>,
+    number: u64,
     /// The logger that had the records of an earlier life, of which nothing here knew.
     inherited_from: Option<usize>,
+    /// They are not known here yet: nobody else will do.
+    awaits_heritage: bool,
 }
 
 /// Why a logger was not reached.
@@ -137,7 +140,7 @@ impl Link {
     pub(crate) fn new(
         config: LinkConfig,
         attach: Attach,
-        latest: Option<SocketAddr>,
+        (latest, number): (Option<SocketAddr>, u64),
         pins: &PinDirectory,
     ) -> Result<Self, ServeError> {
         let keys = KeyRing::load(&config.key_file)?;
@@ -159,7 +162,9 @@ impl Link {
             draining: None,
             news: VecDeque::new(),
             latest,
+            number,
             inherited_from: None,
+            awaits_heritage: false,
         })
     }
 
@@ -183,26 +188,43 @@ impl Link {
         self.session.as_ref().is_some_and(|session| session.up) && !self.told_lost
     }
 
-    /// The logger in use has the records of an earlier life, or will have when it is there again.
-    pub(crate) fn has_inherited(&self) -> bool {
-        let in_use = self.session.as_ref().map(|session| session.logger);
-        self.inherited_from
-            .is_some_and(|logger| in_use.is_none_or(|in_use| in_use == logger))
+    /// A logger has the records of an earlier life that nobody has taken up yet.
+    pub(crate) fn awaits_heritage(&self) -> bool {
+        self.awaits_heritage
+    }
+
+    /// They were taken up.
+    pub(crate) fn has_heritage(&mut self) {
+        self.awaits_heritage = false;
     }
 
     /// What loggers know is of no use: the service is this instance from now on.
-    pub(crate) fn begin_anew(&mut self, number: u64) {
-        self.attach.instance = number;
-        self.attach.session = 0;
+    pub(crate) fn begin_anew(&mut self, instance: u64) {
+        self.attach.instance = instance;
         (self.session, self.dialing) = (None, None);
         (self.latest, self.inherited_from) = (None, None);
+        self.awaits_heritage = false;
         self.next = 0;
         self.news.clear();
     }
 
     /// The logger in use, and which of our sessions that is.
     pub(crate) fn in_use(&self) -> Option<(SocketAddr, u64)> {
-        Some((self.address()?, self.attach.session))
+        Some((self.address()?, self.number))
+    }
+
+    /// The only logger that will do: nobody else has what is waited for.
+    fn only_one(&self) -> Option<usize> {
+        if self.awaits_heritage {
+            return self.inherited_from;
+        }
+        if let Some(session) = &self.session {
+            return Some(session.logger);
+        }
+        let hold = self.config.on_loss == OnLoggerLoss::Hold;
+        let latest = |at: &SocketAddr| Some(*at) == self.latest;
+        let latest = self.config.loggers.iter().position(latest);
+        latest.filter(|_| hold)
     }
 
     /// All loggers were tried, and none is in use.

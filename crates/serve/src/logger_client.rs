@@ -55,7 +55,7 @@ pub(crate) enum Said {
 pub(crate) struct Attached {
     /// The records of this instance are still there.
     pub(crate) kept: bool,
-    /// [`Attach::session`] of these records, before this one.
+    /// Which of our sessions these records are of, as it was told; 0: nothing was.
     pub(crate) session: u64,
     pub(crate) keys: LinkKeys,
 }
@@ -266,6 +266,10 @@ impl LoggerClient {
                     code: ErrorCode::StillServed,
                     message,
                 }) => return Err(ServeError::StillServed(message)),
+                Some(Response::Error {
+                    code: ErrorCode::StillWritten,
+                    message,
+                }) => return Err(ServeError::StillWritten(message)),
                 Some(Response::Error { message, .. }) => return Err(ServeError::NotKnown(message)),
                 Some(response) => {
                     if !self.note(&response) {
@@ -404,6 +408,11 @@ impl LoggerClient {
     /// It shall say when it has recorded what it was sent so far.
     pub(crate) fn barrier(&mut self, token: u64) -> Result<(), ServeError> {
         self.say(&Request::Barrier { token })
+    }
+
+    /// It is in use, and which of our sessions that is.
+    pub(crate) fn in_use(&mut self, session: u64) -> Result<(), ServeError> {
+        self.say(&Request::InUse { session })
     }
 
     /// The record of a connection begins here.

@@ -108,6 +108,8 @@ pub struct Service {
     began: Duration,
     pub(crate) incarnation: u32,
     has_listened: bool,
+    /// The service manager knows that it does.
+    is_ready: bool,
     /// The next turn is to follow at once.
     hurry: bool,
     /// The addresses that are on this host because it serves.
@@ -185,6 +187,7 @@ impl Service {
             began: now,
             incarnation: 1,
             has_listened: false,
+            is_ready: false,
             hurry: false,
             own_addresses: None,
             was_lost: false,
@@ -237,7 +240,7 @@ impl Service {
             self.survey_loggers()?;
             self.reach_logger()?;
             let restored = self.restore()?;
-            if self.is_to_stop() {
+            if !restored && self.is_to_stop() {
                 return Ok(Ending::Stopped); // nobody was served
             }
             if !restored {
@@ -383,7 +386,7 @@ impl Service {
         Ok(false)
     }
 
-    fn answer_control(&mut self) {
+    pub(crate) fn answer_control(&mut self) {
         let status = self.control.receive().map(|list| self.status_of(list));
         if let Some(Err(error)) = &status {
             self.tell(Happening::Trouble {

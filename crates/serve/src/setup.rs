@@ -70,13 +70,11 @@ impl Ground {
             let (ground, adopted) = adopting::adopt(config, lock, bpffs, pins, instance)?;
             return Ok((ground, Some(adopted)));
         }
-        if pins.exists() {
-            // One that was killed before there was anything to be taken over: all of it anew.
-            let removed = &mut Cleaned::default();
-            if let Err(error) = clean::remove_rest(&lock, &bpffs, &host_name, false, removed) {
-                bpffs.leave();
-                return Err(error);
-            }
+        // Of one that was killed before there was anything to be taken over, or in its end.
+        let removed = &mut Cleaned::default();
+        if let Err(error) = clean::remove_rest(&lock, &bpffs, &host_name, false, removed) {
+            bpffs.leave();
+            return Err(error);
         }
         if instance.has_begun() {
             instance.renew()?; // the directory has outlived its host's last life
@@ -210,7 +208,7 @@ pub(crate) fn remote_logger(
     Ok(Logger::Remote(Box::new(Link::new(
         link,
         attach,
-        instance.logger(),
+        (instance.logger(), instance.session()),
         plane.pins(),
     )?)))
 }
@@ -228,7 +226,6 @@ fn attach(config: &ServeConfig, instance: &Instance) -> Attach {
         connections: config.max_connections,
         udp_port: 0,
         inherit: false,
-        session: instance.session(),
         service: config.name.clone(),
     }
 }

@@ -105,7 +105,6 @@ impl Remote {
             connections: 64,
             udp_port: LOCAL.port(),
             inherit: false,
-            session: 1,
             service: "simulated".to_owned(),
         };
         let mut remote = Self {
@@ -150,7 +149,6 @@ impl Remote {
         let attach = Attach {
             instance: self.attach.instance + 1,
             inherit: true,
-            session: 1,
             ..self.attach.clone()
         };
         let inherited = self
@@ -160,7 +158,6 @@ impl Remote {
         self.life += 1;
         self.attach = Attach {
             inherit: false,
-            session: 1,
             ..attach
         };
         self.greet(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));

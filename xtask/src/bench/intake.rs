@@ -102,7 +102,7 @@ fn from_memory(size: usize) -> Result<f64> {
     };
     let mut sessions = Sessions::new(AckPolicy::EachBatch, u64::MAX, Duration::MAX);
     let mut out = Outbox::default();
-    let (_, keys) = sessions.attach(&attach(1000), peer, &greeting, &mut out);
+    let (_, keys) = sessions.attach(&attach(1000), peer, "bench", &greeting, &mut out);
     for flow in (0..OTHERS).map(FlowId) {
         let open = Open {
             slot: keys.slot,
@@ -261,7 +261,6 @@ fn attach(udp_port: u16) -> Attach {
         connections: 1 << 20,
         udp_port,
         inherit: false,
-        session: 1,
         service: "bench".into(),
     }
 }
@@ -291,6 +290,7 @@ fn upload(keys: &LinkKeys, size: usize) -> Result<Vec<Vec<u8>>> {
 fn segment(keys: &LinkKeys, seq: SeqNumber, payload: &[u8]) -> Result<Vec<u8>> {
     let flags = SegmentFlags {
         turn: false,
+        heard_all: false,
         unfinished: false,
         slot: keys.slot,
     };

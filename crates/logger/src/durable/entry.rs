@@ -127,6 +127,7 @@ impl<'a> Entry<'a> {
                 };
                 out.extend_from_slice(&from.octets());
                 out.extend_from_slice(&attachment.number.to_le_bytes());
+                out.extend_from_slice(&attachment.session.to_le_bytes());
                 // A key's name is short.
                 let key = attachment.key.as_bytes();
                 let len = u8::try_from(key.len()).unwrap_or(u8::MAX);
@@ -165,6 +166,7 @@ impl<'a> Entry<'a> {
             ATTACHED => {
                 let from = Ipv6Addr::from(take::<16>(&mut rest)?).to_canonical();
                 let number = u64::from_le_bytes(take(&mut rest)?);
+                let session = u64::from_le_bytes(take(&mut rest)?);
                 let [len] = take(&mut rest)?;
                 let (key, rest) = rest.split_at_checked(len.into())?;
                 let key = std::str::from_utf8(key).ok()?.to_owned();
@@ -174,6 +176,7 @@ impl<'a> Entry<'a> {
                         from,
                         key,
                         number,
+                        session,
                     }),
                     _ => return None,
                 }

@@ -52,6 +52,8 @@ pub(crate) struct Attachment {
     pub(crate) key: String,
     /// [`Greeting::counter`]: who attached later has a higher one.
     pub(crate) number: u64,
+    /// [`Request::InUse`](protocol::control::Request::InUse): which of the service's sessions it is.
+    pub(crate) session: u64,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,7 @@ impl Sessions {
                 from,
                 key: key.to_owned(),
                 number: greeting.counter,
+                session: 0,
             },
             session: Session::new(attach, policy),
             detached: None,
@@ -131,8 +134,6 @@ impl Sessions {
         entry.attachment.number = greeting.counter;
         entry.attachment.attach.total = attach.total;
         entry.attachment.attach.udp_port = attach.udp_port;
-        let session = &mut entry.attachment.attach.session;
-        *session = attach.session.max(*session);
         out.record(instance, &Entry::Attached(entry.attachment.clone()));
         if let Some(before) = before.filter(|before| self.by_peer.get(before) == Some(&instance)) {
             self.by_peer.remove(&before);
@@ -207,11 +208,21 @@ impl Sessions {
         self.by_instance.get(&instance).map(|entry| &entry.session)
     }
 
-    /// [`Attach::session`] of the records of an instance, the highest that was told.
+    /// Which of its service's sessions that of an instance is, as was told last.
     #[must_use]
     pub fn number(&self, instance: u64) -> Option<u64> {
         let kept = self.by_instance.get(&instance)?;
-        Some(kept.attachment.attach.session)
+        Some(kept.attachment.session)
+    }
+
+    /// The service of this instance has us in use.
+    pub fn in_use(&mut self, instance: u64, session: u64, out: &mut Outbox) {
+        if let Some(kept) = self.by_instance.get_mut(&instance)
+            && kept.attachment.session != session
+        {
+            kept.attachment.session = session;
+            out.record(instance, &Entry::Attached(kept.attachment.clone()));
+        }
     }
 
     /// A session, to be changed.

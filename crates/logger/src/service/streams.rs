@@ -94,6 +94,9 @@ impl Service {
                     }
                 }
                 (Some(instance), Request::Shutdown) => self.sessions.end(instance),
+                (Some(instance), Request::InUse { session }) => {
+                    self.sessions.in_use(instance, session, &mut self.out);
+                }
                 (Some(instance), request) => {
                     if matches!(request, Request::Barrier { .. }) {
                         self.drain(tell);
@@ -201,7 +204,7 @@ impl Service {
             .inherit(attach, peer, client.key_name(), now, &mut self.out);
         if let Err(not_yet) = &inherited {
             client.say(&Response::Error {
-                code: ErrorCode::StillServed,
+                code: not_yet.code(),
                 message: not_yet.to_string(),
             })?;
             client.flush()?;

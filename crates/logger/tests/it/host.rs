@@ -21,7 +21,6 @@ pub(crate) fn attach(instance: u64, udp_port: u16) -> Attach {
         connections: 1000,
         udp_port,
         inherit: false,
-        session: 1,
         service: "test".into(),
     }
 }

@@ -35,7 +35,6 @@ pub(crate) fn peer(host: u8, port: u16) -> Peer {
 pub(crate) fn newborn(instance: u64) -> Attach {
     Attach {
         inherit: true,
-        session: 1,
         ..host::attach(instance, 1000)
     }
 }

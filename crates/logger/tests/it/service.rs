@@ -312,7 +312,6 @@ fn a_host_that_was_restarted_inherits_its_records() {
     first.upload(&mut host);
     let newborn = Attach {
         inherit: true,
-        session: 1,
         ..attach(8, 0)
     };
     // As long as something comes from the first one, it lives.

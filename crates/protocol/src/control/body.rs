@@ -24,6 +24,7 @@ mod request {
     pub(super) const BARRIER: u8 = 0x0c;
     pub(super) const RESUME: u8 = 0x0d;
     pub(super) const CONNECTIONS: u8 = 0x0e;
+    pub(super) const IN_USE: u8 = 0x10;
 }
 
 mod response {
@@ -58,11 +59,12 @@ impl Message for Request {
             Self::Barrier { .. } => request::BARRIER,
             Self::Resume(_) => request::RESUME,
             Self::Connections => request::CONNECTIONS,
+            Self::InUse { .. } => request::IN_USE,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::CONNECTIONS).contains(&type_code)
+        (request::HELLO..=request::IN_USE).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -78,6 +80,7 @@ impl Message for Request {
             Self::Attach(attach) => attach.encode(&mut body),
             Self::Frames { bytes } => body.bytes(bytes),
             Self::Barrier { token } => body.u64(*token),
+            Self::InUse { session } => body.u64(*session),
             Self::Resume(resume) => resume.encode(&mut body),
             Self::Read {
                 flow,
@@ -120,6 +123,9 @@ impl Message for Request {
             request::BARRIER => Self::Barrier { token: body.u64()? },
             request::RESUME => Self::Resume(Resume::decode(&mut body)?),
             request::CONNECTIONS => Self::Connections,
+            request::IN_USE => Self::InUse {
+                session: body.u64()?,
+            },
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;
@@ -284,7 +290,6 @@ impl Attach {
         body.u32(self.connections);
         body.u16(self.udp_port);
         body.bool(self.inherit);
-        body.u64(self.session);
         body.bytes(self.service.as_bytes());
     }
 
@@ -298,7 +303,6 @@ impl Attach {
             connections: body.u32()?,
             udp_port: body.u16()?,
             inherit: body.bool()?,
-            session: body.u64()?,
             service: body.text()?,
         })
     }

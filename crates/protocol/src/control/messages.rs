@@ -64,6 +64,13 @@ pub enum Request {
     },
     /// A connection gets a record that begins in its middle: see [`Resume`]. Not answered.
     Resume(Resume),
+    /// The service has this logger in use, and it is the `session`th time that it has taken another one
+    /// in use, whichever. Who finds records at several loggers takes those with the highest number: the
+    /// others are the past. Not answered.
+    InUse {
+        /// The number.
+        session: u64,
+    },
     /// Which connections have a record? Asked by a service whose host knows nothing of them any more.
     /// Answered by [`Response::Connections`].
     Connections,
@@ -89,10 +96,6 @@ pub struct Attach {
     /// records of the service with this name on the host with this address are here, they are those
     /// of this instance from now on.
     pub inherit: bool,
-    /// Which of its sessions this is: one more each time the service takes a logger in use, whichever.
-    /// A logger keeps the highest that it was told with these records; who finds records at several
-    /// loggers takes those with the highest, because the others are the past.
-    pub session: u64,
     /// The name of the service.
     pub service: String,
 }
@@ -231,7 +234,7 @@ pub enum Response {
         /// Whether the records of this instance are still here, or those of an earlier one are its
         /// own now: if not, each connection needs an OPEN or a [`Request::Resume`].
         kept: bool,
-        /// [`Attach::session`] of these records, before this one; 0 if there are none.
+        /// What [`Request::InUse`] has said of these records; 0 if nothing did.
         session: u64,
         /// The keys of the link. Those of an earlier session of this instance stay valid in the
         /// other slot.
@@ -332,21 +335,24 @@ pub enum ErrorCode {
     BadRequest,
     /// Something failed in the logger.
     Internal,
-    /// The records are somebody's who was heard of a moment ago, or they are still being written.
+    /// The records are somebody's who was heard of a moment ago.
     StillServed,
+    /// The records are still being written: a moment later they can be had.
+    StillWritten,
 }
 
 impl ErrorCode {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::UnknownFlow,
         Self::Unprotected,
         Self::NotKept,
         Self::BadRequest,
         Self::Internal,
         Self::StillServed,
+        Self::StillWritten,
     ];
 
-    /// The stable code, 1 to 6.
+    /// The stable code, 1 to 7.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -356,6 +362,7 @@ impl ErrorCode {
             Self::BadRequest => 4,
             Self::Internal => 5,
             Self::StillServed => 6,
+            Self::StillWritten => 7,
         }
     }
 

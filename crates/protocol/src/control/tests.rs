@@ -76,7 +76,6 @@ fn attach() -> Attach {
         connections: 5,
         udp_port: 0x0607,
         inherit: true,
-        session: 8,
         service: "web".into(),
     }
 }
@@ -108,8 +107,8 @@ fn resume() -> Resume {
 #[rustfmt::skip]
 fn the_encoding_of_what_a_link_needs_is_pinned() {
     assert_eq!(bytes_of(&Request::Attach(attach())), [
-        45, 0, 0, 0, 2, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
-        4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, 1, 8, 0, 0, 0, 0, 0, 0, 0, b'w', b'e', b'b',
+        37, 0, 0, 0, 2, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
+        4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, 1, b'w', b'e', b'b',
     ]);
     let mut resumed = vec![114, 0, 0, 0, 2, 13, 1, 0, 0, 0, 0, 0, 0, 0];
     resumed.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
@@ -131,6 +130,8 @@ fn the_encoding_of_what_a_link_needs_is_pinned() {
     assert_eq!(bytes_of(&message), attached);
     let frames = Request::Frames { bytes: vec![7, 8] };
     assert_eq!(bytes_of(&frames), [4, 0, 0, 0, 2, 11, 7, 8]);
+    let in_use = Request::InUse { session: 9 };
+    assert_eq!(bytes_of(&in_use), [10, 0, 0, 0, 2, 16, 9, 0, 0, 0, 0, 0, 0, 0]);
     let unknown = Response::Unknown { flow_low: 0x0102 };
     assert_eq!(bytes_of(&unknown), [6, 0, 0, 0, 2, 0x8b, 2, 1, 0, 0]);
 }
@@ -369,9 +370,9 @@ fn request() -> impl Strategy<Value = Request> {
 
 fn request_of_a_link() -> impl Strategy<Value = Request> {
     let replay = prop::sample::select(vec![Replay::Connection, Replay::Turn]);
-    let sizes = any::<(u64, u64, u64, u32, u16, bool, u64)>();
+    let sizes = any::<(u64, u64, u64, u32, u16, bool)>();
     let attach = (sizes, replay, text()).prop_map(|(sizes, replay, service)| {
-        let (instance, per_connection, total, connections, udp_port, inherit, session) = sizes;
+        let (instance, per_connection, total, connections, udp_port, inherit) = sizes;
         Request::Attach(Attach {
             instance,
             replay,
@@ -380,7 +381,6 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
             connections,
             udp_port,
             inherit,
-            session,
             service,
         })
     });
@@ -391,6 +391,7 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
         Just(Request::Rekey),
         any::<Vec<u8>>().prop_map(|bytes| Request::Frames { bytes }),
         any::<u64>().prop_map(|token| Request::Barrier { token }),
+        any::<u64>().prop_map(|session| Request::InUse { session }),
     ]
 }
 

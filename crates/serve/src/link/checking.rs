@@ -34,7 +34,6 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
         total: 0,
         connections: 0,
         inherit: false,
-        session: 1,
         udp_port: socket.local_addr().doing("ask for our own port")?.port(),
     };
     let Dialed { client, attached } = dial(at, keys.first(), &attach, PATIENCE)?;

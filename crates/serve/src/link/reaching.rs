@@ -99,11 +99,18 @@ impl Link {
     /// Records of an earlier session are the past if another logger was in use since.
     fn take_in_use(&mut self, logger: usize, attached: Attached) -> Attached {
         let at = self.config.loggers[logger];
-        let latest = self.latest.replace(at) == Some(at);
-        let number = self.attach.session.max(attached.session);
-        self.attach.session = number + u64::from(!latest);
+        let again = self.latest.replace(at) == Some(at);
+        let inherited = self.inherited_from == Some(logger);
+        if !inherited {
+            self.inherited_from = None;
+        }
+        // Above all that any logger may know.
+        self.number = self.number.max(attached.session);
+        if !again {
+            self.number = self.number.saturating_add(1);
+        }
         Attached {
-            kept: attached.kept && (latest || self.inherited_from == Some(logger)),
+            kept: attached.kept && (again || inherited),
             ..attached
         }
     }
@@ -125,9 +132,8 @@ impl Link {
     /// On to the next logger; after the last one, a while later.
     pub(super) fn advance(&mut self, now: Duration) {
         self.tried += 1;
-        if let Some(session) = &self.session {
-            // Only this one has what is waited for.
-            self.next = session.logger;
+        if let Some(logger) = self.only_one() {
+            self.next = logger;
             self.retry_at = now + RETRY.min(self.config.timeout / 4);
             return;
         }
@@ -157,7 +163,6 @@ impl Link {
 
     fn start_dialing(&mut self, now: Duration) {
         let logger = self.next;
-        self.reload_keys(); // it may have read its own a moment ago
         if let Err(error) = self.try_dialing(logger) {
             self.not_reached(logger, &error, now);
         }
@@ -179,22 +184,21 @@ impl Link {
         let port = socket.local_addr().doing("ask for our own port")?.port();
         // It may have died before it had written that the records are ours now.
         let inherit = self.inherited_from == Some(logger);
-        self.dialing = Some((self.start(logger, port, inherit)?, socket));
+        self.dialing = Some((self.start_attaching(logger, port, inherit)?, socket));
         Ok(())
     }
 
-    pub(super) fn start(
+    pub(super) fn start_attaching(
         &mut self,
         logger: usize,
         udp_port: u16,
         inherit: bool,
     ) -> Result<Dialing, ServeError> {
         let at = self.config.loggers[logger];
-        let another = u64::from(self.latest != Some(at));
+        self.reload_keys(); // it may have read its own a moment ago
         let attach = Attach {
             udp_port,
             inherit,
-            session: self.attach.session + another,
             ..self.attach.clone()
         };
         let key = self.keys.first().clone();

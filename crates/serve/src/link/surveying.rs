@@ -3,8 +3,8 @@
 //! A service of which nothing is on its host may have had one: the host has stopped. Then one of the
 //! loggers has the records, and perhaps another one has older ones, which are the past. So all are
 //! asked before the first is taken in use, and as it may be that they have stopped with the host, for
-//! longer than one is usually waited for. The records with the highest [`Attach::session`] become those
-//! of this instance; loggers that are not chosen forget what they have.
+//! longer than one is usually waited for. The records of the latest session become those of this
+//! instance; loggers that are not chosen forget what they have.
 
 use std::{cmp::Reverse, net::UdpSocket, time::Duration};
 
@@ -19,8 +19,8 @@ use crate::{
     error::{ServeError, SystemContext},
 };
 
-/// How soon one is asked again whose records were somebody's a moment ago.
-const STILL_SERVED: Duration = Duration::from_millis(200);
+/// How soon one is asked again whose records cannot be had at the moment.
+const NOT_YET: Duration = Duration::from_millis(200);
 /// How long somebody else may have them before they are believed to be his.
 const SOMEBODY_ELSE: Duration = Duration::from_secs(5);
 
@@ -40,11 +40,16 @@ pub(crate) struct Survey {
 }
 
 /// How far one is.
-enum Asked {
-    Not {
-        until: Duration,
-        tried: bool,
-    },
+struct Asked {
+    state: State,
+    /// There was an answer, or an error, once.
+    tried: bool,
+    /// Since when somebody else has the records.
+    taken_since: Option<Duration>,
+}
+
+enum State {
+    Again(Duration),
     Now(Dialing, UdpSocket),
     Answered(Box<Dialed>, UdpSocket),
     /// There is no sense in asking again.
@@ -54,12 +59,13 @@ enum Asked {
 impl Survey {
     /// Nobody was asked yet.
     pub(crate) fn of(link: &Link, now: Duration) -> Self {
-        let not = |_| Asked::Not {
-            until: now,
+        let not_yet = |_| Asked {
+            state: State::Again(now),
             tried: false,
+            taken_since: None,
         };
         Self {
-            asked: link.config.loggers.iter().map(not).collect(),
+            asked: link.config.loggers.iter().map(not_yet).collect(),
             since: now,
         }
     }
@@ -75,13 +81,13 @@ impl Survey {
         now: Duration,
     ) -> Result<bool, ServeError> {
         for (logger, one) in self.asked.iter_mut().enumerate() {
-            link.ask_once(logger, one, self.since, now);
+            link.ask_once(logger, one, now);
         }
         if let Some(why) = link.refused_by_all() {
             return Err(ServeError::NoLogger(why));
         }
         let waited = now.saturating_sub(self.since);
-        let tried = self.asked.iter().all(Asked::was_tried);
+        let tried = self.asked.iter().all(|one| one.tried);
         let known = self.asked.iter().all(Asked::is_known);
         let patient = if self.asked.iter().any(Asked::has_answered) {
             waited < patience.some
@@ -93,27 +99,26 @@ impl Survey {
 
     /// Take the one in use that knows most, if any has answered.
     pub(crate) fn choose(self, link: &mut Link) {
-        let knows = |one: &Asked| match one {
-            Asked::Answered(dialed, _) if dialed.attached.kept => Some(dialed.attached.session),
-            Asked::Answered(..) => Some(0),
+        let knows = |one: &Asked| match &one.state {
+            State::Answered(dialed, _) => Some((dialed.attached.kept, dialed.attached.session)),
             _ => None,
         };
         let known = self.asked.iter().map(knows).enumerate();
-        let known = known.filter_map(|(logger, session)| Some((session?, logger)));
+        let known = known.filter_map(|(logger, knows)| Some((knows?, Reverse(logger))));
         // Of several that know nothing, or the same, the one that the operator prefers.
-        let chosen = known.max_by_key(|(session, logger)| (*session, Reverse(*logger)));
-        let Some((_, chosen)) = chosen else {
+        let Some((_, Reverse(chosen))) = known.max() else {
             return; // we go on without, and attach to the first that answers
         };
         for (logger, one) in self.asked.into_iter().enumerate() {
-            match one {
-                Asked::Answered(dialed, socket) if logger == chosen => {
+            match one.state {
+                State::Answered(dialed, socket) if logger == chosen => {
                     if dialed.attached.kept {
                         link.inherited_from = Some(logger);
+                        link.awaits_heritage = true;
                     }
                     link.attached(logger, socket, *dialed, clock::now());
                 }
-                Asked::Answered(dialed, _) => dialed.client.shut_down(),
+                State::Answered(dialed, _) => dialed.client.shut_down(),
                 _ => {}
             }
         }
@@ -121,80 +126,71 @@ impl Survey {
 }
 
 impl Link {
-    fn ask_once(&mut self, logger: usize, one: &mut Asked, since: Duration, now: Duration) {
-        match one {
-            Asked::Not { until, .. } if now >= *until => {
-                *one = match self.begin_asking(logger) {
-                    Ok((dialing, socket)) => Asked::Now(dialing, socket),
-                    Err(error) => self.no_answer(logger, &error, since, now),
+    fn ask_once(&mut self, logger: usize, one: &mut Asked, now: Duration) {
+        let state = std::mem::replace(&mut one.state, State::Refused);
+        one.state = match state {
+            State::Again(at) if now >= at => match self.begin_asking(logger) {
+                Ok((dialing, socket)) => State::Now(dialing, socket),
+                Err(error) => self.no_answer(logger, one, &error, now),
+            },
+            State::Now(dialing, socket) => match dialing.result() {
+                None => State::Now(dialing, socket),
+                Some(Ok(dialed)) => {
+                    one.tried = true;
+                    self.refused[logger] = None;
+                    State::Answered(Box::new(dialed), socket)
                 }
-            }
-            Asked::Now(dialing, _) => {
-                let Some(result) = dialing.result() else {
-                    return;
-                };
-                let before = std::mem::replace(one, Asked::Refused);
-                *one = match (result, before) {
-                    (Ok(dialed), Asked::Now(_, socket)) => {
-                        self.refused[logger] = None;
-                        Asked::Answered(Box::new(dialed), socket)
-                    }
-                    (Err(error), _) => self.no_answer(logger, &error, since, now),
-                    (Ok(_), other) => other,
-                };
-            }
-            Asked::Not { .. } | Asked::Answered(..) | Asked::Refused => {}
-        }
+                Some(Err(error)) => self.no_answer(logger, one, &error, now),
+            },
+            other => other,
+        };
     }
 
     fn begin_asking(&mut self, logger: usize) -> Result<(Dialing, UdpSocket), ServeError> {
         let socket = link_socket(self.config.loggers[logger])?;
         let port = socket.local_addr().doing("ask for our own port")?.port();
-        let dialing = self.start(logger, port, true)?;
+        let dialing = self.start_attaching(logger, port, true)?;
         Ok((dialing, socket))
     }
 
-    /// When it is asked again.
     fn no_answer(
         &mut self,
         logger: usize,
+        one: &mut Asked,
         error: &ServeError,
-        since: Duration,
         now: Duration,
-    ) -> Asked {
-        if matches!(error, ServeError::StillServed(_)) {
-            if now.saturating_sub(since) < SOMEBODY_ELSE {
-                return Asked::again(now + STILL_SERVED);
+    ) -> State {
+        one.tried = true;
+        match error {
+            ServeError::StillWritten(_) => return State::Again(now + NOT_YET),
+            ServeError::StillServed(_) => {
+                let since = *one.taken_since.get_or_insert(now);
+                if now.saturating_sub(since) < SOMEBODY_ELSE {
+                    return State::Again(now + NOT_YET);
+                }
+                self.trouble(format!(
+                    "{error}: another one of this name serves there, and its connections are left to it; give each service of a host its own --name"
+                ));
+                return State::Refused;
             }
-            self.trouble(format!(
-                "{error}: another one of this name serves there, and its connections are left to it; give each service of a host its own --name"
-            ));
-            return Asked::Refused;
+            _ => one.taken_since = None,
         }
         let refused = Refused::of(error);
         let for_good = refused.for_good;
         self.note_refusal(logger, refused);
         if for_good {
-            return Asked::Refused;
+            return State::Refused;
         }
-        Asked::again(now + RETRY / 4)
+        State::Again(now + RETRY / 4)
     }
 }
 
 impl Asked {
-    const fn again(until: Duration) -> Self {
-        Self::Not { until, tried: true }
-    }
-
-    fn was_tried(&self) -> bool {
-        !matches!(self, Self::Not { tried: false, .. } | Self::Now(..))
-    }
-
     fn is_known(&self) -> bool {
-        self.has_answered() || matches!(self, Self::Refused)
+        matches!(self.state, State::Answered(..) | State::Refused)
     }
 
     fn has_answered(&self) -> bool {
-        matches!(self, Self::Answered(..))
+        matches!(self.state, State::Answered(..))
     }
 }

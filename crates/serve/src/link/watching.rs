@@ -103,7 +103,8 @@ impl Link {
         if !self.told_lost {
             self.lose(logger, why);
         }
-        if self.config.on_loss == OnLoggerLoss::Unprotect || !was_up {
+        let may_change = self.config.on_loss == OnLoggerLoss::Unprotect || !was_up;
+        if may_change && !self.awaits_heritage {
             self.dialing = None;
             self.next = self.session.take().map_or(0, |session| session.logger);
             self.advance(now);

@@ -111,18 +111,34 @@ impl Service {
 
     /// It may have missed that a recovery has begun, or ended.
     fn greet_logger(&mut self) -> Result<(), ServeError> {
-        if let Some((logger, number)) = self.ground.logger.link().and_then(|link| link.in_use()) {
-            self.ground.instance.uses(logger, number)?;
-        }
         let hold = self.recovery.stage() != Stage::Serving;
         let _ = self.ask_logger(|logger| logger.hold_turns(hold))?;
         // Before that, nothing here knows of any connection.
         if self.ground.instance.has_begun() {
             self.close_what_is_over()?;
         }
-        match self.ground.logger.link() {
-            Some(link) => link.drain_again(clock::now()),
-            None => Ok(()),
+        if let Some(link) = self.ground.logger.link() {
+            link.drain_again(clock::now())?;
+        }
+        self.tell_in_use()
+    }
+
+    /// First it is noted here, then the logger knows it: there are no two with the same number.
+    fn tell_in_use(&mut self) -> Result<(), ServeError> {
+        let Some((logger, session)) = self.ground.logger.link().and_then(|link| link.in_use())
+        else {
+            return Ok(());
+        };
+        match self.ground.instance.uses(logger, session) {
+            Ok(()) => self.ask_logger(|logger| logger.in_use(session)).map(drop),
+            Err(error) => {
+                self.tell(Happening::Trouble {
+                    message: format!(
+                        "after a restart of the host an older record may be taken: {error}"
+                    ),
+                });
+                Ok(())
+            }
         }
     }
 
@@ -179,9 +195,7 @@ impl Service {
             self.unprotect_all(UnprotectedReason::LoggerLost)?;
         }
         self.ground.plane.link_up(true)?;
-        if self.was_lost || !kept {
-            self.forget_stale()?;
-        }
+        self.forget_stale()?;
         let waiting = self.reprotect_all()?;
         if std::mem::replace(&mut self.was_lost, false) {
             let unprotected = self.count_unprotected()?;

@@ -42,6 +42,15 @@ struct Inheritance {
     summaries: Vec<FlowSummary>,
 }
 
+/// What came of asking for it.
+enum Asked {
+    /// There is nobody to be asked, or no more reason to.
+    Nobody,
+    /// The one who knows does not answer.
+    Silent,
+    Told(Inheritance),
+}
+
 impl Service {
     /// Ask the loggers which of them knows of an earlier life.
     ///
@@ -67,10 +76,10 @@ impl Service {
                     at_most_s: patience.none.map(|none| none.as_secs()),
                 });
             }
-            self.ground.plane.heartbeat()?;
-            std::thread::sleep(Duration::from_millis(2));
+            self.idle()?;
         }
-        if let Some(link) = self.link() {
+        let stops = self.is_to_stop();
+        if let Some(link) = self.link().filter(|_| !stops) {
             survey.choose(link);
         }
         Ok(())
@@ -100,28 +109,45 @@ impl Service {
 
     /// Take up the connections of an earlier life, if there are any. Tells whether there are.
     pub(super) fn restore(&mut self) -> Result<bool, ServeError> {
-        if !self.has_inherited() {
-            return Ok(false);
-        }
-        let Some(inheritance) = self.ask_for_connections()? else {
-            if !self.is_to_stop() {
+        let inheritance = match self.ask_for_connections()? {
+            Asked::Nobody => return Ok(false),
+            Asked::Silent => {
                 self.disinherit()?;
+                return Ok(false);
             }
-            return Ok(false);
+            Asked::Told(inheritance) => inheritance,
         };
         // Whatever the logger knows of, no number is used twice.
         let last = inheritance.summaries.iter().map(|one| one.flow.0).max();
         let next = last.map_or(0, |last| last.saturating_add(1));
         self.ground.plane.number_from(FlowId(next))?;
-        let known = inheritance.connections.len();
         // Before anything is known of it: if it listens at once, nobody is let in.
-        self.ground.plane.gate()?;
+        if !inheritance.connections.is_empty() {
+            self.ground.plane.gate()?;
+        }
         let restored = self.insert(&inheritance)?;
         self.forget_others(&inheritance, &restored)?;
+        if let Some(link) = self.link() {
+            link.has_heritage();
+        }
+        if inheritance.connections.is_empty() {
+            return Ok(false);
+        }
+        let lost = inheritance.connections.len() - restored.len();
+        self.bring_back(restored, lost)?;
+        Ok(true)
+    }
+
+    /// The connections are known behind the gate: from here on it is a recovery like any other.
+    fn bring_back(
+        &mut self,
+        restored: Vec<(FlowKey, FlowId)>,
+        lost: usize,
+    ) -> Result<(), ServeError> {
         self.ground.instance.begin()?;
         self.tell(Happening::Restored {
             connections: restored.len(),
-            lost: known - restored.len(),
+            lost,
         });
         if self.config.address_device.is_none() {
             self.tell(Happening::Trouble {
@@ -136,11 +162,7 @@ impl Service {
             self.speak_to(key, flow, call_to_client)?;
         }
         self.has_listened = true; // it did
-        Ok(true)
-    }
-
-    fn has_inherited(&mut self) -> bool {
-        self.link().is_some_and(|link| link.has_inherited())
+        Ok(())
     }
 
     /// The logger that had the connections of an earlier life does not say which. Whatever it knows, and
@@ -196,9 +218,13 @@ impl Service {
         Ok(())
     }
 
-    fn ask_for_connections(&mut self) -> Result<Option<Inheritance>, ServeError> {
+    fn ask_for_connections(&mut self) -> Result<Asked, ServeError> {
+        let hold = self.policy() == Some(OnLoggerLoss::Hold);
         let until = Instant::now() + PATIENCE;
-        loop {
+        while self.link().is_some_and(|link| link.awaits_heritage()) {
+            if self.is_to_stop() {
+                return Ok(Asked::Nobody);
+            }
             let inheritance = self.ask_logger(|logger| {
                 let (connections, others) = newest_records(logger.connections()?);
                 Ok(Inheritance {
@@ -207,14 +233,24 @@ impl Service {
                     summaries: logger.summaries()?,
                 })
             })?;
-            let enough = Instant::now() >= until || !self.has_inherited() || self.is_to_stop();
-            if inheritance.is_some() || enough {
-                return Ok(inheritance);
+            if let Some(inheritance) = inheritance {
+                return Ok(Asked::Told(inheritance));
+            }
+            if !hold && Instant::now() >= until {
+                return Ok(Asked::Silent);
             }
             self.look_at_link()?;
-            self.ground.plane.heartbeat()?;
-            std::thread::sleep(Duration::from_millis(10));
+            self.idle()?;
         }
+        Ok(Asked::Nobody)
+    }
+
+    /// A moment of waiting.
+    fn idle(&mut self) -> Result<(), ServeError> {
+        self.ground.plane.heartbeat()?;
+        self.answer_control();
+        std::thread::sleep(Duration::from_millis(2));
+        Ok(())
     }
 
     fn insert(&mut self, inheritance: &Inheritance) -> Result<Vec<(FlowKey, FlowId)>, ServeError> {

@@ -33,6 +33,8 @@ impl Service {
                         .map(ToString::to_string)
                         .collect();
                     self.tell(Happening::Protecting { addresses });
+                }
+                if !std::mem::replace(&mut self.is_ready, true) {
                     tell_manager(NotifyState::Ready);
                 }
                 self.recovery.listening(now);

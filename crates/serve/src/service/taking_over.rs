@@ -65,6 +65,7 @@ impl Service {
                 let _ = self.ask_logger(|logger| logger.hold_turns(false))?;
             }
         }
+        self.is_ready = true;
         tell_manager(NotifyState::Ready);
         Ok(())
     }

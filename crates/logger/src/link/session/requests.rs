@@ -43,10 +43,12 @@ impl Session {
                 out.record(self.instance, &Entry::TurnsHeld(*hold));
                 Vec::new()
             }
-            Request::Attach(_) | Request::Rekey | Request::Shutdown => vec![Response::Error {
-                code: ErrorCode::BadRequest,
-                message: "this makes no sense here".into(),
-            }],
+            Request::Attach(_) | Request::Rekey | Request::Shutdown | Request::InUse { .. } => {
+                vec![Response::Error {
+                    code: ErrorCode::BadRequest,
+                    message: "this makes no sense here".into(),
+                }]
+            }
             Request::Connections => self.connections(),
             Request::Statistics => {
                 let mut answers = desk.answer(&mut self.intake, request);

@@ -14,7 +14,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use protocol::control::Attach;
+use protocol::control::{Attach, ErrorCode};
 
 use super::{Peer, Sessions};
 use crate::{durable::entry::Entry, link::outbox::Outbox};
@@ -47,6 +47,17 @@ pub enum NotYet {
         /// The name of the service.
         service: String,
     },
+}
+
+impl NotYet {
+    /// What the service is told.
+    #[must_use]
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Self::StillServed { .. } => ErrorCode::StillServed,
+            Self::StillWritten { .. } => ErrorCode::StillWritten,
+        }
+    }
 }
 
 /// What was inherited.
