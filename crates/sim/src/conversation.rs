@@ -20,6 +20,8 @@ pub(crate) enum Request {
     Upload(Vec<u8>),
     /// `L`: which life of the server this is; another answer after a crash.
     Life,
+    /// `M`: the same, in so many bytes that tell it each.
+    Lives(u32),
     /// `X`: the server dies of it.
     Poison,
 }
@@ -37,6 +39,7 @@ impl Request {
             Self::Put(body) => ('P', length32(body.len()), body),
             Self::Upload(body) => ('U', 0, body),
             Self::Life => ('L', 0, &[]),
+            Self::Lives(n) => ('M', *n, &[]),
             Self::Poison => ('X', 0, &[]),
         };
         [format!("{letter}{number}\n").as_bytes(), body].concat()
@@ -49,6 +52,7 @@ impl Request {
             Self::Echo(body) => (0..).zip(body).map(|(i, byte)| changed(*byte, i)).collect(),
             Self::Put(body) | Self::Upload(body) => digest_line(body),
             Self::Life => [&[0; LIFE_DIGITS][..], b"\n"].concat(),
+            Self::Lives(n) => vec![0; crate::index(*n)],
             Self::Poison => Vec::new(),
         }
     }
@@ -63,6 +67,11 @@ impl Request {
 pub(crate) const fn pattern(n: u32, i: u32) -> u8 {
     let mixed = (i ^ n.rotate_left(16)).wrapping_mul(0x9e37_79b1);
     mixed.to_le_bytes()[3]
+}
+
+/// Each byte of an answer that tells of a life of the server.
+pub(crate) const fn of_life(life: u32) -> u8 {
+    life.to_le_bytes()[0]
 }
 
 /// Byte `i` of an echo.

@@ -254,6 +254,26 @@ impl Scenario {
         linked
     }
 
+    /// Others with a host that loses its power, and a server of which each life answers otherwise: what a
+    /// client has heard in part must not be continued by another life, whatever heads of answers were on
+    /// their way when the power went.
+    #[must_use]
+    pub fn answered_otherwise(self) -> Self {
+        let mut linked = Self::with_fault(self.seed, Fault::Divergence).linked();
+        let mut rng = SmallRng::seed_from_u64(linked.seed ^ 0x6c69_7665_7321);
+        linked.crashes.clear();
+        linked.service.verify_head = [64, 4096][rng.random_range(0..2)];
+        linked.service.logger_lag = [MS, 10 * MS][rng.random_range(0..2)];
+        for client in &mut linked.clients {
+            client.doomed = true;
+            client.script = Script::of_lives(&mut rng);
+        }
+        if let Some(link) = &mut linked.link {
+            link.restarts = rng.random_range(1..4);
+        }
+        linked
+    }
+
     /// The same without the deaths that it plans.
     #[must_use]
     pub fn without_crashes(self) -> Self {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::conversation::{Digest, LIFE_DIGITS, changed, pattern};
+use crate::conversation::{Digest, LIFE_DIGITS, changed, of_life, pattern};
 
 /// More unsent output than this, and nothing is read.
 const OUTPUT_LIMIT: usize = 16 * 1024;
@@ -104,6 +104,7 @@ impl Session {
             }
             Some(b'U') => self.reading = Reading::Upload(Digest::NONE),
             Some(b'L') => self.say(format!("{life:0LIFE_DIGITS$}\n").into_bytes()),
+            Some(b'M') => self.say((0..n).map(|_| of_life(life)).collect()),
             Some(b'X') => self.poisoned = true,
             _ => self.finish(),
         }

@@ -362,7 +362,12 @@ impl Seen {
     /// May the client be told this byte at this place?
     fn may_be_told(&mut self, at: usize, byte: u8) -> bool {
         if self.script.any.contains(&at) {
-            let first = self.told[at - self.script.any.start].get_or_insert(byte);
+            let place = if self.script.alike {
+                0
+            } else {
+                at - self.script.any.start
+            };
+            let first = self.told[place].get_or_insert(byte);
             return *first == byte;
         }
         self.script.outstream.get(at) == Some(&byte)

@@ -95,6 +95,20 @@ fn clients_do_not_notice_that_the_host_was_without_power() {
     assert!(alone || sum(|o| o.self_acks) > 0, "nothing was said again");
 }
 
+/// The same with servers that do not say the same again.
+#[test]
+fn no_answer_is_put_together_from_two_lives() {
+    let seeds = wanted(RESTARTED_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, Scenario::answered_otherwise);
+    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
+    assert!(
+        alone || outcomes.iter().any(|o| o.lost > 0),
+        "nothing was lost"
+    );
+}
+
 /// With a logger on another machine.
 #[test]
 fn nothing_is_acknowledged_that_is_not_at_the_logger() {

@@ -93,6 +93,7 @@ fn record(packets: &[Packet], key: FlowKey) -> (Recorded, FlowSummary) {
         client_fin: None,
         turn_instream: beginning.instream,
         turn_outstream: beginning.outstream,
+        answers: [beginning.outstream; 2],
         outstream_end: None,
         unprotected: None,
     };

@@ -41,6 +41,8 @@ pub(crate) struct Script {
     pub(crate) outstream: Vec<u8>,
     /// Where in the outstream any byte is right the first time.
     pub(crate) any: std::ops::Range<usize>,
+    /// And all bytes there are that one.
+    pub(crate) alike: bool,
     /// Where requests begin in the instream, and their answers in the outstream.
     pub(crate) turns: Vec<(usize, usize)>,
     pub(crate) fate: Fate,
@@ -101,12 +103,24 @@ impl Script {
         Self::of(&requests, Manner::InTurn, rng)
     }
 
+    /// The script of one that is answered otherwise by each life, behind answers of which enough is
+    /// recorded, and others that are short.
+    pub(crate) fn of_lives(rng: &mut SmallRng) -> Self {
+        let mut requests = vec![Request::Get(rng.random_range(1..9000))];
+        let short = rng.random_range(0..5);
+        requests.extend((0..short).map(|_| Request::Get(rng.random_range(1..200))));
+        requests.push(Request::Lives(rng.random_range(2..30_000)));
+        requests.extend((0..short).map(|_| Request::Get(rng.random_range(1..200))));
+        Self::of(&requests, Manner::InTurn, rng)
+    }
+
     fn of(requests: &[Request], manner: Manner, rng: &mut SmallRng) -> Self {
         let mut script = Self {
             steps: Vec::new(),
             instream: Vec::new(),
             outstream: Vec::new(),
             any: 0..0,
+            alike: false,
             turns: vec![(0, 0)],
             fate: Fate::Completes,
         };
@@ -129,6 +143,10 @@ impl Script {
         let (bytes, answer) = (request.encode(), request.answer());
         if *request == Request::Life {
             self.any = self.outstream.len()..self.outstream.len() + LIFE_DIGITS;
+        }
+        if let Request::Lives(_) = request {
+            self.any = self.outstream.len()..self.outstream.len() + answer.len();
+            self.alike = true;
         }
         // In one piece, or in a few with pauses between.
         let mut rest = &bytes[..];
