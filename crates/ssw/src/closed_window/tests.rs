@@ -45,6 +45,7 @@ fn record(c: u32, s: u32, v6: bool, timestamps: bool) -> (Recorded, FlowSummary)
         client_fin: None,
         turn_instream: client_isn + 1,
         turn_outstream: server_isn + 1,
+        answers: [server_isn + 1; 2],
         outstream_end: Some(server_isn + 61),
         unprotected: None,
     };
