@@ -63,7 +63,8 @@ impl Desk {
             | Request::Barrier { .. }
             | Request::Resume(_)
             | Request::Connections
-            | Request::InUse { .. } => vec![Response::Error {
+            | Request::InUse { .. }
+            | Request::Lease(_) => vec![Response::Error {
                 code: ErrorCode::BadRequest,
                 message: "this logger reads a ring".into(),
             }],

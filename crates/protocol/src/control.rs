@@ -16,7 +16,7 @@
 //! [`Request::Frames`].
 //!
 //! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`] and
-//! [`Response::Unknown`] also come unasked. A list too long for one message comes in several,
+//! [`Response::Unknown`] also come unasked; a [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several,
 //! the final one marked `last`; [`MAX_DATA`] and [`FlowSummary::PER_MESSAGE`] say what fits.
 //!
 //! Encoding is deterministic, and decoding accepts nothing but the encoding: a body that is too
@@ -25,9 +25,11 @@
 
 mod body;
 mod cursor;
+mod lease;
 mod messages;
 mod stream;
 
+pub use lease::{LeaseAnswer, LeaseRequest, Standing, Verdict};
 pub use messages::{
     Attach, ClientFin, ErrorCode, FlowSummary, Recorded, Replay, Request, Response, Resume,
     Statistics,

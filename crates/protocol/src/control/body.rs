@@ -5,8 +5,8 @@
 use super::cursor::{Cursor, Writer};
 use super::stream::Message;
 use super::{
-    Attach, ClientFin, ControlError, ErrorCode, FlowSummary, Recorded, Replay, Request, Response,
-    Resume, Statistics,
+    Attach, ClientFin, ControlError, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest, Recorded,
+    Replay, Request, Response, Resume, Statistics,
 };
 
 mod request {
@@ -24,6 +24,7 @@ mod request {
     pub(super) const BARRIER: u8 = 0x0c;
     pub(super) const RESUME: u8 = 0x0d;
     pub(super) const CONNECTIONS: u8 = 0x0e;
+    pub(super) const LEASE: u8 = 0x0f;
     pub(super) const IN_USE: u8 = 0x10;
 }
 
@@ -40,6 +41,7 @@ mod response {
     pub(super) const KEYS: u8 = 0x8a;
     pub(super) const UNKNOWN: u8 = 0x8b;
     pub(super) const CONNECTIONS: u8 = 0x8c;
+    pub(super) const LEASE: u8 = 0x8d;
 }
 
 impl Message for Request {
@@ -59,6 +61,7 @@ impl Message for Request {
             Self::Barrier { .. } => request::BARRIER,
             Self::Resume(_) => request::RESUME,
             Self::Connections => request::CONNECTIONS,
+            Self::Lease(_) => request::LEASE,
             Self::InUse { .. } => request::IN_USE,
         }
     }
@@ -82,6 +85,7 @@ impl Message for Request {
             Self::Barrier { token } => body.u64(*token),
             Self::InUse { session } => body.u64(*session),
             Self::Resume(resume) => resume.encode(&mut body),
+            Self::Lease(lease) => lease.encode(&mut body),
             Self::Read {
                 flow,
                 from,
@@ -123,6 +127,7 @@ impl Message for Request {
             request::BARRIER => Self::Barrier { token: body.u64()? },
             request::RESUME => Self::Resume(Resume::decode(&mut body)?),
             request::CONNECTIONS => Self::Connections,
+            request::LEASE => Self::Lease(LeaseRequest::decode(&mut body)?),
             request::IN_USE => Self::InUse {
                 session: body.u64()?,
             },
@@ -148,11 +153,12 @@ impl Message for Response {
             Self::Keys(_) => response::KEYS,
             Self::Unknown { .. } => response::UNKNOWN,
             Self::Connections { .. } => response::CONNECTIONS,
+            Self::Lease(_) => response::LEASE,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::CONNECTIONS).contains(&type_code)
+        (response::HELLO..=response::LEASE).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -203,6 +209,7 @@ impl Message for Response {
             }
             Self::Keys(keys) => body.keys(keys),
             Self::Unknown { flow_low } => body.u32(*flow_low),
+            Self::Lease(lease) => lease.encode(&mut body),
             Self::Connections { connections, last } => {
                 body.bool(*last);
                 for connection in connections {
@@ -262,6 +269,7 @@ impl Message for Response {
                 last: body.bool()?,
                 connections: until_the_end(&mut body, Recorded::decode)?,
             },
+            response::LEASE => Self::Lease(LeaseAnswer::decode(&mut body)?),
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;

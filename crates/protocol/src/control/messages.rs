@@ -2,7 +2,7 @@
 
 use wire::{FlowId, FlowKey, SeqNumber};
 
-use super::MAX_DATA;
+use super::{LeaseAnswer, LeaseRequest, MAX_DATA};
 use crate::UnprotectedReason;
 use crate::link::{Handshake, LinkKeys};
 
@@ -74,6 +74,9 @@ pub enum Request {
     /// Which connections have a record? Asked by a service whose host knows nothing of them any more.
     /// Answered by [`Response::Connections`].
     Connections,
+    /// May this host speak for the service? Answered by [`Response::Lease`]. A standby says nothing
+    /// else: it has no record.
+    Lease(LeaseRequest),
 }
 
 /// Who attaches, and what it wants.
@@ -255,6 +258,8 @@ pub enum Response {
         /// Whether the list is complete with these.
         last: bool,
     },
+    /// To [`Request::Lease`].
+    Lease(LeaseAnswer),
 }
 
 /// The end of an instream.

@@ -4,6 +4,9 @@ use crate::{UnprotectedReason, properties};
 use proptest::prelude::*;
 use wire::{FlowId, FlowKey, SeqNumber};
 
+mod lease;
+use lease::{LEASE_ANSWER, lease_request};
+
 fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
     let mut out = Vec::new();
     encode(message, &mut out).unwrap();
@@ -159,10 +162,13 @@ fn types_are_pinned() {
         Request::Frames { bytes: vec![] },
         Request::Barrier { token: 1 },
         Request::Resume(resume()),
+        Request::Connections,
+        Request::Lease(lease_request()),
+        Request::InUse { session: 1 },
     ];
     assert_eq!(
         requests.map(|message| message.type_code()),
-        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
     );
     let reason = UnprotectedReason::TotalLimit;
     let responses = [
@@ -196,12 +202,17 @@ fn types_are_pinned() {
         },
         Response::Keys(LINK_KEYS),
         Response::Unknown { flow_low: 1 },
+        Response::Connections {
+            connections: vec![],
+            last: true,
+        },
+        Response::Lease(LEASE_ANSWER),
     ];
     let types = responses.map(|message| message.type_code());
     assert_eq!(
         types,
         [
-            0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8b
+            0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8b, 0x8c, 0x8d
         ]
     );
 }
@@ -210,7 +221,7 @@ fn types_are_pinned() {
 fn error_codes_lead_back() {
     for code in 0..=u8::MAX {
         let error = ErrorCode::from_code(code);
-        assert_eq!(error.is_some(), (1..=6).contains(&code));
+        assert_eq!(error.is_some(), (1..=7).contains(&code));
         assert!(error.is_none_or(|error| error.code() == code));
     }
 }
@@ -229,8 +240,8 @@ fn a_stranger_is_refused_before_the_body_arrives() {
         Some(ControlError::UnknownVersion(1))
     );
     assert_eq!(
-        request_error(&[9, 0, 0, 0, 2, 15]),
-        Some(ControlError::UnknownType(15))
+        request_error(&[9, 0, 0, 0, 2, 17]),
+        Some(ControlError::UnknownType(17))
     );
     assert_eq!(
         request_error(b"GET / HTTP/1.0"),
@@ -388,6 +399,7 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
         attach,
         any_resume().prop_map(Request::Resume),
         Just(Request::Connections),
+        lease::request().prop_map(Request::Lease),
         Just(Request::Rekey),
         any::<Vec<u8>>().prop_map(|bytes| Request::Frames { bytes }),
         any::<u64>().prop_map(|token| Request::Barrier { token }),
@@ -550,6 +562,7 @@ fn response() -> impl Strategy<Value = Response> {
         ),
         link_keys().prop_map(Response::Keys),
         any::<u32>().prop_map(|flow_low| Response::Unknown { flow_low }),
+        lease::answer().prop_map(Response::Lease),
     ]
 }
 

@@ -1,0 +1,107 @@
+//! Messages about leases.
+
+use super::*;
+
+pub(super) fn lease_request() -> LeaseRequest {
+    LeaseRequest {
+        instance: 0x0102,
+        host: 3,
+        number: 4,
+        life: 5,
+        preference: 0x0607,
+        standing: Standing::Holds {
+            epoch: 8,
+            speaks: true,
+            leased: false,
+            answered: 9,
+        },
+        service: "web".into(),
+    }
+}
+
+pub(super) const LEASE_ANSWER: LeaseAnswer = LeaseAnswer {
+    instance: 1,
+    number: 2,
+    life: 3,
+    verdict: Verdict::Lease {
+        epoch: 4,
+        term_us: 0x0506,
+    },
+};
+
+pub(super) fn request() -> impl Strategy<Value = LeaseRequest> {
+    let standing = prop_oneof![
+        Just(Standing::First),
+        any::<Option<u32>>().prop_map(|effective_in| Standing::Standby { effective_in }),
+        any::<(u32, bool, bool, u64)>().prop_map(|(epoch, speaks, leased, answered)| {
+            Standing::Holds {
+                epoch,
+                speaks,
+                leased,
+                answered,
+            }
+        }),
+        any::<u32>().prop_map(|epoch| Standing::Released { epoch }),
+    ];
+    let numbers = any::<(u64, u64, u64, u64, u16)>();
+    (numbers, standing, text()).prop_map(|(numbers, standing, service)| {
+        let (instance, host, number, life, preference) = numbers;
+        LeaseRequest {
+            instance,
+            host,
+            number,
+            life,
+            preference,
+            standing,
+            service,
+        }
+    })
+}
+
+pub(super) fn answer() -> impl Strategy<Value = LeaseAnswer> {
+    let verdict = prop_oneof![
+        Just(Verdict::Wait),
+        any::<(u32, u32)>().prop_map(|(epoch, term_us)| Verdict::Lease { epoch, term_us }),
+        any::<u32>().prop_map(|epoch| Verdict::Free { epoch }),
+        any::<(u32, bool)>().prop_map(|(epoch, effective)| Verdict::Standby { epoch, effective }),
+        any::<u32>().prop_map(|epoch| Verdict::Superseded { epoch }),
+    ];
+    (any::<(u64, u64, u64)>(), verdict).prop_map(|((instance, number, life), verdict)| {
+        LeaseAnswer {
+            instance,
+            number,
+            life,
+            verdict,
+        }
+    })
+}
+
+#[test]
+#[rustfmt::skip]
+fn the_encoding_of_leases_is_pinned() {
+    let mut asked = vec![54, 0, 0, 0, 2, 15, 2, 1, 0, 0, 0, 0, 0, 0];
+    asked.extend([3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 6]);
+    asked.extend([3, 8, 0, 0, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, b'w', b'e', b'b']);
+    assert_eq!(bytes_of(&Request::Lease(lease_request())), asked);
+    let mut answered = vec![35, 0, 0, 0, 2, 0x8d, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
+    answered.extend([3, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 0, 6, 5, 0, 0]);
+    assert_eq!(bytes_of(&Response::Lease(LEASE_ANSWER)), answered);
+}
+
+#[test]
+fn what_nobody_can_mean_is_malformed() {
+    let request = bytes_of(&Request::Lease(lease_request()));
+    let standing_at = 4 + 2 + 34;
+    for (at, value) in [(standing_at, 5), (standing_at, 0), (standing_at + 5, 2)] {
+        let mut request = request.clone();
+        request[at] = value;
+        let error = request_error(&request);
+        assert!(matches!(error, Some(ControlError::Malformed(_))));
+    }
+    let mut answer = bytes_of(&Response::Lease(LEASE_ANSWER));
+    answer[4 + 2 + 24] = 6;
+    assert!(matches!(
+        pull::<Response>(&answer),
+        Err(ControlError::Malformed(_))
+    ));
+}
