@@ -1,0 +1,411 @@
+//! Granting epochs and leases. Runs in the logger.
+//!
+//! Of each service one thing has to be known at any time: whether all that anybody may speak by is
+//! *leases, and over at a time that is known*. Only then is the next epoch granted. So the two
+//! permissions that a holder can have are treated differently:
+//!
+//! | | who may take over |
+//! |---|---|
+//! | a lease | any standby, when the lease must be over: counted from the newest grant, and only if the holder has said that it is leased and can hear of no older permission without end |
+//! | without end | nobody |
+//!
+//! A granter that was started again knows from its [`Memory`] what it has granted, or waits: until it has
+//! lived for as long as the longest lease, nothing that was granted by its former lives counts any more.
+//! Before that it answers only one who *speaks* at the moment of asking: nobody else can, since nobody
+//! was granted an epoch while that one could still speak. To be sure of the moment it believes only
+//! requests which name its present life.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use protocol::control::{LeaseAnswer, LeaseRequest, Standing, Verdict};
+
+use crate::Terms;
+
+/// What a granter knows when it is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Memory {
+    /// All that its former lives have decided. A service that is not among it has never been served, as
+    /// far as this logger is concerned.
+    Kept(Vec<Record>),
+    /// Nothing; and what it decides will be forgotten, too. Then a service that has had an effective
+    /// standby is never free again: who comes after the next loss of memory could not know.
+    Lost,
+}
+
+/// What has to outlive the granter of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The service's name.
+    pub service: String,
+    /// Its newest epoch.
+    pub epoch: u32,
+    /// Host and instance that were granted it, if they have not given it up.
+    pub holder: Option<(u64, u64)>,
+    /// Nobody speaks but by leases, none of which is longer than `term`.
+    pub leased: bool,
+    /// See there.
+    pub term: Duration,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// To be sent to the asker, if there is anything to say.
+    pub answer: Option<LeaseAnswer>,
+    /// To be kept before the answer is sent, in place of what was kept of the service: only if it has
+    /// changed. Without [`Memory::Kept`] it need not be.
+    pub record: Option<Record>,
+}
+
+/// Decides for all services of a logger.
+#[derive(Debug, Clone)]
+pub struct Granter {
+    life: u64,
+    terms: Terms,
+    remembers: bool,
+    /// What its former lives have granted to anybody is over.
+    settled: Duration,
+    services: BTreeMap<String, Service>,
+}
+
+#[derive(Debug, Clone)]
+struct Service {
+    /// It is known who holds it, or that nobody does.
+    known: bool,
+    epoch: u32,
+    holder: Option<(u64, u64)>,
+    /// All that anybody may speak by is over at `over`.
+    leased: bool,
+    over: Duration,
+    /// No lease that counts is longer.
+    term: Duration,
+    /// The holder's newest request that was answered with a permission without end; 0: none.
+    freed: u64,
+    /// A standby was told that it is effective, by a logger without memory.
+    watched: bool,
+    /// By instance. Those that are over stay, so that nothing of theirs that comes late is believed.
+    members: BTreeMap<u64, Member>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    host: u64,
+    /// Of its newest request.
+    number: u64,
+    heard: Duration,
+    /// It has answered to this life of the granter.
+    accepted: bool,
+    /// Its host has another instance by now, or it was superseded.
+    retired: bool,
+    standby: bool,
+    preference: u16,
+}
+
+impl Granter {
+    /// A granter that is started at `now`. `life` is drawn at random, and not 0.
+    #[must_use]
+    pub fn new(life: u64, memory: Memory, terms: Terms, now: Duration) -> Self {
+        let (remembers, records) = match memory {
+            Memory::Kept(records) => (true, records),
+            Memory::Lost => (false, Vec::new()),
+        };
+        let services = records.into_iter().map(|record| {
+            let term = record.term.max(terms.term);
+            let service = Service {
+                known: true,
+                epoch: record.epoch,
+                holder: record.holder,
+                leased: record.leased,
+                over: terms.silent_at(now, term),
+                term,
+                freed: 0,
+                watched: false,
+                members: BTreeMap::new(),
+            };
+            (record.service, service)
+        });
+        Self {
+            life,
+            terms,
+            remembers,
+            settled: terms.silent_at(now, terms.longest.max(terms.term)),
+            services: services.collect(),
+        }
+    }
+
+    /// What has to outlive it, of all services.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        let known = self.services.iter().filter(|(_, service)| service.known);
+        known.map(|(name, service)| service.record(name)).collect()
+    }
+
+    /// A request has come. `now` is read after its arrival.
+    pub fn decide(&mut self, now: Duration, request: &LeaseRequest) -> Decision {
+        let name = &request.service;
+        let settled = self.settled;
+        let service = self
+            .services
+            .entry(name.clone())
+            .or_insert_with(|| Service::unknown(settled));
+        let before = service.known.then(|| service.record(name));
+        let round = Round {
+            now,
+            life: self.life,
+            terms: self.terms,
+            remembers: self.remembers,
+            request,
+        };
+        let verdict = service.decide(&round);
+        let after = service.known.then(|| service.record(name));
+        Decision {
+            answer: verdict.map(|verdict| LeaseAnswer {
+                instance: request.instance,
+                number: request.number,
+                life: self.life,
+                verdict,
+            }),
+            record: after.filter(|after| Some(after) != before.as_ref()),
+        }
+    }
+}
+
+/// A request, and what it is judged by.
+struct Round<'a> {
+    now: Duration,
+    life: u64,
+    terms: Terms,
+    remembers: bool,
+    request: &'a LeaseRequest,
+}
+
+impl Service {
+    const fn unknown(settled: Duration) -> Self {
+        Self {
+            known: false,
+            epoch: 0,
+            holder: None,
+            leased: false,
+            over: settled,
+            term: Duration::ZERO,
+            freed: 0,
+            watched: false,
+            members: BTreeMap::new(),
+        }
+    }
+
+    fn record(&self, name: &str) -> Record {
+        Record {
+            service: name.to_owned(),
+            epoch: self.epoch,
+            holder: self.holder,
+            leased: self.leased,
+            term: self.term,
+        }
+    }
+
+    fn decide(&mut self, round: &Round<'_>) -> Option<Verdict> {
+        let request = round.request;
+        let superseded = Verdict::Superseded { epoch: self.epoch };
+        let new = !self.members.contains_key(&request.instance);
+        let member = self.members.entry(request.instance).or_insert(Member {
+            host: request.host,
+            number: 0,
+            heard: round.now,
+            accepted: false,
+            retired: false,
+            standby: false,
+            preference: request.preference,
+        });
+        // It may be very old. The answer tells our life, and what names it is new.
+        if new || request.life != round.life {
+            return Some(Verdict::Wait);
+        }
+        if request.number <= member.number {
+            return None;
+        }
+        member.number = request.number;
+        member.heard = round.now;
+        if member.retired {
+            return Some(superseded);
+        }
+        if !member.accepted {
+            member.accepted = true;
+            self.begin_anew(request, round.now);
+        }
+        if let Standing::Released { .. } = request.standing {
+            self.retire(request.instance);
+            if self.is_holder(request.instance) {
+                self.holder = None;
+                self.leased = true;
+                self.over = round.terms.drained_at(round.now);
+            }
+            return Some(superseded);
+        }
+        if self.is_holder(request.instance) {
+            return Some(self.prolong(round));
+        }
+        match request.standing {
+            Standing::Holds { .. } if self.known => {
+                self.retire(request.instance);
+                Some(superseded)
+            }
+            Standing::Holds {
+                epoch,
+                speaks,
+                leased,
+                ..
+            } => Some(self.learn(round, epoch, speaks, leased)),
+            Standing::Standby { effective_in } => {
+                self.register(request);
+                if let Some(epoch) = effective_in.filter(|_| !self.known) {
+                    self.remember(epoch, true, round.remembers);
+                }
+                Some(self.apply(round, false))
+            }
+            _ => {
+                self.register(request);
+                Some(self.apply(round, true))
+            }
+        }
+    }
+
+    fn is_holder(&self, instance: u64) -> bool {
+        self.holder.is_some_and(|(_, holder)| holder == instance)
+    }
+
+    /// A host takes part as a new instance: what it was before is over, a permission without end, too.
+    fn begin_anew(&mut self, request: &LeaseRequest, now: Duration) {
+        for (instance, member) in &mut self.members {
+            member.retired |= member.host == request.host && *instance != request.instance;
+        }
+        if self
+            .holder
+            .is_some_and(|(host, instance)| host == request.host && instance != request.instance)
+        {
+            self.holder = None;
+            self.leased = true;
+            self.over = now;
+        }
+    }
+
+    fn retire(&mut self, instance: u64) {
+        if let Some(member) = self.members.get_mut(&instance) {
+            member.retired = true;
+            member.standby = false;
+        }
+    }
+
+    fn register(&mut self, request: &LeaseRequest) {
+        if let Some(member) = self.members.get_mut(&request.instance) {
+            member.standby = true;
+            member.preference = request.preference;
+        }
+    }
+
+    /// One who was told of an epoch before our memory was lost.
+    fn remember(&mut self, epoch: u32, leased: bool, remembers: bool) {
+        self.epoch = self.epoch.max(epoch);
+        self.leased |= leased;
+        self.watched |= leased && !remembers;
+    }
+
+    /// We know of no holder, and one comes who was.
+    fn learn(&mut self, round: &Round<'_>, epoch: u32, speaks: bool, leased: bool) -> Verdict {
+        self.remember(epoch, leased, round.remembers);
+        if !speaks {
+            return self.apply(round, false);
+        }
+        self.epoch = epoch;
+        self.known = true;
+        self.holder = Some((round.request.host, round.request.instance));
+        self.leased = leased;
+        self.prolong(round)
+    }
+
+    /// The holder asks.
+    fn prolong(&mut self, round: &Round<'_>) -> Verdict {
+        let mut heard = false;
+        if let Standing::Holds {
+            epoch,
+            leased,
+            answered,
+            ..
+        } = round.request.standing
+        {
+            heard = epoch == self.epoch;
+            // A permission without end that is still under way to it answers a request which it will
+            // find to be old.
+            self.leased = leased && (self.leased || answered > self.freed);
+        }
+        // The first grant in an epoch is a lease: if its holder is dead already, it is not for ever.
+        if self.watched || !heard || self.has_standby(round) {
+            let over = round.terms.silent_at(round.now, round.terms.term);
+            self.over = self.over.max(over);
+            self.term = self.term.max(round.terms.term);
+            let term_us = u32::try_from(round.terms.term.as_micros()).unwrap_or(u32::MAX);
+            return Verdict::Lease {
+                epoch: self.epoch,
+                term_us,
+            };
+        }
+        self.leased = false;
+        self.freed = round.request.number;
+        Verdict::Free { epoch: self.epoch }
+    }
+
+    fn has_standby(&self, round: &Round<'_>) -> bool {
+        self.standbys(round, round.terms.forget).next().is_some()
+    }
+
+    /// Those that were heard within `time`, with what they are ordered by.
+    fn standbys(&self, round: &Round<'_>, time: Duration) -> impl Iterator<Item = (u16, u64)> {
+        let now = round.now;
+        let standbys = self.members.iter().filter(move |(instance, member)| {
+            member.standby
+                && !member.retired
+                && !self.is_holder(**instance)
+                && now.saturating_sub(member.heard) < time
+        });
+        standbys.map(|(instance, member)| (member.preference, *instance))
+    }
+
+    /// One who is silent would serve.
+    fn apply(&mut self, round: &Round<'_>, vouched: bool) -> Verdict {
+        let over = round.now >= self.over;
+        let may = self.leased && over || !self.known && vouched && (over || round.remembers);
+        let instance = round.request.instance;
+        let own = (round.request.preference, instance);
+        if may
+            && !self
+                .standbys(round, round.terms.term)
+                .any(|other| other < own)
+        {
+            if let Some((_, former)) = self.holder {
+                self.retire(former);
+            }
+            if let Some(member) = self.members.get_mut(&instance) {
+                member.standby = false;
+            }
+            self.known = true;
+            self.epoch = self.epoch.saturating_add(1);
+            self.holder = Some((round.request.host, instance));
+            self.leased = true;
+            self.over = round.now;
+            self.term = round.terms.term;
+            self.freed = 0;
+            return self.prolong(round);
+        }
+        if !self.known {
+            return Verdict::Wait;
+        }
+        self.watched |= self.leased && !round.remembers;
+        Verdict::Standby {
+            epoch: self.epoch,
+            effective: self.leased,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,297 @@
+use super::*;
+
+const TERM: Duration = Duration::from_millis(100);
+const TERMS: Terms = Terms {
+    term: TERM,
+    longest: Duration::from_millis(500),
+    drift: crate::terms::NONE,
+    queue: Duration::from_millis(10),
+    forget: Duration::from_secs(5),
+};
+const LIFE: u64 = 77;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A granter, and requests with the right numbers.
+struct World {
+    granter: Granter,
+    number: u64,
+}
+
+const STANDBY: Standing = Standing::Standby { effective_in: None };
+
+fn holds(epoch: u32, leased: bool) -> Standing {
+    Standing::Holds {
+        epoch,
+        speaks: true,
+        leased,
+        answered: u64::MAX,
+    }
+}
+
+impl World {
+    fn new(memory: Memory) -> Self {
+        Self {
+            granter: Granter::new(LIFE, memory, TERMS, ms(0)),
+            number: 0,
+        }
+    }
+
+    fn request(&mut self, host: u64, standing: Standing) -> LeaseRequest {
+        self.number += 1;
+        LeaseRequest {
+            instance: 100 + host,
+            host,
+            number: self.number,
+            life: LIFE,
+            preference: 0,
+            standing,
+            service: "web".into(),
+        }
+    }
+
+    fn say(&mut self, now: u64, request: &LeaseRequest) -> Option<Verdict> {
+        let decision = self.granter.decide(ms(now), request);
+        decision.answer.map(|answer| answer.verdict)
+    }
+
+    /// What a host is told that is known to the granter.
+    fn ask(&mut self, now: u64, host: u64, standing: Standing) -> Verdict {
+        let mut request = self.request(host, standing);
+        if self.say(now, &request) == Some(Verdict::Wait) {
+            request.number += 1;
+            self.number += 1;
+            return self.say(now, &request).unwrap();
+        }
+        request.number += 1;
+        self.number += 1;
+        self.say(now, &request).unwrap()
+    }
+}
+
+const fn lease(epoch: u32) -> Verdict {
+    Verdict::Lease {
+        epoch,
+        term_us: 100_000,
+    }
+}
+
+#[test]
+fn who_is_alone_needs_no_lease_and_who_is_not_does() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    assert_eq!(world.ask(0, 1, Standing::First), lease(1));
+    let free = Verdict::Free { epoch: 1 };
+    assert_eq!(world.ask(10, 1, holds(1, true)), free);
+    // Nobody takes over from who may speak without end.
+    let idle = Verdict::Standby {
+        epoch: 1,
+        effective: false,
+    };
+    assert_eq!(world.ask(3000, 2, STANDBY), idle);
+    assert_eq!(world.ask(3010, 1, holds(1, false)), lease(1));
+    assert_eq!(world.ask(3020, 2, STANDBY), idle);
+    assert_eq!(world.ask(3030, 1, holds(1, true)), lease(1));
+    let effective = Verdict::Standby {
+        epoch: 1,
+        effective: true,
+    };
+    // 3030 + 100 + 10
+    assert_eq!(world.ask(3139, 2, STANDBY), effective);
+    assert_eq!(world.ask(3140, 2, STANDBY), lease(2));
+    let superseded = Verdict::Superseded { epoch: 2 };
+    assert_eq!(world.ask(3150, 1, holds(1, true)), superseded);
+    // The other is gone for long: no standby.
+    assert_eq!(
+        world.ask(9000, 2, holds(2, true)),
+        Verdict::Free { epoch: 2 }
+    );
+}
+
+#[test]
+fn a_confirmation_that_a_permission_without_end_may_follow_is_none() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    world.ask(0, 1, Standing::First);
+    assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
+    world.ask(20, 2, STANDBY);
+    // It has a lease, by an earlier answer; the later one may be under way still.
+    let early = Standing::Holds {
+        epoch: 1,
+        speaks: true,
+        leased: true,
+        answered: 1,
+    };
+    assert_eq!(world.ask(30, 1, early), lease(1));
+    let idle = Verdict::Standby {
+        epoch: 1,
+        effective: false,
+    };
+    assert_eq!(world.ask(1000, 2, STANDBY), idle);
+}
+
+#[test]
+fn a_holder_that_comes_back_in_time_keeps_its_epoch_and_later_if_nobody_came() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    world.ask(0, 2, STANDBY);
+    assert_eq!(world.ask(0, 1, Standing::First), lease(1));
+    assert_eq!(world.ask(90, 1, holds(1, true)), lease(1));
+    assert_eq!(world.ask(4000, 1, holds(1, true)), lease(1));
+    assert_eq!(world.ask(4110, 2, STANDBY), lease(2));
+}
+
+#[test]
+fn what_was_released_is_granted_at_once_and_never_given_back() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    assert_eq!(world.ask(0, 1, Standing::First), lease(1));
+    world.ask(0, 2, STANDBY);
+    world.ask(0, 1, holds(1, true));
+    let superseded = Verdict::Superseded { epoch: 1 };
+    let released = Standing::Released { epoch: 1 };
+    let late = world.request(1, holds(1, true));
+    assert_eq!(world.ask(10, 1, released), superseded);
+    // Both of its packets and of its requests some may be under way.
+    assert_eq!(world.say(11, &late), None);
+    assert!(matches!(world.ask(15, 2, STANDBY), Verdict::Standby { .. }));
+    assert_eq!(world.ask(22, 2, STANDBY), lease(2));
+    assert_eq!(
+        world.ask(23, 1, holds(1, true)),
+        Verdict::Superseded { epoch: 2 }
+    );
+}
+
+#[test]
+fn the_preferred_standby_comes_first_while_it_is_alive() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    world.ask(0, 1, Standing::First);
+    world.ask(0, 2, STANDBY);
+    world.ask(0, 1, holds(1, true));
+    let preferred = |world: &mut World, now| {
+        let mut request = world.request(3, STANDBY);
+        request.preference = 0;
+        world.say(now, &request)
+    };
+    preferred(&mut world, 0);
+    preferred(&mut world, 100);
+    let other = |world: &mut World, now| {
+        let mut request = world.request(2, STANDBY);
+        request.preference = 1;
+        world.say(now, &request)
+    };
+    let idle = Some(Verdict::Standby {
+        epoch: 1,
+        effective: true,
+    });
+    assert_eq!(other(&mut world, 150), idle);
+    let mut both = (world.granter.clone(), world.number);
+    assert_eq!(preferred(&mut world, 160), Some(lease(2)));
+    // Had it died instead:
+    core::mem::swap(&mut world.granter, &mut both.0);
+    assert_eq!(other(&mut world, 199), idle);
+    assert_eq!(other(&mut world, 200), Some(lease(2)));
+}
+
+#[test]
+fn a_host_that_begins_anew_has_let_go_of_what_it_had() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    world.ask(0, 1, Standing::First);
+    assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
+    let mut again = world.request(1, STANDBY);
+    again.instance = 999;
+    assert_eq!(world.say(5000, &again), Some(Verdict::Wait));
+    again.number += 1;
+    assert_eq!(world.say(5000, &again), Some(lease(2)));
+    // Its former self, delayed:
+    world.number += 10;
+    assert_eq!(
+        world.ask(5001, 1, holds(1, false)),
+        Verdict::Superseded { epoch: 2 }
+    );
+}
+
+#[test]
+fn memory_is_as_good_as_having_lived() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    world.ask(0, 1, Standing::First);
+    world.ask(0, 2, STANDBY);
+    world.ask(0, 1, holds(1, true));
+    let records = world.granter.records();
+    let [record] = &records[..] else {
+        panic!("{records:?}");
+    };
+    assert!(record.leased && record.term == TERM && record.holder == Some((1, 101)));
+    let mut world = World::new(Memory::Kept(records));
+    // All that was granted before its death is over at 110.
+    let effective = Verdict::Standby {
+        epoch: 1,
+        effective: true,
+    };
+    assert_eq!(world.ask(109, 2, STANDBY), effective);
+    assert_eq!(world.ask(110, 2, STANDBY), lease(2));
+}
+
+#[test]
+fn each_change_is_to_be_kept_before_it_is_told() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    let request = world.request(1, Standing::First);
+    assert_eq!(world.granter.decide(ms(0), &request).record, None);
+    let request = world.request(1, Standing::First);
+    let decision = world.granter.decide(ms(0), &request);
+    assert_eq!(decision.record.as_ref(), world.granter.records().first());
+    assert!(decision.record.is_some_and(|record| record.leased));
+    let request = world.request(1, holds(1, true));
+    let decision = world.granter.decide(ms(0), &request);
+    assert!(decision.record.is_some_and(|record| !record.leased));
+    let request = world.request(1, holds(1, false));
+    assert_eq!(world.granter.decide(ms(0), &request).record, None);
+}
+
+#[test]
+fn without_memory_only_who_speaks_is_believed_before_all_is_over() {
+    let mut world = World::new(Memory::Lost);
+    let knows = Standing::Standby {
+        effective_in: Some(4),
+    };
+    let silent = Standing::Holds {
+        epoch: 3,
+        speaks: false,
+        leased: true,
+        answered: 0,
+    };
+    assert_eq!(world.ask(0, 2, knows), Verdict::Wait);
+    assert_eq!(world.ask(0, 1, silent), Verdict::Wait);
+    let mut other = World {
+        granter: world.granter.clone(),
+        number: world.number,
+    };
+    assert_eq!(other.ask(1, 1, holds(5, true)), lease(5));
+    // It stays leased, even if there is no standby any more.
+    assert_eq!(other.ask(60_000, 1, holds(5, true)), lease(5));
+    // 500 + 10
+    assert_eq!(world.ask(509, 2, knows), Verdict::Wait);
+    assert_eq!(world.ask(510, 2, knows), lease(5));
+    assert_eq!(world.ask(511, 1, silent), Verdict::Superseded { epoch: 5 });
+}
+
+#[test]
+fn without_memory_a_standby_that_knows_nothing_is_granted_nothing() {
+    let mut world = World::new(Memory::Lost);
+    assert_eq!(world.ask(10_000, 2, STANDBY), Verdict::Wait);
+    let mut soon = World::new(Memory::Lost);
+    assert_eq!(soon.ask(509, 2, Standing::First), Verdict::Wait);
+    assert_eq!(soon.ask(510, 2, Standing::First), lease(1));
+    // Nobody has been told to be a standby that could: it may be free.
+    assert_eq!(soon.ask(520, 2, holds(1, true)), Verdict::Free { epoch: 1 });
+}
+
+#[test]
+fn what_names_another_life_or_comes_twice_is_not_believed() {
+    let mut world = World::new(Memory::Lost);
+    world.ask(0, 1, STANDBY);
+    let mut old = world.request(1, holds(3, true));
+    old.life = LIFE + 1;
+    assert_eq!(world.say(0, &old), Some(Verdict::Wait));
+    let speaks = world.request(1, holds(3, true));
+    assert_eq!(world.say(0, &speaks), Some(lease(3)));
+    assert_eq!(world.say(50, &speaks), None);
+}

@@ -1,0 +1,261 @@
+//! Asking for leases, and knowing until when a host may speak. Runs in `serve`, and in a standby.
+
+use std::{collections::VecDeque, time::Duration};
+
+use protocol::control::{LeaseAnswer, LeaseRequest, Standing, Verdict};
+
+use crate::Terms;
+
+/// Requests whose answers are waited for; of more, the oldest are forgotten.
+const OUTSTANDING: usize = 16;
+
+/// Whether the host may speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speech {
+    /// It may not.
+    Silent,
+    /// Up to this time of its own clock, which may be over already.
+    Until(Duration),
+    /// Without end: nobody could take over.
+    Free,
+}
+
+impl Speech {
+    /// Whether it may speak at `now`.
+    #[must_use]
+    pub fn at(self, now: Duration) -> bool {
+        match self {
+            Self::Silent => false,
+            Self::Until(end) => now < end,
+            Self::Free => true,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    First,
+    Standby { effective_in: Option<u32> },
+    Holds { epoch: u32, speech: Speech },
+    Released { epoch: u32 },
+    Superseded { epoch: u32 },
+}
+
+/// One instance of a service on this host, and what it has been granted.
+///
+/// Whoever drives it sends what [`Holder::ask`] returns when [`Holder::asks_at`] has come, hands it what
+/// comes back, and has the data plane enforce [`Holder::speech`] before the next request is made, which
+/// says so to the granter.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    service: String,
+    instance: u64,
+    host: u64,
+    preference: u16,
+    terms: Terms,
+    role: Role,
+    /// Of the logger that was heard last.
+    life: u64,
+    /// Of the newest request.
+    number: u64,
+    /// Of the newest request whose answer was heard.
+    answered: u64,
+    asked_at: Option<Duration>,
+    /// Numbers of requests and when they were sent, in order.
+    outstanding: VecDeque<(u64, Duration)>,
+}
+
+impl Holder {
+    /// A host that serves no service yet, and takes part as the instance `instance`. With `first` the
+    /// operator vouches that nobody serves it; else it is a standby. Lower values of `preference` are
+    /// preferred. `instance` and `host` are explained at [`LeaseRequest`].
+    #[must_use]
+    pub fn new(
+        service: String,
+        (host, instance): (u64, u64),
+        preference: u16,
+        first: bool,
+        terms: Terms,
+    ) -> Self {
+        Self {
+            service,
+            instance,
+            host,
+            preference,
+            terms,
+            role: if first {
+                Role::First
+            } else {
+                Role::Standby { effective_in: None }
+            },
+            life: 0,
+            number: 0,
+            answered: 0,
+            asked_at: None,
+            outstanding: VecDeque::new(),
+        }
+    }
+
+    /// The `serve` of an instance has died, and this is the next one. What it may do is in the data plane
+    /// still: `epoch` was granted, `speech` is what is enforced. The answers to earlier requests are
+    /// nobody's any more.
+    #[must_use]
+    pub fn resumed(self, epoch: u32, speech: Speech) -> Self {
+        Self {
+            role: Role::Holds { epoch, speech },
+            ..self
+        }
+    }
+
+    /// When the next request is to be made; at once, if there was none.
+    #[must_use]
+    pub fn asks_at(&self) -> Duration {
+        self.asked_at.map_or(Duration::ZERO, |asked| {
+            asked.saturating_add(self.terms.interval())
+        })
+    }
+
+    /// Make a request, to be sent not before `now`. None once superseded: who wants to take part again
+    /// does so as another instance.
+    pub fn ask(&mut self, now: Duration) -> Option<LeaseRequest> {
+        let standing = match self.role {
+            Role::First => Standing::First,
+            Role::Standby { effective_in } => Standing::Standby { effective_in },
+            Role::Holds { epoch, speech } => Standing::Holds {
+                epoch,
+                speaks: speech.at(now),
+                leased: speech != Speech::Free,
+                answered: self.answered,
+            },
+            Role::Released { epoch } => Standing::Released { epoch },
+            Role::Superseded { .. } => return None,
+        };
+        // Above those of an earlier `serve` of this instance, which asked no more than once in a
+        // nanosecond.
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.number = self.number.saturating_add(1).max(nanos);
+        self.asked_at = Some(now);
+        if self.outstanding.len() == OUTSTANDING {
+            self.outstanding.pop_front();
+        }
+        self.outstanding.push_back((self.number, now));
+        Some(LeaseRequest {
+            instance: self.instance,
+            host: self.host,
+            number: self.number,
+            life: self.life,
+            preference: self.preference,
+            standing,
+            service: self.service.clone(),
+        })
+    }
+
+    /// An answer has come, at `now`. Whether [`Holder::speech`] or [`Holder::epoch`] may have changed.
+    ///
+    /// Answers count in the order of their requests: one to an older request than the newest that was
+    /// answered says nothing any more.
+    pub fn hear(&mut self, now: Duration, answer: &LeaseAnswer) -> bool {
+        if answer.instance != self.instance {
+            return false;
+        }
+        let known = self.outstanding.iter().find(|(n, _)| *n == answer.number);
+        let Some(&(number, sent)) = known else {
+            return false;
+        };
+        if answer.life != self.life {
+            // Another logger, or the same after its death. What the one before has still under way, a
+            // permission without end perhaps, answers requests up to here: nothing of that counts.
+            self.life = answer.life;
+            self.outstanding.clear();
+            self.asked_at = None;
+            return false;
+        }
+        self.outstanding.retain(|(other, _)| *other > number);
+        self.answered = number;
+        let before = self.role;
+        self.role = self.after(now, sent, answer.verdict);
+        self.role != before
+    }
+
+    fn after(&self, now: Duration, sent: Duration, verdict: Verdict) -> Role {
+        match (self.role, verdict) {
+            (role @ (Role::Released { .. } | Role::Superseded { .. }), verdict) => match verdict {
+                Verdict::Superseded { epoch } => Role::Superseded { epoch },
+                _ => role,
+            },
+            (_, Verdict::Superseded { epoch }) => Role::Superseded { epoch },
+            (role, Verdict::Wait) => role,
+            (role, Verdict::Lease { epoch, term_us }) => {
+                let term = Duration::from_micros(u64::from(term_us));
+                let end = self.terms.speaks_until(sent, term);
+                let speech = match role {
+                    // Late: it would fall silent for nothing. Not to be leased is safe: it says so.
+                    Role::Holds {
+                        speech: Speech::Free,
+                        ..
+                    } if end <= now => Speech::Free,
+                    Role::Holds {
+                        speech: Speech::Until(earlier),
+                        ..
+                    } => Speech::Until(end.max(earlier)),
+                    _ => Speech::Until(end),
+                };
+                Role::Holds { epoch, speech }
+            }
+            (_, Verdict::Free { epoch }) => Role::Holds {
+                epoch,
+                speech: Speech::Free,
+            },
+            (Role::First | Role::Standby { .. }, Verdict::Standby { epoch, effective }) => {
+                let earlier = match self.role {
+                    Role::Standby { effective_in } => effective_in,
+                    _ => None,
+                };
+                Role::Standby {
+                    effective_in: if effective { Some(epoch) } else { earlier },
+                }
+            }
+            // Of a granter that does not know what it granted: silence follows by itself.
+            (role @ Role::Holds { .. }, Verdict::Standby { .. }) => role,
+        }
+    }
+
+    /// Give the epoch up. Its data plane has been silenced before, for good: this instance speaks no
+    /// more. What is asked from now on says so to the granter, until it has heard.
+    pub fn release(&mut self) {
+        if let Role::Holds { epoch, .. } = self.role {
+            self.role = Role::Released { epoch };
+            self.asked_at = None;
+        }
+    }
+
+    /// Whether the host may speak.
+    #[must_use]
+    pub const fn speech(&self) -> Speech {
+        match self.role {
+            Role::Holds { speech, .. } => speech,
+            _ => Speech::Silent,
+        }
+    }
+
+    /// The epoch that was granted to this instance, if one was and it has not been given up.
+    #[must_use]
+    pub const fn epoch(&self) -> Option<u32> {
+        match self.role {
+            Role::Holds { epoch, .. } => Some(epoch),
+            _ => None,
+        }
+    }
+
+    /// The epoch for which another serves the clients, or this one did, if this instance is over.
+    #[must_use]
+    pub const fn superseded(&self) -> Option<u32> {
+        match self.role {
+            Role::Superseded { epoch } => Some(epoch),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

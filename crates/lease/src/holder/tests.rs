@@ -1,0 +1,182 @@
+use super::*;
+use crate::Drift;
+
+const LIFE: u64 = 5;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn terms() -> Terms {
+    Terms {
+        term: ms(300),
+        drift: Drift::new(100_000).unwrap(),
+        ..Terms::default()
+    }
+}
+
+fn holder(first: bool) -> Holder {
+    Holder::new("web".into(), (1, 2), 3, first, terms())
+}
+
+fn answer(request: &LeaseRequest, verdict: Verdict) -> LeaseAnswer {
+    LeaseAnswer {
+        instance: request.instance,
+        number: request.number,
+        life: LIFE,
+        verdict,
+    }
+}
+
+const LEASE: Verdict = Verdict::Lease {
+    epoch: 7,
+    term_us: 300_000,
+};
+const FREE: Verdict = Verdict::Free { epoch: 7 };
+
+/// One that knows its logger.
+fn introduced(first: bool) -> Holder {
+    let mut holder = holder(first);
+    let request = holder.ask(ms(0)).unwrap();
+    assert_eq!((request.life, request.preference), (0, 3));
+    holder.hear(ms(0), &answer(&request, Verdict::Wait));
+    holder
+}
+
+#[test]
+fn a_lease_counts_from_its_request() {
+    let mut holder = introduced(false);
+    let request = holder.ask(ms(1000)).unwrap();
+    assert_eq!(request.life, LIFE);
+    assert_eq!(holder.asks_at(), ms(1100));
+    assert_eq!(holder.speech(), Speech::Silent);
+    assert!(holder.hear(ms(1200), &answer(&request, LEASE)));
+    // A tenth for the drift.
+    assert_eq!(holder.speech(), Speech::Until(ms(1270)));
+    assert_eq!(holder.epoch(), Some(7));
+    assert!(holder.speech().at(ms(1269)) && !holder.speech().at(ms(1270)));
+    let standing = holder.ask(ms(1280)).unwrap().standing;
+    let said = Standing::Holds {
+        epoch: 7,
+        speaks: false,
+        leased: true,
+        answered: request.number,
+    };
+    assert_eq!(standing, said);
+}
+
+#[test]
+fn only_the_newest_answer_counts_and_only_once() {
+    let mut holder = introduced(true);
+    let requests = [0, 100, 200, 300].map(|at| holder.ask(ms(1000 + at)).unwrap());
+    holder.hear(ms(1300), &answer(&requests[2], LEASE));
+    assert_eq!(holder.speech(), Speech::Until(ms(1470)));
+    for old in [0, 1, 2] {
+        for verdict in [FREE, LEASE, Verdict::Superseded { epoch: 9 }] {
+            assert!(!holder.hear(ms(1310), &answer(&requests[old], verdict)));
+        }
+    }
+    let mut stranger = answer(&requests[3], FREE);
+    stranger.instance += 1;
+    assert!(!holder.hear(ms(1310), &stranger));
+    stranger = answer(&requests[3], FREE);
+    stranger.number += 1;
+    assert!(!holder.hear(ms(1310), &stranger));
+    assert_eq!(holder.speech(), Speech::Until(ms(1470)));
+    assert!(holder.hear(ms(1310), &answer(&requests[3], FREE)));
+    assert_eq!(holder.speech(), Speech::Free);
+}
+
+#[test]
+fn what_an_earlier_logger_said_of_what_was_asked_before_counts_no_more() {
+    let mut holder = introduced(true);
+    let (first, second) = (holder.ask(ms(0)).unwrap(), holder.ask(ms(1)).unwrap());
+    let mut other = answer(&first, Verdict::Wait);
+    other.life = LIFE + 1;
+    assert!(!holder.hear(ms(2), &other));
+    // What comes of the first one from its death on.
+    assert!(!holder.hear(ms(3), &answer(&second, FREE)));
+    assert_eq!(holder.speech(), Speech::Silent);
+    assert_eq!(holder.asks_at(), Duration::ZERO);
+    assert_eq!(holder.ask(ms(3)).unwrap().life, LIFE + 1);
+}
+
+#[test]
+fn who_is_free_falls_silent_only_by_a_lease_that_is_worth_something() {
+    let mut holder = introduced(true);
+    let request = holder.ask(ms(0)).unwrap();
+    holder.hear(ms(0), &answer(&request, FREE));
+    let request = holder.ask(ms(100)).unwrap();
+    assert!(!holder.hear(ms(370), &answer(&request, LEASE)));
+    assert_eq!(holder.speech(), Speech::Free);
+    let request = holder.ask(ms(400)).unwrap();
+    assert!(matches!(
+        request.standing,
+        Standing::Holds {
+            leased: false,
+            speaks: true,
+            ..
+        }
+    ));
+    assert!(holder.hear(ms(669), &answer(&request, LEASE)));
+    assert_eq!(holder.speech(), Speech::Until(ms(670)));
+}
+
+#[test]
+fn the_next_serve_of_an_instance_goes_on_with_what_is_enforced() {
+    let mut dead = introduced(true);
+    let request = dead.ask(ms(100)).unwrap();
+    let mut next = holder(false).resumed(7, Speech::Until(ms(150)));
+    let asked = next.ask(ms(120)).unwrap();
+    assert!(asked.number > request.number);
+    let said = Standing::Holds {
+        epoch: 7,
+        speaks: true,
+        leased: true,
+        answered: 0,
+    };
+    assert_eq!(asked.standing, said);
+    assert!(!next.hear(ms(130), &answer(&request, FREE)));
+    assert_eq!(next.speech(), Speech::Until(ms(150)));
+}
+
+#[test]
+fn what_was_given_up_does_not_come_back() {
+    let mut holder = introduced(true);
+    let request = holder.ask(ms(0)).unwrap();
+    holder.hear(ms(0), &answer(&request, LEASE));
+    let request = holder.ask(ms(10)).unwrap();
+    holder.release();
+    assert_eq!(holder.speech(), Speech::Silent);
+    assert!(!holder.hear(ms(20), &answer(&request, LEASE)));
+    assert_eq!(holder.speech(), Speech::Silent);
+    let request = holder.ask(ms(30)).unwrap();
+    assert_eq!(request.standing, Standing::Released { epoch: 7 });
+    let over = Verdict::Superseded { epoch: 8 };
+    assert!(holder.hear(ms(40), &answer(&request, over)));
+    assert_eq!((holder.superseded(), holder.ask(ms(50))), (Some(8), None));
+}
+
+#[test]
+fn a_standby_remembers_in_which_epoch_it_was_effective() {
+    let mut holder = introduced(false);
+    for (verdict, knows) in [
+        ((3, false), None),
+        ((4, true), Some(4)),
+        ((5, false), Some(4)),
+    ] {
+        let (epoch, effective) = verdict;
+        let request = holder.ask(ms(0)).unwrap();
+        holder.hear(
+            ms(0),
+            &answer(&request, Verdict::Standby { epoch, effective }),
+        );
+        let standing = holder.ask(ms(1)).unwrap().standing;
+        assert_eq!(
+            standing,
+            Standing::Standby {
+                effective_in: knows
+            }
+        );
+    }
+}
