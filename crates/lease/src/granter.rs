@@ -81,7 +81,8 @@ struct Service {
     term: Duration,
     /// The holder's newest request that was answered with a permission without end; 0: none.
     freed: u64,
-    /// A standby was told that it is effective, by a logger without memory.
+    /// Somebody who does not hold it may believe that all is leased: a standby that was told so, or a
+    /// former holder. Without memory that has to stay true.
     watched: bool,
     /// By instance. Those that are over stay, so that nothing of theirs that comes late is believed.
     members: BTreeMap<u64, Member>,
@@ -383,6 +384,8 @@ impl Service {
         {
             if let Some((_, former)) = self.holder {
                 self.retire(former);
+                // It does not know yet, and may be believed after the next loss of memory.
+                self.watched |= !round.remembers;
             }
             if let Some(member) = self.members.get_mut(&instance) {
                 member.standby = false;

@@ -1,0 +1,85 @@
+//! Hosts, a logger and the network between them, with everything that can happen to them, from a seed.
+//!
+//! Held at every step: no two hosts may send what a client can receive, packets that wait below the
+//! data plane included; with a logger that remembers, no two instances ever speak in one epoch. Held at
+//! the end, when all is well again: somebody speaks, and goes on.
+//!
+//! The same with one mistake in each place that the argument rests on, which must be noticed.
+//!
+//! `LEASE_SEEDS=from..to` runs other seeds; a failure names its own.
+
+mod world;
+
+use world::{Fault, Mistake, World};
+
+/// The seeds to be run: some, or those that were asked for.
+fn seeds(some: u64) -> std::ops::Range<u64> {
+    let asked = std::env::var("LEASE_SEEDS").ok();
+    let range = asked.as_deref().and_then(|asked| asked.split_once(".."));
+    range.map_or(0..some, |(from, to)| {
+        from.parse().expect("a number")..to.parse().expect("a number")
+    })
+}
+
+fn all_is_well(durable: bool) {
+    let mut takeovers = 0;
+    for seed in seeds(150) {
+        match World::new(seed, durable, Mistake::None).run() {
+            Ok(told) => takeovers += told,
+            Err(fault) => panic!("seed {seed}: {fault:?}"),
+        }
+    }
+    println!("{takeovers} takeovers");
+    assert!(takeovers > 0);
+}
+
+#[test]
+fn one_host_at_a_time_speaks_and_one_does_with_a_logger_that_remembers() {
+    all_is_well(true);
+}
+
+#[test]
+fn one_host_at_a_time_speaks_and_one_does_with_a_logger_that_forgets() {
+    all_is_well(false);
+}
+
+/// The first seed with which the mistake is noticed.
+fn noticed(mistake: Mistake, durable: bool) {
+    let found = (0..400).find_map(|seed| {
+        let fault = World::new(seed, durable, mistake).run().err()?;
+        Some((seed, fault))
+    });
+    let (seed, fault) = found.expect("nobody noticed");
+    println!("{mistake:?}: seed {seed}, {fault:?}");
+    assert!(!matches!(fault, Fault::NobodySpeaks { .. }));
+}
+
+#[test]
+fn a_holder_that_counts_from_the_answer_is_noticed() {
+    noticed(Mistake::CountsFromReceipt, true);
+}
+
+#[test]
+fn clocks_that_drift_by_more_than_was_allowed_for_are_noticed() {
+    noticed(Mistake::NoDrift, true);
+}
+
+#[test]
+fn packets_that_nobody_allowed_for_are_noticed() {
+    noticed(Mistake::NoQueue, true);
+}
+
+#[test]
+fn a_holder_that_confirms_what_it_does_not_enforce_is_noticed() {
+    noticed(Mistake::ConfirmsTooEarly, true);
+}
+
+#[test]
+fn a_memory_that_is_written_too_late_is_noticed() {
+    noticed(Mistake::OldMemory, true);
+}
+
+#[test]
+fn a_logger_that_forgets_and_does_not_wait_is_noticed() {
+    noticed(Mistake::DoesNotWait, false);
+}
