@@ -299,7 +299,7 @@ impl World {
             && matches!(speech, Speech::Until(_))
             && host.plane.1 == epoch;
         let later = self.mistake == Mistake::CountsFromReceipt && heard.is_none();
-        if !stays && !(later && matches!(speech, Speech::Until(_))) {
+        if !(stays || later && matches!(speech, Speech::Until(_))) {
             host.enforce(speech, epoch, self.now);
         }
         if over {
