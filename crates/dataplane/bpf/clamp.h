@@ -336,6 +336,8 @@ __noinline int answer_again(struct __sk_buff *skb, const struct flow_key *key, s
 	/* Else the logger's word will bring it. */
 	if (!f->log.ifindex || (linked(s, f) && f->server.ack != f->log.ack))
 		return TCX_DROP;
+	if (fenced(s))
+		return drop_fenced();
 	return tell_client(skb, s, sc, key, f, had(f), true);
 }
 
@@ -365,7 +367,8 @@ static __always_inline int acknowledged(struct __sk_buff *skb, struct service *s
 	log->range_count = a->head.count > LINK_RANGES ? LINK_RANGES : a->head.count;
 	__builtin_memcpy(log->ranges, a->ranges, sizeof(log->ranges));
 	meet(log);
-	if (flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED || !log->ifindex)
+	if (flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED || !log->ifindex ||
+	    fenced(s))
 		return TCX_DROP;
 
 	__u32 ack = before(log->stable, log->ack) ? log->stable : log->ack;
@@ -393,7 +396,7 @@ static __always_inline int opened(struct __sk_buff *skb, struct service *s, stru
 {
 	const struct synack *waiting = bpf_map_lookup_elem(&synacks, key);
 	if (!waiting || sc->frame.ack.stable != e->client.isn + 1 || !e->server.answered ||
-	    e->incarnation != s->incarnation || service_gated(s))
+	    e->incarnation != s->incarnation || service_gated(s) || fenced(s))
 		return TCX_DROP;
 	e->log.stable = e->client.isn + 1;
 	__builtin_memset(sc->edit, 0, 64);

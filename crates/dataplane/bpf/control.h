@@ -123,6 +123,9 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		if (s->next_flow_id < c->argument)
 			s->next_flow_id = c->argument;
 		return 0;
+	case CONTROL_SPEAK:
+		s->speak_until_ns = c->argument;
+		return 0;
 	case CONTROL_MAIN:
 		s->main_pid = c->argument;
 		return 0;

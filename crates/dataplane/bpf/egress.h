@@ -4,6 +4,8 @@
  *
  *   our own packet for the server               -> turned round, into this interface's ingress
  *   our own packet for the client               -> others
+ *   anything of the service that would leave,   -> dropped (fence.h)
+ *     when the lease is over
  *   not from a protected address:port           -> others
  *   flow or service gated                       -> dropped: FIN and RST of the dying included
  *   RST where all was said and acknowledged     -> dropped; with a log link it becomes the ACK that
@@ -302,6 +304,8 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	}
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
 		return TCX_DROP;
+	if (fenced(s)) /* not before: what stays here goes on */
+		return drop_fenced();
 	int verdict = translate_out(skb, s, sc, f, p, &o);
 	if (verdict == TCX_NEXT) {
 		mirror_head(skb, f, p, seq); /* in client space now, as the record is */
@@ -336,6 +340,8 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 		return TCX_DROP;
 	}
 	if (f->mode == FLOW_OBSERVED) {
+		if (fenced(s))
+			return drop_fenced();
 		struct options o = find_options(sc, p, false);
 		if (linked(s, f) && (p->flags & (TCP_ACK | TCP_RST)) == TCP_ACK) {
 			if (egress_clamped(skb, f, p, &o) == TCX_DROP)
@@ -377,25 +383,30 @@ int egress(struct __sk_buff *skb)
 	__u32 ours = skb->mark - s->mark;
 	if (ours == MARK_CLIENT_SPACE || ours == MARK_SERVER_SPACE)
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-	if (ours == MARK_TO_CLIENT || ours == MARK_TO_LOGGER)
+	if (ours == MARK_TO_CLIENT)
+		return fenced(s) ? drop_fenced() : TCX_NEXT;
+	if (ours == MARK_TO_LOGGER)
 		return TCX_NEXT;
 	if (ours == MARK_SEGMENT && s->link)
 		return wrap_segment(skb);
-	if (!parse_ip(skb, &p, key.server, key.client))
+	if (!parse_ip(skb, &p, key.server, key.client)) {
+		if (fenced(s) && fence_other(skb) == TCX_DROP)
+			return TCX_DROP;
 		return s->link ? learn_path(skb) : TCX_NEXT;
+	}
 	__be16 ports[2];
 	if (bpf_skb_load_bytes(skb, p.tcp_offset, ports, sizeof(ports)))
-		return TCX_NEXT;
+		return fenced(s) ? fence_other(skb) : TCX_NEXT;
 	key.server_port = ports[0];
 	key.client_port = ports[1];
 	__builtin_memcpy(local.address, key.server, 16);
 	local.port = key.server_port;
 	if (!bpf_map_lookup_elem(&endpoints, &local))
-		return TCX_NEXT;
+		return fenced(s) ? fence_other(skb) : TCX_NEXT;
 
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
 	if (!sc || !parse_tcp(skb, &p, sc->tcp))
-		return TCX_NEXT;
+		return fenced(s) ? drop_fenced() : TCX_NEXT;
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (f)
 		return egress_flow(skb, s, sc, &key, f, &p);
@@ -407,6 +418,8 @@ int egress(struct __sk_buff *skb)
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;
 	}
+	if (fenced(s))
+		return drop_fenced();
 	if (e && (p.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
 		return egress_answer(skb, s, sc, &key, e, &p);
 	return TCX_NEXT;

@@ -207,6 +207,7 @@ struct service {
 	__u32 verify_head; /* outstream bytes recorded after the beginning of each turn */
 
 	__u64 heartbeat_ns; /* of `serve`, CLOCK_MONOTONIC */
+	__u64 speak_until_ns; /* CLOCK_BOOTTIME: nothing leaves from then on; 0: no lease is needed */
 	__u64 gated_ns;
 	__u64 next_flow_id;
 	__u32 incarnation;
@@ -249,6 +250,7 @@ enum counter {
 	COUNT_ACKS_CLAMPED,      /* segments that told the client less than the server's TCP had */
 	COUNT_ACKS_WITHHELD,     /* pure ACKs that would have brought nothing new */
 	COUNT_ACKS_MADE,         /* ACKs made from acknowledgements of the logger */
+	COUNT_FENCED,            /* packets dropped because the lease was over */
 	COUNTERS,
 };
 
@@ -423,6 +425,7 @@ enum control_op {
 	CONTROL_LINK_UP = 12,  /* argument: whether there is a logger */
 	CONTROL_REPROTECT = 13, /* record the flow again from its next turn on */
 	CONTROL_NUMBERS = 14,  /* argument: flows are numbered from here on */
+	CONTROL_SPEAK = 15,    /* argument: service.speak_until_ns */
 };
 struct control {
 	__u32 op;

@@ -20,6 +20,8 @@
  *      compared with what the client was sent and acknowledged in the client's name (verify.h).
  *   5. From then on both directions are translated, for the rest of the connection's life.
  *
+ * With a lease, nothing of this leaves the host when that is over (fence.h).
+ *
  * The pure model of all this is the crate `ssw`; the two are compared packet by packet.
  */
 #include "kernel.h"
@@ -32,6 +34,7 @@
 #include "state.h"
 #include "packet.h"
 #include "link.h"
+#include "fence.h"
 #include "mirror.h"
 #include "verify.h"
 #include "clamp.h"

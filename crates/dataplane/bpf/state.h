@@ -26,6 +26,14 @@ struct {
 	__type(value, __u8);
 } endpoints SEC(".maps");
 
+/* Their addresses alone, for what has no port (fence.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__uint(key_size, 16);
+	__type(value, __u8);
+} addresses SEC(".maps");
+
 /* Connections whose handshake is complete. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -53,6 +53,7 @@ pub struct Dataplane {
 struct Maps {
     service: MapHandle,
     endpoints: MapHandle,
+    addresses: MapHandle,
     flows: MapHandle,
     expected: MapHandle,
     link: MapHandle,
@@ -66,6 +67,7 @@ impl Maps {
         Ok(Self {
             service: map(object, "service")?,
             endpoints: map(object, "endpoints")?,
+            addresses: map(object, "addresses")?,
             flows: map(object, "flows")?,
             expected: map(object, "expected")?,
             link: map(object, "link")?,

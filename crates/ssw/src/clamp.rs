@@ -124,7 +124,7 @@ impl Shared {
         let ranges = word.ranges.iter().flatten();
         log.ranges = ranges.map(|&(start, end)| Range { start, end }).collect();
         let silent = matches!(flow.mode, Mode::Splicing | Mode::Diverged) || flow.log.ifindex == 0;
-        if silent || self.flow_gated(flow, now_ns) {
+        if silent || self.flow_gated(flow, now_ns) || self.fenced(now_ns) {
             return Verdict::Drop;
         }
         let Some(ack) = to_be_told(flow, link.settings.strategy) else {
@@ -143,12 +143,16 @@ impl Shared {
         packet: &mut Packet,
         key: FlowKey,
         flow: &mut Flow,
+        now_ns: u64,
     ) -> Verdict {
         self.counters.gated_out += 1;
         // Else the logger's word will bring it.
         let told = flow.server.ack == flow.log.ack;
         if flow.log.ifindex == 0 || (self.linked(flow) && !told) {
             return Verdict::Drop;
+        }
+        if self.fenced(now_ns) {
+            return self.drop_fenced();
         }
         self.tell_client(packet, key, flow, had(flow));
         Verdict::Redirect
@@ -177,7 +181,8 @@ impl Shared {
     ) -> Verdict {
         let current = embryo.server.answered
             && embryo.incarnation == self.service.incarnation
-            && !self.service_gated(now_ns);
+            && !self.service_gated(now_ns)
+            && !self.fenced(now_ns);
         match synack {
             Some(header) if current && word.stable_seq == embryo.client.isn + 1 => {
                 embryo.log.stable = embryo.client.isn + 1;

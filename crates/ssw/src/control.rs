@@ -50,6 +50,11 @@ impl SouthSide {
         service.gated = false;
     }
 
+    /// Until when the service may speak, on the clock of `now_ns`; `None`: no lease is needed.
+    pub const fn speak_until(&mut self, end_ns: Option<u64>) {
+        self.shared.service.speak_until_ns = end_ns;
+    }
+
     /// Every connection that could be kept is live again: strays are reset from now on.
     pub const fn recovered(&mut self) {
         self.shared.service.recovering = false;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | our own for the server | turned round, into this interface's ingress |
 //! | our own for the client | others |
+//! | anything of the service that would leave, when the lease is over | dropped (`fence`) |
 //! | not from a protected address:port | others |
 //! | of a gated flow or service | dropped: FIN and RST of the dying included |
 //! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have missed |
@@ -45,18 +46,25 @@ impl SouthSide {
     pub fn egress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
         match our_mark(packet.mark, self.shared.settings.mark) {
             Some(MARK_CLIENT_SPACE | MARK_SERVER_SPACE) => return Verdict::RedirectIngress,
+            Some(MARK_TO_CLIENT) if self.shared.fenced(now_ns) => return self.shared.drop_fenced(),
             Some(MARK_TO_CLIENT | MARK_TO_LOGGER) => return Verdict::Next,
             _ => {}
         }
-        if self.shared.settings.link && Network::parse(&packet.bytes).is_none() {
-            self.learn_path(packet);
-            return Verdict::Next;
-        }
         let Some((network, key)) = self.sent_by_us(packet) else {
-            return Verdict::Next;
+            let verdict = self.shared.fence_other(packet, now_ns);
+            let other = Network::parse(&packet.bytes).is_none();
+            if verdict == Verdict::Next && self.shared.settings.link && other {
+                self.learn_path(packet);
+            }
+            return verdict;
         };
         let Some(segment) = Segment::parse(&packet.bytes, network) else {
-            return Verdict::Next;
+            let fenced = self.shared.fenced(now_ns);
+            return if fenced {
+                self.shared.drop_fenced()
+            } else {
+                Verdict::Next
+            };
         };
         if self.flows.contains_key(&key) {
             self.egress_flow(packet, key, &segment, now_ns)
@@ -89,6 +97,9 @@ impl SouthSide {
         if shared.service_gated(now_ns) || stale || answer_to_stray {
             shared.counters.gated_out += 1;
             return Verdict::Drop;
+        }
+        if shared.fenced(now_ns) {
+            return shared.drop_fenced();
         }
         if let Some(embryo) = embryo
             && segment.has(Flags::SYN | Flags::ACK)
@@ -127,7 +138,7 @@ impl SouthSide {
             && shared.is_afterthought(flow, segment)
             && !shared.flow_gated(flow, now_ns)
         {
-            return shared.answer_again(packet, key, flow);
+            return shared.answer_again(packet, key, flow, now_ns);
         }
         let silent = shared.flow_gated(flow, now_ns)
             || flow.mode == Mode::Diverged
@@ -139,6 +150,9 @@ impl SouthSide {
         }
         let options = find_options(&segment.header);
         if flow.mode == Mode::Observed {
+            if shared.fenced(now_ns) {
+                return shared.drop_fenced();
+            }
             let tells = segment.has(Flags::ACK) && !segment.has(Flags::RST);
             if shared.linked(flow) && tells {
                 if !shared.egress_clamped(packet, flow, segment, &options) {
@@ -226,6 +240,10 @@ impl Shared {
         }
         if silent && !reset && segment.ack.before(flow.server.ack) {
             return Verdict::Drop;
+        }
+        if self.fenced(now_ns) {
+            // Not before: what stays here goes on.
+            return self.drop_fenced();
         }
         let Some(header) = self.translated_out(packet, flow, segment, options) else {
             return Verdict::Drop;

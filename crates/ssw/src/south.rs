@@ -74,6 +74,8 @@ pub struct Service {
     pub main_pid: u32,
     /// When the supervisor was heard last, ns.
     pub heartbeat_ns: u64,
+    /// Nothing leaves from then on; `None`: no lease is needed.
+    pub speak_until_ns: Option<u64>,
     /// The number of the next connection; the first is 1.
     pub next_flow_id: u64,
 }
@@ -119,6 +121,8 @@ pub struct Counters {
     pub acks_withheld: u64,
     /// ACKs made from acknowledgements of the logger.
     pub acks_made: u64,
+    /// Packets dropped because the lease was over.
+    pub fenced: u64,
 }
 
 /// What becomes of a packet.
@@ -250,6 +254,7 @@ impl SouthSide {
                     incarnation: 1,
                     main_pid: 0,
                     heartbeat_ns: now_ns,
+                    speak_until_ns: None,
                     next_flow_id: 1,
                 },
                 mirror: Ring::new(settings.mirror_capacity),

@@ -36,6 +36,8 @@ pub struct Life {
     pub recovering: bool,
     /// When the last `serve` was last heard of: `CLOCK_MONOTONIC`.
     pub heartbeat: Duration,
+    /// Until when the service may speak ([`Dataplane::speak_until`]).
+    pub speak_until: Option<Duration>,
     /// The protected addresses. Unspecified ones stand for the port alone.
     pub addresses: Vec<SocketAddr>,
 }
@@ -77,6 +79,9 @@ impl Dataplane {
             gated: service.gated != 0,
             recovering: service.recovering != 0,
             heartbeat: Duration::from_nanos(service.heartbeat_ns),
+            speak_until: Some(service.speak_until_ns)
+                .filter(|end| *end != 0)
+                .map(Duration::from_nanos),
             addresses,
         };
         let loopback = |address: &SocketAddr| address.is_ipv4() && address.ip().is_loopback();

@@ -135,4 +135,6 @@ counters! {
     acks_withheld = COUNT_ACKS_WITHHELD,
     /// ACKs made from acknowledgements of the logger.
     acks_made = COUNT_ACKS_MADE,
+    /// Packets dropped because the lease was over.
+    fenced = COUNT_FENCED,
 }

@@ -61,6 +61,10 @@ impl Dataplane {
             .update(&0u32.to_ne_bytes(), service.as_bytes(), MapFlags::ANY)
             .doing("write the service's settings")?;
         for address in &settings.addresses {
+            self.maps
+                .addresses
+                .update(&abi::mapped(address.ip()), &[1], MapFlags::ANY)
+                .doing("write a protected address")?;
             // The port alone, too: a listener on a wildcard address listens for us.
             let wildcard = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
             for endpoint in [*address, wildcard].map(abi::endpoint::from) {

@@ -4,6 +4,7 @@ mod again;
 mod clamp;
 mod detour;
 mod keys;
+mod lease;
 pub(crate) mod restored;
 
 use protocol::link::{

@@ -12,6 +12,7 @@ mod fuzz;
 mod ingress;
 mod jumbo;
 mod latch;
+mod lease;
 mod link;
 mod loading;
 mod mirror;

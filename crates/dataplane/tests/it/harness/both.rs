@@ -175,6 +175,18 @@ impl Both {
         self.agree();
     }
 
+    /// The lease goes on for ever, is over, or (`None`) is not needed.
+    pub(crate) fn lease(&mut self, goes_on: Option<bool>) {
+        let end = goes_on.map(|goes_on| if goes_on { u64::MAX } else { 0 });
+        let speak_until = self
+            .kernel
+            .plane()
+            .speak_until(end.map(Duration::from_nanos));
+        speak_until.expect("it runs");
+        self.model.speak_until(end);
+        self.agree();
+    }
+
     pub(crate) fn recovered(&mut self) {
         self.kernel.plane().recovered().expect("it runs");
         self.model.recovered();
@@ -536,7 +548,7 @@ fn as_note(frame: MirrorFrame) -> Note {
     }
 }
 
-fn model_counters(model: &SouthSide) -> [(&'static str, u64); 19] {
+fn model_counters(model: &SouthSide) -> [(&'static str, u64); 20] {
     let c = model.counters();
     [
         ("mirrored", c.mirrored),
@@ -558,5 +570,6 @@ fn model_counters(model: &SouthSide) -> [(&'static str, u64); 19] {
         ("acks_clamped", c.acks_clamped),
         ("acks_withheld", c.acks_withheld),
         ("acks_made", c.acks_made),
+        ("fenced", c.fenced),
     ]
 }
