@@ -31,7 +31,7 @@ const CASES: u32 = 120;
 const STEPS: std::ops::Range<usize> = 20..80;
 
 /// Counters that grow in any reasonable number of plausible histories.
-const REACHED: [&str; 9] = [
+const REACHED: [&str; 10] = [
     "mirrored",
     "heads",
     "gated_out",
@@ -41,6 +41,7 @@ const REACHED: [&str; 9] = [
     "translated_in",
     "untracked",
     "stripped",
+    "fenced",
 ];
 
 /// With a log link, these too.
@@ -171,6 +172,7 @@ impl World<'_> {
             Step::Recovered => self.both.recovered(),
             Step::Silence => self.both.fall_silent(),
             Step::Heartbeat => self.both.heartbeat(),
+            Step::Lease(goes_on) => self.both.lease(*goes_on),
             Step::Abandon => drop(self.both.abandon(key)),
             Step::Unprotect => drop(self.both.unprotect(key, Unprotected::TotalLimit)),
             Step::Barrier(token) => drop(self.both.barrier(*token)),

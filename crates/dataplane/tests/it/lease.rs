@@ -1,6 +1,9 @@
 //! `fence.h`: what leaves in time, too late, and where no lease is needed.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use ssw::{MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Packet};
 use wire::{ChecksumMode, Flags, SeqNumber};
@@ -106,6 +109,24 @@ fn nobody_has_to_be_alive_for_it() {
     both.fall_silent();
     let data = segment(both.s + 1, both.c + 1).payload(b"x");
     assert_eq!(both.server(data).verdict, DROP);
+}
+
+/// The clock is that which goes on while the host sleeps.
+#[test]
+fn a_lease_counts_from_the_boot_of_the_host() {
+    let mut both = Both::new().open();
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = Duration::try_from(now).expect("it has not been negative yet");
+    let hour = Duration::from_secs(3600);
+    let data = segment(both.s + 1, both.c + 1).payload(b"x");
+    let data = data.packet(both.key.server(), both.key.client());
+    for (end, verdict) in [(now, DROP), (now + hour, Next)] {
+        let set = both.kernel.plane().speak_until(Some(end));
+        set.expect("it runs");
+        let passes = verdict == Next;
+        both.happened(|model, _| model.speak_until(Some(if passes { u64::MAX } else { 0 })));
+        assert_eq!(both.egress(data.clone()).verdict, verdict);
+    }
 }
 
 #[test]

@@ -63,6 +63,8 @@ pub(super) enum Step {
     Sweep,
     Silence,
     Heartbeat,
+    /// See [`Both::lease`].
+    Lease(Option<bool>),
     /// What only a log link has.
     Link(LinkStep),
 }
@@ -183,6 +185,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Sweep),
         1 => Just(Step::Silence),
         3 => Just(Step::Heartbeat),
+        1 => Just(Step::Lease(Some(false))),
+        3 => select(vec![None, Some(true)]).prop_map(Step::Lease),
     ]
 }
 
