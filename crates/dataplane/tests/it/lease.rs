@@ -142,7 +142,7 @@ fn a_replay_goes_on_and_what_comes_after_it_waits() {
     let again = segment(s2 + 1, c).timestamps(71, 12).payload(b"heard");
     assert_eq!(both.server(again).verdict, RedirectIngress);
     let new = segment(s2 + 6, c).timestamps(72, 12).payload(b"new");
-    let before = both.flow().server.clone();
+    let before = both.flow().server;
     assert_eq!(both.server(new.clone()).verdict, DROP);
     assert_eq!(both.flow().server, before, "the client was told nothing");
     both.lease(IN_TIME);

@@ -99,7 +99,8 @@ struct Host {
     up: bool,
     /// Its processes stand still; its data plane does not.
     paused: bool,
-    cut: bool,
+    /// What it sends is lost, or what is sent to it.
+    cut: [bool; 2],
     inbox: Vec<LeaseAnswer>,
     instance: u64,
     /// This instance has given its epoch up.
@@ -151,6 +152,8 @@ pub(crate) struct World {
     /// Who spoke in each epoch.
     speakers: BTreeMap<u32, u64>,
     numbers: u64,
+    /// Something happens once in so many steps.
+    seldom: u32,
     calm: bool,
 }
 
@@ -161,7 +164,7 @@ impl World {
             clock: Clock::any(&mut rng),
             up: false,
             paused: false,
-            cut: false,
+            cut: [false; 2],
             inbox: Vec::new(),
             instance: 0,
             released: false,
@@ -171,6 +174,7 @@ impl World {
         });
         let hosts = hosts.collect();
         let granter_clock = Clock::any(&mut rng);
+        let seldom = [40, 100, 400][rng.random_range(0..3)];
         let mut world = Self {
             rng,
             now: 1_000_000,
@@ -183,6 +187,7 @@ impl World {
             under_way: Vec::new(),
             speakers: BTreeMap::new(),
             numbers: 0,
+            seldom,
             calm: false,
         };
         world.start_logger();
@@ -196,7 +201,7 @@ impl World {
     /// How many epochs there were, if nothing was wrong.
     pub(crate) fn run(mut self) -> Result<usize, Fault> {
         while self.now < TROUBLE {
-            if self.rng.random_ratio(1, 100) {
+            if self.rng.random_ratio(1, self.seldom) {
                 self.befall();
             }
             self.step()?;
@@ -314,7 +319,8 @@ impl World {
         match message {
             Message::Request(from, request) => {
                 let shown = self.granter_clock.shows(self.now);
-                let Some(granter) = self.granter.as_mut().filter(|_| !self.hosts[from].cut) else {
+                let Some(granter) = self.granter.as_mut().filter(|_| !self.hosts[from].cut[0])
+                else {
                     return;
                 };
                 let decision = granter.decide(shown, &request);
@@ -330,7 +336,7 @@ impl World {
             }
             Message::Answer(to, answer) => {
                 let host = &mut self.hosts[to];
-                if host.up && !host.cut {
+                if host.up && !host.cut[1] {
                     host.inbox.push(answer);
                 }
             }
@@ -432,8 +438,8 @@ impl World {
             }
             8 => host.serve = None,
             9..11 if host.up && host.serve.is_none() => self.start_serve(at),
-            11 => host.cut = true,
-            12..14 => host.cut = false,
+            11 => host.cut = self.rng.random(),
+            12..14 => host.cut = [false; 2],
             14 if !host.paused && !self.rng.random_ratio(2, 3) => {
                 let holds = |holder: &&mut Holder| holder.epoch().is_some();
                 if let Some(holder) = host.serve.as_mut().filter(holds) {
@@ -457,7 +463,7 @@ impl World {
         }
         for at in 0..HOSTS {
             let host = &mut self.hosts[at];
-            (host.cut, host.paused) = (false, false);
+            (host.cut, host.paused) = ([false; 2], false);
             if !host.up {
                 host.up = true;
                 self.take_part(at, false);

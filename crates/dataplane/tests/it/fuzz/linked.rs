@@ -39,6 +39,8 @@ pub(super) enum LinkStep {
     Restore {
         timestamps: bool,
         scale: u8,
+        /// What its client says at once.
+        told: Told,
     },
     /// What its client says then, or somebody who guesses.
     Told(Told),
@@ -192,8 +194,8 @@ pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
             LinkStep::Upload { len, server_first, word }
         }),
         6 => Just(LinkStep::Reprotect),
-        8 => (prop::bool::weighted(0.8), select(vec![0u8, 3, 14]))
-            .prop_map(|(timestamps, scale)| LinkStep::Restore { timestamps, scale }),
+        8 => (prop::bool::weighted(0.8), select(vec![0u8, 3, 14]), told())
+            .prop_map(|(timestamps, scale, told)| LinkStep::Restore { timestamps, scale, told }),
         12 => told().prop_map(LinkStep::Told),
     ]
 }
@@ -313,7 +315,14 @@ impl World<'_> {
                 server_first,
                 word,
             } => self.upload(*len, *server_first, word),
-            LinkStep::Restore { timestamps, scale } => self.restore(*timestamps, *scale),
+            LinkStep::Restore {
+                timestamps,
+                scale,
+                told,
+            } => {
+                self.restore(*timestamps, *scale);
+                self.told(told);
+            }
             LinkStep::Told(told) => self.told(told),
         }
     }
