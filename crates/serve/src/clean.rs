@@ -46,7 +46,11 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
         ..Cleaned::default()
     };
     let bpffs = mounts::bpffs(lock.directory())?;
-    remove_rest(&lock, &bpffs, &run_dir.host_name(name), kill, &mut cleaned)?;
+    let host_name = run_dir.host_name(name);
+    if let Err(error) = remove_rest(&lock, &bpffs, &host_name, kill, &mut cleaned) {
+        bpffs.leave(); // what is pinned in it goes on protecting what was not removed
+        return Err(error);
+    }
     drop(bpffs);
     lock.remove();
     Ok(cleaned)
