@@ -173,9 +173,10 @@ pub(crate) struct Serve {
     /// Address and port that clients connect to; repeat it for more (IPv6 in brackets)
     #[arg(long, value_name = "ADDRESS:PORT", required = true)]
     pub(crate) address: Vec<SocketAddr>,
-    /// Bring the addresses up on this network device when their connections are protected, and take
-    /// them down at the end. Give it if connections shall outlive a restart of this host (with
-    /// --logger): to addresses that the system brings up, its kernel answers first, with resets
+    /// Bring the addresses up on this network device when their connections are protected, tell the
+    /// neighbours, and take them down at the end. Give it if connections shall outlive a restart of
+    /// this host (with --logger): to addresses that the system brings up, its kernel answers first,
+    /// with resets
     #[arg(long, value_name = "DEVICE")]
     pub(crate) address_device: Option<String>,
     /// Name of the service [default: made from the first address]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 /// Since the address came. At once, because each millisecond until then is lost to clients; soon again,
-/// because a broadcast may be lost; after two more seconds, as RFC 5227 2.3 has it; and once more when a
-/// switch's port that waits for its spanning tree has begun to forward (IEEE 802.1D: twice 15 s).
+/// because a broadcast may be lost; after two more seconds, as RFC 5227 2.3 has it; then less often, the
+/// last time when a switch's port that waits for its spanning tree forwards (IEEE 802.1D: twice 15 s).
 /// The first three are closer together than RFC 4861 7.2.6 allows advertisements to be: who took an
 /// address over does not wait a second, keepalived neither.
 const AT: [Duration; 6] = [
