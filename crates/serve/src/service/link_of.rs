@@ -392,9 +392,9 @@ impl Service {
             let resumed = self.resumed.get(&id);
             resumed.is_some_and(|(_, at)| clock::now().saturating_sub(*at) < OVERTAKEN)
         };
-        if let Some((key, flow)) =
-            found.filter(|(_, flow)| flow.unprotected.is_none() && !fresh(flow.id))
-        {
+        // Of one that is over the logger has been told, by a way that is faster than that of what came last.
+        let lost = |flow: &Flow| flow.unprotected.is_none() && flow.closed_ns == 0;
+        if let Some((key, flow)) = found.filter(|(_, flow)| lost(flow) && !fresh(flow.id)) {
             let reason = UnprotectedReason::LoggerLost;
             self.release(key, &flow, reason);
             self.tell(Happening::Unprotected {
