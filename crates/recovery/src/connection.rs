@@ -311,12 +311,24 @@ impl Connection {
         spliced
     }
 
-    /// Delivering it has begun and it is not known whether the server survives it.
-    pub(crate) fn in_replay(&self) -> bool {
+    /// Delivering it has begun and it is not known whether the server survives it, which it has to for
+    /// `settle`. That its output is still being compared does not count.
+    pub(crate) fn in_replay(&self, now: Duration, settle: Duration) -> bool {
         match &self.step {
             Step::Waiting | Step::Splicing { .. } => false,
             Step::Replaying(replay) => replay.len() > 0,
-            Step::Settling { .. } => self.end.after(self.point.instream + 1),
+            Step::Settling { since, .. } => {
+                now.saturating_sub(*since) < settle && self.end.after(self.point.instream + 1)
+            }
+        }
+    }
+
+    /// Its turn has come, and is not over: the next suspect waits.
+    pub(crate) fn has_its_turn(&self, now: Duration, settle: Duration) -> bool {
+        match &self.step {
+            Step::Waiting => false,
+            Step::Splicing { .. } | Step::Replaying(_) => true,
+            Step::Settling { since, .. } => now.saturating_sub(*since) < settle,
         }
     }
 

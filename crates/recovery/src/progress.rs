@@ -78,6 +78,9 @@ impl Recovery {
                     *look_at = now + self.config.settle;
                 }
                 let settled = now.saturating_sub(*since) >= self.config.settle;
+                if settled {
+                    self.suspicion.clear(id); // whatever is still to be compared
+                }
                 let compared = flow.is_none_or(|f| said_again(f) || ended);
                 let patience = now.saturating_sub(*since) >= self.config.replay_timeout;
                 if settled && (compared || patience) {
@@ -174,11 +177,12 @@ impl Recovery {
             .connections
             .values()
             .all(|c| c.suspect || !c.to_be_replayed());
+        let settle = self.config.settle;
         let mut suspect_may_go = others_done
-            && self
+            && !self
                 .connections
                 .values()
-                .all(|c| matches!(c.step, Step::Waiting));
+                .any(|c| c.has_its_turn(now, settle));
         for connection in self.connections.values_mut() {
             if room == 0 {
                 break;

@@ -122,7 +122,7 @@ impl Recovery {
         let unsettled: Vec<FlowId> = self
             .connections
             .values()
-            .filter(|connection| connection.in_replay())
+            .filter(|connection| connection.in_replay(at, self.config.settle))
             .map(|connection| connection.flow)
             .collect();
         self.suspicion

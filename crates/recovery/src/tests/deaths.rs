@@ -250,6 +250,26 @@ fn suspects_go_last_and_alone() {
     assert_eq!(world.serving(), (3, 0, 3_000));
 }
 
+/// A client that does not read keeps a server from saying everything again: that takes as long as it takes.
+#[test]
+fn suspects_wait_for_those_before_to_live_on_and_not_to_be_compared() {
+    let mute = |id| Peer::new(id, 1_000, 100).manner(Manner::Mute);
+    let mut world = World::new([mute(1), mute(2)]);
+    for _ in 0..2 {
+        world.die_and_return();
+        world.until_serving(1_000);
+        world.pass_in_steps(ms(1), ms(1));
+    }
+    world.die_and_return();
+    world.until_serving(300);
+    assert_eq!(world.serving(), (2, 0, 2_000));
+    // They live, so they are no suspects any more.
+    world.pass_in_steps(ms(150), ms(1));
+    world.spliced.clear();
+    world.die_and_return();
+    assert_eq!(world.spliced, [1, 2], "both at once");
+}
+
 /// Nothing of it was given to the server: it cannot have been the cause.
 #[test]
 fn whoever_had_nothing_to_replay_or_was_not_replayed_is_no_suspect() {
