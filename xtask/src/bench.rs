@@ -23,6 +23,7 @@ mod recovery;
 mod replay;
 mod report;
 mod stage;
+mod strategies;
 mod subject;
 mod tcp_info;
 pub(crate) mod tiny;
@@ -86,6 +87,8 @@ enum Subject {
     Memory,
     /// Throughput to the server with a logger on another host
     LinkUpload,
+    /// The same by each way of acknowledging
+    LinkStrategies,
     /// The same over a network of 1 Gbit/s
     LinkNetwork,
     /// Round trips of a 64-byte echo with a logger on another host
@@ -105,7 +108,7 @@ enum Subject {
 }
 
 impl Subject {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -114,6 +117,7 @@ impl Subject {
         Self::Replay,
         Self::Memory,
         Self::LinkUpload,
+        Self::LinkStrategies,
         Self::LinkNetwork,
         Self::LinkEcho,
         Self::Connections,
@@ -134,6 +138,7 @@ impl Subject {
             Self::Replay => replay::measure(bench),
             Self::Memory => memory::measure(bench),
             Self::LinkUpload => link::upload(bench),
+            Self::LinkStrategies => strategies::measure(bench),
             Self::LinkNetwork => link::network(bench),
             Self::LinkEcho => link::echo(bench),
             Self::Connections => link::connections(bench),

@@ -26,6 +26,8 @@ pub(super) enum Mode {
     /// Under `outlive serve --logger`, over a link of so many bits per second, or as fast as
     /// it can be.
     Linked(Option<u64>),
+    /// The same as fast as it can be, with this `--ack`.
+    LinkedBy(&'static str),
 }
 
 impl Mode {
@@ -34,7 +36,7 @@ impl Mode {
         match self {
             Self::Plain => "plain",
             Self::Protected(_) => "protected",
-            Self::Linked(_) => "linked",
+            Self::Linked(_) | Self::LinkedBy(_) => "linked",
         }
     }
 }
@@ -114,16 +116,24 @@ impl<'a> Subject<'a> {
     /// Starts it, and returns when it listens and is protected as it is to be.
     pub(super) fn start(bench: &'a Bench, server: &Server, mode: Mode) -> Result<Self> {
         let stage = &bench.stage;
-        let logger = match mode {
-            Mode::Linked(rate) => {
+        let rate = match mode {
+            Mode::Linked(rate) => Some(rate),
+            Mode::LinkedBy(_) => Some(None),
+            Mode::Plain | Mode::Protected(_) => None,
+        };
+        let logger = match rate {
+            Some(rate) => {
                 stage.set_log_rate(rate)?;
                 Some(stage.ground.start_logger(&stage.logger, &[])?)
             }
-            _ => None,
+            None => None,
         };
         let mut arguments = Vec::new();
         if let Mode::Protected(replay) = mode {
             arguments.extend(["--replay".to_owned(), replay.to_owned()]);
+        }
+        if let Mode::LinkedBy(strategy) = mode {
+            arguments.extend(["--ack".to_owned(), strategy.to_owned()]);
         }
         if logger.is_some() {
             arguments.extend(stage.ground.logger_arguments(&stage.logger));
