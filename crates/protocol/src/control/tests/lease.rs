@@ -1,6 +1,6 @@
 //! Messages about leases.
 
-use super::*;
+use super::{round_trip::text, *};
 
 pub(super) fn lease_request() -> LeaseRequest {
     LeaseRequest {

@@ -1,0 +1,318 @@
+//! Whatever is said is read as it was written, in pieces too, and nothing else is read.
+
+use super::*;
+
+fn flow() -> impl Strategy<Value = FlowId> {
+    any::<u64>().prop_map(FlowId)
+}
+
+fn seq() -> impl Strategy<Value = SeqNumber> {
+    any::<u32>().prop_map(SeqNumber)
+}
+
+fn reason() -> impl Strategy<Value = UnprotectedReason> {
+    prop::sample::select(UnprotectedReason::ALL.to_vec())
+}
+
+pub(super) fn text() -> impl Strategy<Value = String> {
+    any::<Vec<char>>().prop_map(String::from_iter)
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        text().prop_map(|service| Request::Hello { service }),
+        Just(Request::Summaries),
+        (flow(), seq(), any::<u32>()).prop_map(|(flow, from, max_len)| Request::Read {
+            flow,
+            from,
+            max_len
+        }),
+        flow().prop_map(|flow| Request::OutstreamHeads { flow }),
+        flow().prop_map(|flow| Request::Unprotect { flow }),
+        Just(Request::Statistics),
+        Just(Request::Shutdown),
+        any::<bool>().prop_map(|hold| Request::HoldTurns { hold }),
+        request_of_a_link(),
+    ]
+}
+
+fn request_of_a_link() -> impl Strategy<Value = Request> {
+    let replay = prop::sample::select(vec![Replay::Connection, Replay::Turn]);
+    let sizes = any::<(u64, u64, u64, u32, u16, bool)>();
+    let attach = (sizes, replay, text()).prop_map(|(sizes, replay, service)| {
+        let (instance, per_connection, total, connections, udp_port, inherit) = sizes;
+        Request::Attach(Attach {
+            instance,
+            replay,
+            per_connection,
+            total,
+            connections,
+            udp_port,
+            inherit,
+            service,
+        })
+    });
+    prop_oneof![
+        attach,
+        any_resume().prop_map(Request::Resume),
+        Just(Request::Connections),
+        lease::request().prop_map(Request::Lease),
+        Just(Request::Rekey),
+        any::<Vec<u8>>().prop_map(|bytes| Request::Frames { bytes }),
+        any::<u64>().prop_map(|token| Request::Barrier { token }),
+        any::<u64>().prop_map(|session| Request::InUse { session }),
+    ]
+}
+
+fn handshake() -> impl Strategy<Value = Handshake> {
+    let options = prop::collection::vec(any::<u8>(), 0..=40);
+    let agreed = any::<[bool; 3]>();
+    (
+        any::<(u32, u16, u8)>(),
+        options,
+        [0..=14u8, 0..=14u8],
+        agreed,
+    )
+        .prop_map(
+            |((tsval, syn_window, syn_flags), options, [window_scale, client_scale], agreed)| {
+                let [timestamps, sack, whole_segments] = agreed;
+                Handshake {
+                    tsval,
+                    syn_window,
+                    syn_flags,
+                    syn_options: SynOptions::new(&options).unwrap(),
+                    window_scale,
+                    client_scale,
+                    timestamps,
+                    sack,
+                    whole_segments,
+                }
+            },
+        )
+}
+
+fn any_resume() -> impl Strategy<Value = Resume> {
+    let address = || any::<([u8; 16], u16)>().prop_map(std::net::SocketAddr::from);
+    let key = (address(), address()).prop_map(|(client, server)| FlowKey::new(client, server));
+    (flow(), key, any::<[u32; 4]>(), handshake()).prop_map(|(flow, key, numbers, handshake)| {
+        let [client_isn, server_isn, instream, outstream] = numbers.map(SeqNumber);
+        Resume {
+            flow,
+            key,
+            client_isn,
+            server_isn,
+            instream,
+            outstream,
+            handshake,
+        }
+    })
+}
+
+fn recorded() -> impl Strategy<Value = Recorded> {
+    let numbers = any::<(u64, u32, u32)>();
+    (any_resume(), numbers).prop_map(|(beginning, (acknowledged, tsval, tsecr))| Recorded {
+        beginning,
+        acknowledged,
+        tsval,
+        tsecr,
+    })
+}
+
+fn link_keys() -> impl Strategy<Value = LinkKeys> {
+    any::<(bool, [u8; 16], [u8; 16])>().prop_map(|(slot, up, down)| LinkKeys {
+        slot: if slot { KeySlot::One } else { KeySlot::Zero },
+        up: LinkKey(up),
+        down: LinkKey(down),
+    })
+}
+
+fn summary() -> impl Strategy<Value = FlowSummary> {
+    let numbers = any::<[u32; 8]>().prop_map(|numbers| numbers.map(SeqNumber));
+    let optional = || prop::option::of(seq());
+    (
+        flow(),
+        numbers,
+        prop::option::of((seq(), seq()).prop_map(|(seq, heard)| ClientFin { seq, heard })),
+        optional(),
+        prop::option::of(reason()),
+    )
+        .prop_map(|(flow, numbers, client_fin, outstream_end, unprotected)| {
+            let [
+                client_isn,
+                server_isn,
+                start,
+                stable_seq,
+                turn_instream,
+                turn_outstream,
+                oldest,
+                next,
+            ] = numbers;
+            FlowSummary {
+                flow,
+                client_isn,
+                server_isn,
+                start,
+                stable_seq,
+                client_fin,
+                turn_instream,
+                turn_outstream,
+                answers: [oldest, next],
+                outstream_end,
+                unprotected,
+            }
+        })
+}
+
+fn statistics() -> impl Strategy<Value = Statistics> {
+    any::<[u64; 7]>().prop_map(|[a, b, c, d, e, f, g]| Statistics {
+        flows: a,
+        unprotected_flows: b,
+        instream_bytes: c,
+        outstream_bytes: d,
+        frames: e,
+        malformed_frames: f,
+        unknown_flow_frames: g,
+    })
+}
+
+fn response() -> impl Strategy<Value = Response> {
+    let code = prop::sample::select(vec![
+        ErrorCode::UnknownFlow,
+        ErrorCode::Unprotected,
+        ErrorCode::NotKept,
+        ErrorCode::BadRequest,
+        ErrorCode::Internal,
+        ErrorCode::StillServed,
+    ]);
+    let connections = prop::collection::vec(recorded(), 0..4);
+    let summaries = prop::collection::vec(summary(), 0..4);
+    let ranges = prop::collection::vec((seq(), any::<Vec<u8>>()), 0..4);
+    prop_oneof![
+        any::<u32>().prop_map(|pid| Response::Hello { pid }),
+        (connections, any::<bool>())
+            .prop_map(|(connections, last)| Response::Connections { connections, last }),
+        any::<u64>().prop_map(|token| Response::Drained { token }),
+        (summaries, any::<bool>())
+            .prop_map(|(summaries, last)| Response::Summaries { summaries, last }),
+        (flow(), seq(), any::<Vec<u8>>()).prop_map(|(flow, from, bytes)| Response::Data {
+            flow,
+            from,
+            bytes
+        }),
+        (flow(), ranges, any::<bool>()).prop_map(|(flow, ranges, last)| Response::OutstreamHeads {
+            flow,
+            ranges,
+            last
+        }),
+        (flow(), reason()).prop_map(|(flow, reason)| Response::Unprotected { flow, reason }),
+        statistics().prop_map(Response::Statistics),
+        (code, text()).prop_map(|(code, message)| Response::Error { code, message }),
+        (any::<u32>(), any::<bool>(), any::<u64>(), link_keys()).prop_map(
+            |(pid, kept, session, keys)| {
+                Response::Attached {
+                    pid,
+                    kept,
+                    session,
+                    keys,
+                }
+            }
+        ),
+        link_keys().prop_map(Response::Keys),
+        any::<u32>().prop_map(|flow_low| Response::Unknown { flow_low }),
+        lease::answer().prop_map(Response::Lease),
+    ]
+}
+
+/// A message cut at each length is not there yet, and not an error.
+fn cut_anywhere<M: Message + PartialEq + core::fmt::Debug>(message: &M) {
+    let bytes = bytes_of(message);
+    for len in 0..bytes.len() {
+        let mut decoder = Decoder::<M>::new();
+        decoder.feed(&bytes[..len]);
+        assert_eq!(decoder.pull(), Ok(None));
+        assert_eq!(decoder.is_at_boundary(), len == 0);
+        decoder.feed(&bytes[len..]);
+        assert_eq!(
+            decoder.pull().as_ref(),
+            Ok(&Some(M::decode_body(bytes[5], &bytes[6..]).unwrap()))
+        );
+        assert!(decoder.is_at_boundary());
+    }
+    assert_eq!(pull::<M>(&bytes).unwrap().as_ref(), Some(message));
+}
+
+/// A body cut at each length, with a length field that says so, is read or refused; never a panic.
+fn body_cut_anywhere<M: Message>(message: &M) {
+    let bytes = bytes_of(message);
+    for len in 6..bytes.len() {
+        let mut cut = bytes[..len].to_vec();
+        cut[..4].copy_from_slice(&u32::try_from(len - 4).unwrap().to_le_bytes());
+        match pull::<M>(&cut) {
+            Ok(message) => assert_eq!(bytes_of(&message.expect("it is whole")), cut),
+            Err(error) => assert!(matches!(error, ControlError::Malformed(_))),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn any_request_is_read_as_it_was_written(message in request()) {
+        cut_anywhere(&message);
+        body_cut_anywhere(&message);
+    }
+
+    #[test]
+    fn any_response_is_read_as_it_was_written(message in response()) {
+        cut_anywhere(&message);
+        body_cut_anywhere(&message);
+    }
+
+    #[test]
+    fn any_stream_is_the_same_in_pieces(
+        messages in prop::collection::vec(response(), 0..6),
+        cuts: Vec<prop::sample::Index>,
+    ) {
+        let mut stream = Vec::new();
+        for message in &messages {
+            encode(message, &mut stream).unwrap();
+        }
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+        cuts.extend([0, stream.len()]);
+        cuts.sort_unstable();
+        let mut decoder = Decoder::<Response>::new();
+        let mut read = Vec::new();
+        for piece in cuts.windows(2) {
+            decoder.feed(&stream[piece[0]..piece[1]]);
+            while let Some(message) = decoder.pull().unwrap() {
+                read.push(message);
+            }
+        }
+        prop_assert!(decoder.is_at_boundary());
+        prop_assert_eq!(read, messages);
+    }
+
+    #[test]
+    fn any_bytes(bytes: Vec<u8>) {
+        properties::control_stream(&bytes);
+    }
+
+    #[test]
+    fn any_damaged_stream(
+        requests in prop::collection::vec(request(), 0..3),
+        responses in prop::collection::vec(response(), 0..3),
+        size: u8,
+        damage: Vec<(prop::sample::Index, u8)>,
+    ) {
+        let mut stream = vec![size];
+        requests.iter().for_each(|message| encode(message, &mut stream).unwrap());
+        responses.iter().for_each(|message| encode(message, &mut stream).unwrap());
+        properties::control_stream(&stream);
+        for (at, value) in damage.into_iter().take(2) {
+            let at = at.index(stream.len());
+            stream[at] = value;
+        }
+        properties::control_stream(&stream);
+    }
+}
