@@ -5,6 +5,10 @@
 
 use std::net::SocketAddr;
 
+use protocol::{
+    control::{FlowSummary, Recorded, Resume},
+    link::{Handshake, SynOptions},
+};
 use wire::{
     ChecksumMode, ChecksumState, Flags, FlowId, FlowKey, IpPacket, Segment, SegmentSpec, SeqNumber,
     checksum,
@@ -306,4 +310,54 @@ impl Lab {
     pub(crate) fn events(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.ssw.take_event()).collect()
     }
+}
+
+/// A record of a connection that began at `c` and `s`: a request of 100 bytes, of whose answer the
+/// client was heard to have 50; 60 bytes of that are recorded.
+pub(crate) fn record(
+    c: SeqNumber,
+    s: SeqNumber,
+    v6: bool,
+    timestamps: bool,
+) -> (Recorded, FlowSummary) {
+    let key = FlowKey::new(client_end(v6), server_end(v6));
+    let beginning = Resume {
+        flow: FlowId(7),
+        key,
+        client_isn: c,
+        server_isn: s,
+        instream: c + 1,
+        outstream: s + 1,
+        handshake: Handshake {
+            tsval: 900,
+            syn_window: 64_000,
+            syn_flags: SYN.bits(),
+            syn_options: SynOptions::new(&syn_options(10, 0, CLIENT_SCALE)).unwrap(),
+            window_scale: SERVER_SCALE,
+            client_scale: CLIENT_SCALE,
+            timestamps,
+            sack: true,
+            whole_segments: false,
+        },
+    };
+    let recorded = Recorded {
+        beginning,
+        acknowledged: 50,
+        tsval: 20,
+        tsecr: 950,
+    };
+    let summary = FlowSummary {
+        flow: FlowId(7),
+        client_isn: c,
+        server_isn: s,
+        start: c + 1,
+        stable_seq: c + 101,
+        client_fin: None,
+        turn_instream: c + 1,
+        turn_outstream: s + 1,
+        answers: [s + 1; 2],
+        outstream_end: Some(s + 61),
+        unprotected: None,
+    };
+    (recorded, summary)
 }

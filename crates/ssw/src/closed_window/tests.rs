@@ -1,56 +1,9 @@
 use proptest::prelude::*;
-use protocol::{
-    control::{ClientFin, Resume},
-    link::{Handshake, SynOptions},
-};
-use wire::{ChecksumState, Flags, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
+use protocol::control::ClientFin;
+use wire::{ChecksumState, Flags, IpPacket, Segment, SeqNumber};
 
 use super::*;
-use crate::testing::{CLIENT_SCALE, SERVER_SCALE, SYN, client_end, server_end, syn_options};
-
-/// A connection that began at `c` and `s`.
-fn record(c: u32, s: u32, v6: bool, timestamps: bool) -> (Recorded, FlowSummary) {
-    let (client_isn, server_isn) = (SeqNumber(c), SeqNumber(s));
-    let beginning = Resume {
-        flow: FlowId(7),
-        key: FlowKey::new(client_end(v6), server_end(v6)),
-        client_isn,
-        server_isn,
-        instream: client_isn + 1,
-        outstream: server_isn + 1,
-        handshake: Handshake {
-            tsval: 900,
-            syn_window: 64_000,
-            syn_flags: SYN.bits(),
-            syn_options: SynOptions::new(&syn_options(10, 0, CLIENT_SCALE)).unwrap(),
-            window_scale: SERVER_SCALE,
-            client_scale: CLIENT_SCALE,
-            timestamps,
-            sack: true,
-            whole_segments: false,
-        },
-    };
-    let recorded = Recorded {
-        beginning,
-        acknowledged: 50,
-        tsval: 20,
-        tsecr: 950,
-    };
-    let summary = FlowSummary {
-        flow: FlowId(7),
-        client_isn,
-        server_isn,
-        start: client_isn + 1,
-        stable_seq: client_isn + 101,
-        client_fin: None,
-        turn_instream: client_isn + 1,
-        turn_outstream: server_isn + 1,
-        answers: [server_isn + 1; 2],
-        outstream_end: Some(server_isn + 61),
-        unprotected: None,
-    };
-    (recorded, summary)
-}
+use crate::testing::record;
 
 fn made(recorded: &Recorded, summary: &FlowSummary, silence: Duration) -> Vec<u8> {
     closed_window_ack(recorded, summary, silence).unwrap()
@@ -69,7 +22,7 @@ proptest! {
     ) {
         let ((c, s), (v6, timestamps)) = (isns, kind);
         let ((sent, acknowledged), (tsval, tsecr)) = (far, clocks);
-        let (mut recorded, mut summary) = record(c, s, v6, timestamps);
+        let (mut recorded, mut summary) = record(SeqNumber(c), SeqNumber(s), v6, timestamps);
         summary.stable_seq = summary.client_isn + 1 + sent;
         let heard = summary.server_isn + 1;
         summary.client_fin = fin.then_some(ClientFin { seq: summary.stable_seq, heard });
@@ -105,7 +58,7 @@ proptest! {
 
 #[test]
 fn the_clock_goes_on_while_nothing_is_heard() {
-    let (recorded, summary) = record(1, 2, false, true);
+    let (recorded, summary) = record(SeqNumber(1), SeqNumber(2), false, true);
     let tsval = |silence| {
         let bytes = made(&recorded, &summary, silence);
         let packet = IpPacket::parse(&bytes).unwrap();

@@ -1,62 +1,14 @@
 use super::*;
 use crate::{Verdict, testing::*};
-use protocol::{
-    control::{ClientFin, Resume},
-    link::{Handshake, SynOptions},
-};
+use protocol::control::ClientFin;
 use wire::FlowId;
 
 const TURN: u32 = 100;
 
-/// A record of a connection that began at `c` and `s`: a request of 100 bytes, of whose answer the
-/// client was heard to have 50.
-fn record(c: SeqNumber, s: SeqNumber) -> (Recorded, FlowSummary) {
-    let key = FlowKey::new(client_end(false), server_end(false));
-    let beginning = Resume {
-        flow: FlowId(7),
-        key,
-        client_isn: c,
-        server_isn: s,
-        instream: c + 1,
-        outstream: s + 1,
-        handshake: Handshake {
-            tsval: 900,
-            syn_window: 64_000,
-            syn_flags: SYN.bits(),
-            syn_options: SynOptions::new(&syn_options(10, 0, CLIENT_SCALE)).unwrap(),
-            window_scale: SERVER_SCALE,
-            client_scale: CLIENT_SCALE,
-            timestamps: true,
-            sack: true,
-            whole_segments: false,
-        },
-    };
-    let recorded = Recorded {
-        beginning,
-        acknowledged: 50,
-        tsval: 20,
-        tsecr: 950,
-    };
-    let summary = FlowSummary {
-        flow: FlowId(7),
-        client_isn: c,
-        server_isn: s,
-        start: c + 1,
-        stable_seq: c + 1 + TURN,
-        client_fin: None,
-        turn_instream: c + 1,
-        turn_outstream: s + 1,
-        answers: [s + 1; 2],
-        outstream_end: Some(s + 1 + 60),
-        unprotected: None,
-    };
-    (recorded, summary)
-}
-
 /// A host that knows the connection from its record alone, behind a shut gate.
 fn lab(c: u32, s: u32) -> Lab {
     let mut lab = Lab::with(settings(), c, s, false);
-    let (recorded, summary) = record(lab.c, lab.s);
+    let (recorded, summary) = record(lab.c, lab.s, false, true);
     let flow = restored_flow(&recorded, &summary, 4096);
     lab.ssw.restore(lab.key, flow);
     lab
@@ -86,7 +38,7 @@ fn a_flow_is_what_its_record_says() {
 
 #[test]
 fn a_long_connection_keeps_count_of_what_was_sent() {
-    let (mut recorded, mut summary) = record(SeqNumber(5), SeqNumber(9));
+    let (mut recorded, mut summary) = record(SeqNumber(5), SeqNumber(9), false, true);
     recorded.acknowledged = (3 << 32) + 50;
     summary.turn_outstream = SeqNumber(10) + 20;
     summary.answers = [SeqNumber(10) + 20; 2];
@@ -107,7 +59,7 @@ fn a_long_connection_keeps_count_of_what_was_sent() {
 /// Of several answers in a turn the last one's head goes on where it ends in the record.
 #[test]
 fn the_head_of_the_last_answer_goes_on() {
-    let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9));
+    let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9), false, true);
     let head = |summary: &FlowSummary| {
         let verify = restored_flow(&recorded, summary, 100).verify;
         (verify.head_next, verify.head_left)
@@ -121,7 +73,7 @@ fn the_head_of_the_last_answer_goes_on() {
 
 #[test]
 fn of_one_that_was_not_heard_again_the_handshake_tells_the_time() {
-    let (mut recorded, summary) = record(SeqNumber(5), SeqNumber(9));
+    let (mut recorded, summary) = record(SeqNumber(5), SeqNumber(9), false, true);
     (recorded.tsval, recorded.tsecr) = (0, 0);
     recorded.beginning.handshake.tsval = u32::MAX - 5; // which 0 would be newer than
     let flow = restored_flow(&recorded, &summary, 10);
@@ -130,7 +82,7 @@ fn of_one_that_was_not_heard_again_the_handshake_tells_the_time() {
 
 #[test]
 fn of_two_records_with_the_same_ends_the_later_counts() {
-    let (first, _) = record(SeqNumber(5), SeqNumber(9));
+    let (first, _) = record(SeqNumber(5), SeqNumber(9), false, true);
     let numbered = |id| {
         let mut recorded = first;
         recorded.beginning.flow = FlowId(id);
@@ -147,7 +99,7 @@ fn of_two_records_with_the_same_ends_the_later_counts() {
 
 #[test]
 fn a_fin_that_is_recorded_counts() {
-    let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9));
+    let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9), false, true);
     summary.client_fin = Some(ClientFin {
         seq: summary.stable_seq,
         heard: SeqNumber(60),
@@ -271,7 +223,7 @@ fn timestamps_are_as_new_as_they_can_be() {
 
 #[test]
 fn without_timestamps_the_numbers_have_to_do() {
-    let (mut recorded, summary) = record(SeqNumber(1000), SeqNumber(5000));
+    let (mut recorded, summary) = record(SeqNumber(1000), SeqNumber(5000), false, true);
     recorded.beginning.handshake.timestamps = false;
     let flow = restored_flow(&recorded, &summary, 10);
     let mut lab = Lab::with(settings(), 1000, 5000, false);
