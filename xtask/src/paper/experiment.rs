@@ -140,8 +140,17 @@ impl Row {
 
     /// Outstream packets of all runs together, without those that open the connections.
     pub(super) fn acks(&self) -> usize {
+        self.ack_counts().sum()
+    }
+
+    /// The same, of a run.
+    pub(super) fn acks_of_runs(&self) -> Option<Mean> {
+        Mean::of(&self.ack_counts().map(number).collect::<Vec<_>>())
+    }
+
+    fn ack_counts(&self) -> impl Iterator<Item = usize> {
         let counts = self.runs.iter().map(|run| run.acknowledged.len());
-        counts.map(|count| count.saturating_sub(1)).sum()
+        counts.map(|count| count.saturating_sub(1))
     }
 
     /// Instream packets that were sent again, a run.

@@ -52,9 +52,9 @@ impl Report {
         let clean = self.clean(layout);
         let mut text = format!(
             "## Table {number}: {}\n\n\
-             | | KB/s | R² | KB/s, runs | % of clean | latency, ms | deviation | ACKs | sent again, a run \
+             | | KB/s | R² | KB/s, runs | % of clean | latency, ms | deviation | ACKs | ACKs, a run | sent again, a run \
              | paper: KB/s | % of clean | latency, ms | ACKs |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+             |---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
             layout.name()
         );
         for row in rows {
@@ -237,7 +237,7 @@ fn throughput(row: &Row) -> Option<f64> {
 fn measured(row: &Row, clean: Option<f64>) -> String {
     let Some(line) = row.line() else {
         let why = row.why.as_deref().unwrap_or("no run ended well");
-        return format!("failed: {why} | | | | | | |");
+        return format!("failed: {why} | | | | | | | |");
     };
     let all = row.failed + row.runs.len();
     let mut failed = match row.failed {
@@ -248,7 +248,7 @@ fn measured(row: &Row, clean: Option<f64>) -> String {
         failed += &format!(" ({late} of {all} opened late)");
     }
     format!(
-        "{:.2} ± {:.2}{failed} | {:.3} | {} | {} | {} | {} | {} | {:.1}",
+        "{:.2} ± {:.2}{failed} | {:.3} | {} | {} | {} | {} | {} | {} | {:.1}",
         line.slope / KB,
         line.within / KB,
         line.determination,
@@ -257,6 +257,7 @@ fn measured(row: &Row, clean: Option<f64>) -> String {
         within(row.latency(), 1e3),
         shown(row.latency_deviation().map(|deviation| deviation * 1e3), 2),
         row.acks(),
+        within(row.acks_of_runs(), 1.0),
         row.again(),
     )
 }
@@ -305,6 +306,8 @@ fn row_json(row: &Row, clean: Option<f64>) -> Value {
         "latency_within_ms": row.latency().map(|mean| mean.within * 1e3),
         "latency_deviation_ms": row.latency_deviation().map(|deviation| deviation * 1e3),
         "acks": row.acks(),
+        "acks_of_runs": row.acks_of_runs().map(|mean| mean.mean),
+        "acks_within": row.acks_of_runs().map(|mean| mean.within),
         "sent_again": row.again(),
         "failed": row.failed,
         "opened_late": row.opened_late(),
