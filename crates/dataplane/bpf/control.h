@@ -89,8 +89,7 @@ static __always_inline __s32 control_flow(struct service *s, struct control *c)
 		f->unprotected = UNPROTECTED_AWAITS_TURN;
 		return 0;
 	case CONTROL_ABANDON:
-		mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
-		bpf_map_delete_elem(&flows, &key);
+		evict(&key, f);
 		return 0;
 	}
 	return -EINVAL;

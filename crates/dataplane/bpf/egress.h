@@ -10,7 +10,8 @@
  *   flow or service gated                       -> dropped: FIN and RST of the dying included
  *   RST where all was said and acknowledged     -> dropped; with a log link it becomes the ACK that
  *                                                  the client may have missed
- *   SYN-ACK of a new connection                 -> remembered in its embryo, to the client
+ *   SYN-ACK of a new connection                 -> remembered in its embryo, to the client; a flow
+ *                                                  that has its ends still is over
  *   flow on its first server                    -> noted; the head of a turn is recorded
  *   flow being spliced, SYN-ACK                 -> delta_seq and the timestamp offset follow from
  *                                                  it; the packet itself becomes the client's
@@ -371,6 +372,18 @@ static __always_inline int egress_answer(struct __sk_buff *skb, struct service *
 	return s->link ? egress_synack_linked(skb, key, e, p) : TCX_NEXT;
 }
 
+/* Does the server answer a SYN that came while its last connection with these ends was being closed?
+ * No two sockets have the same ends. */
+static __always_inline bool opens_anew(struct service *s, const struct flow_key *key, struct flow *f,
+				       const struct packet *p)
+{
+	if ((p->flags & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK) || p->ack == f->client.isn + 1 ||
+	    flow_stands_still(s, f) || (f->mode == FLOW_SPLICED && p->ack == f->splice.instream + 1))
+		return false;
+	struct flow *e = bpf_map_lookup_elem(&embryos, key);
+	return e && p->ack == e->client.isn + 1;
+}
+
 SEC("tcx/egress")
 int egress(struct __sk_buff *skb)
 {
@@ -408,6 +421,10 @@ int egress(struct __sk_buff *skb)
 	if (!sc || !parse_tcp(skb, &p, sc->tcp))
 		return fenced(s) ? drop_fenced() : TCX_NEXT;
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
+	if (f && opens_anew(s, &key, f, &p)) {
+		evict(&key, f);
+		f = NULL;
+	}
 	if (f)
 		return egress_flow(skb, s, sc, &key, f, &p);
 

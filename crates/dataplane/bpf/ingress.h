@@ -257,7 +257,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 					const struct packet *p)
 {
 	struct options o = find_options(sc, p, false);
-	bool gated = flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED;
+	bool gated = flow_stands_still(s, f);
 	bool answer = f->verify.said == SAID_ANSWER;
 	if (f->log.restored == RESTORED_SILENT && !hear_restored(s, sc, key, f, p, &o)) {
 		count(COUNT_GATED_IN);
@@ -328,11 +328,13 @@ int ingress(struct __sk_buff *skb)
 	}
 	bool syn = (p.flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 	if (f && syn && (f->closed_ns || never_was(f, &p))) {
-		mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
-		bpf_map_delete_elem(&flows, &key);
+		evict(&key, f);
 		f = NULL;
 	}
-	if (!f && syn)
+	/* The flow may be of a connection that is over: its socket is gone before we are told. The
+	 * server's TCP knows, and a SYN-ACK says so (egress.h). */
+	bool anew = f && syn && p.seq != f->client.isn && !flow_stands_still(s, f);
+	if (syn && (!f || anew))
 		return ingress_syn(skb, s, sc, &key, &p);
 	bool unheard = false;
 	if (!f) {

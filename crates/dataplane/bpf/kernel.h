@@ -163,6 +163,11 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	struct inet_bind_bucket *icsk_bind_hash;
 };
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u64 bytes_received;
+	__u32 rcv_nxt;
+};
 typedef struct {
 	int counter;
 } atomic_t;

@@ -88,6 +88,16 @@ static __always_inline bool came_second(struct sock *sk, int old_state, int new_
 	       BPF_CORE_READ((struct inet_connection_sock *)sk, icsk_bind_hash) != NULL;
 }
 
+/* Is it this flow's server socket? A SYN may have come for the same ends since it was taken out of the
+ * kernel's table: what the socket has received began with another number. */
+static __always_inline bool is_socket_of(const struct flow *f, struct sock *sk)
+{
+	__u32 nxt = BPF_CORE_READ((struct tcp_sock *)sk, rcv_nxt);
+	__u32 received = BPF_CORE_READ((struct tcp_sock *)sk, bytes_received);
+	__u32 isn = f->mode == FLOW_OBSERVED ? f->client.isn : f->splice.instream;
+	return nxt - received == isn + 1;
+}
+
 static __always_inline void connection_closed(struct service *s, const struct flow_key *key,
 					      struct flow *f, bool orderly)
 {
@@ -136,7 +146,7 @@ int BPF_PROG(on_state, struct sock *sk, int old_state, int new_state)
 	key.client_port = sk->__sk_common.skc_dport;
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	/* Gated: it is the death that closes it, or the removal of what it left. */
-	if (!f || flow_gated(s, f) || f->mode == FLOW_SPLICING)
+	if (!f || flow_gated(s, f) || f->mode == FLOW_SPLICING || !is_socket_of(f, sk))
 		return 0;
 	bool orderly = f->server_closing; /* else one of the two has reset it */
 	f->server_closing = 1;

@@ -65,6 +65,13 @@ static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, 
 	return true;
 }
 
+/* Forget a flow whose ends are another connection's. */
+static __always_inline void evict(const struct flow_key *key, struct flow *f)
+{
+	mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+	bpf_map_delete_elem(&flows, key);
+}
+
 /* A handshake begins anew: a logger that knows it by its number is told that it will not be. */
 static __always_inline void replace_embryo(const struct service *s, struct flow *e)
 {

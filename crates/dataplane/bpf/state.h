@@ -214,6 +214,12 @@ static __always_inline bool flow_gated(struct service *s, struct flow *f)
 	return service_gated(s);
 }
 
+/* Does nothing reach its server socket now? */
+static __always_inline bool flow_stands_still(struct service *s, struct flow *f)
+{
+	return flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED;
+}
+
 static __always_inline void emit_event(struct service *s, __u32 kind, const struct flow_key *key,
 				       struct flow *f, __u32 reason, __u32 seq)
 {

@@ -8,7 +8,7 @@
 //! | not from a protected address:port | others |
 //! | of a gated flow or service | dropped: FIN and RST of the dying included |
 //! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have missed |
-//! | SYN-ACK of a new connection | remembered in its embryo, to the client |
+//! | SYN-ACK of a new connection | remembered in its embryo, to the client; a flow that has its ends still is over |
 //! | of a flow on its first server | noted; the head of a turn is recorded |
 //! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes the client's third ACK and goes back up the stack |
 //! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
@@ -66,11 +66,32 @@ impl SouthSide {
                 Verdict::Next
             };
         };
+        if self.opens_anew(key, &segment, now_ns) {
+            self.evict(key, now_ns);
+        }
         if self.flows.contains_key(&key) {
             self.egress_flow(packet, key, &segment, now_ns)
         } else {
             self.egress_stray(packet, key, &segment, now_ns)
         }
+    }
+
+    /// Does the server answer a SYN that came while its last connection with these ends was being
+    /// closed? No two sockets have the same ends.
+    fn opens_anew(&mut self, key: FlowKey, segment: &Segment, now_ns: u64) -> bool {
+        let Some(flow) = self.flows.get(&key) else {
+            return false;
+        };
+        let known = segment.ack == flow.client.isn + 1
+            || (flow.mode == Mode::Spliced && segment.ack == flow.splice.instream + 1);
+        if known
+            || !segment.has(Flags::SYN | Flags::ACK)
+            || self.shared.flow_stands_still(flow, now_ns)
+        {
+            return false;
+        }
+        let embryo = self.embryos.get_mut(&key);
+        embryo.is_some_and(|embryo| segment.ack == embryo.client.isn + 1)
     }
 
     fn sent_by_us(&self, packet: &Packet) -> Option<(Network, FlowKey)> {

@@ -53,10 +53,7 @@ impl SouthSide {
             return self.ingress_replayed(packet, key, &segment, now_ns);
         }
         let syn = segment.has(Flags::SYN) && !segment.has(Flags::ACK) && !segment.has(Flags::RST);
-        if syn {
-            self.evict_closed(key, &segment, now_ns);
-        }
-        if syn && !self.flows.contains_key(&key) {
+        if syn && self.may_open(key, &segment, now_ns) {
             return self.ingress_syn(packet, key, &segment, now_ns);
         }
         let known = self.flows.contains_key(&key);
@@ -109,12 +106,23 @@ impl SouthSide {
         }
     }
 
-    /// The ports of a connection that is over are used again.
-    fn evict_closed(&mut self, key: FlowKey, syn: &Segment, now_ns: u64) {
-        let over = |flow: &Flow| flow.closed_ns != 0 || flow.never_was(syn);
-        if self.flows.get(&key).is_some_and(over)
-            && let Some(flow) = self.flows.remove(&key)
-        {
+    /// Can this SYN begin a connection? The ports of one that is over are used again.
+    fn may_open(&mut self, key: FlowKey, syn: &Segment, now_ns: u64) -> bool {
+        let Some(flow) = self.flows.get(&key) else {
+            return true;
+        };
+        if flow.closed_ns != 0 || flow.never_was(syn) {
+            self.evict(key, now_ns);
+            return true;
+        }
+        // The flow may be of a connection that is over: its socket is gone before we are told. The
+        // server's TCP knows, and a SYN-ACK says so (`opens_anew`).
+        syn.seq != flow.client.isn && !self.shared.flow_stands_still(flow, now_ns)
+    }
+
+    /// Forgets a flow whose ends are another connection's.
+    pub(crate) fn evict(&mut self, key: FlowKey, now_ns: u64) {
+        if let Some(flow) = self.flows.remove(&key) {
             let reason = ClosedReason::Evicted;
             self.shared
                 .mirror_note(&flow, MirrorKind::Closed { reason }, now_ns);
@@ -251,8 +259,7 @@ impl Shared {
         now_ns: u64,
     ) -> Verdict {
         let options = find_options(&segment.header);
-        let gated =
-            self.flow_gated(flow, now_ns) || matches!(flow.mode, Mode::Splicing | Mode::Diverged);
+        let gated = self.flow_stands_still(flow, now_ns);
         let answer = flow.verify.said == Said::Answer;
         if flow.log.restored == Restored::Silent
             && !self.hear_restored(key, flow, segment, &options, now_ns)

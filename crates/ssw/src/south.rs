@@ -8,7 +8,7 @@ use std::{
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    flow::{Flow, Unprotected},
+    flow::{Flow, Mode, Unprotected},
     link::{Copy, Link},
     mirror::MirrorFrame,
     ring::{LruMap, Ring},
@@ -339,6 +339,11 @@ impl Shared {
         } else {
             !self.abandoned(now_ns)
         }
+    }
+
+    /// Does nothing reach its server socket now?
+    pub(crate) fn flow_stands_still(&self, flow: &Flow, now_ns: u64) -> bool {
+        self.flow_gated(flow, now_ns) || matches!(flow.mode, Mode::Splicing | Mode::Diverged)
     }
 
     pub(crate) fn is_endpoint(&self, address: SocketAddr) -> bool {

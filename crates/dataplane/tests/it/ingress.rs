@@ -153,6 +153,28 @@ fn malformed_options_end_the_walk() {
 }
 
 #[test]
+fn the_servers_tcp_says_which_connection_a_syn_for_known_ends_is_of() {
+    for spliced in [false, true] {
+        let mut both = Both::new().open();
+        if spliced {
+            both.splice(both.s + 77_000);
+        }
+        let earlier = both.flow().clone();
+        (both.c, both.s) = (both.c + 12_345, both.s + 54_321);
+        assert_eq!(both.client(both.syn()).verdict, Next);
+        assert_eq!((both.flow(), both.kernel.embryos()), (&earlier, 1));
+        let challenge = segment(earlier.splice.nxt, earlier.client.isn + 1);
+        both.server(challenge); // RFC 5961 4.2
+        assert_eq!(both.flow().id, earlier.id);
+        assert_eq!(both.server(both.syn_ack()).verdict, Next);
+        assert_eq!(both.model.flows().count(), 0);
+        both.client(segment(both.c + 1, both.s + 1));
+        let flow = both.flow();
+        assert_eq!((flow.mode, flow.client.isn), (Mode::Observed, both.c));
+    }
+}
+
+#[test]
 fn a_syn_sent_again_does_not_forget_the_answer() {
     let mut both = Both::new();
     both.client(both.syn());

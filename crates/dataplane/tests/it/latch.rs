@@ -3,6 +3,7 @@
 use std::{
     io::Write,
     net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
     time::{Duration, Instant},
 };
 
@@ -208,6 +209,41 @@ fn processes_elsewhere_do_not_matter() {
     );
 }
 
+/// The number of the SYN that began what this socket receives, which has received nothing else yet
+/// (`TCP_QUEUE_SEQ`, tcp(7)).
+fn received_isn(socket: &TcpStream) -> u32 {
+    const TCP_REPAIR_OFF_WITHOUT_PROBE: libc::c_int = -1;
+    let fd = socket.as_raw_fd();
+    let mut number: libc::c_int = 0;
+    let size = libc::socklen_t::try_from(size_of_val(&number)).unwrap();
+    let mut length = size;
+    let set = |level, option, value: libc::c_int| {
+        // SAFETY: `value` is an int that lives until the call is over.
+        let done = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), size) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    };
+    set(libc::IPPROTO_TCP, libc::TCP_REPAIR, 1);
+    set(libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, 1); // TCP_RECV_QUEUE
+    // SAFETY: both point to variables of this function, and `length` is the size of the first.
+    let done = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_QUEUE_SEQ,
+            (&raw mut number).cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    set(
+        libc::IPPROTO_TCP,
+        libc::TCP_REPAIR,
+        TCP_REPAIR_OFF_WITHOUT_PROBE,
+    );
+    set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1); // which that takes away
+    number.cast_unsigned().wrapping_sub(1)
+}
+
 /// A real connection over the loopback, which passes no program of ours, and its flow, made by a
 /// handshake through the test run.
 struct Connected {
@@ -220,6 +256,11 @@ struct Connected {
 
 impl Connected {
     fn new(ip: &str) -> Self {
+        Self::numbered(ip, false)
+    }
+
+    /// The flow may be of an`other` connection with the same ends.
+    fn numbered(ip: &str, other: bool) -> Self {
         let ip: IpAddr = ip.parse().unwrap();
         let listener = TcpListener::bind((ip, 0)).expect("the loopback is up");
         let address = listener.local_addr().unwrap();
@@ -228,13 +269,15 @@ impl Connected {
         let mut both = Both::on(kernel.0.into(), &kernel.1);
         let client = TcpStream::connect(address).expect("it listens");
         let key = FlowKey::new(client.local_addr().unwrap(), address);
-        (both.key, both.c, both.s) = (key, SeqNumber(1000), SeqNumber(5000));
-        let server = Some(listener.accept().expect("a connection").0);
+        let server = listener.accept().expect("a connection").0;
+        let other = if other { 1 << 20 } else { 0 };
+        let c = SeqNumber(received_isn(&server)) + other;
+        (both.key, both.c, both.s) = (key, c, SeqNumber(5000));
         Self {
             both: both.open(),
             listener,
             client: Some(client),
-            server,
+            server: Some(server),
             _place: place,
         }
     }
@@ -326,6 +369,22 @@ fn a_server_that_closes_second_or_with_unread_data_is_seen_too() {
         drop(server); // a RST, from a socket without a local port
         t.wait("closed", |flow| flow.is_none());
         t.becomes(&[SocketState::Close]);
+    }
+}
+
+#[test]
+fn the_end_of_another_socket_with_the_same_ends_does_not_matter() {
+    for ip in ["127.0.0.1", "::1"] {
+        for spliced in [false, true] {
+            let mut t = Connected::numbered(ip, true);
+            if spliced {
+                t.both.splice(t.both.s + 1000);
+            }
+            (t.client, t.server) = (None, None);
+            std::thread::sleep(Duration::from_millis(50));
+            let flow = t.both.flow();
+            assert!(!flow.server_closing && flow.closed_ns == 0, "{flow:?}");
+        }
     }
 }
 

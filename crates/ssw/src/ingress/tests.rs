@@ -133,6 +133,50 @@ fn another_syn_begins_anew() {
 }
 
 #[test]
+fn a_syn_may_come_before_we_are_told_that_the_last_socket_is_gone() {
+    for spliced in [false, true] {
+        let mut lab = Lab::new().open();
+        if spliced {
+            lab.crash();
+            lab.splice(lab.s + 77_000);
+        }
+        let earlier = lab.flow().clone();
+        (lab.c, lab.s) = (lab.c + 12_345, lab.s + 54_321);
+        assert_eq!(lab.client(lab.syn()).verdict, Verdict::Next);
+        assert_eq!(lab.flow(), &earlier, "the server may know it still");
+        // It may say so, too (RFC 5961 4.2).
+        let challenge = segment(earlier.splice.nxt, earlier.client.isn + 1);
+        lab.server(challenge);
+        assert_eq!(lab.flow().id, earlier.id);
+        assert_eq!(lab.server(lab.syn_ack()).verdict, Verdict::Next);
+        assert_eq!(
+            lab.ssw.flow(&lab.key),
+            None,
+            "no two sockets have the same ends"
+        );
+        lab.client(segment(lab.c + 1, lab.s + 1));
+        let flow = lab.flow();
+        assert_eq!(
+            (flow.mode, flow.client.isn, flow.server.isn),
+            (Mode::Observed, lab.c, lab.s)
+        );
+    }
+}
+
+#[test]
+fn a_syn_ack_that_nobody_asked_for_ends_no_connection() {
+    let mut lab = Lab::new().open();
+    let (c, s) = (lab.c, lab.s);
+    let answer = lab.syn_ack();
+    lab.server(answer.clone());
+    (lab.c, lab.s) = (c + 12_345, s + 54_321);
+    lab.server(lab.syn_ack());
+    lab.client(lab.syn());
+    lab.server(answer);
+    assert_eq!(lab.flow().client.isn, c);
+}
+
+#[test]
 fn a_handshake_may_end_with_data_out_of_order() {
     let mut lab = Lab::new();
     lab.client(lab.syn());
