@@ -25,6 +25,14 @@ pub(crate) struct Arguments {
 pub(crate) enum Verb {
     /// Run a server so that its clients do not notice when it crashes
     Serve(Box<Serve>),
+    /// Wait until the host that serves does not any more, and serve with all its connections
+    ///
+    /// Takes the same options as `outlive serve` does on the other host, with --logger and
+    /// --address-device: the logger grants who serves, and the addresses come with the service. A host
+    /// that was silent for too long cannot speak any more when this one begins.
+    Standby(Box<Serve>),
+    /// Hand a service over to its standby, and be a standby
+    Move(Move),
     /// Show the services that are protected on this host
     Status(Status),
     /// Show what has happened to a service: deaths, restarts, connections kept and lost
@@ -237,6 +245,14 @@ pub(crate) struct Serve {
     /// How long a logger may be silent before it is lost (ms, s, min; at least 100ms)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger")]
     pub(crate) logger_timeout: Duration,
+    /// Of several hosts that stand by, the one with the lowest number serves next
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 100,
+        requires = "logger"
+    )]
+    pub(crate) preference: u16,
     /// Show metrics to Prometheus there (/metrics), and whether connections are protected (/health)
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -253,6 +269,17 @@ pub(crate) struct Serve {
     /// The server and its arguments; it must stay in the foreground (nginx: -g 'daemon off;')
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Move {
+    /// The service [default: the only one]
+    pub(crate) service: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run: RunDirectory,
 }
 
 #[derive(Debug, Args)]
@@ -348,6 +375,10 @@ pub(crate) struct Logger {
     /// How long the records of a service are kept that has gone away (ms, s, min)
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::duration)]
     pub(crate) keep: Duration,
+    /// For how long a host that has a standby may serve after it was heard last; a standby takes over
+    /// soon after that (ms, s; at most 2s)
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = units::duration)]
+    pub(crate) lease: Duration,
     /// Most that the records of all services together may hold [default: half of this host's
     /// memory]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]

@@ -31,6 +31,7 @@ pub(crate) fn run(arguments: &Logger) -> Outcome {
                 ServiceError::Listen { .. }
                 | ServiceError::Metrics { .. }
                 | ServiceError::Keys(_)
+                | ServiceError::Lease(_)
                 | ServiceError::Log { .. } => Outcome::Usage,
                 ServiceError::Io(_) => Outcome::Internal,
             }
@@ -56,6 +57,7 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
         acks,
         directory: arguments.dir.clone(),
         metrics: arguments.metrics,
+        lease: arguments.lease,
     })?;
     let json = arguments.json;
     service.run(stopped.as_fd(), &mut |event| say(event, json))

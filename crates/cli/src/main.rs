@@ -48,7 +48,9 @@ fn main() -> std::process::ExitCode {
         }
     };
     let outcome = match arguments.verb {
-        Verb::Serve(serve) => serving::serve(*serve),
+        Verb::Serve(serve) => serving::serve(*serve, false),
+        Verb::Standby(serve) => serving::serve(*serve, true),
+        Verb::Move(which) => talking::hand_over(&which),
         Verb::Status(status) => talking::status(&status),
         Verb::Events(events) => talking::events(&events),
         Verb::Check(check) => talking::check(&check),

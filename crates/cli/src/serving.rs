@@ -5,7 +5,8 @@ use std::{io::Write, time::Duration};
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 use serve::{
-    Ending, LinkConfig, LoggerLimits, OnLoggerLoss, Report, RunDir, ServeConfig, Service, Verify,
+    Ending, LinkConfig, LoggerLimits, OnLoggerLoss, Report, RunDir, ServeConfig, ServeError,
+    Service, Signals, Verify,
 };
 
 use crate::{
@@ -21,10 +22,11 @@ const TOTAL_LEAST: u64 = 1 << 20;
 /// Least silence of a logger that means something: a probe goes out four times as often.
 const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
 
-pub(crate) fn serve(arguments: Serve) -> Outcome {
+/// Serve, or wait for that; with `standby` the logger says when.
+pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
     let json = arguments.json;
     let hint = arguments.file.hint();
-    let config = match config(arguments) {
+    let config = match config(arguments, standby) {
         Ok(config) => config,
         Err(message) => {
             eprintln!("outlive: {message}{hint}");
@@ -38,19 +40,30 @@ pub(crate) fn serve(arguments: Serve) -> Outcome {
             say(&report.to_string());
         }
     };
-    let name = config.name.clone();
-    let elsewhere = config.link.is_some();
-    let run = Service::new(config, tell).and_then(|service| {
-        if !json && !elsewhere {
-            say(&format!(
-                "outlive: the record of {name} is kept on this host: connections survive the server's death, not the host's"
-            ));
-        }
-        service.run()
-    });
-    match run {
-        Ok(Ending::Stopped | Ending::Ended) => Outcome::Done,
+    if !json && config.link.is_none() {
+        say(&format!(
+            "outlive: the record of {} is kept on this host: connections survive the server's death, not the host's",
+            config.name
+        ));
+    }
+    match run(config, tell) {
+        Ok(()) => Outcome::Done,
         Err(error) => failed(&error),
+    }
+}
+
+/// Until the service ends, here and elsewhere, or we are asked to stop.
+fn run(
+    mut config: ServeConfig,
+    tell: impl FnMut(&Report) + Copy + 'static,
+) -> Result<(), ServeError> {
+    // First of all: being asked to stop while things are set up must leave nothing behind.
+    let signals = Signals::watch_all()?;
+    loop {
+        match Service::new(config.clone(), &signals, tell)?.run()? {
+            Ending::Stopped | Ending::Ended | Ending::HandedOver => return Ok(()),
+            Ending::Moved | Ending::Superseded => config.standby = true,
+        }
     }
 }
 
@@ -59,7 +72,7 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-fn config(arguments: Serve) -> Result<ServeConfig, String> {
+fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     let ring = u32::try_from(arguments.ring)
         .ok()
         .filter(|ring| ring.is_power_of_two() && (1 << 20..=1 << 30).contains(ring))
@@ -72,6 +85,14 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
         return Err("--limit-total must be at least 1MiB, or what a connection may have".into());
     }
     let link = link(&arguments)?;
+    if standby && arguments.logger.len() > 1 {
+        return Err(
+            "a standby needs one --logger: several do not decide together who serves".into(),
+        );
+    }
+    if standby && (link.is_none() || arguments.address_device.is_none()) {
+        return Err("a standby needs --logger, which grants who serves, and --address-device, where the addresses come with the service".into());
+    }
     if let Some(metrics) = arguments
         .metrics
         .filter(|at| arguments.address.contains(at))
@@ -116,6 +137,8 @@ fn config(arguments: Serve) -> Result<ServeConfig, String> {
             Attach::Tcx => AttachMode::Tcx,
             Attach::Clsact => AttachMode::Clsact,
         },
+        standby,
+        preference: arguments.preference,
         metrics: arguments.metrics,
         run_dir: RunDir::new(arguments.run.run_dir),
     })

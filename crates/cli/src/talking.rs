@@ -1,18 +1,18 @@
-//! `outlive status`, `events`, `check`, `clean` and `key`.
+//! `outlive status`, `move`, `events`, `check`, `clean` and `key`.
 
 use std::{
     io::{self, Write},
-    time::{Duration, UNIX_EPOCH},
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 
 use serve::{
     RunDir, Status as ServiceStatus,
-    control::{Question, ask},
+    control::{Moved, Question, ask},
     preflight,
 };
 
 use crate::{
-    arguments::{Check, Clean, Events, Key, Status},
+    arguments::{Check, Clean, Events, Key, Move, Status},
     exit::{Outcome, failed},
 };
 
@@ -112,6 +112,48 @@ pub(crate) fn events(arguments: &Events) -> Outcome {
     match asked {
         Ok(()) => Outcome::Done,
         Err(error) => not_served(&run_dir, &name, &error),
+    }
+}
+
+pub(crate) fn hand_over(arguments: &Move) -> Outcome {
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let Some(name) = arguments
+        .service
+        .clone()
+        .or_else(|| only(run_dir.services()))
+    else {
+        eprintln!("outlive: which service? {}", known(&run_dir));
+        return Outcome::Usage;
+    };
+    let began = Instant::now();
+    let mut answer = None;
+    let asked = ask(&run_dir.socket(&name), Question::Move, |text| {
+        answer = serde_json::from_str(text).ok();
+        false
+    });
+    let took_ms = began.elapsed().as_secs_f64() * 1e3;
+    match (asked, answer) {
+        (Err(error), _) => not_served(&run_dir, &name, &error),
+        (Ok(()), Some(Moved::Moved)) => {
+            if arguments.json {
+                json(&serde_json::json!({ "service": name, "moved": true, "took_ms": took_ms }));
+            } else {
+                line(&format!(
+                    "{name}: given up after {took_ms:.0} ms; the standby serves"
+                ));
+            }
+            Outcome::Done
+        }
+        (Ok(()), Some(Moved::Refused(why))) => {
+            eprintln!("outlive: {name} is not moved: {why}");
+            Outcome::Failed
+        }
+        (Ok(()), None) => {
+            eprintln!(
+                "outlive: the serve of {name} does not say whether it has moved; see `outlive status`"
+            );
+            Outcome::Internal
+        }
     }
 }
 

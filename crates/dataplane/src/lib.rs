@@ -26,7 +26,7 @@ pub use interfaces::{Interface, ethernet_interfaces, netns_cookie};
 pub use link::Change;
 pub use link_socket::link_socket;
 pub use object::{
-    AckStrategy, Counters, Dataplane, Life, LinkSettings, Settings, SplicePoint, probe,
+    AckStrategy, Counters, Dataplane, Fence, Life, LinkSettings, Settings, SplicePoint, probe,
 };
 pub use pins::{LAYOUT_VERSION, PinDirectory, pinned_services};
 pub use rings::{Event, EventKind, Ring};

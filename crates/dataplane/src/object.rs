@@ -10,6 +10,7 @@
 
 mod adopting;
 mod control;
+mod fence;
 mod log_link;
 mod reading;
 mod settings;
@@ -21,6 +22,7 @@ use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel
 pub use self::{
     adopting::Life,
     control::SplicePoint,
+    fence::Fence,
     log_link::{AckStrategy, LinkSettings},
     reading::Counters,
     settings::Settings,

@@ -117,7 +117,8 @@ impl Granter {
                 epoch: record.epoch,
                 holder: record.holder,
                 leased: record.leased,
-                over: terms.silent_at(now, term),
+                // Whoever holds it may be waiting for us for a while, and is heard first.
+                over: terms.silent_at(now, term.max(terms.longest)),
                 term,
                 freed: 0,
                 watched: false,
@@ -139,6 +140,21 @@ impl Granter {
     pub fn records(&self) -> Vec<Record> {
         let known = self.services.iter().filter(|(_, service)| service.known);
         known.map(|(name, service)| service.record(name)).collect()
+    }
+
+    /// The epoch of a service and the instance that was granted it, if one was and has not given it up.
+    #[must_use]
+    pub fn holder(&self, service: &str) -> Option<(u32, u64)> {
+        let service = self.services.get(service).filter(|service| service.known)?;
+        Some((service.epoch, service.holder?.1))
+    }
+
+    /// Whether this instance was superseded, or has given the service up: what it does is the past.
+    #[must_use]
+    pub fn is_over(&self, service: &str, instance: u64) -> bool {
+        let service = self.services.get(service);
+        let member = service.and_then(|service| service.members.get(&instance));
+        member.is_some_and(|member| member.retired)
     }
 
     /// A request has come. `now` is read after its arrival.
@@ -345,9 +361,11 @@ impl Service {
             self.over = self.over.max(over);
             self.term = self.term.max(round.terms.term);
             let term_us = u32::try_from(round.terms.term.as_micros()).unwrap_or(u32::MAX);
+            let standby = self.standbys(round, round.terms.term).next().is_some();
             return Verdict::Lease {
                 epoch: self.epoch,
                 term_us,
+                standby,
             };
         }
         self.leased = false;

@@ -61,6 +61,8 @@ pub struct Holder {
     /// Of the newest request whose answer was heard.
     answered: u64,
     asked_at: Option<Duration>,
+    /// When this host is silent, another one serves at once.
+    standby: bool,
     /// Numbers of requests and when they were sent, in order.
     outstanding: VecDeque<(u64, Duration)>,
 }
@@ -92,6 +94,7 @@ impl Holder {
             number: 0,
             answered: 0,
             asked_at: None,
+            standby: false,
             outstanding: VecDeque::new(),
         }
     }
@@ -110,9 +113,13 @@ impl Holder {
     /// When the next request is to be made; at once, if there was none.
     #[must_use]
     pub fn asks_at(&self) -> Duration {
-        self.asked_at.map_or(Duration::ZERO, |asked| {
-            asked.saturating_add(self.terms.interval())
-        })
+        let interval = match self.role {
+            // Its turn may come at any time.
+            Role::First | Role::Standby { .. } => self.terms.eager_interval(),
+            _ => self.terms.interval(),
+        };
+        self.asked_at
+            .map_or(Duration::ZERO, |asked| asked.saturating_add(interval))
     }
 
     /// Make a request, to be sent not before `now`. None once superseded: who wants to take part again
@@ -171,6 +178,12 @@ impl Holder {
             return false;
         }
         self.outstanding.retain(|(other, _)| *other > number);
+        self.standby = matches!(answer.verdict, Verdict::Lease { standby: true, .. });
+        if let Verdict::Lease { term_us, .. } = answer.verdict {
+            // The logger's is what counts: so often it is asked.
+            let term = Duration::from_micros(u64::from(term_us));
+            self.terms.term = term.max(Terms::SHORTEST);
+        }
         self.answered = number;
         let before = self.role;
         self.role = self.after(now, sent, answer.verdict);
@@ -185,7 +198,7 @@ impl Holder {
             },
             (_, Verdict::Superseded { epoch }) => Role::Superseded { epoch },
             (role, Verdict::Wait) => role,
-            (role, Verdict::Lease { epoch, term_us }) => {
+            (role, Verdict::Lease { epoch, term_us, .. }) => {
                 let term = Duration::from_micros(u64::from(term_us));
                 let end = self.terms.speaks_until(sent, term);
                 let speech = match role {
@@ -220,13 +233,22 @@ impl Holder {
         }
     }
 
-    /// Give the epoch up. Its data plane has been silenced before, for good: this instance speaks no
-    /// more. What is asked from now on says so to the granter, until it has heard.
+    /// Give the epoch up, or do not stand by any more. Its data plane has been silenced before, for good: this
+    /// instance speaks no more. What is asked from now on says so to the granter, until it has heard.
     pub fn release(&mut self) {
-        if let Role::Holds { epoch, .. } = self.role {
-            self.role = Role::Released { epoch };
-            self.asked_at = None;
-        }
+        let epoch = match self.role {
+            Role::Holds { epoch, .. } => epoch,
+            Role::First | Role::Standby { .. } => 0,
+            Role::Released { .. } | Role::Superseded { .. } => return,
+        };
+        self.role = Role::Released { epoch };
+        self.asked_at = None;
+    }
+
+    /// Whether another host would serve as soon as this one is silent, as far as the granter knows.
+    #[must_use]
+    pub const fn has_standby(&self) -> bool {
+        self.standby
     }
 
     /// Whether the host may speak.
@@ -245,6 +267,21 @@ impl Holder {
             Role::Holds { epoch, .. } => Some(epoch),
             _ => None,
         }
+    }
+
+    /// The newest epoch in which another host serves and this one was told that it may take over.
+    #[must_use]
+    pub const fn stands_by(&self) -> Option<u32> {
+        match self.role {
+            Role::Standby { effective_in } => effective_in,
+            _ => None,
+        }
+    }
+
+    /// Between two requests.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.terms.interval()
     }
 
     /// The epoch for which another serves the clients, or this one did, if this instance is over.

@@ -86,12 +86,12 @@ pub enum TermsError {
     #[error("a lease lasts from 1 ms up to an hour")]
     Term,
     /// `longest` is less than `term`.
-    #[error("the longest lease is shorter than this one")]
+    #[error("no lease may be longer than another logger of the service would wait for: 2 s")]
     Longest,
 }
 
 impl Terms {
-    const SHORTEST: Duration = Duration::from_millis(1);
+    pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
     const MOST: Duration = Duration::from_secs(3600);
 
     /// These terms, if they can be kept.
@@ -112,6 +112,12 @@ impl Terms {
     #[must_use]
     pub fn interval(&self) -> Duration {
         self.term / 3
+    }
+
+    /// Between two requests of who would serve: what its waiting adds to a takeover, at the most.
+    #[must_use]
+    pub fn eager_interval(&self) -> Duration {
+        self.term / 16
     }
 
     /// Until when a holder may speak whose request, sent at `sent`, was granted for `term`: by its own

@@ -9,6 +9,7 @@
 mod client;
 mod disk;
 mod events;
+mod leases;
 mod log;
 mod no_checksum;
 mod numbers;
@@ -35,6 +36,7 @@ use crate::{
 use client::Client;
 pub use events::Event;
 use events::Refusals;
+use leases::Leases;
 use log::open_log;
 pub use no_checksum::without_checksums;
 use numbers::{Counts, Shown};
@@ -64,6 +66,8 @@ pub struct ServiceConfig {
     pub directory: Option<PathBuf>,
     /// Where Prometheus finds the numbers.
     pub metrics: Option<SocketAddr>,
+    /// For how long a host may speak for a service that has a standby, once it was granted that.
+    pub lease: Duration,
 }
 
 /// Why the logger does not run.
@@ -96,6 +100,9 @@ pub enum ServiceError {
         /// Why.
         error: String,
     },
+    /// Nobody can be granted such a lease.
+    #[error("--lease: {0}")]
+    Lease(#[from] lease::TermsError),
     /// The system failed us.
     #[error("the logger cannot go on: {0}")]
     Io(#[from] io::Error),
@@ -115,6 +122,7 @@ pub struct Service {
     sockets: Vec<Sockets>,
     keys: Arc<KeyRing>,
     sessions: Sessions,
+    leases: Leases,
     clients: Vec<Client>,
     desk: Desk,
     refusals: Refusals,
@@ -146,6 +154,9 @@ impl Service {
         let shown = Shown::at(config.metrics)?;
         let mut sessions = Sessions::new(config.acks, config.limit_total, config.keep);
         let (mut out, mut writer, mut found) = (Outbox::default(), None, None);
+        // After the directory is ours.
+        let term = config.lease;
+        let dir = config.directory.clone();
         if let Some(directory) = config.directory {
             let restored = open_log(&directory, &mut sessions);
             let restored = restored.map_err(|error| ServiceError::Log { directory, error })?;
@@ -157,11 +168,13 @@ impl Service {
             out = Outbox::with_log(restored.ledger);
             writer = Some(Writer::start(restored.log)?);
         }
+        let leases = Leases::new(term, dir.as_deref())?;
         let now = Instant::now();
         Ok(Self {
             sockets,
             keys: Arc::new(config.keys),
             sessions,
+            leases,
             clients: Vec::new(),
             desk: Desk::new(std::process::id()),
             refusals: Refusals::default(),

@@ -19,6 +19,8 @@ use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
+    keeper::Keeper,
+    leasing,
     logger::Logger,
     logger_client::LoggerClient,
     options,
@@ -51,11 +53,12 @@ pub(crate) fn adopt(
         }
     };
     match take_over(config, &lock, &cgroup2, pins, &instance) {
-        Ok((plane, injector, logger, cgroup, adopted)) => {
+        Ok((plane, injector, (logger, keeper), cgroup, adopted)) => {
             let ground = Ground {
                 plane,
                 injector,
                 logger,
+                keeper,
                 cgroup,
                 bpffs,
                 cgroup2,
@@ -78,7 +81,13 @@ pub(crate) fn adopt(
     }
 }
 
-type Parts = (Dataplane, Injector, Logger, Cgroup, Adopted);
+type Parts = (
+    Dataplane,
+    Injector,
+    (Logger, Option<Keeper>),
+    Cgroup,
+    Adopted,
+);
 
 fn take_over(
     config: &ServeConfig,
@@ -115,12 +124,13 @@ fn take_over(
         Some(pid) => Server::adopt(pid, &cgroup).doing("watch the server")?,
         None => None,
     };
+    let keeper = leasing::go_on(config, instance, &plane, &life)?;
     let adopted = Adopted {
         life,
         server,
         records_lost: expired || !kept,
     };
-    Ok((plane, injector, logger, cgroup, adopted))
+    Ok((plane, injector, (logger, keeper), cgroup, adopted))
 }
 
 fn cgroup_of(config: &ServeConfig, cgroup2: &Mount) -> Result<Cgroup, ServeError> {

@@ -4,15 +4,16 @@ use std::{io::ErrorKind, time::Duration};
 
 use dataplane::{PinDirectory, detach_clsact};
 use supervise::{
-    Cgroup, CgroupError,
+    Cgroup, CgroupError, destroy_sockets,
     mounts::{self, Mount},
 };
 
 use crate::{
     changes,
     error::ServeError,
+    instance::Instance,
     logger_client::LoggerClient,
-    own_addresses, preflight,
+    options, own_addresses, preflight,
     rundir::{Lock, RunDir},
 };
 
@@ -71,6 +72,13 @@ pub(crate) fn remove_rest(
         Err(error) => return Err(error.into()),
     };
     LoggerClient::end_left_over(lock.directory());
+    // While the programs are there: when its lease is over, the kernel must not speak in its name.
+    if Instance::of(lock.directory()).is_ok_and(|instance| instance.epoch().is_some()) {
+        for address in options::addresses(lock.directory()) {
+            destroy_sockets(address, |_, _, _| true)?;
+        }
+    }
+    cleaned.addresses = own_addresses::take_down(lock.directory())?;
     let pins = PinDirectory::new(bpffs.path(), host_name);
     if pins.exists() {
         cleaned.programs = true;
@@ -78,7 +86,6 @@ pub(crate) fn remove_rest(
         pins.remove()?;
     }
     drop(cgroup2);
-    cleaned.addresses = own_addresses::take_down(lock.directory())?;
     cleaned.settings = changes::put_back(lock.directory())?;
     Ok(())
 }

@@ -9,6 +9,11 @@ pub(crate) fn now() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
+/// The clock of leases, `CLOCK_BOOTTIME`: it goes on while the host sleeps.
+pub(crate) fn boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
+
 /// Seconds since 1970, for people and logs.
 pub(crate) fn wall() -> f64 {
     std::time::SystemTime::now()

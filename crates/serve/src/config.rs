@@ -100,6 +100,10 @@ pub struct ServeConfig {
     pub attach: AttachMode,
     /// The record is kept on another machine.
     pub link: Option<LinkConfig>,
+    /// Wait until the logger grants that this host serves, instead of vouching that nobody else does.
+    pub standby: bool,
+    /// Of several standbys the one with the lowest serves.
+    pub preference: u16,
     /// Where Prometheus finds the numbers.
     pub metrics: Option<SocketAddr>,
     /// Where sockets, locks and mounts of ours live.

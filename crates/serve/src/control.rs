@@ -44,6 +44,18 @@ pub enum Question {
         #[serde(default)]
         follow: bool,
     },
+    /// Let the standby serve. The answer, a [`Moved`], comes when nothing is served here any more.
+    Move,
+}
+
+/// What has become of [`Question::Move`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moved {
+    /// The standby serves, or will in a moment.
+    Moved,
+    /// It was not tried.
+    Refused(String),
 }
 
 #[derive(Debug)]
@@ -116,6 +128,31 @@ impl Control {
         wanted
     }
 
+    /// Whether somebody waits for the service to be handed over.
+    pub(crate) fn wants_move(&self) -> bool {
+        self.clients.iter().any(Client::wants_move)
+    }
+
+    /// It is not, because of this.
+    pub(crate) fn refuse_move(&mut self, why: &str) {
+        self.answer_move(&Moved::Refused(why.to_owned()));
+    }
+
+    /// It was. To be called after [`Self::close`].
+    pub(crate) fn moved(&mut self) {
+        self.answer_move(&Moved::Moved);
+        self.clients.clear();
+    }
+
+    fn answer_move(&mut self, answer: &Moved) {
+        for client in self.clients.iter_mut().filter(|one| one.wants_move()) {
+            client.asked = None;
+            client.say(answer);
+            client.last = true;
+            client.write();
+        }
+    }
+
     /// Answer what was asked, and tell followers what is new.
     pub(crate) fn reply(&mut self, reports: &Reports, status: Option<&Status>) {
         for client in &mut self.clients {
@@ -126,9 +163,9 @@ impl Control {
         self.clients.retain(|client| !client.gone);
     }
 
-    /// Hang up on everybody and remove the socket.
+    /// Remove the socket, and hang up on everybody but those who wait for the end.
     pub(crate) fn close(&mut self) {
-        self.clients.clear();
+        self.clients.retain(Client::wants_move);
         self.listener = None;
         let _ = std::fs::remove_file(&self.path);
     }
@@ -174,9 +211,14 @@ impl Client {
         }
     }
 
+    fn wants_move(&self) -> bool {
+        matches!(self.asked, Some(Ok(Question::Move)))
+    }
+
     fn answer(&mut self, reports: &Reports, status: Option<&Status>) {
         match self.asked.take() {
             None => {}
+            waits @ Some(Ok(Question::Move)) => self.asked = waits,
             Some(Ok(Question::Status { .. })) => {
                 self.say(&status);
                 self.last = true;

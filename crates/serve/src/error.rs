@@ -1,6 +1,10 @@
 //! Why a service cannot be protected. Each message says what to do.
 
-use std::{io, net::SocketAddr, path::PathBuf};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use channel::{ChannelError, KeyFileError};
 use dataplane::DataplaneError;
@@ -35,6 +39,21 @@ pub enum ServeError {
     /// No such network device.
     #[error("there is no network device {0:?}: see `ip link`")]
     NoDevice(String),
+    /// An address that is to come and go with the service is on the host for good.
+    #[error(
+        "{0} is an address of this host already: outlive brings it up itself when this host serves; take it out of the system's configuration, and off (`ip address del`)"
+    )]
+    AddressHere(IpAddr),
+    /// The kernel keeps sockets of a service that another host is to serve.
+    #[error(
+        "sockets of the server at {0} cannot be removed: this host stays silent, and no other takes over at once; `ss -tn` shows them"
+    )]
+    SocketsLeft(SocketAddr),
+    /// Nothing tells this host from others.
+    #[error(
+        "the device of --address-device has no hardware address, by which the logger tells hosts apart: name a network card"
+    )]
+    NoHostNumber,
     /// The numbers cannot be shown there.
     #[error(
         "cannot show metrics on {address}: {error}; --metrics takes a free port and an address of this host"
@@ -193,6 +212,8 @@ impl ServeError {
             | Self::NoAddress
             | Self::Wildcard(_)
             | Self::NotLocal { .. }
+            | Self::AddressHere(_)
+            | Self::NoHostNumber
             | Self::Metrics { .. }
             | Self::InUse { .. }
             | Self::AlreadyServed { .. }
@@ -212,6 +233,7 @@ impl ServeError {
             }
             Self::FirstStart { .. } => Fault::Server,
             Self::Mount(_)
+            | Self::SocketsLeft(_)
             | Self::Destroy(DestroyError::Unsupported | DestroyError::NoDiag)
             | Self::Dataplane(DataplaneError::Load { .. } | DataplaneError::Attach { .. }) => {
                 Fault::Host

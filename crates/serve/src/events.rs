@@ -80,6 +80,28 @@ pub enum Happening {
         /// Connections that lost their protection.
         connections: usize,
     },
+    /// Another host serves; this one does when that one does not any more.
+    StandsBy {
+        /// The other's epoch.
+        epoch: u32,
+    },
+    /// The logger has granted that this host serves, and no other.
+    Granted {
+        /// The epoch that begins.
+        epoch: u32,
+    },
+    /// A standby has registered, or none is left: this host serves by leases, or without.
+    Leased {
+        /// By leases.
+        leased: bool,
+    },
+    /// Another host serves now: this one has fallen silent, and everything of the service here is ended.
+    Superseded {
+        /// The other's epoch.
+        epoch: u32,
+    },
+    /// The service is given to the standby, with its connections.
+    HandedOver,
     /// The server could not be started.
     StartFailed {
         /// Why.
@@ -194,6 +216,22 @@ impl fmt::Display for Happening {
             Self::Reprotected { connection } => {
                 write!(f, "protected again from this turn on: {connection}")
             }
+            Self::StandsBy { epoch } => {
+                write!(f, "standing by: another host serves, in epoch {epoch}")
+            }
+            Self::Granted { epoch } => write!(f, "this host serves, in epoch {epoch}"),
+            Self::Leased { leased: true } => write!(
+                f,
+                "a standby is there: without the logger's leases this host falls silent"
+            ),
+            Self::Leased { leased: false } => {
+                write!(f, "no standby is left: this host needs no leases")
+            }
+            Self::Superseded { epoch } => write!(
+                f,
+                "another host serves, in epoch {epoch}: the server here is ended, its connections go on there"
+            ),
+            Self::HandedOver => write!(f, "handed over to the standby"),
             Self::StartFailed { reason, retry_ms } => {
                 write!(f, "cannot be started ({reason}); next try in {retry_ms} ms")
             }

@@ -30,18 +30,24 @@ pub(crate) struct Instance {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
     number: u64,
+    holder: u64,
     begun: bool,
     session: u64,
     logger: Option<SocketAddr>,
+    #[serde(default)]
+    epoch: Option<u32>,
 }
 
 impl Kept {
     fn draw() -> Self {
+        let number = rand::rng().random();
         Self {
-            number: rand::rng().random(),
+            number,
+            holder: number,
             begun: false,
             session: since_1970(),
             logger: None,
+            epoch: None,
         }
     }
 }
@@ -81,6 +87,11 @@ impl Instance {
         self.kept.number
     }
 
+    /// By which the logger knows it that grants who serves. The same, unless [`Instance::disinherit`].
+    pub(crate) fn holder(&self) -> u64 {
+        self.kept.holder
+    }
+
     /// Whether it has got so far that its server may run, or clients may reach this host. Before that
     /// nothing here is worth being taken over, and a logger may know of an earlier life.
     pub(crate) fn has_begun(&self) -> bool {
@@ -103,6 +114,21 @@ impl Instance {
         self.keep()
     }
 
+    /// The epoch that was granted to it; 0 if it serves by the operator's word alone. `None`: there are no
+    /// leases.
+    pub(crate) fn epoch(&self) -> Option<u32> {
+        self.kept.epoch
+    }
+
+    /// It serves in this epoch.
+    pub(crate) fn serves_in(&mut self, epoch: u32) -> Result<(), ServeError> {
+        if self.kept.epoch == Some(epoch) {
+            return Ok(());
+        }
+        self.kept.epoch = Some(epoch);
+        self.keep()
+    }
+
     /// This logger is in use now.
     pub(crate) fn uses(&mut self, logger: SocketAddr, session: u64) -> Result<(), ServeError> {
         if (self.kept.logger, self.kept.session) == (Some(logger), session) {
@@ -120,6 +146,13 @@ impl Instance {
             session,
             ..Kept::draw()
         };
+        self.keep()
+    }
+
+    /// Loggers may have records of this number that are not to be had: it is recorded under another one, but
+    /// serves on as the one that it is.
+    pub(crate) fn disinherit(&mut self) -> Result<(), ServeError> {
+        self.kept.number = rand::rng().random();
         self.keep()
     }
 
@@ -150,10 +183,11 @@ mod tests {
         assert!(!one.has_begun() && one.logger().is_none());
         let logger = "10.0.0.9:7600".parse().unwrap();
         one.uses(logger, 3).unwrap();
+        one.serves_in(7).unwrap();
         one.begin().unwrap();
         let again = Instance::of(a.path()).unwrap();
         assert_eq!(again.kept, one.kept);
-        assert!(again.has_begun());
+        assert!(again.has_begun() && again.epoch() == Some(7));
         assert_eq!((again.logger(), again.session()), (Some(logger), 3));
         one.renew().unwrap();
         assert_ne!(one.number(), again.number());

@@ -268,6 +268,11 @@ impl Link {
         }
     }
 
+    /// What happens when none answers, from now on.
+    pub(crate) fn set_policy(&mut self, on_loss: OnLoggerLoss) {
+        self.config.on_loss = on_loss;
+    }
+
     /// The logger in use.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let session = self.session.as_ref()?;

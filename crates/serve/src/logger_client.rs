@@ -18,7 +18,8 @@ use channel::Channel;
 use protocol::{
     UnprotectedReason,
     control::{
-        Attach, Decoder, ErrorCode, FlowSummary, Recorded, Request, Response, Resume, encode,
+        Attach, Decoder, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest, Recorded, Request,
+        Response, Resume, encode,
     },
     link::LinkKeys,
 };
@@ -48,6 +49,8 @@ pub(crate) enum Said {
     Unprotected(FlowId, UnprotectedReason),
     /// Segments arrive there for which it has no record; the low half of the flow's number.
     Unknown(u32),
+    /// What becomes of this host, which has asked.
+    Lease(LeaseAnswer),
 }
 
 /// What a logger on another machine says to who attaches.
@@ -178,6 +181,15 @@ impl LoggerClient {
         }
     }
 
+    /// Of a logger on another machine, for who has no records there.
+    pub(crate) fn unattached(
+        channel: Channel<TcpStream>,
+        patience: Duration,
+    ) -> Result<Self, ServeError> {
+        let stream = Stream::remote(channel, patience).doing("talk to the logger")?;
+        Ok(Self::on(stream))
+    }
+
     fn on(stream: Stream) -> Self {
         Self {
             process: Process::Elsewhere,
@@ -240,6 +252,7 @@ impl LoggerClient {
             Response::Drained { token } => Said::Drained(*token),
             Response::Unprotected { flow, reason } => Said::Unprotected(*flow, *reason),
             Response::Unknown { flow_low } => Said::Unknown(*flow_low),
+            Response::Lease(answer) => Said::Lease(*answer),
             _ => return false,
         };
         self.said.push_back(said);
@@ -413,6 +426,11 @@ impl LoggerClient {
     /// It is in use, and which of our sessions that is.
     pub(crate) fn in_use(&mut self, session: u64) -> Result<(), ServeError> {
         self.say(&Request::InUse { session })
+    }
+
+    /// May this host speak? The answer is said unasked.
+    pub(crate) fn ask_for_lease(&mut self, request: LeaseRequest) -> Result<(), ServeError> {
+        self.say(&Request::Lease(request))
     }
 
     /// The record of a connection begins here.

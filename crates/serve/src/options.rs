@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
+    leasing,
 };
 
 /// The file in a service's directory.
@@ -22,6 +23,8 @@ struct Options {
     ring: u32,
     max_connections: u32,
     link: bool,
+    /// Who grants that this host serves.
+    granted_by: Option<SocketAddr>,
     crash_on_any_failure: bool,
 }
 
@@ -37,6 +40,7 @@ impl Options {
             ring: config.limits.ring,
             max_connections: config.max_connections,
             link: config.link.is_some(),
+            granted_by: leasing::granter(config),
             crash_on_any_failure: config.crash_on_any_failure,
         }
     }
@@ -52,7 +56,10 @@ impl Options {
                 "--max-connections",
                 self.max_connections != other.max_connections,
             ),
-            ("--logger", self.link != other.link),
+            (
+                "--logger, or --address-device",
+                self.link != other.link || self.granted_by != other.granted_by,
+            ),
             (
                 "--crash-on",
                 self.crash_on_any_failure != other.crash_on_any_failure,
@@ -68,6 +75,13 @@ pub(crate) fn keep(directory: &Path, config: &ServeConfig) -> Result<(), ServeEr
     let text = serde_json::to_vec(&Options::of(config)).map_err(io::Error::other);
     text.and_then(|text| fs::write(directory.join(FILE), text))
         .doing("note the options of the service")
+}
+
+/// The addresses of the service that was begun in this directory, if one was.
+pub(crate) fn addresses(directory: &Path) -> Vec<SocketAddr> {
+    let text = fs::read(directory.join(FILE)).unwrap_or_default();
+    let kept = serde_json::from_slice::<Options>(&text);
+    kept.map_or_else(|_| Vec::new(), |options| options.addresses)
 }
 
 /// Are these the options of the service that runs?

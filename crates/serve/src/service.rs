@@ -2,12 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    os::unix::net::UnixStream,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    },
+    sync::mpsc,
     time::Duration,
 };
 
@@ -16,7 +11,7 @@ use protocol::{UnprotectedReason, control::Statistics};
 use rand::Rng;
 use recovery::{Recovery, Stage};
 use sd_notify::NotifyState;
-use signal_hook::consts::SIGTERM;
+use signal_hook::consts::SIGHUP;
 use ssw::Flow;
 use supervise::{Backoff, BackoffConfig, Server};
 use wire::{FlowId, FlowKey, SeqNumber};
@@ -70,6 +65,12 @@ pub enum Ending {
     Stopped,
     /// The server ended by itself with status 0.
     Ended,
+    /// We were asked to stop, and a standby serves instead.
+    HandedOver,
+    /// We were asked to let a standby serve, and may be one ourselves.
+    Moved,
+    /// Another host serves; this one may again, as a standby.
+    Superseded,
 }
 
 /// One protected service.
@@ -101,9 +102,13 @@ pub struct Service {
     recorded: Option<Statistics>,
     /// It ends with the service.
     _metrics: Option<metrics::Running>,
-    /// The signal that asked us to stop, 0 if none did, and what becomes readable then.
-    signal: Arc<AtomicUsize>,
-    signalled: UnixStream,
+    signals: Signals,
+    /// This host serves by leases.
+    pub(crate) is_leased: bool,
+    /// What was told of the lease.
+    lease_told: standing_by::Told,
+    /// Somebody wants a standby to serve.
+    moves: bool,
     tell: Box<dyn FnMut(&crate::Report)>,
     began: Duration,
     pub(crate) incarnation: u32,
@@ -128,18 +133,18 @@ pub struct Service {
 }
 
 impl Service {
-    /// Set everything up. `tell` is given each report as it happens.
+    /// Set everything up. `tell` is given each report as it happens; `signals` were watched before, so
+    /// that being asked to stop meanwhile leaves nothing behind.
     ///
     /// # Errors
     /// Something stands in the way; nothing is left behind.
     pub fn new(
         config: ServeConfig,
+        signals: &Signals,
         tell: impl FnMut(&crate::Report) + 'static,
     ) -> Result<Self, ServeError> {
         preflight::privileges()?;
-        // First of all: being asked to stop while things are set up must leave nothing behind.
-        let signal = Arc::new(AtomicUsize::new(0));
-        let signalled = stopping::watch_signals(&signal)?;
+        let signals = signals.try_clone()?;
         let metrics = numbers::show(&config)?;
         let (ground, adopted) = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
@@ -181,8 +186,10 @@ impl Service {
             tally: Tally::default(),
             recorded: None,
             _metrics: metrics,
-            signal,
-            signalled,
+            signals,
+            is_leased: false,
+            lease_told: standing_by::Told::default(),
+            moves: false,
             tell: Box::new(tell),
             began: now,
             incarnation: 1,
@@ -213,20 +220,50 @@ impl Service {
     pub fn run(mut self) -> Result<Ending, ServeError> {
         let result = self.start_and_watch();
         if result.is_err() {
-            // Whatever went wrong, the server must not run on behind a gate that nobody opens.
-            let _ = self.ground.plane.stopping(true);
-            let _ = self.ground.cgroup.kill();
-            let _ = self.ground.cgroup.wait_empty(Duration::from_secs(5));
-            self.reap();
+            // Whatever went wrong, the server must not run on behind a gate that nobody opens. Where another
+            // host can go on, clients hear nothing of it.
+            let ended = match &self.ground.keeper {
+                Some(_) => self.end_silently(),
+                None => self.end_badly(),
+            };
+            if let Err(error) = ended {
+                tracing::warn!(%error, "the server may not be ended");
+            }
+        }
+        if self.ground.keeper.is_some()
+            && let Err(error) = self
+                .end_silently()
+                .and_then(|()| self.destroy_all_sockets())
+        {
+            // Then it stays as it is, silent: whoever comes next looks after it.
+            self.control.close();
+            self.ground.leave();
+            return Err(error);
         }
         self.control.reply(&self.reports, None);
         self.control.close();
-        // Where something has failed, or nobody was served, there may be records that somebody wants.
-        let over = result.is_ok() && self.ground.instance.has_begun();
+        // Where something has failed, or nobody was served, or somebody else is, there are records that
+        // somebody wants.
+        let ended = matches!(result, Ok(Ending::Stopped | Ending::Ended));
+        let over = ended && self.ground.instance.has_begun();
         let removed = self.ground.remove(over);
+        if matches!(result, Ok(Ending::Moved)) && removed.is_ok() {
+            self.control.moved();
+        } else {
+            self.control
+                .refuse_move("the service has ended otherwise: see its events");
+        }
         let ending = result?;
         removed?;
         Ok(ending)
+    }
+
+    fn end_badly(&mut self) -> Result<(), ServeError> {
+        self.ground.plane.stopping(true)?;
+        self.ground.cgroup.kill()?;
+        self.ground.cgroup.wait_empty(Duration::from_secs(5))?;
+        self.reap();
+        Ok(())
     }
 
     fn start_and_watch(&mut self) -> Result<Ending, ServeError> {
@@ -237,9 +274,16 @@ impl Service {
         if let Some(adopted) = self.adopted.take() {
             self.take_over(adopted, &ring, &kernel_events)?;
         } else {
+            if let Some(ending) = self.await_epoch()? {
+                return Ok(ending);
+            }
+            self.attach_new_interfaces()?;
             self.survey_loggers()?;
             self.reach_logger()?;
             let restored = self.restore()?;
+            if let Some(ending) = self.look_at_lease()? {
+                return Ok(ending);
+            }
             if !restored && self.is_to_stop() {
                 return Ok(Ending::Stopped); // nobody was served
             }
@@ -268,21 +312,24 @@ impl Service {
                     std::thread::sleep(AFTER_FAILURE);
                 }
             }
-            match self.signal.swap(0, Ordering::Relaxed) {
-                0 => {}
-                stopping::HUP => {
+            match self.signals.take() {
+                None if self.moves => return self.hand_over(Ending::Moved),
+                None => {}
+                Some(SIGHUP) => {
                     if let Some(link) = self.ground.logger.link() {
                         link.other_keys();
                     }
                 }
-                signal => return self.stop(i32::try_from(signal).unwrap_or(SIGTERM)),
+                Some(signal) => return self.stop(signal),
             }
         }
     }
 
-    /// Were we asked to stop?
+    /// Were we asked to stop, or does another host serve?
     fn is_to_stop(&self) -> bool {
-        !matches!(self.signal.load(Ordering::Relaxed), 0 | stopping::HUP)
+        let keeper = self.ground.keeper.as_ref();
+        let superseded = keeper.is_some_and(|keeper| keeper.position().superseded.is_some());
+        self.signals.stop() || superseded
     }
 
     /// The first start of a service that has no earlier life.
@@ -312,6 +359,9 @@ impl Service {
             self.kernel_event(event)?;
         }
         self.late_connections()?;
+        if let Some(ending) = self.look_at_lease()? {
+            return Ok(Next::End(ending));
+        }
         if let Some(ending) = self.look_at_server()? {
             return Ok(Next::End(ending));
         }
@@ -357,19 +407,24 @@ impl Service {
             if self.recovery.stage() == Stage::Starting && self.listens()? {
                 self.recovery.listening(now); // the kernel's word of it was lost
             }
-            let before = self.ground.plane.interfaces().count();
-            for interface in dataplane::ethernet_interfaces()? {
-                self.ground
-                    .plane
-                    .attach_interface(&interface, self.config.attach)?;
-            }
-            if self.ground.plane.interfaces().count() != before {
-                changes::keep(self.ground.lock.directory(), &self.ground.plane)?;
-            }
+            self.attach_new_interfaces()?;
         }
         if now >= self.next_sweep {
             self.next_sweep = now + SWEEP;
             self.ground.plane.sweep(SWEEP_AGE)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn attach_new_interfaces(&mut self) -> Result<(), ServeError> {
+        let before = self.ground.plane.interfaces().count();
+        for interface in dataplane::ethernet_interfaces()? {
+            self.ground
+                .plane
+                .attach_interface(&interface, self.config.attach)?;
+        }
+        if self.ground.plane.interfaces().count() != before {
+            changes::keep(self.ground.lock.directory(), &self.ground.plane)?;
         }
         Ok(())
     }
@@ -394,14 +449,23 @@ impl Service {
             });
         }
         let status = status.and_then(Result::ok);
+        if self.control.wants_move() {
+            match self.cannot_move() {
+                None => self.moves = true,
+                Some(why) => self.control.refuse_move(why),
+            }
+        }
         self.control.reply(&self.reports, status.as_ref());
     }
 }
+
+pub use stopping::Signals;
 
 mod link_of;
 mod logger_of;
 mod restoring;
 mod server_of;
+mod standing_by;
 mod status_of;
 mod stopping;
 mod taking_over;

@@ -19,6 +19,8 @@ use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
+    keeper::Keeper,
+    leasing,
     link::Link,
     logger::Logger,
     logger_client::LoggerClient,
@@ -34,6 +36,8 @@ pub(crate) struct Ground {
     pub(crate) plane: Dataplane,
     pub(crate) injector: Injector,
     pub(crate) logger: Logger,
+    /// By which this host serves, if another one could.
+    pub(crate) keeper: Option<Keeper>,
     pub(crate) cgroup: Cgroup,
     // Dropped in this order: pins go before the mount that holds them, all before the lock.
     pub(crate) bpffs: Mount,
@@ -76,15 +80,18 @@ impl Ground {
             bpffs.leave();
             return Err(error);
         }
-        if instance.has_begun() {
-            instance.renew()?; // the directory has outlived its host's last life
+        // The directory may have outlived its host's last life.
+        if let Err(error) = instance.renew() {
+            drop(bpffs);
+            return Err(error);
         }
         match Self::prepare_in(config, &lock, pins, &instance) {
-            Ok((plane, injector, logger, cgroup, cgroup2)) => {
+            Ok((plane, injector, (logger, keeper), cgroup, cgroup2)) => {
                 let ground = Self {
                     plane,
                     injector,
                     logger,
+                    keeper,
                     cgroup,
                     bpffs,
                     cgroup2,
@@ -106,13 +113,13 @@ impl Ground {
         lock: &Lock,
         pins: PinDirectory,
         instance: &Instance,
-    ) -> Result<(Dataplane, Injector, Logger, Cgroup, Mount), ServeError> {
+    ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
         preflight::addresses_on(&config.addresses, config.address_device.as_deref())?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
         let cgroup = Cgroup::create(&cgroup2, &config.run_dir.host_name(&config.name))?;
         become_subreaper().doing("become the reaper of the server's orphans")?;
         match bind(config, lock, &cgroup, pins, instance) {
-            Ok((plane, injector, logger)) => Ok((plane, injector, logger, cgroup, cgroup2)),
+            Ok((plane, injector, loggers)) => Ok((plane, injector, loggers, cgroup, cgroup2)),
             Err(error) => {
                 let _ = cgroup.remove();
                 Err(error)
@@ -128,10 +135,30 @@ impl Ground {
 
     /// Take everything down. The server is gone by now. `over`: nobody will want the records that a
     /// logger on another machine has.
-    pub(crate) fn remove(self, over: bool) -> Result<(), ServeError> {
-        self.logger.end(over);
+    pub(crate) fn remove(mut self, over: bool) -> Result<(), ServeError> {
         // Before there are no programs any more, or the kernel would have the last word.
         let taken_down = own_addresses::take_down(self.lock.directory());
+        if let Some(keeper) = self.keeper.take() {
+            // Another host may serve at once: nothing here may speak any more without its programs.
+            let released = keeper
+                .silence()
+                .and(taken_down)
+                .and_then(|_| keeper.release());
+            if let Err(error) = released {
+                self.leave();
+                return Err(error);
+            }
+            return self.remove_rest(over, Ok(0));
+        }
+        self.remove_rest(over, taken_down)
+    }
+
+    fn remove_rest(
+        self,
+        over: bool,
+        taken_down: Result<usize, ServeError>,
+    ) -> Result<(), ServeError> {
+        self.logger.end(over);
         let detached = self.plane.remove();
         let removed = self.cgroup.remove();
         drop(self.bpffs);
@@ -144,13 +171,16 @@ impl Ground {
     }
 }
 
+/// What is known on other machines: the record, and who serves.
+type Loggers = (Logger, Option<Keeper>);
+
 fn bind(
     config: &ServeConfig,
     lock: &Lock,
     cgroup: &Cgroup,
     pins: PinDirectory,
     instance: &Instance,
-) -> Result<(Dataplane, Injector, Logger), ServeError> {
+) -> Result<(Dataplane, Injector, Loggers), ServeError> {
     let settings = Settings {
         addresses: config.addresses.clone(),
         cgroup_id: cgroup.id(),
@@ -178,10 +208,11 @@ fn bind(
             Some(_) => remote_logger(config, instance, &plane)?,
         };
         options::keep(lock.directory(), config)?;
-        Ok((injector, logger))
+        let keeper = leasing::begin(config, instance, &plane)?;
+        Ok((injector, (logger, keeper)))
     })();
     match bound {
-        Ok((injector, logger)) => Ok((plane, injector, logger)),
+        Ok((injector, loggers)) => Ok((plane, injector, loggers)),
         Err(error) => {
             let _ = plane.remove();
             Err(error)

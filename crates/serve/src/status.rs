@@ -49,6 +49,12 @@ pub struct Status {
     /// Those that would not survive a crash, by the reason.
     #[serde(default)]
     pub unprotected_by: BTreeMap<String, usize>,
+    /// Whether this host may serve, if others could: in which epoch, until when, or for whom it stands by.
+    #[serde(default)]
+    pub lease: Option<String>,
+    /// The epoch in which it serves.
+    #[serde(default)]
+    pub epoch: Option<u32>,
     /// A logger answers.
     #[serde(default)]
     pub logger_up: bool,
@@ -132,6 +138,9 @@ impl fmt::Display for Status {
             self.replay
         )?;
         writeln!(f, "  logger       {}", self.logger)?;
+        if let Some(lease) = &self.lease {
+            writeln!(f, "  lease        {lease}")?;
+        }
         writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
         write!(
             f,

@@ -84,7 +84,7 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 23] = [
+pub(crate) const EVENTS: [&str; 28] = [
     "started",
     "adopted",
     "restored",
@@ -96,6 +96,11 @@ pub(crate) const EVENTS: [&str; 23] = [
     "logger_back",
     "reprotected",
     "logger_restarted",
+    "stands_by",
+    "granted",
+    "leased",
+    "superseded",
+    "handed_over",
     "start_failed",
     "ended",
     "stopping",
@@ -123,6 +128,11 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::LoggerBack { .. } => "logger_back",
         Happening::Reprotected { .. } => "reprotected",
         Happening::LoggerRestarted { .. } => "logger_restarted",
+        Happening::StandsBy { .. } => "stands_by",
+        Happening::Granted { .. } => "granted",
+        Happening::Leased { .. } => "leased",
+        Happening::Superseded { .. } => "superseded",
+        Happening::HandedOver => "handed_over",
         Happening::StartFailed { .. } => "start_failed",
         Happening::Ended => "ended",
         Happening::Stopping { .. } => "stopping",

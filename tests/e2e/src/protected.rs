@@ -160,12 +160,37 @@ impl Protected {
     /// When something of the earlier life cannot be removed.
     #[track_caller]
     pub fn lose_power(&self) {
+        self.power_off();
+        self.power_on();
+    }
+
+    /// Takes the power from the server's host.
+    ///
+    /// # Panics
+    /// When something on it lives on.
+    #[track_caller]
+    pub fn power_off(&self) {
         self.at.host.power_off().expect("power off");
         assert!(self.ended(PATIENCE).is_some(), "serve survived its host");
+    }
+
+    /// Gives it back.
+    ///
+    /// # Panics
+    /// When something of the earlier life cannot be removed.
+    #[track_caller]
+    pub fn power_on(&self) {
         self.at.host.power_on().expect("power on");
         // A lab's hosts share the kernel and the file system: what a restart would have emptied.
         let cleaned = self.outlive("clean", &["--kill", &self.at.name]);
         assert_eq!(cleaned.status, Some(0), "{cleaned:?}");
+    }
+
+    /// Starts it again as this verb, `serve` or `standby`. Only its events are seen from then on.
+    pub fn begin_as(&mut self, verb: &'static str, server: &Server, flags: &[&str]) {
+        self.at.verb = verb;
+        self.stopped = false;
+        self.begin_anew(server, flags);
     }
 
     /// Starts `serve` again after [`Protected::lose_power`]. Only its events are seen from then on.

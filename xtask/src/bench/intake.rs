@@ -150,6 +150,7 @@ fn over_udp(size: usize, directory: Option<PathBuf>) -> Result<f64> {
         acks: AckPolicy::EachBatch,
         directory,
         metrics: None,
+        lease: Duration::from_millis(250),
     })?;
     let address = service.addresses()[0];
     let (stop, stopped) = UnixStream::pair()?;

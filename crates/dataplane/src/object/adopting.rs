@@ -36,7 +36,7 @@ pub struct Life {
     pub recovering: bool,
     /// When the last `serve` was last heard of: `CLOCK_MONOTONIC`.
     pub heartbeat: Duration,
-    /// Until when the service may speak ([`Dataplane::speak_until`]).
+    /// Until when the service may speak ([`Fence::speak_until`](super::Fence::speak_until)).
     pub speak_until: Option<Duration>,
     /// The protected addresses. Unspecified ones stand for the port alone.
     pub addresses: Vec<SocketAddr>,

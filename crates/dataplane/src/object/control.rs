@@ -84,22 +84,6 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Until when the service may speak, as time since the host was booted (`CLOCK_BOOTTIME`): from then
-    /// on nothing of it leaves. `None`: no lease is needed.
-    ///
-    /// # Errors
-    /// The control program cannot be run.
-    pub fn speak_until(&self, end: Option<Duration>) -> Result<(), DataplaneError> {
-        // 0 is no end; any other time so early is over.
-        let end = end.map_or(0, |end| {
-            u64::try_from(end.as_nanos()).unwrap_or(u64::MAX).max(1)
-        });
-        self.control("limit speech", abi::control_op::CONTROL_SPEAK, |c| {
-            c.argument = end;
-        })
-        .map(drop)
-    }
-
     /// The recovery is over: strangers get their ordinary RST again.
     ///
     /// # Errors

@@ -121,8 +121,8 @@ fn a_lease_counts_from_the_boot_of_the_host() {
     let data = segment(both.s + 1, both.c + 1).payload(b"x");
     let data = data.packet(both.key.server(), both.key.client());
     for (end, verdict) in [(now, DROP), (now + hour, Next)] {
-        let set = both.kernel.plane().speak_until(Some(end));
-        set.expect("it runs");
+        let fence = both.kernel.plane().fence().expect("it is there");
+        fence.speak_until(Some(end)).expect("it runs");
         let passes = verdict == Next;
         both.happened(|model, _| model.speak_until(Some(if passes { u64::MAX } else { 0 })));
         assert_eq!(both.egress(data.clone()).verdict, verdict);

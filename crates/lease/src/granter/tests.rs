@@ -18,6 +18,8 @@ fn ms(ms: u64) -> Duration {
 struct World {
     granter: Granter,
     number: u64,
+    /// What the newest lease said of others, which is left out of what is compared.
+    standby: bool,
 }
 
 const STANDBY: Standing = Standing::Standby { effective_in: None };
@@ -36,6 +38,7 @@ impl World {
         Self {
             granter: Granter::new(LIFE, memory, TERMS, ms(0)),
             number: 0,
+            standby: false,
         }
     }
 
@@ -54,7 +57,21 @@ impl World {
 
     fn say(&mut self, now: u64, request: &LeaseRequest) -> Option<Verdict> {
         let decision = self.granter.decide(ms(now), request);
-        decision.answer.map(|answer| answer.verdict)
+        decision.answer.map(|answer| match answer.verdict {
+            Verdict::Lease {
+                epoch,
+                term_us,
+                standby,
+            } => {
+                self.standby = standby;
+                Verdict::Lease {
+                    epoch,
+                    term_us,
+                    standby: false,
+                }
+            }
+            verdict => verdict,
+        })
     }
 
     /// What a host is told that is known to the granter.
@@ -75,6 +92,7 @@ const fn lease(epoch: u32) -> Verdict {
     Verdict::Lease {
         epoch,
         term_us: 100_000,
+        standby: false,
     }
 }
 
@@ -221,13 +239,33 @@ fn memory_is_as_good_as_having_lived() {
     };
     assert!(record.leased && record.term == TERM && record.holder == Some((1, 101)));
     let mut world = World::new(Memory::Kept(records));
-    // All that was granted before its death is over at 110.
+    // All that was granted before its death is over at 110; who serves is waited for as long as by one
+    // without memory.
     let effective = Verdict::Standby {
         epoch: 1,
         effective: true,
     };
-    assert_eq!(world.ask(109, 2, STANDBY), effective);
-    assert_eq!(world.ask(110, 2, STANDBY), lease(2));
+    assert_eq!(world.ask(509, 2, STANDBY), effective);
+    assert_eq!(world.ask(510, 2, STANDBY), lease(2));
+}
+
+#[test]
+fn who_serves_knows_whether_somebody_would_at_once() {
+    let mut world = World::new(Memory::Lost);
+    world.ask(1000, 1, Standing::First);
+    world.ask(1000, 1, holds(1, true));
+    assert!(!world.standby);
+    world.ask(1000, 2, STANDBY);
+    assert_eq!(world.ask(1050, 1, holds(1, true)), lease(1));
+    assert!(world.standby);
+    // It says nothing any more, or that it is none.
+    world.ask(1200, 1, holds(1, true));
+    assert!(!world.standby);
+    world.ask(1210, 2, STANDBY);
+    world.ask(1220, 2, Standing::Released { epoch: 0 });
+    world.ask(1230, 1, holds(1, true));
+    assert!(!world.standby);
+    assert!(world.granter.is_over("web", 102) && !world.granter.is_over("web", 101));
 }
 
 #[test]
@@ -263,6 +301,7 @@ fn without_memory_only_who_speaks_is_believed_before_all_is_over() {
     let mut other = World {
         granter: world.granter.clone(),
         number: world.number,
+        standby: false,
     };
     assert_eq!(other.ask(1, 1, holds(5, true)), lease(5));
     // It stays leased, even if there is no standby any more.

@@ -31,6 +31,7 @@ fn answer(request: &LeaseRequest, verdict: Verdict) -> LeaseAnswer {
 const LEASE: Verdict = Verdict::Lease {
     epoch: 7,
     term_us: 300_000,
+    standby: true,
 };
 const FREE: Verdict = Verdict::Free { epoch: 7 };
 
@@ -48,9 +49,10 @@ fn a_lease_counts_from_its_request() {
     let mut holder = introduced(false);
     let request = holder.ask(ms(1000)).unwrap();
     assert_eq!(request.life, LIFE);
-    assert_eq!(holder.asks_at(), ms(1100));
+    assert_eq!(holder.asks_at(), ms(1000) + terms().term / 16);
     assert_eq!(holder.speech(), Speech::Silent);
     assert!(holder.hear(ms(1200), &answer(&request, LEASE)));
+    assert_eq!(holder.asks_at(), ms(1100));
     // A tenth for the drift.
     assert_eq!(holder.speech(), Speech::Until(ms(1270)));
     assert_eq!(holder.epoch(), Some(7));

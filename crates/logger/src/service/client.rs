@@ -59,6 +59,10 @@ pub(super) struct Client {
     pub(super) instance: Option<u64>,
     /// It had, and has attached again by another stream.
     pub(super) replaced: bool,
+    /// It asks for leases, and needs no session for that.
+    pub(super) asks: bool,
+    /// It has asked as the one that serves.
+    pub(super) serves: bool,
 }
 
 impl Client {
@@ -81,6 +85,8 @@ impl Client {
             remote,
             instance: None,
             replaced: false,
+            asks: false,
+            serves: false,
         })
     }
 

@@ -46,6 +46,17 @@ pub enum Event {
         /// Whether it found records of before.
         kept: bool,
     },
+    /// A host may speak for a service, and no other, from now on.
+    Granted {
+        /// Its name.
+        service: String,
+        /// The epoch that begins.
+        epoch: u32,
+        /// The number of the instance, in hexadecimal digits.
+        instance: String,
+        /// From where it has asked.
+        to: SocketAddr,
+    },
     /// The host of a service has begun a new life: the records of the one before are those of the
     /// instance that attaches now.
     Inherited {
@@ -138,6 +149,15 @@ impl fmt::Display for Event {
                 let found = if *kept { " and finds its records" } else { "" };
                 write!(f, "{service}: attached from {from} with key {key}{found}")
             }
+            Self::Granted {
+                service,
+                epoch,
+                instance,
+                to,
+            } => write!(
+                f,
+                "{service}: epoch {epoch} is granted to {to} (instance {instance})"
+            ),
             Self::Inherited {
                 service,
                 connections,

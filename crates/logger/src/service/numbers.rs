@@ -167,12 +167,13 @@ const fn log_state(log: Option<(LogState, u64)>) -> &'static str {
     }
 }
 
-const EVENTS: [&str; 12] = [
+const EVENTS: [&str; 13] = [
     "listening",
     "restored",
     "log_failed",
     "log_works",
     "attached",
+    "granted",
     "inherited",
     "detached",
     "forgotten",
@@ -190,6 +191,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::LogFailed { .. } => "log_failed",
         Event::LogWorks => "log_works",
         Event::Attached { .. } => "attached",
+        Event::Granted { .. } => "granted",
         Event::Inherited { .. } => "inherited",
         Event::Detached { .. } => "detached",
         Event::Forgotten { .. } => "forgotten",

@@ -1,6 +1,7 @@
 //! The loop's side of the control streams.
 
 use std::{
+    cmp::Reverse,
     io,
     sync::Arc,
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -60,12 +61,21 @@ impl Service {
 
     /// Reads from the clients that have something to say, and answers.
     pub(super) fn hear(&mut self, ready: &[bool], tell: &mut dyn FnMut(&Event)) {
-        // Those that were accepted since are heard next time. From the last on: one that goes is
-        // replaced by one that has been heard.
-        for at in (0..ready.len().min(self.clients.len())).rev() {
+        // Those that were accepted since are heard next time. Who serves is heard before who would: if we
+        // have slept, nobody loses a service for it.
+        let heard = 0..ready.len().min(self.clients.len());
+        let (first, then): (Vec<usize>, Vec<usize>) =
+            heard.partition(|at| self.clients[*at].serves);
+        let mut gone = Vec::new();
+        for at in first.into_iter().chain(then) {
             if let Err(error) = self.hear_one(at, ready[at], tell) {
-                self.dismiss(at, &error, tell);
+                gone.push((at, error));
             }
+        }
+        // From the last on: one that goes is replaced by the last.
+        gone.sort_by_key(|(at, _)| Reverse(*at));
+        for (at, error) in gone {
+            self.dismiss(at, &error, tell);
         }
     }
 
@@ -84,6 +94,7 @@ impl Service {
             let session = session.and_then(|instance| self.sessions.get_mut(instance));
             session.into_iter().for_each(|session| session.hear(now));
             match (self.clients[at].instance, request) {
+                (_, Request::Lease(request)) => self.lease(at, &request, tell)?,
                 (None, Request::Attach(attach)) => self.attach(at, &attach, tell)?,
                 (Some(instance), Request::Rekey) => {
                     if let (Ok((up, down)), Some(session)) =
@@ -140,6 +151,14 @@ impl Service {
             }
         };
         let instance = attach.instance;
+        if self.leases.is_over(&attach.service, instance) {
+            // It may not have heard yet. Records of its own would be taken for the newest.
+            let message = format!("{} is served by another host", attach.service);
+            return self.clients[at].say(&Response::Error {
+                code: ErrorCode::StillServed,
+                message,
+            });
+        }
         let inherited = self.inherit(at, attach, tell)?;
         // The older stream of the same instance, or of the life before, is not heard any more.
         let older = [Some(instance), inherited.map(|earlier| earlier.instance)];
@@ -199,9 +218,11 @@ impl Service {
         let now = self.now();
         let client = &mut self.clients[at];
         let peer = client.peer(attach);
+        let granted = self.leases.serves(&attach.service, attach.instance);
+        let key = client.key_name();
         let inherited = self
             .sessions
-            .inherit(attach, peer, client.key_name(), now, &mut self.out);
+            .inherit(attach, peer, key, granted, now, &mut self.out);
         if let Err(not_yet) = &inherited {
             client.say(&Response::Error {
                 code: not_yet.code(),
@@ -216,7 +237,7 @@ impl Service {
     pub(super) fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
         let client = self.clients.swap_remove(at);
         let Some(instance) = client.instance else {
-            if !client.replaced {
+            if !client.replaced && !client.asks {
                 let refused = self
                     .refusals
                     .refused(client.remote, why.to_string(), Instant::now());

@@ -106,7 +106,7 @@ impl Logger {
         from: Peer,
     ) -> Result<Option<Inherited>, NotYet> {
         self.sessions
-            .inherit(attach, from, &self.key, self.now, &mut self.out)
+            .inherit(attach, from, &self.key, false, self.now, &mut self.out)
     }
 
     pub(crate) fn attach(&mut self, attach: &Attach, from: Peer) -> (bool, LinkKeys) {

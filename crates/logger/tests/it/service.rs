@@ -37,6 +37,7 @@ fn config(keys: KeyRing, listen: &str) -> ServiceConfig {
         acks: AckPolicy::EachBatch,
         directory: None,
         metrics: None,
+        lease: Duration::from_millis(250),
     }
 }
 

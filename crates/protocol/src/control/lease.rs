@@ -48,9 +48,10 @@ pub enum Standing {
         /// The number of the newest request whose answer it has. It ignores answers to older ones.
         answered: u64,
     },
-    /// It held an epoch, has silenced itself, and does not speak again as this instance.
+    /// It held an epoch, has silenced itself, and does not speak again as this instance; or it was a
+    /// standby, and is none any more.
     Released {
-        /// Which.
+        /// Which; 0: none.
         epoch: u32,
     },
 }
@@ -79,6 +80,8 @@ pub enum Verdict {
         epoch: u32,
         /// How long, µs.
         term_us: u32,
+        /// Somebody would take over at once: a standby was heard a moment ago.
+        standby: bool,
     },
     /// It may speak without end: there is nobody who could take over.
     Free {
@@ -209,10 +212,15 @@ impl Verdict {
     fn encode(self, body: &mut Writer<'_>) {
         match self {
             Self::Wait => body.u8(verdict::WAIT),
-            Self::Lease { epoch, term_us } => {
+            Self::Lease {
+                epoch,
+                term_us,
+                standby,
+            } => {
                 body.u8(verdict::LEASE);
                 body.u32(epoch);
                 body.u32(term_us);
+                body.bool(standby);
             }
             Self::Free { epoch } => {
                 body.u8(verdict::FREE);
@@ -236,6 +244,7 @@ impl Verdict {
             verdict::LEASE => Self::Lease {
                 epoch: body.u32()?,
                 term_us: body.u32()?,
+                standby: body.bool()?,
             },
             verdict::FREE => Self::Free { epoch: body.u32()? },
             verdict::STANDBY => Self::Standby {

@@ -34,6 +34,8 @@ fn status() -> Status {
         survives: String::new(),
         modes: [("spliced".into(), 4), ("observed".into(), 5)].into(),
         unprotected_by: [("awaits_turn".into(), 1), ("total_limit".into(), 2)].into(),
+        lease: None,
+        epoch: None,
         logger_up: true,
         record: Some(RecordStatus {
             connections: 6,

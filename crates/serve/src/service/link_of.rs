@@ -228,11 +228,15 @@ impl Service {
         Ok(())
     }
 
+    /// What happens when no logger answers. A host that serves by leases is silent then, and tells its clients
+    /// nothing: their connections wait.
     pub(super) fn policy(&self) -> Option<OnLoggerLoss> {
-        self.config
-            .link
-            .as_ref()
-            .map(|link: &LinkConfig| link.on_loss)
+        let link: &LinkConfig = self.config.link.as_ref()?;
+        Some(if self.is_leased {
+            OnLoggerLoss::Hold
+        } else {
+            link.on_loss
+        })
     }
 
     /// What waits for a logger goes on when there is one, or when nobody waits for it any more.

@@ -34,6 +34,7 @@ impl Service {
                 }
                 Said::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
                 Said::Unknown(flow_low) => self.not_recorded(flow_low)?,
+                Said::Lease(_) => {} // said on another stream
             }
         }
         Ok(())

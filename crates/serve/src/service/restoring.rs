@@ -89,7 +89,7 @@ impl Service {
         self.ground.logger.link()
     }
 
-    fn patience(&self) -> Patience {
+    pub(super) fn patience(&self) -> Patience {
         match (&self.config.address_device, self.policy()) {
             // Who has spoken meanwhile was reset by the kernel: there is nothing to wait for.
             (None, _) => Patience {
@@ -171,7 +171,7 @@ impl Service {
         self.tell(Happening::Trouble {
             message: "the logger has connections of an earlier life of this service, and does not say which: they are lost".into(),
         });
-        self.ground.instance.renew()?;
+        self.ground.instance.disinherit()?;
         let number = self.ground.instance.number();
         if let Some(link) = self.link() {
             link.begin_anew(number);

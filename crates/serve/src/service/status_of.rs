@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
-use crate::{RecordStatus, Status, logger::Logger, tally::reason_name};
+use crate::{RecordStatus, Status, keeper::Keeper, logger::Logger, tally::reason_name};
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
 use ssw::{Flow, Mode};
@@ -52,6 +52,8 @@ impl Service {
                 .collect(),
             stage: if self.has_listened {
                 stage_name(self.recovery.stage()).to_owned()
+            } else if !self.ground.instance.has_begun() {
+                "not started".to_owned()
             } else {
                 "waiting for the server to listen".to_owned()
             },
@@ -86,6 +88,8 @@ impl Service {
                 let code = flow.unprotected?.code();
                 Some(UnprotectedReason::from_code(code).map_or("unknown", reason_name))
             })),
+            lease: self.ground.keeper.as_ref().map(Keeper::in_words),
+            epoch: self.ground.keeper.as_ref().and_then(Keeper::epoch),
             logger_up,
             record: recorded.map(record_status),
             happened: self.tally.clone(),

@@ -2,11 +2,15 @@
 
 use std::{
     os::unix::net::UnixStream,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use recovery::Stage;
+use rustix::event::{PollFd, PollFlags};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -23,6 +27,9 @@ const LINGER: Duration = Duration::from_secs(3);
 impl Service {
     pub(super) fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
         self.tell(Happening::Stopping { signal });
+        if self.has_standby() {
+            return self.hand_over(Ending::HandedOver);
+        }
         tell_manager(NotifyState::Stopping);
         self.ground.plane.stopping(true)?;
         if self.recovery.stage() != Stage::Serving {
@@ -58,21 +65,66 @@ impl Service {
     }
 }
 
-/// A descriptor that becomes readable when we are asked to stop; the signal is in `which`.
-pub(super) fn watch_signals(which: &Arc<AtomicUsize>) -> Result<UnixStream, ServeError> {
-    let (read, write) = UnixStream::pair().doing("make a pipe for signals")?;
-    read.set_nonblocking(true)
-        .doing("make a pipe for signals")?;
-    for (signal, value) in [(SIGTERM, TERM), (SIGINT, INT), (SIGHUP, HUP)] {
-        signal_hook::flag::register_usize(signal, Arc::clone(which), value)
-            .doing("watch signals")?;
-        let write = write.try_clone().doing("make a pipe for signals")?;
-        signal_hook::low_level::pipe::register(signal, write).doing("watch signals")?;
-    }
-    Ok(read)
+/// Being asked to stop, or to read the keys again. Watched before anything is set up, and for as long as
+/// this process serves.
+#[derive(Debug)]
+pub struct Signals {
+    /// The last one, 0 if there was none.
+    which: Arc<AtomicUsize>,
+    /// Readable when there was one.
+    woken: UnixStream,
 }
 
-const TERM: usize = 15;
-const INT: usize = 2;
-/// Not to stop: to read the key file again, and to replace the keys of the link.
-pub(super) const HUP: usize = 1;
+impl Signals {
+    /// SIGTERM, SIGINT and SIGHUP have no other effect from here on.
+    ///
+    /// # Errors
+    /// The system does not let us.
+    pub fn watch_all() -> Result<Self, ServeError> {
+        let doing = "watch signals";
+        let (woken, wake) = UnixStream::pair().doing(doing)?;
+        woken.set_nonblocking(true).doing(doing)?;
+        let which = Arc::new(AtomicUsize::new(0));
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            let (which, value) = (Arc::clone(&which), number(signal));
+            let wake = wake.try_clone().doing(doing)?;
+            signal_hook::flag::register_usize(signal, which, value).doing(doing)?;
+            signal_hook::low_level::pipe::register(signal, wake).doing(doing)?;
+        }
+        Ok(Self { which, woken })
+    }
+
+    pub(super) fn try_clone(&self) -> Result<Self, ServeError> {
+        Ok(Self {
+            which: Arc::clone(&self.which),
+            woken: self.woken.try_clone().doing("watch signals")?,
+        })
+    }
+
+    /// Were we asked to stop?
+    pub(super) fn stop(&self) -> bool {
+        let which = self.which.load(Ordering::Relaxed);
+        which != 0 && which != number(SIGHUP)
+    }
+
+    /// The signal that nobody has heeded yet.
+    pub(super) fn take(&self) -> Option<i32> {
+        let which = self.which.swap(0, Ordering::Relaxed);
+        i32::try_from(which).ok().filter(|signal| *signal != 0)
+    }
+
+    pub(super) fn watch(&self) -> PollFd<'_> {
+        PollFd::new(&self.woken, PollFlags::IN)
+    }
+
+    /// What woke us is seen.
+    pub(super) fn seen(&self) {
+        let mut drain = [0u8; 16];
+        let _ = rustix::io::read(&self.woken, &mut drain);
+    }
+}
+
+/// A signal, as it is kept.
+fn number(signal: i32) -> usize {
+    usize::try_from(signal).unwrap_or_default()
+}

@@ -49,7 +49,7 @@ impl Service {
         let ring = ring.as_fd();
         let mut fds = vec![
             PollFd::from_borrowed_fd(ring, PollFlags::IN),
-            PollFd::new(&self.signalled, PollFlags::IN),
+            self.signals.watch(),
             PollFd::from_borrowed_fd(self.ground.cgroup.events_fd(), PollFlags::PRI),
         ];
         let logger_at = fds.len();
@@ -62,6 +62,8 @@ impl Service {
         if let Some(server) = &self.server {
             fds.push(PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN));
         }
+        let keeper = self.ground.keeper.as_ref();
+        fds.extend(keeper.map(|keeper| PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN)));
         self.control.watch(&mut fds);
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -70,12 +72,8 @@ impl Service {
         let local = matches!(self.ground.logger, Logger::Local(_));
         let logger_speaks = local && !fds[logger_at].revents().is_empty();
         let cgroup_changed = !fds[2].revents().is_empty();
-        let signalled = !fds[1].revents().is_empty();
         drop(fds);
-        if signalled {
-            let mut drain = [0u8; 16];
-            let _ = rustix::io::read(&self.signalled, &mut drain);
-        }
+        self.signals.seen();
         if logger_speaks {
             let _ = self.ask_logger(LoggerClient::listen)?;
         }

@@ -83,6 +83,11 @@ fn all() -> Vec<Happening> {
         },
         Happening::Reprotected { connection: text() },
         Happening::LoggerRestarted { connections: 0 },
+        Happening::StandsBy { epoch: 1 },
+        Happening::Granted { epoch: 2 },
+        Happening::Leased { leased: true },
+        Happening::Superseded { epoch: 3 },
+        Happening::HandedOver,
         Happening::StartFailed {
             reason: text(),
             retry_ms: 1,

@@ -7,6 +7,7 @@ mod loss;
 mod metrics;
 mod power;
 mod recovery;
+mod takeover;
 
 use e2e::exchange::{echoes, echoing, talks};
 use e2e::loggers::{Logger, key_file};

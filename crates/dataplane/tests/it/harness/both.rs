@@ -178,11 +178,9 @@ impl Both {
     /// The lease goes on for ever, is over, or (`None`) is not needed.
     pub(crate) fn lease(&mut self, goes_on: Option<bool>) {
         let end = goes_on.map(|goes_on| if goes_on { u64::MAX } else { 0 });
-        let speak_until = self
-            .kernel
-            .plane()
-            .speak_until(end.map(Duration::from_nanos));
-        speak_until.expect("it runs");
+        let fence = self.kernel.plane().fence().expect("it is there");
+        let set = fence.speak_until(end.map(Duration::from_nanos));
+        set.expect("it runs");
         self.model.speak_until(end);
         self.agree();
     }

@@ -43,7 +43,11 @@ impl Session {
                 out.record(self.instance, &Entry::TurnsHeld(*hold));
                 Vec::new()
             }
-            Request::Attach(_) | Request::Rekey | Request::Shutdown | Request::InUse { .. } => {
+            Request::Attach(_)
+            | Request::Rekey
+            | Request::Shutdown
+            | Request::InUse { .. }
+            | Request::Lease(_) => {
                 vec![Response::Error {
                     code: ErrorCode::BadRequest,
                     message: "this makes no sense here".into(),

@@ -73,7 +73,7 @@ impl Sessions {
     /// A service with the key of this name is about to attach whose host has begun a new life, if [`Attach::inherit`] says so:
     /// the records of the life before are those of its instance from now on, and
     /// [`Sessions::attach`] will find them. `None` if there are none, or if the instance has records
-    /// of its own.
+    /// of its own. `granted`: it was granted the service's epoch, so nobody else can speak.
     ///
     /// # Errors
     /// [`NotYet`]; nothing has changed.
@@ -82,6 +82,7 @@ impl Sessions {
         attach: &Attach,
         peer: Peer,
         key: &str,
+        granted: bool,
         now: Duration,
         out: &mut Outbox,
     ) -> Result<Option<Inherited>, NotYet> {
@@ -91,8 +92,9 @@ impl Sessions {
         let from = peer.address.ip();
         let candidates = self.by_instance.iter_mut().filter(|(_, kept)| {
             let attachment = &kept.attachment;
+            let of_host = granted || attachment.from == from;
             !kept.over
-                && attachment.from == from
+                && of_host
                 && attachment.key == key
                 && attachment.attach.service == attach.service
         });
@@ -103,7 +105,7 @@ impl Sessions {
         let instance = *instance;
         let connections = kept.session.protected();
         let heard = kept.session.heard().map(|then| now.saturating_sub(then));
-        if let Some(ago) = heard.filter(|ago| *ago < SILENCE) {
+        if let Some(ago) = heard.filter(|ago| !granted && *ago < SILENCE) {
             return Err(NotYet::StillServed {
                 service: attach.service.clone(),
                 instance,
@@ -116,6 +118,13 @@ impl Sessions {
             return Err(NotYet::StillWritten {
                 service: attach.service.clone(),
             });
+        }
+        if granted {
+            // What else there is of the service is of hosts that have not served it since.
+            for (other, kept) in &mut self.by_instance {
+                let of_it = kept.attachment.attach.service == attach.service;
+                kept.over |= of_it && kept.attachment.key == key && *other != instance;
+            }
         }
         self.rename(instance, attach.instance);
         let entry = Entry::Inherited { from: instance };

@@ -26,6 +26,7 @@ pub(super) const LEASE_ANSWER: LeaseAnswer = LeaseAnswer {
     verdict: Verdict::Lease {
         epoch: 4,
         term_us: 0x0506,
+        standby: true,
     },
 };
 
@@ -61,7 +62,11 @@ pub(super) fn request() -> impl Strategy<Value = LeaseRequest> {
 pub(super) fn answer() -> impl Strategy<Value = LeaseAnswer> {
     let verdict = prop_oneof![
         Just(Verdict::Wait),
-        any::<(u32, u32)>().prop_map(|(epoch, term_us)| Verdict::Lease { epoch, term_us }),
+        any::<(u32, u32, bool)>().prop_map(|(epoch, term_us, standby)| Verdict::Lease {
+            epoch,
+            term_us,
+            standby
+        }),
         any::<u32>().prop_map(|epoch| Verdict::Free { epoch }),
         any::<(u32, bool)>().prop_map(|(epoch, effective)| Verdict::Standby { epoch, effective }),
         any::<u32>().prop_map(|epoch| Verdict::Superseded { epoch }),

@@ -1,0 +1,82 @@
+//! Limiting what a service may say from another thread than the one that has the [`Dataplane`]: whoever
+//! keeps a lease must not wait for anybody.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    time::Duration,
+};
+
+use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
+
+use super::Dataplane;
+use crate::{
+    abi::{self, Abi},
+    attach,
+    error::{DataplaneError, SocketContext},
+};
+
+const DOING: &str = "limit speech";
+
+/// A hold on the program that changes the service's state, for as long as this lives.
+#[derive(Debug)]
+pub struct Fence {
+    control: OwnedFd,
+}
+
+impl Dataplane {
+    /// The fence of this service.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn fence(&self) -> Result<Fence, DataplaneError> {
+        let program = attach::program(&self.object, "control")?;
+        let control = program.as_fd().try_clone_to_owned().doing(DOING)?;
+        Ok(Fence { control })
+    }
+}
+
+impl Fence {
+    /// Until when the service may speak, as time since the host was booted (`CLOCK_BOOTTIME`): from then
+    /// on nothing of it leaves. `None`: no lease is needed.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn speak_until(&self, end: Option<Duration>) -> Result<(), DataplaneError> {
+        // 0 is no end; any other time so early is over.
+        let end = end.map_or(0, |end| {
+            u64::try_from(end.as_nanos()).unwrap_or(u64::MAX).max(1)
+        });
+        let mut request = abi::control {
+            op: abi::control_op::CONTROL_SPEAK.0,
+            argument: end,
+            ..Default::default()
+        };
+        self.run(request.as_bytes_mut()).doing(DOING)?;
+        match request.result {
+            0 => Ok(()),
+            error => Err(DataplaneError::Control {
+                what: DOING,
+                source: io::Error::from_raw_os_error(-error),
+            }),
+        }
+    }
+
+    fn run(&self, request: &mut [u8]) -> io::Result<()> {
+        let mut options = bpf_test_run_opts {
+            sz: size_of::<bpf_test_run_opts>()
+                .try_into()
+                .unwrap_or_default(),
+            ctx_in: request.as_mut_ptr().cast(),
+            ctx_size_in: u32::try_from(request.len()).unwrap_or_default(),
+            ..Default::default()
+        };
+        // SAFETY: the descriptor is open for as long as `self`; the kernel reads `request`, and writes it
+        // back in the same length, while it is borrowed here.
+        let result = unsafe { bpf_prog_test_run_opts(self.control.as_raw_fd(), &raw mut options) };
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result));
+        }
+        Ok(())
+    }
+}

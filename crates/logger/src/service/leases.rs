@@ -1,0 +1,120 @@
+//! Who may speak for a service: the loop's side of the crate `lease`.
+
+mod book;
+
+use std::{collections::BTreeMap, io, path::Path, time::Duration};
+
+use lease::{Granter, Memory, Terms};
+use protocol::control::{LeaseRequest, Response, Standing};
+use rand::{TryRngCore, rngs::OsRng};
+
+use self::book::Book;
+use super::{Event, Service, ServiceError, client::ClientError};
+
+/// Who decides, and what it has decided.
+pub(super) struct Leases {
+    granter: Granter,
+    /// Where that is kept, if anything is.
+    book: Option<Book>,
+    /// The state of the book in which the newest decision about a service is.
+    waits_for: BTreeMap<String, u64>,
+    told: bool,
+}
+
+impl Leases {
+    /// With a directory, one that remembers. Else what was granted does not outlive it, so the next one
+    /// waits until all of that must be over.
+    pub(super) fn new(term: Duration, directory: Option<&Path>) -> Result<Self, ServiceError> {
+        let terms = Terms {
+            term,
+            ..Terms::default()
+        };
+        let terms = terms.checked()?;
+        let life = OsRng.try_next_u64().map_err(io::Error::other)?.max(1);
+        let (memory, book) = match directory {
+            None => (Memory::Lost, None),
+            Some(directory) => {
+                let (book, records) = Book::open(directory).map_err(|error| ServiceError::Log {
+                    directory: directory.to_owned(),
+                    error: error.to_string(),
+                })?;
+                (Memory::Kept(records), Some(book))
+            }
+        };
+        let now = Duration::ZERO; // the loop's clock begins a moment later
+        Ok(Self {
+            granter: Granter::new(life, memory, terms, now),
+            book,
+            waits_for: BTreeMap::new(),
+            told: false,
+        })
+    }
+
+    /// Whether this instance serves.
+    pub(super) fn serves(&self, service: &str, instance: u64) -> bool {
+        let holder = self.granter.holder(service);
+        holder.is_some_and(|(_, holder)| holder == instance)
+    }
+
+    /// Whether another one serves instead of this instance.
+    pub(super) fn is_over(&self, service: &str, instance: u64) -> bool {
+        self.granter.is_over(service, instance)
+    }
+
+    /// The answer to a request, if there is one already: who asks asks again. What has changed is kept
+    /// before it is told.
+    fn answer(&mut self, now: Duration, request: &LeaseRequest) -> Option<Response> {
+        let decision = self.granter.decide(now, request);
+        if let Some(book) = &mut self.book {
+            if decision.record.is_some() {
+                let state = book.keep(self.granter.records());
+                self.waits_for.insert(request.service.clone(), state);
+            }
+            let waits_for = self.waits_for.get(&request.service).copied();
+            if waits_for.is_some_and(|state| state > book.kept()) {
+                return None;
+            }
+        }
+        decision.answer.map(Response::Lease)
+    }
+}
+
+impl Service {
+    /// A host asks whether it may speak.
+    pub(super) fn lease(
+        &mut self,
+        at: usize,
+        request: &LeaseRequest,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<(), ClientError> {
+        let now = self.now();
+        let leases = &mut self.leases;
+        let before = leases.granter.holder(&request.service);
+        let answer = leases.answer(now, request);
+        let after = leases.granter.holder(&request.service);
+        let client = &mut self.clients[at];
+        client.asks = true;
+        client.serves = matches!(request.standing, Standing::Holds { .. });
+        if let Some((epoch, instance)) = after.filter(|after| Some(*after) != before) {
+            tell(&Event::Granted {
+                service: request.service.clone(),
+                epoch,
+                instance: format!("{instance:016x}"),
+                to: client.remote,
+            });
+        }
+        match leases.book.as_ref().and_then(Book::trouble) {
+            None => leases.told = false,
+            Some(_) if leases.told => {}
+            Some(error) => {
+                leases.told = true;
+                tell(&Event::Trouble {
+                    message: format!(
+                        "no host is granted a service that does not serve it already, until that can be noted in --dir: {error}"
+                    ),
+                });
+            }
+        }
+        answer.map_or(Ok(()), |answer| client.say(&answer))
+    }
+}

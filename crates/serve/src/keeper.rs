@@ -1,0 +1,452 @@
+//! Keeping the lease by which this host may speak for the service, or waiting for one.
+//!
+//! A thread of its own, with a stream of its own to the logger: nothing that `serve` does meanwhile may
+//! cost the lease. What is decided is the crate `lease`'s; the data plane enforces it, whatever becomes of
+//! us ([`Fence`]).
+
+use std::{
+    io::Write,
+    net::SocketAddr,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use channel::{Channel, KeyRing};
+use dataplane::Fence;
+use lease::{Holder, Speech};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{
+    clock,
+    error::{ServeError, SystemContext},
+    logger_client::{LoggerClient, Said},
+};
+
+/// How long a logger may take to be connected to.
+const CONNECT: Duration = Duration::from_secs(1);
+/// How long is waited after it was not.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How long the logger may take to hear that an epoch is given up.
+const FAREWELL: Duration = Duration::from_millis(300);
+/// So many intervals without an answer, and the stream is another one's or hangs.
+const UNANSWERED: u32 = 8;
+
+/// What is known of the lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// Granted to this instance, and not given up.
+    pub(crate) epoch: Option<u32>,
+    /// Until when it may speak, by [`clock::boot`].
+    pub(crate) speech: Speech,
+    /// Another host serves, in this epoch: the instance is over.
+    pub(crate) superseded: Option<u32>,
+    /// The epoch in which another host serves, for which this one is an effective standby.
+    pub(crate) stands_by: Option<u32>,
+    /// Another host would serve as soon as this one is silent.
+    pub(crate) standby: bool,
+    /// The logger has answered.
+    pub(crate) heard: bool,
+    /// Why the logger does not answer, if it does not.
+    pub(crate) trouble: Option<String>,
+}
+
+/// The thread.
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    /// Readable when the position has changed.
+    changed: UnixStream,
+    wake: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    inner: Mutex<Inner>,
+    changed: UnixStream,
+}
+
+struct Inner {
+    holder: Holder,
+    fence: Fence,
+    /// What the holder may do is enforced.
+    enforced: bool,
+    /// Nothing opens the fence any more.
+    silenced: bool,
+    heard: bool,
+    /// Requests made and answers heard on the present stream, which keeps their order.
+    asked: u64,
+    answered: u64,
+    /// The next request is due.
+    hurry: bool,
+    trouble: Option<String>,
+    ends: bool,
+}
+
+impl Keeper {
+    /// Begin to ask the logger at `at`. What the holder may do is enforced from here on.
+    pub(crate) fn start(
+        holder: Holder,
+        fence: Fence,
+        at: SocketAddr,
+        key_file: PathBuf,
+    ) -> Result<Self, ServeError> {
+        let doing = "start the thread that keeps the lease";
+        let (changed, tell) = UnixStream::pair().doing(doing)?;
+        let (wake, woken) = UnixStream::pair().doing(doing)?;
+        for end in [&changed, &tell, &wake, &woken] {
+            end.set_nonblocking(true).doing(doing)?;
+        }
+        let mut inner = Inner {
+            holder,
+            fence,
+            enforced: false,
+            silenced: false,
+            heard: false,
+            asked: 0,
+            answered: 0,
+            hurry: false,
+            trouble: None,
+            ends: false,
+        };
+        inner.enforce()?;
+        let shared = Arc::new(Shared {
+            inner: Mutex::new(inner),
+            changed: tell,
+        });
+        let asker = Asker {
+            shared: Arc::clone(&shared),
+            woken,
+            at,
+            key_file,
+            client: None,
+            connect_at: Duration::ZERO,
+            heard: clock::boot(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("lease".into())
+            .spawn(move || asker.run())
+            .doing(doing)?;
+        Ok(Self {
+            shared,
+            changed,
+            wake,
+            thread: Some(thread),
+        })
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        let inner = self.shared.lock();
+        let holder = &inner.holder;
+        Position {
+            epoch: holder.epoch(),
+            speech: holder.speech(),
+            superseded: holder.superseded(),
+            stands_by: holder.stands_by(),
+            standby: holder.has_standby(),
+            heard: inner.heard,
+            trouble: inner.trouble.clone(),
+        }
+    }
+
+    /// The epoch in which this host serves.
+    pub(crate) fn epoch(&self) -> Option<u32> {
+        self.position().epoch
+    }
+
+    /// For people.
+    pub(crate) fn in_words(&self) -> String {
+        let position = self.position();
+        let trouble = position.trouble;
+        let trouble = trouble.map_or_else(String::new, |why| format!("; {why}"));
+        let now = clock::boot();
+        match (position.epoch, position.speech) {
+            (Some(epoch), Speech::Free) => {
+                format!("epoch {epoch}, without an end: there is no standby{trouble}")
+            }
+            (Some(epoch), Speech::Until(end)) if now < end => {
+                let left = (end - now).as_millis();
+                format!("epoch {epoch}, for {left} ms more{trouble}")
+            }
+            (Some(epoch), _) => format!("epoch {epoch} is over: this host is silent{trouble}"),
+            (None, _) => match position.stands_by {
+                Some(epoch) => format!("standing by for epoch {epoch}{trouble}"),
+                None => format!("none yet{trouble}"),
+            },
+        }
+    }
+
+    /// The position may have changed since this was readable last.
+    pub(crate) fn seen(&self) {
+        let mut drain = [0u8; 64];
+        while rustix::io::read(&self.changed, &mut drain).is_ok_and(|len| len > 0) {}
+    }
+
+    /// The logger has never answered, and the operator has said that nobody else serves: speak without a
+    /// lease. Tells whether it is so.
+    pub(crate) fn serve_alone(&self) -> Result<bool, ServeError> {
+        let mut inner = self.shared.lock();
+        if inner.heard {
+            return Ok(false);
+        }
+        inner.holder = inner.holder.clone().resumed(0, Speech::Free);
+        inner.enforce()?;
+        Ok(true)
+    }
+
+    /// The position that the logger knows now; `None`: it does not answer.
+    pub(crate) fn position_now(&self) -> Option<Position> {
+        let mut inner = self.shared.lock();
+        inner.hurry = true;
+        let next = inner.asked + 1;
+        drop(inner);
+        self.wake();
+        let until = clock::boot() + FAREWELL;
+        while clock::boot() < until {
+            let answered = self.shared.lock().answered;
+            if answered >= next {
+                return Some(self.position());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    /// Speak no more, whatever is granted.
+    pub(crate) fn silence(&self) -> Result<(), ServeError> {
+        let mut inner = self.shared.lock();
+        inner.silenced = true;
+        inner.enforce()
+    }
+
+    /// Speak no more, and let a standby take over at once; or be none any more. Waits until the logger has
+    /// heard of it, but not for long: if it does not, it finds out.
+    pub(crate) fn release(self) -> Result<(), ServeError> {
+        self.silence()?;
+        let mut inner = self.shared.lock();
+        let nobody_knows = !inner.heard && inner.holder.epoch().is_none();
+        if nobody_knows || inner.holder.superseded().is_some() {
+            return Ok(());
+        }
+        inner.holder.release();
+        drop(inner);
+        self.wake();
+        let until = clock::boot() + FAREWELL;
+        while clock::boot() < until && self.position().superseded.is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn wake(&self) {
+        let _ = (&self.wake).write(&[0]); // a full pipe wakes it as well
+    }
+}
+
+impl AsFd for Keeper {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.changed.as_fd()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.shared.lock().ends = true;
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// A thread that has panicked has left everything whole: each change is one assignment.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        let _ = (&self.changed).write(&[0]);
+    }
+}
+
+/// What others than the fence want to know of a holder.
+#[derive(Debug, PartialEq, Eq)]
+struct State {
+    epoch: Option<u32>,
+    superseded: Option<u32>,
+    stands_by: Option<u32>,
+    standby: bool,
+    free: bool,
+}
+
+impl Inner {
+    /// Have the data plane know until when we may speak.
+    fn enforce(&mut self) -> Result<(), ServeError> {
+        self.enforced = false;
+        let speech = if self.silenced {
+            Speech::Silent
+        } else {
+            self.holder.speech()
+        };
+        self.fence.speak_until(match speech {
+            Speech::Silent => Some(Duration::ZERO),
+            Speech::Until(end) => Some(end),
+            Speech::Free => None,
+        })?;
+        self.enforced = true;
+        Ok(())
+    }
+
+    fn state(&self) -> State {
+        let holder = &self.holder;
+        State {
+            epoch: holder.epoch(),
+            superseded: holder.superseded(),
+            stands_by: holder.stands_by(),
+            standby: holder.has_standby(),
+            free: holder.speech() == Speech::Free,
+        }
+    }
+}
+
+/// The thread's side.
+struct Asker {
+    shared: Arc<Shared>,
+    woken: UnixStream,
+    at: SocketAddr,
+    key_file: PathBuf,
+    client: Option<LoggerClient>,
+    connect_at: Duration,
+    /// When the logger was heard last, or connected to.
+    heard: Duration,
+}
+
+impl Asker {
+    fn run(mut self) {
+        while !self.shared.lock().ends {
+            if let Err(error) = self.turn() {
+                self.client = None;
+                self.connect_at = clock::boot() + AGAIN;
+                self.note(Some(error.to_string()));
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), ServeError> {
+        let now = clock::boot();
+        if self.client.is_none() {
+            if now < self.connect_at {
+                self.wait(self.connect_at - now)?;
+                return Ok(());
+            }
+            self.client = Some(self.connect()?);
+            self.heard = clock::boot();
+            let mut inner = self.shared.lock();
+            (inner.asked, inner.answered) = (0, 0);
+        }
+        let due = self.ask()?;
+        self.wait(due.saturating_sub(clock::boot()))?;
+        self.listen()
+    }
+
+    fn connect(&self) -> Result<LoggerClient, ServeError> {
+        let keys = KeyRing::load(&self.key_file)?; // they may have been changed
+        let channel = Channel::connect(self.at, keys.first(), CONNECT, CONNECT)
+            .map_err(|error| ServeError::LoggerUnreachable { at: self.at, error })?;
+        LoggerClient::unattached(channel, CONNECT)
+    }
+
+    /// Ask if it is time to. Tells when it will be again.
+    fn ask(&mut self) -> Result<Duration, ServeError> {
+        let mut inner = self.shared.lock();
+        // A request says what the data plane does.
+        if !inner.enforced {
+            inner.enforce()?;
+        }
+        let now = clock::boot();
+        let request = if now >= inner.holder.asks_at() || std::mem::take(&mut inner.hurry) {
+            inner.holder.ask(now)
+        } else {
+            None
+        };
+        let due = inner.holder.asks_at();
+        let over = inner.holder.superseded().is_some();
+        inner.asked += u64::from(request.is_some());
+        drop(inner);
+        if let (Some(request), Some(client)) = (request, &mut self.client) {
+            client.ask_for_lease(request)?;
+        }
+        // Then there is nothing to be asked any more.
+        Ok(if over { now + CONNECT } else { due })
+    }
+
+    fn wait(&self, most: Duration) -> Result<(), ServeError> {
+        let timeout = Timespec::try_from(most).unwrap_or_default();
+        let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
+        let client = self.client.as_ref();
+        fds.extend(client.map(|client| PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN)));
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).doing("wait for the answer about the lease"),
+        }
+        let mut drain = [0u8; 16];
+        let _ = rustix::io::read(&self.woken, &mut drain);
+        Ok(())
+    }
+
+    fn listen(&mut self) -> Result<(), ServeError> {
+        let Some(client) = &mut self.client else {
+            return Ok(());
+        };
+        client.listen()?;
+        let mut answers = Vec::new();
+        while let Some(said) = client.said() {
+            answers.extend(match said {
+                Said::Lease(answer) => Some(answer),
+                _ => None,
+            });
+        }
+        let mut inner = self.shared.lock();
+        let now = clock::boot();
+        let before = inner.state();
+        for answer in &answers {
+            inner.holder.hear(now, answer);
+        }
+        if !answers.is_empty() {
+            inner.heard = true;
+            inner.answered += u64::try_from(answers.len()).unwrap_or_default();
+            inner.enforce()?;
+        }
+        let after = inner.state();
+        let patience = inner.holder.interval() * UNANSWERED;
+        drop(inner);
+        if answers.is_empty() {
+            if now.saturating_sub(self.heard) > patience {
+                return Err(ServeError::Logger(
+                    "it does not answer about the lease".into(),
+                ));
+            }
+            return Ok(());
+        }
+        self.heard = now;
+        if before != after {
+            self.shared.tell();
+        }
+        self.note(None);
+        Ok(())
+    }
+
+    fn note(&self, trouble: Option<String>) {
+        let mut inner = self.shared.lock();
+        if inner.trouble != trouble {
+            inner.trouble = trouble;
+            drop(inner);
+            self.shared.tell();
+        }
+    }
+}

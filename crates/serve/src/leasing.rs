@@ -1,0 +1,127 @@
+//! Which host serves: what keeps the lease of a service, where there can be others.
+//!
+//! There can if a logger on another machine knows them all, and the addresses come and go with the
+//! service: then a host that serves no more has nothing left by which a client could hear it.
+
+use std::{
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    net::SocketAddr,
+};
+
+use dataplane::{Dataplane, Life, ethernet_interfaces};
+use lease::{Holder, Speech, Terms};
+use supervise::address_is_local;
+
+use crate::{
+    config::ServeConfig,
+    error::{ServeError, SystemContext},
+    instance::Instance,
+    keeper::Keeper,
+};
+
+/// For a service of which nothing is here yet. `None`: no other host can take it over.
+///
+/// # Errors
+/// This host cannot take it over from another, and was told to.
+pub(crate) fn begin(
+    config: &ServeConfig,
+    instance: &Instance,
+    plane: &Dataplane,
+) -> Result<Option<Keeper>, ServeError> {
+    if granter(config).is_none() {
+        return Ok(None);
+    }
+    match obstacle(config)? {
+        None => keep(config, holder(config, instance)?, plane),
+        Some(error) if config.standby => Err(error),
+        Some(error) => {
+            tracing::warn!("no other host can take over: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// For one that was found running: what it may do is in the data plane.
+pub(crate) fn go_on(
+    config: &ServeConfig,
+    instance: &Instance,
+    plane: &Dataplane,
+    life: &Life,
+) -> Result<Option<Keeper>, ServeError> {
+    let Some(epoch) = instance.epoch() else {
+        return Ok(None);
+    };
+    let speech = life.speak_until.map_or(Speech::Free, Speech::Until);
+    let holder = holder(config, instance)?.resumed(epoch, speech);
+    keep(config, holder, plane)
+}
+
+/// The logger that grants who serves, if these options let another host take over. One decides: with several
+/// loggers none does.
+pub(crate) fn granter(config: &ServeConfig) -> Option<SocketAddr> {
+    let link = config
+        .link
+        .as_ref()
+        .filter(|_| config.address_device.is_some())?;
+    match link.loggers[..] {
+        [only] => Some(only),
+        _ => None,
+    }
+}
+
+fn keep(
+    config: &ServeConfig,
+    holder: Holder,
+    plane: &Dataplane,
+) -> Result<Option<Keeper>, ServeError> {
+    let (Some(logger), Some(link)) = (granter(config), &config.link) else {
+        return Ok(None);
+    };
+    Keeper::start(holder, plane.fence()?, logger, link.key_file.clone()).map(Some)
+}
+
+/// What stands in the way of another host's taking over from this one.
+fn obstacle(config: &ServeConfig) -> Result<Option<ServeError>, ServeError> {
+    for address in &config.addresses {
+        if address_is_local(address.ip()).doing("list this host's addresses")? {
+            return Ok(Some(ServeError::AddressHere(address.ip())));
+        }
+    }
+    let mac = mac(config)?;
+    Ok(mac.is_none().then_some(ServeError::NoHostNumber))
+}
+
+fn holder(config: &ServeConfig, instance: &Instance) -> Result<Holder, ServeError> {
+    let who = (host(config)?, instance.holder());
+    let (preference, first) = (config.preference, !config.standby);
+    let terms = Terms::default();
+    Ok(Holder::new(
+        config.name.clone(),
+        who,
+        preference,
+        first,
+        terms,
+    ))
+}
+
+/// A number that this host has again after it was booted, and no other host has. A copy of a machine may
+/// have its machine-id, but not its network card; hosts in network namespaces share the former, too.
+fn host(config: &ServeConfig) -> Result<u64, ServeError> {
+    let mut hasher = DefaultHasher::new(); // SipHash with fixed keys: the same in every process
+    let machine = fs::read("/etc/machine-id").unwrap_or_default();
+    machine.hash(&mut hasher);
+    config.run_dir.to_string().hash(&mut hasher);
+    mac(config)?.hash(&mut hasher);
+    Ok(hasher.finish())
+}
+
+/// Of the network card on which the addresses come and go.
+fn mac(config: &ServeConfig) -> Result<Option<[u8; 6]>, ServeError> {
+    let interfaces = ethernet_interfaces()?;
+    let device = config.address_device.as_deref();
+    let interface = interfaces
+        .iter()
+        .find(|one| Some(one.name.as_str()) == device);
+    Ok(interface.map(|one| one.mac).filter(|mac| *mac != [0; 6]))
+}

@@ -1,0 +1,267 @@
+//! Beginning when another host has ended, and ending when another one begins.
+
+use std::{os::fd::AsFd, time::Duration};
+
+use lease::Speech;
+use recovery::Stage;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sd_notify::NotifyState;
+use supervise::destroy_sockets;
+
+use super::{Ending, HEARTBEAT, Service, tell_manager};
+use crate::{
+    clock,
+    error::{ServeError, SystemContext},
+    events::Happening,
+    keeper::Keeper,
+};
+
+/// How long a standby waits for being told that it is one before it says what may be wrong.
+const NOT_YET: Duration = Duration::from_secs(5);
+/// How long the logger may take to record the last of what was said.
+const FLUSH: Duration = Duration::from_secs(2);
+/// How long the server's processes may take to be gone after a SIGKILL.
+const KILLED: Duration = Duration::from_secs(5);
+
+/// How often sockets are tried to be destroyed.
+const TRIES: u32 = 5;
+
+/// What was told of the lease.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    standby: bool,
+    superseded: bool,
+    trouble: Option<String>,
+}
+
+impl Service {
+    /// Wait until this host may serve. Nothing of the service is here before that but its programs,
+    /// which let nothing pass. Tells how that ended, if it does not serve.
+    pub(super) fn await_epoch(&mut self) -> Result<Option<Ending>, ServeError> {
+        let alone_at = if self.config.standby {
+            None
+        } else {
+            self.patience().none.map(|none| self.began + none)
+        };
+        let mut stands_by = None;
+        let mut tell_at = Some(clock::now() + NOT_YET);
+        loop {
+            let Some(keeper) = &self.ground.keeper else {
+                return Ok(None);
+            };
+            keeper.seen();
+            let position = keeper.position();
+            if self.is_to_stop() {
+                return Ok(Some(Ending::Stopped));
+            }
+            if position.superseded.is_some() {
+                return Ok(Some(Ending::Superseded)); // to begin again as another one
+            }
+            if let Some(epoch) = position.epoch {
+                self.ground.instance.serves_in(epoch)?;
+                self.tell(Happening::Granted { epoch });
+                return Ok(None);
+            }
+            let now = clock::now();
+            let alone = !position.heard && alone_at.is_some_and(|at| now >= at);
+            if alone && keeper.serve_alone()? {
+                self.ground.instance.serves_in(0)?;
+                self.tell(Happening::Trouble {
+                    message: "the logger does not answer: this host serves, because `outlive serve` says that no other does".into(),
+                });
+                return Ok(None);
+            }
+            if position.heard && !std::mem::replace(&mut self.is_ready, true) {
+                tell_manager(NotifyState::Ready);
+            }
+            if let Some(epoch) = position.stands_by.filter(|one| stands_by != Some(*one)) {
+                stands_by = Some(epoch);
+                self.tell(Happening::StandsBy { epoch });
+            }
+            if tell_at.take_if(|at| now >= *at).is_some() && stands_by.is_none() {
+                let message = not_yet(position.trouble, position.heard);
+                self.tell(Happening::Trouble { message });
+            }
+            self.doze()?;
+        }
+    }
+
+    /// Wait for the logger, a signal, or a question.
+    fn doze(&mut self) -> Result<(), ServeError> {
+        self.ground.plane.heartbeat()?;
+        self.attach_new_interfaces()?;
+        self.answer_control();
+        let Some(keeper) = &self.ground.keeper else {
+            return Ok(());
+        };
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN),
+            self.signals.watch(),
+        ];
+        self.control.watch(&mut fds);
+        let timeout = Timespec::try_from(HEARTBEAT).unwrap_or_default();
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).doing("wait for the logger's word"),
+        }
+        drop(fds);
+        self.signals.seen();
+        Ok(())
+    }
+
+    /// Whether this host still serves.
+    pub(super) fn look_at_lease(&mut self) -> Result<Option<Ending>, ServeError> {
+        let Some(keeper) = &self.ground.keeper else {
+            return Ok(None);
+        };
+        keeper.seen();
+        let position = keeper.position();
+        self.set_leased(position.speech != Speech::Free);
+        if let Some(epoch) = position.superseded {
+            if !std::mem::replace(&mut self.lease_told.superseded, true) {
+                self.tell(Happening::Superseded { epoch });
+            }
+            self.end_silently()?;
+            self.destroy_all_sockets()?;
+            return Ok(Some(Ending::Superseded));
+        }
+        if let Some(epoch) = position.epoch {
+            self.ground.instance.serves_in(epoch)?;
+        }
+        let told = &mut self.lease_told;
+        let mut news = Vec::new();
+        if position.standby != told.standby && position.trouble.is_none() {
+            told.standby = position.standby;
+            news.push(Happening::Leased {
+                leased: position.standby,
+            });
+        }
+        if position.speech != Speech::Free && position.trouble != told.trouble {
+            if let Some(why) = &position.trouble {
+                let message = format!("the lease is not prolonged: {why}");
+                news.push(Happening::Trouble { message });
+            }
+            told.trouble = position.trouble;
+        }
+        for happening in news {
+            self.tell(happening);
+        }
+        Ok(None)
+    }
+
+    /// Whether another host would take over at once, with what the logger has.
+    pub(super) fn has_standby(&mut self) -> bool {
+        let keeper = self.ground.keeper.as_ref();
+        let position = keeper.and_then(Keeper::position_now);
+        position.is_some_and(|position| position.standby)
+            && self.ground.logger.link().is_some_and(|link| link.is_up())
+    }
+
+    /// A logger that is lost is waited for as long as nothing is said without it anyway.
+    fn set_leased(&mut self, leased: bool) {
+        if std::mem::replace(&mut self.is_leased, leased) == leased {
+            return;
+        }
+        let policy = self.policy();
+        if let (Some(link), Some(policy)) = (self.ground.logger.link(), policy) {
+            link.set_policy(policy);
+        }
+    }
+
+    /// Why the service cannot be handed over now, if it cannot.
+    pub(super) fn cannot_move(&mut self) -> Option<&'static str> {
+        if self.ground.keeper.is_none() {
+            return Some(
+                "the service has no lease, so no other host can take over: that takes --logger and --address-device",
+            );
+        }
+        if !self.has_standby() {
+            return Some(
+                "no standby is there, or the logger does not answer: start `outlive standby` on another host",
+            );
+        }
+        if self.recovery.stage() != Stage::Serving {
+            return Some("the service is being recovered: try again when it serves");
+        }
+        None
+    }
+
+    /// Let the standby go on with every connection: all that clients were told is with the logger, and
+    /// nothing more is said here.
+    pub(super) fn hand_over(&mut self, ending: Ending) -> Result<Ending, ServeError> {
+        if ending == Ending::HandedOver {
+            tell_manager(NotifyState::Stopping);
+        }
+        self.end_silently()?;
+        self.flush_record()?;
+        // After that: the end of what the server had closed is not the end of the record.
+        self.destroy_all_sockets()?;
+        self.tell(Happening::HandedOver);
+        Ok(ending)
+    }
+
+    /// End the server behind the fence: nobody hears of it.
+    pub(super) fn end_silently(&mut self) -> Result<(), ServeError> {
+        // The end of a connection that is noted here is not the client's.
+        self.ground.plane.gate()?;
+        if let Some(keeper) = &self.ground.keeper {
+            keeper.silence()?;
+        }
+        self.ground.cgroup.kill()?;
+        self.ground.cgroup.wait_empty(KILLED)?;
+        self.server = None;
+        self.reap();
+        Ok(())
+    }
+
+    /// Whatever the kernel still has of the service's connections would speak when this host serves
+    /// again, if not before.
+    pub(super) fn destroy_all_sockets(&self) -> Result<(), ServeError> {
+        for address in &self.config.addresses {
+            for attempt in 1.. {
+                let destroyed = destroy_sockets(*address, |_, _, _| true)?;
+                if destroyed.remaining == 0 {
+                    break;
+                }
+                if attempt == TRIES {
+                    return Err(ServeError::SocketsLeft(*address));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was recorded of the server's answers, and is not with the logger yet, goes there.
+    fn flush_record(&mut self) -> Result<(), ServeError> {
+        let token = u64::MAX;
+        let until = clock::now() + FLUSH;
+        if let Some(link) = self.ground.logger.link() {
+            link.drain(token, clock::now())?;
+        }
+        while clock::now() < until {
+            let Some(link) = self.ground.logger.link() else {
+                break;
+            };
+            link.fetch()?;
+            self.look_at_logger()?;
+            let link = self.ground.logger.link();
+            if link.is_none_or(|link| link.draining() != Some(token)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+}
+
+fn not_yet(trouble: Option<String>, heard: bool) -> String {
+    match trouble {
+        Some(why) => format!("waiting for the logger: {why}"),
+        None if heard => "this host may not take over yet: no host serves, or the one that does has a version or options \
+                          without leases, or has died when it had no standby; start the first with `outlive serve`, and \
+                          that one again on its own host"
+            .into(),
+        None => "waiting for the logger".into(),
+    }
+}
