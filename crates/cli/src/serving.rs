@@ -5,8 +5,8 @@ use std::{io::Write, time::Duration};
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 use serve::{
-    Ending, LinkConfig, LoggerLimits, OnLoggerLoss, Report, RunDir, ServeConfig, ServeError,
-    Service, Signals, Verify,
+    Ending, History, LinkConfig, LoggerLimits, OnLoggerLoss, Report, RunDir, ServeConfig,
+    ServeError, Service, Signals, Verify,
 };
 
 use crate::{
@@ -59,8 +59,12 @@ fn run(
 ) -> Result<(), ServeError> {
     // First of all: being asked to stop while things are set up must leave nothing behind.
     let signals = Signals::watch_all()?;
+    let mut past = History::default();
     loop {
-        match Service::new(config.clone(), &signals, tell)?.run()? {
+        let service = Service::new(config.clone(), &signals, past, tell)?;
+        let (ending, history) = service.run()?;
+        past = history;
+        match ending {
             Ending::Stopped | Ending::Ended | Ending::HandedOver => return Ok(()),
             Ending::Moved | Ending::Superseded => config.standby = true,
         }

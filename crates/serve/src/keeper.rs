@@ -158,6 +158,12 @@ impl Keeper {
         self.position().epoch
     }
 
+    /// Another host serves, and this one would; the logger has just said so.
+    pub(crate) fn stands_by(&self) -> bool {
+        let position = self.position();
+        position.stands_by.is_some() && position.trouble.is_none()
+    }
+
     /// For people.
     pub(crate) fn in_words(&self) -> String {
         let position = self.position();

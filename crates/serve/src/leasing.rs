@@ -35,10 +35,7 @@ pub(crate) fn begin(
     match obstacle(config)? {
         None => keep(config, holder(config, instance)?, plane),
         Some(error) if config.standby => Err(error),
-        Some(error) => {
-            tracing::warn!("no other host can take over: {error}");
-            Ok(None)
-        }
+        Some(_) => Ok(None),
     }
 }
 
@@ -67,6 +64,14 @@ pub(crate) fn granter(config: &ServeConfig) -> Option<SocketAddr> {
     match link.loggers[..] {
         [only] => Some(only),
         _ => None,
+    }
+}
+
+/// Why no other host can take a service over that seems to be meant for it.
+pub(crate) fn why_alone(config: &ServeConfig) -> Result<Option<ServeError>, ServeError> {
+    match granter(config) {
+        Some(_) => obstacle(config),
+        None => Ok(None),
     }
 }
 

@@ -42,7 +42,7 @@ pub use error::{Fault, ServeError};
 pub use events::{Happening, Report};
 pub use logger_client::LOGGER_VERB;
 pub use rundir::RunDir;
-pub use service::{Ending, Service, Signals};
+pub use service::{Ending, History, Service, Signals};
 pub use setup::host_memory;
 pub use status::{ConnectionStatus, RecordStatus, Status};
 pub use tally::Tally;

@@ -18,6 +18,7 @@ use crate::{
     config::ServeConfig,
     control::status_within,
     error::{ServeError, SystemContext},
+    status::STANDBY,
     tally::{CAUSES, EVENTS, LOST},
 };
 
@@ -54,13 +55,14 @@ fn asking(socket: PathBuf) -> impl FnMut() -> Result<Status, String> {
 }
 
 /// What the service may be doing, as its status has it.
-pub(crate) const STAGES: [&str; 6] = [
+pub(crate) const STAGES: [&str; 7] = [
     "first_start",
     "serving",
     "clearing",
     "starting",
     "listing",
     "recovering",
+    STANDBY,
 ];
 const MODES: [&str; 4] = ["observed", "splicing", "spliced", "diverged"];
 const STEPS: [&str; 7] = [
@@ -113,11 +115,15 @@ impl Numbers for Status {
 
     fn health(&self) -> Health {
         let protected = self.connections.saturating_sub(self.unprotected);
-        if self.stage != "serving" {
+        let stands_by = self.stage == STANDBY;
+        if self.stage != "serving" && !stands_by {
             return Health::Ill(format!("clients wait: {}", self.stage));
         }
         if !self.logger_up {
             return Health::Ill(format!("not protected: logger {}", self.logger));
+        }
+        if stands_by {
+            return Health::Well("another host serves".into());
         }
         Health::Well(format!(
             "protected: {protected} connections, and those that come; {} are not",
@@ -144,6 +150,9 @@ impl Status {
         to.gauge("outlive_server_running", Unit::None, help, running)?;
         let help = "The server's present life; the first is 1";
         to.gauge("outlive_server_life", Unit::None, help, self.incarnation)?;
+        let help = "The epoch in which this host serves; 0: none was granted";
+        let epoch = self.epoch.unwrap_or_default();
+        to.gauge("outlive_epoch", Unit::None, help, epoch)?;
         let help = "Whether a logger answers";
         let up = u32::from(self.logger_up);
         to.gauge("outlive_logger_up", Unit::None, help, up)?;

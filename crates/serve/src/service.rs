@@ -23,6 +23,7 @@ use crate::{
     control::Control,
     error::{ServeError, SystemContext},
     events::{Happening, Reports},
+    leasing,
     logger_client::LoggerClient,
     numbers,
     own_addresses::OwnAddresses,
@@ -71,6 +72,13 @@ pub enum Ending {
     Moved,
     /// Another host serves; this one may again, as a standby.
     Superseded,
+}
+
+/// What a process has told, of one life of the service after another.
+#[derive(Debug, Default)]
+pub struct History {
+    reports: Reports,
+    tally: Tally,
 }
 
 /// One protected service.
@@ -133,7 +141,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Set everything up. `tell` is given each report as it happens; `signals` were watched before, so
+    /// Set everything up. `past` is what this process has told so far. `tell` is given each report as it happens; `signals` were watched before, so
     /// that being asked to stop meanwhile leaves nothing behind.
     ///
     /// # Errors
@@ -141,6 +149,7 @@ impl Service {
     pub fn new(
         config: ServeConfig,
         signals: &Signals,
+        past: History,
         tell: impl FnMut(&crate::Report) + 'static,
     ) -> Result<Self, ServeError> {
         preflight::privileges()?;
@@ -181,9 +190,9 @@ impl Service {
             late: Vec::new(),
             answers: Answers::default(),
             flows_listed: 0,
-            reports: Reports::default(),
+            reports: past.reports,
             control,
-            tally: Tally::default(),
+            tally: past.tally,
             recorded: None,
             _metrics: metrics,
             signals,
@@ -217,7 +226,7 @@ impl Service {
     /// # Errors
     /// The server did not come up the first time, or something of ours failed. Everything is
     /// taken down.
-    pub fn run(mut self) -> Result<Ending, ServeError> {
+    pub fn run(mut self) -> Result<(Ending, History), ServeError> {
         let result = self.start_and_watch();
         if result.is_err() {
             // Whatever went wrong, the server must not run on behind a gate that nobody opens. Where another
@@ -255,7 +264,11 @@ impl Service {
         }
         let ending = result?;
         removed?;
-        Ok(ending)
+        let history = History {
+            reports: self.reports,
+            tally: self.tally,
+        };
+        Ok((ending, history))
     }
 
     fn end_badly(&mut self) -> Result<(), ServeError> {
@@ -274,6 +287,10 @@ impl Service {
         if let Some(adopted) = self.adopted.take() {
             self.take_over(adopted, &ring, &kernel_events)?;
         } else {
+            if let Some(why) = leasing::why_alone(&self.config)? {
+                let message = format!("no other host can take over: {why}");
+                self.tell(Happening::Trouble { message });
+            }
             if let Some(ending) = self.await_epoch()? {
                 return Ok(ending);
             }

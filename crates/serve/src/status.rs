@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::tally::Tally;
 
+/// The stage of a service that another host serves.
+pub(crate) const STANDBY: &str = "standby";
+
 /// One service as it is now.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
@@ -13,7 +16,7 @@ pub struct Status {
     pub service: String,
     /// The protected addresses.
     pub addresses: Vec<String>,
-    /// `serving`, `clearing`, `starting`, `listing` or `recovering`.
+    /// `serving`, `clearing`, `starting`, `listing` or `recovering`; `standby`: another host serves.
     pub stage: String,
     /// Main process of the server, if it runs.
     pub server_pid: Option<u32>,

@@ -4,7 +4,7 @@ use dataplane::Counters;
 use metrics::{Health, Numbers, text};
 
 use super::{MODES, STAGES, STEPS};
-use crate::{RecordStatus, Status, Tally, tally};
+use crate::{RecordStatus, Status, Tally, status::STANDBY, tally};
 
 /// One that has everything.
 fn status() -> Status {
@@ -76,14 +76,20 @@ fn the_status_is_told_in_numbers() {
 #[test]
 fn who_waits_for_a_server_or_has_no_logger_is_not_well() {
     assert!(matches!(status().health(), Health::Well(_)));
-    for stage in STAGES.into_iter().filter(|stage| *stage != "serving") {
+    // Who stands by has nobody who waits.
+    let well = ["serving", STANDBY];
+    for stage in STAGES.into_iter().filter(|stage| !well.contains(stage)) {
         let mut other = status();
         other.stage = stage.to_owned();
         assert!(matches!(other.health(), Health::Ill(_)), "{stage}");
     }
-    let mut alone = status();
-    alone.logger_up = false;
-    assert!(matches!(alone.health(), Health::Ill(_)));
+    for stage in well {
+        let mut other = status();
+        other.stage = stage.to_owned();
+        assert!(matches!(other.health(), Health::Well(_)), "{stage}");
+        other.logger_up = false;
+        assert!(matches!(other.health(), Health::Ill(_)), "{stage}");
+    }
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
-use crate::{RecordStatus, Status, keeper::Keeper, logger::Logger, tally::reason_name};
+use crate::{
+    RecordStatus, Status, keeper::Keeper, logger::Logger, status::STANDBY, tally::reason_name,
+};
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
 use ssw::{Flow, Mode};
@@ -24,7 +26,7 @@ impl Service {
         let recorded = self.recorded;
         let logger_up = match &self.ground.logger {
             Logger::Local(_) => true,
-            Logger::Remote(link) => link.is_up(),
+            Logger::Remote(link) => link.is_up() || self.stands_by(),
         };
         let counters = self.ground.plane.counters()?.named();
         let (logger, logger_pid, survives) = match &self.ground.logger {
@@ -50,13 +52,7 @@ impl Service {
                 .iter()
                 .map(ToString::to_string)
                 .collect(),
-            stage: if self.has_listened {
-                stage_name(self.recovery.stage()).to_owned()
-            } else if !self.ground.instance.has_begun() {
-                "not started".to_owned()
-            } else {
-                "waiting for the server to listen".to_owned()
-            },
+            stage: self.stage_name().to_owned(),
             server_pid: self
                 .server
                 .as_ref()
@@ -103,6 +99,26 @@ impl Service {
                 Vec::new()
             },
         })
+    }
+}
+
+impl Service {
+    /// Another host serves, and the logger says so.
+    fn stands_by(&self) -> bool {
+        let keeper = self.ground.keeper.as_ref();
+        keeper.is_some_and(|keeper| keeper.stands_by())
+    }
+
+    fn stage_name(&self) -> &'static str {
+        if self.has_listened {
+            stage_name(self.recovery.stage())
+        } else if self.ground.instance.has_begun() {
+            "waiting for the server to listen"
+        } else if self.stands_by() {
+            STANDBY
+        } else {
+            "not started"
+        }
     }
 }
 
