@@ -26,6 +26,7 @@ use crate::{
     clock,
     error::{ServeError, SystemContext},
     logger_client::{LoggerClient, Said},
+    service::urgent,
 };
 
 /// How long a logger may take to be connected to.
@@ -334,6 +335,7 @@ struct Asker {
 
 impl Asker {
     fn run(mut self) {
+        urgent();
         while !self.shared.lock().ends {
             if let Err(error) = self.turn() {
                 self.client = None;

@@ -33,6 +33,7 @@ mod netlink;
 mod orphans;
 mod server;
 mod tcp_state;
+mod urgency;
 
 pub use addresses::{Addresses, HostAddress};
 pub use backoff::{Backoff, BackoffConfig};
@@ -47,3 +48,4 @@ pub use orphans::{become_subreaper, reap_orphans};
 pub use rustix::process::Pid;
 pub use server::{Exit, Server, StopError};
 pub use tcp_state::TcpState;
+pub use urgency::become_urgent;
