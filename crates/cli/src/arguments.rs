@@ -315,6 +315,9 @@ pub(crate) struct Check {
     /// Address and port that clients would connect to
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) address: Vec<SocketAddr>,
+    /// Network device on which the addresses would be brought up, on this host or its standby
+    #[arg(long, value_name = "DEVICE", requires = "address")]
+    pub(crate) address_device: Option<String>,
     /// Logger that would be used; needs --key-file
     #[arg(long, value_name = "ADDRESS:PORT", requires = "key_file")]
     pub(crate) logger: Vec<SocketAddr>,

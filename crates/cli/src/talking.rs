@@ -183,6 +183,7 @@ fn known(run_dir: &RunDir) -> String {
 pub(crate) fn check(arguments: &Check) -> Outcome {
     let findings = preflight::report(
         &arguments.address,
+        arguments.address_device.as_deref(),
         &arguments.command,
         &arguments.logger,
         arguments.key_file.as_deref(),

@@ -49,6 +49,11 @@ pub enum ServeError {
         "sockets of the server at {0} cannot be removed: this host stays silent, and no other takes over at once; `ss -tn` shows them"
     )]
     SocketsLeft(SocketAddr),
+    /// They do not decide together.
+    #[error(
+        "several loggers do not decide together which host serves: where there is a standby, give one --logger"
+    )]
+    SeveralLoggers,
     /// Nothing tells this host from others.
     #[error(
         "the device of --address-device has no hardware address, by which the logger tells hosts apart: name a network card"
@@ -214,6 +219,7 @@ impl ServeError {
             | Self::NotLocal { .. }
             | Self::AddressHere(_)
             | Self::NoHostNumber
+            | Self::SeveralLoggers
             | Self::Metrics { .. }
             | Self::InUse { .. }
             | Self::AlreadyServed { .. }

@@ -32,7 +32,7 @@ pub(crate) fn begin(
     if granter(config).is_none() {
         return Ok(None);
     }
-    match obstacle(config)? {
+    match why_alone(config)? {
         None => keep(config, holder(config, instance)?, plane),
         Some(error) if config.standby => Err(error),
         Some(_) => Ok(None),
@@ -69,10 +69,23 @@ pub(crate) fn granter(config: &ServeConfig) -> Option<SocketAddr> {
 
 /// Why no other host can take a service over that seems to be meant for it.
 pub(crate) fn why_alone(config: &ServeConfig) -> Result<Option<ServeError>, ServeError> {
-    match granter(config) {
-        Some(_) => obstacle(config),
-        None => Ok(None),
+    match (granter(config), &config.address_device) {
+        (Some(_), Some(device)) => obstacle(&config.addresses, device),
+        _ => Ok(None),
     }
+}
+
+/// What stands in the way of a host's serving, or not, at the logger's word.
+pub(crate) fn obstacle(
+    addresses: &[SocketAddr],
+    device: &str,
+) -> Result<Option<ServeError>, ServeError> {
+    for address in addresses {
+        if address_is_local(address.ip()).doing("list this host's addresses")? {
+            return Ok(Some(ServeError::AddressHere(address.ip())));
+        }
+    }
+    Ok(mac(device)?.is_none().then_some(ServeError::NoHostNumber))
 }
 
 fn keep(
@@ -84,17 +97,6 @@ fn keep(
         return Ok(None);
     };
     Keeper::start(holder, plane.fence()?, logger, link.key_file.clone()).map(Some)
-}
-
-/// What stands in the way of another host's taking over from this one.
-fn obstacle(config: &ServeConfig) -> Result<Option<ServeError>, ServeError> {
-    for address in &config.addresses {
-        if address_is_local(address.ip()).doing("list this host's addresses")? {
-            return Ok(Some(ServeError::AddressHere(address.ip())));
-        }
-    }
-    let mac = mac(config)?;
-    Ok(mac.is_none().then_some(ServeError::NoHostNumber))
 }
 
 fn holder(config: &ServeConfig, instance: &Instance) -> Result<Holder, ServeError> {
@@ -117,16 +119,14 @@ fn host(config: &ServeConfig) -> Result<u64, ServeError> {
     let machine = fs::read("/etc/machine-id").unwrap_or_default();
     machine.hash(&mut hasher);
     config.run_dir.to_string().hash(&mut hasher);
-    mac(config)?.hash(&mut hasher);
+    let device = config.address_device.as_deref();
+    device.map(mac).transpose()?.hash(&mut hasher);
     Ok(hasher.finish())
 }
 
 /// Of the network card on which the addresses come and go.
-fn mac(config: &ServeConfig) -> Result<Option<[u8; 6]>, ServeError> {
+fn mac(device: &str) -> Result<Option<[u8; 6]>, ServeError> {
     let interfaces = ethernet_interfaces()?;
-    let device = config.address_device.as_deref();
-    let interface = interfaces
-        .iter()
-        .find(|one| Some(one.name.as_str()) == device);
+    let interface = interfaces.iter().find(|one| one.name == device);
     Ok(interface.map(|one| one.mac).filter(|mac| *mac != [0; 6]))
 }

@@ -7,7 +7,7 @@ use supervise::{address_is_local, check_destroy_supported, listener_on, local_ad
 
 use crate::{
     error::{ServeError, SystemContext},
-    link, own_addresses,
+    leasing, link, own_addresses,
 };
 
 /// Result of one question.
@@ -107,10 +107,23 @@ pub fn name(name: &str) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Look at this kernel, and at addresses, a command and loggers if given.
+/// Can several hosts serve these addresses by turns, at the word of the logger?
+///
+/// # Errors
+/// Why not.
+pub fn takeover(at: &[SocketAddr], device: &str, loggers: &[SocketAddr]) -> Result<(), ServeError> {
+    if loggers.len() > 1 {
+        return Err(ServeError::SeveralLoggers);
+    }
+    leasing::obstacle(at, device)?.map_or(Ok(()), Err)
+}
+
+/// Look at this kernel, and at addresses (to be brought up on a device, if one is named), a command and
+/// loggers if given.
 #[must_use]
 pub fn report(
     at: &[SocketAddr],
+    device: Option<&str>,
     argv: &[OsString],
     loggers: &[SocketAddr],
     key_file: Option<&Path>,
@@ -129,10 +142,17 @@ pub fn report(
         ),
     ];
     if !at.is_empty() {
+        let good = match device {
+            None => "on this host, and free",
+            Some(_) => "free, here or to be brought up",
+        };
+        findings.push(finding("addresses", addresses_on(at, device), good));
+    }
+    if let Some(device) = device.filter(|_| !loggers.is_empty()) {
         findings.push(finding(
-            "addresses",
-            addresses(at),
-            "on this host, and free",
+            "another host can take over",
+            takeover(at, device, loggers),
+            "whichever the logger grants it to, at any time",
         ));
     }
     if !argv.is_empty() {

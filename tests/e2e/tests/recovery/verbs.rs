@@ -108,6 +108,34 @@ fn check_says_what_is_missing() {
     let words = protected.outlive("check", &["--address", "192.0.2.1:80"]);
     assert_eq!(words.status, Some(3), "{words:?}");
     assert!(words.stdout.contains("FAIL addresses"), "{words:?}");
+
+    // May hosts take over from each other? No logger is there, which is another question.
+    let keys = e2e::loggers::key_file(&scene, "keys");
+    let keys = keys.to_string_lossy();
+    let pair = |address: &str, device: &str, loggers: &[&str]| {
+        let mut arguments = vec!["--json", "--address", address, "--address-device", device];
+        arguments.extend(["--key-file", &keys]);
+        arguments.extend(loggers.iter().flat_map(|logger| ["--logger", logger]));
+        let findings = protected.outlive("check", &arguments).json();
+        let found = findings
+            .into_iter()
+            .find(|found| found["question"] == "another host can take over");
+        let found = found.expect("it is asked");
+        (
+            found["ok"] == true,
+            found["answer"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    let one = ["10.0.0.20:7600"];
+    let two = ["10.0.0.20:7600", "10.0.0.21:7600"];
+    assert!(pair("10.0.0.110:80", "eth0", &one).0);
+    for ((ok, why), word) in [
+        (pair(&free, "eth0", &one), "ip address del"),
+        (pair("10.0.0.110:80", "lo", &one), "network card"),
+        (pair("10.0.0.110:80", "eth0", &two), "one --logger"),
+    ] {
+        assert!(!ok && why.contains(word), "{why}");
+    }
     protected.stop();
 }
 
