@@ -109,8 +109,11 @@ fn check_says_what_is_missing() {
     assert_eq!(words.status, Some(3), "{words:?}");
     assert!(words.stdout.contains("FAIL addresses"), "{words:?}");
 
-    // May hosts take over from each other? No logger is there, which is another question.
+    // May hosts take over from each other?
     let keys = e2e::loggers::key_file(&scene, "keys");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let logger = e2e::loggers::Logger::start(&scene, &host, &keys, &[]);
+    let at = logger.address().to_string();
     let keys = keys.to_string_lossy();
     let pair = |address: &str, device: &str, loggers: &[&str]| {
         let mut arguments = vec!["--json", "--address", address, "--address-device", device];
@@ -126,8 +129,8 @@ fn check_says_what_is_missing() {
             found["answer"].as_str().unwrap_or_default().to_owned(),
         )
     };
-    let one = ["10.0.0.20:7600"];
-    let two = ["10.0.0.20:7600", "10.0.0.21:7600"];
+    let one = [at.as_str()];
+    let two = [at.as_str(); 2];
     assert!(pair("10.0.0.110:80", "eth0", &one).0);
     for ((ok, why), word) in [
         (pair(&free, "eth0", &one), "ip address del"),
