@@ -363,6 +363,9 @@ pub(crate) struct Key {
 /// Services connect to it with `outlive serve --logger ADDRESS:PORT --key-file FILE`. TCP and UDP
 /// of the port must reach it. Who has a key of the key file may read and write records; the datagrams
 /// between a service and its logger are authenticated, but not secret: use a private network.
+///
+/// While no host serves a service that has a standby, the logger tells its clients to wait: packets with
+/// the service's address as their source, which take CAP_NET_RAW.
 #[derive(Debug, Args)]
 pub(crate) struct Logger {
     /// Address and port that services connect to; repeat it for more (IPv6 in brackets)

@@ -14,6 +14,8 @@
 //! Before that it answers only one who *speaks* at the moment of asking: nobody else can, since nobody
 //! was granted an epoch while that one could still speak. To be sure of the moment it believes only
 //! requests which name its present life.
+//!
+//! While nobody may speak the granter's own host may ([`Granter::nobodys_since`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -84,6 +86,8 @@ struct Service {
     /// Somebody who does not hold it may believe that all is leased: a standby that was told so, or a
     /// former holder. Without memory that has to stay true.
     watched: bool,
+    /// What the granter's own host has sent in its name has left then.
+    quiet: Duration,
     /// By instance. Those that are over stay, so that nothing of theirs that comes late is believed.
     members: BTreeMap<u64, Member>,
 }
@@ -122,6 +126,8 @@ impl Granter {
                 term,
                 freed: 0,
                 watched: false,
+                // Our former life may have spoken a moment ago.
+                quiet: terms.drained_at(now),
                 members: BTreeMap::new(),
             };
             (record.service, service)
@@ -207,6 +213,7 @@ impl Service {
             term: Duration::ZERO,
             freed: 0,
             watched: false,
+            quiet: Duration::ZERO,
             members: BTreeMap::new(),
         }
     }
@@ -258,6 +265,9 @@ impl Service {
                 self.over = round.terms.drained_at(round.now);
             }
             return Some(superseded);
+        }
+        if round.now < self.quiet {
+            return None; // it asks again
         }
         if self.is_holder(request.instance) {
             return Some(self.prolong(round));
@@ -428,5 +438,6 @@ impl Service {
     }
 }
 
+mod speaking;
 #[cfg(test)]
 mod tests;

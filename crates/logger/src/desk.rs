@@ -105,7 +105,7 @@ pub(crate) fn pages<T: Clone>(
     (1..=count).map(page).collect()
 }
 
-fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary {
+pub(crate) fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary {
     let mut answer = FlowSummary {
         flow: summary.flow,
         client_isn: summary.client_isn,

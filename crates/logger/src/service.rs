@@ -15,6 +15,7 @@ mod no_checksum;
 mod numbers;
 mod sockets;
 mod streams;
+mod unserved;
 mod writer;
 
 use std::{
@@ -41,6 +42,7 @@ use log::open_log;
 pub use no_checksum::without_checksums;
 use numbers::{Counts, Shown};
 use sockets::{Buffers, Sockets};
+use unserved::Unserved;
 use writer::Writer;
 
 /// Batches of datagrams that are read before control streams are looked after.
@@ -123,6 +125,7 @@ pub struct Service {
     keys: Arc<KeyRing>,
     sessions: Sessions,
     leases: Leases,
+    unserved: Unserved,
     clients: Vec<Client>,
     desk: Desk,
     refusals: Refusals,
@@ -175,6 +178,7 @@ impl Service {
             keys: Arc::new(config.keys),
             sessions,
             leases,
+            unserved: Unserved::new(),
             clients: Vec::new(),
             desk: Desk::new(std::process::id()),
             refusals: Refusals::default(),
@@ -213,6 +217,7 @@ impl Service {
             addresses: self.addresses(),
         });
         self.found.take().iter().for_each(&mut *tell);
+        self.unserved.trouble().iter().for_each(&mut *tell);
         // Nobody waits for it, if there is no NOTIFY_SOCKET.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         self.show();
@@ -229,6 +234,7 @@ impl Service {
             }
             self.accept(tell);
             self.hear(&ready.clients, tell);
+            self.tell_unserved(tell);
             self.look_after_log(tell);
             self.tell_notices();
             self.flush(tell);
@@ -284,6 +290,7 @@ impl Service {
     fn pause(&self) -> Duration {
         let tidy = TIDY_INTERVAL.saturating_sub(self.tidied.elapsed());
         let due = self.sessions.due_at().into_iter().chain(self.out.due_at());
+        let due = due.chain(self.unserved_due());
         let now = self.now();
         due.map(|due| due.saturating_sub(now))
             .fold(tidy, Duration::min)

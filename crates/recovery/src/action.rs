@@ -87,8 +87,17 @@ pub enum Action {
         /// Its number: another connection may have its ends by now.
         flow: FlowId,
     },
-    /// Tell the client of another host that all that is recorded has arrived, and that there is room
-    /// again.
+    /// Read the flows; then report [`crate::Recovery::waiting`].
+    ListWaiting,
+    /// Tell a client that has waited for long that there is no room now.
+    CloseWindow {
+        /// The connection.
+        key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
+    },
+    /// Tell a client that waits, or was another host's, that all that was acknowledged has arrived, and
+    /// that there is room again.
     TellClient {
         /// The connection.
         key: FlowKey,

@@ -16,7 +16,8 @@
 //!
 //! A death in any stage leads back to `Clearing`. A connection is never recovered on a guess: if
 //! its record has a hole, if its replay differs from what the client was sent, if it seems to kill
-//! the server again and again, it is reset, and an event says why.
+//! the server again and again, it is reset, and an event says why. A client that waits for longer than a
+//! second is told meanwhile that there is no room now.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ mod progress;
 mod replay;
 mod service;
 mod suspicion;
+mod waiting;
 
 pub use action::{Action, SplicePoint};
 pub use config::{Config, ReplayMode, Stage};

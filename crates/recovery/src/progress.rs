@@ -11,6 +11,7 @@ use crate::{
     connection::{Connection, Step},
     event::{Event, LostReason, millis},
     service::Recovery,
+    waiting,
 };
 
 impl Recovery {
@@ -55,7 +56,10 @@ impl Recovery {
             self.timings.first_spliced_ms = millis(now.saturating_sub(self.died_at));
         }
         let all = matches!(&connection.step, Step::Replaying(replay) if replay.has_all_bytes());
-        if all && std::mem::take(&mut connection.to_be_told) {
+        if all
+            && (waiting::no_longer(&mut self.waiting, id)
+                | std::mem::take(&mut connection.to_be_told))
+        {
             self.actions.push_back(Action::TellClient { key, flow: id });
         }
         match &mut connection.step {
@@ -121,6 +125,7 @@ impl Recovery {
 
     pub(crate) fn settle(&mut self, id: FlowId, flow: Option<&Flow>) {
         self.connections.remove(&id);
+        waiting::no_longer(&mut self.waiting, id);
         self.suspicion.clear(id);
         self.actions.push_back(Action::ForgetExpected { flow: id });
         if let Some(flow) = flow {
@@ -150,6 +155,7 @@ impl Recovery {
         if matches!(self.stage, Stage::Clearing | Stage::Starting) {
             self.give_up_when_late(now);
         }
+        self.tell_waiting(now);
         if !matches!(self.stage, Stage::Recovering | Stage::Serving) {
             return;
         }
@@ -275,9 +281,8 @@ impl Recovery {
     /// When to call [`Recovery::poll`] at the latest; `None`: nothing is due by itself.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
-        if matches!(self.stage, Stage::Clearing | Stage::Starting) && !self.gave_up {
-            return Some(self.down_since + self.config.give_up_after);
-        }
+        let is_down = matches!(self.stage, Stage::Clearing | Stage::Starting) && !self.gave_up;
+        let give_up = is_down.then(|| self.down_since + self.config.give_up_after);
         let steps = self
             .connections
             .values()
@@ -287,7 +292,8 @@ impl Recovery {
                 Step::Replaying(replay) => Some(replay.deadline()),
                 Step::Settling { look_at, .. } => Some(*look_at),
             });
-        steps.chain(self.next_call()).min()
+        let words = self.next_call().into_iter().chain(self.next_word());
+        steps.chain(words).chain(give_up).min()
     }
 }
 

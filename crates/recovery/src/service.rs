@@ -15,6 +15,7 @@ use crate::{
     connection::{Candidate, Connection, Verdict, contradiction, judge},
     event::{Cause, Event, LostReason, Timings, millis},
     suspicion::Suspicion,
+    waiting::{self, Waiting},
 };
 
 /// The decisions for one service.
@@ -26,6 +27,10 @@ pub struct Recovery {
     pub(crate) suspicion: Suspicion,
     /// Those whose clients must say where they stand.
     pub(crate) silent: BTreeMap<FlowId, Silent>,
+    /// Those whose clients wait.
+    pub(crate) waiting: BTreeMap<FlowId, Waiting>,
+    /// When the flows are looked at again for those.
+    pub(crate) list_waiting_at: Duration,
     /// Those that are reset when the recovery is over.
     pub(crate) lost: BTreeMap<FlowId, (FlowKey, LostReason)>,
     /// How many were reset since the clients began to wait.
@@ -65,6 +70,8 @@ impl Recovery {
             connections: BTreeMap::new(),
             suspicion: Suspicion::default(),
             silent: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            list_waiting_at: Duration::ZERO,
             lost: BTreeMap::new(),
             resets: 0,
             actions: VecDeque::new(),
@@ -132,6 +139,7 @@ impl Recovery {
             self.gave_up = false;
             self.resets = 0;
         }
+        self.begin_waiting(now);
         self.stage = Stage::Clearing;
         self.died_at = at;
         self.timings = Timings {
@@ -236,6 +244,7 @@ impl Recovery {
             return;
         }
         self.gave_up = true;
+        self.waiting.clear();
         match self.stage {
             Stage::Clearing | Stage::Starting => self.actions.push_back(Action::ListConnections),
             Stage::Recovering => self.reset_unfinished(),
@@ -279,6 +288,7 @@ impl Recovery {
                         self.consider(candidate, now);
                     }
                 }
+                self.only_kept_wait();
                 self.poll(now);
             }
             _ => {} // of a life that has ended meanwhile
@@ -331,6 +341,7 @@ impl Recovery {
                 let connection = Connection::new(candidate, point, end, fin, deaths > 0);
                 self.kept += 1;
                 self.connections.insert(connection.flow, connection);
+                self.waits_for_server(id, key, now);
             }
             Verdict::Silent => self.call(key, &candidate.flow, now),
             Verdict::Finished => {}
@@ -374,6 +385,7 @@ impl Recovery {
     pub(crate) fn remove_kept(&mut self, flow: FlowId) -> Option<Connection> {
         let connection = self.connections.remove(&flow)?;
         self.kept = self.kept.saturating_sub(1);
+        waiting::no_longer(&mut self.waiting, flow);
         self.actions.push_back(Action::ForgetExpected { flow });
         self.tell_verified();
         Some(connection)

@@ -11,4 +11,5 @@ mod sender;
 mod splicing;
 mod stages;
 mod verifying;
+mod waiting;
 mod world;

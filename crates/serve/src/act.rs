@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Segment, SplicePoint, Stage};
 use ssw::{
-    Flow, Restored, call_to_client, expectations, fabricated_syn, replayed_segment,
-    resets_to_client, window_update, word_to_client,
+    Flow, Restored, call_to_client, expectations, fabricated_syn, no_room_for_client,
+    replayed_segment, resets_to_client, window_update, word_to_client,
 };
 use supervise::{TcpState, destroy_socket, destroy_sockets};
 use wire::{FlowId, FlowKey, SeqNumber};
@@ -57,6 +57,8 @@ impl Service {
             Action::Expect { flow } => self.expect(flow)?,
             Action::Splice { key, flow, point } => self.splice(key, flow, point)?,
             Action::Call { key, flow } => self.call(key, flow)?,
+            Action::ListWaiting => self.list_waiting()?,
+            Action::CloseWindow { key, flow } => self.speak_to(key, flow, no_room_for_client)?,
             Action::TellClient { key, flow } => self.speak_to(key, flow, word_to_client)?,
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
@@ -144,17 +146,28 @@ impl Service {
             return Ok(());
         }
         let records = Records::of(&summaries.unwrap_or_default());
-        // Clients that have found the new server already are not in need of it. (Before that
-        // server's life has begun, the dead one's still has the present number.)
-        let all = self.recovery.stage() == Stage::Clearing;
         let flows = self.ground.plane.flows()?;
         self.flows_listed = flows.len();
         let candidates = flows
             .into_iter()
-            .filter(|(_, flow)| all || flow.incarnation != self.incarnation)
+            .filter(|(_, flow)| self.is_of_earlier_life(flow))
             .map(|(key, flow)| records.candidate(key, flow))
             .collect();
         self.recovery.connections(candidates, clock::now());
+        Ok(())
+    }
+
+    /// Clients that have found the new server already are not in need of it. (Before that server's
+    /// life has begun, the dead one's still has the present number.)
+    fn is_of_earlier_life(&self, flow: &Flow) -> bool {
+        self.recovery.stage() == Stage::Clearing || flow.incarnation != self.incarnation
+    }
+
+    fn list_waiting(&mut self) -> Result<(), ServeError> {
+        let mut flows = self.ground.plane.flows()?;
+        flows.retain(|(_, flow)| self.is_of_earlier_life(flow));
+        let flows = flows.iter().map(|(key, flow)| (*key, flow));
+        self.recovery.waiting(flows, clock::now());
         Ok(())
     }
 

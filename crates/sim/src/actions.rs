@@ -4,7 +4,8 @@ use rand::Rng;
 use recovery::{Action, Candidate, Segment, SplicePoint, Stage};
 use ssw::{
     DEFAULT_FIELDS, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, call_to_client, expectations,
-    fabricated_syn, replayed_segment, resets_to_client, window_update, word_to_client,
+    fabricated_syn, no_room_for_client, replayed_segment, resets_to_client, window_update,
+    word_to_client,
 };
 use wire::{EmitError, FlowId, FlowKey};
 
@@ -37,6 +38,8 @@ pub(crate) const fn kind_of(action: &Action) -> usize {
         Action::MoreRecord { .. } => 16,
         Action::Call { .. } => 17,
         Action::TellClient { .. } => 18,
+        Action::ListWaiting => 19,
+        Action::CloseWindow { .. } => 20,
     }
 }
 
@@ -71,6 +74,10 @@ impl Driver {
                 self.send_syn(key, flow, ground)?;
             }
             Action::Call { key, flow } => call(key, flow, ground)?,
+            Action::ListWaiting => self.list_waiting(ground),
+            Action::CloseWindow { key, flow } => {
+                to_client(key, flow, no_room_for_client, ground)?;
+            }
             Action::TellClient { key, flow } => {
                 to_client(key, flow, word_to_client, ground)?;
             }
@@ -116,6 +123,14 @@ impl Driver {
             })
             .collect();
         self.recovery.connections(candidates, time(ground.now));
+    }
+
+    fn list_waiting(&mut self, ground: &mut Ground<'_>) {
+        let all = self.recovery.stage() == Stage::Clearing;
+        let flows = ground.node.ssw.flows();
+        let earlier = flows.filter(|(_, flow)| all || flow.incarnation != self.incarnation);
+        let earlier = earlier.map(|(key, flow)| (*key, flow));
+        self.recovery.waiting(earlier, time(ground.now));
     }
 
     fn expect(&mut self, flow: FlowId, ground: &mut Ground<'_>) {

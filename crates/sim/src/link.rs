@@ -153,7 +153,7 @@ impl Remote {
         };
         let inherited = self
             .sessions
-            .inherit(&attach, self.peer, KEY, now, &mut self.out);
+            .inherit(&attach, self.peer, KEY, false, now, &mut self.out);
         inherited.ok()?;
         self.life += 1;
         self.attach = Attach {
@@ -233,7 +233,7 @@ impl Remote {
         let ready = self.ungreeted
             && self
                 .sessions
-                .inherit(&again, self.peer, KEY, at, &mut self.out)
+                .inherit(&again, self.peer, KEY, false, at, &mut self.out)
                 .is_ok();
         if ready {
             self.ungreeted = false;

@@ -402,7 +402,7 @@ fn client(rng: &mut SmallRng, i: usize, service: &ServiceSetup) -> ClientSetup {
 }
 
 /// How many kinds of actions a death can coincide with.
-pub(crate) const ACTION_KINDS: usize = 17; // those after it only come after a loss of power
+pub(crate) const ACTION_KINDS: usize = 17; // those after it only come after a loss of power, or a long wait
 
 fn crashes(rng: &mut SmallRng, fault: Fault) -> Vec<Crash> {
     let count = match (fault, rng.random_range(0..10)) {

@@ -127,6 +127,16 @@ pub fn word_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     acknowledgement(key, flow, (flow.server.ack, room), flow.client.tsval)
 }
 
+/// What a client hears that waits for a server: what it was told has arrived, and there is no room now
+/// (FT-TCP IV.E.1). Its window may shrink by that (RFC 9293 3.8.6 asks senders to bear it); what was
+/// acknowledged stays so. See [`crate::closed_window_ack`] for a client whose flow nobody has.
+///
+/// # Errors
+/// None in practice: the segment has no payload.
+pub fn no_room_for_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
+    acknowledgement(key, flow, (flow.server.ack, 0), flow.client.tsval)
+}
+
 /// An acknowledgement of all that the server's TCP has, for a client that was told less because its
 /// logger had not answered (FT-TCP IV.C), and is not to wait for that any more. `None`: it knows.
 ///

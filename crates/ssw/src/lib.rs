@@ -60,8 +60,8 @@ mod verify;
 pub use closed_window::closed_window_ack;
 pub use control::{NoSuchFlow, RingFull};
 pub use fabricate::{
-    call_to_client, fabricated_syn, released_ack, replayed_segment, resets_to_client,
-    window_update, word_to_client,
+    call_to_client, fabricated_syn, no_room_for_client, released_ack, replayed_segment,
+    resets_to_client, window_update, word_to_client,
 };
 pub use flow::{
     ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, Unprotected,

@@ -334,3 +334,45 @@ fn what_names_another_life_or_comes_twice_is_not_believed() {
     assert_eq!(world.say(0, &speaks), Some(lease(3)));
     assert_eq!(world.say(50, &speaks), None);
 }
+
+#[test]
+fn the_logger_speaks_when_nobody_may_and_grants_nothing_until_that_has_left() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    assert_eq!(world.ask(0, 1, Standing::First), lease(1));
+    assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
+    // Nobody knows when it is silent.
+    assert_eq!(world.granter.nobodys_since("web", ms(60_000)), None);
+    world.ask(60_010, 2, STANDBY);
+    assert_eq!(world.ask(60_020, 1, holds(1, true)), lease(1));
+    assert_eq!(world.granter.nobodys_since("web", ms(60_129)), None);
+    let since = Some(ms(60_130));
+    assert_eq!(world.granter.nobodys_since("web", ms(61_500)), since);
+    world.granter.spoke("web", ms(61_500));
+    for (host, standing) in [(1, holds(1, true)), (2, STANDBY)] {
+        let request = world.request(host, standing);
+        assert_eq!(world.say(61_509, &request), None);
+    }
+    let request = world.request(2, STANDBY);
+    assert_eq!(world.say(61_510, &request), Some(lease(2)));
+    assert_eq!(world.granter.nobodys_since("web", ms(61_510)), None);
+    assert_eq!(world.granter.nobodys_since("other", ms(61_510)), None);
+}
+
+/// Its former life may have spoken when it died.
+#[test]
+fn a_logger_that_was_started_again_waits_for_what_its_former_life_has_sent() {
+    let record = Record {
+        service: "web".into(),
+        epoch: 3,
+        holder: Some((1, 101)),
+        leased: true,
+        term: TERM,
+    };
+    let mut world = World::new(Memory::Kept(vec![record]));
+    let request = world.request(1, holds(3, true));
+    assert_eq!(world.say(0, &request), Some(Verdict::Wait));
+    let request = world.request(1, holds(3, true));
+    assert_eq!(world.say(9, &request), None);
+    let request = world.request(1, holds(3, true));
+    assert_eq!(world.say(10, &request), Some(Verdict::Free { epoch: 3 }));
+}

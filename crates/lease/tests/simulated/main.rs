@@ -1,7 +1,7 @@
 //! Hosts, a logger and the network between them, with everything that can happen to them, from a seed.
 //!
-//! Held at every step: no two hosts may send what a client can receive, packets that wait below the
-//! data plane included; with a logger that remembers, no two instances ever speak in one epoch. Held at
+//! Held at every step: no two hosts, the logger's own included, may send what a client can receive, packets
+//! that wait below the data plane included; with a logger that remembers, no two instances ever speak in one epoch. Held at
 //! the end, when all is well again: somebody speaks, and goes on.
 //!
 //! The same with one mistake in each place that the argument rests on, which must be noticed.
@@ -22,15 +22,15 @@ fn seeds(some: u64) -> std::ops::Range<u64> {
 }
 
 fn all_is_well(durable: bool) {
-    let mut takeovers = 0;
+    let (mut takeovers, mut spoken) = (0, 0);
     for seed in seeds(150) {
         match World::new(seed, durable, Mistake::None).run() {
-            Ok(told) => takeovers += told,
+            Ok(told) => (takeovers, spoken) = (takeovers + told.0, spoken + told.1),
             Err(fault) => panic!("seed {seed}: {fault:?}"),
         }
     }
-    println!("{takeovers} takeovers");
-    assert!(takeovers > 0);
+    println!("{takeovers} takeovers, the logger spoke {spoken} times");
+    assert!(takeovers > 0 && spoken > 0);
 }
 
 #[test]
@@ -82,4 +82,10 @@ fn a_memory_that_is_written_too_late_is_noticed() {
 #[test]
 fn a_logger_that_forgets_and_does_not_wait_is_noticed() {
     noticed(Mistake::DoesNotWait, false);
+}
+
+#[test]
+fn a_logger_that_forgets_what_it_has_sent_itself_is_noticed() {
+    noticed(Mistake::SpeaksAndForgets, true);
+    noticed(Mistake::SpeaksAndForgets, false);
 }

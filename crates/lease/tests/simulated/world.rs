@@ -49,15 +49,26 @@ pub(crate) enum Mistake {
     OldMemory,
     /// A logger that has lost its memory takes itself for one that has lived for long.
     DoesNotWait,
+    /// The logger grants an epoch although something that it has sent itself may be under way.
+    SpeaksAndForgets,
 }
 
 /// What must not be.
 #[derive(Debug)]
 #[allow(dead_code, reason = "they are printed")]
 pub(crate) enum Fault {
-    TwoSpeak { at: Time, hosts: Vec<usize> },
-    TwoInOneEpoch { at: Time, epoch: u32 },
-    NobodySpeaks { at: Time },
+    /// The logger counts as the one after the last host.
+    TwoSpeak {
+        at: Time,
+        hosts: Vec<usize>,
+    },
+    TwoInOneEpoch {
+        at: Time,
+        epoch: u32,
+    },
+    NobodySpeaks {
+        at: Time,
+    },
 }
 
 /// Shows the time since an origin of its own, at a rate of its own.
@@ -146,6 +157,10 @@ pub(crate) struct World {
     hosts: Vec<Host>,
     granter: Option<Granter>,
     granter_clock: Clock,
+    /// When the logger's last packet had been sent that it sent to clients itself.
+    spoke: Time,
+    /// How often it did.
+    spoken: usize,
     kept: BTreeMap<String, Record>,
     /// In no order.
     under_way: Vec<(Time, Message)>,
@@ -183,6 +198,8 @@ impl World {
             hosts,
             granter: None,
             granter_clock,
+            spoke: 0,
+            spoken: 0,
             kept: BTreeMap::new(),
             under_way: Vec::new(),
             speakers: BTreeMap::new(),
@@ -198,8 +215,8 @@ impl World {
         world
     }
 
-    /// How many epochs there were, if nothing was wrong.
-    pub(crate) fn run(mut self) -> Result<usize, Fault> {
+    /// How many epochs there were, and how often the logger spoke, if nothing was wrong.
+    pub(crate) fn run(mut self) -> Result<(usize, usize), Fault> {
         while self.now < TROUBLE {
             if self.rng.random_ratio(1, self.seldom) {
                 self.befall();
@@ -220,7 +237,7 @@ impl World {
                 return Err(Fault::NobodySpeaks { at: self.now });
             }
         }
-        Ok(self.speakers.len())
+        Ok((self.speakers.len(), self.spoken))
     }
 
     fn live(&mut self, time: Time) -> Result<(), Fault> {
@@ -249,13 +266,15 @@ impl World {
                 self.serve(host);
             }
         }
+        self.speak();
         self.check()
     }
 
     fn check(&mut self) -> Result<(), Fault> {
         let now = self.now;
         let hosts = (0..HOSTS).filter(|host| self.hosts[*host].emits(now));
-        let hosts: Vec<usize> = hosts.collect();
+        let logger = (self.spoke > 0 && now < self.spoke + QUEUE).then_some(HOSTS);
+        let hosts: Vec<usize> = hosts.chain(logger).collect();
         if hosts.len() > 1 {
             return Err(Fault::TwoSpeak { at: now, hosts });
         }
@@ -267,6 +286,25 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The logger tells clients that nobody serves, now and then.
+    fn speak(&mut self) {
+        let shown = self.granter_clock.shows(self.now);
+        let granter = self.granter.as_ref();
+        if granter.is_none_or(|granter| granter.nobodys_since("web", shown).is_none())
+            || !self.rng.random_ratio(1, 10)
+        {
+            return;
+        }
+        (self.spoke, self.spoken) = (self.now, self.spoken + 1);
+        if !self.calm && self.rng.random_ratio(1, 50) {
+            self.granter = None; // it dies before it could note that
+        } else if let Some(granter) = &mut self.granter
+            && self.mistake != Mistake::SpeaksAndForgets
+        {
+            granter.spoke("web", shown);
+        }
     }
 
     /// What `serve` does when it runs.

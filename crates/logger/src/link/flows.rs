@@ -1,6 +1,9 @@
 //! The connections of a session, as the link names them.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
 
 use protocol::{
     control::Resume,
@@ -21,6 +24,8 @@ pub(super) struct Flow {
     pub(super) handshake: Handshake,
     /// What was seen of the client.
     pub(super) progress: Progress,
+    /// When something was, last; `None` since the log was read.
+    pub(super) seen: Option<Duration>,
     /// Nothing has come from the client.
     pub(super) embryo: bool,
     /// It is to be acknowledged when this batch has been read.
@@ -43,6 +48,7 @@ impl Flow {
             server_isn: beginning.server_isn,
             handshake: beginning.handshake,
             progress: Progress::from(u64::from(heard)),
+            seen: None,
             embryo: true,
             due: false,
             newest: [None; MAX_RANGES + 1],

@@ -10,6 +10,7 @@ use protocol::{
 };
 use wire::{Flags, FlowId, Segment};
 
+mod closing;
 mod renewal;
 mod requests;
 mod restoring;
@@ -89,6 +90,8 @@ pub struct Session {
     due_since: Duration,
     unknown: Unknown,
     statistics: LinkStatistics,
+    /// [`Outbox::recorded`] when an instream was recorded last.
+    recorded: u64,
     /// What the service may hold of what all may hold together.
     wanted: u64,
 }
@@ -124,6 +127,7 @@ impl Session {
             due_since: Duration::ZERO,
             unknown: Unknown::default(),
             statistics: LinkStatistics::default(),
+            recorded: 0,
             wanted: attach.total,
         }
     }
@@ -371,7 +375,7 @@ impl Session {
         };
         let was_embryo = std::mem::take(&mut flow.embryo);
         let id = flow.id;
-        observe(flow, view.segment());
+        observe(flow, view.segment(), now);
         if arrival.payload.is_empty() && !arrival.fin {
             self.statistics.progress += 1;
             if flow.progress.is_news() {
@@ -391,6 +395,7 @@ impl Session {
             Ok(recorded) if recorded.new => {
                 flow.progress.told();
                 out.record(self.instance, &Entry::Changed(id, Change::of(&arrival)));
+                self.recorded = out.recorded();
             }
             Err(Refused::BecameUnprotected(_)) => {
                 out.record(self.instance, &Entry::Changed(id, Change::Unprotected));
@@ -445,7 +450,8 @@ fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
 }
 
 /// What a segment tells of its client, whatever it carries.
-fn observe(flow: &mut Flow, segment: &Segment<'_>) {
+fn observe(flow: &mut Flow, segment: &Segment<'_>, now: Duration) {
+    flow.seen = Some(now);
     if segment.flags().contains(Flags::ACK) {
         let first = flow.server_isn + 1;
         flow.progress.acknowledge(first, segment.ack());

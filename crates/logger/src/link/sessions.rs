@@ -208,6 +208,15 @@ impl Sessions {
         self.by_instance.get(&instance).map(|entry| &entry.session)
     }
 
+    /// Of the sessions of a service the one that attached last, if it has not ended: a host that takes
+    /// over inherits it.
+    pub(crate) fn newest_of(&self, service: &str) -> Option<&Session> {
+        let kept = self.by_instance.values();
+        let of_it = kept.filter(|kept| !kept.over && kept.attachment.attach.service == service);
+        let newest = of_it.max_by_key(|kept| kept.attachment.number)?;
+        Some(&newest.session)
+    }
+
     /// Which of its service's sessions that of an instance is, as was told last.
     #[must_use]
     pub fn number(&self, instance: u64) -> Option<u64> {

@@ -57,6 +57,14 @@ pub enum Event {
         /// From where it has asked.
         to: SocketAddr,
     },
+    /// No host may speak for a service: its clients were told that there is no room now, and are told so
+    /// until a host may.
+    Unserved {
+        /// Its name.
+        service: String,
+        /// How many were told.
+        connections: usize,
+    },
     /// The host of a service has begun a new life: the records of the one before are those of the
     /// instance that attaches now.
     Inherited {
@@ -157,6 +165,13 @@ impl fmt::Display for Event {
             } => write!(
                 f,
                 "{service}: epoch {epoch} is granted to {to} (instance {instance})"
+            ),
+            Self::Unserved {
+                service,
+                connections,
+            } => write!(
+                f,
+                "{service}: no host serves it: the clients of {connections} connections are told to wait"
             ),
             Self::Inherited {
                 service,

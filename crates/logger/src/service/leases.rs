@@ -61,6 +61,27 @@ impl Leases {
         self.granter.is_over(service, instance)
     }
 
+    /// See [`Granter::nobodys_since`].
+    pub(super) fn nobodys_since(&self, service: &str, now: Duration) -> Option<Duration> {
+        self.granter.nobodys_since(service, now)
+    }
+
+    /// Whether the last decision about a service would outlive us, if anything does.
+    pub(super) fn is_kept(&self, service: &str) -> bool {
+        let (waits_for, book) = (self.waits_for.get(service), self.book.as_ref());
+        let kept = book.map_or(u64::MAX, Book::kept);
+        waits_for.is_none_or(|state| *state <= kept)
+    }
+
+    /// See [`Granter::leased`] and [`Granter::spoke`].
+    pub(super) fn leased(&self) -> impl Iterator<Item = (&str, Duration)> {
+        self.granter.leased()
+    }
+
+    pub(super) fn spoke(&mut self, service: &str, now: Duration) {
+        self.granter.spoke(service, now);
+    }
+
     /// The answer to a request, if there is one already: who asks asks again. What has changed is kept
     /// before it is told.
     fn answer(&mut self, now: Duration, request: &LeaseRequest) -> Option<Response> {
@@ -70,10 +91,9 @@ impl Leases {
                 let state = book.keep(self.granter.records());
                 self.waits_for.insert(request.service.clone(), state);
             }
-            let waits_for = self.waits_for.get(&request.service).copied();
-            if waits_for.is_some_and(|state| state > book.kept()) {
-                return None;
-            }
+        }
+        if !self.is_kept(&request.service) {
+            return None;
         }
         decision.answer.map(Response::Lease)
     }

@@ -90,6 +90,7 @@ struct Snapshot {
     detached: usize,
     streams: usize,
     strangers: u64,
+    closed_windows: u64,
     limit_total: u64,
     log: Option<(LogState, u64)>,
     commits: Histogram,
@@ -148,6 +149,7 @@ impl Service {
             detached: self.sessions.detached(),
             streams: self.clients.len(),
             strangers: self.sessions.strangers(),
+            closed_windows: self.unserved.told(),
             limit_total: self.counts.limit_total,
             log: self.out.log(),
             commits: self.counts.commits.clone(),
@@ -167,13 +169,14 @@ const fn log_state(log: Option<(LogState, u64)>) -> &'static str {
     }
 }
 
-const EVENTS: [&str; 13] = [
+const EVENTS: [&str; 14] = [
     "listening",
     "restored",
     "log_failed",
     "log_works",
     "attached",
     "granted",
+    "unserved",
     "inherited",
     "detached",
     "forgotten",
@@ -192,6 +195,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::LogWorks => "log_works",
         Event::Attached { .. } => "attached",
         Event::Granted { .. } => "granted",
+        Event::Unserved { .. } => "unserved",
         Event::Inherited { .. } => "inherited",
         Event::Detached { .. } => "detached",
         Event::Forgotten { .. } => "forgotten",
@@ -262,6 +266,13 @@ impl Snapshot {
             Unit::None,
             help,
             self.strangers,
+        )?;
+        let help = "Words to clients that there is no room now, while no host served them";
+        to.counter(
+            "outlive_logger_closed_windows",
+            Unit::None,
+            help,
+            self.closed_windows,
         )?;
         let help = "The durable log: none, durable, or records in memory only";
         to.state("outlive_logger_log", help, &LOG_STATES, log_state(self.log))?;

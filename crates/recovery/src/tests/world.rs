@@ -43,6 +43,8 @@ pub(super) struct World {
     alive: bool,
     pub(super) reset: BTreeMap<FlowKey, LostReason>,
     pub(super) forgotten: BTreeSet<FlowKey>,
+    /// Clients that were told that there is no room, and not yet that there is.
+    pub(super) closed: BTreeSet<FlowKey>,
     /// Most SYNs that waited for an answer at a time.
     pub(super) most_splicing: usize,
     /// Connections in the order of their (first) splice, by number.
@@ -71,6 +73,7 @@ impl World {
             alive: true,
             reset: BTreeMap::new(),
             forgotten: BTreeSet::new(),
+            closed: BTreeSet::new(),
             most_splicing: 0,
             spliced: Vec::new(),
         }
@@ -266,13 +269,25 @@ impl World {
             Action::MoreRecord { flow, from } => {
                 self.recovery.more_record(flow, from, self.now);
             }
-            Action::TellClient { key, flow } => {
+            Action::ListWaiting => {
+                let list = self.candidates();
+                let flows = list.iter().map(|one| (one.key, &one.flow));
+                self.recovery.waiting(flows, self.now);
+            }
+            Action::CloseWindow { key, flow } => {
                 let peer = self.known(key, flow);
-                assert_eq!(
+                assert_ne!(
                     peer.flow.log.restored,
-                    Restored::Heard,
-                    "one of this host's"
+                    Restored::Silent,
+                    "it has not spoken"
                 );
+                self.closed.insert(key);
+            }
+            Action::TellClient { key, flow } => {
+                let waited = self.closed.remove(&key);
+                let peer = self.known(key, flow);
+                let other = peer.flow.log.restored == Restored::Heard;
+                assert!(other || waited, "it knows");
             }
             Action::Call { key, flow } => {
                 let peer = self.known(key, flow);

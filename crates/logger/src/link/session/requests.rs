@@ -6,6 +6,8 @@ use protocol::{
     mirror::{FrameKind, HEADER_LEN, MirrorFrame},
 };
 
+use wire::FlowId;
+
 use super::Session;
 use crate::{
     desk::{Desk, pages},
@@ -27,6 +29,7 @@ impl Session {
             Request::Resume(resume) => {
                 if self.restore(resume) {
                     out.record(self.instance, &Entry::Opened(*resume));
+                    self.recorded = out.recorded();
                 } else {
                     self.too_many(resume.flow);
                 }
@@ -73,19 +76,21 @@ impl Session {
         let mut last = None;
         while let Some(flow) = self.intake.journal.next_protected(last) {
             last = Some(flow);
-            let (Some(beginning), Some(progress)) = (self.beginning(flow), self.progress(flow))
-            else {
-                continue;
-            };
-            all.push(Recorded {
-                beginning,
-                acknowledged: progress.acknowledged,
-                tsval: progress.timestamps.map_or(0, |seen| seen.value),
-                tsecr: progress.timestamps.map_or(0, |seen| seen.echo),
-            });
+            all.extend(self.recorded(flow));
         }
         pages(&all, Recorded::PER_MESSAGE, |connections, last| {
             Response::Connections { connections, last }
+        })
+    }
+
+    /// A connection with a whole record.
+    pub(super) fn recorded(&self, flow: FlowId) -> Option<Recorded> {
+        let (beginning, progress) = (self.beginning(flow)?, self.progress(flow)?);
+        Some(Recorded {
+            beginning,
+            acknowledged: progress.acknowledged,
+            tsval: progress.timestamps.map_or(0, |seen| seen.value),
+            tsecr: progress.timestamps.map_or(0, |seen| seen.echo),
         })
     }
 

@@ -27,6 +27,7 @@ fn snapshot(log: Option<(LogState, u64)>) -> Snapshot {
         detached: 1,
         streams: 1,
         strangers: 0,
+        closed_windows: 0,
         limit_total: 1 << 30,
         log,
         commits: Histogram::default(),
