@@ -8,7 +8,10 @@
 //!
 //! What a client makes of it depends on what it was sent that the record does not know of:
 //!
-//! - It knows of nothing more: the segment stands at its RCV.NXT, and its window is taken.
+//! - It knows of nothing more: the segment stands at its RCV.NXT, and its window is taken. Where that is
+//!   tells what the client acknowledged, or the end of the recorded outstream, if that is later: a
+//!   short answer is recorded as a whole, and its acknowledgement often is not. (If the client had not had that
+//!   yet, the window is taken as well, and opens with what follows that.)
 //! - It has acknowledged more: the segment lies below its window, and it answers with an acknowledgement
 //!   of its own (RFC 9293 3.10.7.4), which tells where it stands. The next one is right then.
 //! - It has a timestamp that is newer than ours (RFC 7323 5.3): the segment is dropped; Linux from 6.14
@@ -46,6 +49,9 @@ pub fn closed_window_ack(
     silence: Duration,
 ) -> Result<Vec<u8>, EmitError> {
     let mut flow = restored_flow(recorded, summary, 0);
+    if let Some(said) = summary.outstream_end {
+        flow.server.nxt = flow.server.nxt.max_seq(said);
+    }
     let ticks = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
     flow.server.tsval = flow.server.tsval.wrapping_add(ticks.min(MOST_TICKS));
     let numbers = (flow.server.ack, 0);

@@ -25,7 +25,8 @@ use super::{Event, Service};
 /// How long nobody serves before clients are told: what takes no longer is covered by their
 /// retransmissions.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two words to a client.
+/// Between two words to a client: nobody answers its questions for room, and it gives up when some are not
+/// answered, if late (Linux after 15 of them).
 const AGAIN: Duration = Duration::from_secs(5);
 /// Connections that are looked at in one turn of the loop, and the pause after that: 10,000 take 0.2 s.
 const AT_A_TIME: usize = 64;

@@ -1,6 +1,7 @@
 //! The record is kept on another machine.
 
 mod adoption;
+mod closed;
 mod durable;
 mod keys;
 mod loss;

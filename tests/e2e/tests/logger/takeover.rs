@@ -15,7 +15,7 @@ use rustix::process::kill_process;
 use crate::{protect, status, with_logger};
 
 /// The addresses of the service, which a host has only while it serves.
-fn addresses() -> [SocketAddr; 2] {
+pub(crate) fn addresses() -> [SocketAddr; 2] {
     ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| {
         let address: SocketAddr = text.parse().expect("an address");
         assert_eq!(address.port(), PORT);
@@ -26,13 +26,13 @@ fn addresses() -> [SocketAddr; 2] {
 const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 
 /// A service on two hosts: `first` serves, `second` stands by.
-struct Pair {
+pub(crate) struct Pair {
     // Dropped in this order.
-    first: Protected,
-    second: Protected,
-    logger: Logger,
+    pub(crate) first: Protected,
+    pub(crate) second: Protected,
+    pub(crate) logger: Logger,
     server: Server,
-    scene: Scene,
+    pub(crate) scene: Scene,
 }
 
 impl Pair {
@@ -55,7 +55,7 @@ impl Pair {
         this
     }
 
-    fn talking(label: &str) -> Self {
+    pub(crate) fn talking(label: &str) -> Self {
         Self::new(label, |scene| {
             test_server_at(scene, addresses().to_vec(), &[])
         })
@@ -67,7 +67,7 @@ impl Pair {
     }
 
     /// What was `second` serves, what was `first` stands by on its host, which has its power again.
-    fn change_places(&mut self) {
+    pub(crate) fn change_places(&mut self) {
         std::mem::swap(&mut self.first, &mut self.second);
         let flags = flags(&self.logger);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -77,7 +77,7 @@ impl Pair {
     }
 
     /// The standby first: else it would serve. What is left can be seen when both have gone.
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         let moves = self.first.events_of("handed_over").len();
         for one in [&self.second, &self.first] {
             one.kill_serve(Signal::TERM);

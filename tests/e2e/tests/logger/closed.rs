@@ -1,0 +1,212 @@
+//! Nobody serves for a while: one host has lost its power, the other one hangs (FT-TCP IV.E.1-2).
+
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::clients::{read_exactly, write};
+use e2e::exchange::{assert_untouched, end, talks};
+use e2e::servers::PORT;
+use e2e::{Checksum, PATIENCE, Scene, assert_same_bytes, pattern};
+use lab::pcap::Packet;
+use lab::{Host, Signal};
+use rustix::process::kill_process;
+use wire::{Flags, IpPacket, Segment};
+
+use crate::takeover::{Pair, addresses};
+
+/// How long nobody serves.
+const OUTAGE: Duration = Duration::from_secs(8);
+/// How soon a client goes on that is told of room. It would ask by itself after a second or more.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// Sends for a second, in spite of all; and says so when it has not given up.
+fn upload(stream: &TcpStream) {
+    let bytes = pattern(12 << 20);
+    write(stream, format!("sink {}\n", bytes.len()).as_bytes());
+    for piece in bytes.chunks(16 << 10) {
+        write(stream, piece);
+        thread::sleep(Duration::from_millis(1));
+    }
+    let expected = format!("{} {:016x}\n", bytes.len(), Checksum::of(&bytes));
+    let answer = read_exactly(stream, expected.len());
+    assert_same_bytes("upload", expected.as_bytes(), &answer);
+}
+
+fn connect_from(host: &Host, address: SocketAddr) -> TcpStream {
+    let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+    let stream = host.enter(connect).expect("it is on");
+    let stream = stream.expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// A connection to a server whose host nobody succeeds. (The other end is closed by its power-off.)
+fn unprotected(scene: &Scene) -> (TcpStream, TcpStream, Host) {
+    let host = scene.lab.add_host_at("mute", 40).expect("a host");
+    let address = SocketAddr::from((host.address().ipv4(), PORT));
+    let listener = host.enter(|| TcpListener::bind(address));
+    let listener = listener.expect("it is on").expect("a listener");
+    let stream = scene.connect_to(address);
+    let (accepted, _) = listener.accept().expect("a connection");
+    (stream, accepted, host)
+}
+
+/// What was captured of the service: from which network card, and the segment.
+struct Seen<'a> {
+    time: Duration,
+    from: &'a [u8],
+    client: SocketAddr,
+    of_service: bool,
+    segment: Segment<'a>,
+}
+
+fn seen(packet: &Packet) -> Option<Seen<'_>> {
+    let ip = IpPacket::parse(packet.frame.get(14..)?).ok()?;
+    let segment = Segment::of(&ip).ok()?;
+    let source = SocketAddr::new(ip.source(), segment.source_port());
+    let destination = SocketAddr::new(ip.destination(), segment.destination_port());
+    let of_service = addresses().contains(&source);
+    let (client, server) = match of_service {
+        true => (destination, source),
+        false => (source, destination),
+    };
+    addresses().contains(&server).then_some(Seen {
+        time: packet.time,
+        from: packet.frame.get(6..12)?,
+        client,
+        of_service,
+        segment,
+    })
+}
+
+/// How a client fares that nobody tells anything: it gives up.
+fn gives_up(mut stream: &TcpStream) {
+    let error = stream.read(&mut [0]).expect_err("nobody answers");
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert_eq!(
+        error.raw_os_error(),
+        Some(rustix::io::Errno::TIMEDOUT.raw_os_error())
+    );
+}
+
+fn wait_until(what: &str, so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn clients_wait_while_nobody_serves_and_go_on_at_once() {
+    let mut pair = Pair::talking("closed");
+    let scene = &pair.scene;
+    // Who is not answered gives up after four retransmissions, or questions for room, and 6 s in all.
+    let retries = ("net.ipv4.tcp_retries2", "4");
+    scene.client.sysctl(retries.0, retries.1).expect("set");
+    let (unserved, _other_end, mute) = unprotected(scene);
+    let busy = scene.lab.add_host_at("busy", 50).expect("a host");
+    let captures = [&scene.client, &busy].map(|host| host.capture("tcp").expect("a capture"));
+    let recording = scene.record(PORT);
+    let uploads = addresses().map(|address| connect_from(&busy, address));
+    let idle = addresses().map(|address| scene.connect_to(address));
+    idle.iter().for_each(|idle| talks(idle, "before"));
+    let newcomer = thread::scope(|scope| {
+        let busy = uploads.each_ref().map(|one| scope.spawn(|| upload(one)));
+        thread::sleep(Duration::from_millis(300));
+        let standby = pair.second.serve_pid();
+        kill_process(standby, Signal::STOP).expect("it runs");
+        pair.first.power_off();
+        mute.power_off().expect("power off");
+        let began = Instant::now();
+        write(&unserved, b"anybody?");
+        wait_until("the logger tells them", || {
+            pair.logger.said().contains("are told to wait")
+        });
+        idle.iter().for_each(|idle| write(idle, b"say during\n"));
+        let newcomer = scope.spawn(|| scene.connect_to(addresses()[0]));
+        gives_up(&unserved);
+        thread::sleep(OUTAGE.saturating_sub(began.elapsed()));
+        assert!(!newcomer.is_finished(), "nobody is there");
+        kill_process(standby, Signal::CONT).expect("it runs");
+        let restored = pair.second.wait_for("restored", 1);
+        assert_eq!(restored["lost"], 0, "{restored}");
+        pair.second.wait_serving(1);
+        for idle in &idle {
+            assert_same_bytes("answer", b"during\n", &read_exactly(idle, 7));
+        }
+        for busy in busy {
+            assert!(busy.join().is_ok(), "{}", pair.second.said());
+        }
+        newcomer.join().expect("it is let in late")
+    });
+    talks(&newcomer, "afterwards");
+    pair.second.assert_none_of("lost");
+    let waited = idle
+        .each_ref()
+        .map(|one| one.local_addr().expect("it has one"));
+    let sent = uploads
+        .each_ref()
+        .map(|one| one.local_addr().expect("it has one"));
+    for stream in uploads.iter().chain(&idle).chain([&newcomer]) {
+        end(stream);
+    }
+    assert_untouched(recording, 3);
+    let logger = pair.logger.host().mac("eth0").expect("it has eth0").0;
+    for (capture, clients) in captures.into_iter().zip([waited, sent]) {
+        let captured = capture.finish().expect("a capture");
+        assert_eq!(captured.missed, Some(0));
+        let seen: Vec<Seen<'_>> = captured.packets.iter().filter_map(seen).collect();
+        one_after_another(&seen, logger);
+        for client in clients {
+            was_told(&seen, logger, client);
+            if waited.contains(&client) {
+                goes_on_at_once(&seen, client);
+            }
+        }
+    }
+    pair.change_places();
+    pair.stop();
+}
+
+/// First one host speaks, then the logger, and nothing but closed windows, then the other host.
+fn one_after_another(seen: &[Seen<'_>], logger: [u8; 6]) {
+    let mut speakers: Vec<&[u8]> = Vec::new();
+    for one in seen.iter().filter(|one| one.of_service) {
+        if speakers.last() != Some(&one.from) {
+            speakers.push(one.from);
+        }
+        if one.from == logger {
+            let segment = &one.segment;
+            assert_eq!((segment.flags(), segment.window()), (Flags::ACK, 0));
+            assert!(segment.payload().is_empty(), "{segment:?}");
+        }
+    }
+    assert!(
+        matches!(speakers[..], [_, two, _] if two == logger),
+        "{speakers:?}"
+    );
+}
+
+fn was_told(seen: &[Seen<'_>], logger: [u8; 6], client: SocketAddr) {
+    let told = seen
+        .iter()
+        .any(|one| one.from == logger && one.client == client);
+    assert!(told, "{client} was told nothing");
+}
+
+/// The first segment that offers room again is answered with what waited for it.
+fn goes_on_at_once(seen: &[Seen<'_>], client: SocketAddr) {
+    let mut of_it = seen.iter().filter(|one| one.client == client);
+    let closed = |one: &&Seen<'_>| one.of_service && one.segment.window() == 0;
+    of_it.find(closed).expect("it was told to wait");
+    let open = |one: &&Seen<'_>| one.of_service && one.segment.window() > 0;
+    let open = of_it.find(open).expect("it was told of room");
+    let said = |one: &&Seen<'_>| !one.of_service && !one.segment.payload().is_empty();
+    let said = of_it.find(said).expect("it has something to say");
+    let pause = said.time.saturating_sub(open.time);
+    assert!(pause < AT_ONCE, "{client} went on after {pause:?}");
+}
