@@ -47,7 +47,12 @@ pub fn test_server_at(scene: &Scene, addresses: &[SocketAddr]) -> Server {
 /// The test server, every start of which takes so many seconds longer.
 #[must_use]
 pub fn slow_test_server(scene: &Scene, seconds: f32) -> Server {
-    let mut server = test_server(scene);
+    slowly(test_server(scene), seconds)
+}
+
+/// A server every start of which takes so many seconds longer.
+#[must_use]
+pub fn slowly(mut server: Server, seconds: f32) -> Server {
     let script = format!("sleep {seconds}; exec \"$@\"");
     let wrap = ["sh", "-c", &script, "sh"].map(str::to_owned);
     server.command.splice(0..0, wrap);

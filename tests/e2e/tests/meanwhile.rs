@@ -12,6 +12,7 @@ use e2e::servers::PORT;
 use e2e::sockets::{dial_from, reset};
 use e2e::{PATIENCE, Protected, Scene, Seed, pattern};
 use lab::Signal;
+use wire::{IpPacket, Segment};
 
 /// The test server after some rest.
 fn slow_start(scene: &Scene) -> Protected {
@@ -281,4 +282,49 @@ fn new_connections_are_answered_late() {
         Err(io::ErrorKind::WouldBlock)
     );
     assert_all_kept(&server);
+}
+
+/// It is told that there is no room, and of room as soon as there is: its own next question would come
+/// most of a second later.
+#[test]
+fn client_waits_for_long() {
+    let scene = Scene::new("long");
+    let server = scene.protect(&slow_test_server(&scene, 2.5));
+    let echo = scene.connect(PORT);
+    begin_echo(&echo);
+    let answers = format!("tcp src port {PORT}");
+    go_down(&server);
+    let capture = scene.client.capture(&answers).expect("a capture");
+    thread::sleep(Duration::from_millis(1400));
+    write(&echo, b"are you there?");
+    assert_still_down(&server, 0);
+    assert_eq!(read_exactly(&echo, 14), b"are you there?");
+    server.wait_serving(1);
+    let captured = capture.finish().expect("a capture");
+    assert_eq!(captured.missed, Some(0));
+    let heard: Vec<(Duration, u16, usize)> = captured
+        .packets
+        .iter()
+        .map(|packet| {
+            let ip = IpPacket::parse(&packet.frame[14..]).expect("IP");
+            let segment = Segment::of(&ip).expect("TCP");
+            (packet.time, segment.window(), segment.payload().len())
+        })
+        .collect();
+    assert_eq!((heard[0].1, heard[0].2), (0, 0), "{heard:?}");
+    let opened = heard
+        .iter()
+        .find(|(_, window, _)| *window > 0)
+        .expect("room")
+        .0;
+    let answered = heard
+        .iter()
+        .find(|(_, _, len)| *len > 0)
+        .expect("an answer")
+        .0;
+    let pause = answered.saturating_sub(opened);
+    assert!(pause < Duration::from_millis(100), "{pause:?}: {heard:?}");
+    end(&echo);
+    assert_all_kept(&server);
+    server.stop();
 }

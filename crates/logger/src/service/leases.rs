@@ -86,11 +86,11 @@ impl Leases {
     /// before it is told.
     fn answer(&mut self, now: Duration, request: &LeaseRequest) -> Option<Response> {
         let decision = self.granter.decide(now, request);
-        if let Some(book) = &mut self.book {
-            if decision.record.is_some() {
-                let state = book.keep(self.granter.records());
-                self.waits_for.insert(request.service.clone(), state);
-            }
+        if let Some(book) = &mut self.book
+            && decision.record.is_some()
+        {
+            let state = book.keep(self.granter.records());
+            self.waits_for.insert(request.service.clone(), state);
         }
         if !self.is_kept(&request.service) {
             return None;

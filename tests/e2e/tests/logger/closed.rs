@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use e2e::arrange::slowly;
 use e2e::clients::{read_exactly, write};
 use e2e::exchange::{assert_untouched, end, talks};
-use e2e::servers::PORT;
+use e2e::servers::{PORT, test_server_at};
 use e2e::{Checksum, PATIENCE, Scene, assert_same_bytes, pattern};
 use lab::pcap::Packet;
 use lab::{Host, Signal};
@@ -168,6 +169,29 @@ fn clients_wait_while_nobody_serves_and_go_on_at_once() {
             }
         }
     }
+    pair.change_places();
+    pair.stop();
+}
+
+/// Its server takes its time, and there is nobody else to be recovered.
+#[test]
+fn who_knocks_at_a_host_that_takes_over_is_let_in_late() {
+    let mut pair = Pair::new("knocks", |scene| {
+        slowly(test_server_at(scene, addresses().to_vec(), &[]), 0.5)
+    });
+    pair.first.power_off();
+    let connect = || TcpStream::connect_timeout(&addresses()[0], Duration::from_millis(20));
+    let deadline = Instant::now() + PATIENCE;
+    let stream = loop {
+        match pair.scene.client.enter(connect).expect("it is on") {
+            Ok(stream) => break stream,
+            Err(error) => assert_ne!(error.kind(), ErrorKind::ConnectionRefused),
+        }
+        assert!(Instant::now() < deadline, "nobody is there");
+    };
+    talks(&stream, "hello");
+    assert_eq!(pair.second.wait_serving(1)["kept"], 0);
+    end(&stream);
     pair.change_places();
     pair.stop();
 }

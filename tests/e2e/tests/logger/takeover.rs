@@ -36,7 +36,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    fn new(label: &str, server: impl FnOnce(&Scene) -> Server) -> Self {
+    pub(crate) fn new(label: &str, server: impl FnOnce(&Scene) -> Server) -> Self {
         let (scene, logger) = with_logger(label);
         let server = server(&scene);
         let other = scene.lab.add_host_at("other", 30).expect("a host");
