@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 use crate::capture::Capture;
 use crate::error::Doing;
@@ -137,6 +137,35 @@ impl Host {
     /// [`Error::Off`]; [`Error::Survivors`] when some live on for seconds.
     pub fn kill(&self, pids: &[Pid]) -> Result<(), Error> {
         self.on()?.kill(pids)
+    }
+
+    /// Stops all its processes (SIGSTOP), until [`Host::resume`]. Its kernel goes on: it answers,
+    /// acknowledges and sends again. A machine whose processors stand still is one that is cut off
+    /// as well ([`Host::cut`]).
+    ///
+    /// # Errors
+    /// [`Error::Off`]; [`Error::Io`] when `/proc` cannot be read.
+    pub fn pause(&self) -> Result<(), Error> {
+        let namespace = self.on()?;
+        let mut stopped = 0;
+        // Again, as some may have been forked meanwhile.
+        loop {
+            let pids = namespace.pids()?;
+            namespace.signal(&pids, Signal::STOP);
+            if std::mem::replace(&mut stopped, pids.len()) == pids.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets all its processes go on.
+    ///
+    /// # Errors
+    /// As for [`Host::pause`].
+    pub fn resume(&self) -> Result<(), Error> {
+        let namespace = self.on()?;
+        namespace.signal(&namespace.pids()?, Signal::CONT);
+        Ok(())
     }
 
     /// Sets a kernel parameter of the host, such as `net.ipv4.tcp_syncookies`. Like one set
@@ -301,6 +330,18 @@ impl Host {
                     .try_for_each(|link| link.plug(&namespace))
             }
         }
+    }
+
+    /// Whether frames of another host reach this one.
+    pub(crate) fn shut_out(&self, other: &Self, yes: bool) -> Result<(), Error> {
+        for link in self.links() {
+            for address in other.addresses() {
+                if address.subnet() == link.address().subnet() {
+                    link.shut_out(address.mac(), yes)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Adds an interface, connected to the bridge of its subnet.

@@ -202,6 +202,26 @@ impl Lab {
         host.add_link(interface, address)
     }
 
+    /// Parts two hosts: nothing that one sends on any of its links reaches the other, while both
+    /// reach all others. Each is told as little as by a cut. It outlasts a loss of power. A few
+    /// frames to and from others can be lost when this begins and ends.
+    ///
+    /// # Errors
+    /// [`Error::Command`] or [`Error::Io`] when a relay cannot be put in the way.
+    pub fn part(&self, one: &Host, other: &Host) -> Result<(), Error> {
+        one.shut_out(other, true)?;
+        other.shut_out(one, true)
+    }
+
+    /// Ends what [`Lab::part`] began.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rejoin(&self, one: &Host, other: &Host) -> Result<(), Error> {
+        one.shut_out(other, false)?;
+        other.shut_out(one, false)
+    }
+
     /// Removes the lab now, and says what could not be removed.
     ///
     /// # Errors

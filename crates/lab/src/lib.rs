@@ -6,8 +6,9 @@
 //! world.
 //!
 //! What breaks: processes ([`Host::kill`], [`Process::kill`]), links ([`Link::cut`],
-//! [`Link::cut_one_way`], [`Link::impair`]), whole hosts ([`Host::power_off`]). What is seen
-//! on a host's wire is kept by a [`Capture`].
+//! [`Link::cut_one_way`], [`Link::impair`]), the way between two hosts ([`Lab::part`]), whole
+//! hosts ([`Host::power_off`], [`Host::pause`]). What is seen on a host's wire is kept by a
+//! [`Capture`].
 //!
 //! ```no_run
 //! use lab::{Impairment, Lab, Output};

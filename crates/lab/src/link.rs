@@ -7,7 +7,7 @@
 //!   keeps (see [`crate::line`]);
 //! - *relayed*: the [`Relay`] sits between the port and a second veth pair, `near<n>` and
 //!   `far<n>`, whose far end is the bridge's port. Impaired links and those that are cut in
-//!   one direction go this way;
+//!   one direction, or from one other host, go this way;
 //! - *detached*: the port leads nowhere. The host's interface keeps its carrier, so
 //!   nobody is told that the link is cut, as when a cable further away is.
 
@@ -20,7 +20,7 @@ use path::{Path, Rates};
 use crate::namespace::Namespace;
 use crate::relay::{Way, Ways};
 use crate::switch::Switch;
-use crate::{Address, Direction, Error, Impairment};
+use crate::{Address, Direction, Error, Impairment, Mac};
 
 /// The MTU of a link unless told otherwise, Ethernet's.
 const MTU: u32 = 1500;
@@ -56,6 +56,8 @@ struct State {
 struct Setting {
     impairment: Option<Impairment>,
     cut: bool,
+    /// Whose frames do not pass.
+    shut_out: Vec<Mac>,
 }
 
 impl Link {
@@ -126,6 +128,14 @@ impl Link {
     /// As for [`Link::cut_one_way`].
     pub fn heal(&self) -> Result<(), Error> {
         self.change(|to_host, from_host| (to_host.cut, from_host.cut) = (false, false))
+    }
+
+    /// Whether frames of one sender reach the host.
+    pub(crate) fn shut_out(&self, sender: Mac, yes: bool) -> Result<(), Error> {
+        self.change(|to_host, _| {
+            to_host.shut_out.retain(|one| *one != sender);
+            to_host.shut_out.extend(yes.then_some(sender));
+        })
     }
 
     /// Impairs both directions alike, in place of what was set before, and prints the
@@ -366,6 +376,9 @@ impl State {
 impl Setting {
     /// The rate, if any, when the kernel can do all that is wanted; else `None`.
     fn kernel_rate(&self) -> Option<Option<u64>> {
+        if !self.shut_out.is_empty() {
+            return None;
+        }
         match (&self.impairment, self.cut) {
             (None, false) => Some(None),
             (Some(impairment), false) => impairment.only_rate().map(Some),
@@ -380,6 +393,7 @@ impl Setting {
                 .clone()
                 .unwrap_or_else(|| Impairment::with_seed(0)),
             cut: self.cut,
+            shut_out: self.shut_out.clone(),
         }
     }
 }

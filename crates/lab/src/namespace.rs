@@ -152,17 +152,7 @@ impl Namespace {
     /// Sends SIGKILL to those of `pids` that are in this namespace, all at once, and
     /// returns when they are gone.
     pub(crate) fn kill(&self, pids: &[Pid]) -> Result<(), Error> {
-        let victims: Vec<(Pid, OwnedFd)> = pids
-            .iter()
-            .filter_map(|pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?)))
-            // Asked after the descriptor is there, so that a number which was given
-            // away anew in between does not hit a stranger.
-            .filter(|(pid, _)| self.contains(*pid))
-            .collect();
-        for (_, pidfd) in &victims {
-            // The only failure left is that it died by itself.
-            let _ = pidfd_send_signal(pidfd, Signal::KILL);
-        }
+        let victims = self.signal(pids, Signal::KILL);
         let deadline = Instant::now() + DEATH_LIMIT;
         let mut survivors = Vec::new();
         for (pid, pidfd) in &victims {
@@ -178,6 +168,22 @@ impl Namespace {
             namespace: self.name.clone(),
             pids: survivors,
         })
+    }
+
+    /// Sends a signal to those of `pids` that are in this namespace, and tells which.
+    pub(crate) fn signal(&self, pids: &[Pid], signal: Signal) -> Vec<(Pid, OwnedFd)> {
+        let here: Vec<(Pid, OwnedFd)> = pids
+            .iter()
+            .filter_map(|pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?)))
+            // Asked after the descriptor is there, so that a number which was given
+            // away anew in between does not hit a stranger.
+            .filter(|(pid, _)| self.contains(*pid))
+            .collect();
+        for (_, pidfd) in &here {
+            // The only failure left is that it died by itself.
+            let _ = pidfd_send_signal(pidfd, signal);
+        }
+        here
     }
 
     /// Kills every process here, also those that are being forked meanwhile.

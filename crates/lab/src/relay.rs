@@ -21,7 +21,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::packet_socket::{LARGEST_FRAME, OFFLOAD_HEADER, PacketSocket};
 use crate::pipe::Pipe;
-use crate::{Direction, Impairment};
+use crate::{Direction, Impairment, Mac};
 
 /// Frames taken from one socket before the other has its turn.
 const BATCH: usize = 64;
@@ -31,6 +31,8 @@ const BATCH: usize = 64;
 pub(crate) struct Way {
     pub(crate) impairment: Impairment,
     pub(crate) cut: bool,
+    /// Frames of these senders do not pass.
+    pub(crate) shut_out: Vec<Mac>,
 }
 
 /// Both directions of a link.
@@ -46,11 +48,16 @@ impl Ways {
         let way = Way {
             impairment: Impairment::with_seed(0),
             cut: true,
+            shut_out: Vec::new(),
         };
         Self {
             to_host: way.clone(),
             from_host: way,
         }
+    }
+
+    fn shut_out(self) -> [Vec<Mac>; 2] {
+        [self.to_host.shut_out, self.from_host.shut_out]
     }
 }
 
@@ -88,6 +95,7 @@ impl Relay {
             orders,
             to_host: pipe(&ways.to_host, Direction::ToHost),
             from_host: pipe(&ways.from_host, Direction::FromHost),
+            shut_out: ways.clone().shut_out(),
             host,
             bridge,
             start: Instant::now(),
@@ -144,6 +152,8 @@ struct Carrier {
     orders: Receiver<Order>,
     to_host: Pipe,
     from_host: Pipe,
+    /// To the host, and from it.
+    shut_out: [Vec<Mac>; 2],
     host: PacketSocket,
     bridge: PacketSocket,
     start: Instant,
@@ -158,8 +168,13 @@ impl Carrier {
                 return;
             }
             let (host, bridge) = (&self.host, &self.bridge);
-            carry(bridge, &mut self.to_host, host, self.start, &mut buffer);
-            carry(host, &mut self.from_host, bridge, self.start, &mut buffer);
+            let [to_host, from_host] = &self.shut_out;
+            let start = self.start;
+            let mut carry = |from, pipe, to, shut_out| {
+                carry(from, pipe, to, shut_out, start, &mut buffer);
+            };
+            carry(bridge, &mut self.to_host, host, to_host);
+            carry(host, &mut self.from_host, bridge, from_host);
         }
         release(&mut self.to_host, Duration::MAX, &self.host);
         release(&mut self.from_host, Duration::MAX, &self.bridge);
@@ -173,7 +188,8 @@ impl Carrier {
         loop {
             match self.orders.try_recv() {
                 Ok(Order { ways, done }) => {
-                    let Ways { to_host, from_host } = ways;
+                    let Ways { to_host, from_host } = ways.clone();
+                    self.shut_out = ways.shut_out();
                     self.to_host.set(&to_host.impairment, to_host.cut);
                     self.from_host.set(&from_host.impairment, from_host.cut);
                     // Who ordered waits for it, or is gone.
@@ -211,6 +227,7 @@ fn carry(
     from: &PacketSocket,
     pipe: &mut Pipe,
     to: &PacketSocket,
+    shut_out: &[Mac],
     start: Instant,
     buffer: &mut [u8],
 ) {
@@ -228,12 +245,21 @@ fn carry(
             tracing::warn!(length, "a frame is too large for the relay");
             continue;
         };
+        if sender(frame).is_some_and(|sender| shut_out.contains(&sender)) {
+            continue;
+        }
         let copies = pipe.offer(start.elapsed(), frame, OFFLOAD_HEADER);
         for _ in 0..copies {
             send(to, frame);
         }
     }
     release(pipe, start.elapsed(), to);
+}
+
+/// The link-layer address of who sent a frame: behind the receiver's.
+fn sender(frame: &[u8]) -> Option<Mac> {
+    let bytes = frame.get(OFFLOAD_HEADER + 6..)?.first_chunk()?;
+    Some(Mac(*bytes))
 }
 
 /// Sends what is due.

@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::io::ErrorKind;
+use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{LONG, Udp, addresses, connect, pattern, round_trip, transfer, two_hosts};
-use lab::{Direction, Impairment};
+use common::{LONG, SHORT, Udp, addresses, connect, pattern, round_trip, transfer, two_hosts};
+use lab::{Direction, Impairment, Output};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -42,6 +44,57 @@ fn one_way_can_be_cut_alone() {
     assert!(to_server.passes() && to_client.passes());
     server.cut_one_way(Direction::ToHost).unwrap();
     assert!(!to_server.passes() && to_client.passes());
+}
+
+#[test]
+fn two_hosts_are_parted_and_others_are_not() {
+    let (lab, server, client) = two_hosts("parted");
+    let third = lab.add_host("third").unwrap();
+    let between = |one, other| [Udp::new(one, other), Udp::new(other, one)];
+    let parted = between(&server, &client);
+    let others = [between(&server, &third), between(&client, &third)];
+    lab.part(&server, &client).unwrap();
+    assert!(parted.iter().all(|udp| !udp.passes()));
+    assert!(others.iter().flatten().all(Udp::passes));
+    // Also when one of them comes back to its power.
+    server.power_off().unwrap();
+    server.power_on().unwrap();
+    lab.rejoin(&third, &client).unwrap();
+    let again = between(&server, &third);
+    assert!(again.iter().all(Udp::passes));
+    let address = addresses(&client)[0];
+    let refused = server.enter(|| TcpStream::connect_timeout(&(address, 9).into(), SHORT));
+    let error = refused.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "nobody answers");
+    lab.rejoin(&server, &client).unwrap();
+    assert!(between(&server, &client).iter().all(Udp::passes));
+}
+
+#[test]
+fn a_paused_host_does_nothing_until_it_is_resumed() {
+    let (_lab, server, client) = two_hosts("paused");
+    let script = "import socket\n\
+        s = socket.socket(type=socket.SOCK_DGRAM)\n\
+        s.bind(('10.0.0.1', 80))\n\
+        while True: s.sendto(*s.recvfrom(9))";
+    let mut command = server.command("python3");
+    let _echo = server.spawn(command.args(["-c", script]), &Output::Null);
+    let ours = client.enter(|| UdpSocket::bind("10.0.0.2:0"));
+    let ours = ours.unwrap().unwrap();
+    ours.set_read_timeout(Some(SHORT)).unwrap();
+    let answers = || {
+        ours.send_to(b"?", "10.0.0.1:80").unwrap();
+        ours.recv(&mut [0; 9]).is_ok()
+    };
+    let deadline = Instant::now() + LONG;
+    while !answers() {
+        assert!(Instant::now() < deadline, "no echo");
+    }
+    server.pause().unwrap();
+    assert!(!answers());
+    server.resume().unwrap();
+    // Both: the one that was asked meanwhile, too.
+    assert!(ours.recv(&mut [0; 9]).is_ok() && answers());
 }
 
 #[test]
