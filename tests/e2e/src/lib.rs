@@ -16,12 +16,14 @@ pub mod exchange;
 pub mod forge;
 mod leftovers;
 pub mod loggers;
+pub mod pair;
 mod protected;
 mod recording;
 pub mod scene;
 mod seed;
 pub mod servers;
 pub mod sockets;
+pub mod speakers;
 
 pub use protected::{Answer, Protected};
 pub use recording::{Ending, Recording, assert_same_endings};

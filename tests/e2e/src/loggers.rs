@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use lab::{Host, Output, Process, Signal};
 
-use crate::{PATIENCE, Scene, binaries};
+use crate::servers::Server;
+use crate::{PATIENCE, Protected, Scene, binaries};
 
 /// The port of all loggers, TCP and UDP.
 pub const LOGGER_PORT: u16 = 7600;
@@ -166,4 +167,45 @@ pub fn write_keys(path: &Path, keys: &[&str]) {
     file.write_all((keys.join("\n") + "\n").as_bytes())
         .expect("write a key file");
     fs::rename(&new, path).expect("put a key file in place");
+}
+
+/// A scene with a logger on a host of its own.
+///
+/// # Panics
+/// When there cannot be one.
+#[must_use]
+pub fn with_logger(label: &str) -> (Scene, Logger) {
+    let scene = Scene::new(label);
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let logger = Logger::start(&scene, &host, &keys, &[]);
+    (scene, logger)
+}
+
+/// Starts a server whose record this logger keeps.
+///
+/// # Panics
+/// When it is not protected.
+#[must_use]
+pub fn protect(scene: &Scene, server: &Server, logger: &Logger, more: &[&str]) -> Protected {
+    let flags = logger.flags();
+    let flags: Vec<&str> = flags
+        .iter()
+        .map(String::as_str)
+        .chain(more.iter().copied())
+        .collect();
+    let protected = scene.protect_with(server, &flags);
+    protected.wait_for("logger_in_use", 1);
+    protected
+}
+
+/// The status, as one JSON object.
+///
+/// # Panics
+/// When there is none.
+#[track_caller]
+#[must_use]
+pub fn status(protected: &Protected) -> serde_json::Value {
+    let answer = protected.outlive("status", &["--json", "--connections", protected.name()]);
+    answer.json().pop().unwrap_or_else(|| panic!("{answer:?}"))
 }

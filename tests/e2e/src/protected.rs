@@ -202,6 +202,12 @@ impl Protected {
         self.former.push(std::mem::replace(&mut self.process, new));
     }
 
+    /// The host that it runs on.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.at.host
+    }
+
     /// The service's name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -418,7 +424,9 @@ impl Drop for Protected {
         }
         let _ = self.process.kill(Signal::KILL);
         let _ = self.process.wait_with_timeout(PATIENCE);
-        let cleaned = self.outlive("clean", &["--kill", &self.at.name]);
-        eprintln!("--- clean: {cleaned:?}");
+        if self.at.host.power_on().is_ok() {
+            let cleaned = self.outlive("clean", &["--kill", &self.at.name]);
+            eprintln!("--- clean: {cleaned:?}");
+        }
     }
 }

@@ -1,101 +1,16 @@
 //! The server's host goes away, and another one goes on.
 
-use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
 use e2e::clients::Http;
 use e2e::exchange::{Exchange, assert_untouched, echoes, end, talks};
-use e2e::loggers::Logger;
-use e2e::servers::{BIG, PORT, Server, nginx_at, test_server_at};
-use e2e::{PATIENCE, Protected, Scene, assert_same_bytes, pattern};
+use e2e::loggers::status;
+use e2e::pair::{Pair, addresses};
+use e2e::servers::{BIG, PORT, nginx_at};
+use e2e::{PATIENCE, assert_same_bytes, pattern};
 use lab::Signal;
 use rustix::process::kill_process;
-
-use crate::{protect, status, with_logger};
-
-/// The addresses of the service, which a host has only while it serves.
-pub(crate) fn addresses() -> [SocketAddr; 2] {
-    ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| {
-        let address: SocketAddr = text.parse().expect("an address");
-        assert_eq!(address.port(), PORT);
-        address
-    })
-}
-
-const DEVICE: [&str; 2] = ["--address-device", "eth0"];
-
-/// A service on two hosts: `first` serves, `second` stands by.
-pub(crate) struct Pair {
-    // Dropped in this order.
-    pub(crate) first: Protected,
-    pub(crate) second: Protected,
-    pub(crate) logger: Logger,
-    server: Server,
-    pub(crate) scene: Scene,
-}
-
-impl Pair {
-    pub(crate) fn new(label: &str, server: impl FnOnce(&Scene) -> Server) -> Self {
-        let (scene, logger) = with_logger(label);
-        let server = server(&scene);
-        let other = scene.lab.add_host_at("other", 30).expect("a host");
-        let first = protect(&scene, &server, &logger, &DEVICE);
-        let flags = flags(&logger);
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let second = first.standby(&scene, &other, &server, &flags);
-        let this = Self {
-            scene,
-            logger,
-            server,
-            first,
-            second,
-        };
-        this.await_standby();
-        this
-    }
-
-    pub(crate) fn talking(label: &str) -> Self {
-        Self::new(label, |scene| {
-            test_server_at(scene, addresses().to_vec(), &[])
-        })
-    }
-
-    fn await_standby(&self) {
-        self.second.wait_for("stands_by", 1);
-        self.first.wait_for("leased", 1);
-    }
-
-    /// What was `second` serves, what was `first` stands by on its host, which has its power again.
-    pub(crate) fn change_places(&mut self) {
-        std::mem::swap(&mut self.first, &mut self.second);
-        let flags = flags(&self.logger);
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        self.second.power_on();
-        self.second.begin_as("standby", &self.server, &flags);
-        self.await_standby();
-    }
-
-    /// The standby first: else it would serve. What is left can be seen when both have gone.
-    pub(crate) fn stop(mut self) {
-        let moves = self.first.events_of("handed_over").len();
-        for one in [&self.second, &self.first] {
-            one.kill_serve(Signal::TERM);
-            let ended = one.ended(PATIENCE);
-            let code = ended.and_then(|status| status.code());
-            assert_eq!(code, Some(0), "{ended:?}: {}", one.said());
-        }
-        let handed_over = self.first.events_of("handed_over").len();
-        assert_eq!(handed_over, moves, "to nobody: {}", self.first.said());
-        self.first.assert_nothing_left();
-        self.second.assert_nothing_left();
-    }
-}
-
-fn flags(logger: &Logger) -> Vec<String> {
-    let device = DEVICE.iter().map(ToString::to_string);
-    logger.flags().into_iter().chain(device).collect()
-}
 
 #[test]
 fn a_standby_goes_on_when_the_host_loses_its_power() {
@@ -236,7 +151,7 @@ fn a_serve_that_ends_hands_over() {
     pair.second.wait_serving(1);
     echoes(&echo, b"afterwards");
     std::mem::swap(&mut pair.first, &mut pair.second);
-    let flags = flags(&pair.logger);
+    let flags = pair.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     // It vouches that nobody serves, and is wrong.
     pair.second.begin_as("serve", &pair.server, &flags);

@@ -1,0 +1,238 @@
+//! A service on two hosts, and a logger that knows which one serves.
+
+use std::net::SocketAddr;
+
+use lab::{Host, Signal};
+
+use crate::loggers::{Logger, protect, with_logger};
+use crate::servers::{PORT, Server, test_server_at};
+use crate::{PATIENCE, Protected, Scene};
+
+/// The addresses of the service, which a host has only while it serves.
+///
+/// # Panics
+/// Never: they are written here.
+#[must_use]
+pub fn addresses() -> [SocketAddr; 2] {
+    ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| {
+        let address: SocketAddr = text.parse().expect("an address");
+        assert_eq!(address.port(), PORT);
+        address
+    })
+}
+
+/// How `serve` is told that the addresses come with the service.
+pub const DEVICE: [&str; 2] = ["--address-device", "eth0"];
+
+/// A service on two hosts: `first` serves, `second` stands by.
+#[derive(Debug)]
+pub struct Pair {
+    // Dropped in this order.
+    /// It serves.
+    pub first: Protected,
+    /// It stands by.
+    pub second: Protected,
+    /// It grants who serves.
+    pub logger: Logger,
+    /// What they serve.
+    pub server: Server,
+    /// Where all are.
+    pub scene: Scene,
+}
+
+impl Pair {
+    /// Two hosts at 10 and 30, and a logger at 20.
+    ///
+    /// # Panics
+    /// When one does not serve or the other not stand by.
+    #[must_use]
+    pub fn new(label: &str, server: impl FnOnce(&Scene) -> Server) -> Self {
+        let (scene, logger) = with_logger(label);
+        let server = server(&scene);
+        let other = scene.lab.add_host_at("other", 30).expect("a host");
+        let first = protect(&scene, &server, &logger, &DEVICE);
+        let flags = flags(&logger);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let second = first.standby(&scene, &other, &server, &flags);
+        let this = Self {
+            first,
+            second,
+            logger,
+            server,
+            scene,
+        };
+        this.await_standby();
+        this
+    }
+
+    /// Of our test server.
+    ///
+    /// # Panics
+    /// As [`Pair::new`].
+    #[must_use]
+    pub fn talking(label: &str) -> Self {
+        Self::new(label, |scene| {
+            test_server_at(scene, addresses().to_vec(), &[])
+        })
+    }
+
+    /// What all its hosts are told.
+    #[must_use]
+    pub fn flags(&self) -> Vec<String> {
+        flags(&self.logger)
+    }
+
+    /// Another standby on a host of its own.
+    ///
+    /// # Panics
+    /// When it does not stand by.
+    #[must_use]
+    pub fn another(&self, host: &Host, preference: u32) -> Protected {
+        let mut flags = self.flags();
+        flags.extend(["--preference".to_owned(), preference.to_string()]);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let another = self.first.standby(&self.scene, host, &self.server, &flags);
+        another.wait_for("stands_by", 1);
+        another
+    }
+
+    /// Waits until `second` would take over.
+    ///
+    /// # Panics
+    /// When it does not come to that.
+    pub fn await_standby(&self) {
+        self.second.wait_for("stands_by", 1);
+        self.first.wait_for("leased", 1);
+    }
+
+    /// What was `second` serves, what was `first` stands by on its host, which has its power again.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn change_places(&mut self) {
+        std::mem::swap(&mut self.first, &mut self.second);
+        self.second.power_on();
+        self.begin_standby();
+        self.await_standby();
+    }
+
+    /// Starts the standby on the host of `second`, where nothing of it runs any more.
+    pub fn begin_standby(&mut self) {
+        let flags = self.flags();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        self.second.begin_as("standby", &self.server, &flags);
+    }
+
+    /// Has the standby take over, and waits until what served stands by.
+    ///
+    /// # Panics
+    /// When it does not come to that.
+    #[track_caller]
+    pub fn fail_over(&mut self, way: FailOver) {
+        let before = Counts::of(self);
+        match way {
+            FailOver::PowerOff => {
+                self.first.power_off();
+                self.second.wait_serving(before.serving + 1);
+                return self.change_places();
+            }
+            FailOver::Move => {
+                let moved = self.first.outlive("move", &[self.first.name()]);
+                assert_eq!(moved.status, Some(0), "{moved:?}\n{}", self.first.said());
+                self.second.wait_serving(before.serving + 1);
+            }
+            FailOver::Stop => {
+                self.first.kill_serve(Signal::STOP);
+                self.second.wait_serving(before.serving + 1);
+                self.first.kill_serve(Signal::CONT);
+                self.first.wait_for("superseded", before.superseded + 1);
+            }
+        }
+        self.change_roles(&before);
+    }
+
+    /// What was `second` serves, what was `first` finds out and stands by. `before` is of before that.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn change_roles(&mut self, before: &Counts) {
+        self.first.wait_for("stands_by", before.stood_by + 1);
+        self.second.wait_for("leased", before.leased + 1);
+        std::mem::swap(&mut self.first, &mut self.second);
+    }
+
+    /// Ends both, see [`stop_all`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn stop(self) {
+        stop_all([self.second, self.first]);
+    }
+}
+
+/// How a standby comes to serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailOver {
+    /// The host that serves loses its power, and gets it back afterwards.
+    PowerOff,
+    /// The service is handed over on purpose.
+    Move,
+    /// `serve` is stopped (SIGSTOP), and goes on afterwards.
+    Stop,
+}
+
+/// Events so far.
+#[derive(Debug, Clone, Copy)]
+pub struct Counts {
+    /// Recoveries of the standby.
+    pub serving: usize,
+    /// Epochs of the standby.
+    pub granted: usize,
+    /// How often the standby had one itself, or had none any more.
+    pub leased: usize,
+    /// How often who serves did not any more.
+    pub superseded: usize,
+    /// How often who serves stood by.
+    pub stood_by: usize,
+}
+
+impl Counts {
+    /// Up to now.
+    #[must_use]
+    pub fn of(pair: &Pair) -> Self {
+        let count = |one: &Protected, kind| one.events_of(kind).len();
+        Self {
+            serving: count(&pair.second, "serving"),
+            granted: count(&pair.second, "granted"),
+            leased: count(&pair.second, "leased"),
+            superseded: count(&pair.first, "superseded"),
+            stood_by: count(&pair.first, "stands_by"),
+        }
+    }
+}
+
+/// Ends all hosts of some services. Standbys come first: else they would serve. What is left can be seen
+/// when all have gone.
+///
+/// # Panics
+/// When one does not end properly, hands over to nobody, or leaves something.
+pub fn stop_all<const N: usize>(mut all: [Protected; N]) {
+    for one in &all {
+        let moves = one.events_of("handed_over").len();
+        one.kill_serve(Signal::TERM);
+        let ended = one.ended(PATIENCE);
+        let code = ended.and_then(|status| status.code());
+        assert_eq!(code, Some(0), "{ended:?}: {}", one.said());
+        let handed_over = one.events_of("handed_over").len();
+        assert_eq!(handed_over, moves, "to nobody: {}", one.said());
+    }
+    for one in &mut all {
+        one.assert_nothing_left();
+    }
+}
+
+fn flags(logger: &Logger) -> Vec<String> {
+    let device = DEVICE.iter().map(ToString::to_string);
+    logger.flags().into_iter().chain(device).collect()
+}

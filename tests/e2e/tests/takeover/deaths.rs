@@ -1,0 +1,168 @@
+//! Deaths while a standby takes over, and one after the other.
+
+use std::net::TcpStream;
+use std::thread;
+
+use e2e::clients::write;
+use e2e::exchange::{assert_untouched, echoes, end, talks};
+use e2e::pair::{FailOver, Pair, addresses, stop_all};
+use e2e::servers::PORT;
+use e2e::speakers::Speakers;
+use e2e::{PATIENCE, Protected};
+use lab::Signal;
+
+use crate::phases::RECORDED;
+
+/// Connections of both address families: one that talks and one that echoes.
+struct Clients {
+    talk: [TcpStream; 2],
+    echo: [TcpStream; 2],
+}
+
+impl Clients {
+    fn of(pair: &Pair) -> Self {
+        let connect = || addresses().map(|to| pair.scene.connect_to(to));
+        let this = Self {
+            talk: connect(),
+            echo: connect(),
+        };
+        for stream in &this.echo {
+            write(stream, b"echo\n");
+        }
+        this.go_on("before");
+        this
+    }
+
+    fn go_on(&self, word: &str) {
+        for (talk, echo) in self.talk.iter().zip(&self.echo) {
+            talks(talk, word);
+            echoes(echo, word.as_bytes());
+        }
+        thread::sleep(RECORDED);
+    }
+
+    fn end(self) {
+        for stream in self.talk.iter().chain(&self.echo) {
+            end(stream);
+        }
+    }
+}
+
+/// There and back, by each way, with the same connections.
+#[test]
+fn failover_and_failback_in_a_row() {
+    let mut pair = Pair::talking("takeover-row");
+    let recording = pair.scene.record(PORT);
+    let speakers = Speakers::listen(&pair.scene.client, &addresses());
+    let clients = Clients::of(&pair);
+    let mut holders = vec![mac(&pair.first)];
+    for way in [FailOver::PowerOff, FailOver::Stop, FailOver::Move].repeat(2) {
+        pair.fail_over(way);
+        clients.go_on(&format!("{way:?}"));
+        holders.push(mac(&pair.first));
+        // A death of the server alone is nothing to the other host.
+        let deaths = pair.first.events_of("serving").len();
+        pair.first.kill_main(Signal::KILL);
+        pair.first.wait_serving(deaths + 1);
+        clients.go_on("again");
+    }
+    clients.end();
+    assert_untouched(recording, 4);
+    speakers.finish().assert_one_at_a_time(&holders);
+    pair.stop();
+}
+
+fn mac(one: &Protected) -> lab::Mac {
+    one.host().mac("eth0").expect("it has one")
+}
+
+/// The standby's server dies while it takes over: it takes over nonetheless.
+#[test]
+fn the_standbys_server_dies_while_it_takes_over() {
+    let mut pair = Pair::talking("takeover-server");
+    let recording = pair.scene.record(PORT);
+    let clients = Clients::of(&pair);
+    for stage in ["restarted", "spliced"] {
+        pair.first.power_off();
+        pair.second.wait_for(stage, 1);
+        pair.second.kill_main(Signal::KILL);
+        pair.second.wait_for("died", 2);
+        clients.go_on(stage);
+        pair.change_places();
+    }
+    clients.end();
+    assert_untouched(recording, 4);
+    pair.stop();
+}
+
+/// The standby itself dies while it takes over, and another one does.
+fn another_takes_over(stage: &str, kill: fn(&Protected)) {
+    let label = format!("takeover-{stage}");
+    let mut pair = Pair::talking(&label);
+    let host = pair.scene.lab.add_host_at("third", 40).expect("a host");
+    let third = pair.another(&host, 200);
+    let recording = pair.scene.record(PORT);
+    let speakers = Speakers::listen(&pair.scene.client, &addresses());
+    let clients = Clients::of(&pair);
+    pair.first.power_off();
+    pair.second.wait_for(stage, 1);
+    kill(&pair.second);
+    third.wait_serving(1);
+    clients.go_on("afterwards");
+    // Both come back, to find that another one serves.
+    for one in [&pair.first, &pair.second] {
+        if !one.host().is_on() {
+            one.power_on();
+        }
+    }
+    let [a, b, c] = [&pair.first, &pair.second, &third].map(mac);
+    let flags = pair.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    for one in [&mut pair.first, &mut pair.second] {
+        one.begin_as("standby", &pair.server, &flags);
+        one.wait_for("stands_by", 1);
+    }
+    clients.go_on("with two standbys");
+    third.assert_none_of("lost");
+    clients.end();
+    assert_untouched(recording, 4);
+    // It may have died before its first word.
+    let heard = speakers.finish();
+    let spoke = heard.turns();
+    assert!(spoke == [a, b, c] || spoke == [a, c], "{heard}");
+    let Pair {
+        first,
+        second,
+        logger,
+        scene,
+        ..
+    } = pair;
+    stop_all([first, second, third]);
+    drop((logger, scene));
+}
+
+/// SIGKILL to `serve`. Its server lives, if it was started, and is silent when the lease is over.
+fn serve(one: &Protected) {
+    one.kill_serve(Signal::KILL);
+    assert!(one.ended(PATIENCE).is_some(), "serve survived SIGKILL");
+}
+
+macro_rules! deaths {
+    ($($name:ident: $stage:expr, $kill:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            another_takes_over($stage, $kill);
+        })*
+    };
+}
+
+deaths! {
+    serve_dies_when_granted: "granted", serve;
+    serve_dies_when_restored: "restored", serve;
+    serve_dies_when_restarted: "restarted", serve;
+    serve_dies_when_spliced: "spliced", serve;
+    host_dies_when_granted: "granted", Protected::power_off;
+    host_dies_when_restored: "restored", Protected::power_off;
+    host_dies_when_restarted: "restarted", Protected::power_off;
+    host_dies_when_spliced: "spliced", Protected::power_off;
+}

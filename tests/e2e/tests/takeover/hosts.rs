@@ -1,0 +1,111 @@
+//! What else a host that takes over has to get right.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use e2e::PATIENCE;
+use e2e::arrange::run;
+use e2e::exchange::{assert_untouched, end, talks};
+use e2e::loggers::protect;
+use e2e::pair::{DEVICE, FailOver, Pair, addresses, stop_all};
+use e2e::servers::{PORT, test_server_at};
+use lab::Host;
+
+use crate::phases::RECORDED;
+
+/// One host, one logger, two services: what dies is the host.
+#[test]
+fn all_services_of_a_host_are_taken_over() {
+    let mut pair = Pair::talking("takeover-several");
+    let theirs: [SocketAddr; 2] =
+        ["10.0.0.111:8080", "[fd00::111]:8080"].map(|text| text.parse().expect("an address"));
+    let server = test_server_at(&pair.scene, theirs.to_vec(), &[]);
+    let mut serves = protect(&pair.scene, &server, &pair.logger, &DEVICE);
+    let flags = pair.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let stands_by = serves.standby(&pair.scene, pair.second.host(), &server, &flags);
+    stands_by.wait_for("stands_by", 1);
+    serves.wait_for("leased", 1);
+    let recording = pair.scene.record(PORT);
+    let all = [addresses(), theirs].concat();
+    let clients: Vec<_> = all
+        .into_iter()
+        .map(|to| pair.scene.connect_to(to))
+        .collect();
+    for stream in &clients {
+        talks(stream, "before");
+    }
+    std::thread::sleep(RECORDED);
+    pair.first.power_off();
+    assert!(serves.ended(PATIENCE).is_some(), "it survived its host");
+    pair.second.wait_serving(1);
+    stands_by.wait_serving(1);
+    for stream in &clients {
+        talks(stream, "afterwards");
+    }
+    // One of them goes back, and the other stays.
+    pair.change_places();
+    serves.power_on();
+    serves.begin_as("standby", &server, &flags);
+    serves.wait_for("stands_by", 1);
+    stands_by.wait_for("leased", 1);
+    std::thread::sleep(RECORDED);
+    pair.fail_over(FailOver::Move);
+    for stream in &clients {
+        talks(stream, "at last");
+        end(stream);
+    }
+    stands_by.assert_none_of("superseded");
+    assert_untouched(recording, 4);
+    let Pair {
+        first,
+        second,
+        logger,
+        scene,
+        ..
+    } = pair;
+    stop_all([serves, second, stands_by, first]);
+    drop((logger, scene));
+}
+
+/// The state of an IPv6 address, as `ip` prints it; `None`: the host does not have it.
+fn state_of(host: &Host, address: &str) -> Option<String> {
+    let all = run(host, "ip -6 -o address show dev eth0");
+    let line = all
+        .lines()
+        .find(|line| line.contains(&format!(" {address}/")));
+    line.map(str::to_owned)
+}
+
+/// Duplicate address detection would cost a second, in which nobody could be answered.
+#[test]
+fn an_ipv6_address_is_usable_at_once() {
+    let mut pair = Pair::talking("takeover-dad");
+    let host = pair.second.host().clone();
+    host.sysctl("net.ipv6.conf.eth0.accept_dad", "1")
+        .expect("a setting");
+    // This host does look for duplicates, where it is not told otherwise.
+    run(&host, "ip address add fd00::99/64 dev eth0");
+    let other = state_of(&host, "fd00::99").expect("it is there");
+    assert!(other.contains("tentative"), "{other}");
+    let [_, ours] = addresses();
+    let talk = pair.scene.connect_to(ours);
+    talks(&talk, "before");
+    std::thread::sleep(RECORDED);
+    let deadline = Instant::now() + PATIENCE;
+    pair.first.power_off();
+    let first_seen = loop {
+        if let Some(state) = state_of(&host, &ours.ip().to_string()) {
+            break state;
+        }
+        assert!(Instant::now() < deadline, "{}", pair.second.said());
+    };
+    for word in ["tentative", "dadfailed", "optimistic"] {
+        assert!(!first_seen.contains(word), "{first_seen}");
+    }
+    pair.second.wait_serving(1);
+    talks(&talk, "afterwards");
+    run(&host, "ip address del fd00::99/64 dev eth0");
+    pair.change_places();
+    pair.stop();
+}

@@ -1,0 +1,254 @@
+//! Failures times phases: what becomes of the service, and that no client notices.
+//!
+//! Each failure has a pair of hosts and a logger of its own, and happens once in each phase, to
+//! whichever host serves then. Clients get, byte for byte, what they would have got; no
+//! connection is told an end that it had not without the failure; and in each epoch one host speaks.
+//!
+//! What cannot be played: a machine whose boot clock stands still while it does (its lease would be too
+//! long, and that is not promised, see docs/leases.md). Hosts of a lab share the kernel's clocks.
+
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use e2e::exchange::{assert_untouched, echoes, end};
+use e2e::pair::{Counts, Pair, addresses};
+use e2e::servers::PORT;
+use e2e::speakers::{Speakers, now};
+use e2e::{Protected, clients};
+use lab::{Direction, Host, Mac, Signal};
+
+use crate::phases::{Moment, OVER, PHASES, Phase, RECORDED, Stage};
+
+/// What becomes of the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The standby serves, and what served stands by when it can.
+    TakenOver,
+    /// Who serves goes on, and nobody asks for the epoch.
+    Stays,
+    /// Nobody may speak while it lasts: clients wait. Then one of the two goes on.
+    Waits,
+    /// Either goes on, as it happens.
+    Either,
+}
+
+/// What goes wrong.
+struct Failure {
+    strike: fn(&Pair),
+    /// What was wrong is right again. Not for a host that is off.
+    mend: fn(&Pair),
+    /// How long it lasts where nobody takes over.
+    lasts: Duration,
+    outcome: Outcome,
+}
+
+/// Longer than a lease, and than a logger may be silent.
+const LONG: Duration = Duration::from_millis(1300);
+
+/// The service, and what has become of it.
+struct Case {
+    pair: Pair,
+    /// Connections that go through all of it.
+    witness: [TcpStream; 2],
+    /// Who was to speak, one after the other.
+    holders: Vec<Mac>,
+}
+
+fn mac(one: &Protected) -> Mac {
+    one.host().mac("eth0").expect("it has one")
+}
+
+/// One row of the matrix.
+fn row(name: &str, failure: &Failure) {
+    let pair = Pair::talking(name);
+    let speakers = Speakers::listen(&pair.scene.client, &addresses());
+    let witness = addresses().map(|to| pair.scene.connect_to(to));
+    for stream in &witness {
+        clients::write(stream, b"echo\n");
+        echoes(stream, b"hello");
+    }
+    let holders = vec![mac(&pair.first)];
+    let mut case = Case {
+        pair,
+        witness,
+        holders,
+    };
+    let mut silences = Vec::new();
+    for phase in PHASES {
+        thread::sleep(RECORDED);
+        eprintln!("--- {name}, {}", phase.name);
+        silences.extend(case.strike(failure, &phase));
+        case.testify();
+        for one in [&case.pair.first, &case.pair.second] {
+            one.assert_none_of("lost");
+            one.assert_none_of("unprotected");
+        }
+    }
+    for stream in &case.witness {
+        end(stream);
+    }
+    let heard = speakers.finish();
+    heard.assert_one_at_a_time(&case.holders);
+    for (from, to) in silences {
+        heard.assert_silence(from, to);
+    }
+    case.pair.stop();
+}
+
+impl Case {
+    /// Who serves now has a lease, or its answer would not come.
+    fn testify(&self) {
+        for stream in &self.witness {
+            echoes(stream, b"I am here");
+        }
+    }
+
+    /// The failure, once, of whoever serves now. Tells when nobody may have spoken.
+    fn strike(&mut self, failure: &Failure, phase: &Phase) -> Option<(Duration, Duration)> {
+        let pair = &self.pair;
+        let before = Counts::of(pair);
+        let recording = pair.scene.record(PORT);
+        let moment = Moment::new();
+        let (taken_over, silence) = thread::scope(|scope| {
+            let clients = scope.spawn(|| (phase.clients)(&pair.scene, &moment));
+            moment.wait(Stage::Ready);
+            (failure.strike)(pair);
+            let struck = now();
+            moment.reach(Stage::Struck);
+            let mut taken_over = failure.outcome == Outcome::TakenOver;
+            let mut silence = None;
+            if !taken_over {
+                thread::sleep(failure.lasts);
+                if failure.outcome == Outcome::Waits {
+                    silence = Some((struck + OVER, now()));
+                }
+                (failure.mend)(pair);
+                self.testify();
+                taken_over = Counts::of(pair).granted > before.granted;
+            }
+            if taken_over {
+                pair.second.wait_serving(before.serving + 1);
+            }
+            moment.reach(Stage::Over);
+            let done = clients.join();
+            assert!(done.is_ok(), "clients noticed it");
+            (taken_over, silence)
+        });
+        assert_untouched(recording, phase.connections);
+        if taken_over {
+            assert_ne!(failure.outcome, Outcome::Stays, "{}", pair.second.said());
+            self.change_places(failure, &before);
+        } else {
+            let superseded = Counts::of(pair).superseded;
+            assert_eq!(superseded, before.superseded, "{}", pair.first.said());
+        }
+        silence
+    }
+
+    /// Who served stands by.
+    fn change_places(&mut self, failure: &Failure, before: &Counts) {
+        let pair = &mut self.pair;
+        if pair.first.host().is_on() {
+            if failure.outcome == Outcome::TakenOver {
+                (failure.mend)(pair);
+            }
+            pair.first.wait_for("superseded", before.superseded + 1);
+            pair.change_roles(before);
+        } else {
+            pair.change_places();
+        }
+        self.holders.push(mac(&pair.first));
+    }
+}
+
+/// Off and on faster than a lease, for longer than several.
+fn flap(pair: &Pair) {
+    for _ in 0..6 {
+        pair.first.host().cut().expect("cut");
+        thread::sleep(Duration::from_millis(90));
+        pair.first.host().heal().expect("heal");
+        thread::sleep(Duration::from_millis(60));
+    }
+}
+
+/// A test for each row, so that a failure names it.
+macro_rules! matrix {
+    ($($name:ident: $outcome:ident, $strike:expr, $mend:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            row(stringify!($name), &Failure {
+                strike: $strike,
+                mend: $mend,
+                lasts: LONG,
+                outcome: Outcome::$outcome,
+            });
+        })*
+    };
+}
+
+matrix! {
+    power_off: TakenOver, |pair| pair.first.power_off(), |_| ();
+    host_cut_off: TakenOver,
+        |pair| pair.first.host().cut().expect("cut"),
+        |pair| pair.first.host().heal().expect("heal");
+    host_not_heard: TakenOver,
+        |pair| pair.first.host().cut_one_way(Direction::FromHost).expect("cut"),
+        |pair| pair.first.host().heal().expect("heal");
+    host_hears_nothing: TakenOver,
+        |pair| pair.first.host().cut_one_way(Direction::ToHost).expect("cut"),
+        |pair| pair.first.host().heal().expect("heal");
+    host_flaps: Either, flap, |_| ();
+    supervisor_stopped: TakenOver,
+        |pair| pair.first.kill_serve(Signal::STOP),
+        |pair| pair.first.kill_serve(Signal::CONT);
+    all_processes_stopped: TakenOver,
+        |pair| pair.first.host().pause().expect("pause"),
+        |pair| pair.first.host().resume().expect("resume");
+    host_stands_still: TakenOver,
+        |pair| {
+            pair.first.host().cut().expect("cut");
+            pair.first.host().pause().expect("pause");
+        },
+        |pair| {
+            pair.first.host().resume().expect("resume");
+            pair.first.host().heal().expect("heal");
+        };
+
+    client_parted_from_host: Stays,
+        |pair| part(pair, &pair.scene.client, pair.first.host()),
+        |pair| rejoin(pair, &pair.scene.client, pair.first.host());
+    client_parted_from_standby: Stays,
+        |pair| part(pair, &pair.scene.client, pair.second.host()),
+        |pair| rejoin(pair, &pair.scene.client, pair.second.host());
+    client_parted_from_logger: Stays,
+        |pair| part(pair, &pair.scene.client, pair.logger.host()),
+        |pair| rejoin(pair, &pair.scene.client, pair.logger.host());
+    host_parted_from_standby: Stays,
+        |pair| part(pair, pair.first.host(), pair.second.host()),
+        |pair| rejoin(pair, pair.first.host(), pair.second.host());
+    host_parted_from_logger: TakenOver,
+        |pair| part(pair, pair.first.host(), pair.logger.host()),
+        |pair| rejoin(pair, pair.first.host(), pair.logger.host());
+    standby_parted_from_logger: Stays,
+        |pair| part(pair, pair.second.host(), pair.logger.host()),
+        |pair| rejoin(pair, pair.second.host(), pair.logger.host());
+
+    standby_stands_still: Stays,
+        |pair| pair.second.host().pause().expect("pause"),
+        |pair| pair.second.host().resume().expect("resume");
+    logger_cut_off: Waits,
+        |pair| pair.logger.host().cut().expect("cut"),
+        |pair| pair.logger.host().heal().expect("heal");
+    logger_stands_still: Waits,
+        |pair| pair.logger.host().pause().expect("pause"),
+        |pair| pair.logger.host().resume().expect("resume");
+}
+
+fn part(pair: &Pair, one: &Host, other: &Host) {
+    pair.scene.lab.part(one, other).expect("part");
+}
+
+fn rejoin(pair: &Pair, one: &Host, other: &Host) {
+    pair.scene.lab.rejoin(one, other).expect("rejoin");
+}

@@ -1,0 +1,241 @@
+//! What clients are about when it happens.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::clients::{read_exactly, read_to_end, write};
+use e2e::exchange::{Exchange, echoes, end, talks};
+use e2e::pair::addresses;
+use e2e::{PATIENCE, Scene, pattern};
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// The clients begin.
+    Begin,
+    /// It may happen.
+    Ready,
+    /// It has happened.
+    Struck,
+    /// Clients are served again.
+    Over,
+}
+
+/// How far it is, for those that wait for it.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+impl Moment {
+    pub(crate) fn new() -> Self {
+        Self {
+            stage: Mutex::new(Stage::Begin),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn reach(&self, stage: Stage) {
+        *self.stage.lock().expect("whole") = stage;
+        self.changed.notify_all();
+    }
+
+    #[track_caller]
+    pub(crate) fn wait(&self, stage: Stage) {
+        let now = self.stage.lock().expect("whole");
+        let waited = self
+            .changed
+            .wait_timeout_while(now, PATIENCE, |now| *now < stage);
+        let (now, _) = waited.expect("whole");
+        assert!(*now >= stage, "only {now:?}");
+    }
+}
+
+/// What clients do. Each makes its connections, so many, and ends them: what comes before and after the
+/// words that it expects would be noticed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Phase {
+    pub(crate) name: &'static str,
+    pub(crate) connections: usize,
+    pub(crate) clients: fn(&Scene, &Moment),
+}
+
+pub(crate) const PHASES: [Phase; 4] = [
+    Phase {
+        name: "set-up",
+        connections: 12,
+        clients: set_up,
+    },
+    Phase {
+        name: "transfer",
+        connections: 8,
+        clients: transfer,
+    },
+    Phase {
+        name: "idle",
+        connections: 6,
+        clients: idle,
+    },
+    Phase {
+        name: "close",
+        connections: 10,
+        clients: close,
+    },
+];
+
+/// An answer is comparable when its head has reached the logger: a moment after the client has it. One that
+/// has not when its host dies costs the connection.
+pub(crate) const RECORDED: Duration = Duration::from_millis(50);
+
+/// A lease is over, and whatever was still under way.
+pub(crate) const OVER: Duration = Duration::from_millis(350);
+
+/// Connections that are there and have not said a word, and connections that are being made: before,
+/// while it happens, and while nobody answers.
+fn set_up(scene: &Scene, moment: &Moment) {
+    let silent: Vec<TcpStream> = addresses()
+        .into_iter()
+        .map(|to| scene.connect_to(to))
+        .collect();
+    thread::scope(|scope| {
+        let one = |number: u64, to: SocketAddr| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(20) * u32::try_from(number).expect("few"));
+                let stream = scene.connect_to(to);
+                moment.wait(Stage::Over);
+                talks(&stream, "made meanwhile");
+                end(&stream);
+            })
+        };
+        let numbered = (0..5).flat_map(|number| addresses().map(|to| (number, to)));
+        let made: Vec<_> = numbered.map(|(number, to)| one(number, to)).collect();
+        moment.reach(Stage::Ready);
+        for one in made {
+            one.join().expect("it is made");
+        }
+    });
+    for stream in &silent {
+        talks(stream, "at last");
+        end(stream);
+    }
+}
+
+/// Much to the client, much to the server, and to and fro. The last rests when it happens: each of its
+/// pieces is an answer, see [`RECORDED`].
+fn transfer(scene: &Scene, moment: &Moment) {
+    let exchange = Exchange {
+        download: 2 << 20,
+        echo: 0,
+        upload: 2 << 20,
+        pace: Duration::from_millis(4),
+        kills: 0,
+    };
+    thread::scope(|scope| {
+        let all = addresses()
+            .map(|to| scope.spawn(move || exchange.undisturbed(|| scene.connect_to(to))));
+        let bytes = pattern(64 << 10);
+        let echo = addresses().map(|to| scene.connect_to(to));
+        for stream in &echo {
+            write(stream, b"echo\n");
+            echoes(stream, &bytes);
+        }
+        thread::sleep(RECORDED);
+        moment.reach(Stage::Ready);
+        moment.wait(Stage::Over);
+        for stream in &echo {
+            echoes(stream, &bytes);
+            end(stream);
+        }
+        for one in all {
+            one.join().expect("a transfer");
+        }
+    });
+}
+
+/// Nothing is under way. Afterwards they go on where they were.
+fn idle(scene: &Scene, moment: &Moment) {
+    let both = addresses();
+    let talk = both.map(|to| scene.connect_to(to));
+    let echo = both.map(|to| scene.connect_to(to));
+    let early = both.map(|to| scene.connect_to(to));
+    for ((talk, echo), early) in talk.iter().zip(&echo).zip(&early) {
+        talks(talk, "before");
+        write(echo, b"echo\n");
+        echoes(echo, b"hello");
+        talks(early, "before");
+    }
+    thread::sleep(RECORDED);
+    moment.reach(Stage::Ready);
+    moment.wait(Stage::Struck);
+    // These wait for nobody who serves. But a host that is cut off from the logger alone goes on until its
+    // lease is over, and no answer of that time can be compared.
+    thread::sleep(OVER);
+    thread::scope(|scope| {
+        for stream in &early {
+            scope.spawn(|| talks(stream, "meanwhile"));
+        }
+    });
+    moment.wait(Stage::Over);
+    for ((talk, echo), early) in talk.iter().zip(&echo).zip(&early) {
+        talks(talk, "afterwards");
+        echoes(echo, b"afterwards");
+        for stream in [talk, echo, early] {
+            end(stream);
+        }
+    }
+}
+
+/// The client has closed, and the server has something left to say; the server has closed, and the
+/// client has not; both do, just before and after it happens.
+fn close(scene: &Scene, moment: &Moment) {
+    let both = addresses();
+    let stamp = format!("{:?}", Instant::now()).replace(|c: char| !c.is_ascii_digit(), "");
+    let go = scene.directory().join(format!("go-{stamp}"));
+    let client_first = both.map(|to| scene.connect_to(to));
+    let server_first = both.map(|to| scene.connect_to(to));
+    let before = both.map(|to| scene.connect_to(to));
+    let after = both.map(|to| scene.connect_to(to));
+    let server_then = both.map(|to| scene.connect_to(to));
+    for stream in &client_first {
+        talks(stream, "before");
+        write(
+            stream,
+            format!("wait {}\nsay goodbye\n", go.display()).as_bytes(),
+        );
+        stream.shutdown(std::net::Shutdown::Write).expect("a FIN");
+    }
+    for stream in &server_first {
+        talks(stream, "before");
+        write(stream, b"half-close\n");
+        assert_eq!(read_to_end(stream), b"");
+    }
+    for stream in before.iter().chain(&after).chain(&server_then) {
+        talks(stream, "before");
+    }
+    thread::sleep(RECORDED);
+    for stream in &before {
+        stream.shutdown(std::net::Shutdown::Write).expect("a FIN");
+    }
+    moment.reach(Stage::Ready);
+    moment.wait(Stage::Struck);
+    for stream in &after {
+        stream.shutdown(std::net::Shutdown::Write).expect("a FIN");
+    }
+    for stream in &server_then {
+        write(stream, b"half-close\n");
+    }
+    moment.wait(Stage::Over);
+    std::fs::write(&go, "").expect("a file");
+    for stream in &client_first {
+        assert_eq!(read_exactly(stream, 8), b"goodbye\n");
+    }
+    for stream in server_first.iter().chain(&server_then) {
+        end(stream);
+    }
+    for stream in client_first.iter().chain(&before).chain(&after) {
+        assert_eq!(read_to_end(stream), b"");
+    }
+}
