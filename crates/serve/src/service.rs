@@ -353,6 +353,12 @@ impl Service {
     /// The first start of a service that has no earlier life.
     fn begin(&mut self) -> Result<(), ServeError> {
         self.ground.instance.begin()?;
+        if self.config.address_device.is_some() {
+            // Clients may know the addresses from another host. As in a recovery, the kernel refuses
+            // nobody until the server listens.
+            self.ground.plane.new_incarnation()?;
+            self.incarnation += 1;
+        }
         self.bring_addresses_up()?;
         self.start_at = Some(clock::now());
         self.start_if_due()?;

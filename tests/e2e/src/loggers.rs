@@ -175,10 +175,19 @@ pub fn write_keys(path: &Path, keys: &[&str]) {
 /// When there cannot be one.
 #[must_use]
 pub fn with_logger(label: &str) -> (Scene, Logger) {
+    with_logger_that(label, &[])
+}
+
+/// [`with_logger`], told more.
+///
+/// # Panics
+/// As there.
+#[must_use]
+pub fn with_logger_that(label: &str, flags: &[&str]) -> (Scene, Logger) {
     let scene = Scene::new(label);
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
-    let logger = Logger::start(&scene, &host, &keys, &[]);
+    let logger = Logger::start(&scene, &host, &keys, flags);
     (scene, logger)
 }
 

@@ -1,10 +1,11 @@
 //! A service on two hosts, and a logger that knows which one serves.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use lab::{Host, Signal};
 
-use crate::loggers::{Logger, protect, with_logger};
+use crate::loggers::{Logger, protect, with_logger_that};
 use crate::servers::{PORT, Server, test_server_at};
 use crate::{PATIENCE, Protected, Scene};
 
@@ -23,6 +24,17 @@ pub fn addresses() -> [SocketAddr; 2] {
 
 /// How `serve` is told that the addresses come with the service.
 pub const DEVICE: [&str; 2] = ["--address-device", "eth0"];
+
+/// For how long a host may serve after it was heard: the default of `outlive`, or so many milliseconds as
+/// `OUTLIVE_LEASE_MS` says. A machine that stands still for longer sees takeovers that no test has caused.
+///
+/// # Panics
+/// When the variable is no number.
+#[must_use]
+pub fn lease() -> Duration {
+    let text = std::env::var("OUTLIVE_LEASE_MS");
+    Duration::from_millis(text.map_or(250, |text| text.parse().expect("a number")))
+}
 
 /// A service on two hosts: `first` serves, `second` stands by.
 #[derive(Debug)]
@@ -47,7 +59,8 @@ impl Pair {
     /// When one does not serve or the other not stand by.
     #[must_use]
     pub fn new(label: &str, server: impl FnOnce(&Scene) -> Server) -> Self {
-        let (scene, logger) = with_logger(label);
+        let lease = format!("{}ms", lease().as_millis());
+        let (scene, logger) = with_logger_that(label, &["--lease", &lease]);
         let server = server(&scene);
         let other = scene.lab.add_host_at("other", 30).expect("a host");
         let first = protect(&scene, &server, &logger, &DEVICE);

@@ -26,6 +26,7 @@ impl Service {
             EventKind::Listening => {
                 if !self.has_listened {
                     self.has_listened = true;
+                    self.ground.plane.recovered()?;
                     let addresses = self
                         .config
                         .addresses

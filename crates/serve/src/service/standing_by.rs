@@ -130,11 +130,11 @@ impl Service {
         }
         let told = &mut self.lease_told;
         let mut news = Vec::new();
-        if position.standby != told.standby && position.trouble.is_none() {
-            told.standby = position.standby;
-            news.push(Happening::Leased {
-                leased: position.standby,
-            });
+        // One that was not heard for a moment is a standby still: there is a lease as long as that is so.
+        let leased = position.standby || told.standby && position.speech != Speech::Free;
+        if leased != told.standby && position.trouble.is_none() {
+            told.standby = leased;
+            news.push(Happening::Leased { leased });
         }
         if position.speech != Speech::Free && position.trouble != told.trouble {
             if let Some(why) = &position.trouble {

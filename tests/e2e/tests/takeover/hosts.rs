@@ -1,7 +1,7 @@
 //! What else a host that takes over has to get right.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use e2e::PATIENCE;
 use e2e::arrange::run;
@@ -66,6 +66,36 @@ fn all_services_of_a_host_are_taken_over() {
     } = pair;
     stop_all([serves, second, stands_by, first]);
     drop((logger, scene));
+}
+
+/// There is nothing to be restored, and the server takes its time: who comes meanwhile waits.
+#[test]
+fn nobody_is_refused_by_a_host_that_begins() {
+    let mut pair = Pair::new("takeover-empty", |scene| {
+        let mut server = test_server_at(scene, addresses().to_vec(), &[]);
+        let wrap = ["sh", "-c", "sleep 0.7; exec \"$@\"", "sh"].map(str::to_owned);
+        server.command.splice(0..0, wrap);
+        server
+    });
+    let recording = pair.scene.record(PORT);
+    pair.first.power_off();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            for to in addresses() {
+                let pair = &pair;
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(150) * number);
+                    let stream = pair.scene.connect_to(to);
+                    talks(&stream, "late");
+                    end(&stream);
+                });
+            }
+        }
+    });
+    assert_untouched(recording, 16);
+    pair.second.wait_for("protecting", 1);
+    pair.change_places();
+    pair.stop();
 }
 
 /// The state of an IPv6 address, as `ip` prints it; `None`: the host does not have it.

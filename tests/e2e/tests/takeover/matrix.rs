@@ -18,7 +18,7 @@ use e2e::speakers::{Speakers, now};
 use e2e::{Protected, clients};
 use lab::{Direction, Host, Mac, Signal};
 
-use crate::phases::{Moment, OVER, PHASES, Phase, RECORDED, Stage};
+use crate::phases::{Moment, PHASES, Phase, RECORDED, Stage, over};
 
 /// What becomes of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +38,10 @@ struct Failure {
     strike: fn(&Pair),
     /// What was wrong is right again. Not for a host that is off.
     mend: fn(&Pair),
-    /// How long it lasts where nobody takes over.
-    lasts: Duration,
     outcome: Outcome,
 }
 
-/// Longer than a lease, and than a logger may be silent.
+/// How long a failure lasts where nobody takes over: longer than a logger may be silent, and than a lease.
 const LONG: Duration = Duration::from_millis(1300);
 
 /// The service, and what has become of it.
@@ -119,9 +117,9 @@ impl Case {
             let mut taken_over = failure.outcome == Outcome::TakenOver;
             let mut silence = None;
             if !taken_over {
-                thread::sleep(failure.lasts);
+                thread::sleep(LONG.max(over()));
                 if failure.outcome == Outcome::Waits {
-                    silence = Some((struck + OVER, now()));
+                    silence = Some((struck + over(), now()));
                 }
                 (failure.mend)(pair);
                 self.testify();
@@ -180,7 +178,6 @@ macro_rules! matrix {
             row(stringify!($name), &Failure {
                 strike: $strike,
                 mend: $mend,
-                lasts: LONG,
                 outcome: Outcome::$outcome,
             });
         })*

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use e2e::clients::{read_exactly, read_to_end, write};
 use e2e::exchange::{Exchange, echoes, end, talks};
-use e2e::pair::addresses;
+use e2e::pair::{addresses, lease};
 use e2e::{PATIENCE, Scene, pattern};
 
 /// How far it is.
@@ -90,8 +90,10 @@ pub(crate) const PHASES: [Phase; 4] = [
 /// has not when its host dies costs the connection.
 pub(crate) const RECORDED: Duration = Duration::from_millis(50);
 
-/// A lease is over, and whatever was still under way.
-pub(crate) const OVER: Duration = Duration::from_millis(350);
+/// After so long a lease is over, and whatever was still under way.
+pub(crate) fn over() -> Duration {
+    lease() + Duration::from_millis(100)
+}
 
 /// Connections that are there and have not said a word, and connections that are being made: before,
 /// while it happens, and while nobody answers.
@@ -172,7 +174,7 @@ fn idle(scene: &Scene, moment: &Moment) {
     moment.wait(Stage::Struck);
     // These wait for nobody who serves. But a host that is cut off from the logger alone goes on until its
     // lease is over, and no answer of that time can be compared.
-    thread::sleep(OVER);
+    thread::sleep(over());
     thread::scope(|scope| {
         for stream in &early {
             scope.spawn(|| talks(stream, "meanwhile"));
