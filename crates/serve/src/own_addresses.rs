@@ -196,6 +196,9 @@ pub(crate) fn take_down(directory: &Path) -> Result<usize, ServeError> {
                 taken += usize::from(removed.doing("take down an address of the service")?);
             }
         }
+        // What was sent from there and never left would do so when nobody holds it back any more.
+        host.drop_waiting()
+            .doing("give up what waits for a neighbour")?;
     }
     match fs::remove_file(directory.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -16,6 +16,7 @@ use netlink_packet_core::{
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
 };
+use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
@@ -83,6 +84,52 @@ impl Addresses {
     /// `None`: something changed meanwhile, and may be missing.
     fn list_once(&mut self) -> io::Result<Option<Vec<HostAddress>>> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        self.dump(request, |message| match message {
+            RouteNetlinkMessage::NewAddress(address) => HostAddress::from_message(&address),
+            _ => None,
+        })
+    }
+
+    /// Gives up all packets that wait for the link-layer address of a neighbour which has not answered yet.
+    ///
+    /// They have passed no tc program: it sees them when they leave, whenever that is. Where a fence held
+    /// back what was asked in the name of an address, that may be when the fence is gone.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn drop_waiting(&mut self) -> io::Result<()> {
+        let waiting = loop {
+            let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
+            let complete = self.dump(request, |message| match message {
+                RouteNetlinkMessage::NewNeighbour(neighbour) => {
+                    (neighbour.header.state == NeighbourState::Incomplete).then_some(neighbour)
+                }
+                _ => None,
+            })?;
+            if let Some(complete) = complete {
+                break complete;
+            }
+        };
+        for neighbour in waiting {
+            let request = RouteNetlinkMessage::DelNeighbour(neighbour);
+            let sequence = self.request(request, NLM_F_ACK)?;
+            match self.acknowledgement(sequence) {
+                // It is gone, or its device is.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+                }
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What `choose` finds in the answers; `None`: something changed meanwhile, and may be missing.
+    fn dump<T>(
+        &mut self,
+        request: RouteNetlinkMessage,
+        mut choose: impl FnMut(RouteNetlinkMessage) -> Option<T>,
+    ) -> io::Result<Option<Vec<T>>> {
         let sequence = self.request(request, NLM_F_DUMP)?;
         let (mut found, mut interrupted) = (Vec::new(), false);
         loop {
@@ -92,9 +139,7 @@ impl Addresses {
                 }
                 interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 match message.payload {
-                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => {
-                        found.extend(HostAddress::from_message(&address));
-                    }
+                    NetlinkPayload::InnerMessage(message) => found.extend(choose(message)),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
                     NetlinkPayload::Done(_) => return Ok((!interrupted).then_some(found)),
                     _ => {}

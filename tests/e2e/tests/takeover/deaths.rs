@@ -2,6 +2,7 @@
 
 use std::net::TcpStream;
 use std::thread;
+use std::time::Duration;
 
 use e2e::clients::write;
 use e2e::exchange::{assert_untouched, echoes, end, talks};
@@ -145,6 +146,52 @@ fn another_takes_over(stage: &str, kill: fn(&Protected)) {
 fn serve(one: &Protected) {
     one.kill_serve(Signal::KILL);
     assert!(one.ended(PATIENCE).is_some(), "serve survived SIGKILL");
+}
+
+/// A segment may wait in its host for the link-layer address of the client, before any program has seen it:
+/// it must not leave when the programs are gone.
+#[test]
+fn what_waits_for_a_neighbour_never_leaves() {
+    let mut pair = Pair::talking("takeover-waiting");
+    let host = pair.second.host().clone();
+    host.sysctl("net.ipv4.neigh.eth0.mcast_solicit", "100")
+        .expect("a setting");
+    host.sysctl("net.ipv6.neigh.eth0.mcast_solicit", "100")
+        .expect("a setting");
+    let lab = &pair.scene.lab;
+    let recording = pair.scene.record(PORT);
+    let speakers = Speakers::listen(&pair.scene.client, &addresses());
+    let clients = Clients::of(&pair);
+    lab.part(&pair.scene.client, &host).expect("part");
+    pair.first.power_off();
+    // It has called the clients, to no avail.
+    pair.second.wait_for("listening", 1);
+    pair.first.power_on();
+    let flags = pair.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    pair.first.begin_as("standby", &pair.server, &flags);
+    pair.first.wait_for("stands_by", 1);
+    let waits = e2e::arrange::run(&host, "ip neighbour show to 10.0.0.1");
+    assert!(waits.contains("INCOMPLETE"), "{waits}");
+    pair.second.kill_serve(Signal::STOP);
+    pair.first.wait_serving(1);
+    clients.go_on("afterwards");
+    // It ends, and does not come back: there are no other programs.
+    pair.second.kill_serve(Signal::TERM);
+    pair.second.kill_serve(Signal::CONT);
+    assert!(
+        pair.second.ended(PATIENCE).is_some(),
+        "{}",
+        pair.second.said()
+    );
+    lab.rejoin(&pair.scene.client, &host).expect("rejoin");
+    // The kernel asks for a neighbour once a second.
+    thread::sleep(Duration::from_millis(2500));
+    clients.go_on("at last");
+    clients.end();
+    assert_untouched(recording, 4);
+    speakers.finish().assert_one_at_a_time(&[mac(&pair.first)]);
+    pair.stop();
 }
 
 macro_rules! deaths {
