@@ -121,11 +121,8 @@ impl Service {
         let last = inheritance.summaries.iter().map(|one| one.flow.0).max();
         let next = last.map_or(0, |last| last.saturating_add(1));
         self.ground.plane.number_from(FlowId(next))?;
-        // Where another host has served a moment ago somebody may knock: nobody is refused, even if there
-        // is nobody else.
-        let recovers = !inheritance.connections.is_empty() || self.config.standby;
         // Before anything is known of it: if it listens at once, nobody is let in.
-        if recovers {
+        if !inheritance.connections.is_empty() {
             self.ground.plane.gate()?;
         }
         let restored = self.insert(&inheritance)?;
@@ -133,7 +130,7 @@ impl Service {
         if let Some(link) = self.link() {
             link.has_heritage();
         }
-        if !recovers {
+        if inheritance.connections.is_empty() {
             return Ok(false);
         }
         let lost = inheritance.connections.len() - restored.len();

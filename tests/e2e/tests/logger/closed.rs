@@ -15,7 +15,7 @@ use lab::{Host, Signal};
 use rustix::process::kill_process;
 use wire::{Flags, IpPacket, Segment};
 
-use crate::takeover::{Pair, addresses};
+use e2e::pair::{Pair, addresses};
 
 /// How long nobody serves.
 const OUTAGE: Duration = Duration::from_secs(8);
@@ -190,7 +190,7 @@ fn who_knocks_at_a_host_that_takes_over_is_let_in_late() {
         assert!(Instant::now() < deadline, "nobody is there");
     };
     talks(&stream, "hello");
-    assert_eq!(pair.second.wait_serving(1)["kept"], 0);
+    pair.second.wait_for("protecting", 1);
     end(&stream);
     pair.change_places();
     pair.stop();
