@@ -1,13 +1,15 @@
 //! `make demo`: clients that do not notice that their server is killed again and again.
 //!
-//! A lab of three namespace hosts on one switch: an unmodified nginx under `outlive serve` on
-//! the one, unmodified curls and some idle connections on the other, the logger that keeps the record
-//! on the third. nginx's master is killed with SIGKILL at random moments while they work, and in the
-//! middle so is the logger. With `--no-logger` the record is kept on nginx's host. What each of them got is compared,
-//! byte by byte, with what it had to get, and each must have made exactly one connection.
+//! A lab of four namespace hosts on one switch: an unmodified nginx under `outlive serve` on
+//! the one, `outlive standby` on another, unmodified curls and some idle connections on the third, the logger
+//! that keeps the record on the fourth. nginx's master is killed with SIGKILL at random moments while they
+//! work, and so is the logger; in the middle the host that serves loses its power, and comes back as the
+//! standby. With `--no-logger` the record is kept on nginx's host, and there is no other. What each client got
+//! is compared, byte by byte, with what it had to get, and each must have made exactly one connection.
 //!
 //! [`stage`] is what is set up: hosts, files, nginx's configuration. [`service`] is
-//! `outlive serve` and its events, [`record`] the logger, [`clients`] who uses it, [`timeline`] what is printed,
+//! `outlive serve` or `standby` and its events, [`servers`] both of them, [`record`] the logger, [`clients`] who
+//! uses it, [`plan`] who dies when, [`telling`] what is said of an event, [`timeline`] what is printed,
 //! [`director`] the one who lets it all happen. [`crate::janitor`] cleans up if we are killed.
 
 mod clients;
@@ -15,9 +17,12 @@ mod compare;
 mod curl;
 mod director;
 mod idle;
+mod plan;
 mod record;
+mod servers;
 mod service;
 mod stage;
+mod telling;
 mod timeline;
 
 use std::path::PathBuf;
@@ -29,7 +34,7 @@ use anyhow::Result;
 
 use director::Director;
 use record::Record;
-use service::Service;
+use servers::Servers;
 use stage::Stage;
 use timeline::Timeline;
 
@@ -44,7 +49,7 @@ pub(crate) struct Options {
     /// How often the server is killed
     #[arg(long, default_value_t = 8)]
     kills: u32,
-    /// Keep the record on the server's host; there is no logger to be killed then
+    /// Keep the record on the server's host; there is no logger to be killed then, and no other host
     #[arg(long)]
     no_logger: bool,
     /// The `outlive` to show [default: the one beside this program]
@@ -72,12 +77,20 @@ fn run(options: &Options) -> Result<bool> {
         .map(|host| Record::start(&stage, host, &outlive, sender.clone()))
         .transpose()?;
     let flags = record.as_ref().map(Record::flags).unwrap_or_default();
-    let service = Service::start(&stage, &outlive, &flags, sender.clone())?;
-    let director = Director::new(&stage, record.as_mut(), timeline, messages, interrupt);
+    let mut servers = Servers::start(&stage, &outlive, &flags, &sender)?;
+    let record_of = record.as_mut();
+    let director = Director::new(
+        &stage,
+        &mut servers,
+        record_of,
+        timeline,
+        messages,
+        interrupt,
+    );
     let result = director.direct(sender, seed, options.kills);
 
     // Both, whatever happened: what is left must be known.
-    let stopped = service.stop();
+    let stopped = servers.stop();
     drop(record);
     let removed = stage.remove();
     let report = result?;

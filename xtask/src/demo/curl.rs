@@ -17,13 +17,13 @@ use crate::demo::raised;
 use crate::demo::stage::{SMALL_FILES, small};
 
 /// Speed of the large transfers, so that they go on during all kills.
-const LARGE_RATE: &str = "14M";
+const LARGE_RATE: &str = "10M";
 /// A slow client reads this many bytes at a time, and then sleeps: 80 KiB/s. (curl's own
 /// limit does not hold for files as small as these.)
 const SLOW_READ: usize = 16 << 10;
 const SLOW_SLEEP: Duration = Duration::from_millis(200);
 /// Speed of the small requests.
-const REQUEST_RATE: &str = "14/s";
+const REQUEST_RATE: &str = "10/s";
 /// How often the progress of the upload is looked at.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -32,7 +32,7 @@ const SAY: &str = "%{stderr}%{num_connects} %{response_code} %{time_total}\n";
 
 /// Downloads the large file.
 pub(crate) fn download(scene: &Scene<'_>) -> Result<Served> {
-    let url = format!("http://{}/large", scene.stage.server.address().ipv4());
+    let url = format!("http://{}/large", scene.stage.addresses()[0]);
     let mut curl = Curl::start(scene, &["--no-buffer", "--limit-rate", LARGE_RATE, &url])?;
     let mut pauses = Pauses::default();
     let expected = BufReader::new(File::open(scene.stage.file("large"))?);
@@ -46,7 +46,7 @@ pub(crate) fn download(scene: &Scene<'_>) -> Result<Served> {
 
 /// Downloads the medium file for somebody who reads slowly what curl writes.
 pub(crate) fn slow(scene: &Scene<'_>) -> Result<Served> {
-    let url = format!("http://{}/medium", scene.stage.server.address().ipv4());
+    let url = format!("http://{}/medium", scene.stage.addresses()[0]);
     let mut curl = Curl::start(scene, &["--no-buffer", &url])?;
     let expected = BufReader::new(File::open(scene.stage.file("medium"))?);
     let bytes = same(Slowly(curl.output()?), expected, || {})?;
@@ -59,10 +59,7 @@ pub(crate) fn keep_alive(scene: &Scene<'_>) -> Result<Served> {
     let (mut urls, mut expected) = (String::new(), Vec::new());
     for number in 0..SMALL_FILES {
         let name = small(number);
-        urls += &format!(
-            "url = http://{}/{name}\n",
-            scene.stage.server.address().ipv4()
-        );
+        urls += &format!("url = http://{}/{name}\n", scene.stage.addresses()[0]);
         expected.extend(fs::read(scene.stage.file(&name))?);
     }
     let list = scene.stage.scratch("urls");
@@ -78,7 +75,7 @@ pub(crate) fn keep_alive(scene: &Scene<'_>) -> Result<Served> {
 
 /// Uploads the large file and compares what nginx made of it.
 pub(crate) fn upload(scene: &Scene<'_>) -> Result<Served> {
-    let url = format!("http://[{}]/uploaded", scene.stage.server.address().ipv6());
+    let url = format!("http://{}/uploaded", scene.stage.addresses()[1]);
     let source = scene.stage.file("large");
     let path = source.to_string_lossy();
     let mut curl = Curl::start(

@@ -1,4 +1,5 @@
-//! Lets it happen: starts the clients, kills the server and the logger, tells what is seen, and waits.
+//! Lets it happen: starts the clients, kills nginx, the logger and the host that serves, tells what is seen,
+//! and waits.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -10,20 +11,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use lab::Pid;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 use crate::demo::clients::{self, Kind, Outcome, Scene};
+use crate::demo::plan::{Victim, plan};
 use crate::demo::record::Record;
-use crate::demo::service::Told;
+use crate::demo::servers::Servers;
+use crate::demo::service::{Teller, Told};
 use crate::demo::stage::Stage;
+use crate::demo::telling;
 use crate::demo::timeline::{Report, Timeline};
 use crate::task::Interrupt;
 
-/// From the moment that all connections are live again to the next kill, milliseconds.
-const BETWEEN_KILLS: std::ops::Range<u64> = 600..1700;
-/// nginx must listen by then.
+/// From the moment that the other host serves until the one that died has its power again.
+const POWER_IS_OFF: Duration = Duration::from_millis(700);
+/// nginx must listen by then, and the standby be one.
 const START_LIMIT: Duration = Duration::from_secs(15);
 /// All clients must be done by then; who is not is broken.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -32,10 +34,8 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// What the director is told.
 pub(crate) enum Message {
-    /// By `outlive serve`.
-    Service(Told),
-    /// `outlive serve` is gone.
-    ServiceEnded,
+    /// By `outlive serve` or `outlive standby`.
+    Service(Teller, Told),
     /// By the logger: an event, or something else.
     Logger(Result<Value, String>),
     /// By a client that has ended.
@@ -50,16 +50,10 @@ enum Waited {
     TooLong,
 }
 
-/// Who is killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Victim {
-    Nginx,
-    Logger,
-}
-
 /// The one who directs.
 pub(crate) struct Director<'a> {
     stage: &'a Stage,
+    servers: &'a mut Servers,
     record: Option<&'a mut Record>,
     timeline: Timeline,
     messages: Receiver<Message>,
@@ -73,8 +67,18 @@ pub(crate) struct Director<'a> {
     /// The service has attached to the logger; and with records of before.
     recorded: bool,
     found: bool,
+    /// The other host waits to take over, and the one that serves knows it.
+    stands_by: bool,
+    leased: bool,
+    /// When the other host has its power again.
+    power_on: Option<Instant>,
+    /// The host that has lost its power stands by again.
+    returned: bool,
+    /// Kills begin when all is as it should be.
+    watching: bool,
     next_kill: Option<Instant>,
-    kills: Vec<Instant>,
+    kills: u32,
+    deaths: Vec<Instant>,
     recoveries: usize,
     /// Uploads that the killed nginx has left half done.
     remains: Vec<PathBuf>,
@@ -84,6 +88,7 @@ pub(crate) struct Director<'a> {
 impl<'a> Director<'a> {
     pub(crate) fn new(
         stage: &'a Stage,
+        servers: &'a mut Servers,
         record: Option<&'a mut Record>,
         timeline: Timeline,
         messages: Receiver<Message>,
@@ -91,6 +96,7 @@ impl<'a> Director<'a> {
     ) -> Self {
         Self {
             stage,
+            servers,
             record,
             timeline,
             messages,
@@ -100,8 +106,14 @@ impl<'a> Director<'a> {
             live: false,
             recorded: false,
             found: false,
+            stands_by: false,
+            leased: false,
+            power_on: None,
+            returned: false,
+            watching: false,
             next_kill: None,
-            kills: Vec::new(),
+            kills: 0,
+            deaths: Vec::new(),
             recoveries: 0,
             remains: Vec::new(),
             outcomes: Vec::new(),
@@ -117,6 +129,7 @@ impl<'a> Director<'a> {
     ) -> Result<Option<Report>> {
         let with_logger = self.record.is_some();
         self.plan = plan(seed, kills, with_logger);
+        let all_die = with_logger && kills > 0;
         let (kills_over, given_up) = (AtomicBool::new(false), AtomicBool::new(false));
         let scene = Scene {
             stage: self.stage,
@@ -125,10 +138,16 @@ impl<'a> Director<'a> {
         };
         thread::scope(|scope| {
             let _end = EndOfClients(&scene);
-            match self.wait(Instant::now() + START_LIMIT, Self::is_ready)? {
+            let deadline = Instant::now() + START_LIMIT;
+            let mut started = self.wait(deadline, Self::is_live)?;
+            if started == Waited::ItIsSo {
+                self.servers.stand_by()?;
+                started = self.wait(deadline, Self::is_ready)?;
+            }
+            match started {
                 Waited::ItIsSo => {}
                 Waited::Interrupted => return Ok(None),
-                Waited::TooLong => bail!("nginx does not listen"),
+                Waited::TooLong => bail!("nginx does not listen, or has no standby"),
             }
             clients::start(scope, &scene, &sender);
             self.timeline.now("clients", "all are started");
@@ -139,28 +158,29 @@ impl<'a> Director<'a> {
             }
             Ok(Some(Report {
                 outcomes: self.outcomes,
-                kills: self.kills,
-                wanted_kills: kills,
+                wanted_deaths: usize::try_from(kills)? + usize::from(all_die),
+                deaths: self.deaths,
                 recoveries: self.recoveries,
-                logger: (with_logger && kills > 0).then_some(self.found),
+                logger: all_die.then_some(self.found),
+                returned: all_die.then_some(self.returned),
             }))
         })
     }
 
     /// nginx serves, and what clients send is recorded where it should be.
-    fn is_ready(&self) -> bool {
+    fn is_live(&self) -> bool {
         self.live && (self.recorded || self.record.is_none())
     }
 
-    /// The logger was killed and is not back yet.
-    fn awaits_logger(&self) -> bool {
-        self.record.is_some() && !self.recorded
+    /// And another host would take over.
+    fn is_ready(&self) -> bool {
+        self.is_live() && (self.stands_by && self.leased || self.record.is_none())
     }
 
     /// Kills as planned, and waits for all clients.
     fn watch(&mut self, kills_over: &AtomicBool) -> Result<Waited> {
         let deadline = Instant::now() + LIMIT;
-        self.set_next_kill();
+        self.watching = true;
         let waited = self.wait(deadline, |director| {
             director.is_ready() && director.plan.is_empty()
         })?;
@@ -185,34 +205,39 @@ impl<'a> Director<'a> {
             if Instant::now() > deadline {
                 return Ok(Waited::TooLong);
             }
-            if self.next_kill.is_some_and(|kill| kill <= Instant::now()) {
+            let due = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
+            if due(self.power_on) {
+                self.give_power_back()?;
+            }
+            if due(self.next_kill) {
                 self.kill()?;
             }
-            let until = self
-                .next_kill
-                .map(|kill| kill.saturating_duration_since(Instant::now()));
+            let next = [self.next_kill, self.power_on].into_iter().flatten().min();
+            let until = next.map(|at| at.saturating_duration_since(Instant::now()));
             match self.messages.recv_timeout(until.unwrap_or(LOOK).min(LOOK)) {
-                Ok(Message::Service(Told::Event(time, event))) => self.happened(time, &event),
-                Ok(Message::Service(Told::Text(text))) => self.timeline.now("", &text),
+                Ok(Message::Service(teller, told)) => self.service_said(teller, told)?,
                 Ok(Message::Logger(Ok(event))) => self.logger_said(&event),
                 Ok(Message::Logger(Err(text))) => self.timeline.now("", &text),
-                Ok(Message::ServiceEnded) => bail!("`outlive serve` has ended by itself"),
                 Ok(Message::Client(outcome)) => self.outcomes.push(outcome),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("nobody is left to be heard"),
             }
+            self.set_next_kill();
         }
         Ok(Waited::ItIsSo)
     }
 
     fn set_next_kill(&mut self) {
-        self.next_kill = self.plan.front().map(|(wait, _)| Instant::now() + *wait);
+        if self.watching && self.next_kill.is_none() && self.is_ready() {
+            self.next_kill = self.plan.front().map(|(wait, _)| Instant::now() + *wait);
+        }
     }
 
     fn kill(&mut self) -> Result<()> {
         self.next_kill = None;
         match (self.plan.pop_front(), &self.record) {
             (Some((_, Victim::Logger)), Some(_)) => self.kill_logger(),
+            (Some((_, Victim::Host)), Some(_)) => self.power_off(),
             (Some((_, Victim::Nginx)), _) => self.kill_nginx(),
             _ => Ok(()),
         }
@@ -225,106 +250,91 @@ impl<'a> Director<'a> {
         self.recorded = false;
         let pid = record.pid();
         let text = format!("SIGKILL to the logger, process {pid}; it is started again at once");
-        self.timeline.kill(&text);
+        self.timeline.kill("killed", &text);
         record.kill()
     }
 
     fn kill_nginx(&mut self) -> Result<()> {
-        self.live = false;
         let master = self.master.context("nginx's process is not known")?;
+        let kills = self.kills + 1;
+        self.kills = kills;
+        self.dies(
+            "killed",
+            &format!("kill {kills}: SIGKILL to nginx, process {master}"),
+        );
+        self.servers.kill(master)
+    }
+
+    /// Of the host that serves. That it is a host's end, nobody is told: it falls silent.
+    fn power_off(&mut self) -> Result<()> {
+        let host = self.servers.serving().name().to_owned();
+        self.dies(
+            "power off",
+            &format!("{host}, nginx, serve, all that it knew"),
+        );
+        (self.stands_by, self.leased) = (false, false);
+        self.servers.power_off()
+    }
+
+    /// nginx dies now, by itself or with its host.
+    fn dies(&mut self, what: &str, text: &str) {
+        self.live = false;
+        self.master = None;
         self.remains = self.stage.bodies();
-        self.kills.push(Instant::now());
-        self.timeline.kill(&format!(
-            "kill {}: SIGKILL to nginx, process {master}",
-            self.kills.len()
-        ));
-        self.stage.server.kill(&[master])?;
+        self.deaths.push(Instant::now());
+        self.timeline.kill(what, text);
+    }
+
+    fn give_power_back(&mut self) -> Result<()> {
+        self.power_on = None;
+        self.timeline
+            .now("power on", "the host that was dead; it is to stand by now");
+        self.servers.stand_by()?;
+        self.returned = true;
         Ok(())
     }
 
-    /// Tells of an event and does what follows from it. Events that are not a step, nor
-    /// trouble, are not told.
-    fn happened(&mut self, time: f64, event: &Value) {
-        let tell = |what: &str, text: &str| self.timeline.at(time, what, text);
-        match event["event"].as_str().unwrap_or_default() {
-            "started" => tell("started", &format!("nginx, as process {}", event["pid"])),
-            "protecting" => tell(
-                "protecting",
-                "connections to nginx will outlive it from now on",
-            ),
-            "died" => tell(
-                "detected",
-                &format!(
-                    "nothing that the dying nginx says gets out ({})",
-                    cause(event)
-                ),
-            ),
-            "restarted" => tell("restarted", &format!("nginx, as process {}", event["pid"])),
-            "spliced" => tell(
-                "spliced",
-                &format!(
-                    "{} connections joined to the new nginx",
-                    event["connections"]
-                ),
-            ),
-            "serving" => {
-                let again = event["replayed_bytes"].as_f64().unwrap_or(0.0) / 1e6;
-                tell(
-                    "replayed",
-                    &format!("{again:.1} MB that clients had sent were given to it again"),
-                );
-                tell(
-                    "live",
-                    &format!(
-                        "{} connections go on, {} are lost",
-                        event["kept"], event["lost"]
-                    ),
-                );
+    fn service_said(&mut self, teller: Teller, told: Told) -> Result<()> {
+        let Some(serves) = self.servers.serves(teller) else {
+            return Ok(()); // the last words of a host without power
+        };
+        let host = self.stage.servers[teller.host].name();
+        match told {
+            Told::Event(time, event) => {
+                let scene = telling::Scene {
+                    host,
+                    takes_over: serves && self.takes_over(),
+                    awaits_logger: self.record.is_some() && !self.recorded,
+                };
+                for (what, text) in telling::of_serve(&event, &scene) {
+                    self.timeline.at(time, &what, &text);
+                }
+                if serves {
+                    self.follow(&event);
+                } else if event["event"] == "stands_by" {
+                    self.stands_by = true;
+                }
             }
-            "logger_in_use" => tell(
-                "recorded",
-                "by the logger: nothing is acknowledged that is not in its files",
-            ),
-            "logger_lost" => tell("waiting", "clients wait for the logger"),
-            "logger_back" => tell("logger", "the logger answers again"),
-            // We know why, and for how long.
-            "trouble" if self.awaits_logger() => tell("waiting", "uploads, until it answers again"),
-            "listening" | "verified" => {}
-            other => tell(
-                &other.to_uppercase(),
-                event["message"].as_str().unwrap_or_default(),
-            ),
+            Told::Text(text) => self.timeline.now("", &text),
+            Told::Ended => bail!("`outlive` on {host} has ended by itself"),
         }
-        self.follow(event);
+        Ok(())
     }
 
-    /// Tells of an event of the logger.
+    /// The host that is to serve does not yet.
+    fn takes_over(&self) -> bool {
+        self.record.is_some() && !self.deaths.is_empty() && !self.stands_by && !self.live
+    }
+
     fn logger_said(&mut self, event: &Value) {
-        let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
-        match event["event"].as_str().unwrap_or_default() {
-            "restored" if event["connections"] != 0 => self.timeline.now(
-                "read",
-                &format!(
-                    "records of {} connections, from its files",
-                    event["connections"]
-                ),
-            ),
-            "attached" => {
-                let found = event["kept"] == true;
-                if found {
-                    self.timeline
-                        .now("recorded", "again, and nothing is missing");
-                }
-                // nginx may have died meanwhile: then its recovery goes on.
-                if found && self.live && self.next_kill.is_none() {
-                    self.set_next_kill();
-                }
-                self.found |= found;
-                self.recorded = true;
-            }
-            "log_failed" => self.timeline.now("LOG FAILED", &text("reason")),
-            "trouble" => self.timeline.now("TROUBLE", &text("message")),
-            _ => {}
+        // Another host that attaches says so itself.
+        let line = telling::of_logger(event).filter(|_| !self.takes_over());
+        if let Some((what, text)) = line {
+            self.timeline.now(what, &text);
+        }
+        if event["event"] == "attached" {
+            self.found |= event["kept"] == true;
+            self.recorded = true;
         }
     }
 
@@ -332,11 +342,14 @@ impl<'a> Director<'a> {
         match event["event"].as_str().unwrap_or_default() {
             "started" | "restarted" => self.master = event["pid"].as_i64().and_then(to_pid),
             "protecting" => self.live = true,
+            "leased" => self.leased = event["leased"] == true,
             "serving" => {
                 self.live = true;
                 self.recoveries += 1;
                 self.remove_remains();
-                self.set_next_kill();
+                if self.record.is_some() && !self.stands_by {
+                    self.power_on = Some(Instant::now() + POWER_IS_OFF);
+                }
             }
             _ => {}
         }
@@ -354,29 +367,6 @@ impl<'a> Director<'a> {
     }
 }
 
-/// What the server died of: of our SIGKILL, one hopes.
-fn cause(event: &Value) -> String {
-    let cause = &event["cause"];
-    match cause["kind"].as_str() {
-        Some("signal") => format!("process {}: signal {}", cause["pid"], cause["signal"]),
-        Some("status") => format!("process {}: exit status {}", cause["pid"], cause["status"]),
-        _ => "it does not serve".to_owned(),
-    }
-}
-
-/// Who is killed, and the waiting times before that.
-///
-/// The logger's death is in the middle, and nginx dies at the same moments with and without it.
-fn plan(seed: u64, kills: u32, with_logger: bool) -> VecDeque<(Duration, Victim)> {
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut wait = || Duration::from_millis(random.random_range(BETWEEN_KILLS));
-    let mut plan: VecDeque<_> = (0..kills).map(|_| (wait(), Victim::Nginx)).collect();
-    if with_logger && kills > 0 {
-        plan.insert(plan.len() / 2, (wait(), Victim::Logger));
-    }
-    plan
-}
-
 fn to_pid(number: i64) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
@@ -392,33 +382,5 @@ impl Drop for EndOfClients<'_> {
         if let Err(error) = client.pids().and_then(|pids| client.kill(&pids)) {
             eprintln!("demo: the clients were not ended: {error}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_repeats_its_plan() {
-        assert_eq!(plan(7, 20, true), plan(7, 20, true));
-        assert_ne!(plan(7, 20, false), plan(8, 20, false));
-        assert_eq!(plan(7, 20, false).len(), 20);
-    }
-
-    #[test]
-    fn the_logger_dies_once_and_before_the_last_death_of_nginx() {
-        for kills in 1..5 {
-            let without = plan(7, kills, false);
-            let mut with = plan(7, kills, true);
-            let at = with
-                .iter()
-                .position(|(_, victim)| *victim == Victim::Logger);
-            let at = at.expect("it dies");
-            assert!(at + 1 < with.len());
-            with.remove(at);
-            assert_eq!(with, without);
-        }
-        assert!(plan(7, 0, true).is_empty());
     }
 }

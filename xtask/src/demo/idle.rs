@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const HEADER_LIMIT: usize = 8192;
 
 /// Two small files, one before the first kill and one after the last.
 pub(crate) fn run(scene: &Scene<'_>, number: usize) -> Result<Served> {
-    let to = SocketAddr::new(scene.stage.server.address().ipv4().into(), 80);
+    let to = scene.stage.addresses()[0];
     let mut stream = scene.stage.client.enter(|| TcpStream::connect(to))??;
     stream.set_read_timeout(Some(LOOK))?;
     stream.set_nodelay(true)?;

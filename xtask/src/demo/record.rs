@@ -51,13 +51,14 @@ impl Record {
         })
     }
 
-    /// What `serve` has to be told to use it. When it is gone clients wait: it comes back.
+    /// What `serve` and `standby` have to be told to use it: the addresses are where the service is. When it
+    /// is gone clients wait: it comes back.
     pub(crate) fn flags(&self) -> Vec<String> {
         let keys = self.keys.to_string_lossy().into_owned();
         let mut flags = ["--logger", &address(&self.host), "--key-file", &keys]
             .map(str::to_owned)
             .to_vec();
-        flags.extend(["--on-logger-loss", "hold"].map(str::to_owned));
+        flags.extend(["--on-logger-loss", "hold", "--address-device", "eth0"].map(str::to_owned));
         flags
     }
 

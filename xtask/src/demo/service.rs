@@ -1,5 +1,6 @@
-//! `outlive serve` on the server host, and what it tells.
+//! `outlive serve`, or `outlive standby`, on one of the hosts, and what it tells.
 
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use lab::Host;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -17,117 +19,166 @@ use crate::demo::director::Message;
 use crate::demo::stage::Stage;
 use crate::janitor::Janitor;
 
-/// How long `serve` may take to stop nginx and itself.
+/// How long it may take to stop nginx and itself.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// The service's name.
+const NAME: &str = "demo";
 
-/// A line that `serve` printed.
+/// A line that it printed.
 pub(crate) enum Told {
     /// An event: its time, in seconds since 1970, and all that it says.
     Event(f64, Value),
     /// Something else, for instance an error of nginx.
     Text(String),
+    /// Nothing more comes: it has ended, and all its children.
+    Ended,
 }
 
-/// The running `outlive serve`. Dropping it stops it, too.
+/// Who tells: which host, in which life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Teller {
+    pub(crate) host: usize,
+    life: u32,
+}
+
+/// Of one host. Dropping it stops it.
 pub(crate) struct Service {
-    child: Child,
+    host: Host,
     outlive: PathBuf,
-    name: String,
+    /// All but its verb.
+    arguments: Vec<OsString>,
+    director: Sender<Message>,
     run_directory: TempDir,
     janitor: Option<Janitor>,
-    stopped: bool,
+    teller: Teller,
+    running: Option<Child>,
 }
 
 impl Service {
-    /// Starts nginx under `serve`, which is given these flags and tells `director` what happens.
-    pub(crate) fn start(
+    /// For nginx on that host, with these flags. Nothing runs yet.
+    pub(crate) fn prepare(
         stage: &Stage,
+        host: usize,
         outlive: &Path,
         flags: &[String],
         director: Sender<Message>,
     ) -> Result<Self> {
-        let name = "demo".to_owned();
         let run_directory = tempfile::Builder::new().prefix("outlive-demo-").tempdir()?;
         // Before there is anything to clean.
-        let janitor = Janitor::start(outlive, run_directory.path(), &name)?;
-        let address = stage.server.address();
-        let mut child = stage
-            .server
-            .command(&outlive.to_string_lossy())
-            .args(["serve", "--json", "--name", &name])
-            .args(["--address", &format!("{}:80", address.ipv4())])
-            .args(["--address", &format!("[{}]:80", address.ipv6())])
-            .arg("--run-dir")
-            .arg(run_directory.path())
-            .args(flags)
-            .args(["--", "nginx", "-g", "daemon off;", "-e"])
-            .arg(stage.scratch("error.log"))
-            .arg("-c")
-            .arg(stage.configuration())
+        let janitor = Janitor::start(outlive, run_directory.path(), NAME)?;
+        let mut arguments: Vec<OsString> = ["--json", "--name", NAME].map(Into::into).into();
+        for address in stage.addresses() {
+            arguments.extend(["--address".into(), address.to_string().into()]);
+        }
+        arguments.extend(["--run-dir".into(), run_directory.path().into()]);
+        arguments.extend(flags.iter().map(Into::into));
+        arguments.extend(["--", "nginx", "-g", "daemon off;", "-e"].map(Into::into));
+        arguments.push(stage.scratch("error.log").into());
+        arguments.extend(["-c".into(), stage.configuration().into()]);
+        Ok(Self {
+            host: stage.servers[host].clone(),
+            outlive: outlive.to_owned(),
+            arguments,
+            director,
+            run_directory,
+            janitor: Some(janitor),
+            teller: Teller { host, life: 0 },
+            running: None,
+        })
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Who tells what it says now.
+    pub(crate) fn teller(&self) -> Teller {
+        self.teller
+    }
+
+    /// Starts it with that verb.
+    pub(crate) fn start(&mut self, verb: &str) -> Result<()> {
+        let mut child = self
+            .host
+            .command(&self.outlive.to_string_lossy())
+            .arg(verb)
+            .args(&self.arguments)
             // A terminal's interrupt is for us, who stop it in order.
             .process_group(0)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot start {}", outlive.display()))?;
+            .with_context(|| format!("cannot start {}", self.outlive.display()))?;
+        self.teller.life += 1;
         if let Some(stderr) = child.stderr.take() {
-            thread::spawn(move || pass_on(stderr, &director));
+            let (director, teller) = (self.director.clone(), self.teller);
+            thread::spawn(move || pass_on(stderr, teller, &director));
         }
-        let outlive = outlive.to_owned();
-        Ok(Self {
-            child,
-            outlive,
-            name,
-            run_directory,
-            janitor: Some(janitor),
-            stopped: false,
-        })
+        self.running = Some(child);
+        Ok(())
     }
 
-    /// Stops `serve` and nginx with SIGTERM, and sees to it that nothing of them is left.
+    /// Takes the power from its host: whatever it told that was not heard yet will not be.
+    pub(crate) fn power_off(&mut self) -> Result<()> {
+        self.teller.life += 1;
+        self.host.power_off()?;
+        if let Some(mut child) = self.running.take() {
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Gives it back. The hosts of a lab share kernel and files: what a restart would have emptied is
+    /// removed by hand.
+    pub(crate) fn power_on(&self) -> Result<()> {
+        self.host.power_on()?;
+        self.clean()
+    }
+
+    /// Stops it and nginx with SIGTERM, and sees to it that nothing of them is left.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.end()
     }
 
     fn end(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.stopped, true) {
+        let Some(janitor) = self.janitor.take() else {
             return Ok(());
-        }
+        };
         let in_order = self.terminate()?;
-        if !in_order {
-            self.child.kill()?;
-            self.child.wait()?;
-        }
-        // The directory is ours; what was in it, `serve` has removed.
+        // The directory is ours; what was in it, `outlive` has removed.
         let left = std::fs::read_dir(self.run_directory.path())?;
         let left: Vec<_> = left.flatten().map(|entry| entry.path()).collect();
         if !left.is_empty() {
             self.clean()?;
         }
-        if let Some(janitor) = self.janitor.take() {
-            janitor.dismiss();
-        }
+        janitor.dismiss();
+        let host = self.host.name();
         ensure!(
             in_order,
-            "`outlive serve` did not end on SIGTERM, and was killed"
+            "`outlive` on {host} did not end on SIGTERM, and was killed"
         );
         ensure!(
             left.is_empty(),
-            "`outlive serve` has left something in its run directory: {left:?}"
+            "`outlive` on {host} has left something in its run directory: {left:?}"
         );
         Ok(())
     }
 
     /// Whether it has ended in time.
     fn terminate(&mut self) -> Result<bool> {
+        let Some(mut child) = self.running.take() else {
+            return Ok(true);
+        };
         // Not waited for yet, so the number is its own.
-        let pid = Pid::from_child(&self.child);
+        let pid = Pid::from_child(&child);
         let deadline = Instant::now() + STOP_LIMIT;
-        if self.child.try_wait()?.is_none() {
+        if child.try_wait()?.is_none() {
             kill_process(pid, Signal::TERM)?;
         }
-        while self.child.try_wait()?.is_none() {
+        while child.try_wait()?.is_none() {
             if Instant::now() > deadline {
+                child.kill()?;
+                child.wait()?;
                 return Ok(false);
             }
             thread::sleep(Duration::from_millis(10));
@@ -139,7 +190,7 @@ impl Service {
         let status = Command::new(&self.outlive)
             .args(["clean", "--kill", "--run-dir"])
             .arg(self.run_directory.path())
-            .arg(&self.name)
+            .arg(NAME)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status()?;
@@ -156,16 +207,14 @@ impl Drop for Service {
     }
 }
 
-/// Reads until `serve` and all of its children have closed their standard error.
-fn pass_on(stderr: ChildStderr, director: &Sender<Message>) {
+/// Reads until it and all of its children have closed their standard error.
+fn pass_on(stderr: ChildStderr, teller: Teller, director: &Sender<Message>) {
     for line in BufReader::new(stderr).split(b'\n') {
         let Ok(line) = line else { break };
-        if director.send(Message::Service(parse(&line))).is_err() {
-            // Nobody listens any more, but serve must be able to write.
-            continue;
-        }
+        // Nobody may listen any more, but it must be able to write.
+        let _ = director.send(Message::Service(teller, parse(&line)));
     }
-    let _ = director.send(Message::ServiceEnded);
+    let _ = director.send(Message::Service(teller, Told::Ended));
 }
 
 fn parse(line: &[u8]) -> Told {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use lab::{Host, Lab};
+use lab::{Address, Host, Lab};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -15,16 +15,19 @@ use crate::nginx;
 /// Size of the file that is downloaded and uploaded, bytes.
 pub(crate) const LARGE: usize = 200_000_000;
 /// Size of the file that slow clients fetch, bytes.
-pub(crate) const MEDIUM: usize = 1 << 20;
+pub(crate) const MEDIUM: usize = 3 << 19;
 /// How many small files there are.
 pub(crate) const SMALL_FILES: usize = 200;
 
-/// A lab with `client` at 10.0.0.1, `server` at 10.0.0.10, perhaps `logger` at 10.0.0.20, and a
-/// directory with all that they read and write.
+/// A lab with `client` at 10.0.0.1, `host-a` at 10.0.0.10, perhaps `host-b` at 10.0.0.11 and `logger` at
+/// 10.0.0.20, and a directory with all that they read and write.
 pub(crate) struct Stage {
     pub(crate) client: Host,
-    pub(crate) server: Host,
+    /// Those that can serve; without a logger there is but one.
+    pub(crate) servers: Vec<Host>,
     pub(crate) logger: Option<Host>,
+    /// Where clients find the service, on whichever host it is.
+    service: Address,
     directory: PathBuf,
     lab: Lab,
 }
@@ -34,9 +37,14 @@ impl Stage {
     pub(crate) fn build(seed: u64, with_logger: bool) -> Result<Self> {
         let lab = Lab::new("demo")?;
         let client = lab.add_host_at("client", 1)?;
-        let server = lab.add_host_at("server", 10)?;
-        let logger = with_logger.then(|| lab.add_host_at("logger", 20));
-        let logger = logger.transpose()?;
+        let mut servers = vec![lab.add_host_at("host-a", 10)?];
+        let (mut logger, mut service) = (None, servers[0].address());
+        if with_logger {
+            servers.push(lab.add_host_at("host-b", 11)?);
+            logger = Some(lab.add_host_at("logger", 20)?);
+            // No host's own: it comes and goes with the service.
+            service = Address::new(0, 100)?;
+        }
         // Buffers on the client's side hide a pause from the program that is measured: with
         // these they hide at most some 20 ms of a transfer.
         client.sysctl("net.ipv4.tcp_rmem", "4096 131072 262144")?;
@@ -44,8 +52,9 @@ impl Stage {
         let directory = lab.directory().to_owned();
         let stage = Self {
             client,
-            server,
+            servers,
             logger,
+            service,
             directory,
             lab,
         };
@@ -53,6 +62,12 @@ impl Stage {
             .write_files(seed)
             .context("cannot write the files for the demo")?;
         Ok(stage)
+    }
+
+    /// Where clients find the service, by IPv4 and IPv6.
+    pub(crate) fn addresses(&self) -> [SocketAddr; 2] {
+        let ips = [self.service.ipv4().into(), self.service.ipv6().into()];
+        ips.map(|ip| SocketAddr::new(ip, 80))
     }
 
     /// Where a file of the web site is.
@@ -95,12 +110,7 @@ impl Stage {
             let size = random.random_range(1_000..10_000);
             write_random(&self.file(&small(number)), size, &mut random)?;
         }
-        let address = self.server.address();
-        let addresses = [
-            SocketAddr::new(address.ipv4().into(), 80),
-            SocketAddr::new(address.ipv6().into(), 80),
-        ];
-        let text = nginx::configuration(&self.directory, &addresses);
+        let text = nginx::configuration(&self.directory, &self.addresses());
         fs::write(self.configuration(), text)?;
         Ok(())
     }

@@ -31,11 +31,14 @@ impl Timeline {
         ));
         if with_logger {
             say(
-                "What clients send is recorded by `outlive logger` on a third host before it is acknowledged; in the middle that is killed, too.",
+                "What clients send is recorded by `outlive logger` on a third host before it is acknowledged; that is killed, too.",
+            );
+            say(
+                "In the middle the host that serves loses its power. Another one, with `outlive standby`, takes over; the dead one comes back as the new standby.",
             );
         }
         say(
-            "No client may notice: every byte must be right, and no connection made anew. Below: seconds since the beginning, and milliseconds since the kill.",
+            "No client may notice: every byte must be right, and no connection made anew. Below: seconds since the beginning, and milliseconds since the last death.",
         );
         say("");
         Self {
@@ -49,11 +52,11 @@ impl Timeline {
         self.at(now(), what, text);
     }
 
-    /// The server, or the logger, is killed now.
-    pub(crate) fn kill(&mut self, text: &str) {
+    /// Something is killed now.
+    pub(crate) fn kill(&mut self, what: &str, text: &str) {
         let time = now();
         self.killed = Some(time);
-        self.at(time, "killed", text);
+        self.at(time, what, text);
     }
 
     /// Something happened at `time`, seconds since 1970.
@@ -77,14 +80,16 @@ fn now() -> f64 {
 /// How the demo went.
 pub(crate) struct Report {
     pub(crate) outcomes: Vec<Outcome>,
-    /// When the server was killed.
-    pub(crate) kills: Vec<Instant>,
-    /// How often it had to be.
-    pub(crate) wanted_kills: u32,
+    /// When the server died: it was killed, or its host.
+    pub(crate) deaths: Vec<Instant>,
+    /// How often it had to.
+    pub(crate) wanted_deaths: usize,
     /// How often it served again.
     pub(crate) recoveries: usize,
     /// The logger was to be killed as well, and whether it found its records again.
     pub(crate) logger: Option<bool>,
+    /// A host was to lose its power, and whether it came back as a standby.
+    pub(crate) returned: Option<bool>,
 }
 
 impl Report {
@@ -93,7 +98,7 @@ impl Report {
         say("");
         say(&format!(
             "{:26} {:>11} {:>6} {:>11} {:>13}",
-            "", "connections", "kills", "bytes", "longest pause"
+            "", "connections", "deaths", "bytes", "longest pause"
         ));
         for kind in Kind::ALL {
             self.print_kind(kind);
@@ -106,16 +111,21 @@ impl Report {
             .collect();
         let expected: usize = Kind::ALL.into_iter().map(Kind::connections).sum();
         let broken = expected - (self.outcomes.len() - complaints.len());
-        let wanted = usize::try_from(self.wanted_kills).unwrap_or(usize::MAX);
-        let recovered = self.kills.len() == wanted && self.recoveries == wanted;
+        let wanted = self.wanted_deaths;
+        let recovered = self.deaths.len() == wanted && self.recoveries == wanted;
         let kept = self.logger != Some(false);
         if !kept {
             complaints.push("FAILED: the logger has not come back with its records".to_owned());
         }
+        let returned = self.returned != Some(false);
+        if !returned {
+            complaints
+                .push("FAILED: the host without power has not come back as a standby".to_owned());
+        }
         if !recovered {
             complaints.push(format!(
-                "FAILED: {wanted} kills were wanted, {} happened, {} were recovered from",
-                self.kills.len(),
+                "FAILED: {wanted} deaths of nginx were wanted, {} happened, {} were recovered from",
+                self.deaths.len(),
                 self.recoveries
             ));
         }
@@ -127,7 +137,7 @@ impl Report {
                 .unwrap_or_default()
                 .as_millis(),
         ));
-        broken == 0 && recovered && kept
+        broken == 0 && recovered && kept && returned
     }
 
     fn print_kind(&self, kind: Kind) {
@@ -136,11 +146,11 @@ impl Report {
                 .iter()
                 .filter(move |outcome| outcome.kind == kind)
         };
-        let kills = of_kind()
+        let deaths = of_kind()
             .map(|o| {
-                self.kills
+                self.deaths
                     .iter()
-                    .filter(|kill| (o.began..o.ended).contains(*kill))
+                    .filter(|death| (o.began..o.ended).contains(*death))
                     .count()
             })
             .min()
@@ -151,7 +161,7 @@ impl Report {
             "{:26} {:>11} {:>6} {:>11} {:>13}  {}",
             kind.title(),
             kind.connections(),
-            kills,
+            deaths,
             bytes(of_kind()),
             pause,
             kind.pause(),
