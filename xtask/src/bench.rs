@@ -8,7 +8,7 @@
 //! [`stage`] is the lab, [`subject`] the server that is measured, [`clients`] who uses it.
 //! Measured are [`traffic`], [`recovery`], [`replay`] and [`memory`], and with a logger on another
 //! host [`link`], a logger alone [`intake`], and the
-//! client's side of a recovery [`estimate`]; [`haproxy`] is beside ours what others do; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
+//! client's side of a recovery [`estimate`]; [`haproxy`] is beside ours what others do; [`takeover`] is the death of a whole host, [`keepalived`] beside it what others do; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
 //! used the processors, [`usage`] who has which memory, [`tiny`] are the two servers of our own.
 
 mod clients;
@@ -16,6 +16,7 @@ mod estimate;
 mod figure;
 mod haproxy;
 mod intake;
+mod keepalived;
 mod link;
 mod memory;
 mod processors;
@@ -25,6 +26,7 @@ mod report;
 mod stage;
 mod strategies;
 mod subject;
+mod takeover;
 mod tcp_info;
 pub(crate) mod tiny;
 mod traffic;
@@ -105,10 +107,14 @@ enum Subject {
     Estimate,
     /// HAProxy in front of two nginx under the same kills
     Haproxy,
+    /// From a host's death to the first byte from another one
+    Takeover,
+    /// HAProxy and keepalived on two hosts under the same power-offs
+    Keepalived,
 }
 
 impl Subject {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 19] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -126,6 +132,8 @@ impl Subject {
         Self::Logger,
         Self::Estimate,
         Self::Haproxy,
+        Self::Takeover,
+        Self::Keepalived,
     ];
 
     fn measure(self, bench: &Bench) -> Result<Measured> {
@@ -147,6 +155,8 @@ impl Subject {
             Self::Logger => intake::measure(bench),
             Self::Estimate => return estimate::measure(bench),
             Self::Haproxy => return haproxy::measure(bench),
+            Self::Takeover => takeover::measure(bench),
+            Self::Keepalived => return keepalived::measure(bench),
         };
         Ok(Measured {
             figures: figures?,

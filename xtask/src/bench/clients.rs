@@ -1,7 +1,7 @@
 //! A crowd: connections of the client's host that stay, and now and then ask for something.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -26,7 +26,11 @@ pub(super) struct Crowd(Vec<TcpStream>);
 impl Crowd {
     /// Opens so many connections, and has each asked for a small object.
     pub(super) fn gather(bench: &Bench, number: usize) -> Result<Self> {
-        let address = bench.stage.address(PORT);
+        Self::gather_at(bench, bench.stage.address(PORT), number)
+    }
+
+    /// The same elsewhere.
+    pub(super) fn gather_at(bench: &Bench, address: SocketAddr, number: usize) -> Result<Self> {
         let connect = || -> Result<Vec<TcpStream>> {
             let mut streams = Vec::with_capacity(number);
             for count in 0..number {

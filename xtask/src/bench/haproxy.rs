@@ -5,8 +5,8 @@
 //! ([`proxied`]); a request of which the client has had a part of the answer may not. A killed
 //! nginx is started again at once. [`users`] are the clients.
 
-mod proxied;
-mod users;
+pub(super) mod proxied;
+pub(super) mod users;
 
 use std::net::SocketAddr;
 use std::thread;
@@ -27,8 +27,10 @@ const LINKED: Mode = Mode::Linked(None);
 /// From one kill to the next: a server that has lived this long is started again without a pause.
 const BETWEEN: Duration = Duration::from_millis(1300);
 /// The client's link while servers are killed: so slow that downloads take a while.
-const RATE: u64 = 1_000_000_000;
+pub(super) const RATE: u64 = 1_000_000_000;
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Of wrk.
+const DURATION: &str = "-d1s";
 
 pub(super) fn measure(bench: &Bench) -> Result<Measured> {
     let hosts = proxied::hosts(bench)?;
@@ -69,31 +71,49 @@ pub(super) fn measure(bench: &Bench) -> Result<Measured> {
 fn throughput(bench: &Bench, hosts: &[Host; 3]) -> Result<Vec<Figure>> {
     let size: u64 = bench.size(2 << 30, 256 << 20);
     bench.stage.sparse("www/large", size)?;
-    let duration = "-d1s";
     let server = Server::nginx(bench).pinned();
     bench.say("curl and wrk: nginx alone, behind HAProxy, under outlive");
-    let one = |address: SocketAddr| -> Result<[f64; 2]> {
-        let url = format!("http://{address}/large");
-        curl(bench, &["-r", "0-33554431", &url])?;
-        let large = curl(bench, &[&url])?;
-        let url = format!("http://{address}/small");
-        Ok([large, wrk(bench, &["-t1", "-c16", duration, &url])?])
-    };
     let mut runs = [const { Vec::new() }; 3];
     for _ in 0..bench.rounds.min(3) {
         for (which, runs) in runs.iter_mut().enumerate() {
             bench.interrupt.check()?;
             if which == 1 {
                 let proxied = Proxied::start(bench, hosts)?;
-                runs.push(one(proxied.address())?);
+                runs.push(speeds(bench, proxied.address())?);
                 continue;
             }
             let mode = if which == 0 { Mode::Plain } else { LINKED };
             let subject = Subject::start(bench, &server, mode)?;
-            runs.push(one(bench.stage.address(PORT))?);
+            runs.push(speeds(bench, bench.stage.address(PORT))?);
             subject.stop()?;
         }
     }
+    let [direct, others @ ..] = &runs;
+    let whos = ["haproxy", "outlive"];
+    Ok(of_speeds(
+        "compare.direct",
+        direct,
+        whos.into_iter().zip(others),
+        size,
+    ))
+}
+
+/// What a large object is transferred with, in Gbit/s, and how many small ones a second.
+pub(super) fn speeds(bench: &Bench, address: SocketAddr) -> Result<[f64; 2]> {
+    let url = format!("http://{address}/large");
+    curl(bench, &["-r", "0-33554431", &url])?;
+    let large = curl(bench, &[&url])?;
+    let url = format!("http://{address}/small");
+    Ok([large, wrk(bench, &["-t1", "-c16", DURATION, &url])?])
+}
+
+/// [`speeds`] of nginx alone, and of the others beside it.
+pub(super) fn of_speeds<'a>(
+    alone: &str,
+    direct: &[[f64; 2]],
+    others: impl Iterator<Item = (&'a str, &'a Vec<[f64; 2]>)> + Clone,
+    size: u64,
+) -> Vec<Figure> {
     let mut figures = Vec::new();
     for (index, (name, unit, how)) in [
         (
@@ -107,16 +127,16 @@ fn throughput(bench: &Bench, hosts: &[Host; 3]) -> Result<Vec<Figure>> {
         (
             "requests",
             "1/s",
-            format!("wrk -t1 -c16 {duration} of an object of 128 bytes"),
+            format!("wrk -t1 -c16 {DURATION} of an object of 128 bytes"),
         ),
     ]
     .into_iter()
     .enumerate()
     {
-        let direct = column(&runs[0], index);
-        let plain = format!("compare.direct.speed.{name}");
+        let direct = column(direct, index);
+        let plain = format!("{alone}.speed.{name}");
         figures.push(Figure::of(plain, unit, &direct, &how));
-        for (who, runs) in [("haproxy", &runs[1]), ("outlive", &runs[2])] {
+        for (who, runs) in others.clone() {
             let values = column(runs, index);
             let name = format!("compare.{who}.speed.{name}");
             let ratio = ratios(&direct, &values);
@@ -124,7 +144,7 @@ fn throughput(bench: &Bench, hosts: &[Host; 3]) -> Result<Vec<Figure>> {
             figures.push(Figure::of(name, unit, &values, &how));
         }
     }
-    Ok(figures)
+    figures
 }
 
 /// Kills the one, then the other nginx.
@@ -178,7 +198,7 @@ fn kill_nginx(host: &Host) -> Result<()> {
     host.kill(&pids).context("nginx cannot be killed")
 }
 
-fn of_kills(who: &str, seen: &Seen, how: &str) -> Vec<Figure> {
+pub(super) fn of_kills(who: &str, seen: &Seen, how: &str) -> Vec<Figure> {
     let figure = |what: &str, unit, value: f64, words: &str| {
         let name = format!("compare.{who}.{what}");
         Figure::of(name, unit, &[value], format!("{how}: {words}"))
@@ -229,34 +249,35 @@ fn of_kills(who: &str, seen: &Seen, how: &str) -> Vec<Figure> {
 
 /// The paragraph for the report.
 fn told(figures: &[Figure], kills: usize) -> String {
-    let of = |name: &str| {
-        let figure = figures.iter().find(|figure| figure.name == name);
-        figure.map_or_else(|| "-".to_owned(), Figure::shown)
-    };
-    let side = |who: &str| {
-        let of = |what: &str| of(&format!("compare.{who}.{what}"));
-        format!(
-            "{} of {} downloads broke ({} were under way at a kill, on whichever server), and {} of {} small requests; \
-             downloads that were under way and came whole paused for {} (median; at most {}), a small request waited at \
-             most {}. Without kills it carries {} of what nginx alone does of a large object, and {} of small requests",
-            of("downloads.broken"),
-            of("downloads"),
-            of("downloads.hit"),
-            of("requests.broken"),
-            of("requests"),
-            of("downloads.pause.p50"),
-            of("downloads.pause.max"),
-            of("requests.wait.max"),
-            of("speed.download.ratio"),
-            of("speed.requests.ratio"),
-        )
-    };
     format!(
         "**HAProxy and outlive under the same {kills} kills.** Behind HAProxy with two nginx, {}. Under outlive, with \
          one nginx and a logger on another host, {}. HAProxy masks a death for requests that may be asked again, and \
-         the other nginx serves meanwhile; what was being answered by the dead one is lost. It also masks what outlive \
-         does not: the death of a server's host.",
-        side("haproxy"),
-        side("outlive"),
+         the other nginx serves meanwhile; what was being answered by the dead one is lost.",
+        side(figures, "haproxy"),
+        side(figures, "outlive"),
+    )
+}
+
+/// One of those that are compared, in a sentence.
+pub(super) fn side(figures: &[Figure], who: &str) -> String {
+    let of = |what: &str| {
+        let name = format!("compare.{who}.{what}");
+        let figure = figures.iter().find(|figure| figure.name == name);
+        figure.map_or_else(|| "-".to_owned(), Figure::shown)
+    };
+    format!(
+        "{} of {} downloads broke ({} were under way at a kill, on whichever server), and {} of {} small requests; \
+         downloads that were under way and came whole paused for {} (median; at most {}), a small request waited at \
+         most {}. Without kills it carries {} of what nginx alone does of a large object, and {} of small requests",
+        of("downloads.broken"),
+        of("downloads"),
+        of("downloads.hit"),
+        of("requests.broken"),
+        of("requests"),
+        of("downloads.pause.p50"),
+        of("downloads.pause.max"),
+        of("requests.wait.max"),
+        of("speed.download.ratio"),
+        of("speed.requests.ratio"),
     )
 }

@@ -205,17 +205,7 @@ impl<'a> Subject<'a> {
 
     /// Lines of what `serve` told that say that a connection was not protected or was lost.
     pub(super) fn complaints(&self) -> Result<Vec<String>> {
-        let bad = [
-            "unprotected",
-            "lost",
-            "logger_lost",
-            "logger_restarted",
-            "trouble",
-            "start_failed",
-        ];
-        let bad = |event: &&Value| bad.iter().any(|name| event["event"] == *name);
-        let message = |event: &Value| event["message"].as_str().unwrap_or("?").to_owned();
-        Ok(self.events.all()?.iter().filter(bad).map(message).collect())
+        Ok(complaints(&self.events.all()?))
     }
 
     /// How many connections `serve` says are open and protected.
@@ -261,6 +251,21 @@ impl<'a> Subject<'a> {
         }
         Ok(())
     }
+}
+
+/// What events say of connections that were not protected or were lost.
+pub(super) fn complaints(events: &[Value]) -> Vec<String> {
+    let bad = [
+        "unprotected",
+        "lost",
+        "logger_lost",
+        "logger_restarted",
+        "trouble",
+        "start_failed",
+    ];
+    let bad = |event: &&Value| bad.iter().any(|name| event["event"] == *name);
+    let message = |event: &Value| event["message"].as_str().unwrap_or("?").to_owned();
+    events.iter().filter(bad).map(message).collect()
 }
 
 /// How long a plain server takes from its start until it listens, in milliseconds.

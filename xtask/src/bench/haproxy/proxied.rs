@@ -40,15 +40,7 @@ impl<'a> Proxied<'a> {
     pub(super) fn start(bench: &'a Bench, hosts: &'a [Host; 3]) -> Result<Self> {
         let ground = &bench.stage.ground;
         let [proxy, webs @ ..] = hosts;
-        for web in webs {
-            let directory = ground.file(web.name());
-            if !directory.exists() {
-                fs::create_dir(&directory)?;
-                symlink(ground.file("www"), directory.join("www"))?;
-                let text = nginx::configuration(&directory, &[address(web)]);
-                fs::write(directory.join("nginx.conf"), text)?;
-            }
-        }
+        prepare(bench, webs)?;
         let started = [start_nginx(bench, &webs[0])?, start_nginx(bench, &webs[1])?];
         let path = ground.file("haproxy.cfg");
         fs::write(&path, configuration(address(proxy), webs))?;
@@ -84,7 +76,23 @@ impl<'a> Proxied<'a> {
     }
 }
 
-fn start_nginx(bench: &Bench, host: &Host) -> Result<Process> {
+/// Writes the configurations of their nginx.
+pub(in crate::bench) fn prepare(bench: &Bench, webs: &[Host]) -> Result<()> {
+    let ground = &bench.stage.ground;
+    for web in webs {
+        let directory = ground.file(web.name());
+        if !directory.exists() {
+            fs::create_dir(&directory)?;
+            symlink(ground.file("www"), directory.join("www"))?;
+            let text = nginx::configuration(&directory, &[address(web)]);
+            fs::write(directory.join("nginx.conf"), text)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns when it listens.
+pub(in crate::bench) fn start_nginx(bench: &Bench, host: &Host) -> Result<Process> {
     let ground = &bench.stage.ground;
     let directory = ground.file(host.name());
     let [program, arguments @ ..] = &nginx_command(&directory)[..] else {
@@ -104,7 +112,7 @@ fn address(host: &Host) -> SocketAddr {
 
 /// As quick to notice, and as ready to try again, as it can be (configuration.txt of HAProxy 2.6:
 /// `retry-on`, `observe`, `on-error`, `fastinter`). A second try at the same server waits as long as `timeout connect`.
-fn configuration(listen: SocketAddr, webs: &[Host]) -> String {
+pub(in crate::bench) fn configuration(listen: SocketAddr, webs: &[Host]) -> String {
     let mut text = format!(
         "global
     nbthread 2

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use crate::bench::Bench;
 
 /// In words, with the numbers from below.
-pub(super) const WHAT: &str = "8 clients download 32 MiB again and again, each time over a new connection, and 8 ask for 128 \
+pub(in crate::bench) const WHAT: &str = "8 clients download 32 MiB again and again, each time over a new connection, and 8 ask for 128 \
      bytes every 20 ms over one that stays";
 const OF_EACH: usize = 8;
 /// More than the buffers of HAProxy's host hold: what they do is not lost with a server.
@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_millis(20);
 
 /// What the clients saw.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(in crate::bench) struct Seen {
     pub(super) downloads: usize,
     /// Downloads that were under way at a kill.
     pub(super) hit: usize,
@@ -51,13 +51,13 @@ struct Use {
 }
 
 /// The running clients.
-pub(super) struct Users {
+pub(in crate::bench) struct Users {
     over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Vec<Use>>>,
 }
 
 impl Users {
-    pub(super) fn start(bench: &Bench, address: SocketAddr) -> Result<Self> {
+    pub(in crate::bench) fn start(bench: &Bench, address: SocketAddr) -> Result<Self> {
         let object: Arc<Vec<u8>> = Arc::new(object());
         std::fs::write(bench.stage.file("www/object"), &*object)?;
         let over = Arc::new(AtomicBool::new(false));
@@ -81,7 +81,7 @@ impl Users {
     }
 
     /// Lets them end, and counts. They go on for that long before.
-    pub(super) fn finish(
+    pub(in crate::bench) fn finish(
         mut self,
         bench: &Bench,
         rest: Duration,

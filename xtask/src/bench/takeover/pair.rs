@@ -1,0 +1,299 @@
+//! A service on two hosts, at an address that is no host's own: one serves, the other stands by.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lab::{Address, Host, Output, Pid, Process, Signal};
+use serde_json::Value;
+
+use crate::bench::Bench;
+use crate::bench::stage::{PORT, SERVICE, power_off};
+use crate::bench::subject::{complaints, nginx_command};
+use crate::events::Events;
+use crate::janitor::Janitor;
+use crate::nginx;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often is looked for what should not happen meanwhile.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The name of the second host.
+const OTHER: &str = "other";
+
+/// The hosts that can serve: the stage's server, and another one with the same two links.
+pub(in crate::bench) struct Hosts([Host; 2]);
+
+impl Hosts {
+    /// They stay for the next measurement.
+    pub(in crate::bench) fn of(bench: &Bench) -> Result<Self> {
+        let lab = &bench.stage.ground.lab;
+        let there = lab.hosts().into_iter().find(|host| host.name() == OTHER);
+        if let Some(other) = there {
+            return Ok(Self([bench.stage.server.clone(), other]));
+        }
+        let other = lab.add_host_at(OTHER, 40)?;
+        lab.add_link(&other, "eth1", Address::new(1, 40)?)?;
+        let directory = bench.stage.file("pair");
+        fs::create_dir(&directory)?;
+        symlink(bench.stage.file("www"), directory.join("www"))?;
+        let text = nginx::configuration(&directory, &[address()?]);
+        fs::write(directory.join("nginx.conf"), text)?;
+        Ok(Self([bench.stage.server.clone(), other]))
+    }
+}
+
+/// Where clients find the service.
+pub(in crate::bench) fn address() -> Result<SocketAddr> {
+    Ok(SocketAddr::new(Address::new(0, 100)?.ipv4().into(), PORT))
+}
+
+/// What is served.
+pub(in crate::bench) enum Served {
+    Nginx,
+    /// A hidden verb of this program.
+    Own(&'static str),
+}
+
+/// The service, with its logger. Dropping it kills it.
+pub(in crate::bench) struct Pair<'a> {
+    bench: &'a Bench,
+    arguments: Vec<OsString>,
+    /// Who serves is the first.
+    members: [Member; 2],
+    logger: Process,
+}
+
+struct Member {
+    host: Host,
+    run_directory: PathBuf,
+    // Dropped in this order.
+    life: Option<Life>,
+    janitor: Option<Janitor>,
+    lives: usize,
+}
+
+struct Life {
+    process: Process,
+    events: Events,
+}
+
+impl<'a> Pair<'a> {
+    /// Starts a logger that grants leases of so many milliseconds, and the service on the first host; returns
+    /// when it is protected. Nobody stands by.
+    pub(in crate::bench) fn start(
+        bench: &'a Bench,
+        hosts: &Hosts,
+        served: &Served,
+        lease_ms: u64,
+    ) -> Result<Self> {
+        let stage = &bench.stage;
+        stage.set_log_rate(None)?;
+        let lease = format!("{lease_ms}ms");
+        let logger = stage
+            .ground
+            .start_logger(&stage.logger, &["--lease", &lease])?;
+        let mut arguments: Vec<OsString> = ["--json", "--name", SERVICE].map(Into::into).into();
+        arguments.extend(["--address".into(), address()?.to_string().into()]);
+        arguments.extend(["--address-device", "eth0"].map(OsString::from));
+        let log = stage.ground.logger_arguments(&stage.logger);
+        arguments.extend(log.into_iter().map(OsString::from));
+        arguments.push("--".into());
+        arguments.extend(match served {
+            Served::Nginx => nginx_command(&stage.file("pair")),
+            Served::Own(verb) => vec![
+                stage.ground.programs.xtask.clone().into(),
+                verb.into(),
+                address()?.to_string().into(),
+            ],
+        });
+        let [first, second] = &hosts.0;
+        let mut pair = Self {
+            bench,
+            arguments,
+            members: [
+                Member::new(bench, first.clone())?,
+                Member::new(bench, second.clone())?,
+            ],
+            logger,
+        };
+        pair.start_member(0, "serve")?;
+        pair.wait_for(0, "protecting")?;
+        Ok(pair)
+    }
+
+    /// The other host stands by from now on, and the one that serves knows it.
+    pub(in crate::bench) fn stand_by(&mut self) -> Result<()> {
+        self.start_member(1, "standby")?;
+        self.await_standby()
+    }
+
+    /// Returns when the other host stands by, and the one that serves knows it.
+    pub(in crate::bench) fn await_standby(&mut self) -> Result<()> {
+        self.wait_for(1, "stands_by")?;
+        loop {
+            if self.wait_for(0, "leased")?["leased"] == true {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the power from the host that serves; the other one is to serve.
+    pub(in crate::bench) fn power_off(&mut self) -> Result<()> {
+        let off = power_off(&self.members[0].host);
+        self.members[0].life = None;
+        self.members.swap(0, 1);
+        off
+    }
+
+    /// Gives it back: that host stands by. The hosts of a lab share kernel and files: what a restart would have
+    /// emptied is removed by hand.
+    pub(in crate::bench) fn come_back(&mut self) -> Result<()> {
+        let member = &self.members[1];
+        member.host.power_on()?;
+        let mut clean = self.outlive("clean", 1);
+        let output = clean.args(["--kill", SERVICE]).output()?;
+        ensure!(output.status.success(), "`outlive clean`: {output:?}");
+        self.stand_by()
+    }
+
+    /// `outlive move`: the other host serves when it returns, and this one stands by soon.
+    pub(in crate::bench) fn hand_over(&mut self) -> Result<Value> {
+        let output = self.outlive("move", 0).output()?;
+        ensure!(output.status.success(), "`outlive move`: {output:?}");
+        self.members.swap(0, 1);
+        self.wait_for(0, "serving")
+    }
+
+    /// How many milliseconds of the lease are left to the host that serves, as it says. `None`: it does not.
+    pub(in crate::bench) fn lease_left(&self) -> Result<Option<f64>> {
+        let output = self.outlive("status", 0).arg("--json").output()?;
+        let status: Value = serde_json::from_slice(&output.stdout)?;
+        let words = status["lease"].as_str().unwrap_or_default();
+        let left = words
+            .split_once("for ")
+            .and_then(|(_, rest)| rest.split_once(" ms more"));
+        Ok(left.and_then(|(left, _)| left.parse().ok()))
+    }
+
+    fn outlive(&self, verb: &str, which: usize) -> Command {
+        let mut command = Command::new(&self.bench.stage.ground.programs.outlive);
+        command.args([verb, "--run-dir"]);
+        command.arg(&self.members[which].run_directory);
+        command
+    }
+
+    /// The next event of that name on the host that serves (0), or stands by (1).
+    pub(in crate::bench) fn wait_for(&mut self, which: usize, name: &str) -> Result<Value> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let life = self.members[which].life.as_mut().context("it is off")?;
+            let interrupt = &self.bench.interrupt;
+            match life.events.wait_for(name, LOOK, interrupt) {
+                Err(error) if Instant::now() < deadline => {
+                    interrupt.check()?;
+                    ensure!(!self.has_moved()?, "it has moved by itself: {error:#}");
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Whether a host that was to serve has fallen silent while it lived: its lease was not prolonged in time.
+    pub(in crate::bench) fn has_moved(&self) -> Result<bool> {
+        let lives = self.members.iter().filter_map(|one| one.life.as_ref());
+        let events = lives.map(|life| life.events.all());
+        let events: Vec<Value> = events.collect::<Result<Vec<_>>>()?.concat();
+        Ok(events.iter().any(|event| event["event"] == "superseded"))
+    }
+
+    /// All events of the present life of the host that serves (0), or stands by (1).
+    pub(in crate::bench) fn events(&self, which: usize) -> Result<Vec<Value>> {
+        let life = self.members[which].life.as_ref().context("it is off")?;
+        life.events.all()
+    }
+
+    /// What the present lives of both say of connections that were not protected or were lost.
+    pub(in crate::bench) fn complaints(&self) -> Result<Vec<String>> {
+        let mut all = Vec::new();
+        for member in &self.members {
+            if let Some(life) = &member.life {
+                let host = member.host.name();
+                let complaints = complaints(&life.events.all()?).into_iter();
+                all.extend(complaints.map(|one| format!("{host}: {one}")));
+            }
+        }
+        Ok(all)
+    }
+
+    /// `outlive` on the host that serves (0), or stands by (1).
+    pub(in crate::bench) fn pid(&self, which: usize) -> Result<Pid> {
+        let life = self.members[which].life.as_ref().context("it is off")?;
+        Ok(life.process.pid())
+    }
+
+    pub(in crate::bench) fn logger_pid(&self) -> Pid {
+        self.logger.pid()
+    }
+
+    fn start_member(&mut self, which: usize, verb: &str) -> Result<()> {
+        let stage = &self.bench.stage;
+        let member = &mut self.members[which];
+        member.lives += 1;
+        let (host, life) = (member.host.name(), member.lives);
+        let log = stage.file(&format!("events-{host}-{life}"));
+        let events = Events::in_file(log.clone())?;
+        let output = Output::Files {
+            stdout: stage.file("output"),
+            stderr: log,
+        };
+        let mut command = member
+            .host
+            .command(&stage.ground.programs.outlive.to_string_lossy());
+        command.args([verb, "--run-dir"]);
+        command.arg(&member.run_directory).args(&self.arguments);
+        let process = member.host.spawn(&mut command, &output)?;
+        member.life = Some(Life { process, events });
+        Ok(())
+    }
+
+    /// Stops both with SIGTERM, who stands by first: else it would serve.
+    pub(in crate::bench) fn stop(mut self) -> Result<()> {
+        for member in self.members.iter_mut().rev() {
+            if let Some(life) = &member.life {
+                life.process.kill(Signal::TERM)?;
+                let ended = life.process.wait_with_timeout(PATIENCE)?;
+                let host = member.host.name();
+                ensure!(ended.is_some(), "outlive on {host} does not end on SIGTERM");
+            }
+            if let Some(janitor) = member.janitor.take() {
+                janitor.dismiss();
+            }
+            fs::remove_dir_all(&member.run_directory)?;
+        }
+        Ok(())
+    }
+}
+
+impl Member {
+    fn new(bench: &Bench, host: Host) -> Result<Self> {
+        let run_directory = bench.stage.file(&format!("run-{}", host.name()));
+        fs::create_dir_all(&run_directory)?;
+        host.power_on()?; // whatever was before
+        let outlive = &bench.stage.ground.programs.outlive;
+        let janitor = Some(Janitor::start(outlive, &run_directory, SERVICE)?);
+        Ok(Self {
+            host,
+            run_directory,
+            life: None,
+            janitor,
+            lives: 0,
+        })
+    }
+}
