@@ -51,7 +51,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     figures.extend(tuned(bench, &hosts)?);
     for (connections, runs) in bench.size(
         &[(10, 5), (100, 5), (1000, 5), (10_000, 3)][..],
-        &[(10, 1), (1000, 1)][..],
+        &[(10, 1), (1000, 1), (10_000, 1)][..],
     ) {
         figures.extend(with_connections(bench, &hosts, *connections, *runs)?);
     }
@@ -76,7 +76,7 @@ fn tuned(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
             "of the leases {LEASES:?} the shortest by which the service stayed on its host while wrk and curl kept all \
              processors busy, and in all runs below but for the power-offs"
         );
-        let lease_of = Figure::of("takeover.tuned", "ms", &[milliseconds(lease)], how);
+        let lease_of = Figure::of("takeover.tuned.term", "ms", &[milliseconds(lease)], how);
         let aim = (Aim::AtMost(100.0), TUNED_BOUND);
         let figures = of_power_offs("tuned", lease, &all, aim);
         return Ok([lease_of].into_iter().chain(figures).collect());
@@ -192,7 +192,8 @@ fn of_power_offs(
             "the longest that the other has waited for an answer",
         ),
     ];
-    figures.extend(of_steps(all, &figure));
+    let steps: Vec<Steps> = all.iter().map(|one| one.steps).collect();
+    figures.extend(of_steps(&steps, &figure));
     let known: Vec<[f64; 2]> = all
         .iter()
         .filter_map(|one| Some([one.lease?, one.steps.granted() - one.lease?]))
@@ -218,12 +219,12 @@ fn of_power_offs(
     figures
 }
 
-fn of_steps(all: &[Takeover], figure: &dyn Fn(&str, &[f64], &str) -> Figure) -> Vec<Figure> {
+fn of_steps(all: &[Steps], figure: &dyn Fn(&str, &[f64], &str) -> Figure) -> Vec<Figure> {
     let steps = STEPS.iter().enumerate().map(|(index, (step, _, words))| {
-        let values: Vec<f64> = all.iter().map(|one| one.steps.each()[index]).collect();
+        let values: Vec<f64> = all.iter().map(|one| one.each()[index]).collect();
         figure(step, &values, words)
     });
-    let live: Vec<f64> = all.iter().map(|one| one.steps.live()).collect();
+    let live: Vec<f64> = all.iter().map(|one| one.live()).collect();
     let live = figure("live", &live, "all of these together");
     steps.chain([live]).collect()
 }
@@ -272,7 +273,8 @@ fn with_connections(
     let figure = |what: &str, values: &[f64], words: &str| {
         Figure::of(name(what), "ms", values, format!("{how}: {words}"))
     };
-    let mut figures = of_steps(&all, &figure);
+    let steps: Vec<Steps> = all.iter().map(|one| one.steps).collect();
+    let mut figures = of_steps(&steps, &figure);
     let pauses: Vec<f64> = all.iter().map(|one| one.silences.download).collect();
     let words = "the longest time without a byte that one more client has seen, who downloads";
     figures.push(figure("pause.download", &pauses, words));
@@ -355,29 +357,38 @@ fn moves(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
         bench.interrupt.check()?;
         let watchers = Watchers::start(bench, address()?)?;
         thread::sleep(REST);
+        let began = now();
         pair.hand_over()?;
         thread::sleep(REST);
-        all.push(watchers.finish()?);
+        let silences = watchers.finish()?;
+        all.push((Steps::of(&pair.events(0)?, began)?, silences));
         pair.await_standby()?;
     }
     pair.stop()?;
     let how = format!("`outlive move` to the other host; {WHAT}");
-    let figure = |what: &str, values: Vec<f64>, words: &str| {
-        let name = format!("takeover.move.pause.{what}");
-        Figure::of(name, "ms", &values, format!("{how}: {words}"))
+    let figure = |what: &str, values: &[f64], words: &str| {
+        let name = format!("takeover.move.{what}");
+        Figure::of(name, "ms", values, format!("{how}: {words}"))
     };
-    Ok(vec![
+    let downloads: Vec<f64> = all.iter().map(|(_, one)| one.download).collect();
+    let requests: Vec<f64> = all.iter().map(|(_, one)| one.request).collect();
+    let steps: Vec<Steps> = all.iter().map(|(steps, _)| *steps).collect();
+    let pauses = [
         figure(
-            "download",
-            all.iter().map(|one| one.download).collect(),
+            "pause.download",
+            &downloads,
             "the longest time without a byte that the one who downloads has seen",
         ),
         figure(
-            "request",
-            all.iter().map(|one| one.request).collect(),
+            "pause.request",
+            &requests,
             "the longest that the other has waited for an answer",
         ),
-    ])
+    ];
+    Ok(pauses
+        .into_iter()
+        .chain(of_steps(&steps, &figure))
+        .collect())
 }
 
 /// The same traffic without and with a standby.

@@ -11,7 +11,7 @@ pub(super) const STEPS: [(&str, &str, &str); 6] = [
     (
         "detection",
         "granted",
-        "until the logger has granted the epoch: the lease runs out, the margin passes, the standby asks",
+        "until the logger has granted the epoch: the lease runs out or is given up, the margin passes, the standby asks",
     ),
     (
         "record",
@@ -36,7 +36,7 @@ pub(super) const STEPS: [(&str, &str, &str); 6] = [
     ),
 ];
 
-/// The end of each of the [`STEPS`], in milliseconds since the power went.
+/// The end of each of the [`STEPS`], in milliseconds since the power went, or since the move was asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Steps([f64; STEPS.len()]);
 
