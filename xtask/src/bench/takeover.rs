@@ -6,6 +6,7 @@
 //! shortest that is stable here; against the number of connections, and of bytes that were recorded. And
 //! what clients see of a planned move, and what it costs that somebody stands by.
 
+mod cost;
 mod pair;
 mod steps;
 mod watching;
@@ -20,7 +21,7 @@ use rand::Rng as _;
 
 use super::Bench;
 use super::clients::Crowd;
-use super::figure::{Aim, Figure, ratios};
+use super::figure::{Aim, Figure, column};
 use super::recovery::survivors;
 use super::traffic::{curl, wrk};
 use super::usage::{Used, anonymous};
@@ -39,9 +40,6 @@ const BOUND: &str = "the lease must be over before another host may speak, and t
      at most has passed when the power goes";
 const TUNED_BOUND: &str = "besides the lease: the server's own start, and that client, two hosts and the logger \
      share two processors";
-const COST_BOUND: &str = "each packet that leaves is compared with the clock; three times in a lease a message goes \
-     to the logger and back";
-
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let hosts = Hosts::of(bench)?;
     let all = power_offs(bench, &hosts, DEFAULT_LEASE)?;
@@ -59,7 +57,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         figures.extend(with_bytes(bench, &hosts, *megabytes, bench.size(5, 1))?);
     }
     figures.extend(moves(bench, &hosts)?);
-    figures.extend(cost(bench, &hosts)?);
+    figures.extend(cost::measure(bench, &hosts)?);
     Ok(figures)
 }
 
@@ -181,14 +179,14 @@ fn of_power_offs(
     let figure = |what: &str, values: &[f64], words: &str| {
         Figure::of(name(what), "ms", values, format!("{how}: {words}"))
     };
-    let column = |of: &dyn Fn(&Takeover) -> f64| all.iter().map(of).collect::<Vec<f64>>();
+    let each = |of: &dyn Fn(&Takeover) -> f64| all.iter().map(of).collect::<Vec<f64>>();
     let words = "the longest time without a byte that the one who downloads has seen";
-    let downloads = column(&|one| one.silences.download);
+    let downloads = each(&|one| one.silences.download);
     let mut figures = vec![
         figure("pause.download", &downloads, words).aim(aim, bound),
         figure(
             "pause.request",
-            &column(&|one| one.silences.request),
+            &each(&|one| one.silences.request),
             "the longest that the other has waited for an answer",
         ),
     ];
@@ -207,7 +205,7 @@ fn of_power_offs(
             .into_iter()
             .enumerate()
         {
-            figures.push(figure(what, &super::figure::column(&known, index), words));
+            figures.push(figure(what, &column(&known, index), words));
         }
     }
     let announced: Vec<f64> = all.iter().filter_map(|one| one.announced).collect();
@@ -389,55 +387,6 @@ fn moves(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
         .into_iter()
         .chain(of_steps(&steps, &figure))
         .collect())
-}
-
-/// The same traffic without and with a standby.
-fn cost(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
-    bench.say("curl and wrk, without and with a standby");
-    let size: u64 = bench.size(2 << 30, 256 << 20);
-    bench.stage.sparse("www/object", size)?;
-    let duration = bench.size("-d2s", "-d1s");
-    let url = format!("http://{}", address()?);
-    let mut runs = [const { Vec::new() }; 2];
-    for _ in 0..bench.rounds {
-        for (stands_by, runs) in [false, true].into_iter().zip(&mut runs) {
-            bench.interrupt.check()?;
-            let mut pair = Pair::start(bench, hosts, &Served::Nginx, DEFAULT_LEASE)?;
-            if stands_by {
-                pair.stand_by()?;
-            }
-            curl(bench, &["-r", "0-33554431", &format!("{url}/object")])?;
-            let large = curl(bench, &[&format!("{url}/object")])?;
-            let small = wrk(bench, &["-t1", "-c16", duration, &format!("{url}/small")])?;
-            runs.push([large, small]);
-            pair.stop()?;
-        }
-    }
-    let mut figures = Vec::new();
-    for (index, (name, unit, how)) in [
-        (
-            "download",
-            "Gbit/s",
-            format!("curl of a sparse file of {} MiB in memory", size >> 20),
-        ),
-        (
-            "requests",
-            "1/s",
-            format!("wrk -t1 -c16 {duration} of an object of 128 bytes"),
-        ),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let how = format!("{how}, nginx; a logger, without and with a standby");
-        let [alone, leased] = [0, 1].map(|which: usize| super::figure::column(&runs[which], index));
-        let name = format!("takeover.cost.{name}");
-        let ratio = Figure::of(format!("{name}.ratio"), "", &ratios(&alone, &leased), &how);
-        figures.push(ratio.aim(Aim::AtLeast(0.98), COST_BOUND));
-        figures.push(Figure::of(format!("{name}.alone"), unit, &alone, &how));
-        figures.push(Figure::of(format!("{name}.leased"), unit, &leased, &how));
-    }
-    Ok(figures)
 }
 
 fn milliseconds(number: u64) -> f64 {

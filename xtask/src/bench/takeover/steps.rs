@@ -6,8 +6,11 @@ use anyhow::{Context, Result};
 use lab::pcap::Packet;
 use serde_json::Value;
 
+/// No event, but told by `serving`: so long after `restored`.
+const CLEARED: &str = "cleared";
+
 /// A step, the event at its end, and what it is; it begins where the one before ends.
-pub(super) const STEPS: [(&str, &str, &str); 6] = [
+pub(super) const STEPS: [(&str, &str, &str); 7] = [
     (
         "detection",
         "granted",
@@ -19,10 +22,11 @@ pub(super) const STEPS: [(&str, &str, &str); 6] = [
         "until the standby has what the logger knows of the connections, behind the gate",
     ),
     (
-        "restart",
-        "restarted",
-        "until the server runs; the addresses come up first",
+        "clearing",
+        CLEARED,
+        "until the addresses are up, clients are asked where they stand, and nothing of an earlier server is left",
     ),
+    ("restart", "restarted", "until the server runs"),
     ("listening", "listening", "until it listens"),
     (
         "splice",
@@ -43,12 +47,22 @@ pub(super) struct Steps([f64; STEPS.len()]);
 impl Steps {
     /// From the events of a standby, which began before `power_off` (seconds since 1970).
     pub(super) fn of(events: &[Value], power_off: f64) -> Result<Self> {
+        let last = |name: &str| {
+            let event = events.iter().rev().find(|event| event["event"] == name);
+            event.with_context(|| format!("the standby has not told `{name}`"))
+        };
+        let after = |name: &str| -> Result<f64> {
+            let time = last(name)?["time"].as_f64();
+            Ok((time.context("an event without a time")? - power_off) * 1e3)
+        };
         let mut ends = [0.0; STEPS.len()];
         for (end, (_, name, _)) in ends.iter_mut().zip(STEPS) {
-            let event = events.iter().rev().find(|event| event["event"] == name);
-            let time = event.and_then(|event| event["time"].as_f64());
-            let time = time.with_context(|| format!("the standby has not told `{name}`"))?;
-            *end = (time - power_off) * 1e3;
+            *end = if name == CLEARED {
+                let cleared = last("serving")?["timings"]["cleared_ms"].as_f64();
+                after("restored")? + cleared.context("`serving` without its timings")?
+            } else {
+                after(name)?
+            };
         }
         Ok(Self(ends))
     }
@@ -106,11 +120,22 @@ mod tests {
     #[test]
     fn steps_are_the_time_between_two_events() -> Result<()> {
         let mut events = vec![json!({"event": "granted", "time": 1.0})];
-        for (number, (_, name, _)) in (1_u32..).zip(STEPS) {
-            events.push(json!({"event": name, "time": 100.0 + 0.25 * f64::from(number)}));
+        let names = [
+            "granted",
+            "restored",
+            "restarted",
+            "listening",
+            "spliced",
+            "serving",
+        ];
+        for (number, name) in (1_u32..).zip(names) {
+            let time = 100.0 + 0.25 * f64::from(number);
+            let timings = json!({"cleared_ms": 50.0});
+            events.push(json!({"event": name, "time": time, "timings": timings}));
         }
         let steps = Steps::of(&events, 100.0)?;
-        assert_eq!(steps.each(), [250.0; 6]);
+        let each = [250.0, 250.0, 50.0, 200.0, 250.0, 250.0, 250.0];
+        assert_eq!(steps.each(), each);
         assert_eq!((steps.granted(), steps.live()), (250.0, 1500.0));
         assert_eq!(steps.replay(), 250.0);
         assert!(Steps::of(&events[..3], 100.0).is_err());
