@@ -115,15 +115,24 @@ pub fn call_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     emit(&segment, ChecksumMode::Full)
 }
 
-/// What a client hears when its replay is over, if another host had served it before: all that is
-/// recorded has arrived, and there is room again (FT-TCP IV.E.2). The dead server may not have come to
-/// saying the one, and we have said the other ourselves ([`call_to_client`]); and if the client has had
-/// all that the new server says, nothing else reaches it.
+/// What a client hears when its replay is over, if another host had served it before, or it has waited for
+/// long: all that it was told has arrived, and there is room again (FT-TCP IV.E.2). The dead server may not have
+/// come to saying the one, and we have said the other ourselves ([`call_to_client`], [`no_room_for_client`]);
+/// and if the client has had all that the new server says, nothing else reaches it.
+///
+/// No more room than it was offered before: what is beyond that is not recorded (`ingress.h`). More is the
+/// server's to offer.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.
 pub fn word_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
-    let room = flow.splice.edge.distance_from(flow.server.ack).unwrap_or(0);
+    let (server, offered) = (flow.splice.edge, flow.server.edge);
+    let edge = if offered.before(server) {
+        offered
+    } else {
+        server
+    };
+    let room = edge.distance_from(flow.server.ack).unwrap_or(0);
     acknowledgement(key, flow, (flow.server.ack, room), flow.client.tsval)
 }
 
