@@ -69,12 +69,14 @@ test: setup
 	$(call timed,the same with a logger on another machine,OUTLIVE_BIN=$(TESTED) OUTLIVE_E2E_LINK=1 $(CARGO) test --package e2e --test kill_matrix --test recovery --test network -- --test-threads=$(E2E_THREADS))
 	@echo "==> all checks passed" && cat $(TIMES)
 
-# Deaths of the logger in each of two tests; schedules of the simulator; histories for the programs.
-SOAK = OUTLIVE_KILLS=300 OUTLIVE_SIM_RUNS=20000 OUTLIVE_FUZZ_CASES=2000
+# Deaths of the logger in each of two tests; schedules of the simulator; histories for the programs;
+# how long a download goes from host to host.
+SOAK = OUTLIVE_KILLS=300 OUTLIVE_SIM_RUNS=20000 OUTLIVE_FUZZ_CASES=2000 OUTLIVE_STREAM_SECONDS=300
 
 soak: setup
 	$(CARGO) build --profile test --package outlive --package e2e --bins
 	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test logger again_and_again -- --nocapture
+	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test takeover long_download -- --nocapture
 	$(SOAK) $(CARGO) test --package outlive --test logger kill_9 -- --nocapture
 	$(SOAK) $(CARGO) test --package sim --test schedules
 	$(SOAK) $(CARGO) test --package dataplane --test it fuzz -- --nocapture

@@ -39,6 +39,7 @@ struct At {
     host: Host,
     run_dir: PathBuf,
     name: String,
+    environment: Vec<(String, String)>,
 }
 
 impl At {
@@ -46,6 +47,7 @@ impl At {
         let mut command = self.host.command(&binaries::outlive().to_string_lossy());
         command.args([self.verb, "--json", "--name", &self.name, "--run-dir"]);
         command.arg(&self.run_dir);
+        command.envs(self.environment.iter().cloned());
         for address in &server.addresses {
             command.args(["--address", &address.to_string()]);
         }
@@ -96,6 +98,7 @@ impl Protected {
             host: scene.server.clone(),
             run_dir: scene.run_dir(),
             name,
+            environment: Vec::new(),
         };
         Self::start_at(at, server, flags)
     }
@@ -108,6 +111,7 @@ impl Protected {
             host: host.clone(),
             run_dir: scene.directory().join(format!("run-{}", host.name())),
             name: self.at.name.clone(),
+            environment: Vec::new(),
         };
         Self::start_at(at, server, flags)
     }
@@ -184,6 +188,12 @@ impl Protected {
         // A lab's hosts share the kernel and the file system: what a restart would have emptied.
         let cleaned = self.outlive("clean", &["--kill", &self.at.name]);
         assert_eq!(cleaned.status, Some(0), "{cleaned:?}");
+    }
+
+    /// Adds to the environment of those that are started from now on.
+    pub fn add_environment(&mut self, name: &str, value: &str) {
+        let pair = (name.to_owned(), value.to_owned());
+        self.at.environment.push(pair);
     }
 
     /// Starts it again as this verb, `serve` or `standby`. Only its events are seen from then on.

@@ -1,5 +1,6 @@
 //! Another host goes on.
 
+mod clock;
 mod deaths;
 mod hosts;
 mod matrix;
