@@ -71,12 +71,13 @@ test: setup
 
 # Deaths of the logger in each of two tests; schedules of the simulator; histories for the programs;
 # how long a download goes from host to host.
-SOAK = OUTLIVE_KILLS=300 OUTLIVE_SIM_RUNS=20000 OUTLIVE_FUZZ_CASES=2000 OUTLIVE_STREAM_SECONDS=300
+SOAK = OUTLIVE_KILLS=300 OUTLIVE_SIM_RUNS=20000 OUTLIVE_FUZZ_CASES=2000 OUTLIVE_STREAM_SECONDS=300 \
+       OUTLIVE_PHASES=alone
 
 soak: setup
 	$(CARGO) build --profile test --package outlive --package e2e --bins
 	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test logger again_and_again -- --nocapture
-	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test takeover long_download -- --nocapture
+	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test takeover -- --test-threads=1 --nocapture matrix:: long_download
 	$(SOAK) $(CARGO) test --package outlive --test logger kill_9 -- --nocapture
 	$(SOAK) $(CARGO) test --package sim --test schedules
 	$(SOAK) $(CARGO) test --package dataplane --test it fuzz -- --nocapture

@@ -1,7 +1,7 @@
 //! Failures times phases: what becomes of the service, and that no client notices.
 //!
-//! Each failure has a pair of hosts and a logger of its own, and happens once in each phase, to
-//! whichever host serves then. Clients get, byte for byte, what they would have got; no
+//! Each failure has a pair of hosts and a logger of its own, and happens while clients are in all phases, or
+//! with `OUTLIVE_PHASES=alone` (`make soak`) once in each, to whichever host serves then. Clients get, byte for byte, what they would have got; no
 //! connection is told an end that it had not without the failure; and in each epoch one host speaks.
 //!
 //! What cannot be played: a machine whose boot clock stands still while it does (its lease would be too
@@ -58,6 +58,11 @@ fn mac(one: &Protected) -> Mac {
     one.host().mac("eth0").expect("it has one")
 }
 
+/// Whether each phase has its own failure.
+fn alone() -> bool {
+    std::env::var_os("OUTLIVE_PHASES").is_some_and(|value| value == "alone")
+}
+
 /// One row of the matrix.
 fn row(name: &str, failure: &Failure) {
     let pair = Pair::talking(name);
@@ -74,10 +79,13 @@ fn row(name: &str, failure: &Failure) {
         holders,
     };
     let mut silences = Vec::new();
-    for phase in PHASES {
+    // Each alone takes its time.
+    let at_once = if alone() { 1 } else { PHASES.len() };
+    for phases in PHASES.chunks(at_once) {
         thread::sleep(RECORDED);
-        eprintln!("--- {name}, {}", phase.name);
-        silences.extend(case.strike(failure, &phase));
+        let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
+        eprintln!("--- {name}, {names:?}");
+        silences.extend(case.strike(failure, phases));
         case.testify();
         for one in [&case.pair.first, &case.pair.second] {
             one.assert_none_of("lost");
@@ -104,13 +112,17 @@ impl Case {
     }
 
     /// The failure, once, of whoever serves now. Tells when nobody may have spoken.
-    fn strike(&mut self, failure: &Failure, phase: &Phase) -> Option<(Duration, Duration)> {
+    fn strike(&mut self, failure: &Failure, phases: &[Phase]) -> Option<(Duration, Duration)> {
         let pair = &self.pair;
         let before = Counts::of(pair);
         let recording = pair.scene.record(PORT);
-        let moment = Moment::new();
+        let moment = Moment::new(phases.len());
         let (taken_over, silence) = thread::scope(|scope| {
-            let clients = scope.spawn(|| (phase.clients)(&pair.scene, &moment));
+            let spawn = |phase: &Phase| {
+                let (clients, scene, moment) = (phase.clients, &pair.scene, &moment);
+                scope.spawn(move || clients(scene, moment))
+            };
+            let clients: Vec<_> = phases.iter().map(spawn).collect();
             moment.wait(Stage::Ready);
             (failure.strike)(pair);
             let struck = now();
@@ -130,11 +142,13 @@ impl Case {
                 pair.second.wait_serving(before.serving + 1);
             }
             moment.reach(Stage::Over);
-            let done = clients.join();
-            assert!(done.is_ok(), "clients noticed it");
+            for (clients, phase) in clients.into_iter().zip(phases) {
+                assert!(clients.join().is_ok(), "clients noticed it: {}", phase.name);
+            }
             (taken_over, silence)
         });
-        assert_untouched(recording, phase.connections);
+        let connections = phases.iter().map(|phase| phase.connections).sum();
+        assert_untouched(recording, connections);
         if taken_over {
             assert_ne!(failure.outcome, Outcome::Stays, "{}", pair.second.said());
             self.change_places(failure, &before);

@@ -15,7 +15,7 @@ use e2e::{PATIENCE, Scene, pattern};
 pub(crate) enum Stage {
     /// The clients begin.
     Begin,
-    /// It may happen.
+    /// All are ready: it may happen.
     Ready,
     /// It has happened.
     Struck,
@@ -26,21 +26,33 @@ pub(crate) enum Stage {
 /// How far it is, for those that wait for it.
 #[derive(Debug)]
 pub(crate) struct Moment {
-    stage: Mutex<Stage>,
+    /// And how many are not ready yet.
+    stage: Mutex<(Stage, usize)>,
     changed: Condvar,
 }
 
 impl Moment {
-    pub(crate) fn new() -> Self {
+    /// Of so many groups of clients.
+    pub(crate) fn new(groups: usize) -> Self {
         Self {
-            stage: Mutex::new(Stage::Begin),
+            stage: Mutex::new((Stage::Begin, groups)),
             changed: Condvar::new(),
         }
     }
 
     pub(crate) fn reach(&self, stage: Stage) {
-        *self.stage.lock().expect("whole") = stage;
+        self.stage.lock().expect("whole").0 = stage;
         self.changed.notify_all();
+    }
+
+    /// One group is ready.
+    fn ready(&self) {
+        let mut now = self.stage.lock().expect("whole");
+        now.1 -= 1;
+        if now.1 == 0 {
+            now.0 = Stage::Ready;
+            self.changed.notify_all();
+        }
     }
 
     #[track_caller]
@@ -48,9 +60,9 @@ impl Moment {
         let now = self.stage.lock().expect("whole");
         let waited = self
             .changed
-            .wait_timeout_while(now, PATIENCE, |now| *now < stage);
+            .wait_timeout_while(now, PATIENCE, |now| now.0 < stage);
         let (now, _) = waited.expect("whole");
-        assert!(*now >= stage, "only {now:?}");
+        assert!(now.0 >= stage, "only {now:?}");
     }
 }
 
@@ -112,9 +124,10 @@ fn set_up(scene: &Scene, moment: &Moment) {
                 end(&stream);
             })
         };
+        moment.ready();
+        moment.wait(Stage::Ready);
         let numbered = (0..5).flat_map(|number| addresses().map(|to| (number, to)));
         let made: Vec<_> = numbered.map(|(number, to)| one(number, to)).collect();
-        moment.reach(Stage::Ready);
         for one in made {
             one.join().expect("it is made");
         }
@@ -145,7 +158,7 @@ fn transfer(scene: &Scene, moment: &Moment) {
             echoes(stream, &bytes);
         }
         thread::sleep(RECORDED);
-        moment.reach(Stage::Ready);
+        moment.ready();
         moment.wait(Stage::Over);
         for stream in &echo {
             echoes(stream, &bytes);
@@ -170,7 +183,7 @@ fn idle(scene: &Scene, moment: &Moment) {
         talks(early, "before");
     }
     thread::sleep(RECORDED);
-    moment.reach(Stage::Ready);
+    moment.ready();
     moment.wait(Stage::Struck);
     // These wait for nobody who serves. But a host that is cut off from the logger alone goes on until its
     // lease is over, and no answer of that time can be compared.
@@ -221,7 +234,7 @@ fn close(scene: &Scene, moment: &Moment) {
     for stream in &before {
         stream.shutdown(std::net::Shutdown::Write).expect("a FIN");
     }
-    moment.reach(Stage::Ready);
+    moment.ready();
     moment.wait(Stage::Struck);
     for stream in &after {
         stream.shutdown(std::net::Shutdown::Write).expect("a FIN");
