@@ -1,6 +1,7 @@
 //! A service on two hosts, and a logger that knows which one serves.
 
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use lab::{Host, Signal};
@@ -239,6 +240,8 @@ pub fn stop_all<const N: usize>(mut all: [Protected; N]) {
         assert_eq!(code, Some(0), "{ended:?}: {}", one.said());
         let handed_over = one.events_of("handed_over").len();
         assert_eq!(handed_over, moves, "to nobody: {}", one.said());
+        // Who had no time to say that it goes is taken for a standby for a moment.
+        thread::sleep(lease());
     }
     for one in &mut all {
         one.assert_nothing_left();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use e2e::clients::{read_exactly, read_to_end, write};
 use e2e::exchange::{Exchange, echoes, end, talks};
 use e2e::pair::{addresses, lease};
-use e2e::{PATIENCE, Scene, pattern};
+use e2e::{PATIENCE, Scene, assert_same_bytes, pattern};
 
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ pub(crate) const PHASES: [Phase; 4] = [
     },
     Phase {
         name: "transfer",
-        connections: 8,
+        connections: 10,
         clients: transfer,
     },
     Phase {
@@ -138,36 +138,57 @@ fn set_up(scene: &Scene, moment: &Moment) {
     }
 }
 
-/// Much to the client, much to the server, and to and fro. The last rests when it happens: each of its
-/// pieces is an answer, see [`RECORDED`].
+/// Much to the client, much to the server, and to and fro. The last rests when it happens, and of the first
+/// the head is there: see [`RECORDED`].
 fn transfer(scene: &Scene, moment: &Moment) {
-    let exchange = Exchange {
-        download: 2 << 20,
+    let uploads = Exchange {
+        download: 0,
         echo: 0,
         upload: 2 << 20,
-        pace: Duration::from_millis(4),
+        pace: PACE,
         kills: 0,
     };
+    let (small, large) = (pattern(64 << 10), pattern(2 << 20));
     thread::scope(|scope| {
-        let all = addresses()
-            .map(|to| scope.spawn(move || exchange.undisturbed(|| scene.connect_to(to))));
-        let bytes = pattern(64 << 10);
+        let uploads =
+            addresses().map(|to| scope.spawn(move || uploads.undisturbed(|| scene.connect_to(to))));
         let echo = addresses().map(|to| scene.connect_to(to));
         for stream in &echo {
             write(stream, b"echo\n");
-            echoes(stream, &bytes);
+            echoes(stream, &small);
         }
+        let large = &large;
+        let downloads = addresses().map(|to| {
+            let stream = scene.connect_to(to);
+            write(&stream, format!("pattern {}\n", large.len()).as_bytes());
+            compare(&stream, &large[..PIECE]);
+            scope.spawn(move || {
+                compare(&stream, &large[PIECE..]);
+                end(&stream);
+            })
+        });
         thread::sleep(RECORDED);
         moment.ready();
         moment.wait(Stage::Over);
         for stream in &echo {
-            echoes(stream, &bytes);
+            echoes(stream, &small);
             end(stream);
         }
-        for one in all {
+        for one in uploads.into_iter().chain(downloads) {
             one.join().expect("a transfer");
         }
     });
+}
+
+/// What is read at a time, and how long a client rests after that.
+const PIECE: usize = 16 << 10;
+const PACE: Duration = Duration::from_millis(4);
+
+fn compare(stream: &TcpStream, expected: &[u8]) {
+    for piece in expected.chunks(PIECE) {
+        assert_same_bytes("download", piece, &read_exactly(stream, piece.len()));
+        thread::sleep(PACE);
+    }
 }
 
 /// Nothing is under way. Afterwards they go on where they were.
