@@ -93,7 +93,7 @@ fn is_stable(bench: &Bench, hosts: &Hosts, lease: u64) -> Result<bool> {
     let url = format!("http://{}", address()?);
     let mut stands_by = pair.stand_by();
     for _ in 0..bench.size(5, 1) {
-        if pair.has_moved()? {
+        if bench.interrupt.is_raised() || pair.has_moved()? {
             break;
         }
         // Whether they go well is not the question here.
@@ -161,6 +161,7 @@ fn power_offs(bench: &Bench, hosts: &Hosts, lease: u64) -> Result<Option<Vec<Tak
     }
     let moved = pair.has_moved()?;
     pair.stop()?;
+    bench.interrupt.check()?;
     if moved {
         return Ok(None);
     }
