@@ -155,12 +155,16 @@ impl<'a> Pair<'a> {
     /// Gives it back: that host stands by. The hosts of a lab share kernel and files: what a restart would have
     /// emptied is removed by hand.
     pub(in crate::bench) fn come_back(&mut self) -> Result<()> {
-        let member = &self.members[1];
-        member.host.power_on()?;
-        let mut clean = self.outlive("clean", 1);
+        self.members[1].host.power_on()?;
+        self.clean(1)?;
+        self.stand_by()
+    }
+
+    fn clean(&self, which: usize) -> Result<()> {
+        let mut clean = self.outlive("clean", which);
         let output = clean.args(["--kill", SERVICE]).output()?;
         ensure!(output.status.success(), "`outlive clean`: {output:?}");
-        self.stand_by()
+        Ok(())
     }
 
     /// `outlive move`: the other host serves when it returns, and this one stands by soon.
@@ -265,13 +269,19 @@ impl<'a> Pair<'a> {
 
     /// Stops both with SIGTERM, who stands by first: else it would serve.
     pub(in crate::bench) fn stop(mut self) -> Result<()> {
-        for member in self.members.iter_mut().rev() {
-            if let Some(life) = &member.life {
-                life.process.kill(Signal::TERM)?;
-                let ended = life.process.wait_with_timeout(PATIENCE)?;
-                let host = member.host.name();
-                ensure!(ended.is_some(), "outlive on {host} does not end on SIGTERM");
+        for which in [1, 0] {
+            match &self.members[which].life {
+                Some(life) => {
+                    life.process.kill(Signal::TERM)?;
+                    let ended = life.process.wait_with_timeout(PATIENCE)?;
+                    let host = self.members[which].host.name();
+                    ensure!(ended.is_some(), "outlive on {host} does not end on SIGTERM");
+                }
+                // It has lost its power, and not come back.
+                None => self.clean(which)?,
             }
+        }
+        for member in &mut self.members {
             if let Some(janitor) = member.janitor.take() {
                 janitor.dismiss();
             }
