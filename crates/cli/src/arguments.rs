@@ -385,6 +385,10 @@ pub(crate) struct Logger {
     /// soon after that (ms, s; at most 2s)
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = units::duration)]
     pub(crate) lease: Duration,
+    /// Tell the clients of a service that no host serves for more than a second to wait, in its name.
+    /// Needs CAP_NET_RAW, and a network that lets packets with another host's address pass
+    #[arg(long)]
+    pub(crate) tell_clients: bool,
     /// Most that the records of all services together may hold [default: half of this host's
     /// memory]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]

@@ -58,6 +58,7 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
         directory: arguments.dir.clone(),
         metrics: arguments.metrics,
         lease: arguments.lease,
+        tell_clients: arguments.tell_clients,
     })?;
     let json = arguments.json;
     service.run(stopped.as_fd(), &mut |event| say(event, json))

@@ -70,6 +70,8 @@ pub struct ServiceConfig {
     pub metrics: Option<SocketAddr>,
     /// For how long a host may speak for a service that has a standby, once it was granted that.
     pub lease: Duration,
+    /// Tell clients of a service that no host serves it.
+    pub tell_clients: bool,
 }
 
 /// Why the logger does not run.
@@ -178,7 +180,7 @@ impl Service {
             keys: Arc::new(config.keys),
             sessions,
             leases,
-            unserved: Unserved::new(),
+            unserved: Unserved::new(config.tell_clients),
             clients: Vec::new(),
             desk: Desk::new(std::process::id()),
             refusals: Refusals::default(),

@@ -26,15 +26,16 @@ pub fn addresses() -> [SocketAddr; 2] {
 /// How `serve` is told that the addresses come with the service.
 pub const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 
-/// For how long a host may serve after it was heard: the default of `outlive`, or so many milliseconds as
-/// `OUTLIVE_LEASE_MS` says. A machine that stands still for longer sees takeovers that no test has caused.
+/// For how long a host may serve after it was heard: a second, or so many milliseconds as `OUTLIVE_LEASE_MS`
+/// says. A machine that stands still for longer (virtual ones do, for the default of `outlive`) sees takeovers that
+/// no test has caused.
 ///
 /// # Panics
 /// When the variable is no number.
 #[must_use]
 pub fn lease() -> Duration {
     let text = std::env::var("OUTLIVE_LEASE_MS");
-    Duration::from_millis(text.map_or(250, |text| text.parse().expect("a number")))
+    Duration::from_millis(text.map_or(1000, |text| text.parse().expect("a number")))
 }
 
 /// A service on two hosts: `first` serves, `second` stands by.
@@ -60,8 +61,18 @@ impl Pair {
     /// When one does not serve or the other not stand by.
     #[must_use]
     pub fn new(label: &str, server: impl FnOnce(&Scene) -> Server) -> Self {
+        Self::with(label, &[], server)
+    }
+
+    /// The same with a logger that is told more.
+    ///
+    /// # Panics
+    /// As [`Pair::new`].
+    #[must_use]
+    pub fn with(label: &str, logger: &[&str], server: impl FnOnce(&Scene) -> Server) -> Self {
         let lease = format!("{}ms", lease().as_millis());
-        let (scene, logger) = with_logger_that(label, &["--lease", &lease]);
+        let more = [&["--lease", &lease], logger].concat();
+        let (scene, logger) = with_logger_that(label, &more);
         let server = server(&scene);
         let other = scene.lab.add_host_at("other", 30).expect("a host");
         let first = protect(&scene, &server, &logger, &DEVICE);

@@ -151,6 +151,7 @@ fn over_udp(size: usize, directory: Option<PathBuf>) -> Result<f64> {
         directory,
         metrics: None,
         lease: Duration::from_millis(250),
+        tell_clients: false,
     })?;
     let address = service.addresses()[0];
     let (stop, stopped) = UnixStream::pair()?;

@@ -6,6 +6,10 @@
 //! come first. The next epoch is granted when the last of that has left ([`lease::Granter::spoke`]), and
 //! whoever serves then opens the windows.
 //!
+//! That is for who asks for it (`--tell-clients`): a packet may wait in this host for the link-layer address of
+//! its next hop, for up to three seconds, and leave when another speaks already. It says nothing wrong then, but
+//! closes a window for a moment.
+//!
 //! The packets have the service's address as their source, which is not ours: that takes raw sockets, and so
 //! `CAP_NET_RAW`, and a network that lets such packets pass. Without them nothing else changes.
 
@@ -36,7 +40,8 @@ const WRITING: Duration = Duration::from_millis(20);
 
 /// What was told to whom.
 pub(super) struct Unserved {
-    sockets: Result<Raw, io::Error>,
+    /// `None`: that is not wanted.
+    sockets: Option<Result<Raw, io::Error>>,
     /// By service.
     rounds: BTreeMap<String, Round>,
     told: u64,
@@ -56,9 +61,10 @@ struct Round {
 }
 
 impl Unserved {
-    pub(super) fn new() -> Self {
+    /// One who tells clients, if that is wanted.
+    pub(super) fn new(wanted: bool) -> Self {
         Self {
-            sockets: Raw::open(),
+            sockets: if wanted { Some(Raw::open()) } else { None },
             rounds: BTreeMap::new(),
             told: 0,
         }
@@ -66,7 +72,7 @@ impl Unserved {
 
     /// Why nobody will be told anything, if so.
     pub(super) fn trouble(&self) -> Option<Event> {
-        let error = self.sockets.as_ref().err()?;
+        let error = self.sockets.as_ref()?.as_ref().err()?;
         let message = format!(
             "clients are told nothing while no host serves them: no raw sockets ({error}), which take CAP_NET_RAW"
         );
@@ -82,7 +88,7 @@ impl Unserved {
 impl Service {
     /// When [`Service::tell_unserved`] has something to do, if nothing comes.
     pub(super) fn unserved_due(&self) -> Option<Duration> {
-        self.unserved.sockets.as_ref().ok()?;
+        self.unserved.sockets.as_ref()?.as_ref().ok()?;
         let due = self.leases.leased().map(|(service, over)| {
             let round = self.unserved.rounds.get(service);
             round.map_or(over + PATIENCE, |round| round.next)
@@ -124,7 +130,7 @@ impl Service {
         } = &mut self.unserved;
         let round = rounds.get_mut(service)?;
         round.next = now + WRITING;
-        let raw = sockets.as_ref().ok()?;
+        let raw = sockets.as_ref()?.as_ref().ok()?;
         let Some(session) = self.sessions.newest_of(service) else {
             round.next = now + AGAIN;
             return None;

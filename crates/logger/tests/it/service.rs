@@ -38,6 +38,7 @@ fn config(keys: KeyRing, listen: &str) -> ServiceConfig {
         directory: None,
         metrics: None,
         lease: Duration::from_millis(250),
+        tell_clients: false,
     }
 }
 

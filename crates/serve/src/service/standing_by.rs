@@ -13,11 +13,11 @@ use crate::{
     clock,
     error::{ServeError, SystemContext},
     events::Happening,
-    keeper::Keeper,
+    keeper::{Keeper, Position},
 };
 
-/// How long a standby waits for being told that it is one before it says what may be wrong.
-const NOT_YET: Duration = Duration::from_secs(5);
+/// How long the logger's word is waited for before it is told what may be wrong.
+const NOT_YET: Duration = Duration::from_secs(2);
 /// How long the logger may take to record the last of what was said.
 const FLUSH: Duration = Duration::from_secs(2);
 /// How long the server's processes may take to be gone after a SIGKILL.
@@ -79,10 +79,19 @@ impl Service {
                 self.tell(Happening::StandsBy { epoch });
             }
             if tell_at.take_if(|at| now >= *at).is_some() && stands_by.is_none() {
-                let message = not_yet(position.trouble, position.heard);
-                self.tell(Happening::Trouble { message });
+                self.tell(self.why_not_yet(position));
             }
             self.doze()?;
+        }
+    }
+
+    fn why_not_yet(&self, position: Position) -> Happening {
+        if position.heard || self.config.standby {
+            let message = not_yet(position.trouble, position.heard);
+            return Happening::Trouble { message };
+        }
+        Happening::AwaitsLoggers {
+            at_most_s: self.patience().none.map(|none| none.as_secs()),
         }
     }
 

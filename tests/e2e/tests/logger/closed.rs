@@ -22,6 +22,13 @@ const OUTAGE: Duration = Duration::from_secs(8);
 /// How soon a client goes on that is told of room. It would ask by itself after a second or more.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
+/// A pair whose logger tells clients to wait.
+fn tell_clients(label: &str) -> Pair {
+    Pair::with(label, &["--tell-clients"], |scene| {
+        test_server_at(scene, addresses().to_vec(), &[])
+    })
+}
+
 /// Sends for a second, in spite of all; and says so when it has not given up.
 fn upload(stream: &TcpStream) {
     let bytes = pattern(12 << 20);
@@ -103,7 +110,7 @@ fn wait_until(what: &str, so: impl Fn() -> bool) {
 
 #[test]
 fn clients_wait_while_nobody_serves_and_go_on_at_once() {
-    let mut pair = Pair::talking("closed");
+    let mut pair = tell_clients("closed");
     let scene = &pair.scene;
     // Who is not answered gives up after four retransmissions, or questions for room, and 6 s in all.
     let retries = ("net.ipv4.tcp_retries2", "4");
