@@ -16,7 +16,7 @@ use e2e::pair::{Counts, FailOver, Pair, addresses};
 use e2e::servers::PORT;
 use e2e::speakers::now;
 
-use crate::phases::{RECORDED, over};
+use crate::phases::over;
 
 const LIBRARY: &str = r#"
 #define _GNU_SOURCE
@@ -69,7 +69,6 @@ fn a_clock_that_is_set_is_nothing_to_a_lease() {
         for stream in &talk {
             talks(stream, word);
         }
-        thread::sleep(RECORDED);
     };
     all_talk("before");
     // Both are new then, with the library.

@@ -12,8 +12,6 @@ use e2e::speakers::Speakers;
 use e2e::{PATIENCE, Protected};
 use lab::Signal;
 
-use crate::phases::RECORDED;
-
 /// Connections of both address families: one that talks and one that echoes.
 struct Clients {
     talk: [TcpStream; 2],
@@ -39,7 +37,6 @@ impl Clients {
             talks(talk, word);
             echoes(echo, word.as_bytes());
         }
-        thread::sleep(RECORDED);
     }
 
     fn end(self) {

@@ -11,8 +11,6 @@ use e2e::pair::{DEVICE, FailOver, Pair, addresses, stop_all};
 use e2e::servers::{PORT, test_server_at};
 use lab::Host;
 
-use crate::phases::RECORDED;
-
 /// One host, one logger, two services: what dies is the host.
 #[test]
 fn all_services_of_a_host_are_taken_over() {
@@ -35,7 +33,6 @@ fn all_services_of_a_host_are_taken_over() {
     for stream in &clients {
         talks(stream, "before");
     }
-    std::thread::sleep(RECORDED);
     pair.first.power_off();
     assert!(serves.ended(PATIENCE).is_some(), "it survived its host");
     pair.second.wait_serving(1);
@@ -49,7 +46,6 @@ fn all_services_of_a_host_are_taken_over() {
     serves.begin_as("standby", &server, &flags);
     serves.wait_for("stands_by", 1);
     stands_by.wait_for("leased", 1);
-    std::thread::sleep(RECORDED);
     pair.fail_over(FailOver::Move);
     for stream in &clients {
         talks(stream, "at last");
@@ -121,7 +117,6 @@ fn an_ipv6_address_is_usable_at_once() {
     let [_, ours] = addresses();
     let talk = pair.scene.connect_to(ours);
     talks(&talk, "before");
-    std::thread::sleep(RECORDED);
     let deadline = Instant::now() + PATIENCE;
     pair.first.power_off();
     let first_seen = loop {

@@ -19,7 +19,7 @@ use e2e::speakers::{Speakers, now};
 use e2e::{Protected, clients};
 use lab::{Direction, Host, Mac, Signal};
 
-use crate::phases::{Moment, PHASES, Phase, RECORDED, Stage, over};
+use crate::phases::{Moment, PHASES, Phase, Stage, over};
 
 /// What becomes of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,6 @@ fn row(name: &str, failure: &Failure) {
     // Each alone takes its time.
     let at_once = if alone() { 1 } else { PHASES.len() };
     for phases in PHASES.chunks(at_once) {
-        thread::sleep(RECORDED);
         let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
         eprintln!("--- {name}, {names:?}");
         silences.extend(case.strike(failure, phases));

@@ -98,10 +98,6 @@ pub(crate) const PHASES: [Phase; 4] = [
     },
 ];
 
-/// An answer is comparable when its head has reached the logger: a moment after the client has it. One that
-/// has not when its host dies costs the connection.
-pub(crate) const RECORDED: Duration = Duration::from_millis(50);
-
 /// After so long a lease is over, and whatever was still under way.
 pub(crate) fn over() -> Duration {
     lease() + Duration::from_millis(100)
@@ -138,8 +134,7 @@ fn set_up(scene: &Scene, moment: &Moment) {
     }
 }
 
-/// Much to the client, much to the server, and to and fro. The last rests when it happens, and of the first
-/// the head is there: see [`RECORDED`].
+/// Much to the client, much to the server, and to and fro. The last rests when it happens.
 fn transfer(scene: &Scene, moment: &Moment) {
     let uploads = Exchange {
         download: 0,
@@ -167,7 +162,6 @@ fn transfer(scene: &Scene, moment: &Moment) {
                 end(&stream);
             })
         });
-        thread::sleep(RECORDED);
         moment.ready();
         moment.wait(Stage::Over);
         for stream in &echo {
@@ -203,7 +197,6 @@ fn idle(scene: &Scene, moment: &Moment) {
         echoes(echo, b"hello");
         talks(early, "before");
     }
-    thread::sleep(RECORDED);
     moment.ready();
     moment.wait(Stage::Struck);
     // These wait for nobody who serves. But a host that is cut off from the logger alone goes on until its
@@ -251,7 +244,6 @@ fn close(scene: &Scene, moment: &Moment) {
     for stream in before.iter().chain(&after).chain(&server_then) {
         talks(stream, "before");
     }
-    thread::sleep(RECORDED);
     for stream in &before {
         stream.shutdown(std::net::Shutdown::Write).expect("a FIN");
     }
