@@ -83,7 +83,7 @@ pub(crate) struct Completions {
 pub(crate) enum Replay {
     /// from the connection's beginning: earlier requests are executed again
     Connection,
-    /// from the last unanswered request: for servers that keep nothing between requests
+    /// from the last heads_known request: for servers that keep nothing between requests
     Turn,
 }
 

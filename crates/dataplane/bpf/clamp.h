@@ -242,7 +242,7 @@ static __always_inline int send_to_client(struct __sk_buff *skb, struct service 
 	if (len < TCP_HEADER_MIN || len > TCP_HEADER_MAX || (partial && !own) ||
 	    bpf_skb_change_tail(skb, at + len, 0))
 		goto failed;
-	seal(sc->edit, len, v4 ? 4 : 6, key->server, key->client, !partial);
+	seal(sc->edit, len, key->server, key->client, !partial);
 	__builtin_memcpy(sc->network, log->l2, ETH_HLEN);
 	if (v4) {
 		struct ipv4_header *ip = (struct ipv4_header *)&sc->network[ETH_HLEN];

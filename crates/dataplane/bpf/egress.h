@@ -99,7 +99,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 		write32(h + 24, f->client.tsval);
 		write32(h + 28, option_tsval(sc->tcp, o));
 	}
-	seal(h, len, p->version, key->client, key->server, true);
+	seal(h, len, key->client, key->server, true);
 
 	__u32 at = without_jumbo(skb, p);
 	if (!at || !turn_headers(skb, p->version == 6, key, at, len) ||
@@ -176,6 +176,8 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 	}
 	const struct link_path *path = the_path();
 	if (!s->link_up || abandoned(s) || !path || !path->ifindex) {
+		if (waits_for_logger(s))
+			return hide_synack(skb, s);
 		e->unprotected = UNPROTECTED_LOGGER_LOST;
 		return TCX_NEXT;
 	}
@@ -435,9 +437,10 @@ int egress(struct __sk_buff *skb)
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;
 	}
+	bool synack = (p.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
 	if (fenced(s))
-		return drop_fenced();
-	if (e && (p.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
+		return synack ? hide_synack(skb, s) : drop_fenced();
+	if (e && synack)
 		return egress_answer(skb, s, sc, &key, e, &p);
 	return TCX_NEXT;
 }

@@ -34,6 +34,16 @@ static __always_inline int drop_fenced(void)
 	return TCX_DROP;
 }
 
+/* A SYN-ACK that may not leave. The server's TCP gives a handshake up whose SYN-ACK it cannot send again
+ * (Linux, reqsk_timer_handler), and refuses the client that hears of the first one later, from the logger. A
+ * packet that is received again has been sent. */
+static __always_inline int hide_synack(struct __sk_buff *skb, const struct service *s)
+{
+	count(COUNT_FENCED);
+	skb->mark = s->mark + MARK_NOWHERE;
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
 /* The target of a neighbour advertisement. */
 static __always_inline bool advertised(struct __sk_buff *skb, __u8 *address)
 {

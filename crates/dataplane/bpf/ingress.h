@@ -190,6 +190,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 		e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
 	e->client.ack = p->ack;
 	begin_head(s, e); /* a server may speak first */
+	e->verify.heads_to = e->server.nxt;
 	e->ifindex = ifindex;
 	if (bpf_map_update_elem(&flows, key, e, BPF_ANY)) {
 		count(COUNT_TABLE_FULL);
@@ -248,6 +249,7 @@ static __always_inline void protect_again(struct service *s, const struct flow_k
 	f->log.tsecr = f->client.tsval;
 	f->log.edge = f->server.edge;
 	f->log.told = p->ack;
+	f->verify.heads_to = p->ack;
 	f->unprotected = PROTECTED;
 	emit_event(s, EVENT_REPROTECTED, key, f, 0, p->seq);
 }
@@ -300,6 +302,8 @@ int ingress(struct __sk_buff *skb)
 	struct service *s = the_service();
 	if (!s)
 		return TCX_NEXT;
+	if (skb->mark == s->mark + MARK_NOWHERE)
+		return TCX_DROP;
 	if (!parse_ip(skb, &p, key.client, key.server))
 		return s->link ? ingress_link(skb) : TCX_NEXT;
 	if (bpf_skb_load_bytes(skb, p.tcp_offset, &key.client_port, 4))

@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 4
+#define LAYOUT_VERSION 5
 
 /* Options of a TCP header: at most 40 bytes (RFC 9293 3.1). */
 #define TCP_OPTIONS_MAX 40
@@ -108,6 +108,7 @@ struct verify_half {
 	__u64 head_sent; /* server.sent when this turn began */
 	__u32 head_next; /* where the record of this turn's output goes on */
 	__u32 head_left; /* bytes of it still to be recorded */
+	__u32 heads_to;  /* where what was to be recorded last ended */
 	__u32 end;       /* compare up to here */
 	__u32 compared;  /* bytes compared and equal */
 	__u32 tolerated; /* bytes that differed where they may (a Date header) */
@@ -115,7 +116,7 @@ struct verify_half {
 	__u32 diverged_at; /* first byte that differed, or the FIN that came too early */
 	__u8 ended_early;
 	__u8 said; /* enum said; with a log link only */
-	__u8 pad[2];
+	__u8 pad[6];
 };
 
 /* Sequence numbers from `start` up to before `end`. */
@@ -225,9 +226,10 @@ struct service {
 #define MARK_CLIENT_SPACE 0 /* for the server, to be translated like the client's own */
 #define MARK_SERVER_SPACE 1 /* for the server, as it is */
 #define MARK_TO_CLIENT 2    /* for the client, as it is */
-#define MARK_SEGMENT 3      /* a copy of a client's segment for the logger, still to be wrapped */
+#define MARK_SEGMENT 3      /* a copy of a segment for the logger, still to be wrapped */
 #define MARK_TO_LOGGER 4    /* for the logger, as it is */
-#define MARKS 5
+#define MARK_NOWHERE 5      /* it has not left, and nobody is to know */
+#define MARKS 6
 
 enum counter {
 	COUNT_MIRRORED = 0,      /* instream segments recorded */
@@ -246,6 +248,7 @@ enum counter {
 	COUNT_EDIT_FAILED,       /* packets dropped because they could not be rewritten */
 	COUNT_LINK_ACKS,         /* acknowledgements of the logger, each counted once */
 	COUNT_LINK_FORGED,       /* packets that pretended to be one */
+	COUNT_LINK_HEADS,        /* beginnings of answers that went to the logger at once */
 	COUNT_LINK_OPENS,        /* SYN-ACKs that took the detour through the logger */
 	COUNT_ACKS_CLAMPED,      /* segments that told the client less than the server's TCP had */
 	COUNT_ACKS_WITHHELD,     /* pure ACKs that would have brought nothing new */
@@ -288,17 +291,22 @@ struct mirror_header {
  * read what one side writes with the code of the other. Little endian, where it is not the
  * client's own packet. ---- */
 #define LINK_MAGIC 0x6b4c4ff1
-#define LINK_VERSION 2
+#define LINK_VERSION 3
 enum link_kind {
 	LINK_OPEN = 1, /* a SYN-ACK waits for this to be recorded */
 	LINK_ACK = 3,
 };
-/* Flags of a segment, in place of its TTL or hop limit. */
-#define SEGMENT_TURN 0x01       /* the client had heard everything, and the server waits for this */
-#define SEGMENT_UNFINISHED 0x02 /* as mirror_header.unfinished */
-#define SEGMENT_SLOT 0x04       /* which of the two keys */
-#define SEGMENT_HEARD_ALL 0x08  /* the client had heard everything: what is said next is a head */
-#define SEGMENT_VERSION 0x20
+/* In place of a segment's TTL or hop limit: its kind, and flags. */
+enum segment_kind {
+	SEGMENT_PLAIN = 0,
+	SEGMENT_HEARD_ALL = 1, /* the client had heard everything: what is said next is a head */
+	SEGMENT_TURN = 2,      /* the same, and the server waits for this */
+	SEGMENT_HEAD = 3,      /* not the client's: the beginning of what the server says */
+};
+#define SEGMENT_KINDS 0x07
+#define SEGMENT_UNFINISHED 0x08 /* as mirror_header.unfinished */
+#define SEGMENT_SLOT 0x10       /* which of the two keys */
+#define SEGMENT_VERSION (LINK_VERSION << 5)
 
 enum ack_strategy {
 	ACK_BASIC = 0,

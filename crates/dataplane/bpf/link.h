@@ -8,6 +8,8 @@
  *                             segmentation offload works on it as on the original.
  *   the server's SYN-ACK   -> goes to the logger, in UDP, with both initial sequence numbers, and to
  *                             the client when they are recorded (IV.B).
+ *   the head of an answer  -> the segment that it is in goes to the logger before it goes to the client,
+ *                             cut to what one datagram carries. It may be lost; the ring has it, too.
  *   acknowledgement of     -> stable_seq of its flow; the packet itself becomes the client's ACK, if
  *   the logger                the strategy says so (clamp.h).
  *
@@ -139,8 +141,37 @@ static __always_inline bool wrap(struct __sk_buff *skb, struct scratch *sc, cons
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + sizeof(ip), &udp, sizeof(udp), 0);
 }
 
-/* What the copy of a segment takes with it through the stack, in skb->cb. */
-enum { CB_FLOW_LOW, CB_FLOW_HIGH, CB_FLAGS };
+/* What the copy of a segment takes with it through the stack, in skb->cb: also where the newest head ended,
+ * and if it is one itself, how many bytes of payload it is to keep, and in the high half how many it is to
+ * have, with those that come by the ring. */
+enum { CB_FLOW_LOW, CB_FLOW_HIGH, CB_FLAGS, CB_AFTER, CB_KEEP };
+
+/* Copy a packet to the interface of the link. */
+static __always_inline bool send_copy(struct __sk_buff *skb, const struct service *s, const struct flow *f,
+				      const struct link_path *path, __u32 flags)
+{
+	skb->cb[CB_FLOW_LOW] = f->id;
+	skb->cb[CB_FLOW_HIGH] = f->id >> 32;
+	skb->cb[CB_FLAGS] = flags;
+	skb->cb[CB_AFTER] = f->verify.heads_to;
+	__u32 mark = skb->mark; /* for the rules of others */
+	skb->mark = s->mark + MARK_SEGMENT;
+	bool sent = !bpf_clone_redirect(skb, path->ifindex, 0);
+	skb->mark = mark;
+	return sent;
+}
+
+static __always_inline __u32 kind_of(const struct flow *f, const struct packet *p)
+{
+	if (!sequence_len(p))
+		return SEGMENT_PLAIN;
+	/* Not a request that was answered, by this server or an earlier one, and comes again because its
+	 * copy was lost; nor what the server of a host that died may have answered. */
+	if (p->ack == f->server.nxt && p->seq == f->log.ack && !before(p->seq, f->log.answered) &&
+	    !(f->log.restored && !after(p->ack, f->log.heard)))
+		return SEGMENT_TURN;
+	return f->client.ack == f->server.nxt ? SEGMENT_HEARD_ALL : SEGMENT_PLAIN;
+}
 
 /* Record a client's segment at the other end of the link. False: it must not reach the server now.
  * A function of its own for the verifier, as others here and in clamp.h. */
@@ -153,6 +184,8 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	if (!s || !key || !f || !p || !l || !path)
 		return false;
 	if (!s->link_up || abandoned(s) || !path->ifindex) {
+		if (waits_for_logger(s))
+			return false;
 		lose_protection(s, key, f, UNPROTECTED_LOGGER_LOST);
 		return true;
 	}
@@ -162,29 +195,47 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
 		return true;
 	}
-	__u32 flags = SEGMENT_VERSION | (l->slot ? SEGMENT_SLOT : 0);
-	/* Not a request that was answered, by this server or an earlier one, and comes again because its
-	 * copy was lost; nor what the server of a host that died may have answered. */
-	if (sequence_len(p) && p->ack == f->server.nxt && p->seq == f->log.ack &&
-	    !before(p->seq, f->log.answered) &&
-	    !(f->log.restored && !after(p->ack, f->log.heard)))
-		flags |= SEGMENT_TURN;
-	if (sequence_len(p) && f->client.ack == f->server.nxt)
-		flags |= SEGMENT_HEARD_ALL;
+	__u32 flags = SEGMENT_VERSION | kind_of(f, p) | (l->slot ? SEGMENT_SLOT : 0);
 	if (unfinished(skb))
 		flags |= SEGMENT_UNFINISHED;
-	skb->cb[CB_FLOW_LOW] = f->id;
-	skb->cb[CB_FLOW_HIGH] = f->id >> 32;
-	skb->cb[CB_FLAGS] = flags;
-	__u32 mark = skb->mark; /* for the rules of others */
-	skb->mark = s->mark + MARK_SEGMENT;
-	bool sent = !bpf_clone_redirect(skb, path->ifindex, 0);
-	skb->mark = mark;
+	bool sent = send_copy(skb, s, f, path, flags);
 	if (sent)
 		advance(&f->log.told, p->ack);
 	if (sequence_len(p))
 		count(sent ? COUNT_MIRRORED : COUNT_MIRROR_FULL);
 	return sent;
+}
+
+/* Is the logger on this host? */
+static __always_inline bool is_loopback(const struct link_path *path)
+{
+	bool loopback = true;
+	for (__u32 i = 0; i < 12; i++)
+		loopback = loopback && !path->l2[i];
+	return loopback;
+}
+
+/* Give the logger the first `take` bytes of a segment of the server, which is as the client will see it, or as
+ * many as a datagram holds: what the client has heard must not be lost with this host. (To a logger of
+ * this host nothing can be sent like this, see open_record, and nothing need be.) */
+__noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 take)
+{
+	struct service *s = the_service();
+	const struct link *l = the_link();
+	const struct link_path *path = the_path();
+	if (!s || !f || !p || !l || !path)
+		return 0;
+	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + LINK_OVERHEAD(l->v6);
+	bool jumbo = p->version == 6 && p->tcp_offset != ETH_HLEN + sizeof(struct ipv6_header);
+	if (!linked(s, f) || !s->link_up || abandoned(s) || !path->ifindex || jumbo || take > 0xffff ||
+	    headers >= l->mtu || is_loopback(path))
+		return 0;
+	__u32 keep = take > l->mtu - headers ? l->mtu - headers : take;
+	skb->cb[CB_KEEP] = take << 16 | keep;
+	__u32 flags = SEGMENT_VERSION | SEGMENT_HEAD | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
+	if (send_copy(skb, s, f, path, flags))
+		count(COUNT_LINK_HEADS);
+	return 0;
 }
 
 /* The logger hears how far a client is that only listens, so that another host could speak to it where
@@ -201,6 +252,36 @@ static __always_inline bool is_progress(const struct service *s, const struct fl
 	       !before(p->ack, f->log.told + step);
 }
 
+/* Cut a head to its length. False: it does not have as much. */
+static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 len = p->tcp_offset - ETH_HLEN + p->header_len + (skb->cb[CB_KEEP] & 0xffff);
+	bool v4 = p->version == 4;
+	__be16 field = bpf_htons(v4 ? len : len - sizeof(struct ipv6_header));
+	if (len > p->ip_len)
+		return false;
+	p->ip_len = len;
+	return !bpf_skb_change_tail(skb, ETH_HLEN + len, 0) &&
+	       !bpf_skb_store_bytes(skb, ETH_HLEN + (v4 ? 2 : 4), &field, 2, 0);
+}
+
+/* What only a head says. Its checksum is left to whoever finishes it, if somebody does: that was not
+ * done here either, or would be wrong now. */
+static __always_inline bool mark_head(struct __sk_buff *skb, const struct packet *p, const __u8 *ends)
+{
+	__u32 len = p->ip_len - (p->tcp_offset - ETH_HLEN);
+	__u16 sum = ~fold_checksum(pseudo_sum(len, ends, ends + 16));
+	__be32 after = bpf_htonl(skb->cb[CB_AFTER]);
+	return !bpf_skb_store_bytes(skb, p->tcp_offset + TCP_ACK_SEQ, &after, 4, 0) &&
+	       !bpf_skb_store_bytes(skb, p->tcp_offset + TCP_CHECKSUM, &sum, 2, 0);
+}
+
+/* As protocol::link::heads_digest. */
+static __always_inline __be16 heads_digest(__u32 end)
+{
+	return bpf_htons((end * 0x9e3779b1) >> 16);
+}
+
 /* The copy is about to leave. Its fields are replaced where protocol::link says. */
 __noinline int wrap_segment(struct __sk_buff *skb)
 {
@@ -212,6 +293,9 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 		return TCX_DROP;
 	__u32 low = skb->cb[CB_FLOW_LOW];
 	__u8 flags = skb->cb[CB_FLAGS];
+	bool head = (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
+	if (head && !cut_head(skb, &p))
+		return TCX_DROP;
 	__u64 *words = sc->frame.words;
 	words[0] = ((__u64)skb->cb[CB_FLOW_HIGH] << 32) | low;
 	words[1] = ((__u64)flags << 32) | p.seq;
@@ -219,15 +303,18 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 	__u64 address[4] = {};
 	address[0] = siphash((struct sip_input *)words, 2, key->k0, key->k1);
 
-	/* Ports and urgent pointer, before and after, each with two bytes to make words of them. */
-	__u32 old[2] = {}, new[2] = { low, bpf_htonl(p.seq << 16) };
+	/* Ports, and urgent pointer and window, before and after. */
+	__be16 urgent = bpf_htons(p.seq);
+	__be16 window = head ? bpf_htons(skb->cb[CB_KEEP] >> 16) : heads_digest(skb->cb[CB_AFTER]);
+	__u32 old[2] = {}, new[2] = { low, urgent | (__u32)window << 16 };
 	__builtin_memcpy(&old[0], sc->tcp, 4);
-	old[1] = *(__u16 *)&sc->tcp[TCP_URGENT];
-	new[1] = *(__u16 *)&new[1];
+	old[1] = *(__u16 *)&sc->tcp[TCP_URGENT] | (__u32) * (__u16 *)&sc->tcp[TCP_WINDOW] << 16;
 	__s64 difference = bpf_csum_diff(old, sizeof(old), new, sizeof(new), 0);
 	if (bpf_skb_store_bytes(skb, p.tcp_offset, &new[0], 4, 0) ||
-	    bpf_skb_store_bytes(skb, p.tcp_offset + TCP_URGENT, &new[1], 2, 0) ||
-	    bpf_l4_csum_replace(skb, p.tcp_offset + TCP_CHECKSUM, 0, difference, 0))
+	    bpf_skb_store_bytes(skb, p.tcp_offset + TCP_URGENT, &urgent, 2, 0) ||
+	    bpf_skb_store_bytes(skb, p.tcp_offset + TCP_WINDOW, &window, 2, 0) ||
+	    bpf_l4_csum_replace(skb, p.tcp_offset + TCP_CHECKSUM, 0, difference, 0) ||
+	    (head && !mark_head(skb, &p, ends)))
 		return TCX_DROP;
 	if (p.version == 4) {
 		if (bpf_skb_store_bytes(skb, ETH_HLEN + 8, &flags, 1, 0) ||
@@ -297,8 +384,5 @@ __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, st
 	skb->mark = s->mark + MARK_TO_LOGGER;
 	/* To a logger of this host: the packet has a route to the client, which the loopback would keep, and
 	 * IP obey. What is received as if from outside has none. */
-	bool loopback = true;
-	for (__u32 i = 0; i < 12; i++)
-		loopback = loopback && !path->l2[i];
-	return bpf_redirect(path->ifindex, loopback ? BPF_F_INGRESS : 0);
+	return bpf_redirect(path->ifindex, is_loopback(path) ? BPF_F_INGRESS : 0);
 }

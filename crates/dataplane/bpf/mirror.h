@@ -183,7 +183,8 @@ static __always_inline void begin_head(const struct service *s, struct flow *f)
 }
 
 /* Record what the client is sent at the beginning of a turn, for the comparison in replay;
- * `seq` is the segment's in client space. A head that is lost is only a gap there; but it must
+ * `seq` is the segment's in client space. With a log link both by the link, at once, and by the ring,
+ * which loses nothing while this host lives. A head that is lost is only a gap there; but it must
  * not begin late, in the middle of an answer, where it could not be told from a body. So what
  * a segment holds of the turn before (a new server has both in its send queue) is left out:
  * the frame says where the head goes on. */
@@ -201,10 +202,13 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 		return;
 	if (take > p->payload_len - skip)
 		take = p->payload_len - skip;
+	if (!skip)
+		link_head(skb, f, p, take);
 	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len;
 	bool recorded = mirror_packet(skb, p, f, MIRROR_OUTSTREAM, headers + skip + take);
 	count(recorded ? COUNT_HEADS : COUNT_HEADS_LOST);
 	f->verify.head_next += take;
+	f->verify.heads_to = f->verify.head_next;
 	f->verify.head_left = recorded ? f->verify.head_left - take : 0;
 }
 

@@ -364,13 +364,6 @@ static __always_inline bool unfinished(struct __sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff *)skb, ip_summed) == CHECKSUM_PARTIAL;
 }
 
-struct pseudo_header {
-	__u8 source[16];
-	__u8 destination[16];
-	__be32 length;
-	__be32 next;
-};
-
 static __always_inline __u16 fold_checksum(__u64 sum)
 {
 	sum = (sum & 0xffff) + (sum >> 16);
@@ -379,19 +372,23 @@ static __always_inline __u16 fold_checksum(__u64 sum)
 	return ~sum;
 }
 
+/* Of the pseudo-header of a segment of `len` bytes; not folded. (The ffff in an address that is mapped adds
+ * nothing to a sum.) */
+static __always_inline __u32 pseudo_sum(__u32 len, const __u8 *source, const __u8 *destination)
+{
+	__u64 sum = bpf_csum_diff(NULL, 0, (__be32 *)source, 16, 0);
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)destination, 16, sum);
+	sum += (__u64)bpf_htonl(len) + bpf_htonl(IPPROTO_TCP);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return sum + (sum >> 32);
+}
+
 /* Give a segment that is a header alone, of `len` bytes, its checksum, or what the kernel will finish.
  * Its checksum field is zero. */
-static __always_inline void seal(__u8 *header, __u32 len, __u8 version, const __u8 *source,
-				 const __u8 *destination, bool finish)
+static __always_inline void seal(__u8 *header, __u32 len, const __u8 *source, const __u8 *destination,
+				 bool finish)
 {
-	struct pseudo_header pseudo = { .length = bpf_htonl(len), .next = bpf_htonl(IPPROTO_TCP) };
-	__builtin_memcpy(pseudo.source, source, 16);
-	__builtin_memcpy(pseudo.destination, destination, 16);
-	if (version == 4) { /* without the ffff of both mapped addresses */
-		*(__u32 *)&pseudo.source[8] = 0;
-		*(__u32 *)&pseudo.destination[8] = 0;
-	}
-	__u64 sum = bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo), 0);
+	__u32 sum = pseudo_sum(len, source, destination);
 	len &= 0x3c;
 	asm volatile("" : "+r"(len));
 	if (finish)

@@ -214,6 +214,13 @@ static __always_inline bool flow_gated(struct service *s, struct flow *f)
 	return service_gated(s);
 }
 
+/* Without a logger there is no lease, either: who needs one falls silent soon, and keeps its clients waiting
+ * rather than serve them without a record meanwhile. */
+static __always_inline bool waits_for_logger(struct service *s)
+{
+	return s->speak_until_ns && !abandoned(s);
+}
+
 /* Does nothing reach its server socket now? */
 static __always_inline bool flow_stands_still(struct service *s, struct flow *f)
 {

@@ -11,7 +11,7 @@ use std::{
 use crate::error::DataplaneError;
 
 /// Version of the layout of `bpf/intf.h` (`LAYOUT_VERSION` there; a test compares the two).
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 /// The directory that holds the pins of one service.
 #[derive(Debug, Clone)]

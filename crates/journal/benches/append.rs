@@ -36,6 +36,7 @@ fn upload(journal: &mut Journal, flow: FlowId, length: usize, payload: &[u8]) {
             fin: false,
             client_ack: SERVER + 1,
             heard_all: true,
+            heads_known: false,
             server: Some(ServerProgress {
                 nxt: SERVER + 1,
                 ack: seq,
@@ -88,6 +89,7 @@ fn idle() {
             fin: false,
             client_ack: SERVER + 1,
             heard_all: true,
+            heads_known: false,
             server: Some(ServerProgress {
                 nxt: SERVER + 1,
                 ack: CLIENT + 1,

@@ -5,10 +5,10 @@
 //! its client has heard of an answer that nothing can be compared with, be it the last or one before it:
 //! a client that is quick has asked several times more before the first head is here.
 //!
-//! Heads come in order. So if anything behind the newest place is recorded, all before it is; until then the
-//! oldest place and the next one are kept apart, because the head of the oldest may be recorded as far as
-//! heads go, and nothing of the next. Of those between the next and the newest nothing is kept: when the
-//! next is recorded, an answer may begin wherever the record ends.
+//! Heads come in order, or say what was before them. So if anything behind the newest place is recorded, all
+//! before it is; until then the oldest place and the next one are kept apart, because the head of the
+//! oldest may be recorded as far as heads go, and nothing of the next. Of those between the next and the
+//! newest nothing is kept: when the next is recorded, an answer may begin wherever the record ends.
 
 /// Positions in the outstream, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub(crate) struct Answers {
     /// The one after it, if there is one: not after its beginning.
     pub(crate) next: u64,
     pub(crate) newest: u64,
+    /// All heads before this are recorded, or at least their beginnings.
+    pub(crate) end: u64,
 }
 
 impl Answers {
@@ -27,6 +29,7 @@ impl Answers {
             oldest: position,
             next: position,
             newest: position,
+            end: position,
         }
     }
 
@@ -35,15 +38,17 @@ impl Answers {
         if at > self.newest {
             self.next_is(at);
             self.newest = at;
+            self.look();
         }
     }
 
     /// The same; but the server had heard this before, and may have answered it before `at`, behind what is
-    /// `recorded`.
-    pub(crate) fn may_have_begun(&mut self, at: u64, recorded: u64) {
+    /// recorded.
+    pub(crate) fn may_have_begun(&mut self, at: u64) {
         if at > self.newest {
-            self.next_is(recorded.clamp(self.oldest, at));
+            self.next_is(self.end.clamp(self.oldest, at));
             self.newest = at;
+            self.look();
         }
     }
 
@@ -53,14 +58,35 @@ impl Answers {
         }
     }
 
-    /// The outstream is recorded up to `end`, as far as it is to be.
-    pub(crate) const fn recorded(&mut self, end: u64) {
-        if end > self.newest {
-            *self = Self::from(self.newest);
-        } else if end > self.next && self.newest > self.next {
-            self.oldest = self.next;
-            self.next = end;
+    /// A part of a head is recorded, or its beginning, that is to go up to `end`, and so are all heads before
+    /// it. Tells whether that is new.
+    pub(crate) const fn recorded(&mut self, end: u64) -> bool {
+        let new = end > self.end;
+        if new {
+            self.end = end;
+            self.look();
         }
+        new
+    }
+
+    /// The same of a part before which the head before it ended at `before`: that may not be here.
+    pub(crate) const fn recorded_after(&mut self, before: u64, end: u64) -> bool {
+        before <= self.end && self.recorded(end)
+    }
+
+    const fn look(&mut self) {
+        if self.end > self.newest {
+            self.oldest = self.newest;
+            self.next = self.newest;
+        } else if self.end > self.next && self.newest > self.next {
+            self.oldest = self.next;
+            self.next = self.end;
+        }
+    }
+
+    /// The four.
+    pub(crate) const fn places(self) -> [u64; 4] {
+        [self.oldest, self.next, self.newest, self.end]
     }
 
     /// Nothing before `position` is of interest: it was answered, and that is recorded.
@@ -68,6 +94,7 @@ impl Answers {
         self.oldest = self.oldest.max(position);
         self.next = self.next.max(position);
         self.newest = self.newest.max(position);
+        self.end = self.end.max(position);
     }
 }
 

@@ -52,11 +52,6 @@ impl Heads {
         self.floor
     }
 
-    /// The end of the last recorded part; where nothing is kept before, if there is none.
-    pub(crate) fn end(&self) -> u64 {
-        self.table.last().map_or(self.floor, Span::end)
-    }
-
     /// The position and the bytes of each recorded part, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.table.iter().map(|head| (head.start, &*head.bytes))

@@ -2,7 +2,7 @@
 
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::pool::Pool;
-use crate::record::{Arrival, Isns, OutOfRecord, Record, Recorded, Shared};
+use crate::record::{Arrival, Isns, OutOfRecord, Record, Recorded, Said, Shared};
 use crate::statistics::Statistics;
 use crate::summary::{Place, State, Summary};
 use std::collections::BTreeMap;
@@ -170,19 +170,14 @@ impl Journal {
         })
     }
 
-    /// Records `payload`, which the server sent at `seq` at the beginning of a turn. Parts may be
-    /// missing, and come in any order.
+    /// Records what the server sent at the beginning of a turn. Parts may be missing, and come in any
+    /// order, if they say so ([`Said::after`]). Answers whether it is new.
     ///
     /// # Errors
     /// As [`Journal::instream`].
-    pub fn outstream(
-        &mut self,
-        flow: FlowId,
-        seq: SeqNumber,
-        payload: &[u8],
-    ) -> Result<(), Refused> {
+    pub fn outstream(&mut self, flow: FlowId, said: &Said<'_>) -> Result<bool, Refused> {
         self.with(flow, |record, isns, shared| {
-            record.outstream(isns, seq, payload, shared)
+            record.outstream(isns, said, shared)
         })
     }
 
@@ -235,6 +230,15 @@ impl Journal {
         Some(record.stable_seq(connection.isns))
     }
 
+    /// Where the heads of a protected connection end that are recorded, or whose beginnings are; without those
+    /// that have come before others.
+    #[must_use]
+    pub fn heads_end(&self, flow: FlowId) -> Option<SeqNumber> {
+        let connection = self.connections.get(&flow)?;
+        let record = connection.record.as_ref().ok()?;
+        Some(record.heads_end(connection.isns))
+    }
+
     /// The range of the instream in which `seq` lies, if that is recorded beyond a hole: its first
     /// sequence number and the one after its last.
     #[must_use]
@@ -255,7 +259,7 @@ impl Journal {
 
     /// A turn that was known to have begun at this place, and [`crate::Protected::answers`], when the
     /// record was read back from somewhere. Nothing is dropped.
-    pub fn restore_turn(&mut self, flow: FlowId, at: Place, answers: [SeqNumber; 3]) {
+    pub fn restore_turn(&mut self, flow: FlowId, at: Place, answers: [SeqNumber; 4]) {
         if let Some(connection) = self.connections.get_mut(&flow)
             && let Ok(record) = &mut connection.record
         {

@@ -44,7 +44,7 @@ mod turn;
 
 pub use error::{OpenError, ReadError, Refused, Unprotected};
 pub use journal::{Journal, Limits, MAX_PER_CONNECTION, ReplayMode};
-pub use record::{Arrival, Recorded, ServerProgress};
+pub use record::{Arrival, Recorded, Said, ServerProgress};
 pub use statistics::{ByteCounts, Statistics};
 pub use summary::{ClientFin, Place, Protected, State, Summary};
 

@@ -28,9 +28,37 @@ pub struct Arrival<'a> {
     /// Whether the client had heard everything that the server had said: what is said next answers
     /// this.
     pub heard_all: bool,
+    /// Whether the head of everything that the server had said when this came is recorded.
+    pub heads_known: bool,
     /// How far the server had come when this arrived; `None` if that is not known. No turn begins
     /// with such a segment, nor with the next one that is new.
     pub server: Option<ServerProgress>,
+}
+
+/// What a server sent at the beginning of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Said<'a> {
+    /// The sequence number of its first byte.
+    pub seq: SeqNumber,
+    /// The bytes.
+    pub payload: &'a [u8],
+    /// How many more are to be recorded behind these, and come later.
+    pub more: u32,
+    /// Where what was to be recorded before this ended: that may not be here yet. `None`: it is.
+    pub after: Option<SeqNumber>,
+}
+
+impl<'a> Said<'a> {
+    /// What was to be recorded before it is here.
+    #[must_use]
+    pub const fn in_order(seq: SeqNumber, payload: &'a [u8]) -> Self {
+        Self {
+            seq,
+            payload,
+            more: 0,
+            after: None,
+        }
+    }
 }
 
 /// How far a server has come in both directions.
@@ -189,13 +217,11 @@ impl Record {
         let Some(at) = self.outstream_position(isns, arrival.client_ack) else {
             return;
         };
-        let end = self.heads.end();
-        if arrival.server.is_some() {
+        if arrival.server.is_some() || arrival.heads_known {
             self.answers.begins(at);
         } else {
-            self.answers.may_have_begun(at, end);
+            self.answers.may_have_begun(at);
         }
-        self.answers.recorded(end);
     }
 
     /// What is known of the server when a segment arrives with the positions from `position` up to
@@ -242,14 +268,19 @@ impl Record {
         }
     }
 
-    /// Records what the server sent.
+    /// Records what the server sent. Tells whether that is new.
     pub(crate) fn outstream(
         &mut self,
         isns: Isns,
-        seq: SeqNumber,
-        payload: &[u8],
+        said: &Said<'_>,
         shared: &mut Shared,
-    ) -> Result<(), Refused> {
+    ) -> Result<bool, Refused> {
+        let Said {
+            seq,
+            payload,
+            more,
+            after,
+        } = *said;
         let position = self
             .outstream_position(isns, seq)
             .ok_or(Refused::Implausible)?;
@@ -263,9 +294,16 @@ impl Record {
             .record(position, payload, &mut counts, &mut budget);
         shared.statistics.outstream.add(counts);
         recorded.map_err(Refused::BecameUnprotected)?;
-        self.answers.recorded(self.heads.end());
+        let end = end + u64::from(more);
+        let known = match after {
+            None => self.answers.recorded(end),
+            Some(after) => seq
+                .distance_from(after)
+                .and_then(|behind| position.checked_sub(u64::from(behind)))
+                .is_some_and(|before| self.answers.recorded_after(before, end)),
+        };
         self.decide(shared);
-        Ok(())
+        Ok(counts.recorded > 0 || known)
     }
 
     /// The range beyond a hole in which `seq` lies: its first number and the one after its last.
@@ -323,13 +361,14 @@ impl Record {
         Some((seq_at(isns.client, position), bytes))
     }
 
-    pub(crate) fn restore_turn(&mut self, isns: Isns, at: Place, answers: [SeqNumber; 3]) {
+    pub(crate) fn restore_turn(&mut self, isns: Isns, at: Place, answers: [SeqNumber; 4]) {
         let said = |seq| unwrap(isns.server, seq, self.heads.start(), 0);
-        if let [Some(oldest), Some(next), Some(newest)] = answers.map(said) {
+        if let [Some(oldest), Some(next), Some(newest), Some(end)] = answers.map(said) {
             self.answers = Answers {
                 oldest,
                 next,
                 newest,
+                end,
             };
         }
         let behind = u32::MAX - PLAUSIBLE;
@@ -344,6 +383,10 @@ impl Record {
         }
     }
 
+    pub(crate) fn heads_end(&self, isns: Isns) -> SeqNumber {
+        seq_at(isns.server, self.answers.end)
+    }
+
     pub(crate) fn stable_seq(&self, isns: Isns) -> SeqNumber {
         seq_at(isns.client, self.instream.stable())
     }
@@ -352,8 +395,7 @@ impl Record {
         Protected {
             start: isns.place(self.instream.start(), self.heads.start()),
             turn: isns.place(self.turn.instream, self.turn.outstream),
-            answers: [self.answers.oldest, self.answers.next, self.answers.newest]
-                .map(|position| seq_at(isns.server, position)),
+            answers: self.answers.places().map(|at| seq_at(isns.server, at)),
             turns: self.turns,
             stable_seq: self.stable_seq(isns),
             fin: self.instream.fin().map(|fin| ClientFin {

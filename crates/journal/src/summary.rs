@@ -42,8 +42,9 @@ pub struct Protected {
     /// Where the last turn began.
     pub turn: Place,
     /// Where answers began: the oldest whose head may not be recorded, the one after it (not after
-    /// its beginning), and the newest.
-    pub answers: [SeqNumber; 3],
+    /// its beginning), and the newest. Last, where what is recorded of heads ends, without those that
+    /// have come before others.
+    pub answers: [SeqNumber; 4],
     /// Turns begun, with the first.
     pub turns: u64,
     /// The lowest instream sequence number that is not in the record. A FIN counts as one.

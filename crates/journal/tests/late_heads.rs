@@ -1,7 +1,9 @@
 //! What the server said is told later than what the client said: turns of a record that is kept on
 //! another machine.
 
-use journal::{Arrival, Journal, Limits, Place, Protected, ReplayMode, ServerProgress, State};
+use journal::{
+    Arrival, Journal, Limits, Place, Protected, ReplayMode, Said, ServerProgress, State,
+};
 use proptest::prelude::*;
 use wire::{FlowId, SeqNumber};
 
@@ -56,6 +58,7 @@ impl Talk {
             fin: false,
             client_ack: heard,
             heard_all: !doubt,
+            heads_known: false,
             server: (!doubt).then_some(server),
         };
         self.journal.instream(FLOW, &arrival).expect("recorded");
@@ -72,7 +75,7 @@ impl Talk {
         for (at, bytes) in self.untold.drain(..count.min(self.untold.len())) {
             let told = self
                 .journal
-                .outstream(FLOW, SERVER + 1 + at, bytes.as_bytes());
+                .outstream(FLOW, &Said::in_order(SERVER + 1 + at, bytes.as_bytes()));
             told.expect("recorded");
         }
     }

@@ -1,6 +1,8 @@
 //! When a turn begins, and what is kept of those before it.
 
-use journal::{Arrival, Journal, Limits, Place, ReadError, ReplayMode, ServerProgress, State};
+use journal::{
+    Arrival, Journal, Limits, Place, ReadError, ReplayMode, Said, ServerProgress, State,
+};
 use wire::{FlowId, SeqNumber};
 
 const FLOW: FlowId = FlowId(7);
@@ -43,6 +45,7 @@ impl Talk {
             fin: false,
             client_ack: SERVER + 1 + self.acknowledged,
             heard_all: self.acknowledged == self.answered,
+            heads_known: false,
             server: Some(ServerProgress {
                 nxt: SERVER + 1 + self.answered,
                 ack: seq - behind,
@@ -60,7 +63,7 @@ impl Talk {
     fn server(&mut self, bytes: &str) {
         let seq = SERVER + 1 + self.answered;
         self.journal
-            .outstream(FLOW, seq, bytes.as_bytes())
+            .outstream(FLOW, &Said::in_order(seq, bytes.as_bytes()))
             .expect("recorded");
         self.server_unrecorded(bytes);
     }
@@ -308,6 +311,7 @@ fn a_bare_acknowledgement_or_fin_begins_no_turn() {
         fin: true,
         client_ack: SERVER + 1 + talk.answered,
         heard_all: true,
+        heads_known: false,
         server: Some(ServerProgress {
             nxt: SERVER + 1 + talk.answered,
             ack: seq,
@@ -329,7 +333,7 @@ fn a_head_that_overtakes_the_request_is_kept() {
     talk.client_acknowledges();
     // The answer to the next request is mirrored before that request is.
     talk.journal
-        .outstream(FLOW, SERVER + 5, b"PONG")
+        .outstream(FLOW, &Said::in_order(SERVER + 5, b"PONG"))
         .expect("recorded");
     talk.client("PING");
     assert_eq!(talk.turn(), (2, 4, 4));
@@ -342,7 +346,7 @@ fn an_answer_that_overtakes_the_end_of_its_request_does_not_end_the_turn() {
     talk.client("GET /1 HTTP/1.1\r\n");
     // Of these two, the server sent the first after the second had arrived.
     talk.journal
-        .outstream(FLOW, SERVER + 1, OK.as_bytes())
+        .outstream(FLOW, &Said::in_order(SERVER + 1, OK.as_bytes()))
         .expect("recorded");
     talk.client("\r\n");
     assert_eq!(talk.turn(), (1, 0, 0));

@@ -125,17 +125,16 @@ pub(crate) fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary 
             answer.start = record.start.instream;
             answer.turn_instream = record.turn.instream;
             answer.turn_outstream = record.turn.outstream;
-            let [oldest, next, _] = record.answers;
+            let [oldest, next, _, end] = record.answers;
             answer.answers = [oldest, next];
             answer.stable_seq = record.data_end();
             answer.client_fin = record.stable_fin().map(|fin| ClientFin {
                 seq: fin.seq,
                 heard: fin.heard,
             });
-            answer.outstream_end = journal
-                .outstream_ranges(summary.flow)
-                .last()
-                .map(|(from, bytes)| from + u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+            // What came before others is not counted: it would hide that they are missing.
+            let mut heads = journal.outstream_ranges(summary.flow);
+            answer.outstream_end = heads.next().map(|_| end);
         }
     }
     answer

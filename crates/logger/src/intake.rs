@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Refused, ReplayMode, ServerProgress, Unprotected};
+use journal::{Arrival, Journal, Limits, Refused, ReplayMode, Said, ServerProgress, Unprotected};
 use protocol::{
     UnprotectedReason,
     control::Response,
@@ -97,7 +97,12 @@ impl Intake {
             }
             FrameKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
             FrameKind::Instream => self.instream(&frame),
-            FrameKind::Outstream { from } => self.outstream(&frame, from),
+            FrameKind::Outstream { from } => match head(&frame, from) {
+                Some(said) => {
+                    self.outstream(frame.flow_id, &said);
+                }
+                None => self.malformed += 1,
+            },
         }
     }
 
@@ -112,6 +117,7 @@ impl Intake {
             fin: segment.flags().contains(Flags::FIN),
             client_ack: segment.ack(),
             heard_all: segment.ack() == frame.server_nxt,
+            heads_known: false,
             server: Some(ServerProgress {
                 nxt: frame.server_nxt,
                 ack: frame.server_ack,
@@ -126,18 +132,18 @@ impl Intake {
         }
     }
 
-    fn outstream(&mut self, frame: &MirrorFrame<'_>, from: SeqNumber) {
-        let Some((from, payload)) = head(frame, from) else {
-            self.malformed += 1;
-            return;
-        };
-        match self.journal.outstream(frame.flow_id, from, payload) {
-            Ok(()) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
+    /// What the server said. Answers whether the record has changed.
+    pub(crate) fn outstream(&mut self, flow: FlowId, said: &Said<'_>) -> bool {
+        match self.journal.outstream(flow, said) {
+            Ok(new) => return new,
+            Err(Refused::Unprotected(_) | Refused::Implausible) => {}
             Err(Refused::Unknown) => self.unknown += 1,
             Err(Refused::BecameUnprotected(reason)) => {
-                self.unprotected(frame.flow_id, reason_of(reason))
+                self.unprotected(flow, reason_of(reason));
+                return true;
             }
         }
+        false
     }
 
     fn unprotected(&mut self, flow: FlowId, reason: UnprotectedReason) {
@@ -165,11 +171,11 @@ fn parse<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
     Segment::of(&packet(frame)?)
 }
 
-/// The part of the outstream that a frame is to record.
-pub(crate) fn head<'a>(frame: &MirrorFrame<'a>, from: SeqNumber) -> Option<(SeqNumber, &'a [u8])> {
+/// The part of the outstream that a frame is to record. Frames come in order.
+pub(crate) fn head<'a>(frame: &MirrorFrame<'a>, from: SeqNumber) -> Option<Said<'a>> {
     let segment = parse(frame).ok()?;
     let earlier = usize::try_from(from.distance_from(segment.seq())?).ok()?;
-    Some((from, segment.payload().get(earlier..)?))
+    Some(Said::in_order(from, segment.payload().get(earlier..)?))
 }
 
 /// The segment, if the server's TCP takes it too: it drops what has a wrong checksum, and the

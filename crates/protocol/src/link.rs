@@ -6,7 +6,9 @@
 //! - SEGMENT ([`SegmentView`]): a client's packet, whole, with those fields replaced that the
 //!   connection's number implies. Written by the programs in the kernel, which can do so without
 //!   copying it, and so laid out that segmentation offload may cut it on its way.
-//!   One without payload tells how much the client has acknowledged, and is not answered.
+//!   One without payload tells how much the client has acknowledged, and is not answered. The beginning
+//!   of what the server says goes the same way, before the client gets it, and is not answered either:
+//!   if it is lost, it comes by the control stream, a moment later.
 //! - OPEN ([`Open`]): a handshake: the connection's numbers, and what was agreed on. Its SYN-ACK waits
 //!   for the answer (FT-TCP, section IV.B: both initial sequence numbers are logged before the client
 //!   learns of them).
@@ -43,10 +45,12 @@ pub use head::MAGIC;
 pub use keys::{KeySet, KeySlot, LinkKey, LinkKeys};
 pub use open::{OPEN_LEN, Open};
 pub use probe::{PROBE_LEN, Probe, ProbeKind};
-pub use segment::{SegmentFlags, SegmentView, flow_low, seal};
+pub use segment::{
+    Head, SegmentFlags, SegmentKind, SegmentView, flow_low, heads_digest, seal, seal_head,
+};
 
 /// The version of all formats of the link.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// A datagram that is not one of ours, or not from who we share a key with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -7,8 +7,8 @@ use wire::{FlowId, FlowKey};
 
 use crate::control::{ControlError, Decoder, MAX_MESSAGE, Message, Request, Response, encode};
 use crate::link::{
-    ACK_LEN, Ack, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN, Probe, ProbeKind,
-    SegmentFlags, SegmentView, seal,
+    ACK_LEN, Ack, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN, Probe,
+    ProbeKind, SegmentFlags, SegmentKind, SegmentView, seal, seal_head,
 };
 use crate::mirror::{HEADER_LEN, MirrorFrame};
 
@@ -135,20 +135,49 @@ fn segment(bytes: &[u8], keys: &KeySet) {
     let _ = segment.verify(keys, flow) && segment.is_undamaged(&FlowKey::new(nobody, nobody));
 }
 
+/// And one of which some of the payload is kept verifies as well.
+fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
+    let flow = FlowId(7);
+    let (after, keep) = (
+        wire::SeqNumber(77),
+        u16::try_from(bytes.len() / 2).unwrap_or(u16::MAX),
+    );
+    let says = Head {
+        after,
+        keep,
+        whole: 9,
+    };
+    let mut datagram = Vec::new();
+    seal_head(bytes, flow, says, (KeySlot::One, key), &mut datagram).expect("a packet");
+    let packet = wire::IpPacket::parse(bytes).expect("it was sealed");
+    let whole = wire::Segment::of(&packet).expect("it was sealed");
+    let head = SegmentView::parse(&datagram).expect("it was sealed");
+    assert!(head.verify(keys, flow));
+    assert_eq!(
+        (head.after(), head.whole(), head.segment().seq()),
+        (after, 9, whole.seq())
+    );
+    let kept = head.segment().payload();
+    assert_eq!(
+        kept,
+        &whole.payload()[..usize::from(keep).min(whole.payload().len())]
+    );
+}
+
 /// Any TCP packet becomes a SEGMENT that verifies and is as damaged as the packet was.
 fn sealed(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     let flow = FlowId(0x0102_0304_0506_0708);
     let flags = SegmentFlags {
-        turn: true,
-        heard_all: true,
+        kind: SegmentKind::Turn,
         unfinished: false,
         slot: KeySlot::One,
     };
     let mut datagram = Vec::new();
-    if seal(bytes, flow, flags, key, &mut datagram).is_err() {
+    if seal(bytes, flow, (flags, wire::SeqNumber(5)), key, &mut datagram).is_err() {
         assert!(datagram.is_empty());
         return;
     }
+    cut(bytes, key, keys);
     let packet = wire::IpPacket::parse(bytes).expect("it was sealed");
     let before = wire::Segment::of(&packet).expect("it was sealed");
     let after = SegmentView::parse(&datagram).expect("it was sealed");

@@ -8,7 +8,7 @@ pub enum ReplayMode {
     /// All of it, from the SYN, as FT-TCP does: earlier requests are executed again.
     #[default]
     Connection,
-    /// From the beginning of the last unanswered turn: for servers that keep nothing between
+    /// From the beginning of the last heads_known turn: for servers that keep nothing between
     /// turns.
     Turn,
 }
@@ -22,7 +22,7 @@ pub struct Config {
     pub splice_window: usize,
     /// How long connections wait for a server that does not come back before they are reset.
     pub give_up_after: Duration,
-    /// How long the restarted server may leave a fabricated SYN unanswered.
+    /// How long the restarted server may leave a fabricated SYN heads_known.
     pub accept_timeout: Duration,
     /// How long a client that must say where it stands may be silent.
     pub answer_timeout: Duration,

@@ -21,7 +21,7 @@ pub struct Record {
     pub stable_seq: SeqNumber,
     /// The client's FIN, if everything before it is recorded.
     pub client_fin: Option<ClientFin>,
-    /// First instream byte of the last unanswered turn.
+    /// First instream byte of the last heads_known turn.
     pub turn_instream: SeqNumber,
     /// First outstream byte of that turn.
     pub turn_outstream: SeqNumber,

@@ -5,7 +5,7 @@ use crc32fast::Hasher;
 const MAGIC: [u8; 8] = *b"OUTLSEGM";
 /// Of the frame of records, and of what the logger writes into them. 2: handshakes, and how far clients
 /// have heard their servers. 3: where answers began, and keys of services.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The length of a segment's header.
 pub(crate) const HEADER: usize = 32;

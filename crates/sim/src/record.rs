@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Refused, ServerProgress, State, Unprotected};
+use journal::{Arrival, Journal, Limits, Refused, Said, ServerProgress, State, Unprotected};
 use protocol::control::Request;
 use rand::rngs::SmallRng;
 use recovery::{ClientFin, Record, ReplayMode};
@@ -194,9 +194,8 @@ impl Logger {
         };
         if let MirrorKind::Outstream { from } = frame.kind {
             let earlier = from.distance_from(segment.seq()).map_or(0, crate::index);
-            return self
-                .local
-                .outstream(frame.flow_id, from, &segment.payload()[earlier..]);
+            let said = Said::in_order(from, &segment.payload()[earlier..]);
+            return self.local.outstream(frame.flow_id, &said).map(drop);
         }
         let arrival = Arrival {
             seq: segment.seq(),
@@ -204,6 +203,7 @@ impl Logger {
             fin: segment.flags().contains(Flags::FIN),
             client_ack: segment.ack(),
             heard_all: segment.ack() == frame.server_nxt,
+            heads_known: false,
             server: Some(ServerProgress {
                 nxt: frame.server_nxt,
                 ack: frame.server_ack,
@@ -222,18 +222,15 @@ impl Logger {
                 answer.start = record.start.instream;
                 answer.turn_instream = record.turn.instream;
                 answer.turn_outstream = record.turn.outstream;
-                let [oldest, next, _] = record.answers;
+                let [oldest, next, _, end] = record.answers;
                 answer.answers = [oldest, next];
                 answer.stable_seq = record.data_end();
                 answer.client_fin = record.stable_fin().map(|fin| ClientFin {
                     seq: fin.seq,
                     heard: fin.heard,
                 });
-                answer.outstream_end = self
-                    .journal()
-                    .outstream_ranges(flow)
-                    .last()
-                    .map(|(from, bytes)| from + length32(bytes.len()));
+                let mut heads = self.journal().outstream_ranges(flow);
+                answer.outstream_end = heads.next().map(|_| end);
             }
         }
         Some(answer)

@@ -119,11 +119,16 @@ impl SouthSide {
             shared.counters.gated_out += 1;
             return Verdict::Drop;
         }
+        let synack = segment.has(Flags::SYN | Flags::ACK);
         if shared.fenced(now_ns) {
-            return shared.drop_fenced();
+            return if synack {
+                shared.hide_synack(packet)
+            } else {
+                shared.drop_fenced()
+            };
         }
         if let Some(embryo) = embryo
-            && segment.has(Flags::SYN | Flags::ACK)
+            && synack
         {
             let options = find_options(&segment.header);
             // Another answer than before (the request's socket expired, or its cookie did) is another

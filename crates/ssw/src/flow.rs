@@ -144,6 +144,8 @@ pub struct VerifyHalf {
     pub head_next: SeqNumber,
     /// Bytes of it still to be recorded.
     pub head_left: u32,
+    /// Where what was to be recorded last ended.
+    pub heads_to: SeqNumber,
     /// Compare up to here.
     pub end: SeqNumber,
     /// Bytes compared and equal.

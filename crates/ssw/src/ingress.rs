@@ -26,20 +26,24 @@ use crate::{
     mirror::{ClosedReason, MirrorKind},
     packet::{ACK, Network, Options, Packet, Segment, find_options, read32, write},
     south::{
-        EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict, our_mark,
+        EventKind, MARK_CLIENT_SPACE, MARK_NOWHERE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict,
+        our_mark,
     },
 };
 
 impl SouthSide {
     /// What becomes of a packet that arrives, from the network or from ourselves.
     pub fn ingress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
+        let ours = our_mark(packet.mark, self.shared.settings.mark);
+        if ours == Some(MARK_NOWHERE) {
+            return Verdict::Drop;
+        }
         if self.shared.settings.link && Network::parse(&packet.bytes).is_none() {
             return self.ingress_link(packet, now_ns);
         }
         let Some((network, key)) = self.addressed_to_us(packet) else {
             return Verdict::Next;
         };
-        let ours = our_mark(packet.mark, self.shared.settings.mark);
         if ours.is_some() {
             packet.mark = 0; // it has done its work; rules of others must not see it
         }
@@ -200,6 +204,7 @@ impl SouthSide {
         let mut flow = embryo.clone();
         flow.client.ack = segment.ack;
         shared.begin_head(&mut flow); // a server may speak first
+        flow.verify.heads_to = flow.server.nxt;
         flow.ifindex = ifindex;
         if self.flows.len() >= shared.settings.max_flows {
             shared.counters.table_full += 1;
@@ -322,6 +327,7 @@ impl Shared {
             told: segment.ack,
             ..LogHalf::default()
         };
+        flow.verify.heads_to = segment.ack;
         flow.unprotected = None;
         let flow_id = flow.id;
         let event = EventKind::Reprotected {

@@ -4,6 +4,7 @@
 //! | | |
 //! |---|---|
 //! | a client's segment | a copy of it goes to the logger: [`SouthSide::take_copy`] |
+//! | the head of an answer | the segment that it is in goes to the logger before it goes to the client, cut to what one datagram carries |
 //! | the server's SYN-ACK | goes to the logger, and to the client when it is recorded (IV.B) |
 //! | acknowledgement of the logger | `stable_seq` of its flow; the packet itself becomes the client's ACK, if the strategy says so (`clamp`) |
 //!
@@ -12,7 +13,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use protocol::link::{
-    ACK_LEN, Ack, Handshake, KeySet, KeySlot, Kind, LinkKeys, Open, SegmentFlags, SynOptions, seal,
+    ACK_LEN, Ack, Handshake, Head, KeySet, Kind, LinkKeys, Open, SegmentFlags, SegmentKind,
+    SynOptions, seal, seal_head,
 };
 use wire::{ChecksumMode, FlowId, FlowKey, MIN_TCP_HEADER, checksum};
 
@@ -80,7 +82,7 @@ impl Link {
     }
 }
 
-/// A copy of a client's segment on its way to the interface of the link.
+/// A copy of a segment on its way to the interface of the link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
     /// The packet, with its mark.
@@ -88,7 +90,9 @@ pub struct Copy {
     /// The connection.
     pub flow_id: FlowId,
     /// What the logger is told with it.
-    pub flags: u8,
+    pub flags: SegmentFlags,
+    /// Where the newest head ended, and if it is one itself, how long it is.
+    pub head: Head,
 }
 
 impl SouthSide {
@@ -115,7 +119,7 @@ impl SouthSide {
         }
     }
 
-    /// The next copy of a client's segment: it leaves through the interface of the link, where
+    /// The next copy of a segment: it leaves through the interface of the link, where
     /// [`SouthSide::wrap`] gives it its form.
     pub fn take_copy(&mut self) -> Option<Copy> {
         self.shared.copies.pop_front()
@@ -125,22 +129,16 @@ impl SouthSide {
     #[must_use]
     pub fn wrap(&self, copy: &Copy) -> Option<Packet> {
         let link = self.shared.link?;
-        let slot = KeySlot::from_number((copy.flags >> 2) & 1)?;
-        let flags = SegmentFlags {
-            turn: copy.flags & 1 != 0,
-            heard_all: copy.flags & 8 != 0,
-            unfinished: copy.flags & 2 != 0,
-            slot,
-        };
+        let (flags, slot) = (copy.flags, copy.flags.slot);
+        let (bytes, key) = (&copy.packet.bytes, link.up.get(slot)?);
         let mut datagram = Vec::new();
-        seal(
-            &copy.packet.bytes,
-            copy.flow_id,
-            flags,
-            link.up.get(slot)?,
-            &mut datagram,
-        )
-        .ok()?;
+        let sealed = if flags.kind == SegmentKind::Head {
+            seal_head(bytes, copy.flow_id, copy.head, (slot, key), &mut datagram)
+        } else {
+            let says = (flags, copy.head.after);
+            seal(bytes, copy.flow_id, says, key, &mut datagram)
+        };
+        sealed.ok()?;
         Some(Packet {
             bytes: wrapped(&link.settings, &datagram)?,
             mark: 0,
@@ -208,6 +206,9 @@ impl SouthSide {
         let header = with_mss(segment, options, &link);
         segment.commit(packet, header.clone());
         if !shared.service.link_up || shared.abandoned(now_ns) || shared.path.is_none() {
+            if shared.waits_for_logger(now_ns) {
+                return shared.hide_synack(packet);
+            }
             embryo.unprotected = Some(Unprotected::LoggerLost);
             return Verdict::Next;
         }
@@ -268,6 +269,9 @@ impl Shared {
     ) -> bool {
         let link = self.link.filter(|_| self.path.is_some());
         let Some(link) = link.filter(|_| self.service.link_up && !self.abandoned(now_ns)) else {
+            if self.waits_for_logger(now_ns) {
+                return false;
+            }
             self.lose_protection(key, flow, Unprotected::LoggerLost, now_ns);
             return true;
         };
@@ -277,17 +281,57 @@ impl Shared {
             return true;
         }
         let flags = SegmentFlags {
-            // Not a request that was answered, by this server or an earlier one, and comes again because
-            // its copy was lost; nor what the server of a host that died may have answered.
-            turn: segment.sequence_len() > 0
-                && segment.ack == flow.server.nxt
-                && segment.seq == flow.log.ack
-                && !segment.seq.before(flow.log.answered)
-                && (flow.log.restored == Restored::Not || segment.ack.after(flow.log.heard)),
-            heard_all: segment.sequence_len() > 0 && flow.client.ack == flow.server.nxt,
+            kind: kind_of(flow, segment),
             unfinished: packet.checksum == ChecksumMode::Partial,
             slot: link.settings.keys.slot,
         };
+        self.send_copy(packet, flow, segment, flags, (0, 0));
+        if segment.ack.after(flow.log.told) {
+            flow.log.told = segment.ack;
+        }
+        self.counters.mirrored += u64::from(segment.sequence_len() > 0);
+        true
+    }
+
+    /// Give the logger the first `take` bytes of a segment of the server, which is as the client will see
+    /// it, or as many as a datagram holds: what the client has heard must not be lost with this host.
+    pub(crate) fn link_head(
+        &mut self,
+        packet: &Packet,
+        flow: &Flow,
+        segment: &Segment,
+        take: u32,
+        now_ns: u64,
+    ) {
+        let (Some(link), Some(_), Ok(whole)) = (self.link, self.path, u16::try_from(take)) else {
+            return;
+        };
+        let headers = segment.headers_len() + link.overhead();
+        let room = usize::from(link.settings.mtu).saturating_sub(headers);
+        let jumbo = segment.network.v6 && segment.network.tcp_offset != V6_HEADER;
+        let linked = self.linked(flow) && self.service.link_up && !self.abandoned(now_ns);
+        if !linked || jumbo || room == 0 {
+            return;
+        }
+        let flags = SegmentFlags {
+            kind: SegmentKind::Head,
+            unfinished: true,
+            slot: link.settings.keys.slot,
+        };
+        let keep = u16::try_from(room).unwrap_or(u16::MAX).min(whole);
+        self.send_copy(packet, flow, segment, flags, (keep, whole));
+        self.counters.link_heads += 1;
+    }
+
+    /// Copies a packet to the interface of the link.
+    fn send_copy(
+        &mut self,
+        packet: &Packet,
+        flow: &Flow,
+        segment: &Segment,
+        flags: SegmentFlags,
+        (keep, whole): (u16, u16),
+    ) {
         let bytes = packet.bytes.get(..segment.network.ip_len);
         self.copies.push_back(Copy {
             packet: Packet {
@@ -296,13 +340,13 @@ impl Shared {
                 ..*packet
             },
             flow_id: flow.id,
-            flags: flags.byte(),
+            flags,
+            head: Head {
+                after: flow.verify.heads_to,
+                keep,
+                whole,
+            },
         });
-        if segment.ack.after(flow.log.told) {
-            flow.log.told = segment.ack;
-        }
-        self.counters.mirrored += u64::from(segment.sequence_len() > 0);
-        true
     }
 
     /// Is the logger to hear how far the client is?
@@ -314,6 +358,25 @@ impl Shared {
             && segment.sequence_len() == 0
             && segment.ack == flow.client.ack
             && !segment.ack.before(flow.log.told + step)
+    }
+}
+
+fn kind_of(flow: &Flow, segment: &Segment) -> SegmentKind {
+    if segment.sequence_len() == 0 {
+        return SegmentKind::Plain;
+    }
+    // Not a request that was answered, by this server or an earlier one, and comes again because its copy
+    // was lost; nor what the server of a host that died may have answered.
+    if segment.ack == flow.server.nxt
+        && segment.seq == flow.log.ack
+        && !segment.seq.before(flow.log.answered)
+        && (flow.log.restored == Restored::Not || segment.ack.after(flow.log.heard))
+    {
+        SegmentKind::Turn
+    } else if flow.client.ack == flow.server.nxt {
+        SegmentKind::HeardAll
+    } else {
+        SegmentKind::Plain
     }
 }
 

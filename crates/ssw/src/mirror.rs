@@ -123,7 +123,8 @@ impl Shared {
     }
 
     /// Record what the client is sent at the beginning of a turn, for the comparison in replay. The
-    /// packet is as the client sees it, `seq` too. A head that is lost is only a gap there; but it
+    /// packet is as the client sees it, `seq` too. With a log link both by the link, at once, and by the
+    /// ring, which loses nothing while this host lives. A head that is lost is only a gap there; but it
     /// must not begin late, in the middle of an answer, where it could not be told from a body. So
     /// what a segment holds of the turn before (a new server has both in its send queue) is left
     /// out: the frame says where the head goes on.
@@ -148,10 +149,14 @@ impl Shared {
         if take == 0 {
             return;
         }
+        if skip == 0 {
+            self.link_head(packet, flow, segment, take, now_ns);
+        }
         let payload = usize::try_from(skip + take).unwrap_or(usize::MAX);
         let len = segment.headers_len() + payload;
         let kind = MirrorKind::Outstream { from };
         flow.verify.head_next = from + take;
+        flow.verify.heads_to = from + take;
         if self.mirror_packet(packet, segment, flow, kind, len, now_ns) {
             self.counters.heads += 1;
             flow.verify.head_left -= take;

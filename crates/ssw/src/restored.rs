@@ -232,6 +232,7 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
         verify: VerifyHalf {
             head_sent: sent.saturating_sub(of_turn.into()),
             head_next,
+            heads_to: summary.outstream_end.unwrap_or(summary.server_isn + 1),
             head_left: verify_head.saturating_sub(head_next.distance_from(answer).unwrap_or(0)),
             ..VerifyHalf::default()
         },

@@ -26,7 +26,9 @@ pub const MARK_TO_CLIENT: u32 = 2;
 pub(crate) const MARK_SEGMENT: u32 = 3;
 /// For the logger, as it is.
 pub(crate) const MARK_TO_LOGGER: u32 = 4;
-pub(crate) const MARKS: u32 = 5;
+/// It has not left, and nobody is to know.
+pub(crate) const MARK_NOWHERE: u32 = 5;
+pub(crate) const MARKS: u32 = 6;
 
 /// Size of the event ring and of a record in it (`struct event`), bytes.
 const EVENT_RING: usize = 1 << 20;
@@ -113,6 +115,8 @@ pub struct Counters {
     pub link_acks: u64,
     /// Packets that pretended to be one.
     pub link_forged: u64,
+    /// Beginnings of answers that went to the logger at once.
+    pub link_heads: u64,
     /// SYN-ACKs that went to the logger first.
     pub link_opens: u64,
     /// Segments that told the client less than the server's TCP had.
@@ -339,6 +343,12 @@ impl Shared {
         } else {
             !self.abandoned(now_ns)
         }
+    }
+
+    /// Without a logger there is no lease, either: who needs one falls silent soon, and keeps its clients
+    /// waiting rather than serve them without a record meanwhile.
+    pub(crate) fn waits_for_logger(&self, now_ns: u64) -> bool {
+        self.service.speak_until_ns.is_some() && !self.abandoned(now_ns)
     }
 
     /// Does nothing reach its server socket now?

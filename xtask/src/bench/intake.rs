@@ -15,7 +15,9 @@ use channel::{Channel, Key, KeyRing, Received};
 use logger::link::{AckPolicy, Greeting, Outbox, Peer, Sessions};
 use logger::{Desk, Service, ServiceConfig, without_checksums};
 use protocol::control::{Attach, Decoder, Replay, Request, Response, Resume, encode};
-use protocol::link::{Ack, Handshake, KeySet, LinkKey, LinkKeys, Open, SegmentFlags, seal};
+use protocol::link::{
+    Ack, Handshake, KeySet, LinkKey, LinkKeys, Open, SegmentFlags, SegmentKind, seal,
+};
 use rustix::time::{ClockId, clock_gettime};
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
 
@@ -291,8 +293,7 @@ fn upload(keys: &LinkKeys, size: usize) -> Result<Vec<Vec<u8>>> {
 /// A segment from the client.
 fn segment(keys: &LinkKeys, seq: SeqNumber, payload: &[u8]) -> Result<Vec<u8>> {
     let flags = SegmentFlags {
-        turn: false,
-        heard_all: false,
+        kind: SegmentKind::Plain,
         unfinished: false,
         slot: keys.slot,
     };
@@ -308,6 +309,12 @@ fn segment(keys: &LinkKeys, seq: SeqNumber, payload: &[u8]) -> Result<Vec<u8>> {
         payload,
     }
     .emit(&mut packet, ChecksumMode::Full)?;
-    seal(&packet, FLOW, flags, &keys.up, &mut datagram)?;
+    seal(
+        &packet,
+        FLOW,
+        (flags, SeqNumber(0)),
+        &keys.up,
+        &mut datagram,
+    )?;
     Ok(datagram)
 }

@@ -96,6 +96,7 @@ impl From<verify_half> for VerifyHalf {
             head_sent: raw.head_sent,
             head_next: SeqNumber(raw.head_next),
             head_left: raw.head_left,
+            heads_to: SeqNumber(raw.heads_to),
             end: SeqNumber(raw.end),
             compared: raw.compared,
             tolerated: raw.tolerated,
@@ -220,6 +221,7 @@ impl From<&VerifyHalf> for verify_half {
             head_sent: from.head_sent,
             head_next: from.head_next.0,
             head_left: from.head_left,
+            heads_to: from.heads_to.0,
             ..Default::default()
         }
     }

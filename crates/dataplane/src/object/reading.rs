@@ -127,6 +127,8 @@ counters! {
     link_acks = COUNT_LINK_ACKS,
     /// Packets that pretended to be one.
     link_forged = COUNT_LINK_FORGED,
+    /// Beginnings of answers that went to the logger at once.
+    link_heads = COUNT_LINK_HEADS,
     /// SYN-ACKs that went to the logger first.
     link_opens = COUNT_LINK_OPENS,
     /// Segments that told the client less than the server's TCP had.

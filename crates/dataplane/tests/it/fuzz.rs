@@ -45,9 +45,10 @@ const REACHED: [&str; 10] = [
 ];
 
 /// With a log link, these too.
-const REACHED_LINKED: [&str; 6] = [
+const REACHED_LINKED: [&str; 7] = [
     "link_acks",
     "link_forged",
+    "link_heads",
     "link_opens",
     "acks_clamped",
     "acks_withheld",

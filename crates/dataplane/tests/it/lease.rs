@@ -81,7 +81,13 @@ fn a_handshake_is_not_answered_too_late() {
     let mut both = Both::new();
     both.client(both.syn());
     both.lease(TOO_LATE);
-    assert_eq!(both.server(both.syn_ack()).verdict, DROP);
+    let fenced = both.server(both.syn_ack());
+    assert_eq!(
+        fenced.verdict,
+        Verdict::RedirectIngress,
+        "for the server it was sent"
+    );
+    assert_eq!(both.ingress(fenced.packet).verdict, DROP);
     both.lease(IN_TIME);
     assert_eq!(both.server(both.syn_ack()).verdict, Next);
 }

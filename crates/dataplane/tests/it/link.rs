@@ -3,12 +3,14 @@
 mod again;
 mod clamp;
 mod detour;
+mod heads;
 mod keys;
 mod lease;
 pub(crate) mod restored;
 
 use protocol::link::{
-    Ack, KeySet, KeySlot, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentView,
+    Ack, KeySet, KeySlot, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentKind, SegmentView,
+    heads_digest,
 };
 use ssw::{AckStrategy, LinkSettings, Packet, Unprotected};
 use wire::{ChecksumMode, Flags, FlowId, IpPacket, Segment, SeqNumber, checksum};
@@ -173,7 +175,7 @@ impl Linked {
         let payload = self.payload(&copies[0]);
         let view = SegmentView::parse(&payload).unwrap();
         assert!(view.segment().payload().is_empty(), "the handshake's end");
-        assert!(!view.flags().turn);
+        assert!(view.flags().kind != SegmentKind::Turn);
         self
     }
 

@@ -28,13 +28,34 @@ fn of_many_places_the_oldest_the_next_and_the_newest_are_known() {
 #[test]
 fn an_answer_that_may_have_been_given_before_begins_where_the_record_ends() {
     let mut answers = Answers::from(1);
-    answers.may_have_begun(9000, 4097);
+    answers.recorded(4097);
+    answers = Answers {
+        oldest: 1,
+        next: 1,
+        newest: 1,
+        ..answers
+    };
+    answers.may_have_begun(9000);
     assert_eq!(places(answers), [1, 4097, 9000]);
     let mut answers = Answers::from(100);
-    answers.may_have_begun(9000, 0);
+    answers.may_have_begun(9000);
     assert_eq!(places(answers), [100, 100, 9000], "nothing is recorded");
     answers.begins(9500);
     assert_eq!(places(answers), [100, 100, 9500]);
+}
+
+#[test]
+fn what_has_come_before_others_is_not_taken_for_all() {
+    let mut answers = Answers::from(1);
+    answers.begins(100);
+    answers.begins(200);
+    assert!(!answers.recorded_after(150, 240), "the second is not here");
+    assert_eq!(answers.places(), [1, 100, 200, 1]);
+    assert!(answers.recorded_after(1, 50));
+    assert!(answers.recorded_after(50, 150));
+    assert!(answers.recorded_after(150, 240));
+    assert!(!answers.recorded_after(150, 240), "again");
+    assert_eq!(answers.places(), [200, 200, 200, 240]);
 }
 
 #[test]
@@ -81,7 +102,6 @@ proptest! {
                 heard = (heard + len).min(starts[asked]);
                 if heard == starts[asked] && asked < lengths.len() {
                     answers.begins(heard);
-                    answers.recorded(recorded);
                     asked += 1;
                 }
             } else if let Some((start, end)) = coming.peek().copied()

@@ -5,7 +5,7 @@ mod steps;
 use super::{Journal, Limits, ReplayMode};
 use crate::error::{ReadError, Refused};
 use crate::len64;
-use crate::record::{Arrival, ServerProgress};
+use crate::record::{Arrival, Said, ServerProgress};
 use crate::summary::{ClientFin, State};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, proptest};
@@ -184,7 +184,7 @@ impl Pair {
                 let bytes = bytes(at, length, salt);
                 let isn = self.models[which].as_ref().map(|model| model.server_isn);
                 let seq = seq(isn.unwrap_or(SeqNumber(0)), at);
-                let done = self.journal.outstream(flow, seq, &bytes);
+                let done = self.journal.outstream(flow, &Said::in_order(seq, &bytes));
                 if self.accepted(which, done) {
                     let model = self.models[which].as_mut().expect("accepted");
                     self.conflicting.1 += model.outstream.write(at, &bytes, SPACE);
@@ -228,6 +228,7 @@ impl Pair {
             fin,
             client_ack: out_of(client_ack),
             heard_all: client_ack == server_nxt,
+            heads_known: false,
             server: Some(ServerProgress {
                 nxt: out_of(server_nxt),
                 ack: seq_of(at) - server_behind,

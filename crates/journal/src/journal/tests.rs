@@ -1,7 +1,7 @@
 use super::{Journal, Limits, ReplayMode};
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::pool::FULL_CHUNK;
-use crate::record::{Arrival, Record, Recorded, ServerProgress};
+use crate::record::{Arrival, Record, Recorded, Said, ServerProgress};
 use crate::summary::{ClientFin, Place, Protected, State};
 use crate::{len64, position::PLAUSIBLE};
 use wire::{FlowId, SeqNumber};
@@ -25,6 +25,7 @@ fn segment(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
         fin: false,
         client_ack: SERVER + 1,
         heard_all: true,
+        heads_known: false,
         server: Some(ServerProgress {
             nxt: SERVER + 1,
             ack: seq,
@@ -170,7 +171,7 @@ fn what_is_too_far_away_is_refused() {
     journal
         .instream(A, &segment(far - 1, b"x"))
         .expect("plausible");
-    let refused = journal.outstream(A, SERVER - 1, b"x");
+    let refused = journal.outstream(A, &Said::in_order(SERVER - 1, b"x"));
     assert_eq!(refused, Err(Refused::Implausible));
     assert_eq!(journal.statistics().refused_implausible, 6);
     assert_eq!(journal.stable_seq(A), Some(ISN + 1));
@@ -212,7 +213,9 @@ fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
     );
     for refused in [
         journal.instream(A, &segment(ISN + 1, b"x")).map(|_| ()),
-        journal.outstream(A, SERVER + 1, b"x"),
+        journal
+            .outstream(A, &Said::in_order(SERVER + 1, b"x"))
+            .map(drop),
     ] {
         assert_eq!(refused, Err(Refused::Unprotected(limit)));
     }
@@ -246,7 +249,7 @@ fn over_the_total_limit_who_wants_more_loses() {
     let limit = Unprotected::TotalLimit;
     assert_eq!(refused, Err(Refused::BecameUnprotected(limit)));
     assert_eq!(journal.stable_seq(A), Some(ISN + 60_001));
-    let refused = journal.outstream(A, SERVER + 1, &[2; 100_000]);
+    let refused = journal.outstream(A, &Said::in_order(SERVER + 1, &[2; 100_000]));
     assert_eq!(refused, Err(Refused::BecameUnprotected(limit)));
     assert_eq!(journal.statistics().held, 0);
 }
@@ -321,7 +324,9 @@ fn streams_go_on_beyond_four_gigabytes() {
             ..segment(seq, &payload)
         };
         journal.instream(A, &arrival).expect("recorded");
-        journal.outstream(A, said, b"answer").expect("recorded");
+        journal
+            .outstream(A, &Said::in_order(said, b"answer"))
+            .expect("recorded");
         assert_eq!(protected(&journal, A).turns, turn);
         assert_eq!(protected(&journal, A).start.instream, seq);
         // The rest of the answer is not mirrored.
@@ -344,7 +349,7 @@ fn the_answer_after_one_of_four_gigabytes_is_another() {
         .instream(A, &segment(ISN + 1, b"big"))
         .expect("recorded");
     journal
-        .outstream(A, SERVER + 1, b"first answer")
+        .outstream(A, &Said::in_order(SERVER + 1, b"first answer"))
         .expect("recorded");
     let mut said = SERVER + 1;
     let progress = |said| Arrival {
@@ -366,7 +371,9 @@ fn the_answer_after_one_of_four_gigabytes_is_another() {
     };
     journal.instream(A, &next).expect("recorded");
     assert_eq!(protected(&journal, A).turns, 2);
-    journal.outstream(A, said, b"second").expect("recorded");
+    journal
+        .outstream(A, &Said::in_order(said, b"second"))
+        .expect("recorded");
     let heads: Vec<_> = journal.outstream_ranges(A).collect();
     let expected = [(SERVER + 1, &b"first answer"[..]), (SERVER + 3, b"second")];
     assert_eq!(heads, expected);
@@ -388,7 +395,7 @@ fn an_idle_connection_costs_well_under_a_kibibyte() {
         .expect("recorded");
     let request = protected(&journal, A).held;
     journal
-        .outstream(A, SERVER + 1, &[b'y'; 250])
+        .outstream(A, &Said::in_order(SERVER + 1, &[b'y'; 250]))
         .expect("recorded");
     let both = protected(&journal, A).held;
     println!("{fixed} bytes of fixed size, {request} with a request, {both} with an answer too");
@@ -469,7 +476,7 @@ fn a_record_can_be_copied_piece_by_piece() {
         instream: ISN + 100,
         outstream: SERVER + 10,
     };
-    let answers = [10, 20, 30].map(|at| SERVER + at);
+    let answers = [10, 20, 30, 25].map(|at| SERVER + at);
     journal.restore_turn(B, place, answers);
     assert_eq!(protected(&journal, B).turn, place);
     assert_eq!(protected(&journal, B).answers, answers);

@@ -1,4 +1,4 @@
-use journal::{Arrival, Limits, ReplayMode, ServerProgress};
+use journal::{Arrival, Limits, ReplayMode, Said, ServerProgress};
 use wire::SeqNumber;
 
 use super::*;
@@ -28,10 +28,13 @@ fn exchange(intake: &mut Intake, request: &[u8], said: u32, heard: u32) {
         fin: false,
         client_ack: ack,
         heard_all: true,
+        heads_known: false,
         server: Some(ServerProgress { nxt: ack, ack: seq }),
     };
     intake.journal.instream(FLOW, &arrival).expect("recorded");
-    let answered = intake.journal.outstream(FLOW, ack, b"done");
+    let answered = intake
+        .journal
+        .outstream(FLOW, &Said::in_order(ack, b"done"));
     answered.expect("recorded");
 }
 

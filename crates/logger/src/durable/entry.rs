@@ -9,7 +9,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use journal::{Arrival, ClientFin, Place, ServerProgress};
+use journal::{Arrival, ClientFin, Place, Said, ServerProgress};
 use protocol::control::{Message, Request, Resume};
 use wire::{FlowId, SeqNumber, Timestamps};
 
@@ -23,12 +23,13 @@ pub(crate) enum Change<'a> {
         seq: SeqNumber,
         client_ack: SeqNumber,
         heard_all: bool,
+        heads_known: bool,
         server: Option<ServerProgress>,
         fin: bool,
         bytes: &'a [u8],
     },
     /// The server has said this.
-    Outstream { seq: SeqNumber, bytes: &'a [u8] },
+    Outstream(Said<'a>),
     /// So far the client has heard the server.
     Progress(Progress),
     /// It has no record any more.
@@ -62,7 +63,7 @@ pub(crate) enum Entry<'a> {
         fin: Option<ClientFin>,
         turn: Place,
         /// [`journal::Protected::answers`].
-        answers: [SeqNumber; 3],
+        answers: [SeqNumber; 4],
     },
 }
 
@@ -78,12 +79,14 @@ const OUTSTREAM: u8 = 17;
 const UNPROTECTED: u8 = 18;
 const CLOSED: u8 = 19;
 const PROGRESS: u8 = 20;
+const OUTSTREAM_AFTER: u8 = 21;
 /// Added to the kind of a change: it is about the copy.
 const OF_COPY: u8 = 16;
 
 const FIN: u8 = 1;
 const SERVER_KNOWN: u8 = 2;
 const HEARD_ALL: u8 = 4;
+const HEADS_KNOWN: u8 = 8;
 
 impl<'a> Entry<'a> {
     /// The connection that it is about.
@@ -205,7 +208,7 @@ impl<'a> Entry<'a> {
                     answers,
                 }
             }
-            INSTREAM..=PROGRESS => Self::Changed(flow, Change::read(kind, rest)?),
+            INSTREAM..=OUTSTREAM_AFTER => Self::Changed(flow, Change::read(kind, rest)?),
             _ => Self::Copied(flow, Change::read(kind.checked_sub(OF_COPY)?, rest)?),
         };
         Some((instance, entry))
@@ -219,6 +222,7 @@ impl<'a> Change<'a> {
             seq: arrival.seq,
             client_ack: arrival.client_ack,
             heard_all: arrival.heard_all,
+            heads_known: arrival.heads_known,
             server: arrival.server,
             fin: arrival.fin,
             bytes: arrival.payload,
@@ -228,7 +232,8 @@ impl<'a> Change<'a> {
     const fn kind(&self) -> u8 {
         match self {
             Self::Instream { .. } => INSTREAM,
-            Self::Outstream { .. } => OUTSTREAM,
+            Self::Outstream(Said { after: None, .. }) => OUTSTREAM,
+            Self::Outstream(Said { after: Some(_), .. }) => OUTSTREAM_AFTER,
             Self::Unprotected => UNPROTECTED,
             Self::Closed => CLOSED,
             Self::Progress(_) => PROGRESS,
@@ -241,6 +246,7 @@ impl<'a> Change<'a> {
                 seq,
                 client_ack,
                 heard_all,
+                heads_known,
                 server,
                 fin,
                 bytes,
@@ -253,14 +259,19 @@ impl<'a> Change<'a> {
                     (*fin, FIN),
                     (server.is_some(), SERVER_KNOWN),
                     (*heard_all, HEARD_ALL),
+                    (*heads_known, HEADS_KNOWN),
                 ];
                 let set = flags.iter().filter(|(is, _)| *is);
                 out.push(set.map(|(_, flag)| flag).sum());
                 out.extend_from_slice(bytes);
             }
-            Self::Outstream { seq, bytes } => {
-                out.extend_from_slice(&seq.0.to_le_bytes());
-                out.extend_from_slice(bytes);
+            Self::Outstream(said) => {
+                out.extend_from_slice(&said.seq.0.to_le_bytes());
+                if let Some(after) = said.after {
+                    out.extend_from_slice(&after.0.to_le_bytes());
+                    out.extend_from_slice(&said.more.to_le_bytes());
+                }
+                out.extend_from_slice(said.payload);
             }
             Self::Progress(progress) => {
                 out.extend_from_slice(&progress.acknowledged.to_le_bytes());
@@ -283,6 +294,7 @@ impl<'a> Change<'a> {
                     seq,
                     client_ack,
                     heard_all: flags & HEARD_ALL != 0,
+                    heads_known: flags & HEADS_KNOWN != 0,
                     server: (flags & SERVER_KNOWN != 0).then_some(ServerProgress { nxt, ack }),
                     fin: flags & FIN != 0,
                     bytes: rest,
@@ -290,7 +302,16 @@ impl<'a> Change<'a> {
             }
             OUTSTREAM => {
                 let [seq] = numbers(&mut rest)?;
-                Self::Outstream { seq, bytes: rest }
+                Self::Outstream(Said::in_order(seq, rest))
+            }
+            OUTSTREAM_AFTER => {
+                let [seq, after] = numbers(&mut rest)?;
+                Self::Outstream(Said {
+                    seq,
+                    more: u32::from_le_bytes(take(&mut rest)?),
+                    payload: rest,
+                    after: Some(after),
+                })
             }
             PROGRESS => {
                 let mut progress = Progress::from(u64::from_le_bytes(take(&mut rest)?));

@@ -178,7 +178,7 @@ impl Reading<'_> {
         instance: u64,
         flow: FlowId,
         fin: Option<journal::ClientFin>,
-        places: (Place, [SeqNumber; 3]),
+        places: (Place, [SeqNumber; 4]),
     ) {
         let copying = self
             .copying
@@ -194,6 +194,7 @@ impl Reading<'_> {
                 seq: fin.seq,
                 client_ack: fin.heard,
                 heard_all: false,
+                heads_known: false,
                 server: None,
                 fin: true,
                 bytes: &[],
@@ -232,6 +233,7 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
             seq,
             client_ack,
             heard_all,
+            heads_known,
             server,
             fin,
             bytes,
@@ -243,10 +245,11 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
                 fin,
                 client_ack,
                 heard_all,
+                heads_known,
                 server,
             },
         ),
-        Change::Outstream { seq, bytes } => session.restore_outstream(flow, seq, bytes),
+        Change::Outstream(said) => session.restore_outstream(flow, &said),
         Change::Progress(progress) => session.restore_progress(flow, &progress),
         Change::Unprotected => {
             session.unprotect(flow, Unprotected::Requested);

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use journal::{Arrival, Limits, Refused, ReplayMode, ServerProgress};
+use journal::{Arrival, Limits, Refused, ReplayMode, Said, ServerProgress};
 use protocol::{
     UnprotectedReason,
     control::{Attach, Replay, Response, Resume},
-    link::{KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentView},
+    link::{
+        KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentKind, SegmentView,
+        heads_digest,
+    },
 };
 use wire::{Flags, FlowId, Segment};
 
@@ -48,6 +51,8 @@ pub struct LinkStatistics {
     pub segments: u64,
     /// Segments with nothing to record: they tell how far the client has heard the server.
     pub progress: u64,
+    /// Beginnings of answers.
+    pub heads: u64,
     /// Acknowledgements.
     pub acks: u64,
     /// Datagrams that are not of the log link, or of another version.
@@ -369,10 +374,29 @@ impl Session {
             self.statistics.damaged += 1;
             return;
         }
-        let Some(arrival) = arrival(&view) else {
+        if view.flags().kind == SegmentKind::Head {
+            let id = flow.id;
+            let payload = view.segment().payload();
+            let more = usize::from(view.whole()).saturating_sub(payload.len());
+            let said = Said {
+                seq: view.segment().seq(),
+                payload,
+                more: u32::try_from(more).unwrap_or(0),
+                after: Some(view.after()),
+            };
+            self.statistics.heads += 1;
+            self.said(id, said, out);
+            self.seen(view.flags().slot, now);
+            return;
+        }
+        let Some(mut arrival) = arrival(&view) else {
             self.statistics.malformed += 1;
             return;
         };
+        if view.flags().kind == SegmentKind::HeardAll {
+            let end = self.intake.journal.heads_end(flow.id);
+            arrival.heads_known = end.is_some_and(|end| heads_digest(end) == view.heads());
+        }
         let was_embryo = std::mem::take(&mut flow.embryo);
         let id = flow.id;
         observe(flow, view.segment(), now);
@@ -435,6 +459,7 @@ fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
     if flags.contains(Flags::SYN) || flags.contains(Flags::RST) {
         return None;
     }
+    let kind = view.flags().kind;
     let progress = ServerProgress {
         nxt: segment.ack(),
         ack: segment.seq(),
@@ -444,8 +469,9 @@ fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
         payload: segment.payload(),
         fin: flags.contains(Flags::FIN),
         client_ack: segment.ack(),
-        heard_all: view.flags().heard_all,
-        server: view.flags().turn.then_some(progress),
+        heard_all: kind != SegmentKind::Plain,
+        heads_known: false,
+        server: (kind == SegmentKind::Turn).then_some(progress),
     })
 }
 

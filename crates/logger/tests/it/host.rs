@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use protocol::{
     control::{Attach, Replay},
-    link::{Ack, Handshake, KeySet, LinkKeys, Open, SegmentFlags, SegmentView, seal},
+    link::{Ack, Handshake, KeySet, LinkKeys, Open, SegmentFlags, SegmentKind, SegmentView, seal},
     mirror::{FrameKind, MirrorFrame},
 };
 use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
@@ -225,13 +225,18 @@ impl Host {
 
     pub(crate) fn segment(&self, connection: &Connection, packet: &[u8], partial: bool) -> Vec<u8> {
         let flags = SegmentFlags {
-            turn: true,
-            heard_all: true,
+            kind: SegmentKind::Turn,
             unfinished: partial,
             slot: self.keys.slot,
         };
         let mut datagram = Vec::new();
-        let sealed = seal(packet, connection.flow, flags, &self.keys.up, &mut datagram);
+        let sealed = seal(
+            packet,
+            connection.flow,
+            (flags, SeqNumber(0)),
+            &self.keys.up,
+            &mut datagram,
+        );
         sealed.expect("a TCP packet");
         datagram
     }

@@ -3,6 +3,7 @@
 
 mod core;
 mod durable;
+mod heads;
 mod host;
 mod inherit;
 mod lives;

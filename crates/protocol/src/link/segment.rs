@@ -8,11 +8,18 @@
 //! | TTL, hop limit | [`SegmentFlags`] |
 //! | TCP ports | low 32 bits of the flow's number, little-endian |
 //! | TCP urgent pointer | low 16 bits of the sequence number, big-endian |
+//! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian |
+//!
+//! A *head* is the beginning of what the server says to a client, in the same form, as the client gets it:
+//! cut to what one datagram carries, with the end of the head before it in the place of the
+//! acknowledgement number ([`SegmentView::after`]), how many bytes it is to have in that of the window
+//! ([`SegmentView::whole`]), and always with the sum of the pseudo-header in the place of its checksum, or what
+//! the kernel makes of that.
 //!
 //! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, three
 //! zeros.
 //!
-//! The TCP checksum is that of the segment with the ports and the urgent pointer replaced and with
+//! The TCP checksum is that of the segment with ports, urgent pointer and window replaced and with
 //! the pseudo-header of the original addresses; or, if the kernel had left it for later, the sum of
 //! that pseudo-header alone. That of the IPv4 header is not kept up.
 //!
@@ -26,12 +33,12 @@ use wire::{FlowId, FlowKey, IpPacket, PROTOCOL_TCP, Segment, SeqNumber, WireErro
 use super::head::u64_at;
 use super::{KeySet, KeySlot, LinkError, LinkKey, VERSION};
 
-const TURN: u8 = 1;
-const UNFINISHED: u8 = 1 << 1;
-const SLOT: u8 = 1 << 2;
-const HEARD_ALL: u8 = 1 << 3;
-/// The high half holds the version, so that no SEGMENT looks like a packet that is merely lost.
-const VERSION_SHIFT: u32 = 4;
+const KINDS: u8 = 7;
+const UNFINISHED: u8 = 1 << 3;
+const SLOT: u8 = 1 << 4;
+/// The highest three bits hold the version, so that no SEGMENT looks like a packet that is merely lost.
+const VERSION_SHIFT: u32 = 5;
+const _: () = assert!(VERSION < 1 << (u8::BITS - VERSION_SHIFT));
 
 // Offsets in an IPv4 header.
 const V4_TTL: usize = 8;
@@ -40,23 +47,36 @@ const V4_ADDRESSES: usize = 12;
 const V6_HOP_LIMIT: usize = 7;
 const V6_ADDRESSES: usize = 8;
 const V6_ADDRESSES_END: usize = 40;
+const V6_HEADER: usize = 40;
 // Offsets in a TCP header.
 const PORTS: core::ops::Range<usize> = 0..4;
+const ACKNOWLEDGMENT: core::ops::Range<usize> = 8..12;
+const WINDOW: core::ops::Range<usize> = 14..16;
 const CHECKSUM: core::ops::Range<usize> = 16..18;
 const URGENT: core::ops::Range<usize> = 18..20;
+
+/// What a SEGMENT is to the talk of client and server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// The client had not heard everything that the server had said when it sent this.
+    Plain = 0,
+    /// It had: what is said next answers this, and is recorded as the head of an answer. But the server's
+    /// TCP may have had this before.
+    HeardAll = 1,
+    /// The same, and the server's TCP waits for just this segment: what the server has sent ends at the
+    /// acknowledgement number, what its TCP has acknowledged at the sequence number. (Without the second
+    /// a request that the server has answered, and that is sent again because it was lost on the link,
+    /// would look like one after that answer.)
+    Turn = 2,
+    /// Not the client's, but the server's: the head of an answer.
+    Head = 3,
+}
 
 /// What the sender knew of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentFlags {
-    /// The client had heard everything that the server had said when it sent this, and the server's
-    /// TCP waits for just this segment: what the server has sent ends at the acknowledgement number,
-    /// what its TCP has acknowledged at the sequence number. (Without the second a request that the
-    /// server has answered, and that is sent again because it was lost on the link, would look like
-    /// one after that answer.)
-    pub turn: bool,
-    /// The client had heard everything that the server had said when this came: what is said next
-    /// answers it, and is recorded as the head of an answer. (But not if the server's TCP had this before.)
-    pub heard_all: bool,
+    /// What it is.
+    pub kind: SegmentKind,
     /// The kernel has left the checksum for later and vouches for the packet.
     pub unfinished: bool,
     /// The slot of the key that the tag was made with.
@@ -67,18 +87,12 @@ impl SegmentFlags {
     /// The flags as in the hop limit.
     #[must_use]
     pub const fn byte(self) -> u8 {
-        let mut byte = VERSION << VERSION_SHIFT;
-        if self.turn {
-            byte |= TURN;
-        }
+        let mut byte = VERSION << VERSION_SHIFT | self.kind as u8;
         if self.unfinished {
             byte |= UNFINISHED;
         }
         if matches!(self.slot, KeySlot::One) {
             byte |= SLOT;
-        }
-        if self.heard_all {
-            byte |= HEARD_ALL;
         }
         byte
     }
@@ -88,8 +102,13 @@ impl SegmentFlags {
             return Err(LinkError::UnknownVersion(byte >> VERSION_SHIFT));
         }
         Ok(Self {
-            turn: byte & TURN != 0,
-            heard_all: byte & HEARD_ALL != 0,
+            kind: match byte & KINDS {
+                0 => SegmentKind::Plain,
+                1 => SegmentKind::HeardAll,
+                2 => SegmentKind::Turn,
+                3 => SegmentKind::Head,
+                _ => return Err(LinkError::BadField("kind")),
+            },
             unfinished: byte & UNFINISHED != 0,
             slot: if byte & SLOT == 0 {
                 KeySlot::Zero
@@ -167,7 +186,26 @@ impl<'a> SegmentView<'a> {
         self.base_seq
     }
 
-    /// The segment. Its ports and its urgent pointer are not those of the client.
+    /// Of a head: where the one before it ended, of what the server has sent; its first byte's number, if
+    /// it is the first. (The client's acknowledgement number, in any other.)
+    #[must_use]
+    pub fn after(&self) -> SeqNumber {
+        self.segment.ack()
+    }
+
+    /// Of a head: how many bytes it is to have, with those that come later by another way.
+    #[must_use]
+    pub fn whole(&self) -> u16 {
+        self.segment.window()
+    }
+
+    /// Of a client's segment: [`heads_digest`] of where the newest head ended when it came.
+    #[must_use]
+    pub fn heads(&self) -> u16 {
+        self.segment.window()
+    }
+
+    /// The segment. Its ports, its urgent pointer and its window are not those of the client.
     #[must_use]
     pub const fn segment(&self) -> &Segment<'a> {
         &self.segment
@@ -195,6 +233,15 @@ impl<'a> SegmentView<'a> {
     }
 }
 
+/// What tells one end of the heads from another, if one of them is missing: positions that are a power of
+/// two apart, as the answers of a server may be, have different ones.
+#[must_use]
+pub const fn heads_digest(end: SeqNumber) -> u16 {
+    const ODD: u32 = 0x9e37_79b1; // as far from a pattern as the golden ratio is
+    let [high, low, ..] = end.0.wrapping_mul(ODD).to_be_bytes();
+    u16::from_be_bytes([high, low])
+}
+
 /// Where the packet began whose pieces have `low` in their urgent pointers, and one of them `seq`.
 /// No packet that is cut is longer than 64 KiB.
 fn base_of(seq: SeqNumber, low: u16) -> SeqNumber {
@@ -212,7 +259,7 @@ fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags) -> [u8; 16] {
 }
 
 /// Appends to `out` the SEGMENT of a client's `packet`, as the programs in the kernel make it: for
-/// whoever stands in for them. `key` is the one in the slot of `flags`; with `unfinished` the
+/// whoever stands in for them; the heads end at `heads`. `key` is the one in the slot of `flags`; with `unfinished` the
 /// checksum of the packet is taken for a pseudo-header's sum. Bytes behind the packet are left out.
 ///
 /// # Errors
@@ -221,7 +268,17 @@ fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags) -> [u8; 16] {
 pub fn seal(
     packet: &[u8],
     flow: FlowId,
-    flags: SegmentFlags,
+    (flags, heads): (SegmentFlags, SeqNumber),
+    key: &LinkKey,
+    out: &mut Vec<u8>,
+) -> Result<(), WireError> {
+    replaced(packet, flow, (flags, heads_digest(heads)), key, out)
+}
+
+fn replaced(
+    packet: &[u8],
+    flow: FlowId,
+    (flags, window): (SegmentFlags, u16),
     key: &LinkKey,
     out: &mut Vec<u8>,
 ) -> Result<(), WireError> {
@@ -242,7 +299,54 @@ pub fn seal(
     let [_, _, low @ ..] = base_seq.0.to_be_bytes();
     replace(transport, PORTS, &flow_low(flow).to_le_bytes(), flags);
     replace(transport, URGENT, &low, flags);
+    replace(transport, WINDOW, &window.to_be_bytes(), flags);
     Ok(())
+}
+
+/// What a head says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// Where the one before it ended.
+    pub after: SeqNumber,
+    /// How many bytes it has.
+    pub keep: u16,
+    /// And is to have, with those that come later by another way.
+    pub whole: u16,
+}
+
+/// Appends to `out` the SEGMENT of the head of an answer, which is at the beginning of the payload of the
+/// server's `packet`. As [`seal`].
+///
+/// # Errors
+///
+/// If it is not a TCP packet; nothing is appended.
+pub fn seal_head(
+    packet: &[u8],
+    flow: FlowId,
+    head: Head,
+    (slot, key): (KeySlot, &LinkKey),
+    out: &mut Vec<u8>,
+) -> Result<(), WireError> {
+    let ip = IpPacket::parse(packet)?;
+    let header = ip.header_len() + ip.payload_len() - Segment::of(&ip)?.payload().len();
+    let len = ip.total_len().min(header + usize::from(head.keep));
+    let mut cut = packet[..len].to_vec();
+    let v4 = ip.source().is_ipv4();
+    let (at, counted) = if v4 { (2, len) } else { (4, len - V6_HEADER) };
+    // It was as long or longer, and that fitted.
+    let counted = u16::try_from(counted).unwrap_or(u16::MAX);
+    cut[at..at + 2].copy_from_slice(&counted.to_be_bytes());
+    let transport = &mut cut[ip.header_len()..];
+    let length = u32::try_from(transport.len()).unwrap_or(u32::MAX);
+    let pseudo = checksum::pseudo_header(ip.source(), ip.destination(), PROTOCOL_TCP, length);
+    transport[ACKNOWLEDGMENT].copy_from_slice(&head.after.0.to_be_bytes());
+    transport[CHECKSUM].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+    let flags = SegmentFlags {
+        kind: SegmentKind::Head,
+        unfinished: true,
+        slot,
+    };
+    replaced(&cut, flow, (flags, head.whole), key, out)
 }
 
 /// Overwrites a field of the TCP header and carries the change into the checksum, if it is one.

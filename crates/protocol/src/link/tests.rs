@@ -41,8 +41,11 @@ fn packet(key: &FlowKey, seq: SeqNumber, payload: &[u8], mode: ChecksumMode) -> 
 
 fn flags(turn: bool, unfinished: bool) -> SegmentFlags {
     SegmentFlags {
-        turn,
-        heard_all: turn,
+        kind: if turn {
+            SegmentKind::Turn
+        } else {
+            SegmentKind::Plain
+        },
         unfinished,
         slot: KeySlot::One,
     }
@@ -50,7 +53,7 @@ fn flags(turn: bool, unfinished: bool) -> SegmentFlags {
 
 fn sealed(packet: &[u8], flags: SegmentFlags) -> Vec<u8> {
     let mut datagram = Vec::new();
-    seal(packet, FLOW, flags, &KEY, &mut datagram).unwrap();
+    seal(packet, FLOW, (flags, SeqNumber(77)), &KEY, &mut datagram).unwrap();
     datagram
 }
 
@@ -86,13 +89,13 @@ fn ack() -> Ack {
     }
 }
 
-const HEAD: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 2, 0, 1, 0];
+const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 3, 0, 1, 0];
 
 #[test]
 #[rustfmt::skip]
 fn the_layouts_are_pinned() {
     let datagram = open().encode(&KEY);
-    let mut expected = HEAD.to_vec();
+    let mut expected = BEGINNING.to_vec();
     expected[5] = 1;
     expected.extend([0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
@@ -105,7 +108,7 @@ fn the_layouts_are_pinned() {
     assert_eq!(datagram[120..], KEY.tag(&expected).to_le_bytes());
 
     let datagram = ack().encode(&KEY);
-    let mut expected = HEAD.to_vec();
+    let mut expected = BEGINNING.to_vec();
     expected[5] = 3;
     expected[7] = 1;
     expected.extend([0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 9, 0, 0, 0, 0, 0, 0, 0]);
@@ -119,7 +122,7 @@ fn the_layouts_are_pinned() {
 
     for (kind, code) in [(ProbeKind::Probe, 4), (ProbeKind::Probed, 5)] {
         let datagram = Probe { kind, slot: KeySlot::One, counter: 3 }.encode(&KEY);
-        let mut expected = HEAD.to_vec();
+        let mut expected = BEGINNING.to_vec();
         expected[5] = code;
         expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(datagram[..24], expected);
@@ -132,7 +135,7 @@ fn the_layout_of_a_segment_is_pinned() {
     let mut covered = [0; 16];
     covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
-    covered[12] = 0x2d; // version 2, slot 1, TURN, everything heard
+    covered[12] = 0x72; // version 3, slot 1, a turn
     let tag = KEY.tag(&covered).to_le_bytes();
     for v6 in [false, true] {
         let packet = packet(
@@ -144,16 +147,17 @@ fn the_layout_of_a_segment_is_pinned() {
         let datagram = sealed(&packet, flags(true, false));
         let mut expected = packet.clone();
         let tcp = if v6 {
-            expected[7] = 0x2d;
+            expected[7] = 0x72;
             expected[8..16].copy_from_slice(&tag);
             expected[16..40].fill(0);
             40
         } else {
-            expected[8] = 0x2d;
+            expected[8] = 0x72;
             expected[12..20].copy_from_slice(&tag);
             20
         };
         expected[tcp..tcp + 4].copy_from_slice(&[0x88, 0x77, 0x66, 0x55]);
+        expected[tcp + 14..tcp + 16].copy_from_slice(&heads_digest(SeqNumber(77)).to_be_bytes());
         expected[tcp + 16..tcp + 18].copy_from_slice(&datagram[tcp + 16..tcp + 18]);
         expected[tcp + 18..tcp + 20].copy_from_slice(&[0x03, 0x04]);
         assert_eq!(datagram, expected);
@@ -161,6 +165,85 @@ fn the_layout_of_a_segment_is_pinned() {
         assert!(segment.is_undamaged(&flow_key(v6)));
         assert!(!segment.is_undamaged(&flow_key(!v6)));
         assert!(segment.verify(&keys(), FLOW));
+    }
+}
+
+#[test]
+fn a_head_is_cut_and_says_what_was_before_it() {
+    for v6 in [false, true] {
+        let key = flow_key(v6);
+        let packet = packet(
+            &key,
+            SeqNumber(9),
+            b"HTTP/1.1 200 OK",
+            ChecksumMode::Partial,
+        );
+        for (keep, kept) in [(8, &b"HTTP/1.1"[..]), (99, b"HTTP/1.1 200 OK"), (0, b"")] {
+            let mut datagram = Vec::new();
+            let by = (KeySlot::One, &KEY);
+            let after = SeqNumber(4);
+            let says = Head {
+                after,
+                keep,
+                whole: 4096,
+            };
+            seal_head(&packet, FLOW, says, by, &mut datagram).unwrap();
+            let head = SegmentView::parse(&datagram).unwrap();
+            assert_eq!(head.flags().kind, SegmentKind::Head);
+            assert_eq!(
+                (head.segment().seq(), head.after(), head.whole()),
+                (SeqNumber(9), after, 4096)
+            );
+            assert_eq!(head.segment().payload(), kept);
+            assert!(head.verify(&keys(), FLOW) && head.is_undamaged(&key));
+            // What a network card makes of it is as good.
+            let at = if v6 { 40 } else { 20 };
+            let sum =
+                wire::checksum::tcp_checksum(key.client().ip(), key.server().ip(), &datagram[at..]);
+            datagram[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
+            assert!(SegmentView::parse(&datagram).unwrap().is_undamaged(&key));
+            datagram[at + 13] ^= 1;
+            assert!(!SegmentView::parse(&datagram).unwrap().is_undamaged(&key));
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_segment_says_what_it_is() {
+    use SegmentKind::{Head, HeardAll, Plain, Turn};
+    let packet = packet(&flow_key(false), SeqNumber(1), b"", ChecksumMode::Full);
+    for (code, kind) in (0..).zip([Plain, HeardAll, Turn, Head]) {
+        for (unfinished, slot) in [(false, KeySlot::One), (true, KeySlot::Zero)] {
+            let flags = SegmentFlags {
+                kind,
+                unfinished,
+                slot,
+            };
+            assert_eq!(flags.byte() & 7, code);
+            let datagram = sealed(&packet, flags);
+            assert_eq!(SegmentView::parse(&datagram).unwrap().flags(), flags);
+        }
+    }
+    let mut datagram = sealed(&packet, flags(false, false));
+    datagram[8] |= 7;
+    let refused = SegmentView::parse(&datagram);
+    assert_eq!(refused, Err(LinkError::BadField("kind")));
+}
+
+#[test]
+fn the_digest_is_pinned_and_tells_distances_apart_that_servers_like() {
+    assert_eq!(heads_digest(SeqNumber(0)), 0);
+    assert_eq!(heads_digest(SeqNumber(1)), 0x9e37);
+    assert_eq!(heads_digest(SeqNumber(0xdead_beef)), 0x9cb8);
+    for power in 12..32 {
+        for at in [0, 77, u32::MAX] {
+            let other = SeqNumber(at) + (1 << power);
+            assert_ne!(
+                heads_digest(SeqNumber(at)),
+                heads_digest(other),
+                "2^{power}"
+            );
+        }
     }
 }
 
@@ -195,11 +278,11 @@ fn what_is_not_ours_is_refused() {
         Kind::of(b"\x16\x03\x01 hello"),
         Err(LinkError::BadMagic(0x2001_0316))
     );
-    assert_eq!(Kind::of(&HEAD[..5]), Err(LinkError::BadLength(5)));
-    assert_eq!(Kind::of(&HEAD), Err(LinkError::UnknownKind(0)));
+    assert_eq!(Kind::of(&BEGINNING[..5]), Err(LinkError::BadLength(5)));
+    assert_eq!(Kind::of(&BEGINNING), Err(LinkError::UnknownKind(0)));
     let mut newer = open().encode(&KEY);
-    newer[4] = 3;
-    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(3)));
+    newer[4] = 4;
+    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(4)));
     assert_eq!(
         SegmentView::parse(b"GET / HTTP"),
         Err(LinkError::Segment(WireError::Truncated {
@@ -210,11 +293,11 @@ fn what_is_not_ours_is_refused() {
     let packet = packet(&flow_key(false), SeqNumber(1), b"", ChecksumMode::Full);
     assert_eq!(
         SegmentView::parse(&packet),
-        Err(LinkError::UnknownVersion(4)),
+        Err(LinkError::UnknownVersion(2)),
         "a packet with 64 hops"
     );
     let mut datagram = sealed(&packet, flags(false, false));
-    datagram[8] ^= 0x30;
+    datagram[8] ^= 0x40;
     assert_eq!(
         SegmentView::parse(&datagram),
         Err(LinkError::UnknownVersion(1))

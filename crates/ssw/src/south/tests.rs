@@ -2,10 +2,10 @@ use super::*;
 use crate::testing::*;
 
 #[test]
-fn marks_are_three_numbers_also_at_the_end_of_the_space() {
+fn marks_are_numbers_in_a_row_also_at_the_end_of_the_space() {
     assert_eq!(our_mark(MARK + 2, MARK), Some(MARK_TO_CLIENT));
     assert_eq!(
-        (our_mark(MARK + 5, MARK), our_mark(MARK - 1, MARK)),
+        (our_mark(MARK + MARKS, MARK), our_mark(MARK - 1, MARK)),
         (None, None)
     );
     assert_eq!(our_mark(0, u32::MAX), Some(MARK_SERVER_SPACE));

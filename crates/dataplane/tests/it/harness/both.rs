@@ -546,7 +546,7 @@ fn as_note(frame: MirrorFrame) -> Note {
     }
 }
 
-fn model_counters(model: &SouthSide) -> [(&'static str, u64); 20] {
+fn model_counters(model: &SouthSide) -> [(&'static str, u64); 21] {
     let c = model.counters();
     [
         ("mirrored", c.mirrored),
@@ -564,6 +564,7 @@ fn model_counters(model: &SouthSide) -> [(&'static str, u64); 20] {
         ("events_lost", c.events_lost),
         ("link_acks", c.link_acks),
         ("link_forged", c.link_forged),
+        ("link_heads", c.link_heads),
         ("link_opens", c.link_opens),
         ("acks_clamped", c.acks_clamped),
         ("acks_withheld", c.acks_withheld),

@@ -270,13 +270,16 @@ impl Kernel {
         self.run("egress", packet)
     }
 
-    /// A copy of a client's segment passes the interface of the log link.
+    /// A copy of a segment passes the interface of the log link.
     pub(crate) fn wrap(&self, copy: &ssw::Copy) -> Packet {
         let mut packet = copy.packet.clone();
         let mut frame = Frame::of(&packet);
         let [low, high] = [copy.flow_id.0, copy.flow_id.0 >> 32].map(|word| word & 0xffff_ffff);
         let words = [low, high].map(|word| u32::try_from(word).unwrap());
-        frame.cb = [words[0], words[1], u32::from(copy.flags)];
+        let flags = u32::from(copy.flags.byte());
+        let (head, lengths) = (copy.head, [copy.head.keep, copy.head.whole].map(u32::from));
+        let lengths = lengths[1] << 16 | lengths[0];
+        frame.cb = [words[0], words[1], flags, head.after.0, lengths];
         let verdict = self.run_frame("egress", &mut frame).expect("it is run");
         assert_eq!(verdict, Verdict::Next);
         packet.bytes = frame.bytes.split_off(ETHERNET);
@@ -289,8 +292,8 @@ impl Kernel {
         let verdict = self
             .run_frame(program, &mut frame)
             .expect("the packet is run");
-        let to_server = packet.mark.wrapping_sub(MARK) < 2; // our own, turned round as they are
-        let macs = if verdict == Verdict::RedirectIngress && !to_server {
+        let as_it_is = packet.mark.wrapping_sub(MARK) < 2 || frame.mark == MARK + 5;
+        let macs = if verdict == Verdict::RedirectIngress && !as_it_is {
             [CLIENT_MAC, SERVER_MAC] // turned round
         } else {
             [SERVER_MAC, CLIENT_MAC]
@@ -377,7 +380,7 @@ pub(crate) struct Frame {
     pub(crate) mark: u32,
     pub(crate) ifindex: u32,
     /// What one program leaves for the next.
-    pub(crate) cb: [u32; 3],
+    pub(crate) cb: [u32; 5],
 }
 
 impl Frame {
@@ -393,7 +396,7 @@ impl Frame {
             bytes: [&SERVER_MAC[..], &CLIENT_MAC, &ethertype, &packet.bytes].concat(),
             mark: packet.mark,
             ifindex: packet.ifindex,
-            cb: [0; 3],
+            cb: [0; 5],
         }
     }
 }

@@ -156,5 +156,5 @@ fn what_an_earlier_server_has_answered_begins_no_turn() {
     linked.both.client(again.payload(b"a request"));
     let copies = linked.both.copies();
     let payload = linked.payload(&copies[0]);
-    assert!(!SegmentView::parse(&payload).unwrap().flags().turn);
+    assert!(SegmentView::parse(&payload).unwrap().flags().kind != SegmentKind::Turn);
 }

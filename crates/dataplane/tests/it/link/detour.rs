@@ -82,7 +82,7 @@ fn the_logger_gets_a_copy_of_what_the_server_gets() {
         let view = SegmentView::parse(&payload).expect("a segment");
         assert!(view.verify(&keys(UP), FlowId(1)));
         assert!(!view.verify(&keys(UP), FlowId(2)));
-        assert!(view.flags().turn);
+        assert_eq!(view.flags().kind, SegmentKind::Turn);
         assert_eq!(view.base_seq(), linked.both.c + 1);
         assert_eq!(view.segment().payload(), b"hello");
         assert!(view.is_undamaged(&linked.both.key));

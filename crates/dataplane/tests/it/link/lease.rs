@@ -9,7 +9,9 @@ fn a_syn_ack_neither_leaves_nor_comes_back_too_late() {
     linked.both.client(linked.both.syn());
     linked.both.lease(Some(false));
     let syn_ack = linked.both.syn_ack();
-    assert_eq!(linked.both.server(syn_ack).verdict, Verdict::Drop);
+    let fenced = linked.both.server(syn_ack);
+    assert_eq!(fenced.verdict, Verdict::RedirectIngress);
+    assert_eq!(linked.both.ingress(fenced.packet).verdict, Verdict::Drop);
     assert_eq!(linked.both.counted("link_opens"), 0);
     linked.both.lease(Some(true));
     linked.answer();
@@ -58,4 +60,35 @@ fn what_is_recorded_is_recorded_and_the_logger_is_spoken_to() {
         assert_eq!(linked.both.egress(to_client).verdict, Verdict::Drop);
         assert_eq!(linked.both.counted("fenced"), 2);
     }
+}
+
+#[test]
+fn who_needs_a_lease_serves_nobody_without_a_record() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    linked.both.lease(Some(true));
+    linked.both.link_up(false);
+    assert_eq!(linked.says(1, b"hello"), Verdict::Drop);
+    assert_eq!(linked.both.flow().unprotected, None);
+    linked.both.link_up(true);
+    assert_eq!(linked.says(1, b"hello"), Verdict::Next);
+    assert_eq!(linked.both.copies().len(), 1);
+    linked.both.link_up(false);
+    linked.both.lease(None);
+    assert_eq!(linked.says(6, b"again"), Verdict::Next);
+    assert_eq!(
+        linked.both.flow().unprotected,
+        Some(Unprotected::LoggerLost)
+    );
+
+    let mut linked = Linked::new(AckStrategy::Eager);
+    linked.both.client(linked.both.syn());
+    linked.both.lease(Some(true));
+    linked.both.link_up(false);
+    let syn_ack = linked.both.syn_ack();
+    assert_eq!(
+        linked.both.server(syn_ack).verdict,
+        Verdict::RedirectIngress
+    );
+    linked.both.link_up(true);
+    linked.answer();
 }

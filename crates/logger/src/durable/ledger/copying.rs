@@ -1,6 +1,6 @@
 //! Copying records forward, so that the segments where they begin can be removed; and into a new log.
 
-use journal::State;
+use journal::{Said, State};
 use protocol::control::Resume;
 use wire::{FlowId, SeqNumber};
 
@@ -102,7 +102,7 @@ impl Ledger {
         for (seq, bytes) in session.journal().outstream_ranges(flow) {
             let mut seq = seq;
             for bytes in bytes.chunks(PIECE) {
-                let change = entry::Change::Outstream { seq, bytes };
+                let change = entry::Change::Outstream(Said::in_order(seq, bytes));
                 self.record(instance, &Entry::Copied(flow, change));
                 seq += u32::try_from(bytes.len()).unwrap_or(0);
             }
@@ -153,6 +153,7 @@ const fn piece(seq: SeqNumber, bytes: &[u8]) -> entry::Change<'_> {
         seq,
         client_ack: SeqNumber(0),
         heard_all: false,
+        heads_known: false,
         server: None,
         fin: false,
         bytes,

@@ -1,6 +1,6 @@
 //! What a service asks by its control stream.
 
-use journal::Unprotected;
+use journal::{Said, Unprotected};
 use protocol::{
     control::{ErrorCode, Recorded, Request, Response},
     mirror::{FrameKind, HEADER_LEN, MirrorFrame},
@@ -111,25 +111,31 @@ impl Session {
             };
             let (this, rest) = bytes.split_at(HEADER_LEN + frame.packet.len());
             bytes = rest;
-            let change = match frame.kind {
+            match frame.kind {
                 FrameKind::Closed(_) => {
                     self.flows.remove(frame.flow_id);
-                    Some(Change::Closed)
+                    self.intake.take(this);
+                    let closed = Entry::Changed(frame.flow_id, Change::Closed);
+                    out.record(self.instance, &closed);
                 }
-                FrameKind::Outstream { from } => {
-                    head(&frame, from).map(|(seq, bytes)| Change::Outstream { seq, bytes })
-                }
-                FrameKind::Barrier { .. } => None,
+                FrameKind::Outstream { from } => match head(&frame, from) {
+                    Some(said) => self.said(frame.flow_id, said, out),
+                    None => self.intake.malformed += 1,
+                },
+                FrameKind::Barrier { .. } => self.intake.take(this),
                 // These come by the link.
                 FrameKind::Instream | FrameKind::Opened { .. } => {
                     self.statistics.malformed += 1;
-                    continue;
                 }
-            };
-            self.intake.take(this);
-            if let Some(change) = change {
-                out.record(self.instance, &Entry::Changed(frame.flow_id, change));
             }
+        }
+    }
+
+    /// A head has come, by the control stream or by the link: often both.
+    pub(super) fn said(&mut self, flow: FlowId, said: Said<'_>, out: &mut Outbox) {
+        if self.intake.outstream(flow, &said) {
+            let change = Change::Outstream(said);
+            out.record(self.instance, &Entry::Changed(flow, change));
         }
     }
 }

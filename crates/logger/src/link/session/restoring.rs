@@ -1,6 +1,6 @@
 //! Making a record again, from what a log says.
 
-use journal::{Arrival, Place, State, Unprotected};
+use journal::{Arrival, Place, Said, State, Unprotected};
 use protocol::control::Resume;
 use wire::{FlowId, SeqNumber};
 
@@ -48,8 +48,8 @@ impl Session {
         }
     }
 
-    pub(crate) fn restore_outstream(&mut self, flow: FlowId, seq: SeqNumber, bytes: &[u8]) {
-        let _ = self.intake.journal.outstream(flow, seq, bytes);
+    pub(crate) fn restore_outstream(&mut self, flow: FlowId, said: &Said<'_>) {
+        let _ = self.intake.journal.outstream(flow, said);
     }
 
     pub(crate) fn hold_turns(&mut self, hold: bool) {
@@ -71,7 +71,7 @@ impl Session {
         &mut self,
         resume: &Resume,
         copy: FlowId,
-        places: (Place, [SeqNumber; 3]),
+        places: (Place, [SeqNumber; 4]),
     ) {
         let copied = self.flows.remove(copy);
         let (turn, answers) = places;

@@ -1,0 +1,168 @@
+//! Heads of answers come by the link, and a moment later by the control stream.
+
+use protocol::{
+    control::{FlowSummary, Request, Response},
+    link::{Head, seal_head},
+    mirror::FrameKind,
+};
+use wire::{FlowId, SeqNumber};
+
+use crate::{
+    host::{Host, frame},
+    lives::{Logger, OLD, peer, served, upload},
+};
+
+const FLOW: FlowId = FlowId(1);
+
+/// A service of which one client has asked something, and what was said to it.
+struct Asked {
+    logger: Logger,
+    host: Host,
+}
+
+/// An answer: its number, the server's packet.
+type Said = (SeqNumber, Vec<u8>);
+
+impl Asked {
+    fn new() -> Self {
+        let mut logger = Logger::new();
+        let mut host = served(&mut logger, OLD, peer(1, 1000), &[100]);
+        upload(&mut logger, &mut host, peer(1, 1000));
+        Self { logger, host }
+    }
+
+    fn says(&mut self, payload: &[u8]) -> Said {
+        let connection = self.host.connections.get_mut(&FLOW).expect("there");
+        connection.answer(payload)
+    }
+
+    fn isn(&self) -> SeqNumber {
+        self.host.connections[&FLOW].server_isn
+    }
+
+    /// The head that this is comes by the link; the one before it ended at `after`.
+    fn by_link(&mut self, said: &Said, after: SeqNumber) {
+        let keys = self.host.keys;
+        let mut datagram = Vec::new();
+        let by = (keys.slot, &keys.up);
+        let whole = u16::try_from(self.host.connections[&FLOW].said).expect("short");
+        let whole = whole
+            - u16::try_from(said.0.distance_from(self.isn() + 1).expect("behind")).expect("short");
+        let head = Head {
+            after,
+            keep: 5,
+            whole,
+        };
+        seal_head(&said.1, FLOW, head, by, &mut datagram).expect("a packet");
+        self.logger.take(peer(1, 1000), &[datagram]);
+    }
+
+    fn by_stream(&mut self, said: &Said) {
+        let bytes = frame(FLOW, FrameKind::Outstream { from: said.0 }, &said.1);
+        self.logger.ask(OLD, &Request::Frames { bytes });
+    }
+
+    fn summary(&mut self) -> FlowSummary {
+        match &self.logger.ask(OLD, &Request::Summaries)[..] {
+            [Response::Summaries { summaries, .. }] => summaries[0],
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// How many bytes are recorded.
+    fn bytes(&self) -> usize {
+        let session = self.logger.sessions.get(OLD).expect("there");
+        let heads = session.journal().outstream_ranges(FLOW);
+        heads.map(|(_, bytes)| bytes.len()).sum()
+    }
+
+    /// How much of what was said is recorded in order.
+    fn end(&mut self) -> Option<u32> {
+        let first = self.isn() + 1;
+        let end = self.summary().outstream_end?;
+        Some(end.distance_from(first).expect("behind it"))
+    }
+}
+
+#[test]
+fn a_head_that_came_by_the_link_is_in_the_record_and_in_the_log() {
+    let mut asked = Asked::new();
+    let said = asked.says(b"short");
+    asked.by_link(&said, said.0);
+    assert_eq!(asked.end(), Some(5));
+    assert!(
+        asked.logger.out.datagrams().is_empty(),
+        "nobody waits for an answer"
+    );
+    asked.logger.write_all();
+    asked.by_stream(&said);
+    asked.logger.order();
+    assert!(asked.logger.writing.is_none(), "it is known");
+    let long = asked.says(b"longer than that");
+    asked.by_link(&long, said.0 + 5);
+    assert_eq!(
+        (asked.end(), asked.bytes()),
+        (Some(21), 10),
+        "the rest comes"
+    );
+    asked.logger.restart();
+    assert_eq!((asked.end(), asked.bytes()), (Some(21), 10));
+    asked.by_stream(&long);
+    assert_eq!((asked.end(), asked.bytes()), (Some(21), 21));
+    let statistics = asked.logger.sessions.get(OLD).expect("there").statistics();
+    assert_eq!(
+        (statistics.heads, statistics.refused()),
+        (0, 0),
+        "since the restart"
+    );
+}
+
+#[test]
+fn one_that_is_missing_is_not_hidden_by_the_next() {
+    for restarts in [false, true] {
+        let mut asked = Asked::new();
+        let lost = asked.says(b"lost");
+        let next = asked.says(b"next");
+        asked.by_link(&next, lost.0 + 4);
+        assert_eq!(asked.end(), Some(0), "nothing in order");
+        if restarts {
+            asked.logger.restart();
+        }
+        assert_eq!(asked.end(), Some(0));
+        asked.by_stream(&lost);
+        assert_eq!(asked.end(), Some(4));
+        asked.by_stream(&next);
+        assert_eq!(asked.end(), Some(8));
+        if !restarts {
+            let third = asked.says(b"third");
+            asked.by_link(&third, next.0 + 4);
+            assert_eq!(asked.end(), Some(13), "and so on");
+        }
+    }
+}
+
+#[test]
+fn a_head_of_a_stranger_or_for_nobody_changes_nothing() {
+    let mut asked = Asked::new();
+    let said = asked.says(b"short");
+    let keys = asked.host.keys;
+    let mut datagram = Vec::new();
+    let head = Head {
+        after: said.0,
+        keep: 5,
+        whole: 5,
+    };
+    let by = (keys.slot, &keys.down);
+    seal_head(&said.1, FLOW, head, by, &mut datagram).expect("a packet");
+    let unknown = FlowId(9);
+    let mut other = Vec::new();
+    let by = (keys.slot, &keys.up);
+    seal_head(&said.1, unknown, head, by, &mut other).expect("a packet");
+    asked.logger.take(peer(1, 1000), &[datagram, other]);
+    assert_eq!(asked.end(), None);
+    let statistics = asked.logger.sessions.get(OLD).expect("there").statistics();
+    assert_eq!(
+        (statistics.bad_tags, statistics.unknown, statistics.heads),
+        (1, 1, 0)
+    );
+}
