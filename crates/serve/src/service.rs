@@ -309,6 +309,9 @@ impl Service {
                 self.begin()?;
             }
         }
+        // Not before clients are served, if that does not take long: it may have been due for hours.
+        self.ground.plane.heartbeat()?;
+        self.next_heartbeat = clock::now() + HEARTBEAT;
         let mut failures = 0;
         loop {
             match self.turn(&ring, &kernel_events) {
@@ -455,10 +458,7 @@ impl Service {
 
     fn listens(&self) -> Result<bool, ServeError> {
         for address in &self.config.addresses {
-            if supervise::listener_on(*address)
-                .doing("list the listening sockets")?
-                .is_some()
-            {
+            if supervise::is_listened_on(*address).doing("list the listening sockets")? {
                 return Ok(true);
             }
         }

@@ -8,7 +8,7 @@ use crate::common::{eventually, require_root};
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 use supervise::{
     Destroyed, TcpState, address_is_local, check_destroy_supported, destroy_socket,
-    destroy_sockets, listener_on, local_addresses,
+    destroy_sockets, is_listened_on, listener_on, local_addresses,
 };
 
 fn everything(_: SocketAddr, _: SocketAddr, _: TcpState) -> bool {
@@ -262,6 +262,8 @@ fn a_listener_is_found_with_its_owner() {
     assert!(owner.program.is_some());
     let elsewhere = SocketAddr::from(([127, 0, 0, 2], address.port()));
     assert_eq!(listener_on(elsewhere).expect("/proc/net"), None);
+    let is_there = |address| is_listened_on(address).expect("/proc/net");
+    assert!(is_there(address) && !is_there(elsewhere));
     drop(listener);
     assert_no_listener_soon(address);
 }
