@@ -7,8 +7,10 @@
 //! | `control` | changing the state of the service and of its flows |
 //! | `log_link` | where the logger is, and whether it is there |
 //! | `reading` | reading the flows and the counters |
+//! | `batches` | reading a map in pieces |
 
 mod adopting;
+mod batches;
 mod control;
 mod fence;
 mod log_link;

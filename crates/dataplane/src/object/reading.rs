@@ -4,7 +4,10 @@ use libbpf_rs::{MapCore, MapFlags};
 use ssw::Flow;
 use wire::FlowKey;
 
-use super::Dataplane;
+use super::{
+    Dataplane,
+    batches::{ROOM, each_entry},
+};
 use crate::{
     abi::{self, Abi},
     error::{DataplaneError, MapContext},
@@ -18,19 +21,14 @@ impl Dataplane {
     pub fn flows(&self) -> Result<Vec<(FlowKey, Flow)>, DataplaneError> {
         let map = &self.maps.flows;
         let mut flows = Vec::new();
-        // In one batch. The kernel ends a batch early when the next hash bucket does not fit, but
-        // libbpf-rs takes one that is not full for the last, and would leave out the rest.
-        for (key, value) in map
-            .lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY)
-            .doing("read the flows")?
-        {
-            if let (Some(key), Some(flow)) = (
-                abi::flow_key::from_bytes(&key),
-                abi::flow::from_bytes(&value),
-            ) {
+        each_entry(map, ROOM, |key, value| {
+            if let (Some(key), Some(flow)) =
+                (abi::flow_key::from_bytes(key), abi::flow::from_bytes(value))
+            {
                 flows.push((FlowKey::from(key), Flow::from(flow)));
             }
-        }
+        })
+        .doing("read the flows")?;
         Ok(flows)
     }
 
