@@ -12,7 +12,8 @@ use std::{
     fs, io,
     net::{IpAddr, SocketAddr},
     path::Path,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use dataplane::{Announcer, ethernet_interfaces};
@@ -33,6 +34,10 @@ pub(crate) const FILE: &str = "addresses.json";
 const LIFETIME: Duration = Duration::from_secs(600);
 /// How often we hold it.
 const HOLD: Duration = Duration::from_secs(5);
+
+/// How long the kernel may take until it receives what comes for a new address, and how often it is asked.
+const RECEIVED: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_micros(100);
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
@@ -83,6 +88,9 @@ impl OwnAddresses {
         for ip in &ips {
             host.hold(*ip, number, LIFETIME)
                 .doing("bring up an address of the service")?;
+        }
+        for ip in &ips {
+            await_received(&mut host, *ip)?;
         }
         let mut brought_up = Self {
             device: kept.device,
@@ -155,6 +163,20 @@ impl OwnAddresses {
         }
         Ok(())
     }
+}
+
+/// The first that we say makes the kernel ask for a neighbour. If the answer comes too early, it asks again a second
+/// later, and says nothing before.
+fn await_received(host: &mut Addresses, ip: IpAddr) -> Result<(), ServeError> {
+    let until = Instant::now() + RECEIVED;
+    while !host
+        .is_received(ip)
+        .doing("see whether a new address is there")?
+        && Instant::now() < until
+    {
+        thread::sleep(LOOK); // the kernel's thread may need this processor
+    }
+    Ok(())
 }
 
 /// Those of the addresses that are to be brought up and taken down by us: the host has them not, or only

@@ -17,6 +17,7 @@ use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
 };
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
@@ -174,6 +175,41 @@ impl Addresses {
         let request = RouteNetlinkMessage::NewAddress(message);
         let sequence = self.request(request, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE)?;
         self.acknowledgement(sequence)
+    }
+
+    /// Whether what comes for this address is taken. Of an IPv6 address that was just given that is so a moment
+    /// later: a thread of the kernel makes its route. What comes before is lost, and nobody is told.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not say.
+    pub fn is_received(&mut self, ip: IpAddr) -> io::Result<bool> {
+        let mut message = RouteMessage::default();
+        let (family, length, to) = match ip {
+            IpAddr::V4(ip) => (AddressFamily::Inet, 32, RouteAddress::Inet(ip)),
+            IpAddr::V6(ip) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(ip)),
+        };
+        message.header.address_family = family;
+        message.header.destination_prefix_length = length;
+        message.attributes.push(RouteAttribute::Destination(to));
+        let sequence = self.request(RouteNetlinkMessage::GetRoute(message), 0)?;
+        loop {
+            for message in self.netlink.receive::<RouteNetlinkMessage>()? {
+                if message.header.sequence_number != sequence {
+                    continue;
+                }
+                return match message.payload {
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
+                        Ok(route.header.kind == RouteType::Local)
+                    }
+                    NetlinkPayload::Error(error) => match error.to_io() {
+                        error if error.raw_os_error() == Some(libc::ENETUNREACH) => Ok(false),
+                        error => Err(error),
+                    },
+                    _ => continue,
+                };
+            }
+        }
     }
 
     /// Takes it away from the device. False: it was gone.

@@ -47,6 +47,26 @@ fn an_address_is_given_used_held_and_taken_away() {
 }
 
 #[test]
+fn what_comes_for_an_address_is_taken_soon_after_it_was_given() {
+    elsewhere(|addresses| {
+        let up = ["link", "set", "lo", "up"];
+        let status = std::process::Command::new("ip").args(up).status();
+        assert!(status.expect("ip").success());
+        for ip in both() {
+            assert!(!addresses.is_received(ip).unwrap());
+            addresses.hold(ip, 1, LONG).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !addresses.is_received(ip).unwrap() {
+                assert!(Instant::now() < deadline, "it is not");
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(addresses.remove(ip, 1).unwrap());
+            assert!(!addresses.is_received(ip).unwrap());
+        }
+    });
+}
+
+#[test]
 fn an_address_that_nobody_holds_goes_by_itself() {
     elsewhere(|addresses| {
         for ip in both() {
