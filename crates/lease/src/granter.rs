@@ -431,9 +431,12 @@ impl Service {
             return Verdict::Wait;
         }
         self.watched |= self.leased && !round.remembers;
+        let over = if self.leased { self.over } else { round.now };
+        let left = over.saturating_sub(round.now).as_nanos().div_ceil(1000);
         Verdict::Standby {
             epoch: self.epoch,
             effective: self.leased,
+            again_us: u32::try_from(left).unwrap_or(u32::MAX),
         }
     }
 }

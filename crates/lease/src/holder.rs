@@ -61,6 +61,8 @@ pub struct Holder {
     /// Of the newest request whose answer was heard.
     answered: u64,
     asked_at: Option<Duration>,
+    /// When the present lease of another host may be over, as a standby was told.
+    turn: Option<Duration>,
     /// When this host is silent, another one serves at once.
     standby: bool,
     /// Numbers of requests and when they were sent, in order.
@@ -94,6 +96,7 @@ impl Holder {
             number: 0,
             answered: 0,
             asked_at: None,
+            turn: None,
             standby: false,
             outstanding: VecDeque::new(),
         }
@@ -118,8 +121,10 @@ impl Holder {
             Role::First | Role::Standby { .. } => self.terms.eager_interval(),
             _ => self.terms.interval(),
         };
-        self.asked_at
-            .map_or(Duration::ZERO, |asked| asked.saturating_add(interval))
+        let next = self
+            .asked_at
+            .map_or(Duration::ZERO, |asked| asked.saturating_add(interval));
+        self.turn.map_or(next, |turn| turn.min(next))
     }
 
     /// Make a request, to be sent not before `now`. None once superseded: who wants to take part again
@@ -142,6 +147,7 @@ impl Holder {
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.number = self.number.saturating_add(1).max(nanos);
         self.asked_at = Some(now);
+        self.turn = None;
         if self.outstanding.len() == OUTSTANDING {
             self.outstanding.pop_front();
         }
@@ -184,6 +190,12 @@ impl Holder {
             let term = Duration::from_micros(u64::from(term_us));
             self.terms.term = term.max(Terms::SHORTEST);
         }
+        self.turn = match answer.verdict {
+            Verdict::Standby { again_us, .. } if again_us > 0 => {
+                Some(now.saturating_add(Duration::from_micros(again_us.into())))
+            }
+            _ => None,
+        };
         self.answered = number;
         let before = self.role;
         self.role = self.after(now, sent, answer.verdict);
@@ -219,7 +231,12 @@ impl Holder {
                 epoch,
                 speech: Speech::Free,
             },
-            (Role::First | Role::Standby { .. }, Verdict::Standby { epoch, effective }) => {
+            (
+                Role::First | Role::Standby { .. },
+                Verdict::Standby {
+                    epoch, effective, ..
+                },
+            ) => {
                 let earlier = match self.role {
                     Role::Standby { effective_in } => effective_in,
                     _ => None,

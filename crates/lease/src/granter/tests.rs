@@ -20,6 +20,8 @@ struct World {
     number: u64,
     /// What the newest lease said of others, which is left out of what is compared.
     standby: bool,
+    /// After how many µs a standby was told to ask again.
+    again_us: u32,
 }
 
 const STANDBY: Standing = Standing::Standby { effective_in: None };
@@ -39,6 +41,7 @@ impl World {
             granter: Granter::new(LIFE, memory, TERMS, ms(0)),
             number: 0,
             standby: false,
+            again_us: 0,
         }
     }
 
@@ -70,6 +73,14 @@ impl World {
                     standby: false,
                 }
             }
+            Verdict::Standby {
+                epoch,
+                effective,
+                again_us,
+            } => {
+                self.again_us = again_us;
+                standby(epoch, effective)
+            }
             verdict => verdict,
         })
     }
@@ -96,6 +107,31 @@ const fn lease(epoch: u32) -> Verdict {
     }
 }
 
+const fn standby(epoch: u32, effective: bool) -> Verdict {
+    Verdict::Standby {
+        epoch,
+        effective,
+        again_us: 0,
+    }
+}
+
+#[test]
+fn a_standby_is_told_when_the_lease_may_be_over() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    world.ask(0, 1, Standing::First);
+    world.ask(5, 1, holds(1, true));
+    // Nobody knows when who is free stops.
+    world.ask(6, 2, STANDBY);
+    assert_eq!(world.again_us, 0);
+    world.ask(10, 1, holds(1, true));
+    // 10 + 100 + 10
+    for (now, left) in [(20, 100_000), (119, 1_000)] {
+        world.ask(now, 2, STANDBY);
+        assert_eq!(world.again_us, left);
+    }
+    assert_eq!(world.ask(120, 2, STANDBY), lease(2));
+}
+
 #[test]
 fn who_is_alone_needs_no_lease_and_who_is_not_does() {
     let mut world = World::new(Memory::Kept(vec![]));
@@ -103,18 +139,12 @@ fn who_is_alone_needs_no_lease_and_who_is_not_does() {
     let free = Verdict::Free { epoch: 1 };
     assert_eq!(world.ask(10, 1, holds(1, true)), free);
     // Nobody takes over from who may speak without end.
-    let idle = Verdict::Standby {
-        epoch: 1,
-        effective: false,
-    };
+    let idle = standby(1, false);
     assert_eq!(world.ask(3000, 2, STANDBY), idle);
     assert_eq!(world.ask(3010, 1, holds(1, false)), lease(1));
     assert_eq!(world.ask(3020, 2, STANDBY), idle);
     assert_eq!(world.ask(3030, 1, holds(1, true)), lease(1));
-    let effective = Verdict::Standby {
-        epoch: 1,
-        effective: true,
-    };
+    let effective = standby(1, true);
     // 3030 + 100 + 10
     assert_eq!(world.ask(3139, 2, STANDBY), effective);
     assert_eq!(world.ask(3140, 2, STANDBY), lease(2));
@@ -141,10 +171,7 @@ fn a_confirmation_that_a_permission_without_end_may_follow_is_none() {
         answered: 1,
     };
     assert_eq!(world.ask(30, 1, early), lease(1));
-    let idle = Verdict::Standby {
-        epoch: 1,
-        effective: false,
-    };
+    let idle = standby(1, false);
     assert_eq!(world.ask(1000, 2, STANDBY), idle);
 }
 
@@ -196,10 +223,7 @@ fn the_preferred_standby_comes_first_while_it_is_alive() {
         request.preference = 1;
         world.say(now, &request)
     };
-    let idle = Some(Verdict::Standby {
-        epoch: 1,
-        effective: true,
-    });
+    let idle = Some(standby(1, true));
     assert_eq!(other(&mut world, 150), idle);
     let mut both = (world.granter.clone(), world.number);
     assert_eq!(preferred(&mut world, 160), Some(lease(2)));
@@ -241,10 +265,7 @@ fn memory_is_as_good_as_having_lived() {
     let mut world = World::new(Memory::Kept(records));
     // All that was granted before its death is over at 110; who serves is waited for as long as by one
     // without memory.
-    let effective = Verdict::Standby {
-        epoch: 1,
-        effective: true,
-    };
+    let effective = standby(1, true);
     assert_eq!(world.ask(509, 2, STANDBY), effective);
     assert_eq!(world.ask(510, 2, STANDBY), lease(2));
 }
@@ -302,6 +323,7 @@ fn without_memory_only_who_speaks_is_believed_before_all_is_over() {
         granter: world.granter.clone(),
         number: world.number,
         standby: false,
+        again_us: 0,
     };
     assert_eq!(other.ask(1, 1, holds(5, true)), lease(5));
     // It stays leased, even if there is no standby any more.

@@ -159,6 +159,30 @@ fn what_was_given_up_does_not_come_back() {
     assert_eq!((holder.superseded(), holder.ask(ms(50))), (Some(8), None));
 }
 
+const fn standby(epoch: u32, effective: bool, again_us: u32) -> Verdict {
+    Verdict::Standby {
+        epoch,
+        effective,
+        again_us,
+    }
+}
+
+#[test]
+fn a_standby_asks_when_the_lease_may_be_over_and_often_before() {
+    let mut holder = introduced(false);
+    let often = terms().eager_interval();
+    let request = holder.ask(ms(100)).unwrap();
+    assert_eq!(holder.asks_at(), ms(100) + often);
+    holder.hear(ms(101), &answer(&request, standby(3, true, 200_000)));
+    assert_eq!(holder.asks_at(), ms(100) + often);
+    let request = holder.ask(ms(110)).unwrap();
+    holder.hear(ms(111), &answer(&request, standby(3, true, 500)));
+    assert_eq!(holder.asks_at(), ms(111) + Duration::from_micros(500));
+    // Until it is told again.
+    holder.ask(ms(112)).unwrap();
+    assert_eq!(holder.asks_at(), ms(112) + often);
+}
+
 #[test]
 fn a_standby_remembers_in_which_epoch_it_was_effective() {
     let mut holder = introduced(false);
@@ -169,10 +193,7 @@ fn a_standby_remembers_in_which_epoch_it_was_effective() {
     ] {
         let (epoch, effective) = verdict;
         let request = holder.ask(ms(0)).unwrap();
-        holder.hear(
-            ms(0),
-            &answer(&request, Verdict::Standby { epoch, effective }),
-        );
+        holder.hear(ms(0), &answer(&request, standby(epoch, effective, 0)));
         let standing = holder.ask(ms(1)).unwrap().standing;
         assert_eq!(
             standing,

@@ -94,6 +94,9 @@ pub enum Verdict {
         epoch: u32,
         /// It may be granted the next one.
         effective: bool,
+        /// So long the answer stays the same, unless somebody gives the epoch up, µs; 0: nothing is known. Who asks
+        /// again right then loses no time.
+        again_us: u32,
     },
     /// The service is another's, or has been given up: the asker is silent from now on. It may come
     /// again as another instance.
@@ -226,10 +229,15 @@ impl Verdict {
                 body.u8(verdict::FREE);
                 body.u32(epoch);
             }
-            Self::Standby { epoch, effective } => {
+            Self::Standby {
+                epoch,
+                effective,
+                again_us,
+            } => {
                 body.u8(verdict::STANDBY);
                 body.u32(epoch);
                 body.bool(effective);
+                body.u32(again_us);
             }
             Self::Superseded { epoch } => {
                 body.u8(verdict::SUPERSEDED);
@@ -250,6 +258,7 @@ impl Verdict {
             verdict::STANDBY => Self::Standby {
                 epoch: body.u32()?,
                 effective: body.bool()?,
+                again_us: body.u32()?,
             },
             verdict::SUPERSEDED => Self::Superseded { epoch: body.u32()? },
             _ => return Err(ControlError::Malformed("the verdict is unknown")),

@@ -68,7 +68,11 @@ pub(super) fn answer() -> impl Strategy<Value = LeaseAnswer> {
             standby
         }),
         any::<u32>().prop_map(|epoch| Verdict::Free { epoch }),
-        any::<(u32, bool)>().prop_map(|(epoch, effective)| Verdict::Standby { epoch, effective }),
+        any::<(u32, bool, u32)>().prop_map(|(epoch, effective, again_us)| Verdict::Standby {
+            epoch,
+            effective,
+            again_us
+        }),
         any::<u32>().prop_map(|epoch| Verdict::Superseded { epoch }),
     ];
     (any::<(u64, u64, u64)>(), verdict).prop_map(|((instance, number, life), verdict)| {
