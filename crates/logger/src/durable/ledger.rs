@@ -97,11 +97,11 @@ pub struct Ledger {
     sizes: BTreeMap<u64, u64>,
     batch: Batch,
     /// Entries so far, and how many of them were in batches that were ordered, and that were written.
-    recorded: u64,
+    entries: u64,
     ordered_up_to: u64,
     written_up_to: u64,
-    /// ACKs may have to wait for something in the batch.
-    urgent: bool,
+    /// Entries up to the last one that ACKs may have to wait for.
+    urgent_up_to: u64,
     /// When the writer was last told to write.
     ordered: Duration,
     held: Vec<Outgoing>,
@@ -125,10 +125,10 @@ impl Ledger {
             segment,
             sizes: BTreeMap::from([(segment, 0)]),
             batch: Batch::default(),
-            recorded: 0,
+            entries: 0,
             ordered_up_to: 0,
             written_up_to: 0,
-            urgent: false,
+            urgent_up_to: 0,
             ordered: Duration::ZERO,
             held: Vec::new(),
             flight: None,
@@ -227,14 +227,21 @@ impl Ledger {
             | Entry::Copied(..)
             | Entry::CopyEnds { .. } => {}
         }
-        self.urgent |= !matches!(entry, Entry::Changed(_, entry::Change::Progress(_)));
-        self.recorded += 1;
+        self.entries += 1;
+        if !matches!(entry, Entry::Changed(_, entry::Change::Progress(_))) {
+            self.urgent_up_to = self.entries;
+        }
         self.batch.add(|out| entry.write(instance, out));
     }
 
-    /// How much was recorded so far; see [`Ledger::has_written`].
+    /// Up to where something was recorded so far that somebody relies on; see [`Ledger::has_written`]. How far
+    /// clients have heard their servers is not among it: nobody waits for that (`UNHURRIED`).
     pub(crate) const fn recorded(&self) -> u64 {
-        self.recorded
+        self.urgent_up_to
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.urgent_up_to > self.ordered_up_to
     }
 
     /// Whether all is in the log that was recorded when [`Ledger::recorded`] was this, or needs not to
@@ -275,7 +282,8 @@ impl Ledger {
         let caught_up = self.mode == Mode::CatchingUp
             && self.copying.is_none()
             && self.without_base(sessions).is_none();
-        let can_wait = self.batch.is_empty() || (!self.urgent && now < self.ordered + UNHURRIED);
+        let can_wait =
+            self.batch.is_empty() || (!self.is_urgent() && now < self.ordered + UNHURRIED);
         if can_wait && !caught_up {
             out.append(&mut self.held);
             return None;
@@ -284,8 +292,7 @@ impl Ledger {
             self.mode = Mode::Durable;
         }
         let batch = std::mem::replace(&mut self.batch, std::mem::take(&mut self.spare));
-        self.urgent = false;
-        self.ordered_up_to = self.recorded;
+        self.ordered_up_to = self.entries;
         self.ordered = now;
         let len = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let size = self.sizes.entry(self.segment).or_default();
@@ -377,7 +384,7 @@ impl Ledger {
         self.copying = None;
         self.caught_up_to = None;
         self.batch.clear(BATCH_MEMORY);
-        self.urgent = false;
+        self.urgent_up_to = self.ordered_up_to;
         // That a second try fails, too, is no news.
         matches!(was, Mode::Durable).then_some(Change::Volatile(why))
     }
@@ -424,6 +431,6 @@ impl Ledger {
     /// Whether there is something to write that cannot wait, or being written.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.mode, Mode::Durable | Mode::CatchingUp)
-            && (self.flight.is_some() || self.urgent)
+            && (self.flight.is_some() || self.is_urgent())
     }
 }

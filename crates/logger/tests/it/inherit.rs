@@ -99,8 +99,9 @@ fn what_is_inherited_is_so_in_the_log() {
 fn what_is_still_being_written_is_not_inherited() {
     let mut logger = Logger::new();
     let from = peer(1, 1000);
-    let host = served(&mut logger, OLD, from, &[100]);
-    logger.take(from, &[listens(&host, FlowId(1), 100_000, 1, 1)]);
+    let mut host = served(&mut logger, OLD, from, &[100]);
+    let datagrams = host.datagrams(700, 3000);
+    logger.take(from, &datagrams);
     logger.now += SILENCE;
     for _ in 0..2 {
         let refused = logger.inherit_now(&newborn(NEW), peer(1, 2000));
@@ -110,6 +111,18 @@ fn what_is_still_being_written_is_not_inherited() {
         );
     }
     logger.write_all();
+    let inherited = logger.inherit_now(&newborn(NEW), peer(1, 2000));
+    assert!(matches!(inherited, Ok(Some(_))), "{inherited:?}");
+}
+
+/// It is written when there is nothing else to do, and nobody relies on it.
+#[test]
+fn how_far_clients_have_heard_is_not_waited_for() {
+    let mut logger = Logger::new();
+    let from = peer(1, 1000);
+    let host = served(&mut logger, OLD, from, &[100]);
+    logger.take(from, &[listens(&host, FlowId(1), 100_000, 1, 1)]);
+    logger.now += SILENCE;
     let inherited = logger.inherit_now(&newborn(NEW), peer(1, 2000));
     assert!(matches!(inherited, Ok(Some(_))), "{inherited:?}");
 }

@@ -19,8 +19,10 @@ use crate::{
     error::{ServeError, SystemContext},
 };
 
-/// How soon one is asked again whose records cannot be had at the moment.
+/// How soon one is asked again that somebody else may use.
 const NOT_YET: Duration = Duration::from_millis(200);
+/// How soon one is asked again that writes the last of the records: clients wait for no more than its disk.
+const WRITTEN: Duration = Duration::from_millis(5);
 /// How long somebody else may have them before they are believed to be his.
 const SOMEBODY_ELSE: Duration = Duration::from_secs(5);
 
@@ -162,7 +164,7 @@ impl Link {
     ) -> State {
         one.tried = true;
         match error {
-            ServeError::StillWritten(_) => return State::Again(now + NOT_YET),
+            ServeError::StillWritten(_) => return State::Again(now + WRITTEN),
             ServeError::StillServed(_) => {
                 let since = *one.taken_since.get_or_insert(now);
                 if now.saturating_sub(since) < SOMEBODY_ELSE {
