@@ -239,6 +239,7 @@ impl Service {
             self.tell_unserved(tell);
             self.look_after_log(tell);
             self.tell_notices();
+            self.tell_kept();
             self.flush(tell);
             let now = Instant::now();
             if now.duration_since(self.tidied) >= TIDY_INTERVAL {
@@ -295,6 +296,7 @@ impl Service {
         let due = due.chain(self.unserved_due());
         let now = self.now();
         due.map(|due| due.saturating_sub(now))
+            .chain(self.kept_due())
             .fold(tidy, Duration::min)
     }
 

@@ -63,6 +63,8 @@ pub(super) struct Client {
     pub(super) asks: bool,
     /// It has asked as the one that serves.
     pub(super) serves: bool,
+    /// What it is told of a lease of this service when that is kept.
+    pub(super) withheld: Option<(String, Response)>,
 }
 
 impl Client {
@@ -87,6 +89,7 @@ impl Client {
             replaced: false,
             asks: false,
             serves: false,
+            withheld: None,
         })
     }
 

@@ -11,6 +11,9 @@ use rand::{TryRngCore, rngs::OsRng};
 use self::book::Book;
 use super::{Event, Service, ServiceError, client::ClientError};
 
+/// How often it is looked whether a decision is on the disk that somebody waits for.
+const KEPT: Duration = Duration::from_millis(1);
+
 /// Who decides, and what it has decided.
 pub(super) struct Leases {
     granter: Granter,
@@ -82,8 +85,8 @@ impl Leases {
         self.granter.spoke(service, now);
     }
 
-    /// The answer to a request, if there is one already: who asks asks again. What has changed is kept
-    /// before it is told.
+    /// The answer to a request, if there is one. To be told when [`Leases::is_kept`]: what has changed is
+    /// kept before.
     fn answer(&mut self, now: Duration, request: &LeaseRequest) -> Option<Response> {
         let decision = self.granter.decide(now, request);
         if let Some(book) = &mut self.book
@@ -91,9 +94,6 @@ impl Leases {
         {
             let state = book.keep(self.granter.records());
             self.waits_for.insert(request.service.clone(), state);
-        }
-        if !self.is_kept(&request.service) {
-            return None;
         }
         decision.answer.map(Response::Lease)
     }
@@ -112,7 +112,10 @@ impl Service {
         let before = leases.granter.holder(&request.service);
         let answer = leases.answer(now, request);
         let after = leases.granter.holder(&request.service);
+        let kept = leases.is_kept(&request.service);
         let client = &mut self.clients[at];
+        // What it was to be told before says less.
+        client.withheld = None;
         client.asks = true;
         client.serves = matches!(request.standing, Standing::Holds { .. });
         if let Some((epoch, instance)) = after.filter(|after| Some(*after) != before) {
@@ -135,6 +138,29 @@ impl Service {
                 });
             }
         }
-        answer.map_or(Ok(()), |answer| client.say(&answer))
+        match answer {
+            Some(answer) if kept => client.say(&answer),
+            answer => {
+                client.withheld = answer.map(|answer| (request.service.clone(), answer));
+                Ok(())
+            }
+        }
+    }
+
+    /// Whoever waits for a decision to be kept is told when it is: clients may wait for a host that does.
+    pub(super) fn tell_kept(&mut self) {
+        for client in &mut self.clients {
+            let kept = |(service, _): &mut (String, Response)| self.leases.is_kept(service);
+            if let Some((_, answer)) = client.withheld.take_if(kept) {
+                // A stream that is broken is found to be when it is read from.
+                let _ = client.say(&answer);
+            }
+        }
+    }
+
+    /// How often to look for that, while somebody waits for it.
+    pub(super) fn kept_due(&self) -> Option<Duration> {
+        let waits = self.clients.iter().any(|client| client.withheld.is_some());
+        waits.then_some(KEPT)
     }
 }

@@ -10,7 +10,9 @@ use std::{
 use channel::{Channel, Key, KeyRing, Received};
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy, without_checksums};
 use protocol::{
-    control::{Attach, Decoder, ErrorCode, Request, Response, encode},
+    control::{
+        Attach, Decoder, ErrorCode, LeaseRequest, Request, Response, Standing, Verdict, encode,
+    },
     link::LinkKeys,
 };
 use rand::{Rng, seq::SliceRandom};
@@ -302,6 +304,42 @@ fn a_service_that_ends_is_forgotten_at_once() {
     serving.say(&Request::Shutdown);
     drop(serving);
     logger.event(|event| matches!(event, Event::Forgotten { .. }));
+}
+
+/// What it is to be told is kept first, and it does not have to ask for it again.
+#[test]
+fn who_asks_for_a_lease_is_told_when_it_is_kept() {
+    let (key, ring) = keys();
+    let directory = tempfile::tempdir().expect("a directory");
+    let logger = Running::start(ServiceConfig {
+        directory: Some(directory.path().to_owned()),
+        ..config(ring, "127.0.0.1:0")
+    });
+    let mut attached = Attached::to(&logger, &key, 1);
+    let mut request = LeaseRequest {
+        instance: 1,
+        host: 2,
+        number: 1,
+        life: 0,
+        preference: 0,
+        standing: Standing::First,
+        service: "test".into(),
+    };
+    let mut verdict = |request: &LeaseRequest| match attached.ask(&Request::Lease(request.clone()))
+    {
+        Response::Lease(answer) => (answer.life, answer.verdict),
+        other => panic!("{other:?}"),
+    };
+    let (life, introduced) = verdict(&request);
+    assert_eq!(introduced, Verdict::Wait);
+    (request.number, request.life) = (2, life);
+    let (_, granted) = verdict(&request);
+    assert!(
+        matches!(granted, Verdict::Lease { epoch: 1, .. }),
+        "{granted:?}"
+    );
+    let book = std::fs::read_to_string(directory.path().join("leases.json"));
+    assert!(book.expect("it is kept").contains("\"epoch\":1"));
 }
 
 #[test]
