@@ -5,7 +5,10 @@ use std::{fs, io, path::Path};
 
 use dataplane::{Change, Dataplane, netns_cookie};
 
-use crate::error::{ServeError, SystemContext};
+use crate::{
+    error::{ServeError, SystemContext},
+    rundir,
+};
 
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "changes.json";
@@ -23,9 +26,7 @@ pub(crate) fn keep(directory: &Path, plane: &Dataplane) -> Result<(), ServeError
         network_namespace: netns_cookie()?,
         changes: plane.changes(),
     };
-    let text = serde_json::to_vec(&kept).map_err(io::Error::other);
-    text.and_then(|text| fs::write(directory.join(FILE), text))
-        .doing("note what is changed on the interfaces")
+    rundir::keep(directory, FILE, &kept).doing("note what is changed on the interfaces")
 }
 
 /// Put back what a killed `serve` changed in this network namespace. Tells how many settings.

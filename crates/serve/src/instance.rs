@@ -3,8 +3,7 @@
 //! when the service is first started, kept in its directory, gone when it is stopped.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
@@ -13,17 +12,18 @@ use std::{
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{ServeError, SystemContext};
+use crate::{
+    error::{ServeError, SystemContext},
+    rundir,
+};
 
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "instance.json";
-/// What the file is written as before it has its name.
-pub(crate) const NEW: &str = "instance.json.new";
 
 /// The service of one directory.
 #[derive(Debug)]
 pub(crate) struct Instance {
-    path: PathBuf,
+    directory: PathBuf,
     kept: Kept,
 }
 
@@ -62,17 +62,18 @@ fn since_1970() -> u64 {
 impl Instance {
     /// The service in this directory, or a new one.
     pub(crate) fn of(directory: &Path) -> Result<Self, ServeError> {
-        let path = directory.join(FILE);
-        match fs::read(&path) {
+        let text = fs::read(directory.join(FILE));
+        let directory = directory.to_owned();
+        match text {
             Ok(text) => {
                 let kept = serde_json::from_slice(&text)
                     .map_err(io::Error::other)
                     .doing("read what the service knows of itself")?;
-                Ok(Self { path, kept })
+                Ok(Self { directory, kept })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let instance = Self {
-                    path,
+                    directory,
                     kept: Kept::draw(),
                 };
                 instance.keep()?;
@@ -156,17 +157,9 @@ impl Instance {
         self.keep()
     }
 
-    /// Whenever we are killed, the old file or the new one is there.
     fn keep(&self) -> Result<(), ServeError> {
-        let new = self.path.with_file_name(NEW);
-        let text = serde_json::to_vec(&self.kept).map_err(io::Error::other);
-        text.and_then(|text| {
-            let mut file = fs::File::create(&new)?;
-            file.write_all(&text)?;
-            file.sync_all()?; // an empty file would stop every start
-            fs::rename(&new, &self.path)
-        })
-        .doing("keep what the service knows of itself")
+        rundir::keep(&self.directory, FILE, &self.kept)
+            .doing("keep what the service knows of itself")
     }
 }
 
@@ -192,7 +185,7 @@ mod tests {
         one.renew().unwrap();
         assert_ne!(one.number(), again.number());
         assert!(!Instance::of(a.path()).unwrap().has_begun());
-        assert!(!a.path().join(NEW).exists());
+        assert_eq!(fs::read_dir(a.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
-    leasing,
+    leasing, rundir,
 };
 
 /// The file in a service's directory.
@@ -72,9 +72,7 @@ impl Options {
 
 /// Keep the options of a service that begins.
 pub(crate) fn keep(directory: &Path, config: &ServeConfig) -> Result<(), ServeError> {
-    let text = serde_json::to_vec(&Options::of(config)).map_err(io::Error::other);
-    text.and_then(|text| fs::write(directory.join(FILE), text))
-        .doing("note the options of the service")
+    rundir::keep(directory, FILE, &Options::of(config)).doing("note the options of the service")
 }
 
 /// The addresses of the service that was begun in this directory, if one was.

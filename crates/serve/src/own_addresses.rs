@@ -23,6 +23,7 @@ use supervise::{Addresses, HostAddress};
 use crate::{
     announcing::Burst,
     error::{ServeError, SystemContext},
+    rundir,
 };
 
 /// The file in a service's directory.
@@ -255,9 +256,7 @@ fn read(directory: &Path) -> Result<Kept, ServeError> {
 }
 
 fn write(directory: &Path, kept: &Kept) -> Result<(), ServeError> {
-    let text = serde_json::to_vec(kept).map_err(io::Error::other);
-    text.and_then(|text| fs::write(directory.join(FILE), text))
-        .doing("note the addresses of the service")
+    rundir::keep(directory, FILE, kept).doing("note the addresses of the service")
 }
 
 #[cfg(test)]

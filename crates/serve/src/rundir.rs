@@ -4,16 +4,31 @@ use std::{
     fmt,
     fs::{self, File, Permissions},
     hash::{DefaultHasher, Hash, Hasher},
-    io,
+    io::{self, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
 
 use crate::{changes, error::ServeError, instance, logger_client, options, own_addresses};
 
 const DEFAULT: &str = "/run/outlive";
+
+/// What a file is called until all of it is there.
+const NEW: &str = "kept.new";
+
+/// Keep something for the next `serve`, in this file of a service's directory. Whenever we are killed, the old
+/// file or the new one is there: half of one would stop every start.
+pub(crate) fn keep(directory: &Path, file: &str, what: &impl Serialize) -> io::Result<()> {
+    let new = directory.join(NEW);
+    let text = serde_json::to_vec(what).map_err(io::Error::other)?;
+    let mut writing = File::create(&new)?;
+    writing.write_all(&text)?;
+    writing.sync_all()?;
+    fs::rename(&new, directory.join(file))
+}
 
 /// The directory of all services.
 #[derive(Debug, Clone)]
@@ -127,7 +142,7 @@ impl Lock {
             logger_client::SOCKET,
             changes::FILE,
             instance::FILE,
-            instance::NEW,
+            NEW,
             own_addresses::FILE,
             options::FILE,
             "lock",
