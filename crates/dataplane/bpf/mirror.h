@@ -23,12 +23,13 @@
 /* Wake the logger when this much waits; otherwise it comes by itself every few milliseconds. */
 #define MIRROR_WAKE (256 * 1024)
 
-/* With a log link what is in the ring is on its way to another machine, and is to be there when this one
- * stops: the reader sleeps only when it has read all. */
-static __always_inline __u64 wake_flags(void)
+/* Said with the kind of a frame: what is in the ring is on its way to another machine, and is to be there when
+ * this one stops. The reader sleeps only when it has read all. */
+#define MIRROR_SOON 0x100
+
+static __always_inline __u64 wake_flags(__u32 kind)
 {
-	const struct service *s = the_service();
-	if (s && s->link)
+	if (kind & MIRROR_SOON)
 		return 0;
 	return bpf_ringbuf_query(&mirror, BPF_RB_AVAIL_DATA) >= MIRROR_WAKE ? BPF_RB_FORCE_WAKEUP
 									     : BPF_RB_NO_WAKEUP;
@@ -61,7 +62,9 @@ static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, 
 	h->reason = reason;
 	h->token = token;
 	/* Somebody waits for a barrier. */
-	bpf_ringbuf_submit(h, kind == MIRROR_BARRIER ? BPF_RB_FORCE_WAKEUP : wake_flags());
+	const struct service *s = the_service();
+	__u32 soon = s && s->link ? MIRROR_SOON : 0;
+	bpf_ringbuf_submit(h, kind == MIRROR_BARRIER ? BPF_RB_FORCE_WAKEUP : wake_flags(soon));
 	return true;
 }
 
@@ -100,7 +103,7 @@ struct frame_record {
 			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                                 \
 			return false;                                                             \
 		}                                                                                 \
-		bpf_ringbuf_submit(r, wake_flags());                                              \
+		bpf_ringbuf_submit(r, wake_flags(kind));                                          \
 		return true;                                                                      \
 	} while (0)
 
@@ -134,7 +137,7 @@ __noinline int mirror_long(struct __sk_buff *skb, struct flow *f, __u32 kind, __
 	whole = slices <= MIRROR_SLICES;
 out:
 	if (whole)
-		bpf_ringbuf_submit_dynptr(&record, wake_flags());
+		bpf_ringbuf_submit_dynptr(&record, wake_flags(kind));
 	else
 		bpf_ringbuf_discard_dynptr(&record, BPF_RB_NO_WAKEUP);
 	return whole;
@@ -142,7 +145,7 @@ out:
 
 /* Copy the first `len` bytes of the IP packet. False: there was no room. */
 static __always_inline bool mirror_packet(struct __sk_buff *skb, const struct packet *p, struct flow *f,
-					  __u8 kind, __u32 len)
+					  __u32 kind, __u32 len)
 {
 	asm volatile("" : "+r"(len));
 	if (len < TCP_HEADER_MIN)
@@ -191,6 +194,7 @@ static __always_inline void begin_head(const struct service *s, struct flow *f)
 static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, const struct packet *p,
 					__u32 seq)
 {
+	const struct service *s = the_service();
 	__u32 skip = f->verify.head_next - seq, take = f->verify.head_left;
 	if (!take || !p->payload_len || f->unprotected)
 		return;
@@ -202,10 +206,12 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 		return;
 	if (take > p->payload_len - skip)
 		take = p->payload_len - skip;
-	if (!skip)
-		link_head(skb, f, p, take);
+	__u32 kind = MIRROR_OUTSTREAM;
+	/* If the logger has all of it, its coming once more is in no hurry. */
+	if (s && s->link && (skip || !link_head(skb, f, p, take)))
+		kind |= MIRROR_SOON;
 	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len;
-	bool recorded = mirror_packet(skb, p, f, MIRROR_OUTSTREAM, headers + skip + take);
+	bool recorded = mirror_packet(skb, p, f, kind, headers + skip + take);
 	count(recorded ? COUNT_HEADS : COUNT_HEADS_LOST);
 	f->verify.head_next += take;
 	f->verify.heads_to = f->verify.head_next;

@@ -26,7 +26,6 @@ use crate::{
     clock,
     error::{ServeError, SystemContext},
     logger_client::{LoggerClient, Said},
-    service::urgent,
 };
 
 /// How long a logger may take to be connected to.
@@ -335,7 +334,9 @@ struct Asker {
 
 impl Asker {
     fn run(mut self) {
-        urgent();
+        if let Err(error) = supervise::become_urgent() {
+            tracing::warn!(%error, "the lease waits for a processor like others: it may be over before it is prolonged");
+        }
         while !self.shared.lock().ends {
             if let Err(error) = self.turn() {
                 self.client = None;

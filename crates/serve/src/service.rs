@@ -154,7 +154,6 @@ impl Service {
     ) -> Result<Self, ServeError> {
         preflight::privileges()?;
         let signals = signals.try_clone()?;
-        urgent();
         let metrics = numbers::show(&config)?;
         let (ground, adopted) = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
@@ -494,13 +493,6 @@ mod status_of;
 mod stopping;
 mod taking_over;
 mod waiting;
-
-/// The calling thread goes before the server's, if it may.
-pub(crate) fn urgent() {
-    if let Err(error) = supervise::become_urgent() {
-        tracing::warn!(%error, "serve waits for a processor like others: answers may get to the logger late");
-    }
-}
 
 /// Tell the service manager that started us, if one did and wants to know.
 fn tell_manager(state: NotifyState<'_>) {
