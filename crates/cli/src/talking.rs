@@ -90,14 +90,20 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
     }
 }
 
+/// The service that was named, or the only one. Else it is said which there are.
+fn named(service: Option<&str>, run_dir: &RunDir) -> Option<String> {
+    let name = service
+        .map(str::to_owned)
+        .or_else(|| only(run_dir.services()));
+    if name.is_none() {
+        eprintln!("outlive: which service? {}", known(run_dir));
+    }
+    name
+}
+
 pub(crate) fn events(arguments: &Events) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let Some(name) = arguments
-        .service
-        .clone()
-        .or_else(|| only(run_dir.services()))
-    else {
-        eprintln!("outlive: which service? {}", known(&run_dir));
+    let Some(name) = named(arguments.service.as_deref(), &run_dir) else {
         return Outcome::Usage;
     };
     let question = Question::Events {
@@ -117,12 +123,7 @@ pub(crate) fn events(arguments: &Events) -> Outcome {
 
 pub(crate) fn hand_over(arguments: &Move) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let Some(name) = arguments
-        .service
-        .clone()
-        .or_else(|| only(run_dir.services()))
-    else {
-        eprintln!("outlive: which service? {}", known(&run_dir));
+    let Some(name) = named(arguments.service.as_deref(), &run_dir) else {
         return Outcome::Usage;
     };
     let began = Instant::now();

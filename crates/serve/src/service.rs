@@ -141,8 +141,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Set everything up. `past` is what this process has told so far. `tell` is given each report as it happens; `signals` were watched before, so
-    /// that being asked to stop meanwhile leaves nothing behind.
+    /// Set everything up. `past` is what this process has told so far. `tell` is given each report as it
+    /// happens; `signals` were watched before, so that being asked to stop meanwhile leaves nothing behind.
     ///
     /// # Errors
     /// Something stands in the way; nothing is left behind.

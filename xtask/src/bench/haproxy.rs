@@ -49,16 +49,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Measured> {
         users::WHAT
     );
     figures.extend(of_kills("haproxy", &behind, &how));
-    figures.extend(of_kills("outlive", &under, &how).into_iter().map(|figure| {
-        // What is promised of HAProxy is another's affair.
-        if figure.name.ends_with(".broken") {
-            figure
-                .aim(Aim::AtMost(0.0), "connections were lost: a defect")
-                .promise()
-        } else {
-            figure
-        }
-    }));
+    figures.extend(promised(of_kills("outlive", &under, &how)));
     let notes = vec![told(&figures, kills)];
     Ok(Measured {
         figures,
@@ -196,6 +187,19 @@ fn kill_nginx(host: &Host) -> Result<()> {
     };
     let pids: Vec<Pid> = host.pids()?.into_iter().filter(is_nginx).collect();
     host.kill(&pids).context("nginx cannot be killed")
+}
+
+/// Ours must break nothing; what others promise is their affair.
+pub(super) fn promised(figures: Vec<Figure>) -> impl Iterator<Item = Figure> {
+    figures.into_iter().map(|figure| {
+        if figure.name.ends_with(".broken") {
+            figure
+                .aim(Aim::AtMost(0.0), "connections were lost: a defect")
+                .promise()
+        } else {
+            figure
+        }
+    })
 }
 
 pub(super) fn of_kills(who: &str, seen: &Seen, how: &str) -> Vec<Figure> {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::figure::{Aim, Figure};
+use super::figure::Figure;
 use super::haproxy::users::{self, Seen, Users};
-use super::haproxy::{RATE, of_kills, of_speeds, side, speeds};
+use super::haproxy::{RATE, of_kills, of_speeds, promised, side, speeds};
 use super::stage::{PORT, limit};
 use super::subject::{Mode, Server, Subject};
 use super::takeover::{DEFAULT_LEASE, Hosts, Pair, Served, address};
@@ -47,16 +47,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Measured> {
     );
     figures.extend(of_kills("keepalived", &behind, &set_up));
     let how = format!("{how}; a lease of {DEFAULT_LEASE} ms");
-    figures.extend(of_kills("standby", &under, &how).into_iter().map(|figure| {
-        // What is promised of keepalived is another's affair.
-        if figure.name.ends_with(".broken") {
-            figure
-                .aim(Aim::AtMost(0.0), "connections were lost: a defect")
-                .promise()
-        } else {
-            figure
-        }
-    }));
+    figures.extend(promised(of_kills("standby", &under, &how)));
     let notes = vec![told(&figures, kills)];
     Ok(Measured {
         figures,
