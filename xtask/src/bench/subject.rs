@@ -108,6 +108,7 @@ pub(super) struct Subject<'a> {
     process: Process,
     /// The logger's, on its host.
     logger: Option<Process>,
+    pub(super) mode: Mode,
     protected: bool,
     events: Events,
 }
@@ -166,6 +167,7 @@ impl<'a> Subject<'a> {
             bench,
             process,
             logger,
+            mode,
             protected,
             events,
         };
