@@ -291,10 +291,11 @@ impl Service {
                 let message = format!("no other host can take over: {why}");
                 self.tell(Happening::Trouble { message });
             }
+            // Not when clients wait already: while this host waits for its turn it looks for new ones, too.
+            self.attach_new_interfaces()?;
             if let Some(ending) = self.await_epoch()? {
                 return Ok(ending);
             }
-            self.attach_new_interfaces()?;
             self.survey_loggers()?;
             self.reach_logger()?;
             let restored = self.restore()?;
