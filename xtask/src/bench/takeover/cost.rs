@@ -54,7 +54,9 @@ pub(super) fn measure(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
         (
             "requests",
             "1/s",
-            format!("the median of {TIMES} times wrk -t1 -c16 {duration} of an object of 128 bytes"),
+            format!(
+                "the median of {TIMES} times wrk -t1 -c16 {duration} of an object of 128 bytes"
+            ),
         ),
     ]
     .into_iter()

@@ -1,0 +1,91 @@
+//! What kinds of outcomes are recorded.
+
+/// Whose outcome a [`crate::Record`] is. Calls of one family share a kind: `read`, `recv` and `readv` bring
+/// bytes of a connection, whatever they are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Call {
+    /// The beginning of a process's life. The outcome is its process id; the payload says what runs.
+    Start = 1,
+    /// `epoll_wait`: the payload says which descriptors are ready ([`crate::Ready`]).
+    Epoll = 2,
+    /// `poll`, in the same way; the numbers are places in the array.
+    Poll = 3,
+    /// `select`, in the same way.
+    Select = 4,
+    /// Bytes from a client's connection: the payload.
+    Read = 5,
+    /// A write to a client's connection that took fewer bytes than it was given, or failed. One that took
+    /// all leaves no record.
+    Write = 6,
+    /// A new connection: the outcome is its descriptor, the payload both its addresses.
+    Accept = 7,
+    /// The clocks have moved on: the payload is a [`crate::Tick`].
+    Clock = 8,
+    /// Random bytes: the payload.
+    Random = 9,
+    /// A number that the kernel chose, such as a process id.
+    Value = 10,
+    /// Whatever a call filled in, such as `getrusage`: the payload.
+    Filled = 11,
+    /// A child process: the outcome is its number.
+    Fork = 12,
+    /// A child process that ended: the outcome is its number, the payload its status.
+    Wait = 13,
+    /// A signal arrived here: the outcome is its number.
+    Signal = 14,
+    /// All that was written to connections so far: the payload is a hash of it.
+    Outstream = 15,
+    /// Bytes from what is neither a client's connection nor a regular file (a pipe, `/dev/urandom`, a file
+    /// below `/proc`): the payload.
+    Input = 16,
+    /// What opening, writing to or looking at a file gave.
+    File = 17,
+    /// A connection that the server opened itself.
+    Connect = 18,
+}
+
+impl Call {
+    const ALL: [Self; 18] = [
+        Self::Start,
+        Self::Epoll,
+        Self::Poll,
+        Self::Select,
+        Self::Read,
+        Self::Write,
+        Self::Accept,
+        Self::Clock,
+        Self::Random,
+        Self::Value,
+        Self::Filled,
+        Self::Fork,
+        Self::Wait,
+        Self::Signal,
+        Self::Outstream,
+        Self::Input,
+        Self::File,
+        Self::Connect,
+    ];
+
+    /// The kind with this number.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        let index = usize::from(code).checked_sub(1)?;
+        Self::ALL.get(index).copied()
+    }
+
+    /// Its number in a stream.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Is the payload of a call that succeeded as long as its outcome says?
+    pub(crate) fn brings_bytes(self) -> bool {
+        matches!(
+            self,
+            Self::Epoll | Self::Poll | Self::Select | Self::Read | Self::Random | Self::Input
+        )
+    }
+}

@@ -1,0 +1,265 @@
+//! How a process is given its clients' connections when its record is replayed.
+//!
+//! The supervisor has said before how much of each connection's outstream its client has ([`Position`]). The
+//! process writes into the *handover file* what it said beyond that ([`Entry::Said`]), then where each connection stands
+//! ([`Entry::Stands`]), and then a [`Message::Replayed`] to the socket. The supervisor answers with
+//! datagrams of connection numbers, each with a descriptor beside it, and at last with an empty one.
+//!
+//! ```text
+//! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length | u32 flags | ends
+//!          | bytes, if something was said
+//! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses as IPv6 has them
+//! ```
+//!
+//! Numbers are little-endian.
+
+/// The two ends of a connection, the client's first. Ordered as bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Ends(pub [u8; 36]);
+
+impl Default for Ends {
+    fn default() -> Self {
+        Self([0; 36])
+    }
+}
+
+impl Ends {
+    /// From what `accept` and `getsockname` fill in: `sockaddr_in` or `sockaddr_in6`. `None`: it is neither.
+    #[must_use]
+    pub fn from_sockaddrs(client: &[u8], server: &[u8]) -> Option<Self> {
+        let mut ends = [0; 36];
+        let (first, second) = ends.split_at_mut(18);
+        end(client, first)?;
+        end(server, second)?;
+        Some(Self(ends))
+    }
+}
+
+/// `AF_INET` and `AF_INET6`.
+const FAMILIES: [u16; 2] = [2, 10];
+
+fn end(sockaddr: &[u8], out: &mut [u8]) -> Option<()> {
+    let family = u16::from_ne_bytes(sockaddr.get(..2)?.try_into().ok()?);
+    let (address, port) = out.split_at_mut(16);
+    port.copy_from_slice(sockaddr.get(2..4)?);
+    if family == FAMILIES[0] {
+        address[10..12].fill(0xff);
+        address[12..].copy_from_slice(sockaddr.get(4..8)?);
+    } else if family == FAMILIES[1] {
+        address.copy_from_slice(sockaddr.get(8..24)?);
+    } else {
+        return None;
+    }
+    Some(())
+}
+
+/// How far a client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// Which.
+    pub ends: Ends,
+    /// Bytes of the outstream that it has for certain.
+    pub received: u64,
+}
+
+impl Position {
+    /// Bytes that one takes.
+    pub const SIZE: usize = 48;
+
+    /// As it is in the file.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..36].copy_from_slice(&self.ends.0);
+        bytes[40..].copy_from_slice(&self.received.to_le_bytes());
+        bytes
+    }
+
+    /// From the file.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
+        let mut ends = Ends::default();
+        ends.0.copy_from_slice(&bytes[..36]);
+        let mut received = [0; 8];
+        received.copy_from_slice(&bytes[40..]);
+        Self {
+            ends,
+            received: u64::from_le_bytes(received),
+        }
+    }
+
+    /// How much the client with these ends has, from a row of positions in order; `None`: there is no such
+    /// client any more.
+    #[must_use]
+    pub fn find(row: &[u8], ends: &Ends) -> Option<u64> {
+        let (row, _) = row.as_chunks::<{ Position::SIZE }>();
+        let found = row.binary_search_by(|bytes| bytes[..36].cmp(&ends.0[..]));
+        found
+            .ok()
+            .map(|index| Self::from_bytes(&row[index]).received)
+    }
+}
+
+/// Where a connection stands when its record is replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Its ends.
+    pub ends: Ends,
+    /// Bytes that the program has read.
+    pub instream: u64,
+    /// Bytes that it has written.
+    pub outstream: u64,
+    /// It has said that it writes no more.
+    pub is_shut: bool,
+    /// It has closed it: nobody wants its descriptor.
+    pub is_closed: bool,
+}
+
+/// One entry of the handover file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// What was written, and what the client may not have.
+    Said {
+        /// The process's number for the connection.
+        connection: u32,
+        /// Where in the outstream it begins.
+        offset: u64,
+        /// What.
+        bytes: &'a [u8],
+    },
+    /// Where a connection stands.
+    Stands {
+        /// The process's number for the connection.
+        connection: u32,
+        /// Where.
+        standing: Standing,
+    },
+}
+
+const SAID: u8 = 1;
+const STANDS: u8 = 2;
+const SHUT: u32 = 1;
+const CLOSED: u32 = 2;
+
+/// What an entry takes without what was said.
+const HEADER: usize = 68;
+
+impl<'a> Entry<'a> {
+    /// The entry but for what was said, which follows as it is.
+    #[must_use]
+    pub fn header(&self) -> [u8; HEADER] {
+        let mut out = [0; HEADER];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        match self {
+            Self::Said {
+                connection,
+                offset,
+                bytes,
+            } => {
+                put(0, &[SAID]);
+                put(4, &connection.to_le_bytes());
+                put(8, &offset.to_le_bytes());
+                let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                put(24, &length.to_le_bytes());
+            }
+            Self::Stands {
+                connection,
+                standing,
+            } => {
+                put(0, &[STANDS]);
+                put(4, &connection.to_le_bytes());
+                put(8, &standing.outstream.to_le_bytes());
+                put(16, &standing.instream.to_le_bytes());
+                let flags = if standing.is_shut { SHUT } else { 0 }
+                    | if standing.is_closed { CLOSED } else { 0 };
+                put(28, &flags.to_le_bytes());
+                put(32, &standing.ends.0);
+            }
+        }
+        out
+    }
+
+    /// The entry that `bytes` begins with, and how many it takes; `None`: it is none.
+    #[must_use]
+    pub fn read(bytes: &'a [u8]) -> Option<(Self, usize)> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
+        let u32_at = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let connection = u32_at(4);
+        match header[0] {
+            SAID => {
+                let length = usize::try_from(u32_at(24)).ok()?;
+                let said = Self::Said {
+                    connection,
+                    offset: u64_at(8),
+                    bytes: rest.get(..length)?,
+                };
+                Some((said, HEADER + length))
+            }
+            STANDS => {
+                let mut ends = Ends::default();
+                ends.0.copy_from_slice(&header[32..]);
+                let standing = Standing {
+                    ends,
+                    outstream: u64_at(8),
+                    instream: u64_at(16),
+                    is_shut: u32_at(28) & SHUT != 0,
+                    is_closed: u32_at(28) & CLOSED != 0,
+                };
+                let stands = Self::Stands {
+                    connection,
+                    standing,
+                };
+                Some((stands, HEADER))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a process says on the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message {
+    /// The record of the process with this number is replayed; so many connections stand in the file.
+    Replayed {
+        /// The process.
+        process: u32,
+        /// How many.
+        connections: u32,
+    },
+}
+
+impl Message {
+    /// Bytes that one takes.
+    pub const SIZE: usize = 12;
+
+    /// As it is sent.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let Self::Replayed {
+            process,
+            connections,
+        } = self;
+        let mut bytes = [0; Self::SIZE];
+        bytes[0] = 1;
+        bytes[4..8].copy_from_slice(&process.to_le_bytes());
+        bytes[8..].copy_from_slice(&connections.to_le_bytes());
+        bytes
+    }
+
+    /// As it was sent; `None`: it is none.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::SIZE] = bytes.try_into().ok()?;
+        let [1, 0, 0, 0, p0, p1, p2, p3, c0, c1, c2, c3] = *bytes else {
+            return None;
+        };
+        Some(Self::Replayed {
+            process: u32::from_le_bytes([p0, p1, p2, p3]),
+            connections: u32::from_le_bytes([c0, c1, c2, c3]),
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! What crosses the boundary between the north side wrap, which runs inside a server's processes,
+//! and those who keep its record.
+//!
+//! - [`Record`]: one *determinant*, the outcome of one call whose result the program cannot compute by
+//!   itself (`ft-tcp-infocom-2001`, III.B: the lengths of reads, extended to everything else that a server asks
+//!   its kernel). Records of one process are a *stream*, in the order of its calls.
+//! - [`Ready`]: which descriptors a call such as `epoll_wait` found ready, and when.
+//! - [`layout`]: the memory file in which the streams are, and how far they reach.
+//!
+//! All of it is versioned together ([`layout::VERSION`]): a stream of another version is refused, not guessed
+//! at. No I/O, no allocation. **Panics:** no function panics on any content of a stream.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod call;
+mod clock;
+pub mod handover;
+pub mod layout;
+mod ready;
+mod record;
+mod varint;
+
+#[cfg(test)]
+mod tests;
+
+pub use call::Call;
+pub use clock::{Clock, Tick};
+pub use ready::{Ready, ReadyReader, ReadyWriter};
+pub use record::{DecodeError, HEADER_MAX, Header, Record, Records};
+pub use varint::VARINT_MAX;

@@ -1,0 +1,91 @@
+//! Which descriptors were found ready. The outcome of such a record is the length of its payload: how many
+//! there are is seen there.
+//!
+//! ```text
+//! for each:  varint  descriptor * 2, + 1 if the events follow
+//!            varint  events; without, they are EPOLLIN (= POLLIN) alone
+//! ```
+
+use crate::{VARINT_MAX, varint};
+
+/// `EPOLLIN`, `POLLIN`: there is something to read, the ordinary case.
+const IN: u32 = 1;
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// The descriptor, or its place in the caller's array.
+    pub fd: u32,
+    /// What it is ready for, as the kernel's bits.
+    pub events: u32,
+}
+
+/// Writes a list of them.
+#[derive(Debug)]
+pub struct ReadyWriter<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> ReadyWriter<'a> {
+    /// No one takes more bytes.
+    pub const MAX_EACH: usize = 2 * VARINT_MAX;
+
+    /// An empty list at the beginning of `out`.
+    pub fn new(out: &'a mut [u8]) -> Self {
+        Self { out, at: 0 }
+    }
+
+    /// One more; `false`: there is no room for it.
+    #[must_use]
+    pub fn push(&mut self, ready: Ready) -> bool {
+        if self.out.len() - self.at < Self::MAX_EACH {
+            return false;
+        }
+        let plain = ready.events == IN;
+        let number = u64::from(ready.fd) << 1 | u64::from(!plain);
+        self.at += varint::write(number, &mut self.out[self.at..]);
+        if !plain {
+            self.at += varint::write(u64::from(ready.events), &mut self.out[self.at..]);
+        }
+        true
+    }
+
+    /// The list.
+    #[must_use]
+    pub fn bytes(self) -> &'a [u8] {
+        &self.out[..self.at]
+    }
+}
+
+/// Reads a list. Ends early at what is none.
+#[derive(Debug, Clone)]
+pub struct ReadyReader<'a>(&'a [u8]);
+
+impl<'a> ReadyReader<'a> {
+    /// The list in this payload.
+    #[must_use]
+    pub fn new(payload: &'a [u8]) -> Self {
+        Self(payload)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let (value, length) = varint::read(self.0)?;
+        self.0 = &self.0[length..];
+        Some(value)
+    }
+}
+
+impl Iterator for ReadyReader<'_> {
+    type Item = Ready;
+
+    fn next(&mut self) -> Option<Ready> {
+        let number = self.number()?;
+        let fd = u32::try_from(number >> 1).ok()?;
+        let events = match number & 1 {
+            0 => IN,
+            _ => u32::try_from(self.number()?).ok()?,
+        };
+        Some(Ready { fd, events })
+    }
+}

@@ -1,0 +1,171 @@
+//! One determinant.
+//!
+//! ```text
+//! u8      call | 0x40 if it failed | 0x80 if the payload's length is given
+//! varint  descriptor
+//! varint  outcome, or errno if it failed
+//! varint  length of the payload, if given
+//! bytes   payload
+//! ```
+//!
+//! Without a length there is no payload, or, for calls that bring bytes, one as long as the outcome
+//! says. A read of a hundred bytes takes three bytes and these.
+
+use crate::{Call, varint};
+
+/// No record takes more bytes before its payload.
+pub const HEADER_MAX: usize = 1 + 3 * varint::VARINT_MAX;
+
+const FAILED: u8 = 0x40;
+const HAS_LENGTH: u8 = 0x80;
+const CALL: u8 = 0x3f;
+
+/// The outcome of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Which.
+    pub call: Call,
+    /// The descriptor that it was about; 0 where it was about none.
+    pub fd: u32,
+    /// What it returned, or `-errno`.
+    pub outcome: i64,
+    /// What it filled in.
+    pub payload: &'a [u8],
+}
+
+/// Why bytes are no record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The stream ends in the middle of it.
+    #[error("the stream ends in the middle of a record")]
+    CutOff,
+    /// No such kind of call is known.
+    #[error("no kind of call has the number {0}")]
+    UnknownCall(u8),
+    /// A number in it is out of its range.
+    #[error("a number in a record is out of its range")]
+    BadNumber,
+}
+
+/// All of a record but its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// As [`Record::call`].
+    pub call: Call,
+    /// As [`Record::fd`].
+    pub fd: u32,
+    /// As [`Record::outcome`].
+    pub outcome: i64,
+    /// How long the payload is, bytes.
+    pub length: usize,
+}
+
+impl Header {
+    /// Write it at the beginning of `out`; how many bytes that took. The payload follows as it is.
+    pub fn write(&self, out: &mut [u8; HEADER_MAX]) -> usize {
+        let has_length = self.length as u64 != implied_length(self.call, self.outcome);
+        out[0] = self.call.code()
+            | if self.outcome < 0 { FAILED } else { 0 }
+            | if has_length { HAS_LENGTH } else { 0 };
+        let mut at = 1;
+        at += varint::write(u64::from(self.fd), &mut out[at..]);
+        at += varint::write(self.outcome.unsigned_abs(), &mut out[at..]);
+        if has_length {
+            at += varint::write(self.length as u64, &mut out[at..]);
+        }
+        at
+    }
+}
+
+fn implied_length(call: Call, outcome: i64) -> u64 {
+    match u64::try_from(outcome) {
+        Ok(length) if call.brings_bytes() => length,
+        _ => 0,
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Its header.
+    #[must_use]
+    pub fn header(&self) -> Header {
+        Header {
+            call: self.call,
+            fd: self.fd,
+            outcome: self.outcome,
+            length: self.payload.len(),
+        }
+    }
+
+    /// The record that `bytes` begins with, and how many bytes it takes.
+    ///
+    /// # Errors
+    /// It is not one.
+    pub fn read(bytes: &'a [u8]) -> Result<(Self, usize), DecodeError> {
+        let tag = *bytes.first().ok_or(DecodeError::CutOff)?;
+        let call = Call::from_code(tag & CALL).ok_or(DecodeError::UnknownCall(tag & CALL))?;
+        let mut at = 1;
+        let mut number = || {
+            let (value, length) =
+                varint::read(&bytes[at..]).ok_or_else(|| match bytes.len() - at {
+                    0..varint::VARINT_MAX => DecodeError::CutOff,
+                    _ => DecodeError::BadNumber,
+                })?;
+            at += length;
+            Ok(value)
+        };
+        let fd = u32::try_from(number()?).map_err(|_| DecodeError::BadNumber)?;
+        let outcome = i64::try_from(number()?).map_err(|_| DecodeError::BadNumber)?;
+        let mut record = Self {
+            call,
+            fd,
+            outcome,
+            payload: &[],
+        };
+        if tag & FAILED != 0 {
+            record.outcome = -outcome;
+        }
+        let length = match tag & HAS_LENGTH {
+            0 => implied_length(call, record.outcome),
+            _ => number()?,
+        };
+        let length = usize::try_from(length).map_err(|_| DecodeError::BadNumber)?;
+        let end = at.checked_add(length).ok_or(DecodeError::BadNumber)?;
+        record.payload = bytes.get(at..end).ok_or(DecodeError::CutOff)?;
+        Ok((record, end))
+    }
+}
+
+/// The records of a stream, one after another, with where each begins. Ends after the first that is
+/// none.
+#[derive(Debug, Clone)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Records<'a> {
+    /// All of `bytes`.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<(usize, Record<'a>), DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.bytes.get(self.at..).filter(|rest| !rest.is_empty())?;
+        let at = self.at;
+        Some(match Record::read(rest) {
+            Ok((record, length)) => {
+                self.at += length;
+                Ok((at, record))
+            }
+            Err(error) => {
+                self.at = self.bytes.len();
+                Err(error)
+            }
+        })
+    }
+}

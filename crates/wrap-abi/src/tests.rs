@@ -1,0 +1,163 @@
+//! What is written is read again, and nothing else is taken for a record.
+
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn any_call() -> impl Strategy<Value = Call> {
+    (1u8..=18).prop_map(|code| Call::from_code(code).expect("a kind"))
+}
+
+fn write(record: &Record<'_>) -> Vec<u8> {
+    let mut header = [0; HEADER_MAX];
+    let length = record.header().write(&mut header);
+    let mut bytes = header[..length].to_vec();
+    bytes.extend_from_slice(record.payload);
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn a_record_is_read_as_it_was_written(
+        call in any_call(),
+        fd: u32,
+        outcome in -4095i64..i64::MAX,
+        payload in prop::collection::vec(any::<u8>(), 0..300),
+        follows in prop::collection::vec(any::<u8>(), 0..20),
+        exact: bool,
+    ) {
+        let outcome = if exact { i64::try_from(payload.len()).expect("short") } else { outcome };
+        let record = Record { call, fd, outcome, payload: &payload };
+        let mut bytes = write(&record);
+        let length = bytes.len();
+        bytes.extend(follows);
+        prop_assert_eq!(Record::read(&bytes), Ok((record, length)));
+        for cut in 0..length {
+            prop_assert_eq!(Record::read(&bytes[..cut]), Err(DecodeError::CutOff));
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_written_alike(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        if let Ok((record, length)) = Record::read(&bytes) {
+            let again = write(&record);
+            // A length may be given where it is implied: longer, but no other record.
+            prop_assert!(again.len() <= length);
+            prop_assert_eq!(Record::read(&again), Ok((record, again.len())));
+        }
+    }
+
+    #[test]
+    fn a_list_of_ready_descriptors_is_read_as_it_was_written(
+        list in prop::collection::vec((any::<u32>(), any::<u32>()), 0..20),
+    ) {
+        let list: Vec<Ready> = list.into_iter().map(|(fd, events)| Ready { fd, events }).collect();
+        let mut room = [0; 20 * ReadyWriter::MAX_EACH];
+        let mut writer = ReadyWriter::new(&mut room);
+        for ready in &list {
+            prop_assert!(writer.push(*ready));
+        }
+        let bytes = writer.bytes();
+        prop_assert_eq!(ReadyReader::new(bytes).collect::<Vec<_>>(), list);
+    }
+
+    /// However the real clocks run, be it backwards, whoever reads the ticks reads the same clocks.
+    #[test]
+    fn clocks_are_read_alike_in_a_replay(
+        steps in prop::collection::vec((0u64..50_000, -3i64..3, any::<bool>()), 1..200),
+    ) {
+        let (mut clock, mut again) = (Clock::default(), Clock::default());
+        let (mut monotonic, mut time_of_day) = (5_000_000_000, 1_700_000_000_000_000_000u64);
+        let mut last = 0;
+        let mut was_set = false;
+        for (passes, set, which) in steps {
+            monotonic += passes;
+            time_of_day = (time_of_day + passes).wrapping_add_signed(set / 2 * 1_000_000_000);
+            was_set |= set / 2 != 0;
+            if clock.is_due(monotonic) {
+                was_set = false;
+                let tick = clock.tick(monotonic, time_of_day);
+                let mut payload = [0; 8];
+                let bytes = write(&tick.record(&mut payload));
+                let (record, _) = Record::read(&bytes).expect("a record");
+                prop_assert!(again.replay(&Tick::from_record(&record).expect("a tick")));
+            }
+            if which {
+                let read = clock.monotonic();
+                prop_assert_eq!(read, again.monotonic());
+                prop_assert!(read > last);
+                prop_assert!(read.abs_diff(monotonic) <= Clock::GRAIN + 1000);
+                last = read;
+            } else {
+                let read = clock.time_of_day();
+                prop_assert_eq!(read, again.time_of_day());
+                prop_assert!(was_set || read.abs_diff(time_of_day) <= Clock::GRAIN + 1000 + 20_000 + 200);
+            }
+        }
+        prop_assert_eq!(clock, again);
+    }
+
+    /// In the next life the clocks go on, by as much as the time of day has.
+    #[test]
+    fn clocks_go_on_in_the_next_life(down in 0u64..1_000_000_000_000, booted in 0u64..1_000_000_000_000) {
+        let mut clock = Clock::default();
+        clock.tick(77_000_000, 1_700_000_000_000_000_000);
+        let stood = clock.monotonic();
+        clock.go_on(booted, 1_700_000_000_000_000_000 + down);
+        prop_assert_eq!(clock.is_due(booted), down >= Clock::GRAIN);
+        clock.tick(booted, 1_700_000_000_000_000_000 + down);
+        let now = clock.monotonic();
+        prop_assert!(now > stood);
+        prop_assert!((now - stood).abs_diff(down) <= 1001);
+    }
+}
+
+#[test]
+fn a_small_request_takes_a_dozen_bytes() {
+    let turn = Record {
+        call: Call::Epoll,
+        fd: 5,
+        outcome: 1,
+        payload: &[24],
+    };
+    let tick = Tick {
+        reads: 4,
+        advance: 31,
+        wall: None,
+    };
+    let read = Record {
+        call: Call::Read,
+        fd: 12,
+        outcome: 31,
+        payload: &[0; 31],
+    };
+    let mut room = [0; 8];
+    let all = write(&turn).len() + write(&tick.record(&mut room)).len() + write(&read).len();
+    assert!(all - 31 <= 12, "{all} - 31 bytes");
+}
+
+#[test]
+fn a_stream_ends_at_what_is_no_record() {
+    let good = write(&Record {
+        call: Call::Value,
+        fd: 0,
+        outcome: 7,
+        payload: &[],
+    });
+    let bytes = [&good[..], &[0x3f, 0, 0]].concat();
+    let records: Vec<_> = Records::new(&bytes).collect();
+    assert_eq!(records.len(), 2);
+    assert_eq!(records[1], Err(DecodeError::UnknownCall(0x3f)));
+}
+
+#[test]
+fn the_page_is_what_both_sides_think() {
+    use core::mem::{align_of, offset_of, size_of};
+    use layout::{Page, Process};
+    assert_eq!(size_of::<Process>(), 64);
+    assert_eq!(offset_of!(Page, processes), 64);
+    assert_eq!(align_of::<Page>(), 4096);
+    assert!(size_of::<Page>() < 1 << 36);
+}

@@ -1,0 +1,57 @@
+//! The calls that we stand in for, under the C library's names.
+//!
+//! Each asks for the wrap ([`crate::wrap::with`]) and does without where there is none: in another thread, in a
+//! process that is not wrapped, or when the call comes from inside of the wrap.
+
+mod accepting;
+mod clocks;
+mod files;
+mod handlers;
+mod processes;
+mod randomness;
+mod readiness;
+mod reading;
+mod streams;
+mod writing;
+
+use libc::c_int;
+
+use crate::{
+    descriptors::{Kind, kind_of},
+    say::{Decimal, say},
+    sys::{Outcome, sys},
+    wrap,
+};
+
+/// What this descriptor is to the thread that asks. A helper thread that touches a client's connection ends the
+/// service: nobody could replay what it does.
+fn kind(fd: c_int, call: &'static str) -> Kind {
+    let kind = kind_of(fd);
+    if kind == Kind::Connection && wrap::is_helper() {
+        refuse(&[
+            b"another thread than the first calls ",
+            call.as_bytes(),
+            b" on a client's connection",
+        ]);
+    }
+    kind
+}
+
+/// The server does what cannot be replayed.
+#[cold]
+fn refuse(why: &[&[u8]]) -> ! {
+    // SAFETY: no memory is involved.
+    let thread = Decimal::new(unsafe { sys!(SYS_gettid) }.unsigned_abs());
+    let mut parts: [&[u8]; 6] = [b"thread ", thread.as_bytes(), b": ", b"", b"", b""];
+    for (part, why) in parts[3..].iter_mut().zip(why) {
+        *part = why;
+    }
+    say(&parts);
+    say(&[b"this server cannot be wrapped: protect it with --north=off"]);
+    wrap::exit();
+}
+
+/// `-errno`, as a system call would return it.
+const fn failed(errno: c_int) -> Outcome {
+    -(errno as Outcome)
+}

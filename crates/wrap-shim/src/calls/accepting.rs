@@ -1,0 +1,310 @@
+//! Connections that arrive.
+
+use core::mem::MaybeUninit;
+
+use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
+use wrap_abi::{Call, Header, Record, layout::Failure};
+
+use super::{failed, kind, refuse};
+use crate::{
+    descriptors::{Address, Kind},
+    errno::answer_int,
+    live,
+    signals::blocking,
+    sys::{Outcome, sys},
+    wrap::{Wrap, with},
+};
+
+/// What `accept` and its kin do, for real.
+fn perform(listener: c_int, flags: c_int) -> (Outcome, Address) {
+    let mut peer = MaybeUninit::<sockaddr_storage>::uninit();
+    let mut length = u32::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
+    let arguments = [
+        listener as usize,
+        peer.as_mut_ptr().addr(),
+        (&raw mut length).addr(),
+        flags as usize,
+        0,
+        0,
+    ];
+    // SAFETY: room on our stack.
+    let fd = unsafe { blocking(libc::SYS_accept4, arguments) };
+    let peer = if fd < 0 {
+        Address::NONE
+    } else {
+        Address::new(&peer, length)
+    };
+    (fd, peer)
+}
+
+/// The server's own end of a connection.
+fn local(fd: c_int) -> Address {
+    let mut local = MaybeUninit::<sockaddr_storage>::uninit();
+    let mut length = u32::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
+    // SAFETY: room on our stack.
+    let outcome = unsafe { sys!(SYS_getsockname, fd, local.as_mut_ptr(), &raw mut length) };
+    if outcome < 0 {
+        Address::NONE
+    } else {
+        Address::new(&local, length)
+    }
+}
+
+impl Wrap {
+    fn accept(&mut self, listener: c_int, flags: c_int) -> (Outcome, Address) {
+        let replayed = self.replayed(Call::Accept, listener, ends);
+        if let Some((outcome, peer, local)) = replayed {
+            return self.accept_again(outcome, peer, local, flags);
+        }
+        let (outcome, peer) = perform(listener, flags);
+        let Ok(fd) = c_int::try_from(outcome) else {
+            return (outcome, peer);
+        };
+        if fd < 0 {
+            self.record(&Record {
+                call: Call::Accept,
+                fd: listener.cast_unsigned(),
+                outcome,
+                payload: &[],
+            });
+            return (outcome, peer);
+        }
+        let local = local(fd);
+        let (front, back) = (peer.as_bytes(), local.as_bytes());
+        let header = Header {
+            call: Call::Accept,
+            fd: listener.cast_unsigned(),
+            outcome,
+            length: 1 + front.len() + back.len(),
+        };
+        self.append(header, |room| {
+            room[0] = peer.length;
+            room[1..=front.len()].copy_from_slice(front);
+            room[1 + front.len()..].copy_from_slice(back);
+        });
+        self.add(fd, peer, local);
+        (outcome, peer)
+    }
+
+    /// A connection that an earlier life was given.
+    fn accept_again(
+        &mut self,
+        outcome: Outcome,
+        peer: Address,
+        local: Address,
+        flags: c_int,
+    ) -> (Outcome, Address) {
+        let Ok(fd) = c_int::try_from(outcome) else {
+            return (outcome, peer);
+        };
+        if fd >= 0 {
+            if live::placeholder(peer.as_bytes(), flags) != outcome {
+                self.fail(Failure::DescriptorTaken, Call::Accept, Some(Call::Accept));
+            }
+            self.add(fd, peer, local);
+            let received = self.positions.of(peer.as_bytes(), local.as_bytes());
+            if let Some(connection) = self.descriptors.connection(fd) {
+                connection.received = received;
+            }
+        }
+        (outcome, peer)
+    }
+
+    fn add(&mut self, fd: c_int, peer: Address, local: Address) {
+        if !self.descriptors.accept(fd, peer, local) {
+            refuse(&[b"it has too many connections"]);
+        }
+    }
+}
+
+fn ends(record: &Record<'_>) -> (Outcome, Address, Address) {
+    let mut both = (record.outcome, Address::NONE, Address::NONE);
+    if let Some((length, rest)) = record.payload.split_first()
+        && let Some((peer, local)) = rest.split_at_checked(usize::from(*length))
+    {
+        both.1.fill(peer);
+        both.2.fill(local);
+    }
+    both
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept4(
+    listener: c_int,
+    peer: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let accepted = match kind(listener, "accept4") {
+        Kind::Listener => with(|wrap| wrap.accept(listener, flags)),
+        _ => None,
+    };
+    let Some((outcome, address)) = accepted else {
+        let arguments = [
+            listener as usize,
+            peer.addr(),
+            length.addr(),
+            flags as usize,
+            0,
+            0,
+        ];
+        // SAFETY: as the program has called us.
+        return answer_int(unsafe { blocking(libc::SYS_accept4, arguments) });
+    };
+    if outcome >= 0 {
+        // SAFETY: as the program has called us.
+        unsafe { address.give(peer, length) };
+    }
+    answer_int(outcome)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(listener: c_int, peer: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    // SAFETY: as the program has called us.
+    unsafe { accept4(listener, peer, length, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: as the program has called us.
+    let outcome = unsafe { sys!(SYS_listen, fd, backlog) };
+    if outcome == 0 && is_internet(fd) {
+        with(|wrap| wrap.descriptors.set_kind(fd, Kind::Listener));
+    }
+    answer_int(outcome)
+}
+
+/// Is it a socket whose clients may be anywhere?
+fn is_internet(fd: c_int) -> bool {
+    let family = local(fd);
+    let family = family
+        .as_bytes()
+        .first_chunk()
+        .map(|family| u16::from_ne_bytes(*family));
+    [libc::AF_INET, libc::AF_INET6]
+        .map(|family| family as u16)
+        .map(Some)
+        .contains(&family)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getpeername(
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    let known = with(|wrap| {
+        wrap.descriptors
+            .connection(fd)
+            .map(|connection| connection.peer)
+    })
+    .flatten();
+    match known {
+        Some(peer) => {
+            // SAFETY: as the program has called us.
+            unsafe { peer.give(address, length) };
+            0
+        }
+        // SAFETY: as the program has called us.
+        None => answer_int(unsafe { sys!(SYS_getpeername, fd, address, length) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockname(
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    let known = with(|wrap| {
+        wrap.descriptors
+            .connection(fd)
+            .map(|connection| connection.local)
+    })
+    .flatten();
+    match known {
+        Some(local) => {
+            // SAFETY: as the program has called us.
+            unsafe { local.give(address, length) };
+            0
+        }
+        // SAFETY: as the program has called us.
+        None => answer_int(unsafe { sys!(SYS_getsockname, fd, address, length) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if kind(fd, "shutdown") == Kind::Connection {
+        let is_replay = with(|wrap| {
+            let is_replay = wrap.is_replay;
+            if !is_replay {
+                wrap.commit();
+            }
+            if let Some(connection) = wrap.descriptors.connection(fd)
+                && matches!(how, libc::SHUT_WR | libc::SHUT_RDWR)
+            {
+                connection.is_shut = true;
+            }
+            is_replay
+        });
+        if is_replay == Some(true) {
+            return 0;
+        }
+    }
+    // SAFETY: no memory is involved.
+    answer_int(unsafe { sys!(SYS_shutdown, fd, how) })
+}
+
+/// Options whose values are not the program's own: what the network is like.
+fn is_measured(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::IPPROTO_TCP => matches!(name, libc::TCP_INFO | libc::TCP_CC_INFO),
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_ERROR | libc::SO_MEMINFO | libc::SO_INCOMING_CPU
+        ),
+        _ => false,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut libc::c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    let perform = || {
+        // SAFETY: as the program has called us.
+        unsafe { sys!(SYS_getsockopt, fd, level, name, value, length) }
+    };
+    if kind(fd, "getsockopt") != Kind::Connection || !is_measured(level, name) {
+        return answer_int(perform());
+    }
+    // SAFETY: as the program has called us.
+    let outcome = with(|wrap| unsafe {
+        let Some(room) = length.as_mut() else {
+            return failed(libc::EFAULT);
+        };
+        let replayed = wrap.replayed(Call::Filled, fd, |record| {
+            let filled = record.payload.len().min(*room as usize);
+            crate::sys::bytes_mut(value, filled).copy_from_slice(&record.payload[..filled]);
+            *room = u32::try_from(filled).unwrap_or(0);
+            record.outcome
+        });
+        replayed.unwrap_or_else(|| {
+            let outcome = perform();
+            let filled = if outcome < 0 { 0 } else { *room as usize };
+            wrap.record(&Record {
+                call: Call::Filled,
+                fd: fd.cast_unsigned(),
+                outcome,
+                payload: crate::sys::bytes(value, filled),
+            });
+            outcome
+        })
+    });
+    answer_int(outcome.unwrap_or_else(perform))
+}

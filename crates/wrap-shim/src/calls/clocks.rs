@@ -1,0 +1,155 @@
+//! Clocks: the process's own ([`wrap_abi::Clock`]).
+
+use libc::{
+    CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW, CLOCK_REALTIME,
+    CLOCK_REALTIME_COARSE, c_int, c_void, clockid_t, time_t, timespec, timeval, tms,
+};
+use wrap_abi::{Call, Tick, layout::Failure};
+
+use crate::{
+    allocators,
+    clock::{monotonic, time_of_day},
+    errno::{answer, answer_int},
+    real::real,
+    sys::{bytes_mut, sys},
+    wrap::{Wrap, with},
+};
+
+impl Wrap {
+    /// Put the clocks forward, if that is due, or was at this place.
+    fn tick(&mut self) {
+        if self.is_replay {
+            self.replay_tick();
+            return;
+        }
+        let now = monotonic();
+        if self.clock.is_due(now) {
+            let tick = self.clock.tick(now, time_of_day());
+            self.record(&tick.record(&mut [0; 8]));
+        }
+    }
+
+    /// At the end of the record they stand still: had they been put forward before anything left, the record
+    /// would say so.
+    #[cold]
+    fn replay_tick(&mut self) {
+        let reads = self.clock.reads();
+        let Some(Ok((record, length))) = self.stream.peek() else {
+            return;
+        };
+        // Another call may be next in the record: then the clocks stood still here.
+        let tick = Tick::from_record(&record).filter(|tick| tick.reads <= reads);
+        if let Some(tick) = tick {
+            self.stream.advance(length);
+            if !self.clock.replay(&tick) {
+                self.fail(Failure::OtherClock, Call::Clock, Some(Call::Clock));
+            }
+        }
+    }
+}
+
+fn split(nanoseconds: u64) -> (time_t, i64) {
+    let seconds = nanoseconds / 1_000_000_000;
+    let rest = nanoseconds % 1_000_000_000;
+    (seconds.cast_signed(), rest.cast_signed())
+}
+
+/// The time of day and monotonic time, nanoseconds; `None`: this thread has the kernel's.
+fn own(clock: clockid_t) -> Option<u64> {
+    let is_wall = matches!(clock, CLOCK_REALTIME | CLOCK_REALTIME_COARSE);
+    with(|wrap| {
+        wrap.tick();
+        if is_wall {
+            wrap.clock.time_of_day()
+        } else {
+            wrap.clock.monotonic()
+        }
+    })
+}
+
+/// The return address tells who asks.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
+    core::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym clock_gettime_for)
+}
+
+unsafe extern "C" fn clock_gettime_for(
+    clock: clockid_t,
+    time: *mut timespec,
+    return_address: usize,
+) -> c_int {
+    let perform = || real!(clock_gettime(clock => clockid_t, time => *mut timespec) -> c_int);
+    if allocators::has(return_address) {
+        return perform();
+    }
+    match clock {
+        CLOCK_REALTIME
+        | CLOCK_REALTIME_COARSE
+        | CLOCK_MONOTONIC
+        | CLOCK_MONOTONIC_COARSE
+        | CLOCK_MONOTONIC_RAW
+        | CLOCK_BOOTTIME => {
+            let Some(now) = own(clock) else {
+                return perform();
+            };
+            let (tv_sec, tv_nsec) = split(now);
+            // SAFETY: as the program has called us.
+            unsafe { time.write(timespec { tv_sec, tv_nsec }) };
+            0
+        }
+        // Of a process or thread: how long it has computed.
+        _ => {
+            // SAFETY: this call fills it in.
+            let room = unsafe { bytes_mut(time.cast::<c_void>(), size_of::<timespec>()) };
+            let outcome = with(|wrap| wrap.filled(Call::Filled, clock, room, |_| perform().into()));
+            outcome.map_or_else(perform, answer_int)
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn gettimeofday(time: *mut timeval, zone: *mut c_void) -> c_int {
+    let Some(now) = own(CLOCK_REALTIME).filter(|_| zone.is_null()) else {
+        return real!(gettimeofday(time => *mut timeval, zone => *mut c_void) -> c_int);
+    };
+    let (tv_sec, nanoseconds) = split(now);
+    let tv_usec = nanoseconds / 1000;
+    // SAFETY: as the program has called us.
+    unsafe { time.write(timeval { tv_sec, tv_usec }) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn time(out: *mut time_t) -> time_t {
+    let Some(now) = own(CLOCK_REALTIME) else {
+        return real!(time(out => *mut time_t) -> time_t);
+    };
+    let (seconds, _) = split(now);
+    if !out.is_null() {
+        // SAFETY: as the program has called us.
+        unsafe { out.write(seconds) };
+    }
+    seconds
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock() -> libc::clock_t {
+    let perform = || real!(clock() -> libc::clock_t);
+    with(|wrap| wrap.value(Call::Value, 0, perform)).unwrap_or_else(perform)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn times(buffer: *mut tms) -> libc::clock_t {
+    // SAFETY: as the program has called us.
+    let perform = || unsafe { sys!(SYS_times, buffer) };
+    let size = if buffer.is_null() {
+        0
+    } else {
+        size_of::<tms>()
+    };
+    // SAFETY: this call fills it in.
+    let room = unsafe { bytes_mut(buffer.cast::<c_void>(), size) };
+    let outcome = with(|wrap| wrap.filled(Call::Filled, 0, room, |_| perform()));
+    answer(outcome.unwrap_or_else(perform)) as libc::clock_t
+}

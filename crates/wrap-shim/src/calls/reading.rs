@@ -1,0 +1,276 @@
+//! Bytes that arrive.
+
+use libc::{MSG_PEEK, c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
+use wrap_abi::{Call, Header};
+
+use super::kind;
+use crate::{
+    descriptors::Kind,
+    errno::answer,
+    signals::blocking,
+    sys::{self, Outcome, bytes, bytes_mut, sys},
+    wrap::{Wrap, with},
+};
+
+/// Where bytes are to go.
+type Pieces<'a> = &'a [iovec];
+
+/// So many bytes into the pieces, from the first on.
+///
+/// # Safety
+/// The program vouches for the pieces.
+unsafe fn scatter(pieces: Pieces<'_>, mut from: &[u8]) {
+    for piece in pieces {
+        let length = piece.iov_len.min(from.len());
+        // SAFETY: by the caller.
+        unsafe { bytes_mut(piece.iov_base, length) }.copy_from_slice(&from[..length]);
+        from = &from[length..];
+    }
+}
+
+/// The opposite, until `to` is full.
+///
+/// # Safety
+/// As [`scatter`].
+pub(super) unsafe fn gather(pieces: Pieces<'_>, mut to: &mut [u8]) {
+    for piece in pieces {
+        let length = piece.iov_len.min(to.len());
+        let (front, back) = to.split_at_mut(length);
+        // SAFETY: by the caller.
+        front.copy_from_slice(unsafe { bytes(piece.iov_base, length) });
+        to = back;
+    }
+}
+
+pub(super) fn total(pieces: Pieces<'_>) -> usize {
+    let lengths = pieces.iter().map(|piece| piece.iov_len);
+    lengths.fold(0, usize::saturating_add)
+}
+
+impl Wrap {
+    /// Bytes from a connection (`Call::Read`) or from elsewhere (`Call::Input`).
+    fn receive(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        pieces: Pieces<'_>,
+        flags: c_int,
+        perform: impl FnOnce() -> Outcome,
+    ) -> Outcome {
+        // SAFETY: they are the program's, which has asked for this.
+        let replayed = self.replayed(call, fd, |record| unsafe {
+            scatter(pieces, record.payload);
+            record.outcome
+        });
+        let outcome = replayed.unwrap_or_else(|| {
+            let outcome = perform();
+            self.record_received(call, fd, pieces, flags, outcome);
+            outcome
+        });
+        if let (Ok(length), true) = (u64::try_from(outcome), flags & MSG_PEEK == 0)
+            && let Some(connection) = self.descriptors.connection(fd)
+        {
+            connection.instream += length;
+        }
+        outcome
+    }
+
+    fn record_received(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        pieces: Pieces<'_>,
+        flags: c_int,
+        outcome: Outcome,
+    ) {
+        // Bytes that were thrown away are nowhere to be found.
+        let is_thrown = flags & libc::MSG_TRUNC != 0;
+        let length = if is_thrown {
+            0
+        } else {
+            usize::try_from(outcome).unwrap_or(0)
+        };
+        let header = Header {
+            call,
+            fd: fd.cast_unsigned(),
+            outcome,
+            length: length.min(total(pieces)),
+        };
+        // SAFETY: the kernel has just filled them so far.
+        self.append(header, |room| unsafe { gather(pieces, room) });
+    }
+}
+
+/// All of the family come together here.
+fn receive(
+    name: &'static str,
+    fd: c_int,
+    pieces: Pieces<'_>,
+    flags: c_int,
+    number: i64,
+    arguments: [usize; 6],
+) -> ssize_t {
+    // SAFETY: as the program has called us.
+    let perform = || unsafe { sys::raw(number, arguments) };
+    let call = match kind(fd, name) {
+        Kind::Connection => Call::Read,
+        Kind::Input => Call::Input,
+        Kind::Other | Kind::Listener => return answer(perform()),
+    };
+    // SAFETY: as the program has called us.
+    let may_sleep = || unsafe { blocking(number, arguments) };
+    let outcome = with(|wrap| wrap.receive(call, fd, pieces, flags, may_sleep));
+    answer(outcome.unwrap_or_else(perform))
+}
+
+fn piece(buffer: *mut c_void, length: usize) -> [iovec; 1] {
+    [iovec {
+        iov_base: buffer,
+        iov_len: length,
+    }]
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, length: usize) -> ssize_t {
+    receive(
+        "read",
+        fd,
+        &piece(buffer, length),
+        0,
+        libc::SYS_read,
+        [fd as usize, buffer.addr(), length, 0, 0, 0],
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    _: usize,
+) -> ssize_t {
+    // SAFETY: as the program has called us.
+    unsafe { read(fd, buffer, length) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as the program has called us.
+    let all = unsafe { core::slice::from_raw_parts(pieces, usize::try_from(count).unwrap_or(0)) };
+    receive(
+        "readv",
+        fd,
+        all,
+        0,
+        libc::SYS_readv,
+        [fd as usize, pieces.addr(), count as usize, 0, 0, 0],
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> ssize_t {
+    // SAFETY: as the program has called us.
+    unsafe {
+        recvfrom(
+            fd,
+            buffer,
+            length,
+            flags,
+            core::ptr::null_mut(),
+            core::ptr::null_mut(),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    _: usize,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as the program has called us.
+    unsafe { recv(fd, buffer, length, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    flags: c_int,
+    from: *mut sockaddr,
+    size: *mut socklen_t,
+) -> ssize_t {
+    // A connection's address is not filled in.
+    let arguments = [
+        fd as usize,
+        buffer.addr(),
+        length,
+        flags as usize,
+        from.addr(),
+        size.addr(),
+    ];
+    receive(
+        "recvfrom",
+        fd,
+        &piece(buffer, length),
+        flags,
+        libc::SYS_recvfrom,
+        arguments,
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    _: usize,
+    flags: c_int,
+    from: *mut sockaddr,
+    size: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: as the program has called us.
+    unsafe { recvfrom(fd, buffer, length, flags, from, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: as the program has called us.
+    let pieces = unsafe { core::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
+    let is_ours = matches!(kind(fd, "recvmsg"), Kind::Connection | Kind::Input);
+    if is_ours {
+        // Nothing but bytes comes with a connection's; the kernel says so, and so does a replay.
+        // SAFETY: as the program has called us.
+        unsafe {
+            (*message).msg_controllen = 0;
+            (*message).msg_namelen = 0;
+            (*message).msg_flags = 0;
+        }
+    }
+    receive(
+        "recvmsg",
+        fd,
+        pieces,
+        flags,
+        libc::SYS_recvmsg,
+        [fd as usize, message.addr(), flags as usize, 0, 0, 0],
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_void) -> c_int {
+    let perform = || {
+        // SAFETY: as the program has called us.
+        unsafe { sys!(SYS_ioctl, fd, request, argument) }
+    };
+    if request != libc::FIONREAD || !matches!(kind(fd, "ioctl"), Kind::Connection | Kind::Input) {
+        return crate::errno::answer_int(perform());
+    }
+    // SAFETY: this request fills in an `int`.
+    let count = unsafe { bytes_mut(argument, size_of::<c_int>()) };
+    let outcome = with(|wrap| wrap.filled(Call::Filled, fd, count, |_| perform()));
+    crate::errno::answer_int(outcome.unwrap_or_else(perform))
+}

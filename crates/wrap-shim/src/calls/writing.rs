@@ -1,0 +1,354 @@
+//! Bytes that leave.
+
+use libc::{c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t};
+use wrap_abi::{Call, Record, layout::Failure};
+
+use super::{kind, reading::total};
+use crate::{
+    descriptors::Kind,
+    errno::answer,
+    live,
+    signals::blocking,
+    sys::{self, Outcome, bytes, sys},
+    wrap::{Wrap, with},
+};
+
+/// A hash of the outstream is recorded after so many records.
+const HASH_EVERY: u32 = 64;
+
+impl Wrap {
+    /// The program writes to a connection. What was not taken whole leaves a record.
+    fn send(&mut self, fd: c_int, pieces: &[iovec], perform: impl FnOnce() -> Outcome) -> Outcome {
+        let whole = total(pieces);
+        let outcome = match self.replayed_write(fd, whole) {
+            Some(outcome) => outcome,
+            None => {
+                self.commit();
+                let outcome = perform();
+                self.record_write(fd, whole, outcome);
+                outcome
+            }
+        };
+        let mut left = usize::try_from(outcome).unwrap_or(0);
+        for piece in pieces {
+            let length = piece.iov_len.min(left);
+            // SAFETY: the program has given them to be written.
+            self.said(fd, unsafe { bytes(piece.iov_base, length) });
+            left -= length;
+        }
+        self.hash_outstream();
+        outcome
+    }
+
+    /// What became of this write; `None`: it is to be made. Where the record says nothing, or has ended, it was
+    /// taken whole: of one that was not, whose record was lost in the crash, the rest is kept for the client.
+    pub(super) fn replayed_write(&mut self, fd: c_int, whole: usize) -> Option<Outcome> {
+        if !self.is_replay {
+            return None;
+        }
+        let whole = whole as i64;
+        let (is_this, outcome) = match self.stream.peek() {
+            None => return Some(whole),
+            Some(Ok((record, _))) => (
+                record.call == Call::Write && record.fd == fd.cast_unsigned(),
+                record.outcome,
+            ),
+            Some(Err(_)) => self.fail(Failure::BadRecord, Call::Write, None),
+        };
+        if !is_this {
+            return Some(whole);
+        }
+        if outcome > whole {
+            self.fail(Failure::OtherLength, Call::Write, Some(Call::Write));
+        }
+        self.replayed(Call::Write, fd, |record| record.outcome)
+    }
+
+    pub(super) fn record_write(&mut self, fd: c_int, whole: usize, outcome: Outcome) {
+        if outcome != whole as i64 {
+            self.record(&Record {
+                call: Call::Write,
+                fd: fd.cast_unsigned(),
+                outcome,
+                payload: &[],
+            });
+        }
+    }
+
+    /// It has written this.
+    pub(super) fn said(&mut self, fd: c_int, written: &[u8]) {
+        self.outstream = hash(self.outstream, written);
+        let number = self.descriptors.get(fd).connection;
+        let is_replay = self.is_replay;
+        let Some(connection) = self.descriptors.connection(fd) else {
+            return;
+        };
+        if is_replay {
+            live::said(number, connection, written);
+        }
+        connection.outstream += written.len() as u64;
+    }
+
+    /// Once in a while what was said is recorded, as a hash, and compared with what is said again.
+    pub(super) fn hash_outstream(&mut self) {
+        let hash = self.outstream.to_le_bytes();
+        if self.is_replay {
+            let agrees = match self.stream.peek() {
+                Some(Ok((record, _))) if record.call == Call::Outstream => record.payload == hash,
+                _ => return,
+            };
+            if !agrees {
+                self.fail(Failure::OtherOutput, Call::Outstream, Some(Call::Outstream));
+            }
+            self.replayed(Call::Outstream, 0, |_| ());
+            return;
+        }
+        self.unhashed += 1;
+        if self.unhashed >= HASH_EVERY {
+            self.unhashed = 0;
+            self.record(&Record {
+                call: Call::Outstream,
+                fd: 0,
+                outcome: 0,
+                payload: &hash,
+            });
+        }
+    }
+}
+
+/// Eight bytes at a time; nobody who could choose the bytes gains anything.
+fn hash(state: u64, bytes: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(FACTOR).rotate_left(29);
+    let (words, rest) = bytes.as_chunks();
+    let state = words
+        .iter()
+        .fold(state, |state, word| mix(state, u64::from_le_bytes(*word)));
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mix(state, u64::from_le_bytes(last) ^ bytes.len() as u64)
+}
+
+fn send_pieces(
+    name: &'static str,
+    fd: c_int,
+    pieces: &[iovec],
+    number: i64,
+    arguments: [usize; 6],
+) -> ssize_t {
+    // SAFETY: as the program has called us.
+    let perform = || unsafe { sys::raw(number, arguments) };
+    if kind(fd, name) != Kind::Connection {
+        return answer(perform());
+    }
+    // SAFETY: as the program has called us.
+    let may_sleep = || unsafe { blocking(number, arguments) };
+    let outcome = with(|wrap| wrap.send(fd, pieces, may_sleep));
+    answer(outcome.unwrap_or_else(perform))
+}
+
+fn piece(buffer: *const c_void, length: usize) -> [iovec; 1] {
+    [iovec {
+        iov_base: buffer.cast_mut(),
+        iov_len: length,
+    }]
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, length: usize) -> ssize_t {
+    send_pieces(
+        "write",
+        fd,
+        &piece(buffer, length),
+        libc::SYS_write,
+        [fd as usize, buffer.addr(), length, 0, 0, 0],
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as the program has called us.
+    let all = unsafe { core::slice::from_raw_parts(pieces, usize::try_from(count).unwrap_or(0)) };
+    send_pieces(
+        "writev",
+        fd,
+        all,
+        libc::SYS_writev,
+        [fd as usize, pieces.addr(), count as usize, 0, 0, 0],
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn send(
+    fd: c_int,
+    buffer: *const c_void,
+    length: usize,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as the program has called us.
+    unsafe { sendto(fd, buffer, length, flags, core::ptr::null(), 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    length: usize,
+    flags: c_int,
+    to: *const sockaddr,
+    size: socklen_t,
+) -> ssize_t {
+    let arguments = [
+        fd as usize,
+        buffer.addr(),
+        length,
+        flags as usize,
+        to.addr(),
+        size as usize,
+    ];
+    send_pieces(
+        "sendto",
+        fd,
+        &piece(buffer, length),
+        libc::SYS_sendto,
+        arguments,
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: as the program has called us.
+    let pieces = unsafe { core::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
+    send_pieces(
+        "sendmsg",
+        fd,
+        pieces,
+        libc::SYS_sendmsg,
+        [fd as usize, message.addr(), flags as usize, 0, 0, 0],
+    )
+}
+
+/// How much of a file is looked at at a time in a replay.
+const BLOCK: usize = 64 << 10;
+
+impl Wrap {
+    /// A file's bytes, which the program never sees. Their number is always recorded; in a replay they are read
+    /// from the file, as far as the client may not have them.
+    fn send_file(&mut self, fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> Outcome {
+        let perform = || {
+            // SAFETY: as the program has called us.
+            unsafe { sys!(SYS_sendfile, fd, file, offset, count) }
+        };
+        if !self.is_replay() {
+            if let Some(outcome) = self.skip_file(fd, file, offset, count) {
+                return outcome;
+            }
+            self.commit();
+            let outcome = perform();
+            self.record(&Record {
+                call: Call::Write,
+                fd: fd.cast_unsigned(),
+                outcome,
+                payload: &[],
+            });
+            if let (Ok(length), Some(connection)) =
+                (u64::try_from(outcome), self.descriptors.connection(fd))
+            {
+                connection.outstream += length;
+            }
+            return outcome;
+        }
+        let Some(outcome) = self.replayed(Call::Write, fd, |record| record.outcome) else {
+            return perform();
+        };
+        let Ok(length) = usize::try_from(outcome) else {
+            return outcome;
+        };
+        // SAFETY: as the program has called us.
+        let from = unsafe {
+            match offset.as_mut() {
+                Some(offset) => core::mem::replace(offset, *offset + outcome),
+                None => sys!(SYS_lseek, file, outcome, libc::SEEK_CUR) - outcome,
+            }
+        };
+        self.said_file(fd, file, from, length);
+        outcome
+    }
+
+    /// The client may have more than the record says: what an earlier life had sent when it died.
+    fn skip_file(
+        &mut self,
+        fd: c_int,
+        file: c_int,
+        offset: *mut off_t,
+        count: usize,
+    ) -> Option<Outcome> {
+        let connection = self.descriptors.connection(fd)?;
+        let ahead = connection.received.checked_sub(connection.outstream)?;
+        let skipped = i64::try_from(ahead.min(count as u64))
+            .ok()
+            .filter(|skipped| *skipped > 0)?;
+        connection.outstream += skipped.unsigned_abs();
+        // SAFETY: as the program has called us.
+        unsafe {
+            match offset.as_mut() {
+                Some(offset) => *offset += skipped,
+                None => _ = sys!(SYS_lseek, file, skipped, libc::SEEK_CUR),
+            }
+        }
+        self.record(&Record {
+            call: Call::Write,
+            fd: fd.cast_unsigned(),
+            outcome: skipped,
+            payload: &[],
+        });
+        Some(skipped)
+    }
+
+    fn said_file(&mut self, fd: c_int, file: c_int, mut from: off_t, mut length: usize) {
+        let number = self.descriptors.get(fd).connection;
+        let Some(connection) = self.descriptors.connection(fd) else {
+            return;
+        };
+        let mut block = [0u8; BLOCK];
+        while length > 0 {
+            let part = length.min(BLOCK);
+            let is_known = connection.outstream + part as u64 <= connection.received;
+            if !is_known {
+                // SAFETY: into our own block.
+                let read = unsafe { sys!(SYS_pread64, file, block.as_mut_ptr(), part, from) };
+                if read != part as i64 {
+                    self.fail(Failure::OtherOutput, Call::Write, Some(Call::Write));
+                }
+                live::said(number, connection, &block[..part]);
+            }
+            connection.outstream += part as u64;
+            from += part as off_t;
+            length -= part;
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile(fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> ssize_t {
+    let perform = || {
+        // SAFETY: as the program has called us.
+        unsafe { sys!(SYS_sendfile, fd, file, offset, count) }
+    };
+    if kind(fd, "sendfile") != Kind::Connection {
+        return answer(perform());
+    }
+    let outcome = with(|wrap| wrap.send_file(fd, file, offset, count));
+    answer(outcome.unwrap_or_else(perform))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile64(
+    fd: c_int,
+    file: c_int,
+    offset: *mut off_t,
+    count: usize,
+) -> ssize_t {
+    // SAFETY: as the program has called us.
+    unsafe { sendfile(fd, file, offset, count) }
+}

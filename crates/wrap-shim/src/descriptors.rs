@@ -1,0 +1,295 @@
+//! What this process's descriptors are, as far as that matters.
+
+use core::{cell::UnsafeCell, mem::MaybeUninit};
+
+use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
+
+/// Descriptors beyond this are not followed; connections there are refused.
+pub(crate) const MOST: usize = 1 << 16;
+/// Connections of a process at once, duplicates of descriptors not counted.
+pub(crate) const CONNECTIONS: usize = 1 << 16;
+
+/// What a descriptor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Nothing that matters: a regular file, or closed.
+    #[default]
+    Other,
+    /// A socket that listens to clients.
+    Listener,
+    /// A client's connection; the number is its place among the connections.
+    Connection,
+    /// What is read from there is not the program's own doing: a pipe, `/dev/urandom`, a file below `/proc`.
+    Input,
+}
+
+/// One descriptor.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Descriptor {
+    pub(crate) kind: Kind,
+    /// Which connection.
+    pub(crate) connection: u32,
+    /// What the program wants to be told by epoll: the instance (its descriptor and 1, 0: none), events, data.
+    pub(crate) epoll: u32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+    /// It was to be told once, and was.
+    pub(crate) is_spent: bool,
+}
+
+impl Descriptor {
+    const OTHER: Self = Self {
+        kind: Kind::Other,
+        connection: 0,
+        epoll: 0,
+        events: 0,
+        data: 0,
+        is_spent: false,
+    };
+
+    /// Is it the connection at this place?
+    pub(crate) fn is_connection(&self, place: u32) -> bool {
+        self.kind == Kind::Connection && self.connection == place
+    }
+}
+
+/// An address of either family.
+#[derive(Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) bytes: [u8; 28],
+    pub(crate) length: u8,
+}
+
+impl Address {
+    pub(crate) const NONE: Self = Self {
+        bytes: [0; 28],
+        length: 0,
+    };
+
+    /// What the kernel has filled in.
+    pub(crate) fn new(storage: &MaybeUninit<sockaddr_storage>, length: u32) -> Self {
+        let mut address = Self::NONE;
+        let length = (length as usize).min(address.bytes.len());
+        // SAFETY: the kernel has written so many bytes at least.
+        let filled = unsafe { core::slice::from_raw_parts(storage.as_ptr().cast::<u8>(), length) };
+        address.bytes[..length].copy_from_slice(filled);
+        address.length = u8::try_from(length).unwrap_or(0);
+        address
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    /// From a record.
+    pub(crate) fn fill(&mut self, from: &[u8]) {
+        let length = from.len().min(self.bytes.len());
+        self.bytes[..length].copy_from_slice(&from[..length]);
+        self.length = u8::try_from(length).unwrap_or(0);
+    }
+
+    /// As the kernel gives it: cut off where there is no room, with its full length.
+    ///
+    /// # Safety
+    /// As `accept(2)`.
+    pub(crate) unsafe fn give(&self, to: *mut sockaddr, length: *mut socklen_t) {
+        if to.is_null() || length.is_null() {
+            return;
+        }
+        // SAFETY: by the caller.
+        let room = unsafe { length.replace(self.length.into()) } as usize;
+        let given = self.as_bytes();
+        let given = &given[..given.len().min(room)];
+        // SAFETY: there is room for so many.
+        unsafe {
+            to.cast::<u8>()
+                .copy_from_nonoverlapping(given.as_ptr(), given.len())
+        };
+    }
+}
+
+/// One client's connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Connection {
+    /// Descriptors that are it; 0: this place is free.
+    pub(crate) references: u32,
+    /// The first of them.
+    fd: c_int,
+    pub(crate) peer: Address,
+    pub(crate) local: Address,
+    /// Bytes that the program has read.
+    pub(crate) instream: u64,
+    /// Bytes that it has written.
+    pub(crate) outstream: u64,
+    /// How many of these its client has for certain, as far as that matters in a replay.
+    pub(crate) received: u64,
+    /// It has said that it will write no more.
+    pub(crate) is_shut: bool,
+    /// While this place is free: the next free one, plus 1.
+    next_free: u32,
+}
+
+impl Connection {
+    /// Is it one descriptor, and no other?
+    pub(crate) fn is_last(&self) -> bool {
+        self.references == 1
+    }
+
+    const FREE: Self = Self {
+        references: 0,
+        fd: -1,
+        peer: Address::NONE,
+        local: Address::NONE,
+        instream: 0,
+        outstream: 0,
+        received: 0,
+        is_shut: false,
+        next_free: 0,
+    };
+}
+
+/// All of them. Memory that was never used is never touched.
+pub(crate) struct Descriptors {
+    all: [Descriptor; MOST],
+    connections: [Connection; CONNECTIONS],
+    /// No place from here on was ever used.
+    unused: u32,
+    /// The first free place before that, plus 1; 0: there is none. Each names the next one.
+    free: u32,
+}
+
+struct Static(UnsafeCell<Descriptors>);
+// SAFETY: only the process's first thread refers to it (`crate::wrap::with`).
+unsafe impl Sync for Static {}
+
+static TABLE: Static = Static(UnsafeCell::new(Descriptors {
+    all: [Descriptor::OTHER; MOST],
+    connections: [Connection::FREE; CONNECTIONS],
+    unused: 0,
+    free: 0,
+}));
+
+/// The table.
+///
+/// # Safety
+/// Once, by the process's first thread.
+pub(crate) unsafe fn table() -> &'static mut Descriptors {
+    // SAFETY: by the caller.
+    unsafe { &mut *TABLE.0.get() }
+}
+
+/// What this descriptor is, as other threads may ask; it may be another thing a moment later.
+pub(crate) fn kind_of(fd: c_int) -> Kind {
+    let Some(index) = usize::try_from(fd).ok().filter(|index| *index < MOST) else {
+        return Kind::Other;
+    };
+    // SAFETY: in bounds; one byte, which is read whole.
+    unsafe { core::ptr::addr_of!((*TABLE.0.get()).all[index].kind).read_volatile() }
+}
+
+impl Descriptors {
+    pub(crate) fn get(&self, fd: c_int) -> Descriptor {
+        let index = usize::try_from(fd).unwrap_or(MOST);
+        self.all.get(index).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn entry(&mut self, fd: c_int) -> Option<&mut Descriptor> {
+        self.all.get_mut(usize::try_from(fd).ok()?)
+    }
+
+    pub(crate) fn set_kind(&mut self, fd: c_int, kind: Kind) {
+        self.close(fd);
+        if let Some(entry) = self.entry(fd) {
+            entry.kind = kind;
+        }
+    }
+
+    /// The connection that a descriptor is.
+    pub(crate) fn connection(&mut self, fd: c_int) -> Option<&mut Connection> {
+        let descriptor = self.get(fd);
+        (descriptor.kind == Kind::Connection)
+            .then(|| self.connections.get_mut(descriptor.connection as usize))?
+    }
+
+    /// A new connection. `false`: there is no room for it.
+    pub(crate) fn accept(&mut self, fd: c_int, peer: Address, local: Address) -> bool {
+        self.close(fd);
+        let Some(place) = self.free_place() else {
+            return false;
+        };
+        let Some(entry) = self.entry(fd) else {
+            return false;
+        };
+        entry.kind = Kind::Connection;
+        entry.connection = place;
+        self.connections[place as usize] = Connection {
+            references: 1,
+            fd,
+            peer,
+            local,
+            ..Connection::FREE
+        };
+        true
+    }
+
+    fn free_place(&mut self) -> Option<u32> {
+        if let Some(place) = self.free.checked_sub(1) {
+            self.free = self.connections.get(place as usize)?.next_free;
+            return Some(place);
+        }
+        let place = self.unused;
+        self.connections.get(place as usize)?;
+        self.unused += 1;
+        Some(place)
+    }
+
+    /// `to` is now what `from` is.
+    pub(crate) fn duplicate(&mut self, from: c_int, to: c_int) {
+        self.close(to);
+        let original = Descriptor {
+            epoll: 0,
+            ..self.get(from)
+        };
+        let Some(entry) = self.entry(to) else { return };
+        *entry = original;
+        if let Some(connection) = self.connection(to) {
+            connection.references += 1;
+        }
+    }
+
+    /// It is closed.
+    pub(crate) fn close(&mut self, fd: c_int) {
+        let place = self.get(fd).connection;
+        let free = self.free;
+        if let Some(connection) = self.connection(fd) {
+            connection.references = connection.references.saturating_sub(1);
+            if connection.references == 0 {
+                connection.next_free = free;
+                self.free = place + 1;
+            }
+        }
+        if let Some(entry) = self.entry(fd) {
+            *entry = Descriptor::default();
+        }
+    }
+
+    /// The descriptors among which all are that are this connection.
+    pub(crate) fn all_of(&self, place: u32) -> core::ops::Range<c_int> {
+        match self.connections.get(place as usize) {
+            Some(connection)
+                if connection.references == 1 && self.get(connection.fd).is_connection(place) =>
+            {
+                connection.fd..connection.fd + 1
+            }
+            _ => 0..MOST as c_int,
+        }
+    }
+
+    /// Every open connection, with its number.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = (u32, &Connection)> {
+        let used = &self.connections[..self.unused as usize];
+        let numbered = (0u32..).zip(used);
+        numbered.filter(|(_, connection)| connection.references > 0)
+    }
+}

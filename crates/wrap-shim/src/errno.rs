@@ -1,0 +1,26 @@
+//! Outcomes as the C library gives them.
+
+use libc::{c_int, ssize_t};
+
+use crate::sys::Outcome;
+
+/// A result, or `-1` and `errno`.
+pub(crate) fn answer(outcome: Outcome) -> ssize_t {
+    if outcome < 0 {
+        set(outcome);
+        return -1;
+    }
+    outcome as ssize_t
+}
+
+/// The same for calls that return an `int`.
+#[allow(clippy::cast_possible_truncation)] // they return no more than that
+pub(crate) fn answer_int(outcome: Outcome) -> c_int {
+    answer(outcome) as c_int
+}
+
+#[allow(clippy::cast_possible_truncation)] // the kernel's are below 4096
+fn set(outcome: Outcome) {
+    // SAFETY: the address of this thread's own `errno`.
+    unsafe { *libc::__errno_location() = -outcome as c_int };
+}

@@ -1,0 +1,137 @@
+//! The wrap's beginning, before the program's.
+
+use core::{ffi::CStr, ptr, sync::atomic::Ordering};
+
+use libc::{MAP_SHARED, PROT_READ, PROT_WRITE, c_char, c_int};
+use wrap_abi::{
+    Call, Clock, Record,
+    layout::{FILE_FD, HANDOVER_FD, MAGIC, Mode, Page, SOCKET_FD, VARIABLE, VERSION},
+};
+
+use crate::{
+    allocators,
+    children::Children,
+    descriptors,
+    live::Positions,
+    say::say,
+    stream::Stream,
+    sys::sys,
+    wrap::{self, Wrap, exit},
+};
+
+/// [`VARIABLE`], which children are not to find.
+const PASSED_ON: &CStr = c"OUTLIVE_WRAP";
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
+
+extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    // SAFETY: what the C library gives to every such function.
+    if unsafe { is_wanted(environment) } {
+        start();
+    }
+}
+
+/// Does the environment say that the memory file is there?
+///
+/// # Safety
+/// It is an environment: strings, and a null pointer at the end.
+unsafe fn is_wanted(mut environment: *const *const c_char) -> bool {
+    loop {
+        // SAFETY: by the caller.
+        let entry = unsafe { *environment };
+        if entry.is_null() {
+            return false;
+        }
+        // SAFETY: by the caller.
+        let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        if entry
+            .strip_prefix(VARIABLE.as_bytes())
+            .is_some_and(|rest| rest.first() == Some(&b'='))
+        {
+            return true;
+        }
+        // SAFETY: before the end.
+        environment = unsafe { environment.add(1) };
+    }
+}
+
+fn refuse(why: &[u8]) -> ! {
+    say(&[b"the server cannot be wrapped: ", why]);
+    exit();
+}
+
+fn start() {
+    // SAFETY: a new mapping of the file that was left for us.
+    let page = unsafe {
+        let length = size_of::<Page>();
+        sys!(
+            SYS_mmap,
+            0,
+            length,
+            PROT_READ | PROT_WRITE,
+            MAP_SHARED,
+            FILE_FD,
+            0
+        )
+    };
+    let Ok(page) = usize::try_from(page) else {
+        refuse(b"its memory file is missing");
+    };
+    // SAFETY: mapped for good, and large enough; it is all atomics, so that anything is a valid value.
+    let page: &'static Page = unsafe { &*ptr::with_exposed_provenance::<Page>(page) };
+    if page.magic.load(Ordering::Acquire) != MAGIC
+        || page.version.load(Ordering::Acquire) != VERSION
+    {
+        refuse(b"its memory file is another version's");
+    }
+    for fd in [FILE_FD, SOCKET_FD, HANDOVER_FD] {
+        // What the program executes is not part of the service.
+        // SAFETY: no memory is involved.
+        unsafe { sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    for name in [c"LD_PRELOAD", PASSED_ON] {
+        // SAFETY: a string; nobody else runs yet.
+        unsafe { libc::unsetenv(name.as_ptr()) };
+    }
+    if page.mode.load(Ordering::Acquire) != Mode::Record as u32 {
+        return;
+    }
+    allocators::find();
+    let number = page.next_process.fetch_add(1, Ordering::AcqRel);
+    let Some(entry) = page.processes.0.get(number as usize) else {
+        refuse(b"it has had too many processes");
+    };
+    // SAFETY: no memory is involved.
+    let pid = unsafe { sys!(SYS_getpid) };
+    entry
+        .pid
+        .store(i32::try_from(pid).unwrap_or(0), Ordering::Release);
+    let stream = Stream::new(entry, number);
+    let mut wrap = Wrap {
+        page,
+        process: number,
+        is_replay: stream.is_replay(),
+        stream,
+        // SAFETY: here, once.
+        descriptors: unsafe { descriptors::table() },
+        clock: Clock::default(),
+        outstream: 0,
+        unhashed: 0,
+        children: Children::default(),
+        positions: Positions::new(page.positions.load(Ordering::Acquire)),
+    };
+    if wrap.is_replay {
+        // What it is has been looked at by who started it.
+        let _ = wrap.replayed(Call::Start, 0, |_| ());
+    } else {
+        wrap.record(&Record {
+            call: Call::Start,
+            fd: 0,
+            outcome: pid,
+            payload: &[],
+        });
+    }
+    wrap::begin(wrap);
+}

@@ -1,0 +1,296 @@
+//! From a replayed record to live connections.
+//!
+//! In a replay a connection is a *placeholder*: a TCP socket that is connected to nobody, with the descriptor and the
+//! options that the program expects. What the program writes to it is kept as far as the client may not have it
+//! ([`said`]). At the end of the record the supervisor makes the sockets that go on where the old ones stood,
+//! and each takes the place of its placeholder.
+
+use core::{mem::MaybeUninit, ptr};
+
+use libc::{
+    EPOLL_CTL_ADD, EPOLLONESHOT, F_GETFD, F_GETFL, F_SETFL, MAP_SHARED, O_CLOEXEC, O_NONBLOCK,
+    PROT_READ, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, c_int, c_void, cmsghdr, epoll_event,
+    iovec, msghdr,
+};
+use wrap_abi::{
+    Call,
+    handover::{Ends, Entry, Message, Position, Standing},
+    layout::{FILE_FD, Failure, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
+};
+
+use crate::{
+    clock,
+    descriptors::{Connection, Descriptor},
+    say::say,
+    sys::{bytes, sys},
+    wrap::{Wrap, exit},
+};
+
+/// Options that a program sets, and finds again on the socket that takes the placeholder's place: level, name.
+const OPTIONS: [(c_int, c_int); 12] = [
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::SOL_SOCKET, libc::SO_LINGER),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
+];
+
+/// A placeholder, with the flags that `accept4` was given.
+pub(crate) fn placeholder(peer: &[u8], flags: c_int) -> i64 {
+    let family = match peer.first_chunk() {
+        Some(family) => u16::from_ne_bytes(*family),
+        None => 0,
+    };
+    let kind = SOCK_STREAM | flags & (SOCK_NONBLOCK | SOCK_CLOEXEC);
+    // SAFETY: a new socket.
+    unsafe { sys!(SYS_socket, family, kind, 0) }
+}
+
+/// How far clients are, as the supervisor has said.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Positions(&'static [u8]);
+
+impl Positions {
+    /// The row in the memory file.
+    pub(crate) fn new(count: u64) -> Self {
+        let length = usize::try_from(count)
+            .unwrap_or(0)
+            .saturating_mul(Position::SIZE);
+        if length == 0 {
+            return Self::default();
+        }
+        // SAFETY: a new mapping of our own file.
+        let row = unsafe {
+            sys!(
+                SYS_mmap,
+                0,
+                length,
+                PROT_READ,
+                MAP_SHARED,
+                FILE_FD,
+                POSITIONS_OFFSET
+            )
+        };
+        let Ok(row) = usize::try_from(row) else {
+            return Self::default();
+        };
+        // SAFETY: mapped for good, and written before this process began.
+        Self(unsafe { bytes(ptr::with_exposed_provenance(row), length) })
+    }
+
+    /// What this client has; nothing is to be kept for one that is gone.
+    pub(crate) fn of(&self, peer: &[u8], local: &[u8]) -> u64 {
+        Ends::from_sockaddrs(peer, local)
+            .and_then(|ends| Position::find(self.0, &ends))
+            .unwrap_or(u64::MAX)
+    }
+}
+
+fn put(entry: &Entry<'_>, said: &[u8]) {
+    let header = entry.header();
+    let pieces = [&header[..], said].map(|piece| iovec {
+        iov_base: piece.as_ptr().cast_mut().cast(),
+        iov_len: piece.len(),
+    });
+    // SAFETY: two pieces that live.
+    let written = unsafe { sys!(SYS_writev, HANDOVER_FD, pieces.as_ptr(), 2) };
+    if written != (header.len() + said.len()) as i64 {
+        say(&[b"the handover file cannot be written"]);
+        exit();
+    }
+}
+
+/// The program writes this in a replay. `connection` has not counted it yet.
+pub(crate) fn said(number: u32, connection: &Connection, written: &[u8]) {
+    let known = connection.received.saturating_sub(connection.outstream);
+    let known = usize::try_from(known).unwrap_or(usize::MAX);
+    let Some(new) = written.get(known..).filter(|new| !new.is_empty()) else {
+        return;
+    };
+    let entry = Entry::Said {
+        connection: number,
+        offset: connection.outstream + known as u64,
+        bytes: new,
+    };
+    put(&entry, new);
+}
+
+/// The connection stands here.
+pub(crate) fn stands(number: u32, connection: &Connection, is_closed: bool) {
+    let ends = Ends::from_sockaddrs(connection.peer.as_bytes(), connection.local.as_bytes());
+    let standing = Standing {
+        ends: ends.unwrap_or_default(),
+        instream: connection.instream,
+        outstream: connection.outstream,
+        is_shut: connection.is_shut,
+        is_closed,
+    };
+    put(
+        &Entry::Stands {
+            connection: number,
+            standing,
+        },
+        &[],
+    );
+}
+
+/// The record has ended: become what it was the record of.
+#[cold]
+pub(crate) fn go(wrap: &mut Wrap) {
+    wrap.children.are_gone = true;
+    wrap.clock.go_on(clock::monotonic(), clock::time_of_day());
+    let mut connections = 0;
+    for (place, connection) in wrap.descriptors.connections() {
+        stands(place, connection, false);
+        connections += 1;
+    }
+    let message = Message::Replayed {
+        process: wrap.process,
+        connections,
+    }
+    .to_bytes();
+    // SAFETY: a message on our stack.
+    let sent = unsafe {
+        sys!(
+            SYS_sendto,
+            SOCKET_FD,
+            message.as_ptr(),
+            message.len(),
+            0,
+            0,
+            0
+        )
+    };
+    if sent < 0 {
+        say(&[b"the supervisor is gone: nobody has the clients' connections"]);
+        exit();
+    }
+    while let Some((place, socket)) = receive() {
+        install(wrap, place, socket);
+    }
+}
+
+/// A connection's number and its socket; `None`: these were all.
+fn receive() -> Option<(u32, c_int)> {
+    #[repr(C, align(8))]
+    struct Control {
+        header: cmsghdr,
+        fd: c_int,
+    }
+    let mut place = [0u8; 4];
+    let mut control = MaybeUninit::<Control>::zeroed();
+    let mut piece = iovec {
+        iov_base: place.as_mut_ptr().cast(),
+        iov_len: place.len(),
+    };
+    let mut message = MaybeUninit::<msghdr>::zeroed();
+    // SAFETY: all zeros is an empty message.
+    let message = unsafe { message.assume_init_mut() };
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    loop {
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<Control>();
+        // SAFETY: the message and what it refers to are on our stack.
+        let length = unsafe {
+            sys!(
+                SYS_recvmsg,
+                SOCKET_FD,
+                &raw mut *message,
+                libc::MSG_CMSG_CLOEXEC
+            )
+        };
+        if length == -i64::from(libc::EINTR) {
+            continue;
+        }
+        if length < 0 {
+            say(&[b"the supervisor has not handed the clients' connections over"]);
+            exit();
+        }
+        // SAFETY: zeroed, or written by the kernel.
+        let control = unsafe { control.assume_init_ref() };
+        let has_socket = message.msg_controllen >= size_of::<cmsghdr>() + size_of::<c_int>()
+            && control.header.cmsg_type == libc::SCM_RIGHTS;
+        if length != 4 || !has_socket {
+            return None;
+        }
+        return Some((u32::from_le_bytes(place), control.fd));
+    }
+}
+
+/// The socket takes the place of every descriptor that is this connection.
+fn install(wrap: &mut Wrap, place: u32, socket: c_int) {
+    let mut is_first = true;
+    for fd in wrap.descriptors.all_of(place) {
+        let descriptor = wrap.descriptors.get(fd);
+        if !descriptor.is_connection(place) {
+            continue;
+        }
+        if is_first {
+            copy_options(fd, socket);
+            is_first = false;
+        }
+        // SAFETY: descriptors of ours; the placeholder is closed by this.
+        let replaced = unsafe {
+            let flags = sys!(SYS_fcntl, fd, F_GETFD);
+            let closes = flags & i64::from(libc::FD_CLOEXEC) != 0;
+            sys!(SYS_dup3, socket, fd, if closes { O_CLOEXEC } else { 0 })
+        };
+        if replaced < 0 {
+            wrap.fail(Failure::DescriptorTaken, Call::Accept, None);
+        }
+        if let Some(epoll) = descriptor.epoll.checked_sub(1) {
+            watch(fd, epoll, &descriptor);
+        }
+    }
+    // SAFETY: it is ours.
+    unsafe { sys!(SYS_close, socket) };
+}
+
+fn copy_options(from: c_int, to: c_int) {
+    for (level, name) in OPTIONS {
+        let mut value = [0u64; 4];
+        let mut length: u32 = 32;
+        // SAFETY: the value has room for any of these.
+        unsafe {
+            let got = sys!(
+                SYS_getsockopt,
+                from,
+                level,
+                name,
+                value.as_mut_ptr(),
+                &raw mut length
+            );
+            if got == 0 {
+                sys!(SYS_setsockopt, to, level, name, value.as_ptr(), length);
+            }
+        }
+    }
+    // SAFETY: no memory is involved.
+    unsafe {
+        let flags = sys!(SYS_fcntl, from, F_GETFL);
+        if flags >= 0 {
+            sys!(SYS_fcntl, to, F_SETFL, flags & i64::from(O_NONBLOCK));
+        }
+    }
+}
+
+fn watch(fd: c_int, epoll: u32, descriptor: &Descriptor) {
+    let mut event = epoll_event {
+        events: descriptor.events,
+        u64: u64::from(fd.cast_unsigned()),
+    };
+    if descriptor.is_spent {
+        event.events = EPOLLONESHOT.cast_unsigned(); // it has had its one event
+    }
+    let at: *const c_void = (&raw const event).cast();
+    // SAFETY: an event on our stack.
+    unsafe { sys!(SYS_epoll_ctl, epoll, EPOLL_CTL_ADD, fd, at) };
+}

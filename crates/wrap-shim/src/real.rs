@@ -1,0 +1,60 @@
+//! The C library's own functions, where a system call would not be the same.
+
+use core::{
+    ffi::{CStr, c_void},
+    mem,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+/// A function of the C library, found once.
+pub(crate) struct Real {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Real {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self {
+            name,
+            found: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// As the function that it is.
+    ///
+    /// # Safety
+    /// `F` is its type, a function pointer.
+    #[inline]
+    pub(crate) unsafe fn get<F: Copy>(&self) -> F {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let mut found = self.found.load(Ordering::Relaxed);
+        if found.is_null() {
+            // SAFETY: the name ends with a zero byte.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            if found.is_null() {
+                crate::say::say(&[b"the C library has no ", self.name.to_bytes()]);
+                crate::wrap::exit();
+            }
+            self.found.store(found, Ordering::Relaxed);
+        }
+        // SAFETY: by the caller.
+        unsafe { mem::transmute_copy(&found) }
+    }
+}
+
+/// `real!(NAME: fn(c_int) -> c_int)(argument)`: call the C library's own.
+macro_rules! real {
+    ($name:ident ( $($argument:expr => $kind:ty),* $(,)? ) -> $result:ty) => {{
+        static REAL: $crate::real::Real = $crate::real::Real::new(
+            // SAFETY: it ends with the one zero byte.
+            unsafe {
+                core::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+            },
+        );
+        // SAFETY: the types are those of the function's declaration.
+        let function: unsafe extern "C" fn($($kind),*) -> $result = unsafe { REAL.get() };
+        // SAFETY: the program has called us with these arguments.
+        unsafe { function($($argument),*) }
+    }};
+}
+pub(crate) use real;

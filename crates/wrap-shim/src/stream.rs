@@ -1,0 +1,168 @@
+//! The record of this process: read while it is replayed, then appended to.
+//!
+//! A piece of the memory file is mapped at a time, so that the server's own limits on memory
+//! are not concerned.
+
+use core::{ptr, sync::atomic::Ordering};
+
+use libc::{MAP_SHARED, PROT_READ, PROT_WRITE};
+use wrap_abi::{
+    DecodeError, HEADER_MAX, Header, Record,
+    layout::{FILE_FD, Process, STREAM_MAX, stream_offset},
+};
+
+use crate::sys::{bytes, bytes_mut, sys};
+
+/// How much is mapped at a time.
+const WINDOW: u64 = 16 << 20;
+const PAGE: u64 = 4096;
+
+/// Why nothing can be recorded any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamError {
+    /// The file cannot be mapped.
+    NoMemory,
+    /// The stream is as long as it can be.
+    Full,
+}
+
+/// One process's stream.
+pub(crate) struct Stream {
+    entry: &'static Process,
+    number: u32,
+    window: *mut libc::c_void,
+    /// Which part of the stream is mapped.
+    start: u64,
+    length: u64,
+    /// Where the next record is read or written.
+    at: u64,
+    /// Up to here it is replayed.
+    replay_end: u64,
+}
+
+impl Stream {
+    /// The stream of the process with this number.
+    pub(crate) fn new(entry: &'static Process, number: u32) -> Self {
+        Self {
+            entry,
+            number,
+            window: ptr::null_mut(),
+            start: 0,
+            length: 0,
+            at: 0,
+            replay_end: entry.replay_end.load(Ordering::Acquire),
+        }
+    }
+
+    /// Is there anything left to replay?
+    #[inline]
+    pub(crate) fn is_replay(&self) -> bool {
+        self.at < self.replay_end
+    }
+
+    /// Where the next record is.
+    pub(crate) fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// Everything that was recorded before this is in the file, and is to be in the record that output waits for.
+    pub(crate) fn is_stable(&self) -> bool {
+        self.entry.stable.load(Ordering::Acquire) >= self.at
+    }
+
+    /// Make the bytes from `at` on accessible, so many.
+    fn map(&mut self, at: u64, length: u64) -> Result<*mut libc::c_void, StreamError> {
+        let end = at.checked_add(length).ok_or(StreamError::Full)?;
+        if at < self.start || end > self.start + self.length {
+            self.map_anew(at, end)?;
+        }
+        let offset = usize::try_from(at - self.start).map_err(|_| StreamError::Full)?;
+        // SAFETY: within the window, as was just made sure.
+        Ok(unsafe { self.window.byte_add(offset) })
+    }
+
+    #[cold]
+    fn map_anew(&mut self, at: u64, end: u64) -> Result<(), StreamError> {
+        if end > STREAM_MAX {
+            return Err(StreamError::Full);
+        }
+        let start = at / PAGE * PAGE;
+        let length = (end - start).next_multiple_of(PAGE).max(WINDOW);
+        if self.length > 0 {
+            // SAFETY: it is ours, and nothing in it is referred to any more.
+            unsafe { sys!(SYS_munmap, self.window, self.length) };
+            self.length = 0;
+        }
+        let offset = stream_offset(self.number) + start;
+        // SAFETY: a new mapping of our own file.
+        let window = unsafe {
+            let access = PROT_READ | PROT_WRITE;
+            sys!(SYS_mmap, 0, length, access, MAP_SHARED, FILE_FD, offset)
+        };
+        if window < 0 {
+            return Err(StreamError::NoMemory);
+        }
+        self.window =
+            ptr::with_exposed_provenance_mut(window.cast_unsigned().try_into().unwrap_or(0));
+        self.start = start;
+        self.length = length;
+        Ok(())
+    }
+
+    /// Append the record.
+    #[inline]
+    pub(crate) fn append(&mut self, record: &Record<'_>) -> Result<(), StreamError> {
+        self.append_with(record.header(), |room| room.copy_from_slice(record.payload))
+    }
+
+    /// Append a record whose payload is filled in by `fill`, which gets exactly the room for it.
+    #[inline]
+    pub(crate) fn append_with(
+        &mut self,
+        header: Header,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), StreamError> {
+        let mut front = [0; HEADER_MAX];
+        let length = header.write(&mut front);
+        let whole = length + header.length;
+        let room = self.map(self.at, whole as u64)?;
+        // SAFETY: mapped, and nobody else writes there.
+        let room = unsafe { bytes_mut(room, whole) };
+        let (head, payload) = room.split_at_mut(length);
+        head.copy_from_slice(&front[..length]);
+        fill(payload);
+        self.at += whole as u64;
+        self.replay_end = self.at;
+        // Whatever happens to us now, whole records are what is found.
+        self.entry.head.store(self.at, Ordering::Release);
+        Ok(())
+    }
+
+    /// The next record of the replay, which stays the next one; `None` at the end.
+    pub(crate) fn peek(&mut self) -> Option<Result<(Record<'_>, u64), DecodeError>> {
+        let rest = self
+            .replay_end
+            .checked_sub(self.at)
+            .filter(|rest| *rest > 0)?;
+        let mut seen = rest.min(64 << 10);
+        loop {
+            let Ok(from) = self.map(self.at, seen) else {
+                return Some(Err(DecodeError::CutOff));
+            };
+            let Ok(length) = usize::try_from(seen) else {
+                return Some(Err(DecodeError::BadNumber));
+            };
+            // SAFETY: mapped; it was written by an earlier life, which is over.
+            match Record::read(unsafe { bytes(from, length) }) {
+                Err(DecodeError::CutOff) if seen < rest => seen = rest.min(seen * 8),
+                Err(error) => return Some(Err(error)),
+                Ok((record, length)) => return Some(Ok((record, length as u64))),
+            }
+        }
+    }
+
+    /// The record with this length was replayed.
+    pub(crate) fn advance(&mut self, length: u64) {
+        self.at += length;
+    }
+}

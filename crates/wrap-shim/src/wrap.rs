@@ -1,0 +1,252 @@
+//! What is done about a call: record its outcome, or replay it.
+
+use core::{
+    cell::{Cell, UnsafeCell},
+    sync::atomic::Ordering,
+};
+
+use libc::c_int;
+use wrap_abi::{
+    Call, Clock, Header, Record,
+    layout::{Failure, Mode, Page},
+};
+
+use crate::{
+    children::Children,
+    descriptors::Descriptors,
+    live::{self, Positions},
+    say::say,
+    signals,
+    stream::Stream,
+    sys::{Outcome, sys},
+};
+
+/// The wrap of one process.
+pub(crate) struct Wrap {
+    pub(crate) page: &'static Page,
+    pub(crate) process: u32,
+    pub(crate) stream: Stream,
+    pub(crate) descriptors: &'static mut Descriptors,
+    pub(crate) clock: Clock,
+    /// Of all that was written to connections, and how many records since it was recorded.
+    pub(crate) outstream: u64,
+    pub(crate) unhashed: u32,
+    pub(crate) children: Children,
+    /// How far clients are, while a record is replayed.
+    pub(crate) positions: Positions,
+    /// A record is being replayed; once it has ended, it is not again.
+    pub(crate) is_replay: bool,
+}
+
+struct Static(UnsafeCell<Option<Wrap>>);
+// SAFETY: only the thread that has `IS_FIRST` set refers to it, and never twice at once.
+unsafe impl Sync for Static {}
+static WRAP: Static = Static(UnsafeCell::new(None));
+
+thread_local! {
+    /// This is the process's first thread, and nothing of ours is running in it.
+    static IS_FREE: Cell<bool> = const { Cell::new(false) };
+    /// This is the process's first thread.
+    static IS_FIRST: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The wrap begins; this thread is the process's first.
+pub(crate) fn begin(wrap: Wrap) {
+    // SAFETY: nobody refers to it before the flag is set.
+    unsafe { *WRAP.0.get() = Some(wrap) };
+    IS_FIRST.set(true);
+    IS_FREE.set(true);
+}
+
+/// This process is a child of one that is wrapped, and is not.
+pub(crate) fn end() {
+    IS_FIRST.set(false);
+    IS_FREE.set(false);
+}
+
+/// Is this the thread that is wrapped, and nothing of ours running in it?
+pub(crate) fn is_wrapped() -> bool {
+    IS_FREE.get()
+}
+
+/// Is this another thread of a process that is wrapped?
+pub(crate) fn is_helper() -> bool {
+    // SAFETY: a look at whether there is something, which does not change while there are threads.
+    let is_wrapped = unsafe { (*WRAP.0.get()).is_some() };
+    is_wrapped && !IS_FIRST.get()
+}
+
+/// Do it with the wrap. `None`: this thread has none, or the call comes from inside of it.
+#[inline]
+pub(crate) fn with<T>(f: impl FnOnce(&mut Wrap) -> T) -> Option<T> {
+    if !IS_FREE.replace(false) {
+        return None;
+    }
+    // SAFETY: the flag was set, so this is the one thread, and nobody else refers to it now.
+    let wrap = unsafe { (*WRAP.0.get()).as_mut() };
+    let mut signal = None;
+    let result = wrap
+        .filter(|wrap| wrap.page.mode.load(Ordering::Relaxed) == Mode::Record as u32)
+        .map(|wrap| {
+            let before = wrap.stream.position();
+            let result = f(wrap);
+            if wrap.stream.position() != before {
+                signal = wrap.signal();
+            }
+            result
+        });
+    IS_FREE.set(IS_FIRST.get());
+    while let Some(number) = signal {
+        signals::deliver(number);
+        signal = with(Wrap::signal).flatten();
+    }
+    result
+}
+
+impl Wrap {
+    /// The recorded outcome of this call, of which `take` gets the record. `None`: it is to be performed,
+    /// for the record has ended or never was.
+    #[inline]
+    pub(crate) fn replayed<T>(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        take: impl FnOnce(&Record<'_>) -> T,
+    ) -> Option<T> {
+        if !self.is_replay {
+            return None;
+        }
+        self.replayed_slowly(call, fd, take)
+    }
+
+    fn replayed_slowly<T>(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        take: impl FnOnce(&Record<'_>) -> T,
+    ) -> Option<T> {
+        if !self.is_replay() {
+            return None;
+        }
+        let (taken, length) = match self.stream.peek()? {
+            Err(_) => self.fail(Failure::BadRecord, call, None),
+            Ok((record, _)) if record.call != call => {
+                let found = record.call;
+                self.fail(Failure::OtherCall, call, Some(found))
+            }
+            Ok((record, _)) if record.fd != fd.cast_unsigned() => {
+                self.fail(Failure::OtherDescriptor, call, Some(call))
+            }
+            Ok((record, length)) => (take(&record), length),
+        };
+        self.stream.advance(length);
+        Some(taken)
+    }
+
+    /// A signal that is to be delivered here.
+    #[inline]
+    fn signal(&mut self) -> Option<c_int> {
+        if self.is_replay {
+            signals::replayed(self)
+        } else if signals::are_pending() {
+            signals::take(self)
+        } else {
+            None
+        }
+    }
+
+    /// Is there anything left to replay? At the end of the record the process goes live.
+    pub(crate) fn is_replay(&mut self) -> bool {
+        if self.is_replay && !self.stream.is_replay() {
+            self.is_replay = false;
+            live::go(self);
+        }
+        self.is_replay
+    }
+
+    /// Record an outcome that was just had.
+    #[inline]
+    pub(crate) fn record(&mut self, record: &Record<'_>) {
+        if self.stream.append(record).is_err() {
+            self.lose_record();
+        }
+    }
+
+    /// The same, with a payload that is filled in.
+    #[inline]
+    pub(crate) fn append(&mut self, header: Header, fill: impl FnOnce(&mut [u8])) {
+        if self.stream.append_with(header, fill).is_err() {
+            self.lose_record();
+        }
+    }
+
+    /// There is no room for the record: the service goes on without one, rather than not at all.
+    #[cold]
+    fn lose_record(&mut self) {
+        say(&[b"the record is full: what follows is not recorded"]);
+        self.page.mode.store(Mode::Off as u32, Ordering::Release);
+    }
+
+    /// The call with its recorded outcome, or performed and recorded. What it fills in is `filled`, once it
+    /// has succeeded.
+    pub(crate) fn filled(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        filled: &mut [u8],
+        perform: impl FnOnce(&mut [u8]) -> Outcome,
+    ) -> Outcome {
+        let replayed = self.replayed(call, fd, |record| {
+            let length = record.payload.len().min(filled.len());
+            filled[..length].copy_from_slice(&record.payload[..length]);
+            record.outcome
+        });
+        if let Some(outcome) = replayed {
+            return outcome;
+        }
+        let outcome = perform(filled);
+        let payload: &[u8] = if outcome < 0 { &[] } else { filled };
+        self.record(&Record {
+            call,
+            fd: fd.cast_unsigned(),
+            outcome,
+            payload,
+        });
+        outcome
+    }
+
+    /// A number, in the same way.
+    pub(crate) fn value(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        perform: impl FnOnce() -> Outcome,
+    ) -> Outcome {
+        self.filled(call, fd, &mut [], |_| perform())
+    }
+
+    /// The replay contradicts the record, or cannot go on: nothing of this life may reach a client.
+    #[cold]
+    pub(crate) fn fail(&mut self, failure: Failure, call: Call, found: Option<Call>) -> ! {
+        let page = self.page;
+        page.failed_process.store(self.process, Ordering::Relaxed);
+        page.failed_at
+            .store(self.stream.position(), Ordering::Relaxed);
+        page.failed_calls[0].store(u32::from(call.code()), Ordering::Relaxed);
+        let found = found.map_or(0, |found| u32::from(found.code()));
+        page.failed_calls[1].store(found, Ordering::Relaxed);
+        page.failure.store(failure as u32, Ordering::Release);
+        exit();
+    }
+}
+
+/// The process ends here.
+pub(crate) fn exit() -> ! {
+    loop {
+        // SAFETY: no more than that.
+        unsafe { sys!(SYS_exit_group, EXIT_STATUS) };
+    }
+}
+
+/// The status of a process whose replay has failed.
+const EXIT_STATUS: c_int = 125;

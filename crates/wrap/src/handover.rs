@@ -1,0 +1,189 @@
+//! A process is given the sockets of its connections.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, IoSlice, Read as _, Seek as _, SeekFrom},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{MemfdFlags, ftruncate, memfd_create},
+    net::{
+        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+        SocketFlags, SocketType, recv, sendmsg, socketpair,
+    },
+};
+use wrap_abi::handover::{Entry, Message, Standing};
+
+/// The supervisor's end of it.
+#[derive(Debug)]
+pub struct Handover {
+    file: File,
+    ours: OwnedFd,
+    theirs: OwnedFd,
+}
+
+/// Why connections cannot be handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// The file or the socket failed.
+    #[error("the handover of connections failed: {0}")]
+    Io(#[from] io::Error),
+    /// The process has written what is no entry.
+    #[error("what the replayed process says of its connections makes no sense after {at} bytes")]
+    Malformed {
+        /// Where.
+        at: usize,
+    },
+    /// What it has said has a gap.
+    #[error("the replayed process has not kept all that its client may lack")]
+    Gap,
+}
+
+/// A connection as a process has left it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passed {
+    /// The process's number for it.
+    pub connection: u32,
+    /// Where it stands.
+    pub standing: Standing,
+    /// Where in the outstream the bytes below begin.
+    pub offset: u64,
+    /// What was said, and what its client may not have, up to where it stands.
+    pub said: Vec<u8>,
+}
+
+impl Handover {
+    /// A new file and a new pair of sockets.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub fn new() -> io::Result<Self> {
+        let file = File::from(memfd_create("outlive-handover", MemfdFlags::CLOEXEC)?);
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok(Self { file, ours, theirs })
+    }
+
+    /// The file, to be inherited as [`wrap_abi::layout::HANDOVER_FD`].
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The process's socket, to be inherited as [`wrap_abi::layout::SOCKET_FD`].
+    #[must_use]
+    pub fn theirs(&self) -> BorrowedFd<'_> {
+        self.theirs.as_fd()
+    }
+
+    /// Our socket: readable when a process has replayed its record.
+    #[must_use]
+    pub fn ours(&self) -> BorrowedFd<'_> {
+        self.ours.as_fd()
+    }
+
+    /// What a process has said, without waiting for it; `None`: nothing yet.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn message(&self) -> io::Result<Option<Message>> {
+        let mut bytes = [0; Message::SIZE];
+        match recv(&self.ours, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((length, _)) => Ok(Message::from_bytes(&bytes[..length])),
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What it has written: its connections, in the order in which they were accepted. The file is empty
+    /// afterwards.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn take(&mut self) -> Result<Vec<Passed>, HandoverError> {
+        let mut bytes = Vec::new();
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.read_to_end(&mut bytes)?;
+        ftruncate(&self.file, 0).map_err(io::Error::from)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        read(&bytes)
+    }
+
+    /// The process's connection goes on with this socket.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn give(&self, connection: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let sockets = [socket];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        beside.push(SendAncillaryMessage::ScmRights(&sockets));
+        let number = connection.to_le_bytes();
+        sendmsg(
+            &self.ours,
+            &[IoSlice::new(&number)],
+            &mut beside,
+            SendFlags::NOSIGNAL,
+        )?;
+        Ok(())
+    }
+
+    /// These were all: the process goes on.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn go(&self) -> io::Result<()> {
+        let mut beside = SendAncillaryBuffer::default();
+        sendmsg(
+            &self.ours,
+            &[IoSlice::new(&[2])],
+            &mut beside,
+            SendFlags::NOSIGNAL,
+        )?;
+        Ok(())
+    }
+}
+
+fn read(bytes: &[u8]) -> Result<Vec<Passed>, HandoverError> {
+    let mut said: BTreeMap<u32, (u64, Vec<u8>)> = BTreeMap::new();
+    let mut passed = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let (entry, length) = Entry::read(&bytes[at..]).ok_or(HandoverError::Malformed { at })?;
+        at += length;
+        match entry {
+            Entry::Said {
+                connection,
+                offset,
+                bytes,
+            } => {
+                let (from, all) = said.entry(connection).or_insert((offset, Vec::new()));
+                if *from + all.len() as u64 != offset {
+                    return Err(HandoverError::Gap);
+                }
+                all.extend_from_slice(bytes);
+            }
+            Entry::Stands {
+                connection,
+                standing,
+            } => {
+                let (offset, said) = said
+                    .remove(&connection)
+                    .unwrap_or((standing.outstream, Vec::new()));
+                if offset + said.len() as u64 != standing.outstream {
+                    return Err(HandoverError::Gap);
+                }
+                passed.push(Passed {
+                    connection,
+                    standing,
+                    offset,
+                    said,
+                });
+            }
+        }
+    }
+    Ok(passed)
+}

@@ -1,0 +1,17 @@
+//! The supervisor's side of the north side wrap: what a server's processes are given, and what is read from them.
+//!
+//! - [`Library`]: the preloaded library itself, which is part of this crate.
+//! - [`Memory`]: the memory file in which the processes record what they are told.
+//! - [`Handover`]: what a process whose record was replayed says of its connections, and how it is given the
+//!   sockets that go on with them.
+//! - [`repair`]: such a socket, made at exact sequence numbers (`TCP_REPAIR`).
+
+mod handover;
+mod library;
+mod memory;
+pub mod repair;
+
+pub use handover::{Handover, HandoverError, Passed};
+pub use library::Library;
+pub use memory::{Divergence, Memory};
+pub use wrap_abi::handover::{Ends, Position, Standing};

@@ -1,0 +1,185 @@
+//! The memory file.
+
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::FileExt as _,
+    },
+    ptr::NonNull,
+    sync::atomic::Ordering,
+};
+
+use rustix::{
+    fs::{MemfdFlags, ftruncate, memfd_create},
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+};
+use wrap_abi::{
+    Call,
+    handover::Position,
+    layout::{
+        Failure, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page, STREAM_MAX, VERSION,
+        stream_offset,
+    },
+};
+
+/// The record of a service's processes, in memory that outlives them.
+#[derive(Debug)]
+pub struct Memory {
+    file: File,
+    page: NonNull<Page>,
+}
+
+// SAFETY: the page is nothing but atomics, and is mapped as long as this lives.
+unsafe impl Send for Memory {}
+
+/// Why a replay was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Divergence {
+    /// In which process.
+    pub process: u32,
+    /// Where in its stream, bytes.
+    pub at: u64,
+    /// What went wrong; `None`: something that this version does not know.
+    pub failure: Option<Failure>,
+    /// What the server called there.
+    pub called: Option<Call>,
+    /// What the record has.
+    pub recorded: Option<Call>,
+}
+
+impl Memory {
+    /// An empty record.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn new() -> io::Result<Self> {
+        let file = File::from(memfd_create("outlive-record", MemfdFlags::CLOEXEC)?);
+        ftruncate(&file, POSITIONS_OFFSET + STREAM_MAX)?;
+        let memory = Self::open(file)?;
+        let page = memory.page();
+        page.version.store(VERSION, Ordering::Relaxed);
+        page.magic.store(MAGIC, Ordering::Release);
+        Ok(memory)
+    }
+
+    /// One that is there already.
+    ///
+    /// # Errors
+    /// It is not one, or one of another version.
+    pub fn open(file: File) -> io::Result<Self> {
+        // SAFETY: a new mapping, wherever there is room for it.
+        let page = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(
+                std::ptr::null_mut(),
+                size_of::<Page>(),
+                access,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )?
+        };
+        let page = NonNull::new(page.cast::<Page>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { file, page })
+    }
+
+    /// Is it of this version?
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let page = self.page();
+        page.magic.load(Ordering::Acquire) == MAGIC
+            && page.version.load(Ordering::Acquire) == VERSION
+    }
+
+    /// What all share.
+    #[must_use]
+    pub fn page(&self) -> &Page {
+        // SAFETY: mapped as long as this lives; atomics, of which any bytes are valid.
+        unsafe { self.page.as_ref() }
+    }
+
+    /// The numbers of the processes that have a stream.
+    #[must_use]
+    pub fn processes(&self) -> std::ops::Range<u32> {
+        let count = self.page().next_process.load(Ordering::Acquire);
+        let most = u32::try_from(PROCESSES).unwrap_or(u32::MAX);
+        0..count.min(most)
+    }
+
+    /// How long the stream of a process is, bytes.
+    #[must_use]
+    pub fn length(&self, process: u32) -> u64 {
+        let all = &self.page().processes.0;
+        all.get(process as usize)
+            .map_or(0, |process| process.head.load(Ordering::Acquire))
+    }
+
+    /// A part of a stream.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, process: u32, from: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, stream_offset(process) + from)
+    }
+
+    /// The next processes are to replay what there is. `positions` is how far clients are, in any order.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn to_be_replayed(&self, positions: &mut [Position]) -> io::Result<()> {
+        positions.sort_unstable_by_key(|position| position.ends);
+        let bytes: Vec<u8> = positions.iter().flat_map(Position::to_bytes).collect();
+        self.file.write_all_at(&bytes, POSITIONS_OFFSET)?;
+        let page = self.page();
+        page.positions
+            .store(positions.len() as u64, Ordering::Release);
+        for process in &page.processes.0 {
+            let head = process.head.load(Ordering::Acquire);
+            process.replay_end.store(head, Ordering::Release);
+            process.pid.store(0, Ordering::Release);
+        }
+        page.failure.store(0, Ordering::Release);
+        page.next_process.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// The record is worth nothing any more: nothing is recorded from now on, and nothing waited for.
+    pub fn give_up(&self) {
+        let page = self.page();
+        page.mode.store(Mode::Off as u32, Ordering::Release);
+        page.hold.store(Hold::Never as u32, Ordering::Release);
+    }
+
+    /// Why the replay was given up; `None`: it was not.
+    #[must_use]
+    pub fn divergence(&self) -> Option<Divergence> {
+        let page = self.page();
+        let code = page.failure.load(Ordering::Acquire);
+        let call = |index: usize| {
+            let code = page.failed_calls[index].load(Ordering::Relaxed);
+            u8::try_from(code).ok().and_then(Call::from_code)
+        };
+        (code != 0).then(|| Divergence {
+            process: page.failed_process.load(Ordering::Relaxed),
+            at: page.failed_at.load(Ordering::Relaxed),
+            failure: Failure::from_code(code),
+            called: call(0),
+            recorded: call(1),
+        })
+    }
+}
+
+impl AsFd for Memory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.page.as_ptr().cast(), size_of::<Page>()) };
+    }
+}

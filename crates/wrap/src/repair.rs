@@ -1,0 +1,193 @@
+//! A TCP socket that goes on where another one stood.
+//!
+//! The kernel lets a privileged process say what a socket's sequence numbers, options and queues are
+//! (`TCP_REPAIR`; Linux 3.5, for checkpoints). So the new server's socket needs no handshake and no translation: its numbers
+//! are those that the client knows.
+
+use std::{
+    io::{self, Write as _},
+    net::{SocketAddr, TcpStream},
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+use libc::{c_int, c_void};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use wire::SeqNumber;
+
+/// What a socket is to be like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blueprint {
+    /// The server's end.
+    pub local: SocketAddr,
+    /// The client's.
+    pub peer: SocketAddr,
+    /// The first number that the client has not acknowledged: where [`Self::said`] begins.
+    pub acknowledged: SeqNumber,
+    /// What was said from there on, to be sent again.
+    pub said: Vec<u8>,
+    /// The next number that is expected from the client.
+    pub expected: SeqNumber,
+    /// What the client has agreed to.
+    pub options: Options,
+    /// The TSval of the first segment, if timestamps were agreed.
+    pub timestamp: Option<u32>,
+    /// What the client has room for from `acknowledged` on, bytes.
+    pub send_window: u32,
+    /// What the client was told that there is room for from `expected` on, bytes.
+    pub receive_window: u32,
+}
+
+/// What was agreed in the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// The largest segment that the client takes, bytes; `None`: it has not said so.
+    pub mss: Option<u16>,
+    /// How far window fields are shifted: the client's, and the server's.
+    pub window_scales: Option<(u8, u8)>,
+    /// Selective acknowledgements.
+    pub sack: bool,
+}
+
+/// `struct tcp_repair_opt`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RepairOption {
+    code: u32,
+    value: u32,
+}
+
+/// `struct tcp_repair_window`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RepairWindow {
+    snd_wl1: u32,
+    snd_wnd: u32,
+    max_window: u32,
+    rcv_wnd: u32,
+    rcv_wup: u32,
+}
+
+const QUEUE_RECEIVED: c_int = 1;
+const QUEUE_SENT: c_int = 2;
+const REPAIR_ON: c_int = 1;
+/// Off, without a window probe: the client hears nothing of it.
+const REPAIR_OFF: c_int = -1;
+const OPTION_MSS: u32 = 2;
+const OPTION_WINDOW: u32 = 3;
+const OPTION_SACK: u32 = 4;
+const OPTION_TIMESTAMP: u32 = 8;
+
+fn set<T: Copy>(socket: &OwnedFd, level: c_int, name: c_int, value: T) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
+    let at: *const c_void = (&raw const value).cast();
+    // SAFETY: a value of the option's type, and its size.
+    let outcome = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, at, length) };
+    if outcome == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn set_tcp<T: Copy>(socket: &OwnedFd, name: c_int, value: T) -> io::Result<()> {
+    set(socket, libc::IPPROTO_TCP, name, value)
+}
+
+impl Blueprint {
+    /// The socket, connected. What was said before, and the client lacks, is in its queue and is sent at once, in as far as
+    /// the client has room.
+    ///
+    /// # Errors
+    /// We may not (CAP_NET_ADMIN), the kernel cannot (CONFIG_CHECKPOINT_RESTORE), or there is such a connection
+    /// already.
+    pub fn build(&self) -> io::Result<TcpStream> {
+        let family = match self.local {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        set_tcp(&socket, libc::TCP_REPAIR, REPAIR_ON)?;
+        set_tcp(&socket, libc::TCP_REPAIR_QUEUE, QUEUE_SENT)?;
+        set_tcp(&socket, libc::TCP_QUEUE_SEQ, self.acknowledged.0)?;
+        set_tcp(&socket, libc::TCP_REPAIR_QUEUE, QUEUE_RECEIVED)?;
+        set_tcp(&socket, libc::TCP_QUEUE_SEQ, self.expected.0)?;
+        // The listener has the port, too: in repair that is no obstacle.
+        bind(&socket, &self.local)?;
+        connect(&socket, &self.peer)?;
+        self.agree(&socket)?;
+        if let Some(timestamp) = self.timestamp {
+            set_tcp(&socket, libc::TCP_TIMESTAMP, timestamp)?;
+        }
+        self.open_windows(&socket)?;
+        set_tcp(&socket, libc::TCP_REPAIR, REPAIR_OFF)?;
+        let mut socket = TcpStream::from(socket);
+        self.say_again(&mut socket)?;
+        Ok(socket)
+    }
+
+    fn agree(&self, socket: &OwnedFd) -> io::Result<()> {
+        let mut options = Vec::with_capacity(4);
+        let mut put = |code, value| options.push(RepairOption { code, value });
+        if let Some(mss) = self.options.mss {
+            put(OPTION_MSS, mss.into());
+        }
+        if let Some((theirs, ours)) = self.options.window_scales {
+            put(OPTION_WINDOW, u32::from(theirs) | u32::from(ours) << 16);
+        }
+        if self.options.sack {
+            put(OPTION_SACK, 0);
+        }
+        if self.timestamp.is_some() {
+            put(OPTION_TIMESTAMP, 0);
+        }
+        for option in options {
+            set_tcp(socket, libc::TCP_REPAIR_OPTIONS, option)?;
+        }
+        Ok(())
+    }
+
+    fn open_windows(&self, socket: &OwnedFd) -> io::Result<()> {
+        set_tcp(
+            socket,
+            libc::TCP_REPAIR_WINDOW,
+            RepairWindow {
+                snd_wl1: self.expected.0,
+                snd_wnd: self.send_window,
+                max_window: self.send_window.max(1),
+                rcv_wnd: self.receive_window,
+                rcv_wup: self.expected.0,
+            },
+        )
+    }
+
+    /// All at once: the program that gets the socket has written it, and will not wait for it again.
+    fn say_again(&self, socket: &mut TcpStream) -> io::Result<()> {
+        if self.said.is_empty() {
+            return Ok(());
+        }
+        /// The kernel counts more than the bytes.
+        const OVERHEAD: usize = 2;
+        let room = self
+            .said
+            .len()
+            .saturating_mul(OVERHEAD)
+            .saturating_add(64 << 10);
+        let room = c_int::try_from(room).unwrap_or(c_int::MAX);
+        let descriptor = OwnedFd::from(socket.try_clone()?);
+        set(&descriptor, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, room)?;
+        socket.set_nonblocking(true)?;
+        let written = socket.write(&self.said)?;
+        socket.set_nonblocking(false)?;
+        if written != self.said.len() {
+            return Err(io::Error::other(
+                "the socket does not take what was said already",
+            ));
+        }
+        // From here on the kernel may size it again (Linux 5.14; without, it stays that large).
+        let _ = set(&descriptor, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
+        Ok(())
+    }
+}
+
+/// asm-generic/socket.h
+const SO_BUF_LOCK: c_int = 72;

@@ -1,0 +1,105 @@
+//! A client's connection goes on with a socket that was made at its numbers.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd as _,
+    time::Duration,
+};
+
+use libc::{c_int, c_void};
+use wire::SeqNumber;
+use wrap::repair::{Blueprint, Options};
+
+fn get<T: Copy + Default>(socket: &TcpStream, name: c_int) -> T {
+    let mut value = T::default();
+    let mut length = libc::socklen_t::try_from(size_of::<T>()).expect("small");
+    let at: *mut c_void = (&raw mut value).cast();
+    // SAFETY: a value of the option's type, and its size.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            name,
+            at,
+            &raw mut length,
+        )
+    };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+    value
+}
+
+fn set(socket: &TcpStream, name: c_int, value: c_int) {
+    let length = libc::socklen_t::try_from(size_of::<c_int>()).expect("small");
+    let at: *const c_void = (&raw const value).cast();
+    // SAFETY: a value of the option's type, and its size.
+    let outcome =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, at, length) };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Where the socket stands. It is gone afterwards, and its client has not heard of that.
+fn take_down(socket: TcpStream) -> Blueprint {
+    set(&socket, libc::TCP_REPAIR, 1);
+    set(&socket, libc::TCP_REPAIR_QUEUE, 2);
+    let sent: u32 = get(&socket, libc::TCP_QUEUE_SEQ);
+    set(&socket, libc::TCP_REPAIR_QUEUE, 1);
+    let received: u32 = get(&socket, libc::TCP_QUEUE_SEQ);
+    let window: [u32; 5] = get(&socket, libc::TCP_REPAIR_WINDOW);
+    let information: [u8; 8] = get(&socket, libc::TCP_INFO);
+    Blueprint {
+        local: socket.local_addr().expect("an address"),
+        peer: socket.peer_addr().expect("an address"),
+        acknowledged: SeqNumber(sent),
+        said: Vec::new(),
+        expected: SeqNumber(received),
+        options: Options {
+            mss: Some(1400),
+            window_scales: Some((information[6] & 15, information[6] >> 4)),
+            sack: true,
+        },
+        timestamp: Some(get(&socket, libc::TCP_TIMESTAMP)),
+        send_window: window[1],
+        receive_window: window[3],
+    }
+}
+
+fn goes_on(address: SocketAddr, said: usize) {
+    let listener = TcpListener::bind(address).expect("a port");
+    let mut client =
+        TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+    client
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .expect("a timeout");
+    let (mut server, _) = listener.accept().expect("accepted");
+    let mut heard = [0; 5];
+    client.write_all(b"hello").expect("written");
+    server.read_exact(&mut heard).expect("heard");
+    server.write_all(b"world").expect("written");
+    client.read_exact(&mut heard).expect("heard");
+    std::thread::sleep(Duration::from_millis(50)); // acknowledged by then
+    let mut blueprint = take_down(server);
+    blueprint.said = (0..said)
+        .map(|index| u8::try_from(index % 251).expect("small"))
+        .collect();
+    let mut server = blueprint.build().expect("built");
+    let mut again = vec![0; said];
+    client.read_exact(&mut again).expect("heard");
+    assert_eq!(again, blueprint.said);
+    client.write_all(b"still").expect("written");
+    server.read_exact(&mut heard).expect("heard");
+    assert_eq!(&heard, b"still");
+    drop(server);
+    assert_eq!(client.read(&mut heard).expect("the end"), 0);
+}
+
+#[test]
+fn a_connection_goes_on_with_another_socket() {
+    goes_on((Ipv4Addr::LOCALHOST, 0).into(), 0);
+}
+
+#[test]
+fn what_the_client_lacks_is_sent_again() {
+    goes_on((Ipv4Addr::LOCALHOST, 0).into(), 100);
+    goes_on((Ipv6Addr::LOCALHOST, 0).into(), 3_000_000);
+}
