@@ -301,8 +301,9 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 	words[0] = ((__u64)skb->cb[CB_FLOW_HIGH] << 32) | low;
 	words[1] = ((__u64)flags << 32) | p.seq;
 	const struct link_key *key = &l->up[(flags & SEGMENT_SLOT) != 0];
-	__u64 address[4] = {};
-	address[0] = siphash((struct sip_input *)words, 2, key->k0, key->k1);
+	/* Now an address: not on the stack, which has no room for it (Linux 6.1). */
+	words[0] = siphash((struct sip_input *)words, 2, key->k0, key->k1);
+	words[1] = words[2] = words[3] = 0;
 
 	/* Ports, and urgent pointer and window, before and after. */
 	__be16 urgent = bpf_htons(p.seq);
@@ -319,10 +320,10 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 		return TCX_DROP;
 	if (p.version == 4) {
 		if (bpf_skb_store_bytes(skb, ETH_HLEN + 8, &flags, 1, 0) ||
-		    bpf_skb_store_bytes(skb, ETH_HLEN + 12, address, 8, 0))
+		    bpf_skb_store_bytes(skb, ETH_HLEN + 12, words, 8, 0))
 			return TCX_DROP;
 	} else if (bpf_skb_store_bytes(skb, ETH_HLEN + 7, &flags, 1, 0) ||
-		   bpf_skb_store_bytes(skb, ETH_HLEN + 8, address, 32, 0)) {
+		   bpf_skb_store_bytes(skb, ETH_HLEN + 8, words, 32, 0)) {
 		return TCX_DROP;
 	}
 	/* Pieces as large as the client's were fit, if its MSS was ours; else they are cut smaller. */
