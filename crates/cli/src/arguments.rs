@@ -80,10 +80,18 @@ pub(crate) struct Completions {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum North {
+    /// it has none, or none that a client could miss
+    Off,
+    /// it has: nothing else may be protected than what can be rebuilt
+    Require,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Replay {
     /// from the connection's beginning: earlier requests are executed again
     Connection,
-    /// from the last heads_known request: for servers that keep nothing between requests
+    /// from the last unanswered request: for servers that keep nothing between requests
     Turn,
 }
 
@@ -190,6 +198,10 @@ pub(crate) struct Serve {
     /// Name of the service [default: made from the first address]
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Whether the server has state of its own that its restart rebuilds: what its processes are told is then recorded
+    /// by a preloaded library, and replayed
+    #[arg(long, value_enum, default_value = "off")]
+    pub(crate) north: North,
     /// How much of a connection the restarted server is given again
     #[arg(long, value_enum, default_value = "connection")]
     pub(crate) replay: Replay,

@@ -10,7 +10,7 @@ use serve::{
 };
 
 use crate::{
-    arguments::{self, Ack, Attach, CrashOn, LoggerLoss, Replay, Serve},
+    arguments::{self, Ack, Attach, CrashOn, LoggerLoss, North, Replay, Serve},
     exit::{Outcome, failed},
 };
 
@@ -105,6 +105,11 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
             "{metrics} is protected: metrics need a port of their own"
         ));
     }
+    if matches!(arguments.north, North::Require) && link.is_some() {
+        return Err(
+            "--north=require keeps its record on this host so far, not with a --logger".into(),
+        );
+    }
     let name = match (arguments.name, arguments.address.first()) {
         (Some(name), _) => name,
         (None, Some(address)) => ServeConfig::default_name(*address),
@@ -116,6 +121,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         addresses: arguments.address,
         address_device: arguments.address_device,
         command: arguments.command,
+        wrapped: matches!(arguments.north, North::Require),
         replay: match arguments.replay {
             Replay::Connection => ReplayMode::Connection,
             Replay::Turn => ReplayMode::Turn,

@@ -34,6 +34,20 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
 }
 
+/* The new server's socket was made at the numbers that the client knows: there is nothing to translate but
+ * acknowledgements of what the client had been told before. */
+static __always_inline void control_graft(struct service *s, struct flow *f, const struct control *c)
+{
+	control_splice(s, f, c);
+	f->splice.isn = c->outstream - 1;
+	f->splice.nxt = c->outstream;
+	f->splice.edge = f->splice.ack + (__u32)c->argument;
+	f->splice.window_scale = f->server.window_scale;
+	f->splice.first_tsval = f->server.tsval;
+	f->log.edge = f->splice.edge;
+	f->mode = FLOW_SPLICED;
+}
+
 struct bpf_map;
 
 struct sweep {
@@ -79,6 +93,9 @@ static __always_inline __s32 control_flow(struct service *s, struct control *c)
 	switch (c->op) {
 	case CONTROL_SPLICE:
 		control_splice(s, f, c);
+		return 0;
+	case CONTROL_GRAFT:
+		control_graft(s, f, c);
 		return 0;
 	case CONTROL_UNPROTECT:
 		f->unprotected = c->argument;
@@ -162,7 +179,7 @@ int control(struct control *c)
 		c->result = -ENOENT;
 		return 0;
 	}
-	if (c->op == CONTROL_SPLICE || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT ||
+	if (c->op == CONTROL_SPLICE || c->op == CONTROL_GRAFT || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT ||
 	    c->op == CONTROL_REPROTECT)
 		c->result = control_flow(s, c);
 	else

@@ -434,6 +434,7 @@ enum control_op {
 	CONTROL_REPROTECT = 13, /* record the flow again from its next turn on */
 	CONTROL_NUMBERS = 14,  /* argument: flows are numbered from here on */
 	CONTROL_SPEAK = 15,    /* argument: service.speak_until_ns */
+	CONTROL_GRAFT = 16,    /* as SPLICE, to a socket that is there already; argument: its window, bytes */
 };
 struct control {
 	__u32 op;

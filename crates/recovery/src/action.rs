@@ -50,6 +50,18 @@ pub enum Action {
         /// Where its replay begins.
         point: SplicePoint,
     },
+    /// Make a socket that goes on with the connection where both sides are, for the server that has replayed it.
+    Graft {
+        /// The connection.
+        key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
+        /// The next byte of the server's stream that the client lacks, and (plus one) the next of the
+        /// client's that the server does.
+        point: SplicePoint,
+    },
+    /// Give the server the sockets that were made, and let it go on.
+    HandOver,
     /// Ask the client where it stands: a flow of a host that has died.
     Call {
         /// The connection.

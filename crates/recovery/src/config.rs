@@ -8,7 +8,7 @@ pub enum ReplayMode {
     /// All of it, from the SYN, as FT-TCP does: earlier requests are executed again.
     #[default]
     Connection,
-    /// From the beginning of the last heads_known turn: for servers that keep nothing between
+    /// From the beginning of the last unanswered turn: for servers that keep nothing between
     /// turns.
     Turn,
 }
@@ -18,11 +18,13 @@ pub enum ReplayMode {
 pub struct Config {
     /// Where replays begin.
     pub replay: ReplayMode,
+    /// The server replays a record of its own before it is given its connections (the north side wrap).
+    pub wrapped: bool,
     /// Connections that may wait for the answer to their fabricated SYN at the same time.
     pub splice_window: usize,
     /// How long connections wait for a server that does not come back before they are reset.
     pub give_up_after: Duration,
-    /// How long the restarted server may leave a fabricated SYN heads_known.
+    /// How long the restarted server may leave a fabricated SYN unanswered.
     pub accept_timeout: Duration,
     /// How long a client that must say where it stands may be silent.
     pub answer_timeout: Duration,
@@ -44,6 +46,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             replay: ReplayMode::Connection,
+            wrapped: false,
             splice_window: 64,
             give_up_after: Duration::from_secs(60),
             accept_timeout: Duration::from_secs(10),

@@ -21,7 +21,7 @@ pub struct Record {
     pub stable_seq: SeqNumber,
     /// The client's FIN, if everything before it is recorded.
     pub client_fin: Option<ClientFin>,
-    /// First instream byte of the last heads_known turn.
+    /// First instream byte of the last unanswered turn.
     pub turn_instream: SeqNumber,
     /// First outstream byte of that turn.
     pub turn_outstream: SeqNumber,
@@ -45,6 +45,15 @@ pub struct ClientFin {
     pub heard: SeqNumber,
 }
 
+/// Where a server stands with a connection that has replayed its own record (the north side wrap's), client space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// The next byte that it is to be given.
+    pub instream: SeqNumber,
+    /// The next byte that it will say. What it has said before that, and its client lacks, is kept for it.
+    pub outstream: SeqNumber,
+}
+
 /// A connection that was found when the server had died.
 #[derive(Debug, Clone)]
 pub struct Candidate {
@@ -54,6 +63,8 @@ pub struct Candidate {
     pub flow: Flow,
     /// Its record; `None` if the logger knows nothing of it.
     pub record: Option<Record>,
+    /// Where the new server stands with it; `None`: it has never heard of it.
+    pub standing: Option<Standing>,
 }
 
 /// What is to become of a candidate.
@@ -125,6 +136,9 @@ pub(crate) fn judge(
             acknowledged: flow.server.ack,
         });
     }
+    if let Some(standing) = candidate.standing {
+        return judge_graft(flow, &record, standing);
+    }
     let (instream, outstream) = match mode {
         ReplayMode::Connection => (flow.client.isn + 1, flow.server.isn + 1),
         ReplayMode::Turn => (record.turn_instream, record.turn_outstream),
@@ -156,6 +170,36 @@ pub(crate) fn judge(
         },
         end: record.stable_seq,
         fin,
+    }
+}
+
+/// The server has lived through the record by itself: nothing of the connection is said again, and it goes on
+/// where both sides are.
+fn judge_graft(flow: &Flow, record: &Record, standing: Standing) -> Verdict {
+    if record.start.after(standing.instream) {
+        return Verdict::Lose(LostReason::RecordIncomplete {
+            stable_seq: standing.instream,
+            acknowledged: flow.server.ack,
+        });
+    }
+    // What it has not said, nobody can have heard: but for its FIN, which it may say again.
+    if flow.client.ack.after(standing.outstream + 1) {
+        let offset = standing.outstream.0.wrapping_sub((flow.server.isn + 1).0);
+        return Verdict::Lose(LostReason::Diverged { offset });
+    }
+    let outstream = if flow.client.ack.after(standing.outstream) {
+        standing.outstream
+    } else {
+        flow.client.ack
+    };
+    Verdict::Keep {
+        point: SplicePoint {
+            instream: standing.instream - 1,
+            outstream,
+            verify_end: outstream,
+        },
+        end: record.stable_seq.max_seq(standing.instream),
+        fin: record.client_fin.map(|fin| fin.heard),
     }
 }
 
@@ -240,6 +284,8 @@ pub(crate) struct Connection {
     pub(crate) suspect: bool,
     /// Another host has served it before, and its client was not told yet what is recorded.
     pub(crate) to_be_told: bool,
+    /// The server knows it already, and gets a socket that goes on with it.
+    pub(crate) is_graft: bool,
     pub(crate) step: Step,
 }
 
@@ -264,6 +310,7 @@ impl Connection {
             fin,
             suspect,
             to_be_told: candidate.flow.log.restored != Restored::Not,
+            is_graft: candidate.standing.is_some(),
             step: Step::Waiting,
         }
     }

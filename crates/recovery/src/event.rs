@@ -104,6 +104,8 @@ pub enum LostReason {
         /// Bytes of it that are.
         recorded: u32,
     },
+    /// The server has state of its own that could not be rebuilt: it does not know the connection any more.
+    Forgotten,
     /// The host was restarted, and the client has not said in time where it stands; or what it said
     /// showed that it was told of more than is recorded.
     ClientSilent,
@@ -151,6 +153,10 @@ impl fmt::Display for LostReason {
                 f,
                 "its client had {heard} bytes of an answer of which only {recorded} are recorded: what the server says again could not be compared"
             ),
+            Self::Forgotten => write!(
+                f,
+                "the server's own state could not be rebuilt, and it knows nothing of the connection"
+            ),
             Self::ClientSilent => write!(
                 f,
                 "its client has not shown where it stands, and that its record is whole, after the host's restart"
@@ -176,6 +182,8 @@ pub struct Timings {
     pub restarted_ms: f64,
     /// Until it listened.
     pub listening_ms: f64,
+    /// Until it had replayed its own record, if it has one.
+    pub replayed_ms: f64,
     /// Until the first connection was spliced.
     pub first_spliced_ms: f64,
     /// Until the last one was.

@@ -171,6 +171,24 @@ impl Recovery {
         }
     }
 
+    /// All that the server knows go on at once: it waits for them.
+    pub(crate) fn graft_all(&mut self, now: Duration) {
+        if !self.config.wrapped {
+            return;
+        }
+        for connection in self.connections.values_mut() {
+            if connection.is_graft && matches!(connection.step, Step::Waiting) {
+                connection.begin(now);
+                self.actions.push_back(Action::Graft {
+                    key: connection.key,
+                    flow: connection.flow,
+                    point: connection.point,
+                });
+            }
+        }
+        self.actions.push_back(Action::HandOver);
+    }
+
     /// Begin with the connections whose turn it is: in the order of their handshakes, as many at
     /// a time as may wait for an answer; suspects after all others, and one at a time.
     fn splice_next(&mut self, now: Duration) {
@@ -217,7 +235,7 @@ impl Recovery {
         let mut failed = Vec::new();
         for connection in self.connections.values_mut() {
             let (key, flow) = (connection.key, connection.flow);
-            if connection.repeat_syn(now) {
+            if !connection.is_graft && connection.repeat_syn(now) {
                 self.actions.push_back(Action::RepeatSyn { key, flow });
             }
             match &mut connection.step {
@@ -267,6 +285,7 @@ impl Recovery {
             return;
         }
         self.stage = Stage::Serving;
+        self.forgotten = false;
         self.timings.live_ms = self.since_death(now);
         self.actions.push_back(Action::Recovered);
         self.reset_lost();

@@ -40,6 +40,10 @@ pub struct Recovery {
     pub(crate) drain_token: u64,
     pub(crate) drained: bool,
     pub(crate) listening: bool,
+    /// The server has replayed its own record, or has none.
+    pub(crate) replayed: bool,
+    /// The server knows nothing of its connections, and has no record of its own.
+    pub(crate) forgotten: bool,
     /// Connections were given up because the server was down too long.
     pub(crate) gave_up: bool,
     pub(crate) died_at: Duration,
@@ -79,6 +83,8 @@ impl Recovery {
             drain_token: 0,
             drained: false,
             listening: false,
+            replayed: false,
+            forgotten: false,
             gave_up: false,
             died_at: Duration::ZERO,
             down_since: Duration::ZERO,
@@ -183,6 +189,7 @@ impl Recovery {
         self.timings.cleared_ms = self.since_death(now);
         self.stage = Stage::Starting;
         self.listening = false;
+        self.replayed = !self.config.wrapped;
         self.drained = false;
         self.drain_token += 1;
         self.actions.extend([
@@ -214,6 +221,21 @@ impl Recovery {
             self.events.push_back(Event::Listening {
                 after_ms: self.timings.listening_ms,
             });
+            self.list_when_ready();
+        }
+    }
+
+    /// There is nothing that it could replay, or it has replayed something else: it knows nothing of its connections.
+    /// Until it serves.
+    pub fn forgotten(&mut self) {
+        self.forgotten = true;
+    }
+
+    /// It has replayed its own record, and waits for its connections.
+    pub fn replayed(&mut self, now: Duration) {
+        if self.stage == Stage::Starting && !self.replayed {
+            self.replayed = true;
+            self.timings.replayed_ms = self.since_death(now);
             self.list_when_ready();
         }
     }
@@ -269,7 +291,8 @@ impl Recovery {
     }
 
     fn list_when_ready(&mut self) {
-        if self.stage == Stage::Starting && self.listening && self.drained {
+        let ready = self.listening && self.replayed && self.drained;
+        if self.stage == Stage::Starting && ready {
             self.stage = Stage::Listing;
             self.actions.push_back(Action::ListConnections);
         }
@@ -289,6 +312,7 @@ impl Recovery {
                     }
                 }
                 self.only_kept_wait();
+                self.graft_all(now);
                 self.poll(now);
             }
             _ => {} // of a life that has ended meanwhile
@@ -337,6 +361,9 @@ impl Recovery {
         self.silent.remove(&id);
         let deaths = self.suspicion.deaths(id);
         match judge(candidate, self.config.replay, deaths, &self.config) {
+            Verdict::Keep { .. } | Verdict::Silent if self.forgotten => {
+                self.lose(id, key, LostReason::Forgotten);
+            }
             Verdict::Keep { point, end, fin } => {
                 let connection = Connection::new(candidate, point, end, fin, deaths > 0);
                 self.kept += 1;

@@ -4,6 +4,7 @@
 mod calling;
 mod deaths;
 mod giving_up;
+mod grafting;
 mod judging;
 mod peer;
 mod properties;

@@ -56,6 +56,8 @@ impl Service {
             Action::ListConnections => self.list_connections()?,
             Action::Expect { flow } => self.expect(flow)?,
             Action::Splice { key, flow, point } => self.splice(key, flow, point)?,
+            Action::Graft { key, flow, point } => self.graft(key, flow, point)?,
+            Action::HandOver => self.hand_over_connections()?,
             Action::Call { key, flow } => self.call(key, flow)?,
             Action::ListWaiting => self.list_waiting()?,
             Action::CloseWindow { key, flow } => self.speak_to(key, flow, no_room_for_client)?,
@@ -151,7 +153,7 @@ impl Service {
         let candidates = flows
             .into_iter()
             .filter(|(_, flow)| self.is_of_earlier_life(flow))
-            .map(|(key, flow)| records.candidate(key, flow))
+            .map(|(key, flow)| self.with_standing(records.candidate(key, flow)))
             .collect();
         self.recovery.connections(candidates, clock::now());
         Ok(())
@@ -187,7 +189,7 @@ impl Service {
         let records = Records::of(&summaries.unwrap_or_default());
         for (key, id) in late {
             if let Some(flow) = self.numbered(key, id)? {
-                let candidate = records.candidate(key, flow);
+                let candidate = self.with_standing(records.candidate(key, flow));
                 self.recovery.late_connection(&candidate, clock::now());
             }
         }
@@ -339,13 +341,20 @@ impl Service {
             return Ok(());
         }
         self.start_at = None;
-        match supervise::Command::new(self.config.command.clone()).start(&self.ground.cgroup) {
+        let command = supervise::Command::new(self.config.command.clone());
+        self.prepare_north()?;
+        let started = match &self.north {
+            Some(north) => north.start(&command, &self.ground.cgroup),
+            None => command.start(&self.ground.cgroup),
+        };
+        match started {
             Ok(server) => {
                 let pid = server.pid().as_raw_pid().unsigned_abs();
                 self.ground.plane.main_process(pid)?;
                 self.server = Some(server);
                 self.backoff.started(now);
                 self.recovery.started(pid, clock::now());
+                self.north_started();
             }
             Err(error) => {
                 self.pause = self.backoff.died(now);

@@ -78,6 +78,8 @@ pub struct ServeConfig {
     pub address_device: Option<String>,
     /// The server's command.
     pub command: Vec<OsString>,
+    /// The server has state: what it is told is recorded, and replayed before it serves again.
+    pub wrapped: bool,
     /// Where replays begin.
     pub replay: ReplayMode,
     /// What is compared.

@@ -24,6 +24,7 @@ mod leasing;
 mod link;
 mod logger;
 mod logger_client;
+mod north;
 mod numbers;
 mod options;
 mod own_addresses;

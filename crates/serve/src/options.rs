@@ -18,6 +18,8 @@ pub(crate) const FILE: &str = "options.json";
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Options {
     addresses: Vec<SocketAddr>,
+    #[serde(default)]
+    wrapped: bool,
     replay_turn: bool,
     verify_head: u32,
     ring: u32,
@@ -35,6 +37,7 @@ impl Options {
         addresses.dedup();
         Self {
             addresses,
+            wrapped: config.wrapped,
             replay_turn: config.replay == ReplayMode::Turn,
             verify_head: config.verify.head(),
             ring: config.limits.ring,
@@ -49,6 +52,7 @@ impl Options {
     fn differs(&self, other: &Self) -> Option<&'static str> {
         let differences = [
             ("--address", self.addresses != other.addresses),
+            ("--north", self.wrapped != other.wrapped),
             ("--replay", self.replay_turn != other.replay_turn),
             ("--verify", self.verify_head != other.verify_head),
             ("--ring", self.ring != other.ring),

@@ -27,7 +27,12 @@ impl Records {
         let fresh = flow.server.ack == flow.client.isn + 1;
         let record = self.0.get(&flow.id).copied();
         let record = record.or_else(|| fresh.then(|| fresh_record(&flow)));
-        Candidate { key, record, flow }
+        Candidate {
+            key,
+            record,
+            flow,
+            standing: None,
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use crate::{
     events::{Happening, Reports},
     leasing,
     logger_client::LoggerClient,
+    north::North,
     numbers,
     own_addresses::OwnAddresses,
     preflight,
@@ -98,6 +99,8 @@ pub struct Service {
     /// Chunks of expected outstream that are in the data plane.
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
     pub(crate) read_ahead: ReadAhead,
+    /// The server has state, and a record of its own.
+    pub(crate) north: Option<North>,
     /// Connections that can be given to the server only now, as the kernel has told.
     pub(crate) late: Vec<(FlowKey, FlowId)>,
     pub(crate) answers: Answers,
@@ -169,6 +172,7 @@ impl Service {
         };
         let recovery = Recovery::new(recovery::Config {
             replay: config.replay,
+            wrapped: config.wrapped,
             give_up_after: config.give_up_after,
             quarantine_after: config.quarantine_after,
             verify_head: config.verify.head(),
@@ -187,6 +191,7 @@ impl Service {
             start_at: None,
             expected: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
+            north: None,
             late: Vec::new(),
             answers: Answers::default(),
             flows_listed: 0,
@@ -393,6 +398,7 @@ impl Service {
             return Ok(Next::End(ending));
         }
         self.look_at_logger()?;
+        self.look_at_north()?;
         self.progress()?;
         let acted = self.act()?;
         self.start_if_due()?;
@@ -487,6 +493,7 @@ pub use stopping::Signals;
 
 mod link_of;
 mod logger_of;
+mod north_of;
 mod restoring;
 mod server_of;
 mod standing_by;

@@ -161,7 +161,7 @@ const fn cause_name(cause: &Cause) -> &'static str {
 }
 
 /// Why connections are reset.
-pub(crate) const LOST: [&str; 12] = [
+pub(crate) const LOST: [&str; 13] = [
     "unprotected",
     "no_record",
     "record_incomplete",
@@ -174,6 +174,7 @@ pub(crate) const LOST: [&str; 12] = [
     "server_down",
     "not_comparable",
     "client_silent",
+    "forgotten",
 ];
 
 const fn lost_name(reason: &LostReason) -> &'static str {
@@ -190,6 +191,7 @@ const fn lost_name(reason: &LostReason) -> &'static str {
         LostReason::ServerDown => "server_down",
         LostReason::NotComparable { .. } => "not_comparable",
         LostReason::ClientSilent => "client_silent",
+        LostReason::Forgotten => "forgotten",
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) const fn kind_of(action: &Action) -> usize {
         Action::TellClient { .. } => 18,
         Action::ListWaiting => 19,
         Action::CloseWindow { .. } => 20,
+        Action::Graft { .. } => 21,
+        Action::HandOver => 22,
     }
 }
 
@@ -73,6 +75,8 @@ impl Driver {
                 splice(key, flow, point, ground)?;
                 self.send_syn(key, flow, ground)?;
             }
+            // Its servers have no record of their own.
+            Action::Graft { .. } | Action::HandOver => {}
             Action::Call { key, flow } => call(key, flow, ground)?,
             Action::ListWaiting => self.list_waiting(ground),
             Action::CloseWindow { key, flow } => {
@@ -120,6 +124,7 @@ impl Driver {
                 flow: flow.clone(),
                 // The frame that opened it may still be in the ring.
                 record: Some(ground.logger.record(flow.id).unwrap_or_else(|| fresh(flow))),
+                standing: None,
             })
             .collect();
         self.recovery.connections(candidates, time(ground.now));

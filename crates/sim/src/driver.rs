@@ -219,6 +219,7 @@ impl Driver {
             key,
             record: Some(record),
             flow,
+            standing: None,
         };
         self.recovery.late_connection(&candidate, time(ground.now));
     }

@@ -158,6 +158,31 @@ impl SouthSide {
         Ok(())
     }
 
+    /// The same for a socket that was made at the numbers which the client knows, with room for `window` bytes.
+    ///
+    /// # Errors
+    /// There is no such flow.
+    pub fn graft(
+        &mut self,
+        key: FlowKey,
+        id: FlowId,
+        instream: SeqNumber,
+        outstream: SeqNumber,
+        window: u32,
+        now_ns: u64,
+    ) -> Result<(), NoSuchFlow> {
+        self.splice(key, id, instream, outstream, outstream, now_ns)?;
+        let flow = self.numbered(key, id)?;
+        flow.splice.isn = outstream - 1;
+        flow.splice.nxt = outstream;
+        flow.splice.edge = flow.splice.ack + window;
+        flow.splice.window_scale = flow.server.window_scale;
+        flow.splice.first_tsval = flow.server.tsval;
+        flow.log.edge = flow.splice.edge;
+        flow.mode = Mode::Spliced;
+        Ok(())
+    }
+
     /// Know a connection from its record (see [`crate::restored_flow`]), instead of from its handshake.
     pub fn restore(&mut self, key: FlowKey, flow: Flow) {
         self.flows.insert(key, flow);

@@ -9,12 +9,12 @@
 //! no allocation, no drop, no panic, and `_exit` at the end.
 
 use std::{
-    ffi::{CString, OsStr, c_char},
+    ffi::{CString, OsStr, OsString, c_char},
     fs::File,
     io,
     mem::MaybeUninit,
     os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
@@ -44,8 +44,13 @@ impl Birth {
         program: &Path,
         arguments: impl IntoIterator<Item = &'a OsStr>,
         directory: Option<&Path>,
+        variables: &[(OsString, OsString)],
     ) -> io::Result<Self> {
+        let is_other =
+            |(name, _): &(OsString, OsString)| variables.iter().all(|(one, _)| one != name);
         let environment = std::env::vars_os()
+            .filter(is_other)
+            .chain(variables.iter().cloned())
             .map(|(name, value)| {
                 let mut entry = name;
                 entry.push("=");
@@ -66,11 +71,16 @@ impl Birth {
         })
     }
 
-    /// Start the process in the cgroup whose directory is `cgroup`, with a session of its own. Returns when its program runs.
+    /// Start the process in the cgroup whose directory is `cgroup`, with a session of its own and with the
+    /// `inherited` descriptors under those numbers. Returns when its program runs.
     ///
     /// # Errors
     /// What clone3, chdir or execve said. Nothing is left running then.
-    pub(crate) fn start(&self, cgroup: &File) -> io::Result<Born> {
+    pub(crate) fn start(
+        &self,
+        cgroup: &File,
+        inherited: &[(BorrowedFd<'_>, RawFd)],
+    ) -> io::Result<Born> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let arguments = pointers(&self.arguments);
         let environment = pointers(&self.environment);
@@ -86,7 +96,7 @@ impl Birth {
         // nowhere but into `run_child`, which obeys the rules above.
         let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut request, size) };
         if pid == 0 {
-            self.run_child(&arguments, &environment, write.as_raw_fd());
+            self.run_child(&arguments, &environment, inherited, write.as_raw_fd());
         }
         let pid = i32::try_from(pid)
             .ok()
@@ -111,6 +121,7 @@ impl Birth {
         &self,
         arguments: &[*const c_char],
         environment: &[*const c_char],
+        inherited: &[(BorrowedFd<'_>, RawFd)],
         report: RawFd,
     ) -> ! {
         let directory = self
@@ -126,7 +137,11 @@ impl Birth {
             libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             libc::setsid();
-            if directory.is_null() || libc::chdir(directory) == 0 {
+            let mut ready = true;
+            for (fd, number) in inherited {
+                ready = ready && libc::dup2(fd.as_raw_fd(), *number) >= 0;
+            }
+            if ready && (directory.is_null() || libc::chdir(directory) == 0) {
                 libc::execve(
                     self.program.as_ptr(),
                     arguments.as_ptr(),

@@ -11,6 +11,7 @@ mod tests;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -96,6 +97,7 @@ pub enum SpawnError {
 pub struct Command {
     argv: Vec<OsString>,
     working_directory: Option<PathBuf>,
+    variables: Vec<(OsString, OsString)>,
 }
 
 impl Command {
@@ -105,7 +107,15 @@ impl Command {
         Self {
             argv: argv.into_iter().map(Into::into).collect(),
             working_directory: None,
+            variables: Vec::new(),
         }
+    }
+
+    /// Its environment has this, too.
+    #[must_use]
+    pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.variables.push((name.into(), value.into()));
+        self
     }
 
     /// Runs it in `path` instead of our own working directory. A relative path of the
@@ -123,6 +133,19 @@ impl Command {
     /// When there is no such program (see [`resolve`]) or it cannot be run. Nothing is
     /// left running then.
     pub fn start(&self, cgroup: &Cgroup) -> Result<Server, SpawnError> {
+        self.start_with(cgroup, &[])
+    }
+
+    /// The same; these descriptors are in the program under those numbers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Command::start`]; also when it may not have descriptors with such numbers.
+    pub fn start_with(
+        &self,
+        cgroup: &Cgroup,
+        inherited: &[(BorrowedFd<'_>, RawFd)],
+    ) -> Result<Server, SpawnError> {
         let (argv0, arguments) = self.argv.split_first().ok_or(SpawnError::Empty)?;
         let program = resolve(argv0)?;
         let directory = self.working_directory.as_deref();
@@ -138,7 +161,8 @@ impl Command {
             path: cgroup.path().to_owned(),
             source,
         })?;
-        let born = Birth::new(&program, argv, directory).and_then(|birth| birth.start(&home));
+        let born = Birth::new(&program, argv, directory, &self.variables)
+            .and_then(|birth| birth.start(&home, inherited));
         match born {
             Ok(born) => Ok(Server::watch(born)),
             // The program itself was found a moment ago.

@@ -13,6 +13,8 @@
 //!
 //! Numbers are little-endian.
 
+use core::net::{IpAddr, SocketAddr};
+
 /// The two ends of a connection, the client's first. Ordered as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
@@ -25,6 +27,21 @@ impl Default for Ends {
 }
 
 impl Ends {
+    /// From both addresses.
+    #[must_use]
+    pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
+        let mut ends = [0; 36];
+        for (address, out) in [client, server].into_iter().zip(ends.chunks_exact_mut(18)) {
+            let ip = match address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            out[..16].copy_from_slice(&ip.octets());
+            out[16..].copy_from_slice(&address.port().to_be_bytes());
+        }
+        Self(ends)
+    }
+
     /// From what `accept` and `getsockname` fill in: `sockaddr_in` or `sockaddr_in6`. `None`: it is neither.
     #[must_use]
     pub fn from_sockaddrs(client: &[u8], server: &[u8]) -> Option<Self> {

@@ -11,6 +11,7 @@ mod processes;
 mod randomness;
 mod readiness;
 mod reading;
+mod sleeping;
 mod streams;
 mod writing;
 

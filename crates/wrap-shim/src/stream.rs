@@ -109,15 +109,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Append the record.
-    #[inline]
-    pub(crate) fn append(&mut self, record: &Record<'_>) -> Result<(), StreamError> {
-        self.append_with(record.header(), |room| room.copy_from_slice(record.payload))
-    }
-
     /// Append a record whose payload is filled in by `fill`, which gets exactly the room for it.
     #[inline]
-    pub(crate) fn append_with(
+    pub(crate) fn append(
         &mut self,
         header: Header,
         fill: impl FnOnce(&mut [u8]),

@@ -85,16 +85,14 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Wrap) -> T) -> Option<T> {
     // SAFETY: the flag was set, so this is the one thread, and nobody else refers to it now.
     let wrap = unsafe { (*WRAP.0.get()).as_mut() };
     let mut signal = None;
-    let result = wrap
-        .filter(|wrap| wrap.page.mode.load(Ordering::Relaxed) == Mode::Record as u32)
-        .map(|wrap| {
-            let before = wrap.stream.position();
-            let result = f(wrap);
-            if wrap.stream.position() != before {
-                signal = wrap.signal();
-            }
-            result
-        });
+    let result = wrap.map(|wrap| {
+        let before = wrap.stream.position();
+        let result = f(wrap);
+        if wrap.stream.position() != before || wrap.is_off() {
+            signal = wrap.signal();
+        }
+        result
+    });
     IS_FREE.set(IS_FIRST.get());
     while let Some(number) = signal {
         signals::deliver(number);
@@ -143,6 +141,12 @@ impl Wrap {
         Some(taken)
     }
 
+    /// Nothing is recorded any more. What the kernel was told instead of what the program wanted is still to be
+    /// translated.
+    fn is_off(&self) -> bool {
+        self.page.mode.load(Ordering::Relaxed) != Mode::Record as u32
+    }
+
     /// A signal that is to be delivered here.
     #[inline]
     fn signal(&mut self) -> Option<c_int> {
@@ -167,15 +171,13 @@ impl Wrap {
     /// Record an outcome that was just had.
     #[inline]
     pub(crate) fn record(&mut self, record: &Record<'_>) {
-        if self.stream.append(record).is_err() {
-            self.lose_record();
-        }
+        self.append(record.header(), |room| room.copy_from_slice(record.payload));
     }
 
     /// The same, with a payload that is filled in.
     #[inline]
     pub(crate) fn append(&mut self, header: Header, fill: impl FnOnce(&mut [u8])) {
-        if self.stream.append_with(header, fill).is_err() {
+        if !self.is_off() && self.stream.append(header, fill).is_err() {
             self.lose_record();
         }
     }

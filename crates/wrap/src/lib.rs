@@ -14,4 +14,8 @@ pub mod repair;
 pub use handover::{Handover, HandoverError, Passed};
 pub use library::Library;
 pub use memory::{Divergence, Memory};
-pub use wrap_abi::handover::{Ends, Position, Standing};
+pub use wrap_abi::{
+    Call,
+    handover::{Ends, Message, Position, Standing},
+    layout,
+};

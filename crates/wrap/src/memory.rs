@@ -1,6 +1,7 @@
 //! The memory file.
 
 use std::{
+    fmt,
     fs::File,
     io,
     os::{
@@ -47,6 +48,32 @@ pub struct Divergence {
     pub called: Option<Call>,
     /// What the record has.
     pub recorded: Option<Call>,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.failure {
+            Some(Failure::OtherCall) => "it made another call than then",
+            Some(Failure::OtherDescriptor) => "it made the call for another descriptor",
+            Some(Failure::BadRecord) => "the record cannot be read",
+            Some(Failure::OtherOutput) => "it said something else than then",
+            Some(Failure::OtherClock) => "it read its clocks more often than then",
+            Some(Failure::DescriptorTaken) => "a connection's descriptor is taken",
+            Some(Failure::OtherLength) => "it was given more than it asked for",
+            Some(Failure::OtherProgram) => "it runs another program",
+            None => "it did not say why",
+        };
+        write!(
+            f,
+            "{what}, in process {} after {} bytes of its record",
+            self.process, self.at
+        )?;
+        match (self.called, self.recorded) {
+            (Some(called), Some(recorded)) => write!(f, " ({called:?}; then it was {recorded:?})"),
+            (Some(called), None) => write!(f, " ({called:?})"),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Memory {
@@ -143,6 +170,12 @@ impl Memory {
         page.failure.store(0, Ordering::Release);
         page.next_process.store(0, Ordering::Release);
         Ok(())
+    }
+
+    /// Is everything recorded? Not if there was no room for it, or it was given up.
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        self.page().mode.load(Ordering::Acquire) == Mode::Record as u32
     }
 
     /// The record is worth nothing any more: nothing is recorded from now on, and nothing waited for.

@@ -7,7 +7,7 @@
 use std::{
     io::{self, Write as _},
     net::{SocketAddr, TcpStream},
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
 };
 
 use libc::{c_int, c_void};
@@ -21,10 +21,8 @@ pub struct Blueprint {
     pub local: SocketAddr,
     /// The client's.
     pub peer: SocketAddr,
-    /// The first number that the client has not acknowledged: where [`Self::said`] begins.
+    /// The first number that the client has not acknowledged: the next byte that is written has it.
     pub acknowledged: SeqNumber,
-    /// What was said from there on, to be sent again.
-    pub said: Vec<u8>,
     /// The next number that is expected from the client.
     pub expected: SeqNumber,
     /// What the client has agreed to.
@@ -77,7 +75,7 @@ const OPTION_WINDOW: u32 = 3;
 const OPTION_SACK: u32 = 4;
 const OPTION_TIMESTAMP: u32 = 8;
 
-fn set<T: Copy>(socket: &OwnedFd, level: c_int, name: c_int, value: T) -> io::Result<()> {
+fn set<T: Copy>(socket: &impl AsRawFd, level: c_int, name: c_int, value: T) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
     let at: *const c_void = (&raw const value).cast();
     // SAFETY: a value of the option's type, and its size.
@@ -89,13 +87,12 @@ fn set<T: Copy>(socket: &OwnedFd, level: c_int, name: c_int, value: T) -> io::Re
     }
 }
 
-fn set_tcp<T: Copy>(socket: &OwnedFd, name: c_int, value: T) -> io::Result<()> {
+fn set_tcp<T: Copy>(socket: &impl AsRawFd, name: c_int, value: T) -> io::Result<()> {
     set(socket, libc::IPPROTO_TCP, name, value)
 }
 
 impl Blueprint {
-    /// The socket, connected. What was said before, and the client lacks, is in its queue and is sent at once, in as far as
-    /// the client has room.
+    /// The socket, connected. The client hears nothing of it.
     ///
     /// # Errors
     /// We may not (CAP_NET_ADMIN), the kernel cannot (CONFIG_CHECKPOINT_RESTORE), or there is such a connection
@@ -120,9 +117,7 @@ impl Blueprint {
         }
         self.open_windows(&socket)?;
         set_tcp(&socket, libc::TCP_REPAIR, REPAIR_OFF)?;
-        let mut socket = TcpStream::from(socket);
-        self.say_again(&mut socket)?;
-        Ok(socket)
+        Ok(TcpStream::from(socket))
     }
 
     fn agree(&self, socket: &OwnedFd) -> io::Result<()> {
@@ -159,34 +154,33 @@ impl Blueprint {
             },
         )
     }
+}
 
-    /// All at once: the program that gets the socket has written it, and will not wait for it again.
-    fn say_again(&self, socket: &mut TcpStream) -> io::Result<()> {
-        if self.said.is_empty() {
-            return Ok(());
-        }
-        /// The kernel counts more than the bytes.
-        const OVERHEAD: usize = 2;
-        let room = self
-            .said
-            .len()
-            .saturating_mul(OVERHEAD)
-            .saturating_add(64 << 10);
-        let room = c_int::try_from(room).unwrap_or(c_int::MAX);
-        let descriptor = OwnedFd::from(socket.try_clone()?);
-        set(&descriptor, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, room)?;
-        socket.set_nonblocking(true)?;
-        let written = socket.write(&self.said)?;
-        socket.set_nonblocking(false)?;
-        if written != self.said.len() {
-            return Err(io::Error::other(
-                "the socket does not take what was said already",
-            ));
-        }
-        // From here on the kernel may size it again (Linux 5.14; without, it stays that large).
-        let _ = set(&descriptor, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
-        Ok(())
+/// Write what the server had said, and its client may not have: all of it at once, since the program that is given the
+/// socket has written it, and does not wait for it again.
+///
+/// # Errors
+/// We may not (CAP_NET_ADMIN), or the kernel has no room.
+pub fn say_again(mut socket: &TcpStream, said: &[u8]) -> io::Result<()> {
+    /// The kernel counts more than the bytes.
+    const OVERHEAD: usize = 2;
+    if said.is_empty() {
+        return Ok(());
     }
+    let room = said.len().saturating_mul(OVERHEAD).saturating_add(64 << 10);
+    let room = c_int::try_from(room).unwrap_or(c_int::MAX);
+    set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, room)?;
+    socket.set_nonblocking(true)?;
+    let written = socket.write(said)?;
+    socket.set_nonblocking(false)?;
+    if written != said.len() {
+        return Err(io::Error::other(
+            "the socket does not take what was said already",
+        ));
+    }
+    // From here on the kernel may size it again (Linux 5.14; without, it stays that large).
+    let _ = set(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
+    Ok(())
 }
 
 /// asm-generic/socket.h

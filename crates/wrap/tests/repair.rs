@@ -9,7 +9,7 @@ use std::{
 
 use libc::{c_int, c_void};
 use wire::SeqNumber;
-use wrap::repair::{Blueprint, Options};
+use wrap::repair::{Blueprint, Options, say_again};
 
 fn get<T: Copy + Default>(socket: &TcpStream, name: c_int) -> T {
     let mut value = T::default();
@@ -51,7 +51,6 @@ fn take_down(socket: TcpStream) -> Blueprint {
         local: socket.local_addr().expect("an address"),
         peer: socket.peer_addr().expect("an address"),
         acknowledged: SeqNumber(sent),
-        said: Vec::new(),
         expected: SeqNumber(received),
         options: Options {
             mss: Some(1400),
@@ -78,14 +77,15 @@ fn goes_on(address: SocketAddr, said: usize) {
     server.write_all(b"world").expect("written");
     client.read_exact(&mut heard).expect("heard");
     std::thread::sleep(Duration::from_millis(50)); // acknowledged by then
-    let mut blueprint = take_down(server);
-    blueprint.said = (0..said)
+    let blueprint = take_down(server);
+    let said: Vec<u8> = (0..said)
         .map(|index| u8::try_from(index % 251).expect("small"))
         .collect();
     let mut server = blueprint.build().expect("built");
-    let mut again = vec![0; said];
+    say_again(&server, &said).expect("said");
+    let mut again = vec![0; said.len()];
     client.read_exact(&mut again).expect("heard");
-    assert_eq!(again, blueprint.said);
+    assert_eq!(again, said);
     client.write_all(b"still").expect("written");
     server.read_exact(&mut heard).expect("heard");
     assert_eq!(&heard, b"still");

@@ -134,7 +134,8 @@ impl Scene {
     /// Flags that have the record kept on another machine, if all tests are to be run so
     /// (`OUTLIVE_E2E_LINK=1`) and this one does not say it itself.
     pub(crate) fn linked(&self, flags: &[&str]) -> Vec<String> {
-        if std::env::var_os("OUTLIVE_E2E_LINK").is_none() || flags.contains(&"--logger") {
+        let has_own = flags.contains(&"--logger") || flags.contains(&"--north");
+        if std::env::var_os("OUTLIVE_E2E_LINK").is_none() || has_own {
             return Vec::new();
         }
         let logger = self.logger.get_or_init(|| {

@@ -196,6 +196,30 @@ pub fn socat(scene: &Scene) -> Server {
     )
 }
 
+/// redis, which keeps nothing in files. IPv4 only.
+#[must_use]
+pub fn redis(scene: &Scene) -> Server {
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let directory = scene.directory().to_string_lossy();
+    let command = [
+        "redis-server",
+        "--bind",
+        &ip,
+        "--port",
+        &port,
+        "--dir",
+        &directory,
+        "--save",
+        "",
+        "--protected-mode",
+        "no",
+        "--enable-debug-command",
+        "yes",
+    ];
+    Server::new("redis", vec![address], &command)
+}
+
 /// What Python's threaded HTTP server lacks: keep-alive and PUT.
 const PYTHON: &str = r#"
 import functools, http.server, sys

@@ -142,6 +142,29 @@ impl Dataplane {
         .map(drop)
     }
 
+    /// The same for a socket that was made at the numbers which the client knows (it goes on behind `instream`, and
+    /// with `outstream`), with room for `window` bytes: nothing is awaited.
+    ///
+    /// # Errors
+    /// There is no such flow, or the control program cannot be run.
+    pub fn graft(
+        &self,
+        key: FlowKey,
+        flow: FlowId,
+        point: SplicePoint,
+        window: u32,
+    ) -> Result<(), DataplaneError> {
+        self.control("graft", abi::control_op::CONTROL_GRAFT, |c| {
+            c.key = key.into();
+            c.flow_id = flow.0;
+            c.instream = point.instream.0;
+            c.outstream = point.outstream.0;
+            c.verify_end = point.outstream.0;
+            c.argument = window.into();
+        })
+        .map(drop)
+    }
+
     /// Connections are numbered from here on, or higher: somebody knows some with lower numbers.
     ///
     /// # Errors

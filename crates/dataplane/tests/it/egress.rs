@@ -106,7 +106,7 @@ fn the_embryo_of_a_dead_server_says_nothing_more() {
     both.gate();
     both.new_incarnation();
     assert_eq!(both.server(both.syn_ack()).verdict, DROP);
-    // An heads_known one may be answered by the new server.
+    // An unanswered one may be answered by the new server.
     let mut both = Both::new();
     both.client(both.syn());
     both.gate();

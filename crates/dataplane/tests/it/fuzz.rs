@@ -151,6 +151,18 @@ impl World<'_> {
             } => {
                 self.splice(c + *instream, s + 1 + *outstream, *expect);
             }
+            Step::Graft {
+                instream,
+                outstream,
+                window,
+            } => {
+                let point = SplicePoint {
+                    instream: c + *instream,
+                    outstream: s + 1 + *outstream,
+                    verify_end: s + 1 + *outstream,
+                };
+                self.both.graft_at(self.both.key, point, *window);
+            }
             Step::Crash { expect } => {
                 self.both.gate();
                 self.both.new_incarnation();

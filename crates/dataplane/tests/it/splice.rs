@@ -493,3 +493,48 @@ fn the_end_of_the_instream_waits_for_what_the_client_had_heard_before_it() {
     both.server(segment(s2 + 6, c + 3).timestamps(80, 12).payload(b"56789"));
     assert_eq!(both.client(fin(s + 10)).verdict, Verdict::Next);
 }
+
+/// A socket that was made at the client's numbers (the server has replayed its own record): nothing is translated, but
+/// what the client was told stays told.
+#[test]
+fn a_graft_goes_on_with_the_numbers_that_the_client_knows() {
+    for v6 in [false, true] {
+        for (c, s, _) in NUMBERS {
+            let mut both = Both::numbered(c, s, v6).open();
+            both.client(segment(both.c + 1, both.s + 1).payload(b"0123456789"));
+            both.server(segment(both.s + 1, both.c + 11).payload(b"abcdef"));
+            both.client(segment(both.c + 11, both.s + 4));
+            both.gate();
+            both.new_incarnation();
+            // The server had read four bytes of ten, and its client has three of six.
+            let point = dataplane::SplicePoint {
+                instream: both.c + 4,
+                outstream: both.s + 4,
+                verify_end: both.s + 4,
+            };
+            assert!(both.graft_at(both.key, point, 30_000));
+            let flow = both.flow();
+            assert_eq!(flow.mode, Mode::Spliced);
+            assert_eq!(
+                (flow.splice.ack, flow.splice.edge),
+                (both.c + 5, both.c + 30_005)
+            );
+            assert_eq!((flow.splice.delta_seq, flow.splice.ts_delta), (0, 0));
+            // What it says again goes out with its own numbers, and acknowledges what was acknowledged.
+            let out = both.server(segment(both.s + 4, both.c + 5).payload(b"def"));
+            assert_eq!(out.verdict, Next);
+            assert_eq!(
+                (out.segment().seq(), out.segment().ack()),
+                (both.s + 4, both.c + 11)
+            );
+            // An acknowledgement that takes some back is not sent.
+            assert_eq!(both.server(segment(both.s + 7, both.c + 5)).verdict, DROP);
+            // The client's goes in as it is.
+            let client = both.client(segment(both.c + 11, both.s + 7).payload(b"x"));
+            assert_eq!(
+                (client.segment().seq(), client.segment().ack()),
+                (both.c + 11, both.s + 7)
+            );
+        }
+    }
+}

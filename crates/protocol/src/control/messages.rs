@@ -287,9 +287,9 @@ pub struct FlowSummary {
     pub stable_seq: SeqNumber,
     /// The client's FIN, if all before it is recorded.
     pub client_fin: Option<ClientFin>,
-    /// Where the last heads_known turn begins in the instream.
+    /// Where the last unanswered turn begins in the instream.
     pub turn_instream: SeqNumber,
-    /// Where the last heads_known turn begins in the outstream.
+    /// Where the last unanswered turn begins in the outstream.
     pub turn_outstream: SeqNumber,
     /// Where answers began in the outstream whose heads may not be recorded: the oldest, and the one
     /// after it (not after its beginning). Both are one if there is only one.

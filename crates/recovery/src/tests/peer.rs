@@ -7,7 +7,7 @@ use ssw::{Flow, Mode};
 use wire::{FlowId, SeqNumber};
 
 use super::world::ms;
-use crate::{ClientFin, Record, Segment};
+use crate::{ClientFin, Record, Segment, SplicePoint, Standing};
 
 /// First instream and outstream sequence numbers of a model connection, unless a test says else.
 pub(super) const CLIENT: SeqNumber = SeqNumber(1_000);
@@ -37,6 +37,8 @@ pub(super) enum Manner {
 pub(super) struct Peer {
     pub(super) flow: Flow,
     pub(super) record: Option<Record>,
+    /// The server replays its own record, and stands here then.
+    pub(super) standing: Option<Standing>,
     pub(super) manner: Manner,
     /// Receive window of the server's socket, bytes.
     pub(super) window: u32,
@@ -88,6 +90,7 @@ impl Peer {
         Self {
             flow,
             record: Some(record),
+            standing: None,
             manner: Manner::Reads,
             window: 64_000,
             syns_lost: 0,
@@ -120,6 +123,35 @@ impl Peer {
     pub(super) fn change(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
+    }
+
+    /// The server has read and written so much when its record ends.
+    pub(super) fn stands(mut self, instream: u32, outstream: u32) -> Self {
+        self.standing = Some(Standing {
+            instream: self.flow.client.isn + 1 + instream,
+            outstream: self.flow.server.isn + 1 + outstream,
+        });
+        self
+    }
+
+    /// A socket at its numbers, in this life.
+    pub(super) fn graft(&mut self, life: u32, point: SplicePoint) {
+        self.flow.mode = Mode::Spliced;
+        self.flow.incarnation = life;
+        self.flow.splice = ssw::SpliceHalf {
+            instream: point.instream,
+            outstream: point.outstream,
+            isn: point.outstream - 1,
+            nxt: point.outstream,
+            ack: point.instream + 1,
+            edge: point.instream + 1 + self.window,
+            ..ssw::SpliceHalf::default()
+        };
+        self.flow.verify = ssw::VerifyHalf {
+            end: point.verify_end,
+            ..ssw::VerifyHalf::default()
+        };
+        self.arrived.clear();
     }
 
     fn start(&self) -> SeqNumber {

@@ -80,7 +80,7 @@ fn a_lost_syn_is_made_good() {
 }
 
 #[test]
-fn an_heads_known_syn_is_given_up_in_time() {
+fn an_unanswered_syn_is_given_up_in_time() {
     let timeout = Config::default().accept_timeout;
     let mut world = World::new([
         Peer::new(1, 10, 0).manner(Manner::Deaf),

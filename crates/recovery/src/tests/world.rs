@@ -45,6 +45,8 @@ pub(super) struct World {
     pub(super) forgotten: BTreeSet<FlowKey>,
     /// Clients that were told that there is no room, and not yet that there is.
     pub(super) closed: BTreeSet<FlowKey>,
+    /// The server was given its connections.
+    pub(super) handed_over: bool,
     /// Most SYNs that waited for an answer at a time.
     pub(super) most_splicing: usize,
     /// Connections in the order of their (first) splice, by number.
@@ -74,6 +76,7 @@ impl World {
             reset: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             closed: BTreeSet::new(),
+            handed_over: false,
             most_splicing: 0,
             spliced: Vec::new(),
         }
@@ -221,6 +224,7 @@ impl World {
                 self.incarnation += 1;
             }
             Action::StartServer => {
+                self.handed_over = false;
                 self.start_wanted = true;
                 self.alive = true;
             }
@@ -254,6 +258,18 @@ impl World {
                 let id = peer.flow.id.0;
                 self.spliced.push(id);
                 self.syn(key, flow, now);
+            }
+            Action::Graft { key, flow, point } => {
+                assert!(self.alive, "grafted to a dead server");
+                assert!(!self.handed_over, "the server goes on already");
+                let life = self.incarnation;
+                let peer = self.known(key, flow);
+                assert_ne!(peer.flow.incarnation, life, "grafted a second time");
+                peer.graft(life, point);
+            }
+            Action::HandOver => {
+                assert!(self.alive, "a dead server goes on");
+                self.handed_over = true;
             }
             Action::RepeatSyn { key, flow } => self.syn(key, flow, self.now),
             Action::Replay { key, flow, segment } => {
@@ -411,5 +427,6 @@ pub(super) fn candidate(key: FlowKey, peer: &Peer) -> Candidate {
         key,
         flow: peer.flow.clone(),
         record: peer.record,
+        standing: peer.standing,
     }
 }

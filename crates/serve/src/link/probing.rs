@@ -39,7 +39,7 @@ pub(crate) struct Prober {
     heard_at: Duration,
     /// When the first probe went out that could have been answered since. While we are busy and ask
     /// nothing, nobody is silent.
-    heads_known: Option<Duration>,
+    unanswered: Option<Duration>,
     answered: u64,
     round_trip: Option<Duration>,
     search: Option<Search>,
@@ -77,7 +77,7 @@ impl Prober {
             asked: BTreeMap::new(),
             next_at: now,
             heard_at: now,
-            heads_known: None,
+            unanswered: None,
             answered: 0,
             round_trip: None,
             search: None,
@@ -130,7 +130,7 @@ impl Prober {
 
     /// How long no question was answered.
     pub(crate) fn silence(&self, now: Duration) -> Duration {
-        self.heads_known
+        self.unanswered
             .map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
@@ -142,7 +142,7 @@ impl Prober {
     /// The logger was heard of in another way.
     pub(crate) fn alive(&mut self, now: Duration) {
         self.heard_at = now;
-        self.heads_known = None;
+        self.unanswered = None;
     }
 
     /// What is to be sent now.
@@ -151,8 +151,8 @@ impl Prober {
             return Vec::new();
         }
         self.next_at = now + self.interval;
-        self.heads_known.get_or_insert(now);
-        self.forget_heads_known(now);
+        self.unanswered.get_or_insert(now);
+        self.forget_unanswered(now);
         self.settle(now);
         let mut sizes = vec![0];
         match (&self.search, self.mtu) {
@@ -222,7 +222,7 @@ impl Prober {
     }
 
     /// What is not answered after a while was lost: if of full size, that is noted.
-    fn forget_heads_known(&mut self, now: Duration) {
+    fn forget_unanswered(&mut self, now: Duration) {
         let old = now.saturating_sub(self.interval * 20);
         let full = self.mtu.filter(|_| self.search.is_none());
         let mut lost = 0;

@@ -64,7 +64,7 @@ impl Service {
             uptime_s: clock::now().saturating_sub(self.began).as_secs_f64(),
             replay: match self.config.replay {
                 ReplayMode::Connection => "connection".to_owned(),
-                ReplayMode::Turn => "last heads_known turn".to_owned(),
+                ReplayMode::Turn => "last unanswered turn".to_owned(),
             },
             interfaces: self.ground.plane.mechanisms(),
             connections: open.len(),

@@ -8,7 +8,7 @@ use recovery::{Cause, Stage};
 use sd_notify::NotifyState;
 
 use super::{Service, tell_manager};
-use crate::{adopting::Adopted, clock, error::ServeError, events::Happening};
+use crate::{adopting::Adopted, clock, error::ServeError, events::Happening, north::North};
 
 impl Service {
     pub(super) fn take_over(
@@ -31,6 +31,13 @@ impl Service {
                 None => UnprotectedReason::MirrorLost,
             };
             self.unprotect_all(reason)?;
+        }
+        if self.config.wrapped {
+            let pid = self
+                .server
+                .as_ref()
+                .map(|server| server.pid().as_raw_pid().unsigned_abs());
+            self.north = Some(North::adopt(pid)?);
         }
         self.bring_addresses_up()?; // they are, if nobody took them down
         self.reach_logger()?;

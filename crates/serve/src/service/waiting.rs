@@ -59,6 +59,9 @@ impl Service {
             }
             Logger::Remote(link) => link.watch(&mut fds), // and looked at in any case
         }
+        if let Some(north) = &self.north {
+            fds.push(PollFd::from_borrowed_fd(north.watch(), PollFlags::IN));
+        }
         if let Some(server) = &self.server {
             fds.push(PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN));
         }

@@ -96,6 +96,13 @@ unsafe extern "C" fn fork() -> pid_t {
     pid
 }
 
+/// Whoever begins a child like this expects it to have the parent's memory; none needs it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vfork() -> pid_t {
+    // SAFETY: it takes nothing.
+    unsafe { fork() }
+}
+
 impl Wrap {
     /// A child has ended, or none has.
     fn wait(

@@ -16,6 +16,8 @@ use crate::{
 
 /// Most descriptors that are told of at once: a program that asks for more is given these first.
 const MOST_AT_ONCE: usize = 1024;
+/// For so many there is always room.
+const FEW: usize = 32;
 /// A kernel's signal set, bytes.
 const SIGSET: usize = 8;
 
@@ -26,7 +28,7 @@ impl Wrap {
         call: Call,
         fd: c_int,
         mut perform: impl FnMut() -> Outcome,
-        mut list: impl FnMut(&mut ReadyWriter<'_>, i64),
+        list: impl FnMut(&mut ReadyWriter<'_>, i64),
         mut take: impl FnMut(Ready),
     ) -> Outcome {
         let replayed = self.replayed(call, fd, |record| {
@@ -44,8 +46,24 @@ impl Wrap {
             return outcome;
         }
         let outcome = perform();
-        let mut room = [0; MOST_AT_ONCE * ReadyWriter::MAX_EACH];
-        let mut writer = ReadyWriter::new(&mut room);
+        let mut room = [0; FEW * ReadyWriter::MAX_EACH];
+        if usize::try_from(outcome).is_ok_and(|count| count > FEW) {
+            let mut room = [0; MOST_AT_ONCE * ReadyWriter::MAX_EACH];
+            self.record_ready(call, fd, outcome, ReadyWriter::new(&mut room), list);
+        } else {
+            self.record_ready(call, fd, outcome, ReadyWriter::new(&mut room), list);
+        }
+        outcome
+    }
+
+    fn record_ready(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        outcome: Outcome,
+        mut writer: ReadyWriter<'_>,
+        mut list: impl FnMut(&mut ReadyWriter<'_>, i64),
+    ) {
         if outcome > 0 {
             list(&mut writer, outcome);
         }
@@ -61,7 +79,6 @@ impl Wrap {
             length: payload.len(),
         };
         self.append(header, |room| room.copy_from_slice(payload));
-        outcome
     }
 
     fn epoll(

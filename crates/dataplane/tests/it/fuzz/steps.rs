@@ -53,6 +53,11 @@ pub(super) enum Step {
         outstream: u32,
         expect: bool,
     },
+    Graft {
+        instream: u32,
+        outstream: u32,
+        window: u32,
+    },
     /// All connections are spliced to a new server.
     Crash {
         expect: bool,
@@ -178,6 +183,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Recovered),
         2 => (0u32..40, 0u32..40, any::<bool>())
             .prop_map(|(instream, outstream, expect)| Step::Splice { instream, outstream, expect }),
+        2 => (0u32..40, 0u32..40, 0u32..100_000)
+            .prop_map(|(instream, outstream, window)| Step::Graft { instream, outstream, window }),
         4 => any::<bool>().prop_map(|expect| Step::Crash { expect }),
         1 => Just(Step::Abandon),
         1 => Just(Step::Unprotect),

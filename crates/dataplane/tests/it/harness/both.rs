@@ -221,6 +221,17 @@ impl Both {
         self.refused(model, self.kernel.plane().splice(key, flow, point))
     }
 
+    /// The same for a socket that was made at the client's numbers.
+    pub(crate) fn graft_at(&mut self, key: FlowKey, point: SplicePoint, window: u32) -> bool {
+        let flow = self.number(key);
+        let (instream, outstream) = (point.instream, point.outstream);
+        let model = self
+            .model
+            .graft(key, flow, instream, outstream, window, self.now)
+            .is_ok();
+        self.refused(model, self.kernel.plane().graft(key, flow, point, window))
+    }
+
     pub(crate) fn abandon(&mut self, key: FlowKey) -> bool {
         self.abandon_numbered(key, self.number(key))
     }

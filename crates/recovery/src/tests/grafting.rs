@@ -1,0 +1,137 @@
+//! Servers that replay a record of their own before they are given their connections.
+
+use super::world::{CLIENT, Peer, SERVER, World, ms};
+use crate::{Action, Config, Event, LostReason, SplicePoint, Stage};
+
+fn wrapped(peers: impl IntoIterator<Item = Peer>) -> World {
+    let config = Config {
+        wrapped: true,
+        ..Config::default()
+    };
+    World::with(config, peers)
+}
+
+fn come_back(world: &mut World) {
+    world.come_back();
+    assert_eq!(
+        world.stage(),
+        Stage::Starting,
+        "not before it has replayed its record"
+    );
+    world.recovery.replayed(world.now);
+    world.act();
+}
+
+#[test]
+fn all_that_it_knows_go_on_at_once_and_before_it_does() {
+    let peers = (1..=100).map(|id| Peer::new(id, 100, 50).stands(100, 50));
+    let mut world = wrapped(peers);
+    world.die();
+    world.turn_page();
+    come_back(&mut world);
+    let grafts = world
+        .done
+        .iter()
+        .filter(|action| matches!(action, Action::Graft { .. }))
+        .count();
+    assert_eq!(grafts, 100);
+    let handed_over = world
+        .done
+        .iter()
+        .position(|action| *action == Action::HandOver);
+    let last = world
+        .done
+        .iter()
+        .rposition(|action| matches!(action, Action::Graft { .. }));
+    assert!(handed_over > last);
+    world.until_serving(10);
+    assert!(world.reset.is_empty());
+    assert_eq!(world.spliced, [], "nobody shakes hands");
+}
+
+#[test]
+fn it_goes_on_where_both_sides_are() {
+    // Of 100 bytes it has read 60; of 50 that it said the client has 30.
+    let peer = Peer::new(1, 100, 50)
+        .stands(60, 50)
+        .change(|peer| peer.flow.client.ack = SERVER + 30);
+    let mut world = wrapped([peer]);
+    world.die();
+    come_back(&mut world);
+    let point = world.done.iter().find_map(|action| match action {
+        Action::Graft { point, .. } => Some(*point),
+        _ => None,
+    });
+    let expected = SplicePoint {
+        instream: CLIENT + 59,
+        outstream: SERVER + 30,
+        verify_end: SERVER + 30,
+    };
+    assert_eq!(point, Some(expected));
+    world.until_serving(10);
+    let peer = world.peer(1);
+    assert_eq!(peer.owed(), 40);
+    assert_eq!(peer.received(), 40, "what it had not read is given to it");
+}
+
+#[test]
+fn one_that_it_has_never_accepted_shakes_hands_as_ever() {
+    let mut world = wrapped([Peer::new(1, 100, 0), Peer::new(2, 100, 50).stands(100, 50)]);
+    world.die();
+    come_back(&mut world);
+    world.until_serving(20);
+    assert_eq!(world.spliced, [1]);
+    assert!(world.reset.is_empty());
+}
+
+#[test]
+fn a_death_before_the_record_was_replayed_is_a_death() {
+    let mut world = wrapped([Peer::new(1, 100, 50).stands(100, 50)]);
+    world.die();
+    world.come_back();
+    world.pass(ms(5));
+    world.die();
+    world.recovery.replayed(world.now); // of the dead life
+    world.act();
+    assert_eq!(world.stage(), Stage::Clearing);
+    come_back(&mut world);
+    world.until_serving(10);
+    assert!(world.reset.is_empty());
+}
+
+#[test]
+fn a_server_that_has_forgotten_its_connections_loses_them_once() {
+    let mut world = wrapped([Peer::new(1, 100, 50), Peer::new(2, 10, 0)]);
+    world.die();
+    world.recovery.forgotten();
+    come_back(&mut world);
+    world.until_serving(10);
+    assert!(
+        world
+            .reset
+            .values()
+            .all(|reason| *reason == LostReason::Forgotten)
+    );
+    assert_eq!(world.reset.len(), 2);
+    world.turn_page();
+    world.late(Peer::new(3, 5, 0));
+    world.until_serving(20);
+    assert!(
+        world
+            .told
+            .iter()
+            .all(|event| !matches!(event, Event::Lost { .. }))
+    );
+}
+
+#[test]
+fn a_client_cannot_have_heard_what_was_not_said() {
+    let mut world = wrapped([Peer::new(1, 100, 50).stands(100, 20)]);
+    world.die();
+    come_back(&mut world);
+    world.until_serving(10);
+    assert_eq!(
+        world.reset.values().next(),
+        Some(&LostReason::Diverged { offset: 20 })
+    );
+}

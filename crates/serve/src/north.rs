@@ -1,0 +1,292 @@
+//! A server with state: what its processes were told is recorded in memory that outlives them, and its next life
+//! replays that before it is given its clients' connections (`ft-tcp-infocom-2001`, III.B; the wrap itself is in
+//! `wrap-shim`).
+
+use std::{
+    collections::HashMap,
+    fs::OpenOptions,
+    io,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use recovery::Standing;
+use ssw::Flow;
+use supervise::{Cgroup, Command, Server, SpawnError};
+use wire::{FlowKey, SeqNumber, TcpOption};
+use wrap::{
+    Divergence, Ends, Handover, Library, Memory, Message, Passed, Position,
+    layout::{FILE_FD, HANDOVER_FD, SOCKET_FD, VARIABLE, VERSION},
+    repair::{Blueprint, Options, say_again},
+};
+
+use crate::error::{ServeError, SystemContext};
+
+/// What the server's processes share with us.
+pub(crate) struct North {
+    library: Library,
+    memory: Memory,
+    handover: Handover,
+    /// What a process that has replayed its record has said of its connections.
+    passed: HashMap<Ends, Passed>,
+    /// The sockets that were made for them.
+    made: HashMap<u32, TcpStream>,
+    /// There is no record from which the next life could be rebuilt.
+    is_lost: bool,
+}
+
+/// What became of a replay.
+pub(crate) enum Replayed {
+    NotYet,
+    Whole,
+    /// What was passed on makes no sense.
+    Not(String),
+}
+
+impl North {
+    /// An empty record.
+    pub(crate) fn new() -> Result<Self, ServeError> {
+        Self::with(Memory::new().doing(RECORD)?)
+    }
+
+    fn with(memory: Memory) -> Result<Self, ServeError> {
+        Ok(Self {
+            library: Library::new().doing(RECORD)?,
+            memory,
+            handover: Handover::new().doing(RECORD)?,
+            passed: HashMap::new(),
+            made: HashMap::new(),
+            is_lost: false,
+        })
+    }
+
+    /// The record that an earlier `serve` has begun, from the server's main process, which has it open. Without
+    /// that process it is lost.
+    pub(crate) fn adopt(pid: Option<u32>) -> Result<Self, ServeError> {
+        let memory = pid.and_then(|pid| {
+            let path = format!("/proc/{pid}/fd/{FILE_FD}");
+            let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+            Memory::open(file).ok().filter(Memory::is_current)
+        });
+        match memory {
+            Some(memory) => Self::with(memory),
+            None => {
+                let mut north = Self::new()?;
+                north.is_lost = true;
+                Ok(north)
+            }
+        }
+    }
+
+    /// Readable when a process has something to say.
+    pub(crate) fn watch(&self) -> BorrowedFd<'_> {
+        self.handover.ours()
+    }
+
+    /// Start the server: it replays what there is.
+    pub(crate) fn start(&self, command: &Command, cgroup: &Cgroup) -> Result<Server, SpawnError> {
+        let inherited = [
+            (self.memory.as_fd(), FILE_FD),
+            (self.handover.theirs(), SOCKET_FD),
+            (self.handover.file(), HANDOVER_FD),
+            (self.library.as_fd(), Library::FD),
+        ];
+        let command = command.clone();
+        let command = command.variable("LD_PRELOAD", Library::path());
+        let command = command.variable(VARIABLE, VERSION.to_string());
+        command.start_with(cgroup, &inherited)
+    }
+
+    /// The server has died. `flows` are its connections.
+    pub(crate) fn died(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), ServeError> {
+        self.handover = Handover::new().doing(RECORD)?; // nobody of the dead life is to be heard
+        self.passed.clear();
+        self.made.clear();
+        let is_whole = self.memory.is_recording() && self.memory.divergence().is_none();
+        if self.is_lost || !is_whole {
+            self.memory = Memory::new().doing(RECORD)?;
+            self.is_lost = true;
+            return Ok(());
+        }
+        let mut positions: Vec<Position> = flows
+            .iter()
+            .filter(|(_, flow)| flow.closed_ns == 0)
+            .map(|(key, flow)| Position {
+                ends: ends(*key),
+                received: received(flow),
+            })
+            .collect();
+        self.memory.to_be_replayed(&mut positions).doing(RECORD)
+    }
+
+    /// Is there no record from which the present life was rebuilt?
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// The connections of the life that was lost are gone: what begins now is recorded again.
+    pub(crate) fn begins_anew(&mut self) {
+        self.is_lost = false;
+    }
+
+    /// Why the last replay was given up.
+    pub(crate) fn divergence(&self) -> Option<Divergence> {
+        self.memory.divergence()
+    }
+
+    /// It can be replayed by nobody.
+    pub(crate) fn give_up(&self) {
+        self.memory.give_up();
+    }
+
+    /// Is the next life to replay anything?
+    pub(crate) fn has_record(&self) -> bool {
+        self.memory.length(0) > 0
+    }
+
+    /// Has the server replayed its record?
+    pub(crate) fn look(&mut self) -> Result<Replayed, ServeError> {
+        match self.handover.message().doing(RECORD)? {
+            None => Ok(Replayed::NotYet),
+            Some(Message::Replayed { .. }) => Ok(match self.handover.take() {
+                Ok(passed) => {
+                    let open = passed.into_iter().filter(|one| !one.standing.is_closed);
+                    self.passed = open.map(|one| (one.standing.ends, one)).collect();
+                    Replayed::Whole
+                }
+                Err(error) => Replayed::Not(error.to_string()),
+            }),
+        }
+    }
+
+    /// Where the server stands with this connection; `None`: it has never accepted it.
+    pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
+        let standing = self.passed.get(&ends(key))?.standing;
+        Some(Standing {
+            instream: at(flow.client.isn, standing.instream),
+            outstream: at(flow.server.isn, standing.outstream),
+        })
+    }
+
+    /// The socket with which the server goes on, and what is still to be said with it. `outstream` is what its
+    /// client lacks first.
+    pub(crate) fn graft(
+        &self,
+        key: FlowKey,
+        flow: &Flow,
+        outstream: SeqNumber,
+    ) -> io::Result<Option<Graft>> {
+        let Some(passed) = self.passed.get(&ends(key)) else {
+            return Ok(None);
+        };
+        let expected = at(flow.client.isn, passed.standing.instream);
+        let kept_from = at(flow.server.isn, passed.offset);
+        let known = outstream.distance_from(kept_from).unwrap_or(0);
+        let said = passed
+            .said
+            .get(known as usize..)
+            .unwrap_or_default()
+            .to_vec();
+        let window = flow.server.edge.distance_from(expected).unwrap_or(0);
+        let blueprint = Blueprint {
+            local: key.server(),
+            peer: key.client(),
+            acknowledged: outstream,
+            expected,
+            options: agreed(flow),
+            timestamp: flow
+                .server
+                .timestamps
+                .then(|| flow.server.tsval.wrapping_add(1)),
+            send_window: u32::from(flow.client.window) << (flow.client.window_scale & 15),
+            receive_window: window,
+        };
+        Ok(Some(Graft {
+            connection: passed.connection,
+            socket: blueprint.build()?,
+            window,
+            said,
+            is_shut: passed.standing.is_shut,
+        }))
+    }
+
+    /// The connection goes on: what was said before is sent, where the client lacks it.
+    pub(crate) fn join(&mut self, graft: Graft) -> io::Result<()> {
+        say_again(&graft.socket, &graft.said)?;
+        if graft.is_shut {
+            graft.socket.shutdown(std::net::Shutdown::Write)?;
+        }
+        self.made.insert(graft.connection, graft.socket);
+        Ok(())
+    }
+
+    /// The server gets its connections, and goes on. Those that are lost it finds reset.
+    pub(crate) fn hand_over(&mut self) -> io::Result<()> {
+        for passed in self.passed.values() {
+            let socket = match self.made.remove(&passed.connection) {
+                Some(socket) => socket,
+                None => reset_socket()?,
+            };
+            self.handover.give(passed.connection, socket.as_fd())?;
+        }
+        self.passed.clear();
+        self.handover.go()
+    }
+}
+
+/// A connection that goes on.
+pub(crate) struct Graft {
+    connection: u32,
+    socket: TcpStream,
+    /// What it has room for, bytes.
+    pub(crate) window: u32,
+    said: Vec<u8>,
+    is_shut: bool,
+}
+
+const RECORD: &str = "keep a record of what the server is told";
+
+fn ends(key: FlowKey) -> Ends {
+    Ends::new(key.client(), key.server())
+}
+
+/// The number of the byte at this place of a stream.
+fn at(isn: SeqNumber, offset: u64) -> SeqNumber {
+    // Numbers come round; places do not.
+    let [a, b, c, d, ..] = offset.to_le_bytes();
+    isn + 1 + u32::from_le_bytes([a, b, c, d])
+}
+
+/// How many bytes of the outstream the client has.
+fn received(flow: &Flow) -> u64 {
+    let lacks = flow.server.nxt.distance_from(flow.client.ack).unwrap_or(0);
+    flow.server.sent.saturating_sub(lacks.into())
+}
+
+/// What was agreed in the handshake, which the new socket has not seen.
+fn agreed(flow: &Flow) -> Options {
+    let mut mss = None;
+    let mut scales = false;
+    for option in wire::Options::new(&flow.syn_options).flatten() {
+        match option {
+            TcpOption::MaxSegmentSize(size) => mss = Some(size),
+            TcpOption::WindowScale(_) => scales = true,
+            _ => {}
+        }
+    }
+    Options {
+        mss,
+        window_scales: scales.then_some((flow.client.window_scale, flow.server.window_scale)),
+        sack: flow.server.sack,
+    }
+}
+
+/// A connection whose other end has reset it.
+fn reset_socket() -> io::Result<TcpStream> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let socket = TcpStream::connect(listener.local_addr()?)?;
+    let (other, _) = listener.accept()?;
+    rustix::net::sockopt::set_socket_linger(&other, Some(std::time::Duration::ZERO))?;
+    drop(other);
+    Ok(socket)
+}

@@ -1,0 +1,123 @@
+//! The service's own record: its server's next life replays it.
+
+use recovery::{Candidate, SplicePoint};
+use wire::{FlowId, FlowKey};
+
+use super::Service;
+use crate::{
+    clock,
+    error::ServeError,
+    events::Happening,
+    north::{North, Replayed},
+};
+
+impl Service {
+    /// The server is about to be started: what its next life needs, if it is to have a record.
+    pub(crate) fn prepare_north(&mut self) -> Result<(), ServeError> {
+        if !self.config.wrapped {
+            return Ok(());
+        }
+        let mut north = match self.north.take() {
+            Some(north) => north,
+            None => North::new()?,
+        };
+        if north.has_record() || north.is_lost() {
+            if let Some(divergence) = north.divergence() {
+                let message = format!("the server's record could not be replayed: {divergence}");
+                self.tell(Happening::Trouble { message });
+            }
+            north.died(&self.ground.plane.flows()?)?;
+        }
+        if north.is_lost() {
+            self.recovery.forgotten();
+        }
+        self.north = Some(north);
+        Ok(())
+    }
+
+    /// A server without a record has nothing to replay.
+    pub(crate) fn north_started(&mut self) {
+        if self.north.as_ref().is_some_and(|north| !north.has_record()) {
+            self.recovery.replayed(clock::now());
+        }
+    }
+
+    /// Has the server replayed its record?
+    pub(super) fn look_at_north(&mut self) -> Result<(), ServeError> {
+        let Some(north) = &mut self.north else {
+            return Ok(());
+        };
+        match north.look()? {
+            Replayed::NotYet => {}
+            Replayed::Whole => self.recovery.replayed(clock::now()),
+            Replayed::Not(message) => {
+                self.tell(Happening::Trouble { message });
+                // It dies of that, as of a crash, and begins without a record.
+                if let Some(north) = &self.north {
+                    north.give_up();
+                }
+                self.ground.cgroup.kill()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn with_standing(&self, mut candidate: Candidate) -> Candidate {
+        if let Some(north) = &self.north {
+            candidate.standing = north.standing(candidate.key, &candidate.flow);
+        }
+        candidate
+    }
+
+    /// Make the socket with which the server goes on, then let what concerns it pass, then say what is still to be
+    /// said. One that cannot be made is lost: the recovery finds out that it is not taken.
+    pub(crate) fn graft(
+        &mut self,
+        key: FlowKey,
+        id: FlowId,
+        point: SplicePoint,
+    ) -> Result<(), ServeError> {
+        let Some(flow) = self.numbered(key, id)? else {
+            return Ok(());
+        };
+        let Some(north) = &mut self.north else {
+            return Ok(());
+        };
+        let made = north.graft(key, &flow, point.outstream);
+        let graft = match made {
+            Ok(Some(graft)) => graft,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                let message = format!("no socket can be made for {key}: {error}");
+                self.tell(Happening::Trouble { message });
+                return Ok(());
+            }
+        };
+        let point = dataplane::SplicePoint {
+            instream: point.instream,
+            outstream: point.outstream,
+            verify_end: point.verify_end,
+        };
+        match self.ground.plane.graft(key, id, point, graft.window) {
+            Err(dataplane::DataplaneError::Control { .. }) => return Ok(()), // gone
+            result => result?,
+        }
+        if let Some(Err(error)) = self.north.as_mut().map(|north| north.join(graft)) {
+            let message = format!("what {key} lacks cannot be said again: {error}");
+            self.tell(Happening::Trouble { message });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn hand_over_connections(&mut self) -> Result<(), ServeError> {
+        let Some(north) = &mut self.north else {
+            return Ok(());
+        };
+        north.begins_anew();
+        // A server that has died meanwhile is heard of otherwise.
+        if let Err(error) = north.hand_over() {
+            tracing::warn!(%error, "the server could not be given its connections");
+        }
+        Ok(())
+    }
+}

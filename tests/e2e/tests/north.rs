@@ -1,0 +1,208 @@
+//! Servers that keep state between requests: nothing that a client was told is forgotten.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use e2e::{
+    Protected, Scene, Seed,
+    exchange::{assert_all_kept, assert_untouched},
+    servers::{PORT, redis},
+};
+use lab::Signal;
+
+const REQUIRE: [&str; 2] = ["--north", "require"];
+
+/// A client of redis, and its connection.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn new(scene: &Scene) -> Self {
+        let stream = scene.connect(PORT);
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .expect("a timeout");
+        Self(BufReader::new(stream))
+    }
+
+    fn send(&mut self, words: &[&str]) {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.0
+            .get_mut()
+            .write_all(request.as_bytes())
+            .expect("sent");
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("an answer");
+        assert!(line.ends_with("\r\n"), "the connection has ended: {line:?}");
+        line.truncate(line.len() - 2);
+        match line.as_bytes().first() {
+            Some(b'$') if line != "$-1" => {
+                let length: usize = line[1..].parse().expect("a length");
+                let mut bytes = vec![0; length + 2];
+                self.0.read_exact(&mut bytes).expect("a value");
+                String::from_utf8_lossy(&bytes[..length]).into_owned()
+            }
+            Some(b'*') => {
+                let count: usize = line[1..].parse().unwrap_or(0);
+                (0..count)
+                    .map(|_| self.answer())
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            }
+            _ => line,
+        }
+    }
+
+    #[track_caller]
+    fn ask(&mut self, words: &[&str]) -> String {
+        self.send(words);
+        self.answer()
+    }
+}
+
+/// Counts for as long as it is told, and finds each number once.
+fn count(scene: &Scene, number: usize, ends: &AtomicBool) -> u64 {
+    let mut client = Client::new(scene);
+    let id = client.ask(&["CLIENT", "ID"]);
+    let key = format!("counter-{number}");
+    let (mut counted, mut last) = (0, String::new());
+    while !ends.load(Ordering::Relaxed) {
+        counted += 1;
+        assert_eq!(client.ask(&["INCR", &key]), format!(":{counted}"));
+        let entry = client.ask(&["XADD", "stream", "*", "by", &key]);
+        assert!(is_later(&entry, &last), "{entry} after {last}");
+        last = entry;
+        if counted % 7 == 0 {
+            assert_eq!(client.ask(&["MULTI"]), "+OK");
+            assert_eq!(client.ask(&["INCR", &key]), "+QUEUED");
+            counted += 1;
+            assert_eq!(client.ask(&["EXEC"]), format!(":{counted}"));
+            assert_eq!(client.ask(&["CLIENT", "ID"]), id);
+        }
+    }
+    counted
+}
+
+fn is_later(entry: &str, last: &str) -> bool {
+    let parts = |id: &str| {
+        let (time, number) = id.split_once('-').unwrap_or(("0", "0"));
+        (
+            time.parse::<u64>().unwrap_or(0),
+            number.parse::<u64>().unwrap_or(0),
+        )
+    };
+    parts(entry) > parts(last)
+}
+
+/// Kills the server so often, at moments that nobody has chosen.
+fn kill_again_and_again(server: &Protected, kills: usize, seed: &mut Seed) {
+    for kill in 1..=kills {
+        thread::sleep(Duration::from_millis(seed.between(100, 800) as u64));
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+    }
+}
+
+#[test]
+fn redis_forgets_nothing_that_it_has_answered() {
+    let scene = Scene::new("redis");
+    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let recording = scene.record(PORT);
+    let ends = AtomicBool::new(false);
+    let seed = &mut Seed::choose("redis");
+    let (scene, ends) = (&scene, &ends);
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|number| scope.spawn(move || count(scene, number, ends)))
+            .collect();
+        kill_again_and_again(&server, 5, seed);
+        ends.store(true, Ordering::Relaxed);
+        let counted: Vec<u64> = clients
+            .into_iter()
+            .map(|client| client.join().expect("a client"))
+            .collect();
+        let mut client = Client::new(scene);
+        for (number, counted) in counted.iter().enumerate() {
+            assert_eq!(
+                client.ask(&["GET", &format!("counter-{number}")]),
+                counted.to_string()
+            );
+        }
+    });
+    assert_all_kept(&server);
+    assert_untouched(recording, 9);
+}
+
+/// Who only waits is told when it happens, by the next life.
+#[test]
+fn redis_subscribers_and_blocked_clients_wait_on() {
+    let scene = Scene::new("redissub");
+    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let (mut subscriber, mut blocked, mut other) = (
+        Client::new(&scene),
+        Client::new(&scene),
+        Client::new(&scene),
+    );
+    assert_eq!(subscriber.ask(&["SUBSCRIBE", "news"]), "subscribe news :1");
+    blocked.send(&["BLPOP", "list", "0"]);
+    assert_eq!(other.ask(&["SET", "short", "lived", "PX", "100000"]), "+OK");
+    for kill in 1..=3 {
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+        assert_eq!(
+            other.ask(&["PUBLISH", "news", &format!("number {kill}")]),
+            ":1"
+        );
+        assert_eq!(subscriber.answer(), format!("message news number {kill}"));
+    }
+    assert_eq!(other.ask(&["RPUSH", "list", "at last"]), ":1");
+    assert_eq!(blocked.answer(), "list at last");
+    let left: u64 = other.ask(&["PTTL", "short"])[1..]
+        .parse()
+        .expect("milliseconds");
+    assert!((1..100_000).contains(&left), "{left} ms");
+    assert_all_kept(&server);
+}
+
+/// A program of theirs, which knows nothing of us.
+#[test]
+fn redis_benchmark_does_not_notice() {
+    let scene = Scene::new("redisbench");
+    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let seed = &mut Seed::choose("redisbench");
+    let host = scene.ipv4(PORT).ip().to_string();
+    let port = PORT.to_string();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let arguments = [
+            "-h",
+            &host,
+            "-p",
+            &port,
+            "-t",
+            "set,get,lpush,lpop,sadd",
+            "-n",
+            "20000",
+            "-c",
+            "20",
+            "-q",
+        ];
+        let scene = &scene;
+        let benchmark = scope.spawn(move || scene.on_client("redis-benchmark", &arguments));
+        kill_again_and_again(&server, 3, seed);
+        let finished = benchmark.join().expect("it ends");
+        assert!(finished.status.success(), "{finished:?}");
+    });
+    assert!(began.elapsed() < Duration::from_secs(120));
+    assert_all_kept(&server);
+}
