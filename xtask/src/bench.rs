@@ -19,6 +19,7 @@ mod intake;
 mod keepalived;
 mod link;
 mod memory;
+mod north;
 mod processors;
 mod recovery;
 mod replay;
@@ -111,10 +112,12 @@ enum Subject {
     Takeover,
     /// HAProxy and keepalived on two hosts under the same power-offs
     Keepalived,
+    /// redis with a record of its own
+    North,
 }
 
 impl Subject {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -134,6 +137,7 @@ impl Subject {
         Self::Haproxy,
         Self::Takeover,
         Self::Keepalived,
+        Self::North,
     ];
 
     fn measure(self, bench: &Bench) -> Result<Measured> {
@@ -157,6 +161,7 @@ impl Subject {
             Self::Haproxy => return haproxy::measure(bench),
             Self::Takeover => takeover::measure(bench),
             Self::Keepalived => return keepalived::measure(bench),
+            Self::North => north::measure(bench),
         };
         Ok(Measured {
             figures: figures?,

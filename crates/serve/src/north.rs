@@ -139,6 +139,14 @@ impl North {
         self.memory.give_up();
     }
 
+    /// How large the record is.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        self.memory
+            .processes()
+            .map(|process| self.memory.length(process))
+            .sum()
+    }
+
     /// Is the next life to replay anything?
     pub(crate) fn has_record(&self) -> bool {
         self.memory.length(0) > 0

@@ -44,6 +44,9 @@ pub struct Status {
     pub spliced: usize,
     /// Instream bytes recorded since the logger was started.
     pub recorded_bytes: u64,
+    /// Bytes of the server's own record, if it has state (`--north`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub north_bytes: Option<u64>,
     /// What the record survives.
     pub survives: String,
     /// Connections by what they have gone through: `observed`, `splicing`, `spliced`, `diverged`.
@@ -140,6 +143,12 @@ impl fmt::Display for Status {
             "  replay       from the beginning of the {}",
             self.replay
         )?;
+        if let Some(bytes) = self.north_bytes {
+            writeln!(
+                f,
+                "  server's own {bytes} bytes of what it was told, to be replayed by its restart"
+            )?;
+        }
         writeln!(f, "  logger       {}", self.logger)?;
         if let Some(lease) = &self.lease {
             writeln!(f, "  lease        {lease}")?;

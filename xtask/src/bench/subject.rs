@@ -28,6 +28,8 @@ pub(super) enum Mode {
     Linked(Option<u64>),
     /// The same as fast as it can be, with this `--ack`.
     LinkedBy(&'static str),
+    /// Under `outlive serve --north=require`, the record on its host.
+    Wrapped,
 }
 
 impl Mode {
@@ -36,6 +38,7 @@ impl Mode {
         match self {
             Self::Plain => "plain",
             Self::Protected(_) => "protected",
+            Self::Wrapped => "wrapped",
             Self::Linked(_) | Self::LinkedBy(_) => "linked",
         }
     }
@@ -61,6 +64,27 @@ impl Server {
         let ip = bench.stage.address(port).ip().to_string();
         let command = ["iperf3", "-4", "-s", "-B", &ip].map(Into::into).into();
         Self { command, port }
+    }
+
+    /// redis, which keeps nothing in files.
+    pub(super) fn redis(bench: &Bench) -> Self {
+        let ip = bench.stage.address(PORT).ip().to_string();
+        let port = PORT.to_string();
+        let words = [
+            "redis-server",
+            "--bind",
+            &ip,
+            "--port",
+            &port,
+            "--save",
+            "",
+            "--protected-mode",
+            "no",
+        ];
+        Self {
+            command: words.map(OsString::from).into(),
+            port: PORT,
+        }
     }
 
     /// Kept on one CPU, as its client is on another: where the scheduler happens to put two busy
@@ -120,7 +144,7 @@ impl<'a> Subject<'a> {
         let rate = match mode {
             Mode::Linked(rate) => Some(rate),
             Mode::LinkedBy(_) => Some(None),
-            Mode::Plain | Mode::Protected(_) => None,
+            Mode::Plain | Mode::Protected(_) | Mode::Wrapped => None,
         };
         let logger = match rate {
             Some(rate) => {
@@ -135,6 +159,9 @@ impl<'a> Subject<'a> {
         }
         if let Mode::LinkedBy(strategy) = mode {
             arguments.extend(["--ack".to_owned(), strategy.to_owned()]);
+        }
+        if mode == Mode::Wrapped {
+            arguments.push("--north=require".to_owned());
         }
         if logger.is_some() {
             arguments.extend(stage.ground.logger_arguments(&stage.logger));
@@ -212,18 +239,23 @@ impl<'a> Subject<'a> {
 
     /// How many connections `serve` says are open and protected.
     pub(super) fn protected_connections(&self) -> Result<f64> {
+        let status = self.status()?;
+        let field = |name: &str| {
+            let count = status[name].as_f64();
+            count.with_context(|| format!("`outlive status` did not say {name}: {status}"))
+        };
+        Ok(field("connections")? - field("unprotected")?)
+    }
+
+    /// What `outlive status --json` says.
+    pub(super) fn status(&self) -> Result<Value> {
         let ground = &self.bench.stage.ground;
         let mut command = Command::new(&ground.programs.outlive);
         command.args(["status", "--json", SERVICE, "--run-dir"]);
         let output = command.arg(ground.directory()).output()?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let status: Value = serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("`outlive status` said {said}"))?;
-        let field = |name: &str| {
-            let count = status[name].as_f64();
-            count.with_context(|| format!("`outlive status` did not say {name}: {said}"))
-        };
-        Ok(field("connections")? - field("unprotected")?)
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("`outlive status` said {said}"))
     }
 
     /// Stops it with SIGTERM, whatever it has complained of.

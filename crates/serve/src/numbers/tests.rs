@@ -30,6 +30,7 @@ fn status() -> Status {
         unprotected: 3,
         waiting_for_turn: 1,
         spliced: 4,
+        north_bytes: None,
         recorded_bytes: 1000,
         survives: String::new(),
         modes: [("spliced".into(), 4), ("observed".into(), 5)].into(),

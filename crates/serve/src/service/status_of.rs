@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
 use crate::{
-    RecordStatus, Status, keeper::Keeper, logger::Logger, status::STANDBY, tally::reason_name,
+    RecordStatus, Status, keeper::Keeper, logger::Logger, north::North, status::STANDBY,
+    tally::reason_name,
 };
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
@@ -77,6 +78,7 @@ impl Service {
                 .iter()
                 .filter(|(_, flow)| flow.mode == Mode::Spliced)
                 .count(),
+            north_bytes: self.north.as_ref().map(North::record_bytes),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
             survives,
             modes: count(open.iter().map(|(_, flow)| mode_name(flow.mode))),

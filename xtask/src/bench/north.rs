@@ -1,0 +1,156 @@
+//! A server with state: what its record costs, and how fast it is back.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Bench;
+use super::figure::{Aim, Figure, column, ratios};
+use super::recovery::kill;
+use super::stage::PORT;
+use super::subject::{Mode, Server, Subject, alternate};
+use super::traffic::on_client;
+
+const MODES: [Mode; 3] = [Mode::Plain, Mode::Protected("connection"), Mode::Wrapped];
+/// Clients and commands in a row, with the aim for the speed that is left.
+const LOADS: [(&str, &str, f64); 3] = [("1", "1", 0.95), ("50", "1", 0.95), ("50", "16", 0.85)];
+/// What redis-benchmark sends for a SET: `*3`, `SET`, a key of 16 bytes and a value of 3.
+const REQUEST: f64 = 45.0;
+/// So that the next death is not taken for the same.
+const REST: Duration = Duration::from_millis(1100);
+
+const BOUND: &str = "each call of the server is looked at by the preloaded library, and what it brought is copied into the record";
+
+pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
+    let server = Server::redis(bench);
+    let mut figures = Vec::new();
+    for (clients, pipeline, aim) in LOADS {
+        figures.extend(speed(bench, &server, clients, pipeline, aim)?);
+    }
+    figures.extend(size_and_return(bench, &server)?);
+    Ok(figures)
+}
+
+/// Commands a second: plainly, with the south side alone, and with a record of the server's own.
+fn speed(
+    bench: &Bench,
+    server: &Server,
+    clients: &str,
+    pipeline: &str,
+    aim: f64,
+) -> Result<Vec<Figure>> {
+    let commands = match (clients, pipeline) {
+        ("1", _) => bench.size("40000", "10000"),
+        (_, "1") => bench.size("150000", "40000"),
+        _ => bench.size("1000000", "200000"),
+    };
+    bench.say(format_args!(
+        "redis-benchmark, {clients} clients, {pipeline} commands in a row"
+    ));
+    let runs = alternate(bench, &server.clone().pinned(), &MODES, |_| {
+        set(bench, clients, pipeline, "5000")?;
+        Ok([set(bench, clients, pipeline, commands)?])
+    })?;
+    let how =
+        format!("redis-benchmark -t set -c {clients} -P {pipeline} -n {commands}, the second run");
+    let name = format!("north.redis.c{clients}.p{pipeline}");
+    let columns: Vec<Vec<f64>> = runs.iter().map(|runs| column(runs, 0)).collect();
+    let ratio = |name: String, which: usize| {
+        Figure::of(name, "", &ratios(&columns[0], &columns[which]), &how)
+    };
+    let mut figures = vec![
+        ratio(format!("{name}.ratio"), 2).aim(Aim::AtLeast(aim), BOUND),
+        ratio(format!("{name}.south.ratio"), 1),
+    ];
+    for (mode, column) in ["plain", "south", "recorded"].into_iter().zip(&columns) {
+        figures.push(Figure::of(format!("{name}.{mode}"), "1/s", column, &how));
+    }
+    Ok(figures)
+}
+
+/// SETs a second.
+fn set(bench: &Bench, clients: &str, pipeline: &str, commands: &str) -> Result<f64> {
+    let address = bench.stage.address(PORT);
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let arguments = [
+        "-h", &ip, "-p", &port, "-t", "set", "-c", clients, "-P", pipeline, "-n", commands, "--csv",
+    ];
+    let said = on_client(bench, "redis-benchmark", &arguments)?;
+    let line = said.lines().find(|line| line.starts_with("\"SET\""));
+    let speed = line.and_then(|line| line.split(',').nth(1)?.trim_matches('"').parse().ok());
+    speed.with_context(|| format!("redis-benchmark said {said}"))
+}
+
+/// How large the record is for each command, and how long a death takes after so many.
+fn size_and_return(bench: &Bench, server: &Server) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (pipeline, aim) in [("1", 12.0), ("16", 5.0)] {
+        let commands = bench.size("200000", "50000");
+        bench.say(format_args!(
+            "a record of {commands} commands, {pipeline} in a row, and kills"
+        ));
+        let mut subject = Subject::start(bench, server, Mode::Wrapped)?;
+        let before = record(&subject)?;
+        let live_speed = set(bench, "50", pipeline, commands)?;
+        let count: f64 = commands.parse()?;
+        let each = (record(&subject)? - before) / count - REQUEST;
+        let (mut live, mut replayed) = (Vec::new(), Vec::new());
+        for _ in 0..bench.size(5, 2) {
+            thread::sleep(REST);
+            let event = kill(&mut subject)?;
+            ensure!(event["lost"] == 0, "connections were lost: {event}");
+            live.push(timing(&event, "live_ms")?);
+            let replay = timing(&event, "replayed_ms")? - timing(&event, "listening_ms")?;
+            replayed.push(count / (replay / 1e3) / live_speed);
+        }
+        subject.stop()?;
+        let how = format!("redis-benchmark -t set -c 50 -P {pipeline} -n {commands}");
+        let name = format!("north.redis.p{pipeline}");
+        let bytes = Figure::of(
+            format!("{name}.record"),
+            "bytes",
+            &[each],
+            format!(
+                "{how}: the record's growth for each command, less the {REQUEST} bytes of the command"
+            ),
+        );
+        figures.push(bytes.aim(
+            Aim::AtMost(aim),
+            "a note for each turn, for each read, and for the clock",
+        ));
+        let live = Figure::of(
+            format!("{name}.live"),
+            "ms",
+            &live,
+            format!("SIGKILL after {how}: until live again, with all that was set"),
+        );
+        figures.push(live);
+        let replay = Figure::of(
+            format!("{name}.replay.ratio"),
+            "",
+            &replayed,
+            format!(
+                "{how}: the speed of the replay by the speed at which the record was made; from listening until replayed"
+            ),
+        );
+        figures.push(replay.aim(
+            Aim::AtLeast(5.0),
+            "the server's own work is the same in a replay",
+        ));
+    }
+    Ok(figures)
+}
+
+fn timing(event: &Value, name: &str) -> Result<f64> {
+    let value = event["timings"][name].as_f64();
+    value.with_context(|| format!("no {name} in {event}"))
+}
+
+/// Bytes of the server's own record.
+fn record(subject: &Subject<'_>) -> Result<f64> {
+    let status = subject.status()?;
+    let bytes = status["north_bytes"].as_f64();
+    bytes.with_context(|| format!("`outlive status` did not say north_bytes: {status}"))
+}
