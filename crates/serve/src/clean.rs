@@ -86,6 +86,7 @@ pub(crate) fn remove_rest(
         pins.remove()?;
     }
     drop(cgroup2);
+    drop(mounts::memory_left(lock.directory()));
     cleaned.settings = changes::put_back(lock.directory())?;
     Ok(())
 }

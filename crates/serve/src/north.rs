@@ -4,15 +4,18 @@
 
 use std::{
     collections::HashMap,
-    fs::OpenOptions,
     io,
     net::{Ipv4Addr, TcpListener, TcpStream},
     os::fd::{AsFd, BorrowedFd},
+    path::Path,
 };
 
 use recovery::Standing;
 use ssw::Flow;
-use supervise::{Cgroup, Command, Server, SpawnError};
+use supervise::{
+    Cgroup, Command, Server, SpawnError,
+    mounts::{self, Mount},
+};
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
     Divergence, Ends, Handover, Library, Memory, Message, Passed, Position,
@@ -24,6 +27,8 @@ use crate::error::{ServeError, SystemContext};
 
 /// What the server's processes share with us.
 pub(crate) struct North {
+    /// Where the memory file is.
+    room: Mount,
     library: Library,
     memory: Memory,
     handover: Handover,
@@ -44,13 +49,15 @@ pub(crate) enum Replayed {
 }
 
 impl North {
-    /// An empty record.
-    pub(crate) fn new() -> Result<Self, ServeError> {
-        Self::with(Memory::new().doing(RECORD)?)
+    /// An empty record, for at most so many bytes.
+    pub(crate) fn new(run_dir: &Path, bytes: u64) -> Result<Self, ServeError> {
+        let room = mounts::memory(run_dir, bytes)?;
+        Self::with(Memory::create(room.path()).doing(RECORD)?, room)
     }
 
-    fn with(memory: Memory) -> Result<Self, ServeError> {
+    fn with(memory: Memory, room: Mount) -> Result<Self, ServeError> {
         Ok(Self {
+            room,
             library: Library::new().doing(RECORD)?,
             memory,
             handover: Handover::new().doing(RECORD)?,
@@ -60,22 +67,22 @@ impl North {
         })
     }
 
-    /// The record that an earlier `serve` has begun, from the server's main process, which has it open. Without
-    /// that process it is lost.
-    pub(crate) fn adopt(pid: Option<u32>) -> Result<Self, ServeError> {
-        let memory = pid.and_then(|pid| {
-            let path = format!("/proc/{pid}/fd/{FILE_FD}");
-            let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
-            Memory::open(file).ok().filter(Memory::is_current)
-        });
-        match memory {
-            Some(memory) => Self::with(memory),
-            None => {
-                let mut north = Self::new()?;
-                north.is_lost = true;
-                Ok(north)
+    /// The record that an earlier `serve` has begun. Without it the server's state is lost with its process.
+    pub(crate) fn adopt(run_dir: &Path, bytes: u64) -> Result<Self, ServeError> {
+        if let Some(room) = mounts::memory_left(run_dir) {
+            if let Some(memory) = Memory::left(room.path()) {
+                return Self::with(memory, room);
             }
+            room.leave(); // and is found again
         }
+        let mut north = Self::new(run_dir, bytes)?;
+        north.is_lost = true;
+        Ok(north)
+    }
+
+    /// Leave the record for whoever comes next.
+    pub(crate) fn leave(self) {
+        self.room.leave();
     }
 
     /// Readable when a process has something to say.
@@ -104,7 +111,7 @@ impl North {
         self.made.clear();
         let is_whole = self.memory.is_recording() && self.memory.divergence().is_none();
         if self.is_lost || !is_whole {
-            self.memory = Memory::new().doing(RECORD)?;
+            self.memory = Memory::create(self.room.path()).doing(RECORD)?;
             self.is_lost = true;
             return Ok(());
         }
@@ -132,6 +139,14 @@ impl North {
     /// Why the last replay was given up.
     pub(crate) fn divergence(&self) -> Option<Divergence> {
         self.memory.divergence()
+    }
+
+    /// Has it stopped recording, and was that not told yet?
+    pub(crate) fn has_stopped(&mut self) -> bool {
+        !self.is_lost && !self.memory.is_recording() && {
+            self.is_lost = true;
+            true
+        }
     }
 
     /// It can be replayed by nobody.

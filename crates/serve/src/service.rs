@@ -251,6 +251,9 @@ impl Service {
         {
             // Then it stays as it is, silent: whoever comes next looks after it.
             self.control.close();
+            if let Some(north) = self.north.take() {
+                north.leave();
+            }
             self.ground.leave();
             return Err(error);
         }
@@ -260,6 +263,7 @@ impl Service {
         // somebody wants.
         let ended = matches!(result, Ok(Ending::Stopped | Ending::Ended));
         let over = ended && self.ground.instance.has_begun();
+        drop(self.north.take());
         let removed = self.ground.remove(over);
         if matches!(result, Ok(Ending::Moved)) && removed.is_ok() {
             self.control.moved();

@@ -1,4 +1,5 @@
-//! The cgroup v2 and bpf filesystems: found where the host has them, else mounted.
+//! The cgroup v2 and bpf filesystems: found where the host has them, else mounted; and one in memory of
+//! our own.
 //!
 //! Where they are is the host's choice: `/sys/fs/cgroup` on a unified layout,
 //! `/sys/fs/cgroup/unified` on a hybrid one, nowhere inside `ip netns exec`, which
@@ -13,7 +14,7 @@ mod mountinfo;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -54,6 +55,16 @@ const CGROUP2: Filesystem = Filesystem {
     own_directory: "cgroup",
     options: None,
     kernel_option: "CONFIG_CGROUPS",
+};
+
+/// Not the host's `/run`, which may be small: what does not fit there ends whoever writes it.
+const MEMORY: Filesystem = Filesystem {
+    name: "tmpfs",
+    magic: 0x0102_1994,
+    usual: "",
+    own_directory: "memory",
+    options: None,
+    kernel_option: "CONFIG_TMPFS",
 };
 
 const BPFFS: Filesystem = Filesystem {
@@ -207,6 +218,28 @@ pub fn bpffs(run_dir: &Path) -> Result<Mount, MountError> {
     find_or_mount(&BPFFS, run_dir, |_| true)
 }
 
+/// A filesystem in memory for at most `bytes`, at `<run_dir>/memory`, which outlives us.
+///
+/// # Errors
+///
+/// When it cannot be mounted.
+pub fn memory(run_dir: &Path, bytes: u64) -> Result<Mount, MountError> {
+    if let Some(found) = memory_left(run_dir) {
+        return Ok(found);
+    }
+    let options = CString::new(format!("mode=0700,size={bytes}")).unwrap_or_default();
+    mount_own(&MEMORY, run_dir.join(MEMORY.own_directory), Some(&options))
+}
+
+/// The one that an earlier life has left in `run_dir`.
+#[must_use]
+pub fn memory_left(run_dir: &Path) -> Option<Mount> {
+    let path = run_dir.join(MEMORY.own_directory);
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let is_other = device(&path).is_some_and(|own| Some(own) != device(run_dir));
+    (is_other && is_mounted(&MEMORY, &path)).then_some(Mount { path, ours: true })
+}
+
 fn is_cgroup_root(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| m.ino() == CGROUP_ROOT_INODE)
 }
@@ -229,7 +262,7 @@ fn find_or_mount(
         .filter(|path| path.starts_with(filesystem.usual) || is_own(path))
         .find(|path| is_mounted(filesystem, path) && acceptable(path))
         .map_or_else(
-            || mount_own(filesystem, own),
+            || mount_own(filesystem, own, filesystem.options),
             |path| {
                 let ours = is_own(&path);
                 Ok(Mount { path, ours })
@@ -243,13 +276,17 @@ fn is_mounted(filesystem: &Filesystem, path: &Path) -> bool {
     statfs(path).is_ok_and(|s| u64::try_from(s.f_type).is_ok_and(|t| t == filesystem.magic))
 }
 
-fn mount_own(filesystem: &Filesystem, path: PathBuf) -> Result<Mount, MountError> {
+fn mount_own(
+    filesystem: &Filesystem,
+    path: PathBuf,
+    options: Option<&CStr>,
+) -> Result<Mount, MountError> {
     if let Err(source) = fs::create_dir_all(&path) {
         return Err(MountError::Directory { path, source });
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let name = filesystem.name;
-    match mount(name, &path, name, flags, filesystem.options) {
+    match mount(name, &path, name, flags, options) {
         Ok(()) => Ok(Mount { path, ours: true }),
         Err(errno) => {
             // It was made a moment ago, for this mount alone.

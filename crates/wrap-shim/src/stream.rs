@@ -14,7 +14,7 @@ use wrap_abi::{
 use crate::sys::{bytes, bytes_mut, sys};
 
 /// How much is mapped at a time.
-const WINDOW: u64 = 16 << 20;
+const WINDOW: u64 = 4 << 20;
 const PAGE: u64 = 4096;
 
 /// Why nothing can be recorded any more.
@@ -22,7 +22,7 @@ const PAGE: u64 = 4096;
 pub(crate) enum StreamError {
     /// The file cannot be mapped.
     NoMemory,
-    /// The stream is as long as it can be.
+    /// The stream is as long as it can be, or there is no memory for more.
     Full,
 }
 
@@ -94,6 +94,11 @@ impl Stream {
             self.length = 0;
         }
         let offset = stream_offset(self.number) + start;
+        // Memory that is not there would end the server when it is written to.
+        // SAFETY: no memory is involved.
+        if unsafe { sys!(SYS_fallocate, FILE_FD, 0, offset, length) } < 0 {
+            return Err(StreamError::Full);
+        }
         // SAFETY: a new mapping of our own file.
         let window = unsafe {
             let access = PROT_READ | PROT_WRITE;

@@ -2,12 +2,13 @@
 
 use std::{
     fmt,
-    fs::File,
+    fs::{self, File},
     io,
     os::{
         fd::{AsFd, BorrowedFd},
         unix::fs::FileExt as _,
     },
+    path::Path,
     ptr::NonNull,
     sync::atomic::Ordering,
 };
@@ -24,6 +25,9 @@ use wrap_abi::{
         stream_offset,
     },
 };
+
+/// The file's name in a directory.
+const NAME: &str = "record";
 
 /// The record of a service's processes, in memory that outlives them.
 #[derive(Debug)]
@@ -77,12 +81,42 @@ impl fmt::Display for Divergence {
 }
 
 impl Memory {
-    /// An empty record.
+    /// An empty record, in nobody's file system.
     ///
     /// # Errors
     /// There is no memory for it.
     pub fn new() -> io::Result<Self> {
-        let file = File::from(memfd_create("outlive-record", MemfdFlags::CLOEXEC)?);
+        Self::begin(File::from(memfd_create(
+            "outlive-record",
+            MemfdFlags::CLOEXEC,
+        )?))
+    }
+
+    /// An empty record in this directory of a file system in memory; one that is there is not any more.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn create(directory: &Path) -> io::Result<Self> {
+        let path = directory.join(NAME);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = File::options();
+        Self::begin(options.read(true).write(true).create_new(true).open(path)?)
+    }
+
+    /// The record that an earlier life has begun in this directory; `None`: there is none of this version.
+    #[must_use]
+    pub fn left(directory: &Path) -> Option<Self> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(directory.join(NAME));
+        Self::open(file.ok()?).ok().filter(Self::is_current)
+    }
+
+    fn begin(file: File) -> io::Result<Self> {
         ftruncate(&file, POSITIONS_OFFSET + STREAM_MAX)?;
         let memory = Self::open(file)?;
         let page = memory.page();
@@ -95,7 +129,7 @@ impl Memory {
     ///
     /// # Errors
     /// It is not one, or one of another version.
-    pub fn open(file: File) -> io::Result<Self> {
+    fn open(file: File) -> io::Result<Self> {
         // SAFETY: a new mapping, wherever there is room for it.
         let page = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -113,8 +147,7 @@ impl Memory {
     }
 
     /// Is it of this version?
-    #[must_use]
-    pub fn is_current(&self) -> bool {
+    fn is_current(&self) -> bool {
         let page = self.page();
         page.magic.load(Ordering::Acquire) == MAGIC
             && page.version.load(Ordering::Acquire) == VERSION

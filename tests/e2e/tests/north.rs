@@ -206,3 +206,63 @@ fn redis_benchmark_does_not_notice() {
     assert!(began.elapsed() < Duration::from_secs(120));
     assert_all_kept(&server);
 }
+
+/// `serve` is killed, then the server; or both at once. The record is where the next `serve` finds it.
+#[test]
+fn redis_goes_on_when_serve_is_killed_too() {
+    let scene = Scene::new("redisadopt");
+    let definition = redis(&scene);
+    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let mut client = Client::new(&scene);
+    for round in 1..=3 {
+        assert_eq!(
+            client.ask(&["INCR", "counter"]),
+            format!(":{}", 2 * round - 1)
+        );
+        server.kill_serve_itself();
+        let both = round == 3;
+        if both {
+            server.kill_main(Signal::KILL);
+        } else {
+            assert_eq!(client.ask(&["INCR", "counter"]), format!(":{}", 2 * round));
+        }
+        server.succeed(&scene, &definition, &REQUIRE);
+        if !both {
+            server.kill_main(Signal::KILL);
+        }
+        server.wait_serving(1);
+        assert_all_kept(&server);
+    }
+    assert_eq!(client.ask(&["INCR", "counter"]), ":6");
+    drop(client);
+    server.stop();
+}
+
+/// What is not recorded is not rebuilt: that is told when it begins, and the next death costs the connections.
+#[test]
+fn a_record_that_is_full_is_told_and_nothing_is_rebuilt_from_it() {
+    let scene = Scene::new("redisfull");
+    let flags = [&REQUIRE[..], &["--limit-total", "8MiB"]].concat();
+    let server = scene.protect_with(&redis(&scene), &flags);
+    let mut client = Client::new(&scene);
+    let value = "x".repeat(100_000);
+    for _ in 0..100 {
+        assert_eq!(client.ask(&["SET", "key", &value]), "+OK");
+    }
+    let trouble = server.wait_for("trouble", 1);
+    assert!(
+        trouble["message"].to_string().contains("--limit-total"),
+        "{trouble}"
+    );
+    assert_eq!(client.ask(&["INCR", "counter"]), ":1", "it goes on");
+    server.kill_main(Signal::KILL);
+    let serving = server.wait_serving(1);
+    assert_eq!(
+        (&serving["kept"], &serving["lost"]),
+        (&0.into(), &1.into()),
+        "{serving}"
+    );
+    let mut rest = Vec::new();
+    assert!(client.0.read_to_end(&mut rest).is_err(), "reset");
+    assert_eq!(Client::new(&scene).ask(&["GET", "counter"]), "$-1");
+}

@@ -19,7 +19,10 @@ impl Service {
         }
         let mut north = match self.north.take() {
             Some(north) => north,
-            None => North::new()?,
+            None => {
+                let directory = self.ground.lock.directory();
+                North::new(directory, self.config.limits.total)?
+            }
         };
         if north.has_record() || north.is_lost() {
             if let Some(divergence) = north.divergence() {
@@ -47,6 +50,11 @@ impl Service {
         let Some(north) = &mut self.north else {
             return Ok(());
         };
+        if north.has_stopped() {
+            let message = "there is no room for the server's record (--limit-total): what it is told is not recorded any more, and its connections do not outlive it".into();
+            self.tell(Happening::Trouble { message });
+            return Ok(());
+        }
         match north.look()? {
             Replayed::NotYet => {}
             Replayed::Whole => self.recovery.replayed(clock::now()),

@@ -33,11 +33,8 @@ impl Service {
             self.unprotect_all(reason)?;
         }
         if self.config.wrapped {
-            let pid = self
-                .server
-                .as_ref()
-                .map(|server| server.pid().as_raw_pid().unsigned_abs());
-            self.north = Some(North::adopt(pid)?);
+            let directory = self.ground.lock.directory();
+            self.north = Some(North::adopt(directory, self.config.limits.total)?);
         }
         self.bring_addresses_up()?; // they are, if nobody took them down
         self.reach_logger()?;
