@@ -125,6 +125,16 @@ pub enum ServeError {
         /// Why.
         source: io::Error,
     },
+    /// The preloaded library is not in the server.
+    #[error(
+        "what the server is told cannot be recorded: the preloaded library is not in it. It may be statically linked, or set aside its environment. `--north=off` protects its connections, if it keeps nothing between requests"
+    )]
+    NotWrapped,
+    /// The server does what cannot be replayed.
+    #[error(
+        "what the server does cannot be replayed (see its last words above). `--north=off` protects its connections, if it keeps nothing between requests"
+    )]
+    NotReplayable,
     /// The server did not come up the first time.
     #[error(
         "the server {exit} before it listened on {addresses}: nothing is protected; see its own messages above"
@@ -238,7 +248,9 @@ impl ServeError {
                 Fault::User
             }
             Self::FirstStart { .. } => Fault::Server,
-            Self::Mount(_)
+            Self::NotWrapped
+            | Self::NotReplayable
+            | Self::Mount(_)
             | Self::SocketsLeft(_)
             | Self::Destroy(DestroyError::Unsupported | DestroyError::NoDiag)
             | Self::Dataplane(DataplaneError::Load { .. } | DataplaneError::Attach { .. }) => {

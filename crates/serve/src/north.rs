@@ -19,7 +19,7 @@ use supervise::{
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
     Divergence, Ends, Handover, Library, Memory, Message, Passed, Position,
-    layout::{FILE_FD, HANDOVER_FD, SOCKET_FD, VARIABLE, VERSION},
+    layout::{FILE_FD, Failure, HANDOVER_FD, SOCKET_FD, VARIABLE, VERSION},
     repair::{Blueprint, Options, say_again},
 };
 
@@ -134,6 +134,15 @@ impl North {
     /// The connections of the life that was lost are gone: what begins now is recorded again.
     pub(crate) fn begins_anew(&mut self) {
         self.is_lost = false;
+    }
+
+    /// Has the server done what cannot be replayed?
+    pub(crate) fn is_not_replayable(&self) -> bool {
+        let failure = self
+            .memory
+            .divergence()
+            .and_then(|divergence| divergence.failure);
+        failure == Some(Failure::NotSupported)
     }
 
     /// Why the last replay was given up.

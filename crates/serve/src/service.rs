@@ -329,7 +329,11 @@ impl Service {
                     failures = 0;
                     self.wait(&ring, acted)?;
                 }
-                Err(error @ ServeError::FirstStart { .. }) => return Err(error),
+                Err(
+                    error @ (ServeError::FirstStart { .. }
+                    | ServeError::NotWrapped
+                    | ServeError::NotReplayable),
+                ) => return Err(error),
                 // A healthy server is not ended because something of ours failed once.
                 Err(error) => {
                     failures += 1;

@@ -237,7 +237,7 @@ pub fn memory_left(run_dir: &Path) -> Option<Mount> {
     let path = run_dir.join(MEMORY.own_directory);
     let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
     let is_other = device(&path).is_some_and(|own| Some(own) != device(run_dir));
-    (is_other && is_mounted(&MEMORY, &path)).then_some(Mount { path, ours: true })
+    (is_other && is_mounted(&MEMORY, &path)).then(|| Mount { path, ours: true })
 }
 
 fn is_cgroup_root(path: &Path) -> bool {

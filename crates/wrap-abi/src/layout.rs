@@ -186,6 +186,8 @@ pub enum Failure {
     OtherLength = 7,
     /// It runs another program, or another version of it.
     OtherProgram = 8,
+    /// It does what cannot be replayed; it has said what.
+    NotSupported = 9,
 }
 
 impl Failure {
@@ -201,6 +203,7 @@ impl Failure {
             Self::DescriptorTaken,
             Self::OtherLength,
             Self::OtherProgram,
+            Self::NotSupported,
         ]
         .into_iter()
         .find(|failure| *failure as u32 == code)

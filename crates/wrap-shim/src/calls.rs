@@ -15,7 +15,10 @@ mod sleeping;
 mod streams;
 mod writing;
 
+use core::sync::atomic::Ordering;
+
 use libc::c_int;
+use wrap_abi::layout::Failure;
 
 use crate::{
     descriptors::{Kind, kind_of},
@@ -48,7 +51,10 @@ fn refuse(why: &[&[u8]]) -> ! {
         *part = why;
     }
     say(&parts);
-    say(&[b"this server cannot be wrapped: protect it with --north=off"]);
+    if let Some(page) = wrap::page() {
+        page.failure
+            .store(Failure::NotSupported as u32, Ordering::Release);
+    }
     wrap::exit();
 }
 

@@ -69,11 +69,15 @@ pub(crate) fn is_wrapped() -> bool {
     IS_FREE.get()
 }
 
+/// What all share, of a process that is wrapped.
+pub(crate) fn page() -> Option<&'static Page> {
+    // SAFETY: it is set once, before there are threads, and does not change.
+    unsafe { (*WRAP.0.get()).as_ref() }.map(|wrap| wrap.page)
+}
+
 /// Is this another thread of a process that is wrapped?
 pub(crate) fn is_helper() -> bool {
-    // SAFETY: a look at whether there is something, which does not change while there are threads.
-    let is_wrapped = unsafe { (*WRAP.0.get()).is_some() };
-    is_wrapped && !IS_FIRST.get()
+    page().is_some() && !IS_FIRST.get()
 }
 
 /// Do it with the wrap. `None`: this thread has none, or the call comes from inside of it.

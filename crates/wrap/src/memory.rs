@@ -64,6 +64,7 @@ impl fmt::Display for Divergence {
             Some(Failure::OtherClock) => "it read its clocks more often than then",
             Some(Failure::DescriptorTaken) => "a connection's descriptor is taken",
             Some(Failure::OtherLength) => "it was given more than it asked for",
+            Some(Failure::NotSupported) => "it does what cannot be replayed",
             Some(Failure::OtherProgram) => "it runs another program",
             None => "it did not say why",
         };

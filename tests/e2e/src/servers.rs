@@ -220,6 +220,18 @@ pub fn redis(scene: &Scene) -> Server {
     Server::new("redis", vec![address], &command)
 }
 
+/// memcached, whose threads serve its connections. IPv4 only.
+#[must_use]
+pub fn memcached(scene: &Scene) -> Server {
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    Server::new(
+        "memcached",
+        vec![address],
+        &["memcached", "-u", "root", "-l", &ip, "-p", &port, "-U", "0"],
+    )
+}
+
 /// What Python's threaded HTTP server lacks: keep-alive and PUT.
 const PYTHON: &str = r#"
 import functools, http.server, sys

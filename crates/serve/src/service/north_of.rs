@@ -25,6 +25,9 @@ impl Service {
             }
         };
         if north.has_record() || north.is_lost() {
+            if north.is_not_replayable() {
+                return Err(ServeError::NotReplayable);
+            }
             if let Some(divergence) = north.divergence() {
                 let message = format!("the server's record could not be replayed: {divergence}");
                 self.tell(Happening::Trouble { message });

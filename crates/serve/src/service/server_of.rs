@@ -25,6 +25,9 @@ impl Service {
             EventKind::Listening if event.incarnation != self.incarnation => {}
             EventKind::Listening => {
                 if !self.has_listened {
+                    if self.north.as_ref().is_some_and(|north| !north.has_record()) {
+                        return Err(ServeError::NotWrapped);
+                    }
                     self.has_listened = true;
                     self.ground.plane.recovered()?;
                     let addresses = self
