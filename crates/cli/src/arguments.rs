@@ -330,6 +330,9 @@ pub(crate) struct Check {
     /// Network device on which the addresses would be brought up, on this host or its standby
     #[arg(long, value_name = "DEVICE", requires = "address")]
     pub(crate) address_device: Option<String>,
+    /// Whether the server has state of its own that its restart would have to rebuild
+    #[arg(long, value_enum, default_value = "off", requires = "command")]
+    pub(crate) north: North,
     /// Logger that would be used; needs --key-file
     #[arg(long, value_name = "ADDRESS:PORT", requires = "key_file")]
     pub(crate) logger: Vec<SocketAddr>,

@@ -125,6 +125,9 @@ pub enum ServeError {
         /// Why.
         source: io::Error,
     },
+    /// The preloaded library cannot be in the server.
+    #[error("{0}. `--north=off` protects its connections, if it keeps nothing between requests")]
+    NotWrappable(#[from] wrap::program::NotWrappable),
     /// The preloaded library is not in the server.
     #[error(
         "what the server is told cannot be recorded: the preloaded library is not in it. It may be statically linked, or set aside its environment. `--north=off` protects its connections, if it keeps nothing between requests"
@@ -248,7 +251,8 @@ impl ServeError {
                 Fault::User
             }
             Self::FirstStart { .. } => Fault::Server,
-            Self::NotWrapped
+            Self::NotWrappable(_)
+            | Self::NotWrapped
             | Self::NotReplayable
             | Self::Mount(_)
             | Self::SocketsLeft(_)

@@ -87,6 +87,16 @@ pub fn command(command: &[OsString]) -> Result<(), ServeError> {
     Ok(())
 }
 
+/// Can what this command's server is told be recorded (`--north`)? As far as its file says.
+///
+/// # Errors
+/// Why not.
+pub fn recordable(command: &[OsString]) -> Result<(), ServeError> {
+    let program = command.first().ok_or(supervise::SpawnError::Empty)?;
+    wrap::program::check(&resolve(program)?)?;
+    Ok(())
+}
+
 /// Can this logger be used with the first key of this file? Tells how it answers.
 ///
 /// # Errors
@@ -118,13 +128,14 @@ pub fn takeover(at: &[SocketAddr], device: &str, loggers: &[SocketAddr]) -> Resu
     leasing::obstacle(at, device)?.map_or(Ok(()), Err)
 }
 
-/// Look at this kernel, and at addresses (to be brought up on a device, if one is named), a command and
-/// loggers if given.
+/// Look at this kernel, and at addresses (to be brought up on a device, if one is named), a command (whose server
+/// has state, if it is `wrapped`) and loggers if given.
 #[must_use]
 pub fn report(
     at: &[SocketAddr],
     device: Option<&str>,
     argv: &[OsString],
+    wrapped: bool,
     loggers: &[SocketAddr],
     key_file: Option<&Path>,
 ) -> Vec<Finding> {
@@ -157,6 +168,14 @@ pub fn report(
     }
     if !argv.is_empty() {
         findings.push(finding("command", command(argv), "found and executable"));
+    }
+    if wrapped && !argv.is_empty() {
+        let good = "the library can be preloaded; whether its threads serve clients is seen when one speaks";
+        findings.push(finding(
+            "the server's state can be rebuilt",
+            recordable(argv),
+            good,
+        ));
     }
     for (at, key_file) in loggers.iter().zip(std::iter::repeat(key_file)) {
         if let Some(key_file) = key_file {

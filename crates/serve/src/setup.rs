@@ -52,6 +52,9 @@ impl Ground {
         preflight::privileges()?;
         preflight::name(&config.name)?;
         preflight::command(&config.command)?;
+        if config.wrapped {
+            preflight::recordable(&config.command)?;
+        }
         let lock = config.run_dir.lock(&config.name)?;
         let bpffs = mounts::bpffs(lock.directory())?;
         let host_name = config.run_dir.host_name(&config.name);

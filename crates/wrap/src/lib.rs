@@ -4,11 +4,13 @@
 //! - [`Memory`]: the memory file in which the processes record what they are told.
 //! - [`Handover`]: what a process whose record was replayed says of its connections, and how it is given the
 //!   sockets that go on with them.
+//! - [`program`]: whether a program can take the library.
 //! - [`repair`]: such a socket, made at exact sequence numbers (`TCP_REPAIR`).
 
 mod handover;
 mod library;
 mod memory;
+pub mod program;
 pub mod repair;
 
 pub use handover::{Handover, HandoverError, Passed};
