@@ -11,9 +11,10 @@ mod processes;
 mod randomness;
 mod readiness;
 mod reading;
+mod sending_files;
 mod sleeping;
 mod streams;
-mod writing;
+pub(crate) mod writing;
 
 use core::sync::atomic::Ordering;
 

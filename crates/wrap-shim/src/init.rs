@@ -10,6 +10,7 @@ use wrap_abi::{
 
 use crate::{
     allocators,
+    calls::writing::Unrecorded,
     children::Children,
     descriptors,
     live::Positions,
@@ -119,6 +120,7 @@ fn start() {
         clock: Clock::default(),
         outstream: 0,
         unhashed: 0,
+        unrecorded: Unrecorded::default(),
         children: Children::default(),
         positions: Positions::new(page.positions.load(Ordering::Acquire)),
     };

@@ -12,6 +12,7 @@ use wrap_abi::{
 };
 
 use crate::{
+    calls::writing::Unrecorded,
     children::Children,
     descriptors::Descriptors,
     live::{self, Positions},
@@ -31,6 +32,7 @@ pub(crate) struct Wrap {
     /// Of all that was written to connections, and how many records since it was recorded.
     pub(crate) outstream: u64,
     pub(crate) unhashed: u32,
+    pub(crate) unrecorded: Unrecorded,
     pub(crate) children: Children,
     /// How far clients are, while a record is replayed.
     pub(crate) positions: Positions,

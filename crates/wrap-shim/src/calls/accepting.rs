@@ -235,25 +235,33 @@ unsafe extern "C" fn getsockname(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if kind(fd, "shutdown") == Kind::Connection {
-        let is_replay = with(|wrap| {
-            let is_replay = wrap.is_replay;
-            if !is_replay {
-                wrap.commit();
-            }
-            if let Some(connection) = wrap.descriptors.connection(fd)
-                && matches!(how, libc::SHUT_WR | libc::SHUT_RDWR)
-            {
-                connection.is_shut = true;
-            }
-            is_replay
-        });
-        if is_replay == Some(true) {
-            return 0;
-        }
+    let perform = || {
+        // SAFETY: no memory is involved.
+        unsafe { sys!(SYS_shutdown, fd, how) }
+    };
+    if kind(fd, "shutdown") != Kind::Connection {
+        return answer_int(perform());
     }
-    // SAFETY: no memory is involved.
-    answer_int(unsafe { sys!(SYS_shutdown, fd, how) })
+    let outcome = with(|wrap| wrap.shut(fd, how, perform));
+    answer_int(outcome.unwrap_or_else(perform))
+}
+
+impl Wrap {
+    /// As a write of nothing: it leaves a record if it failed, for the client was gone.
+    fn shut(&mut self, fd: c_int, how: c_int, perform: impl FnOnce() -> Outcome) -> Outcome {
+        let outcome = self.replayed_write(fd, 0).unwrap_or_else(|| {
+            self.commit();
+            let outcome = perform();
+            self.record_write(fd, 0, outcome);
+            outcome
+        });
+        if let Some(connection) = self.descriptors.connection(fd)
+            && matches!(how, libc::SHUT_WR | libc::SHUT_RDWR)
+        {
+            connection.is_shut = true;
+        }
+        outcome
+    }
 }
 
 /// Options whose values are not the program's own: what the network is like.

@@ -16,6 +16,32 @@ use crate::{
 /// A hash of the outstream is recorded after so many records.
 const HASH_EVERY: u32 = 64;
 
+/// Writes since the last record, whatever that was, which have left none themselves: they tell which of several
+/// writes in a row a record is about.
+#[derive(Default)]
+pub(crate) struct Unrecorded {
+    /// Where the record stood.
+    at: u64,
+    count: u32,
+}
+
+impl Unrecorded {
+    fn before(&self, position: u64) -> u32 {
+        if self.at == position { self.count } else { 0 }
+    }
+
+    fn add(&mut self, position: u64) {
+        self.count = self.before(position).saturating_add(1);
+        self.at = position;
+    }
+
+    /// How many, as a record says it: nothing if there are none.
+    fn payload(count: u32, room: &mut [u8; 4]) -> &[u8] {
+        *room = count.to_le_bytes();
+        if count == 0 { &[] } else { room }
+    }
+}
+
 impl Wrap {
     /// The program writes to a connection. What was not taken whole leaves a record.
     fn send(&mut self, fd: c_int, pieces: &[iovec], perform: impl FnOnce() -> Outcome) -> Outcome {
@@ -67,16 +93,19 @@ impl Wrap {
             return None;
         }
         let whole = whole as i64;
+        let before = self.unrecorded.before(self.stream.position());
         let (is_this, outcome) = match self.stream.peek() {
-            None => return Some(whole),
+            None => return Some(self.wrote_whole(whole)),
             Some(Ok((record, _))) => (
-                record.call == Call::Write && record.fd == fd.cast_unsigned(),
+                record.call == Call::Write
+                    && record.fd == fd.cast_unsigned()
+                    && record.payload == Unrecorded::payload(before, &mut [0; 4]),
                 record.outcome,
             ),
             Some(Err(_)) => self.fail(Failure::BadRecord, Call::Write, None),
         };
         if !is_this {
-            return Some(whole);
+            return Some(self.wrote_whole(whole));
         }
         if outcome > whole {
             self.fail(Failure::OtherLength, Call::Write, Some(Call::Write));
@@ -85,14 +114,28 @@ impl Wrap {
     }
 
     pub(super) fn record_write(&mut self, fd: c_int, whole: usize, outcome: Outcome) {
-        if outcome != whole as i64 {
-            self.record(&Record {
-                call: Call::Write,
-                fd: fd.cast_unsigned(),
-                outcome,
-                payload: &[],
-            });
+        if outcome == whole as i64 {
+            self.wrote_whole(outcome);
+        } else {
+            self.record_outcome(fd, outcome);
         }
+    }
+
+    /// A write that leaves no record.
+    fn wrote_whole(&mut self, whole: Outcome) -> Outcome {
+        self.unrecorded.add(self.stream.position());
+        whole
+    }
+
+    /// One that does.
+    pub(super) fn record_outcome(&mut self, fd: c_int, outcome: Outcome) {
+        let before = self.unrecorded.before(self.stream.position());
+        self.record(&Record {
+            call: Call::Write,
+            fd: fd.cast_unsigned(),
+            outcome,
+            payload: Unrecorded::payload(before, &mut [0; 4]),
+        });
     }
 
     /// It has written this.
@@ -254,127 +297,3 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     )
 }
 
-/// How much of a file is looked at at a time in a replay.
-const BLOCK: usize = 64 << 10;
-
-impl Wrap {
-    /// A file's bytes, which the program never sees. Their number is always recorded; in a replay they are read
-    /// from the file, as far as the client may not have them.
-    fn send_file(&mut self, fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> Outcome {
-        let perform = || {
-            // SAFETY: as the program has called us.
-            unsafe { sys!(SYS_sendfile, fd, file, offset, count) }
-        };
-        if !self.is_replay() {
-            if let Some(outcome) = self.skip_file(fd, file, offset, count) {
-                return outcome;
-            }
-            self.commit();
-            let outcome = perform();
-            self.record(&Record {
-                call: Call::Write,
-                fd: fd.cast_unsigned(),
-                outcome,
-                payload: &[],
-            });
-            if let (Ok(length), Some(connection)) =
-                (u64::try_from(outcome), self.descriptors.connection(fd))
-            {
-                connection.outstream += length;
-            }
-            return outcome;
-        }
-        let Some(outcome) = self.replayed(Call::Write, fd, |record| record.outcome) else {
-            return perform();
-        };
-        let Ok(length) = usize::try_from(outcome) else {
-            return outcome;
-        };
-        // SAFETY: as the program has called us.
-        let from = unsafe {
-            match offset.as_mut() {
-                Some(offset) => core::mem::replace(offset, *offset + outcome),
-                None => sys!(SYS_lseek, file, outcome, libc::SEEK_CUR) - outcome,
-            }
-        };
-        self.said_file(fd, file, from, length);
-        outcome
-    }
-
-    /// The client may have more than the record says: what an earlier life had sent when it died.
-    fn skip_file(
-        &mut self,
-        fd: c_int,
-        file: c_int,
-        offset: *mut off_t,
-        count: usize,
-    ) -> Option<Outcome> {
-        let connection = self.descriptors.connection(fd)?;
-        let ahead = connection.received.checked_sub(connection.outstream)?;
-        let skipped = i64::try_from(ahead.min(count as u64))
-            .ok()
-            .filter(|skipped| *skipped > 0)?;
-        connection.outstream += skipped.unsigned_abs();
-        // SAFETY: as the program has called us.
-        unsafe {
-            match offset.as_mut() {
-                Some(offset) => *offset += skipped,
-                None => _ = sys!(SYS_lseek, file, skipped, libc::SEEK_CUR),
-            }
-        }
-        self.record(&Record {
-            call: Call::Write,
-            fd: fd.cast_unsigned(),
-            outcome: skipped,
-            payload: &[],
-        });
-        Some(skipped)
-    }
-
-    fn said_file(&mut self, fd: c_int, file: c_int, mut from: off_t, mut length: usize) {
-        let number = self.descriptors.get(fd).connection;
-        let Some(connection) = self.descriptors.connection(fd) else {
-            return;
-        };
-        let mut block = [0u8; BLOCK];
-        while length > 0 {
-            let part = length.min(BLOCK);
-            let is_known = connection.outstream + part as u64 <= connection.received;
-            if !is_known {
-                // SAFETY: into our own block.
-                let read = unsafe { sys!(SYS_pread64, file, block.as_mut_ptr(), part, from) };
-                if read != part as i64 {
-                    self.fail(Failure::OtherOutput, Call::Write, Some(Call::Write));
-                }
-                live::said(number, connection, &block[..part]);
-            }
-            connection.outstream += part as u64;
-            from += part as off_t;
-            length -= part;
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> ssize_t {
-    let perform = || {
-        // SAFETY: as the program has called us.
-        unsafe { sys!(SYS_sendfile, fd, file, offset, count) }
-    };
-    if kind(fd, "sendfile") != Kind::Connection {
-        return answer(perform());
-    }
-    let outcome = with(|wrap| wrap.send_file(fd, file, offset, count));
-    answer(outcome.unwrap_or_else(perform))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(
-    fd: c_int,
-    file: c_int,
-    offset: *mut off_t,
-    count: usize,
-) -> ssize_t {
-    // SAFETY: as the program has called us.
-    unsafe { sendfile(fd, file, offset, count) }
-}

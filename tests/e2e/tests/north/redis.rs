@@ -1,4 +1,4 @@
-//! Servers that keep state between requests: nothing that a client was told is forgotten.
+//! redis: what it has answered it has not forgotten.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -10,13 +10,13 @@ use std::{
 };
 
 use e2e::{
-    Protected, Scene, Seed,
+    Scene, Seed,
     exchange::{assert_all_kept, assert_untouched},
     servers::{PORT, memcached, redis},
 };
 use lab::Signal;
 
-const REQUIRE: [&str; 2] = ["--north", "require"];
+use super::{REQUIRE, kill_again_and_again};
 
 /// A client of redis, and its connection.
 struct Client(BufReader<TcpStream>);
@@ -103,15 +103,6 @@ fn is_later(entry: &str, last: &str) -> bool {
         )
     };
     parts(entry) > parts(last)
-}
-
-/// Kills the server so often, at moments that nobody has chosen.
-fn kill_again_and_again(server: &Protected, kills: usize, seed: &mut Seed) {
-    for kill in 1..=kills {
-        thread::sleep(Duration::from_millis(seed.between(100, 800) as u64));
-        server.kill_main(Signal::KILL);
-        server.wait_serving(kill);
-    }
 }
 
 #[test]

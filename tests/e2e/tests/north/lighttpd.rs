@@ -1,0 +1,136 @@
+//! lighttpd: one process, files by `sendfile`.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use e2e::{
+    Scene, Seed, assert_same_bytes,
+    clients::{Http, curl, finish, write},
+    exchange::{assert_all_kept, assert_untouched},
+    pattern,
+    servers::{BIG, PORT, lighttpd},
+};
+use lab::Signal;
+
+use super::{REQUIRE, kill_again_and_again};
+
+fn small(number: usize) -> Vec<u8> {
+    pattern(500 + number * 700)
+}
+
+/// One download after another on one connection, slowly enough for there to be a middle.
+fn download(scene: &Scene, big: &[u8], ends: &AtomicBool) {
+    let mut http = Http::new(scene.connect(PORT));
+    while !ends.load(Ordering::Relaxed) {
+        http.ask("/big.bin");
+        let response = http.response(|_| thread::sleep(Duration::from_micros(300)));
+        assert_eq!(response.status, 200);
+        assert_same_bytes("big", big, &response.body);
+    }
+    finish(http.stream());
+}
+
+/// Many requests at once, and their answers in order.
+fn pipeline(scene: &Scene, ends: &AtomicBool) {
+    const EACH: usize = 25;
+    let mut http = Http::new(scene.connect(PORT));
+    while !ends.load(Ordering::Relaxed) {
+        let requests: String = (0..EACH)
+            .map(|number| format!("GET /small/{} HTTP/1.1\r\nHost: server\r\n\r\n", number % 10))
+            .collect();
+        write(http.stream(), requests.as_bytes());
+        for number in 0..EACH {
+            let response = http.response(|_| ());
+            assert_eq!(response.status, 200, "answer {number}");
+            assert_same_bytes("small", &small(number % 10), &response.body);
+        }
+    }
+    finish(http.stream());
+}
+
+#[test]
+fn lighttpd_answers_all_requests_in_order() {
+    let scene = Scene::new("lightstate");
+    let server = scene.protect_with(&lighttpd(&scene), &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("lightstate");
+    let (ends, big) = (AtomicBool::new(false), pattern(BIG));
+    let (scene, ends, big) = (&scene, &ends, &big);
+    thread::scope(|scope| {
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(scope.spawn(move || download(scene, big, ends)));
+            clients.push(scope.spawn(move || pipeline(scene, ends)));
+        }
+        kill_again_and_again(&server, 5, seed);
+        ends.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("a client");
+        }
+    });
+    assert_all_kept(&server);
+    assert_untouched(recording, 6);
+}
+
+/// Killed once in each part of one download, and before and after it.
+#[test]
+fn lighttpd_goes_on_in_the_middle_of_a_file() {
+    let scene = Scene::new("lightmiddle");
+    let server = scene.protect_with(&lighttpd(&scene), &REQUIRE);
+    let recording = scene.record(PORT);
+    let mut http = Http::new(scene.connect(PORT));
+    let mut kills = 0;
+    let mut kill = || {
+        server.kill_main(Signal::KILL);
+        kills += 1;
+        server.wait_serving(kills);
+    };
+    assert_same_bytes("small", &small(1), &http.get("/small/1").body);
+    kill();
+    http.ask("/big.bin");
+    let mut moments = [0, BIG / 3, BIG / 2, BIG * 9 / 10, BIG].into_iter().peekable();
+    let response = http.response(|got| {
+        if moments.next_if(|moment| got >= *moment).is_some() {
+            kill();
+        }
+    });
+    assert_same_bytes("big", &pattern(BIG), &response.body);
+    assert_same_bytes("small", &small(2), &http.get("/small/2").body);
+    finish(http.stream());
+    assert_all_kept(&server);
+    assert_untouched(recording, 1);
+}
+
+/// A client of its own for each download, which the server ends.
+#[test]
+fn lighttpd_ends_connections_when_it_has_said_all() {
+    let scene = Scene::new("lightclose");
+    let server = scene.protect_with(&lighttpd(&scene), &REQUIRE);
+    let seed = &mut Seed::choose("lightclose");
+    let ends = AtomicBool::new(false);
+    let url = format!("http://{}/big.bin", scene.ipv4(PORT));
+    let (scene, ends, url, big) = (&scene, &ends, &url, &pattern(BIG));
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(move || {
+                    while !ends.load(Ordering::Relaxed) {
+                        let arguments = ["--http1.0", "--limit-rate", "40M", url.as_str()];
+                        let got = curl(scene, &arguments);
+                        assert!(got.status.success(), "{:?}", got.stderr);
+                        assert_same_bytes("curl", big, &got.stdout);
+                    }
+                })
+            })
+            .collect();
+        kill_again_and_again(&server, 5, seed);
+        ends.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("a client");
+        }
+    });
+    assert_all_kept(&server);
+}
