@@ -117,6 +117,9 @@ impl Blueprint {
         }
         self.open_windows(&socket)?;
         set_tcp(&socket, libc::TCP_REPAIR, REPAIR_OFF)?;
+        // As one that was accepted: what of it outlives the server, since a client still lacks something, is
+        // not to keep the next life from the port.
+        set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         Ok(TcpStream::from(socket))
     }
 
