@@ -272,6 +272,91 @@ pub fn python(scene: &Scene) -> Server {
     Server::new("python", vec![address], &command)
 }
 
+/// mosquitto, which keeps nothing in files. IPv4 only.
+///
+/// # Panics
+/// When its configuration cannot be written.
+#[must_use]
+pub fn mosquitto(scene: &Scene) -> Server {
+    let address = scene.ipv4(PORT);
+    let config = scene.write(
+        "mosquitto.conf",
+        format!(
+            "listener {PORT} {}\nallow_anonymous true\npersistence false\nuser root\n\
+             log_dest none\n",
+            address.ip()
+        ),
+    );
+    let command = ["mosquitto", "-c", &config.to_string_lossy()];
+    Server::new("mosquitto", vec![address], &command)
+}
+
+/// ngircd, which asks nobody who its users are. IPv4 only.
+///
+/// # Panics
+/// When its configuration cannot be written.
+#[must_use]
+pub fn ngircd(scene: &Scene) -> Server {
+    let address = scene.ipv4(PORT);
+    let config = scene.write(
+        "ngircd.conf",
+        format!(
+            "[Global]\nName = irc.example.net\nInfo = test\nListen = {}\nPorts = {PORT}\n\
+             MotdPhrase = hello\n[Limits]\nMaxConnectionsIP = 0\nMaxPenaltyTime = 0\n\
+             [Options]\nDNS = no\nIdent = no\nPAM = no\n",
+            address.ip()
+        ),
+    );
+    let command = ["ngircd", "-n", "-f", &config.to_string_lossy()];
+    Server::new("ngircd", vec![address], &command)
+}
+
+/// Tokens as events of HTTP, one after another (Server-Sent Events): each says how many the server has said to
+/// all clients, the time, and something random, and the hash of all before it on its connection.
+const STREAMER: &str = r#"
+import asyncio, hashlib, random, sys, time
+said = 0
+async def stream(reader, writer):
+    global said
+    head = await reader.readuntil(b"\r\n\r\n")
+    left = int(head.split()[1].lstrip(b"/"))
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+    sum = hashlib.sha256()
+    for number in range(left):
+        said += 1
+        token = f"{number} {said} {time.time_ns()} {random.getrandbits(64)} {sum.hexdigest()}"
+        sum.update(token.encode())
+        writer.write(b"data: " + token.encode() + b"\n\n")
+        await writer.drain()
+        await asyncio.sleep(random.random() / 100)
+    await reader.read()
+    writer.close()
+async def main():
+    server = await asyncio.start_server(stream, sys.argv[1], int(sys.argv[2]))
+    await server.serve_forever()
+asyncio.run(main())
+"#;
+
+/// A server of one thread that streams tokens at its own pace, by Python's asyncio: `GET /N` is answered with N of
+/// them. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn streamer(scene: &Scene) -> Server {
+    let script = scene.write("streamer.py", STREAMER);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let command = [
+        "/usr/bin/python3",
+        "-u",
+        &script.to_string_lossy(),
+        &ip,
+        &port,
+    ];
+    Server::new("streamer", vec![address], &command)
+}
+
 /// Our own server; the words that it understands are in `src/bin/test-server.rs`.
 #[must_use]
 pub fn test_server(scene: &Scene) -> Server {

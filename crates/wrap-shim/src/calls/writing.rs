@@ -296,4 +296,3 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
         [fd as usize, message.addr(), flags as usize, 0, 0, 0],
     )
 }
-

@@ -39,7 +39,12 @@ fn pipeline(scene: &Scene, ends: &AtomicBool) {
     let mut http = Http::new(scene.connect(PORT));
     while !ends.load(Ordering::Relaxed) {
         let requests: String = (0..EACH)
-            .map(|number| format!("GET /small/{} HTTP/1.1\r\nHost: server\r\n\r\n", number % 10))
+            .map(|number| {
+                format!(
+                    "GET /small/{} HTTP/1.1\r\nHost: server\r\n\r\n",
+                    number % 10
+                )
+            })
             .collect();
         write(http.stream(), requests.as_bytes());
         for number in 0..EACH {
@@ -91,7 +96,9 @@ fn lighttpd_goes_on_in_the_middle_of_a_file() {
     assert_same_bytes("small", &small(1), &http.get("/small/1").body);
     kill();
     http.ask("/big.bin");
-    let mut moments = [0, BIG / 3, BIG / 2, BIG * 9 / 10, BIG].into_iter().peekable();
+    let mut moments = [0, BIG / 3, BIG / 2, BIG * 9 / 10, BIG]
+        .into_iter()
+        .peekable();
     let response = http.response(|got| {
         if moments.next_if(|moment| got >= *moment).is_some() {
             kill();

@@ -2,11 +2,17 @@
 //! connection ends.
 
 mod lighttpd;
+mod mosquitto;
+mod ngircd;
 mod redis;
+mod streamer;
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
-use e2e::{Protected, Seed};
+use e2e::{PATIENCE, Protected, Seed};
 use lab::Signal;
 
 const REQUIRE: [&str; 2] = ["--north", "require"];
@@ -17,5 +23,15 @@ fn kill_again_and_again(server: &Protected, kills: usize, seed: &mut Seed) {
         thread::sleep(Duration::from_millis(seed.between(100, 800) as u64));
         server.kill_main(Signal::KILL);
         server.wait_serving(kill);
+    }
+}
+
+/// Waits until it is so.
+#[track_caller]
+fn patiently(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,0 +1,159 @@
+//! mosquitto, with its own clients: what is published arrives, once and in order.
+
+use std::{fs, path::PathBuf, thread, time::Duration};
+
+use e2e::{
+    Scene, Seed,
+    exchange::{assert_all_kept, assert_untouched},
+    servers::{PORT, mosquitto},
+};
+use lab::{Output, Process, Signal};
+
+use super::{REQUIRE, kill_again_and_again, patiently};
+
+/// A `mosquitto_sub` and what it prints.
+struct Subscriber {
+    process: Process,
+    said: PathBuf,
+}
+
+impl Subscriber {
+    /// It has subscribed.
+    fn new(scene: &Scene, name: &str, arguments: &[&str]) -> Self {
+        let said = scene.directory().join(name);
+        let (host, port) = (scene.ipv4(PORT).ip().to_string(), PORT.to_string());
+        let mut command = scene.client.command("stdbuf");
+        command.args(["-oL", "mosquitto_sub"]);
+        command
+            .args(["-d", "-h", &host, "-p", &port])
+            .args(arguments);
+        let output = Output::File(said.clone());
+        let process = scene
+            .client
+            .spawn(&mut command, &output)
+            .expect("it starts");
+        let this = Self { process, said };
+        patiently("it subscribes", || this.said().contains("Subscribed"));
+        this
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap_or_default()
+    }
+
+    /// What it was told, without what it says of itself.
+    fn told(&self) -> Vec<String> {
+        let said = self.said();
+        let lines = said.lines();
+        lines
+            .filter(|line| !line.starts_with("Client ") && !line.starts_with("Subscribed"))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// All that it was told until it ended by itself.
+    fn ends(&self) -> Vec<String> {
+        let ended = self.process.wait_with_timeout(e2e::PATIENCE).expect("wait");
+        assert!(
+            ended.is_some_and(|status| status.success()),
+            "{ended:?}: {}",
+            self.said()
+        );
+        self.told()
+    }
+}
+
+/// Numbers from 1 on, a few milliseconds apart.
+fn publish(scene: &Scene, quality: &str, count: usize) {
+    let address = scene.ipv4(PORT);
+    let script = format!(
+        "for n in $(seq {count}); do echo $n; sleep 0.004; done | \
+         mosquitto_pub -h {} -p {PORT} -q {quality} -t load/{quality} -l",
+        address.ip()
+    );
+    let finished = scene.on_client("sh", &["-c", &script]);
+    assert!(finished.status.success(), "{finished:?}");
+}
+
+fn publish_one(scene: &Scene, topic: &str, message: &str) {
+    let host = scene.ipv4(PORT).ip().to_string();
+    let port = PORT.to_string();
+    let arguments = [
+        "-h", &host, "-p", &port, "-q", "1", "-r", "-t", topic, "-m", message,
+    ];
+    let finished = scene.on_client("mosquitto_pub", &arguments);
+    assert!(finished.status.success(), "{finished:?}");
+}
+
+#[test]
+fn mosquitto_passes_on_every_message_once() {
+    const COUNT: usize = 600;
+    let scene = Scene::new("mosquitto");
+    let server = scene.protect_with(&mosquitto(&scene), &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("mosquitto");
+    let qualities = ["0", "1", "2"];
+    let subscribers = qualities.map(|quality| {
+        let count = COUNT.to_string();
+        let topic = format!("load/{quality}");
+        Subscriber::new(
+            &scene,
+            &topic.replace('/', "-"),
+            &["-q", quality, "-t", &topic, "-C", &count],
+        )
+    });
+    let expected: Vec<String> = (1..=COUNT).map(|number| number.to_string()).collect();
+    let scene = &scene;
+    thread::scope(|scope| {
+        let publishers =
+            qualities.map(|quality| scope.spawn(move || publish(scene, quality, COUNT)));
+        kill_again_and_again(&server, 5, seed);
+        for publisher in publishers {
+            publisher.join().expect("a publisher");
+        }
+    });
+    for (quality, subscriber) in qualities.iter().zip(&subscribers) {
+        assert_eq!(subscriber.ends(), expected, "quality {quality}");
+    }
+    assert_all_kept(&server);
+    assert_untouched(recording, 6);
+}
+
+#[test]
+fn mosquitto_keeps_what_is_retained_and_the_last_will() {
+    let scene = Scene::new("mosquittowill");
+    let server = scene.protect_with(&mosquitto(&scene), &REQUIRE);
+    let heir = Subscriber::new(&scene, "heir", &["-q", "1", "-t", "will/#", "-C", "1"]);
+    let arguments = [
+        "-t",
+        "none",
+        "--will-topic",
+        "will/of",
+        "--will-payload",
+        "all to you",
+        "--will-qos",
+        "1",
+    ];
+    let mortal = Subscriber::new(&scene, "mortal", &arguments);
+    publish_one(&scene, "kept/first", "one");
+    for kill in 1..=3 {
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+        publish_one(&scene, "kept/second", &format!("two {kill}"));
+    }
+    let kept = Subscriber::new(
+        &scene,
+        "kept",
+        &["-q", "1", "-t", "kept/#", "-C", "2", "-v"],
+    );
+    let mut told = kept.ends();
+    told.sort_unstable();
+    assert_eq!(told, ["kept/first one", "kept/second two 3"]);
+    assert_eq!(heir.told(), [""; 0]);
+    mortal.process.kill(Signal::KILL).expect("a signal");
+    thread::sleep(Duration::from_millis(1));
+    server.kill_main(Signal::KILL);
+    server.wait_serving(4);
+    assert_eq!(heir.ends(), ["all to you"]);
+    assert_all_kept(&server);
+}

@@ -1,0 +1,138 @@
+//! ngircd: users talk in a channel.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpStream,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use e2e::{
+    Scene, Seed,
+    clients::read_to_end,
+    exchange::{assert_all_kept, assert_untouched},
+    servers::{PORT, ngircd},
+};
+
+use super::{REQUIRE, kill_again_and_again};
+
+const USERS: usize = 5;
+
+/// A user, and the connection.
+struct User(BufReader<TcpStream>);
+
+impl User {
+    /// One who is in the channel.
+    fn joins(scene: &Scene, number: usize) -> Self {
+        let mut user = Self(BufReader::new(scene.connect(PORT)));
+        user.say(&format!(
+            "NICK u{number}\r\nUSER u{number} 0 * :User {number}"
+        ));
+        user.until(" 001 ");
+        user.say("JOIN #chat");
+        user.until(" 366 ");
+        user
+    }
+
+    fn say(&mut self, line: &str) {
+        let line = format!("{line}\r\n");
+        self.0.get_mut().write_all(line.as_bytes()).expect("sent");
+    }
+
+    /// The next line that is not the server's own affair.
+    fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line).expect("a line");
+            assert!(line.ends_with("\r\n"), "the connection has ended: {line:?}");
+            match line.trim_end().strip_prefix("PING ") {
+                Some(token) => self.say(&format!("PONG {token}")),
+                None => return line.trim_end().to_owned(),
+            }
+        }
+    }
+
+    fn until(&mut self, part: &str) -> String {
+        loop {
+            let line = self.hear();
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+}
+
+/// Talks until it ends, then says how much that was.
+fn talk(mut stream: TcpStream, ends: &AtomicBool) {
+    let mut said = 0;
+    while !ends.load(Ordering::Relaxed) {
+        said += 1;
+        write!(stream, "PRIVMSG #chat :{said}\r\n").expect("sent");
+        thread::sleep(Duration::from_millis(2));
+    }
+    write!(stream, "PRIVMSG #chat :end {said}\r\n").expect("sent");
+}
+
+/// Hears the others to their ends, every line in order.
+fn listen(user: &mut User) {
+    let mut heard: BTreeMap<String, u64> = BTreeMap::new();
+    let mut ended = 0;
+    while ended < USERS - 1 {
+        let line = user.until(" PRIVMSG #chat :");
+        let (from, text) = line.split_once(" PRIVMSG #chat :").expect("a message");
+        let count = heard.entry(from.to_owned()).or_default();
+        match text.strip_prefix("end ") {
+            Some(all) => {
+                assert_eq!(all, count.to_string(), "{from}");
+                ended += 1;
+            }
+            None => {
+                *count += 1;
+                assert_eq!(text, count.to_string(), "{from}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ngircd_tells_everybody_everything() {
+    let scene = Scene::new("ngircd");
+    let server = scene.protect_with(&ngircd(&scene), &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("ngircd");
+    let (ends, all_are_there) = (AtomicBool::new(false), Barrier::new(USERS + 1));
+    let (scene, ends, all_are_there) = (&scene, &ends, &all_are_there);
+    thread::scope(|scope| {
+        let users: Vec<_> = (0..USERS)
+            .map(|number| {
+                scope.spawn(move || {
+                    let mut user = User::joins(scene, number);
+                    let stream = user.0.get_ref().try_clone().expect("a duplicate");
+                    all_are_there.wait();
+                    thread::scope(|scope| {
+                        scope.spawn(move || talk(stream, ends));
+                        listen(&mut user);
+                    });
+                    user.say("TOPIC #chat");
+                    user.until("#chat :");
+                    user.say("QUIT");
+                    user.until("ERROR :Closing connection");
+                    assert_eq!(read_to_end(user.0.get_ref()), b"");
+                })
+            })
+            .collect();
+        all_are_there.wait();
+        kill_again_and_again(&server, 5, seed);
+        ends.store(true, Ordering::Relaxed);
+        for user in users {
+            user.join().expect("a user");
+        }
+    });
+    assert_all_kept(&server);
+    assert_untouched(recording, USERS);
+}

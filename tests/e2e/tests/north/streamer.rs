@@ -1,0 +1,99 @@
+//! A server that says things at its own pace, with Python's asyncio: what it says next is what it would have said.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead as _, BufReader, Write as _},
+    thread,
+};
+
+use e2e::{
+    Scene, Seed,
+    clients::finish,
+    exchange::{assert_all_kept, assert_untouched},
+    servers::{PORT, streamer},
+};
+
+use super::{REQUIRE, kill_again_and_again};
+
+const TOKENS: usize = 700;
+
+/// Reads a whole stream, and returns what its tokens say of all streams.
+fn read(scene: &Scene) -> Vec<u64> {
+    let mut stream = BufReader::new(scene.connect(PORT));
+    write!(
+        stream.get_mut(),
+        "GET /{TOKENS} HTTP/1.1\r\nHost: server\r\n\r\n"
+    )
+    .expect("sent");
+    let mut line = || {
+        let mut line = String::new();
+        stream.read_line(&mut line).expect("a line");
+        assert!(line.ends_with('\n'), "the stream has ended");
+        line.trim_end().to_owned()
+    };
+    while !line().is_empty() {}
+    let (mut all, mut last, mut tokens) = (Vec::new(), 0, Vec::new());
+    for number in 0..TOKENS {
+        let event = line();
+        let token = event.strip_prefix("data: ").expect("a token").to_owned();
+        assert_eq!(line(), "");
+        let words: Vec<&str> = token.split(' ').collect();
+        assert_eq!(words[0], number.to_string());
+        let time: u64 = words[2].parse().expect("a time");
+        assert!(time > last, "{time} after {last}");
+        last = time;
+        all.push(words[1].parse().expect("a number"));
+        tokens.push(token);
+    }
+    assert_eq!(
+        chain(scene, &tokens),
+        "",
+        "what was said is what it knows that it said"
+    );
+    finish(stream.get_ref());
+    all
+}
+
+/// The first token that does not have the hash of those before it.
+fn chain(scene: &Scene, tokens: &[String]) -> String {
+    const CHECK: &str = "import hashlib, sys
+sum = hashlib.sha256()
+for line in open(sys.argv[1]):
+    token = line.rstrip()
+    if token.split()[-1] != sum.hexdigest():
+        print(token)
+        break
+    sum.update(token.encode())
+";
+    let name = format!("tokens-{:?}", thread::current().id());
+    let file = scene.write(&name, tokens.join("\n"));
+    let arguments = ["-c", CHECK, &file.to_string_lossy()];
+    let checked = scene.on_client("/usr/bin/python3", &arguments);
+    assert!(checked.status.success(), "{checked:?}");
+    String::from_utf8_lossy(&checked.stdout).into_owned()
+}
+
+#[test]
+fn asyncio_streams_go_on_token_by_token() {
+    const STREAMS: usize = 4;
+    let scene = Scene::new("streamer");
+    let server = scene.protect_with(&streamer(&scene), &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("streamer");
+    let scene = &scene;
+    thread::scope(|scope| {
+        let streams: Vec<_> = (0..STREAMS)
+            .map(|_| scope.spawn(move || read(scene)))
+            .collect();
+        kill_again_and_again(&server, 5, seed);
+        let said: Vec<u64> = streams
+            .into_iter()
+            .flat_map(|stream| stream.join().expect("a stream"))
+            .collect();
+        let all: BTreeSet<u64> = said.into_iter().collect();
+        let expected = (1..=(STREAMS * TOKENS) as u64).collect();
+        assert_eq!(all, expected, "each number was said once");
+    });
+    assert_all_kept(&server);
+    assert_untouched(recording, STREAMS);
+}
