@@ -106,13 +106,13 @@ fn start() {
     };
     // SAFETY: no memory is involved.
     let pid = unsafe { sys!(SYS_getpid) };
-    entry
-        .pid
-        .store(i32::try_from(pid).unwrap_or(0), Ordering::Release);
+    let own = i32::try_from(pid).unwrap_or(0);
+    entry.pid.store(own, Ordering::Release);
     let stream = Stream::new(entry, number);
     let mut wrap = Wrap {
         page,
         process: number,
+        pid: own,
         is_replay: stream.is_replay(),
         stream,
         // SAFETY: here, once.
@@ -126,7 +126,8 @@ fn start() {
     };
     if wrap.is_replay {
         // What it is has been looked at by who started it.
-        let _ = wrap.replayed(Call::Start, 0, |_| ());
+        let first = wrap.replayed(Call::Start, 0, |record| record.outcome);
+        wrap.pid = first.map_or(own, |first| i32::try_from(first).unwrap_or(own));
     } else {
         wrap.record(&Record {
             call: Call::Start,

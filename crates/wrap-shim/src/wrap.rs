@@ -5,7 +5,7 @@ use core::{
     sync::atomic::Ordering,
 };
 
-use libc::c_int;
+use libc::{c_int, pid_t};
 use wrap_abi::{
     Call, Clock, Header, Record,
     layout::{Failure, Mode, Page},
@@ -26,6 +26,8 @@ use crate::{
 pub(crate) struct Wrap {
     pub(crate) page: &'static Page,
     pub(crate) process: u32,
+    /// Its process id in its first life.
+    pub(crate) pid: pid_t,
     pub(crate) stream: Stream,
     pub(crate) descriptors: &'static mut Descriptors,
     pub(crate) clock: Clock,

@@ -12,11 +12,43 @@ use crate::{
     wrap::{self, Wrap, with},
 };
 
+/// A process keeps the number of its first life: programs compare it with what they have remembered, to find out
+/// whether they are a child.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getpid() -> pid_t {
+    with(|wrap| wrap.pid).unwrap_or_else(|| pid_of(real_pid()))
+}
+
+fn real_pid() -> i64 {
     // SAFETY: no memory is involved.
-    let perform = || unsafe { sys!(SYS_getpid) };
-    answer_int(with(|wrap| wrap.value(Call::Value, 0, perform)).unwrap_or_else(perform))
+    unsafe { sys!(SYS_getpid) }
+}
+
+impl Wrap {
+    /// A signal to a process. A child of an earlier life has died with it, and another process may have its number.
+    fn kill(&mut self, pid: pid_t, signal: c_int) -> i64 {
+        let is_gone = pid > 0 && self.children.lost(pid).is_some();
+        let target = match pid {
+            own if own == self.pid => pid_of(real_pid()),
+            // The server leads a group of its own, which has its number.
+            group if group == -self.pid => -pid_of(real_pid()),
+            other => other,
+        };
+        self.value(Call::Value, pid, || {
+            if is_gone {
+                return super::failed(libc::ESRCH);
+            }
+            // SAFETY: no memory is involved.
+            unsafe { sys!(SYS_kill, target, signal) }
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kill(pid: pid_t, signal: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    let perform = || unsafe { sys!(SYS_kill, pid, signal) };
+    answer_int(with(|wrap| wrap.kill(pid, signal)).unwrap_or_else(perform))
 }
 
 #[unsafe(no_mangle)]
