@@ -36,6 +36,8 @@ pub(crate) struct Descriptor {
     pub(crate) data: u64,
     /// It was to be told once, and was.
     pub(crate) is_spent: bool,
+    /// The other end of a pipe (its descriptor and 1), as long as this process has both; 0: there is none.
+    partner: u32,
 }
 
 impl Descriptor {
@@ -46,7 +48,13 @@ impl Descriptor {
         events: 0,
         data: 0,
         is_spent: false,
+        partner: 0,
     };
+
+    /// What is written to the one can be read from the other, by this process itself.
+    pub(crate) fn is_paired(&self) -> bool {
+        self.partner != 0
+    }
 
     /// Is it the connection at this place?
     pub(crate) fn is_connection(&self, place: u32) -> bool {
@@ -249,6 +257,7 @@ impl Descriptors {
         self.close(to);
         let original = Descriptor {
             epoll: 0,
+            partner: 0,
             ..self.get(from)
         };
         let Some(entry) = self.entry(to) else { return };
@@ -269,8 +278,23 @@ impl Descriptors {
                 self.free = place + 1;
             }
         }
+        let partner = self.get(fd).partner;
+        for end in [fd.cast_unsigned().wrapping_add(1), partner] {
+            if let Some(entry) = self.entry(end.wrapping_sub(1).cast_signed()) {
+                entry.partner = 0;
+            }
+        }
         if let Some(entry) = self.entry(fd) {
             *entry = Descriptor::default();
+        }
+    }
+
+    /// These are the two ends of a pipe; one descriptor can be both.
+    pub(crate) fn pair(&mut self, one: c_int, other: c_int) {
+        for (end, partner) in [(one, other), (other, one)] {
+            if let Some(entry) = self.entry(end) {
+                entry.partner = partner.cast_unsigned() + 1;
+            }
         }
     }
 

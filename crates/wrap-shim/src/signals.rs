@@ -141,15 +141,17 @@ pub(crate) fn replayed(wrap: &mut Wrap) -> Option<c_int> {
     Some(signal)
 }
 
-/// Run the program's handler.
+/// Run the program's handler. Is a call that the signal has interrupted to be begun again?
 #[cold]
-pub(crate) fn deliver(signal: c_int) {
-    let Some(place) = slot(signal) else { return };
+pub(crate) fn deliver(signal: c_int) -> bool {
+    let Some(place) = slot(signal) else {
+        return true;
+    };
     // SAFETY: see `Slots`.
     let (wanted, mut information) = unsafe { ((*place).wanted, (*place).information) };
     let handler = wanted.sa_sigaction;
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        return;
+        return true;
     }
     let mut before = MaybeUninit::uninit();
     let mut blocked = wanted.sa_mask;
@@ -170,6 +172,7 @@ pub(crate) fn deliver(signal: c_int) {
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut());
     }
+    wanted.sa_flags & libc::SA_RESTART != 0
 }
 
 /// A system call that may sleep: not begun if there is a mark, and interrupted by one.

@@ -52,6 +52,8 @@ thread_local! {
     static IS_FREE: Cell<bool> = const { Cell::new(false) };
     /// This is the process's first thread.
     static IS_FIRST: Cell<bool> = const { Cell::new(false) };
+    /// Signals were delivered after the last call, and a call that they interrupt is to be begun again.
+    static RESTARTS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The wrap begins; this thread is the process's first.
@@ -84,6 +86,16 @@ pub(crate) fn is_helper() -> bool {
     page().is_some() && !IS_FIRST.get()
 }
 
+/// The same for a call that sleeps: it is begun again if it was interrupted, and those who did want it so (`SA_RESTART`).
+pub(crate) fn restarting(mut f: impl FnMut(&mut Wrap) -> Outcome) -> Option<Outcome> {
+    loop {
+        let outcome = with(&mut f);
+        if outcome != Some(-Outcome::from(libc::EINTR)) || !RESTARTS.get() {
+            return outcome;
+        }
+    }
+}
+
 /// Do it with the wrap. `None`: this thread has none, or the call comes from inside of it.
 #[inline]
 pub(crate) fn with<T>(f: impl FnOnce(&mut Wrap) -> T) -> Option<T> {
@@ -102,10 +114,12 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Wrap) -> T) -> Option<T> {
         result
     });
     IS_FREE.set(IS_FIRST.get());
+    let mut restarts = None;
     while let Some(number) = signal {
-        signals::deliver(number);
+        restarts = Some(restarts.unwrap_or(true) & signals::deliver(number));
         signal = with(Wrap::signal).flatten();
     }
+    RESTARTS.set(restarts.unwrap_or(false));
     result
 }
 

@@ -12,7 +12,7 @@ use crate::{
     live,
     signals::blocking,
     sys::{Outcome, sys},
-    wrap::{Wrap, with},
+    wrap::{Wrap, is_wrapped, restarting, with},
 };
 
 /// What `accept` and its kin do, for real.
@@ -135,11 +135,16 @@ unsafe extern "C" fn accept4(
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    let mut address = Address::NONE;
     let accepted = match kind(listener, "accept4") {
-        Kind::Listener => with(|wrap| wrap.accept(listener, flags)),
+        Kind::Listener => restarting(|wrap| {
+            let (outcome, peer) = wrap.accept(listener, flags);
+            address = peer;
+            outcome
+        }),
         _ => None,
     };
-    let Some((outcome, address)) = accepted else {
+    let Some(outcome) = accepted else {
         let arguments = [
             listener as usize,
             peer.addr(),
@@ -185,6 +190,34 @@ fn is_internet(fd: c_int) -> bool {
         .map(|family| family as u16)
         .map(Some)
         .contains(&family)
+}
+
+/// What other servers answer is not recorded: nobody could replay what this one makes of it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+    if is_wrapped() && is_internet(fd) && is_stream(fd) {
+        refuse(&[b"it connects to other servers itself"]);
+    }
+    let arguments = [fd as usize, to.addr(), length as usize, 0, 0, 0];
+    // SAFETY: as the program has called us.
+    answer_int(unsafe { crate::sys::raw(libc::SYS_connect, arguments) })
+}
+
+fn is_stream(fd: c_int) -> bool {
+    let (mut kind, mut length) = (0, 4);
+    // SAFETY: an `int` and its size, on our stack.
+    unsafe {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
+        sys!(
+            SYS_getsockopt,
+            fd,
+            level,
+            name,
+            &raw mut kind,
+            &raw mut length
+        );
+    }
+    kind == libc::SOCK_STREAM
 }
 
 #[unsafe(no_mangle)]

@@ -3,7 +3,7 @@
 use libc::{c_char, c_int, c_uint, c_void, mode_t};
 
 use crate::{
-    descriptors::{Kind, kind_of},
+    descriptors::Kind,
     errno::answer_int,
     live,
     sys::{Outcome, sys},
@@ -82,9 +82,34 @@ unsafe extern "C" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
     // SAFETY: as the program has called us.
     let outcome = unsafe { sys!(SYS_pipe2, ends, flags) };
     if outcome == 0 {
-        // SAFETY: the kernel has just filled it in.
-        let end = unsafe { ends.read() };
-        with(|wrap| wrap.descriptors.set_kind(end, Kind::Input));
+        // SAFETY: the kernel has just filled them in.
+        let (read, write) = unsafe { (ends.read(), ends.add(1).read()) };
+        with(|wrap| {
+            wrap.descriptors.set_kind(read, Kind::Input);
+            wrap.descriptors.set_kind(write, Kind::Other);
+            wrap.descriptors.pair(read, write);
+        });
+    }
+    answer_int(outcome)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socketpair(
+    family: c_int,
+    kind: c_int,
+    protocol: c_int,
+    ends: *mut c_int,
+) -> c_int {
+    // SAFETY: as the program has called us.
+    let outcome = unsafe { sys!(SYS_socketpair, family, kind, protocol, ends) };
+    if outcome == 0 {
+        // SAFETY: the kernel has just filled them in.
+        let (one, other) = unsafe { (ends.read(), ends.add(1).read()) };
+        with(|wrap| {
+            wrap.descriptors.set_kind(one, Kind::Input);
+            wrap.descriptors.set_kind(other, Kind::Input);
+            wrap.descriptors.pair(one, other);
+        });
     }
     answer_int(outcome)
 }
@@ -98,7 +123,34 @@ unsafe extern "C" fn pipe(ends: *mut c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn eventfd(value: c_uint, flags: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    input(unsafe { sys!(SYS_eventfd2, value, flags) })
+    let fd = input(unsafe { sys!(SYS_eventfd2, value, flags) });
+    with(|wrap| wrap.descriptors.pair(fd, fd));
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn signalfd(fd: c_int, mask: *const libc::sigset_t, flags: c_int) -> c_int {
+    /// A kernel's signal set, bytes.
+    const SIZE: usize = 8;
+    // SAFETY: as the program has called us.
+    let outcome = unsafe { sys!(SYS_signalfd4, fd, mask, SIZE, flags) };
+    if fd < 0 {
+        input(outcome)
+    } else {
+        answer_int(outcome)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn inotify_init1(flags: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    input(unsafe { sys!(SYS_inotify_init1, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn inotify_init() -> c_int {
+    // SAFETY: no memory is involved.
+    unsafe { inotify_init1(0) }
 }
 
 #[unsafe(no_mangle)]
@@ -135,9 +187,7 @@ impl Wrap {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if kind_of(fd) != Kind::Other {
-        with(|wrap| wrap.close(fd));
-    }
+    with(|wrap| wrap.close(fd));
     // SAFETY: no memory is involved.
     answer_int(unsafe { sys!(SYS_close, fd) })
 }

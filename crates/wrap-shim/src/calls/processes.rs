@@ -9,7 +9,7 @@ use crate::{
     real::real,
     signals::blocking,
     sys::{bytes_mut, sys},
-    wrap::{self, Wrap, with},
+    wrap::{self, Wrap, restarting, with},
 };
 
 /// A process keeps the number of its first life: programs compare it with what they have remembered, to find out
@@ -233,7 +233,7 @@ unsafe extern "C" fn wait4(
         // SAFETY: as the program has called us.
         unsafe { blocking(libc::SYS_wait4, arguments) }
     };
-    let outcome = with(|wrap| wrap.wait(pid, status, usage, perform));
+    let outcome = restarting(|wrap| wrap.wait(pid, status, usage, perform));
     answer_int(outcome.unwrap_or_else(perform))
 }
 

@@ -9,7 +9,7 @@ use crate::{
     errno::answer,
     signals::blocking,
     sys::{self, Outcome, bytes, bytes_mut, sys},
-    wrap::{Wrap, with},
+    wrap::{Wrap, restarting, with},
 };
 
 /// Where bytes are to go.
@@ -47,6 +47,37 @@ pub(super) fn total(pieces: Pieces<'_>) -> usize {
     lengths.fold(0, usize::saturating_add)
 }
 
+/// In a replay what the program has written to itself is in its pipe, until it has read that.
+fn drain(fd: c_int, length: usize) {
+    let mut block = [0u8; 512];
+    let mut left = length;
+    while left > 0 && is_ready(fd, libc::POLLIN) {
+        let part = left.min(block.len());
+        // SAFETY: into our own block.
+        let read = unsafe { sys!(SYS_read, fd, block.as_mut_ptr(), part) };
+        match usize::try_from(read) {
+            Ok(read) if read > 0 => left = left.saturating_sub(read),
+            _ => return,
+        }
+    }
+}
+
+/// Can it be read from, or written to, without waiting?
+pub(super) fn is_ready(fd: c_int, events: i16) -> bool {
+    let mut place = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let at_once = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both are on our stack.
+    let count = unsafe { sys!(SYS_ppoll, &raw mut place, 1, &raw const at_once, 0, 8) };
+    count > 0 && place.revents & events != 0
+}
+
 impl Wrap {
     /// Bytes from a connection (`Call::Read`) or from elsewhere (`Call::Input`).
     fn receive(
@@ -62,6 +93,12 @@ impl Wrap {
             scatter(pieces, record.payload);
             record.outcome
         });
+        if let Some(Ok(length)) = replayed.map(usize::try_from)
+            && flags & MSG_PEEK == 0
+            && self.descriptors.get(fd).is_paired()
+        {
+            drain(fd, length);
+        }
         let outcome = replayed.unwrap_or_else(|| {
             let outcome = perform();
             self.record_received(call, fd, pieces, flags, outcome);
@@ -119,7 +156,7 @@ fn receive(
     };
     // SAFETY: as the program has called us.
     let may_sleep = || unsafe { blocking(number, arguments) };
-    let outcome = with(|wrap| wrap.receive(call, fd, pieces, flags, may_sleep));
+    let outcome = restarting(|wrap| wrap.receive(call, fd, pieces, flags, may_sleep));
     answer(outcome.unwrap_or_else(perform))
 }
 
@@ -240,8 +277,7 @@ unsafe extern "C" fn __recvfrom_chk(
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: as the program has called us.
     let pieces = unsafe { core::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
-    let is_ours = matches!(kind(fd, "recvmsg"), Kind::Connection | Kind::Input);
-    if is_ours {
+    if kind(fd, "recvmsg") == Kind::Connection {
         // Nothing but bytes comes with a connection's; the kernel says so, and so does a replay.
         // SAFETY: as the program has called us.
         unsafe {

@@ -10,7 +10,7 @@ use crate::{
     live,
     signals::blocking,
     sys::{Outcome, sys},
-    wrap::{Wrap, with},
+    wrap::{Wrap, restarting},
 };
 
 /// How much of a file is looked at at a time in a replay.
@@ -135,7 +135,7 @@ unsafe extern "C" fn sendfile(fd: c_int, file: c_int, offset: *mut off_t, count:
     if kind(fd, "sendfile") != Kind::Connection {
         return answer(perform());
     }
-    let outcome = with(|wrap| wrap.send_file(fd, file, offset, count));
+    let outcome = restarting(|wrap| wrap.send_file(fd, file, offset, count));
     answer(outcome.unwrap_or_else(perform))
 }
 

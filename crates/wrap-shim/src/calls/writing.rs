@@ -1,16 +1,19 @@
 //! Bytes that leave.
 
-use libc::{c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
 use wrap_abi::{Call, Record, layout::Failure};
 
-use super::{kind, reading::total};
+use super::{
+    kind,
+    reading::{is_ready, total},
+};
 use crate::{
     descriptors::Kind,
     errno::answer,
     live,
     signals::blocking,
     sys::{self, Outcome, bytes, sys},
-    wrap::{Wrap, with},
+    wrap::{Wrap, restarting, with},
 };
 
 /// A hash of the outstream is recorded after so many records.
@@ -78,7 +81,12 @@ impl Wrap {
             self.record_write(fd, whole, outcome);
             return outcome;
         };
-        if outcome > 0 {
+        if outcome > 0 && self.descriptors.get(fd).is_paired() {
+            // What was not read when the record ends is to be there.
+            if is_ready(fd, libc::POLLOUT) {
+                perform();
+            }
+        } else if outcome > 0 {
             // Of no effect but on a file that is not at its end.
             // SAFETY: no memory is involved.
             unsafe { sys!(SYS_lseek, fd, outcome, libc::SEEK_CUR) };
@@ -212,7 +220,7 @@ fn send_pieces(
     }
     // SAFETY: as the program has called us.
     let may_sleep = || unsafe { blocking(number, arguments) };
-    let outcome = with(|wrap| wrap.send(fd, pieces, may_sleep));
+    let outcome = restarting(|wrap| wrap.send(fd, pieces, may_sleep));
     answer(outcome.unwrap_or_else(perform))
 }
 
