@@ -155,6 +155,20 @@ pub fn nginx_at(scene: &Scene, addresses: Vec<SocketAddr>) -> Server {
     Server::new("nginx", addresses, &command)
 }
 
+/// nginx as one process, without a master.
+///
+/// # Panics
+/// When its files cannot be written.
+#[must_use]
+pub fn nginx_alone(scene: &Scene) -> Server {
+    let server = nginx(scene);
+    let path = scene.directory().join("nginx.conf");
+    let config = fs::read_to_string(&path).expect("its configuration");
+    let config = config.replace("worker_processes 2;", "master_process off;");
+    fs::write(path, config).expect("write its configuration");
+    server
+}
+
 /// lighttpd: one process.
 ///
 /// # Panics
@@ -355,6 +369,37 @@ pub fn streamer(scene: &Scene) -> Server {
         &port,
     ];
     Server::new("streamer", vec![address], &command)
+}
+
+/// A counter for each name, and one of all: `GET /NAME` adds one to both, and says them.
+const NODE: &str = r#"
+const http = require("http"), counters = new Map();
+let all = 0;
+http.createServer((request, response) => {
+  const count = (counters.get(request.url) || 0) + 1;
+  counters.set(request.url, count);
+  all += 1;
+  setTimeout(() => response.end(`${count} ${all} ${Date.now()}\n`), all % 3);
+}).listen(Number(process.argv[3]), process.argv[2]);
+"#;
+
+/// node, which counts. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn node(scene: &Scene) -> Server {
+    let script = scene.write("counter.js", NODE);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let command = [
+        "/usr/bin/node",
+        "--single-threaded",
+        &script.to_string_lossy(),
+        &ip,
+        &port,
+    ];
+    Server::new("node", vec![address], &command)
 }
 
 /// Our own server; the words that it understands are in `src/bin/test-server.rs`.

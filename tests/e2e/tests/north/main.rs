@@ -1,9 +1,10 @@
 //! Servers that are rebuilt from a record of what they were told: nothing that a client was told is forgotten, and no
 //! connection ends.
 
-mod lighttpd;
+mod files;
 mod mosquitto;
 mod ngircd;
+mod node;
 mod redis;
 mod streamer;
 
