@@ -404,6 +404,24 @@ pub fn node(scene: &Scene) -> Server {
     Server::new("node", vec![address], &command)
 }
 
+/// haproxy with one thread, in front of nobody. IPv4 only.
+///
+/// # Panics
+/// When its configuration cannot be written.
+#[must_use]
+pub fn haproxy(scene: &Scene) -> Server {
+    let address = scene.ipv4(PORT);
+    let config = scene.write(
+        "haproxy.cfg",
+        format!(
+            "global\n  nbthread 1\ndefaults\n  mode http\n  timeout client 30s\n  timeout server 30s\n  \
+             timeout connect 5s\nlisten all\n  bind {address}\n  server one 127.0.0.1:1\n"
+        ),
+    );
+    let command = ["haproxy", "-db", "-f", &config.to_string_lossy()];
+    Server::new("haproxy", vec![address], &command)
+}
+
 /// Our own server; the words that it understands are in `src/bin/test-server.rs`.
 #[must_use]
 pub fn test_server(scene: &Scene) -> Server {
