@@ -52,6 +52,8 @@ pub struct Standing {
     pub instream: SeqNumber,
     /// The next byte that it will say. What it has said before that, and its client lacks, is kept for it.
     pub outstream: SeqNumber,
+    /// It has closed it, as the dead life may have been about to.
+    pub is_closed: bool,
 }
 
 /// A connection that was found when the server had died.
@@ -176,6 +178,10 @@ pub(crate) fn judge(
 /// The server has lived through the record by itself: nothing of the connection is said again, and it goes on
 /// where both sides are.
 fn judge_graft(flow: &Flow, record: &Record, standing: Standing) -> Verdict {
+    // A connection to which nothing was ever said may be a later one with the same ends, which was never accepted.
+    if standing.is_closed && flow.server.sent == 0 {
+        return Verdict::Lose(LostReason::Forgotten);
+    }
     if record.start.after(standing.instream) {
         return Verdict::Lose(LostReason::RecordIncomplete {
             stable_seq: standing.instream,

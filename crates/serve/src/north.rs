@@ -38,6 +38,8 @@ pub(crate) struct North {
     made: HashMap<u32, TcpStream>,
     /// There is no record from which the next life could be rebuilt.
     is_lost: bool,
+    /// The present life has a record to replay.
+    replays: bool,
 }
 
 /// What became of a replay.
@@ -64,6 +66,7 @@ impl North {
             passed: HashMap::new(),
             made: HashMap::new(),
             is_lost: false,
+            replays: false,
         })
     }
 
@@ -113,8 +116,10 @@ impl North {
         if self.is_lost || !is_whole {
             self.memory = Memory::create(self.room.path()).doing(RECORD)?;
             self.is_lost = true;
+            self.replays = false;
             return Ok(());
         }
+        self.replays = true;
         let mut positions: Vec<Position> = flows
             .iter()
             .filter(|(_, flow)| flow.closed_ns == 0)
@@ -171,7 +176,12 @@ impl North {
             .sum()
     }
 
-    /// Is the next life to replay anything?
+    /// Has the life that was just started anything to replay? (It records by now.)
+    pub(crate) fn replays(&self) -> bool {
+        self.replays
+    }
+
+    /// Is anything recorded?
     pub(crate) fn has_record(&self) -> bool {
         self.memory.length(0) > 0
     }
@@ -182,8 +192,9 @@ impl North {
             None => Ok(Replayed::NotYet),
             Some(Message::Replayed { .. }) => Ok(match self.handover.take() {
                 Ok(passed) => {
-                    let open = passed.into_iter().filter(|one| !one.standing.is_closed);
-                    self.passed = open.map(|one| (one.standing.ends, one)).collect();
+                    // Of several with the same ends the last one: those that are open come last.
+                    let passed = passed.into_iter().map(|one| (one.standing.ends, one));
+                    self.passed = passed.collect();
                     Replayed::Whole
                 }
                 Err(error) => Replayed::Not(error.to_string()),
@@ -197,6 +208,7 @@ impl North {
         Some(Standing {
             instream: at(flow.client.isn, standing.instream),
             outstream: at(flow.server.isn, standing.outstream),
+            is_closed: standing.is_closed,
         })
     }
 
@@ -213,12 +225,10 @@ impl North {
         };
         let expected = at(flow.client.isn, passed.standing.instream);
         let kept_from = at(flow.server.isn, passed.offset);
-        let known = outstream.distance_from(kept_from).unwrap_or(0);
-        let said = passed
-            .said
-            .get(known as usize..)
-            .unwrap_or_default()
-            .to_vec();
+        // Neither what nobody has kept, nor what nobody has said.
+        let known = outstream.distance_from(kept_from);
+        let said = known.and_then(|known| passed.said.get(known as usize..));
+        let said = said.ok_or_else(|| io::Error::other("what its client lacks was not kept"))?;
         let window = flow.server.edge.distance_from(expected).unwrap_or(0);
         let blueprint = Blueprint {
             local: key.server(),
@@ -237,14 +247,18 @@ impl North {
             connection: passed.connection,
             socket: blueprint.build()?,
             window,
-            said,
+            said: said.to_vec(),
             is_shut: passed.standing.is_shut,
+            is_closed: passed.standing.is_closed,
         }))
     }
 
     /// The connection goes on: what was said before is sent, where the client lacks it.
     pub(crate) fn join(&mut self, graft: Graft) -> io::Result<()> {
         say_again(&graft.socket, &graft.said)?;
+        if graft.is_closed {
+            return Ok(()); // by dropping it: the kernel finishes
+        }
         if graft.is_shut {
             graft.socket.shutdown(std::net::Shutdown::Write)?;
         }
@@ -254,7 +268,7 @@ impl North {
 
     /// The server gets its connections, and goes on. Those that are lost it finds reset.
     pub(crate) fn hand_over(&mut self) -> io::Result<()> {
-        for passed in self.passed.values() {
+        for passed in self.passed.values().filter(|one| !one.standing.is_closed) {
             let socket = match self.made.remove(&passed.connection) {
                 Some(socket) => socket,
                 None => reset_socket()?,
@@ -274,6 +288,7 @@ pub(crate) struct Graft {
     pub(crate) window: u32,
     said: Vec<u8>,
     is_shut: bool,
+    is_closed: bool,
 }
 
 const RECORD: &str = "keep a record of what the server is told";

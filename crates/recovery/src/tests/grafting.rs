@@ -135,3 +135,27 @@ fn a_client_cannot_have_heard_what_was_not_said() {
         Some(&LostReason::Diverged { offset: 20 })
     );
 }
+
+/// The dead life may have been about to close it: it is not to be executed again by a server that has done so.
+#[test]
+fn one_that_it_has_closed_is_grafted_to_be_finished_or_lost() {
+    let closed = |id, outstream| {
+        Peer::new(id, 100, outstream)
+            .stands(100, outstream)
+            .change(|peer| {
+                if let Some(standing) = &mut peer.standing {
+                    standing.is_closed = true;
+                }
+            })
+    };
+    let mut world = wrapped([closed(1, 50), closed(2, 0)]);
+    world.die();
+    come_back(&mut world);
+    world.until_serving(10);
+    assert_eq!(world.spliced, [], "nothing is executed again");
+    assert_eq!(
+        world.reset.values().collect::<Vec<_>>(),
+        [&LostReason::Forgotten]
+    );
+    assert!(world.peers.contains_key(&super::world::key(1)));
+}

@@ -130,6 +130,7 @@ impl Peer {
         self.standing = Some(Standing {
             instream: self.flow.client.isn + 1 + instream,
             outstream: self.flow.server.isn + 1 + outstream,
+            is_closed: false,
         });
         self
     }

@@ -43,7 +43,7 @@ impl Service {
 
     /// A server without a record has nothing to replay.
     pub(crate) fn north_started(&mut self) {
-        if self.north.as_ref().is_some_and(|north| !north.has_record()) {
+        if self.north.as_ref().is_some_and(|north| !north.replays()) {
             self.recovery.replayed(clock::now());
         }
     }

@@ -6,6 +6,7 @@ mod mosquitto;
 mod ngircd;
 mod node;
 mod redis;
+mod refusals;
 mod streamer;
 
 use std::{
@@ -13,11 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{
-    PATIENCE, Protected, Scene, Seed,
-    clients::write,
-    servers::{PORT, haproxy},
-};
+use e2e::{PATIENCE, Protected, Seed};
 use lab::Signal;
 
 const REQUIRE: [&str; 2] = ["--north", "require"];
@@ -39,18 +36,4 @@ fn patiently(what: &str, is_so: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// What others answer is not recorded: it says so as soon as it asks them.
-#[test]
-fn a_server_that_asks_others_is_refused() {
-    let scene = Scene::new("asks");
-    let server = scene.protect_with(&haproxy(&scene), &REQUIRE);
-    let stream = scene.connect(PORT);
-    write(&stream, b"GET / HTTP/1.0\r\n\r\n");
-    patiently("it says why", || {
-        let said = server.said();
-        said.contains("it connects to other servers itself")
-            && said.contains("this server cannot be wrapped")
-    });
 }

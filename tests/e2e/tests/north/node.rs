@@ -31,6 +31,7 @@ fn count(scene: &Scene, number: usize, ends: &AtomicBool) {
 }
 
 #[test]
+#[ignore = "node cannot be replayed each time: its helper threads have a say (docs/north.md)"]
 fn node_goes_on_counting() {
     const CLIENTS: usize = 4;
     let scene = Scene::new("node");

@@ -3,7 +3,6 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    process::Output,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -12,7 +11,7 @@ use std::{
 use e2e::{
     Scene, Seed,
     exchange::{assert_all_kept, assert_untouched},
-    servers::{PORT, memcached, redis},
+    servers::{PORT, redis},
 };
 use lab::Signal;
 
@@ -257,81 +256,4 @@ fn a_record_that_is_full_is_told_and_nothing_is_rebuilt_from_it() {
     let mut rest = Vec::new();
     assert!(client.0.read_to_end(&mut rest).is_err(), "reset");
     assert_eq!(Client::new(&scene).ask(&["GET", "counter"]), "$-1");
-}
-
-/// A statically linked server takes no library: better no service than one whose state nobody records.
-#[test]
-fn a_server_that_cannot_be_wrapped_is_refused() {
-    let scene = Scene::new("static");
-    let source = scene.write("static.c", STATIC_SERVER);
-    let program = scene.directory().join("static-server");
-    let built = std::process::Command::new("gcc")
-        .args(["-static", "-o"])
-        .args([&program, &source])
-        .status();
-    assert!(built.expect("gcc").success());
-    let output = serve(&scene, &[&program.to_string_lossy()]);
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("statically linked"), "{said}");
-}
-
-/// What `serve` says until it ends by itself.
-fn serve(scene: &Scene, server: &[&str]) -> Output {
-    let outlive = e2e::binaries::outlive();
-    let mut command = scene.server.command(&outlive.to_string_lossy());
-    command.args([
-        "serve",
-        "--north=require",
-        "--address",
-        &scene.ipv4(PORT).to_string(),
-    ]);
-    command
-        .arg("--run-dir")
-        .arg(scene.run_dir())
-        .arg("--")
-        .args(server);
-    command.output().expect("serve")
-}
-
-const STATIC_SERVER: &str = r"
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-int main(void) {
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(8080) };
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, (void *)&at, sizeof at) || listen(fd, 16))
-        return 1;
-    for (;;)
-        pause();
-}
-";
-
-/// The threads of memcached serve its clients: that cannot be replayed, and is noticed at the first word of one.
-#[test]
-fn a_server_whose_threads_serve_is_refused() {
-    let scene = Scene::new("memcached");
-    let server = memcached(&scene);
-    let words: Vec<&str> = server.command.iter().map(String::as_str).collect();
-    let output = thread::scope(|scope| {
-        let serving = scope.spawn(|| serve(&scene, &words));
-        let mut stream = loop {
-            match scene
-                .client
-                .enter(|| TcpStream::connect(scene.ipv4(PORT)))
-                .expect("a host")
-            {
-                Ok(stream) => break stream,
-                Err(error) => assert!(!serving.is_finished(), "{error}"),
-            }
-        };
-        stream.write_all(b"version\r\n").expect("sent");
-        serving.join().expect("it ends")
-    });
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("another thread than the first"), "{said}");
-    assert!(said.contains("--north=off"), "{said}");
 }

@@ -1,0 +1,98 @@
+//! Servers that cannot be rebuilt from a record are refused, and told why.
+
+use std::{io::Write as _, net::TcpStream, process::Output, thread};
+
+use e2e::{
+    Scene,
+    servers::{PORT, Server, haproxy, memcached},
+};
+
+/// A statically linked server takes no library: better no service than one whose state nobody records.
+#[test]
+fn a_server_that_cannot_be_wrapped_is_refused() {
+    let scene = Scene::new("static");
+    let source = scene.write("static.c", STATIC_SERVER);
+    let program = scene.directory().join("static-server");
+    let built = std::process::Command::new("gcc")
+        .args(["-static", "-o"])
+        .args([&program, &source])
+        .status();
+    assert!(built.expect("gcc").success());
+    let output = serve(&scene, &[&program.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("statically linked"), "{said}");
+}
+
+/// What `serve` says until it ends by itself.
+fn serve(scene: &Scene, server: &[&str]) -> Output {
+    let outlive = e2e::binaries::outlive();
+    let mut command = scene.server.command(&outlive.to_string_lossy());
+    command.args([
+        "serve",
+        "--north=require",
+        "--address",
+        &scene.ipv4(PORT).to_string(),
+    ]);
+    command
+        .arg("--run-dir")
+        .arg(scene.run_dir())
+        .arg("--")
+        .args(server);
+    command.output().expect("serve")
+}
+
+const STATIC_SERVER: &str = r"
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int main(void) {
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(8080) };
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, (void *)&at, sizeof at) || listen(fd, 16))
+        return 1;
+    for (;;)
+        pause();
+}
+";
+
+/// The threads of memcached serve its clients: that cannot be replayed, and is noticed at the first word of one.
+#[test]
+fn a_server_whose_threads_serve_is_refused() {
+    let scene = Scene::new("memcached");
+    let said = refused(&scene, &memcached(&scene), b"version\r\n");
+    assert!(said.contains("another thread than the first"), "{said}");
+}
+
+/// What others answer is not recorded: it is refused as soon as it asks them.
+#[test]
+fn a_server_that_asks_others_is_refused() {
+    let scene = Scene::new("asks");
+    let said = refused(&scene, &haproxy(&scene), b"GET / HTTP/1.0\r\n\r\n");
+    assert!(
+        said.contains("it connects to other servers itself"),
+        "{said}"
+    );
+}
+
+/// What `serve` says when the server has heard this.
+fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
+    let words: Vec<&str> = server.command.iter().map(String::as_str).collect();
+    let output = thread::scope(|scope| {
+        let serving = scope.spawn(|| serve(scene, &words));
+        let connect = || TcpStream::connect(scene.ipv4(PORT));
+        let mut stream = loop {
+            match scene.client.enter(connect).expect("a host") {
+                Ok(stream) => break stream,
+                Err(error) => assert!(!serving.is_finished(), "{error}"),
+            }
+        };
+        stream.write_all(word).expect("sent");
+        serving.join().expect("it ends")
+    });
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("--north=off"), "{said}");
+    said
+}
