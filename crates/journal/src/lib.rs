@@ -11,6 +11,8 @@
 //! * its *turns*: where the client began to speak after it had received a whole answer. With
 //!   [`ReplayMode::Turn`] what lies before the last turn is dropped.
 //!
+//! Of a server with state there is more ([`Determinants`]): what its processes were told besides.
+//!
 //! **Bounds.** [`Limits`] bound what is held. A connection that wants more becomes *unprotected*:
 //! its bytes are freed at once, it stays known with the reason ([`Unprotected`]), and what arrives
 //! for it afterwards is refused and counted. The record of a protected connection therefore has
@@ -30,6 +32,7 @@
 mod answer;
 mod answers;
 mod chunks;
+mod determinants;
 mod error;
 mod heads;
 mod instream;
@@ -42,6 +45,7 @@ mod statistics;
 mod summary;
 mod turn;
 
+pub use determinants::{Determinants, NoRoom};
 pub use error::{OpenError, ReadError, Refused, Unprotected};
 pub use journal::{Journal, Limits, MAX_PER_CONNECTION, ReplayMode};
 pub use record::{Arrival, Recorded, Said, ServerProgress};

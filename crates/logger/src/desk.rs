@@ -63,6 +63,8 @@ impl Desk {
             | Request::Barrier { .. }
             | Request::Resume(_)
             | Request::Connections
+            | Request::Determinants { .. }
+            | Request::ReadDeterminants { .. }
             | Request::InUse { .. }
             | Request::Lease(_) => vec![Response::Error {
                 code: ErrorCode::BadRequest,

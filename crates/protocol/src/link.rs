@@ -15,7 +15,8 @@
 //! - PROBE ([`Probe`]): is the logger there, and do datagrams of this size get there?
 //!
 //! and from it ACK ([`Ack`]): what is recorded (FT-TCP, section IV.C: *stable_seq*), and PROBED, the
-//! answer to a PROBE.
+//! answer to a PROBE. From the processes of a server with state come DETERMINANTS ([`Determinants`]), which
+//! are answered with STABLE ([`Stable`]).
 //!
 //! **What holds.** Each datagram carries a tag, SipHash-2-4 with a key that only the two ends know
 //! (`keys`): nobody else can make one that is taken. The tag of a SEGMENT does not cover its
@@ -28,6 +29,7 @@
 //! packet stay as they were.
 
 mod ack;
+mod determinants;
 mod flow_key;
 mod handshake;
 mod head;
@@ -40,6 +42,7 @@ pub(crate) use flow_key::{FLOW_KEY_LEN, flow_key_from, flow_key_into};
 pub(crate) use handshake::HANDSHAKE_LEN;
 
 pub use ack::{ACK_LEN, Ack, MAX_RANGES};
+pub use determinants::{DETERMINANTS_OVERHEAD, Determinants, STABLE_LEN, Stable, StreamPosition};
 pub use handshake::{Handshake, SynOptions};
 pub use head::MAGIC;
 pub use keys::{KeySet, KeySlot, LinkKey, LinkKeys};
@@ -50,7 +53,7 @@ pub use segment::{
 };
 
 /// The version of all formats of the link.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// A datagram that is not one of ours, or not from who we share a key with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -91,6 +94,10 @@ pub enum Kind {
     Probe,
     /// The echo.
     Probed,
+    /// What a server's process was told.
+    Determinants,
+    /// How much of that is recorded.
+    Stable,
 }
 
 impl Kind {

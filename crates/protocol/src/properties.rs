@@ -7,8 +7,8 @@ use wire::{FlowId, FlowKey};
 
 use crate::control::{ControlError, Decoder, MAX_MESSAGE, Message, Request, Response, encode};
 use crate::link::{
-    ACK_LEN, Ack, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN, Probe,
-    ProbeKind, SegmentFlags, SegmentKind, SegmentView, seal, seal_head,
+    ACK_LEN, Ack, Determinants, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN,
+    Probe, ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Stable, seal, seal_head,
 };
 use crate::mirror::{HEADER_LEN, MirrorFrame};
 
@@ -99,6 +99,11 @@ pub fn link_datagram(bytes: &[u8]) {
             let read = |datagram: &[u8]| Some(Ack::decode(datagram, &keys).ok()?.encode(&key));
             signed::<ACK_LEN>(bytes, &key, read);
         }
+        Ok(Kind::Determinants) => determinants(bytes, &key, &keys),
+        Ok(Kind::Stable) => {
+            let read = |datagram: &[u8]| Some(Stable::decode(datagram, &keys).ok()?.encode(&key));
+            signed::<STABLE_LEN>(bytes, &key, read);
+        }
         Ok(kind) => {
             let kind = match kind {
                 Kind::Probe => ProbeKind::Probe,
@@ -121,6 +126,26 @@ fn signed<const N: usize>(bytes: &[u8], key: &LinkKey, read: impl Fn(&[u8]) -> O
     let tag = key.tag(&datagram[..N - 8]);
     datagram[N - 8..].copy_from_slice(&tag.to_le_bytes());
     if let Some(again) = read(&datagram) {
+        assert_eq!(again, datagram);
+    }
+}
+
+/// What a DETERMINANTS with a right tag says, says it again.
+fn determinants(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
+    let _ = (
+        Determinants::decode(bytes, keys),
+        Determinants::instance(bytes),
+    );
+    let mut datagram = bytes.to_vec();
+    let Some(signed) = datagram.len().checked_sub(8) else {
+        return;
+    };
+    let tag = key.tag(&datagram[..signed]);
+    datagram[signed..].copy_from_slice(&tag.to_le_bytes());
+    if let Ok(read) = Determinants::decode(&datagram, keys) {
+        let mut again = datagram.clone();
+        Determinants::room(&mut again).copy_from_slice(read.bytes);
+        Determinants::seal(&read.at, key, &mut again);
         assert_eq!(again, datagram);
     }
 }

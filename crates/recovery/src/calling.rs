@@ -1,6 +1,6 @@
 //! Clients of which another host knew more, and that must say where they stand before anything can be
 //! done for them (FT-TCP IV.E): asked again and again, ever less often, until they answer or nobody
-//! believes any more that they will. Nothing else waits for them.
+//! believes any more that they will. Nothing else waits for them, but a server that knows them ([`super::grafting`]).
 
 use std::time::Duration;
 
@@ -21,11 +21,13 @@ pub(crate) struct Silent {
     until: Duration,
     ask_at: Duration,
     pause: Duration,
+    /// The server knows the connection, and waits for it.
+    pub(crate) is_known: bool,
 }
 
 impl Recovery {
     /// The data plane has not heard this client yet.
-    pub(crate) fn call(&mut self, key: FlowKey, flow: &Flow, now: Duration) {
+    pub(crate) fn call(&mut self, key: FlowKey, flow: &Flow, is_known: bool, now: Duration) {
         // Who never said anything may be nobody: a SYN with an invented source.
         let spoken = flow.client.nxt != flow.client.isn + 1;
         let patience = if spoken || flow.client.ack != flow.server.isn + 1 {
@@ -38,6 +40,7 @@ impl Recovery {
             until: now + patience,
             ask_at: now,
             pause: FIRST_PAUSE,
+            is_known,
         });
     }
 

@@ -28,7 +28,10 @@ pub struct Config {
     pub accept_timeout: Duration,
     /// How long a client that must say where it stands may be silent.
     pub answer_timeout: Duration,
-    /// The same of one that has neither sent a byte nor acknowledged one, as far as is known.
+    /// How long a server waits for clients that it knows, and that must say where they stand, before it goes on
+    /// without them.
+    pub hear_timeout: Duration,
+    /// How long one that must say where it stands may be silent if it has neither sent a byte nor acknowledged one, as far as is known.
     pub embryo_timeout: Duration,
     /// How long the server may leave a replay unread.
     pub replay_timeout: Duration,
@@ -51,6 +54,7 @@ impl Default for Config {
             give_up_after: Duration::from_secs(60),
             accept_timeout: Duration::from_secs(10),
             answer_timeout: Duration::from_secs(600),
+            hear_timeout: Duration::from_secs(1),
             embryo_timeout: Duration::from_secs(30),
             replay_timeout: Duration::from_secs(30),
             settle: Duration::from_millis(100),

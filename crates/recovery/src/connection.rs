@@ -125,7 +125,9 @@ pub(crate) fn judge(
     if flow.log.restored == Restored::Silent {
         return Verdict::Silent;
     }
+    // One that has replayed a record of its own is beyond that: nothing was said that is not in it.
     if flow.log.restored != Restored::Not
+        && candidate.standing.is_none()
         && let Some(lost) = incomparable(flow, &record, config.verify_head)
     {
         return Verdict::Lose(lost);

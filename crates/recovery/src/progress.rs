@@ -160,6 +160,7 @@ impl Recovery {
             return;
         }
         self.call_again(now);
+        self.graft_ready(now);
         self.splice_next(now);
         self.send(now);
         self.finish_when_done(now);
@@ -169,24 +170,6 @@ impl Recovery {
         if !self.gave_up && now.saturating_sub(self.down_since) >= self.config.give_up_after {
             self.give_up();
         }
-    }
-
-    /// All that the server knows go on at once: it waits for them.
-    pub(crate) fn graft_all(&mut self, now: Duration) {
-        if !self.config.wrapped {
-            return;
-        }
-        for connection in self.connections.values_mut() {
-            if connection.is_graft && matches!(connection.step, Step::Waiting) {
-                connection.begin(now);
-                self.actions.push_back(Action::Graft {
-                    key: connection.key,
-                    flow: connection.flow,
-                    point: connection.point,
-                });
-            }
-        }
-        self.actions.push_back(Action::HandOver);
     }
 
     /// Begin with the connections whose turn it is: in the order of their handshakes, as many at
@@ -281,7 +264,8 @@ impl Recovery {
                 after_ms: self.timings.spliced_ms,
             });
         }
-        if self.connections.values().any(Connection::to_be_replayed) {
+        let unfinished = self.connections.values().any(Connection::to_be_replayed);
+        if unfinished || !self.has_handed_over() {
             return;
         }
         self.stage = Stage::Serving;
@@ -312,6 +296,7 @@ impl Recovery {
                 Step::Settling { look_at, .. } => Some(*look_at),
             });
         let words = self.next_call().into_iter().chain(self.next_word());
+        let words = words.chain(self.hand_over_by);
         steps.chain(words).chain(give_up).min()
     }
 }

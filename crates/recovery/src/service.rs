@@ -44,6 +44,8 @@ pub struct Recovery {
     pub(crate) replayed: bool,
     /// The server knows nothing of its connections, and has no record of its own.
     pub(crate) forgotten: bool,
+    /// The server waits for its connections, until then at the most.
+    pub(crate) hand_over_by: Option<Duration>,
     /// Connections were given up because the server was down too long.
     pub(crate) gave_up: bool,
     pub(crate) died_at: Duration,
@@ -85,6 +87,7 @@ impl Recovery {
             listening: false,
             replayed: false,
             forgotten: false,
+            hand_over_by: None,
             gave_up: false,
             died_at: Duration::ZERO,
             down_since: Duration::ZERO,
@@ -158,6 +161,7 @@ impl Recovery {
         // They are found, and judged, again.
         self.lost.clear();
         self.silent.clear();
+        self.hand_over_by = None;
         self.verified = Verified::default();
         // What was still to be done for the dead life must not be done to the next one.
         self.actions.retain(|action| {
@@ -312,7 +316,7 @@ impl Recovery {
                     }
                 }
                 self.only_kept_wait();
-                self.graft_all(now);
+                self.begin_grafting(now);
                 self.poll(now);
             }
             _ => {} // of a life that has ended meanwhile
@@ -370,7 +374,11 @@ impl Recovery {
                 self.connections.insert(connection.flow, connection);
                 self.waits_for_server(id, key, now);
             }
-            Verdict::Silent => self.call(key, &candidate.flow, now),
+            Verdict::Silent => {
+                let standing = candidate.standing;
+                let is_known = standing.is_some_and(|standing| !standing.is_closed);
+                self.call(key, &candidate.flow, is_known, now);
+            }
             Verdict::Finished => {}
             Verdict::Reset => self.forget_reset(id, key),
             Verdict::Lose(reason) => self.lose(id, key, reason),

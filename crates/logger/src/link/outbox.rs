@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use protocol::link::{ACK_LEN, PROBE_LEN};
+use protocol::link::{ACK_LEN, PROBE_LEN, STABLE_LEN};
 use segments::Batch;
 
 use crate::durable::{Change, Ledger, LogState, Order, entry::Entry};
@@ -136,9 +136,18 @@ impl Outbox {
     }
 
     pub(super) fn probed(&mut self, to: Peer, probed: &[u8; PROBE_LEN]) {
+        self.send(to, probed);
+    }
+
+    pub(super) fn stable(&mut self, to: Peer, stable: &[u8; STABLE_LEN]) {
+        self.send(to, stable);
+    }
+
+    fn send<const LEN: usize>(&mut self, to: Peer, datagram: &[u8; LEN]) {
+        const { assert!(LEN <= ACK_LEN) }
         let mut bytes = [0; ACK_LEN];
-        bytes[..PROBE_LEN].copy_from_slice(probed);
-        let len = PROBE_LEN;
+        bytes[..LEN].copy_from_slice(datagram);
+        let len = LEN;
         self.datagrams.push(Outgoing { to, len, bytes });
     }
 

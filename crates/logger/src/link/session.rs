@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use journal::{Arrival, Limits, Refused, ReplayMode, Said, ServerProgress};
+use journal::{Arrival, Determinants, Limits, Refused, ReplayMode, Said, ServerProgress};
 use protocol::{
     UnprotectedReason,
     control::{Attach, Replay, Response, Resume},
     link::{
         KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentKind, SegmentView,
-        heads_digest,
+        StreamPosition, heads_digest,
     },
 };
 use wire::{Flags, FlowId, Segment};
 
 mod closing;
+mod determinants;
 mod renewal;
 mod requests;
 mod restoring;
@@ -53,6 +54,8 @@ pub struct LinkStatistics {
     pub progress: u64,
     /// Beginnings of answers.
     pub heads: u64,
+    /// Datagrams with what a server's processes were told.
+    pub determinants: u64,
     /// Acknowledgements.
     pub acks: u64,
     /// Datagrams that are not of the log link, or of another version.
@@ -99,6 +102,12 @@ pub struct Session {
     recorded: u64,
     /// What the service may hold of what all may hold together.
     wanted: u64,
+    /// What it may hold now.
+    limit: u64,
+    /// Of a server with state: what its processes were told.
+    determinants: Determinants,
+    /// Streams whose lengths are to be told, and to whom.
+    grown: Vec<(Peer, StreamPosition)>,
 }
 
 impl Session {
@@ -134,6 +143,9 @@ impl Session {
             statistics: LinkStatistics::default(),
             recorded: 0,
             wanted: attach.total,
+            limit: attach.total,
+            determinants: Determinants::default(),
+            grown: Vec::new(),
         }
     }
 
@@ -202,7 +214,15 @@ impl Session {
 
     /// From now on the record may hold this.
     pub(super) fn limit_total(&mut self, total: u64) {
-        self.intake.journal.limit_total(total);
+        self.limit = total;
+        let left = total.saturating_sub(self.determinants.held());
+        self.intake.journal.limit_total(left);
+    }
+
+    /// Memory that it holds, bytes.
+    pub(super) fn held(&self) -> u64 {
+        let statistics = self.intake.journal.statistics();
+        statistics.held + statistics.idle + self.determinants.held()
     }
 
     /// Gives memory back that is not needed. To be called every second or so.
@@ -229,12 +249,16 @@ impl Session {
                 Ok(probe) => self.probe(probe, now, out),
                 Err(_) => self.statistics.bad_tags += 1,
             },
-            Ok(Kind::Ack | Kind::Probed) | Err(_) => self.statistics.malformed += 1,
+            // They come from elsewhere.
+            Ok(Kind::Determinants | Kind::Ack | Kind::Probed | Kind::Stable) | Err(_) => {
+                self.statistics.malformed += 1;
+            }
         }
     }
 
     /// A batch of datagrams has been read: acknowledges what is due.
     pub fn settle(&mut self, now: Duration, out: &mut Outbox) {
+        self.tell_stable(out);
         if self.due.is_empty() || self.due_at().is_some_and(|at| now < at) {
             return;
         }

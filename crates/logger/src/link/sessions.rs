@@ -8,7 +8,7 @@ use std::{
 
 use protocol::{
     control::Attach,
-    link::{LinkKey, LinkKeys},
+    link::{Determinants, Kind, LinkKey, LinkKeys},
 };
 use wire::FlowId;
 
@@ -268,6 +268,15 @@ impl Sessions {
 
     /// A datagram has come.
     pub fn take(&mut self, from: Peer, datagram: &[u8], now: Duration, out: &mut Outbox) {
+        if Kind::of(datagram) == Ok(Kind::Determinants) {
+            // They come from the server's processes, each from a port of its own.
+            let instance = Determinants::instance(datagram);
+            match instance.and_then(|instance| self.by_instance.get_mut(&instance)) {
+                Some(entry) => entry.session.take_determinants(from, datagram, now),
+                None => self.strangers += 1,
+            }
+            return;
+        }
         let instance = self.by_peer.get(&from);
         match instance.and_then(|instance| self.by_instance.get_mut(instance)) {
             Some(entry) => entry.session.take(datagram, now, out),
@@ -322,13 +331,9 @@ impl Sessions {
 
     /// Each session may hold what it wanted, or what the others leave.
     fn share(&mut self) {
-        let held = |session: &Session| {
-            let statistics = session.journal().statistics();
-            statistics.held + statistics.idle
-        };
-        let all: u64 = self.by_instance.values().map(|e| held(&e.session)).sum();
+        let all: u64 = self.by_instance.values().map(|e| e.session.held()).sum();
         for entry in self.by_instance.values_mut() {
-            let others = all - held(&entry.session);
+            let others = all - entry.session.held();
             let left = self.limit_total.saturating_sub(others);
             entry.session.limit_total(entry.session.wanted().min(left));
         }

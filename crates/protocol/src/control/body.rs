@@ -26,6 +26,8 @@ mod request {
     pub(super) const CONNECTIONS: u8 = 0x0e;
     pub(super) const LEASE: u8 = 0x0f;
     pub(super) const IN_USE: u8 = 0x10;
+    pub(super) const DETERMINANTS: u8 = 0x11;
+    pub(super) const READ_DETERMINANTS: u8 = 0x12;
 }
 
 mod response {
@@ -42,6 +44,8 @@ mod response {
     pub(super) const UNKNOWN: u8 = 0x8b;
     pub(super) const CONNECTIONS: u8 = 0x8c;
     pub(super) const LEASE: u8 = 0x8d;
+    pub(super) const DETERMINANTS: u8 = 0x8e;
+    pub(super) const DETERMINANT_BYTES: u8 = 0x8f;
 }
 
 impl Message for Request {
@@ -63,11 +67,13 @@ impl Message for Request {
             Self::Connections => request::CONNECTIONS,
             Self::Lease(_) => request::LEASE,
             Self::InUse { .. } => request::IN_USE,
+            Self::Determinants { .. } => request::DETERMINANTS,
+            Self::ReadDeterminants { .. } => request::READ_DETERMINANTS,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::IN_USE).contains(&type_code)
+        (request::HELLO..=request::READ_DETERMINANTS).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -84,6 +90,16 @@ impl Message for Request {
             Self::Frames { bytes } => body.bytes(bytes),
             Self::Barrier { token } => body.u64(*token),
             Self::InUse { session } => body.u64(*session),
+            Self::Determinants { record } => body.optional_u64(*record),
+            Self::ReadDeterminants {
+                process,
+                from,
+                max_len,
+            } => {
+                body.u32(*process);
+                body.u64(*from);
+                body.u32(*max_len);
+            }
             Self::Resume(resume) => resume.encode(&mut body),
             Self::Lease(lease) => lease.encode(&mut body),
             Self::Read {
@@ -131,6 +147,14 @@ impl Message for Request {
             request::IN_USE => Self::InUse {
                 session: body.u64()?,
             },
+            request::DETERMINANTS => Self::Determinants {
+                record: body.optional_u64()?,
+            },
+            request::READ_DETERMINANTS => Self::ReadDeterminants {
+                process: body.u32()?,
+                from: body.u64()?,
+                max_len: body.u32()?,
+            },
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;
@@ -154,11 +178,13 @@ impl Message for Response {
             Self::Unknown { .. } => response::UNKNOWN,
             Self::Connections { .. } => response::CONNECTIONS,
             Self::Lease(_) => response::LEASE,
+            Self::Determinants { .. } => response::DETERMINANTS,
+            Self::DeterminantBytes { .. } => response::DETERMINANT_BYTES,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::LEASE).contains(&type_code)
+        (response::HELLO..=response::DETERMINANT_BYTES).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -210,6 +236,14 @@ impl Message for Response {
             Self::Keys(keys) => body.keys(keys),
             Self::Unknown { flow_low } => body.u32(*flow_low),
             Self::Lease(lease) => lease.encode(&mut body),
+            Self::Determinants { record, streams } => {
+                body.optional_u64(*record);
+                for (process, length) in streams {
+                    body.u32(*process);
+                    body.u64(*length);
+                }
+            }
+            Self::DeterminantBytes { bytes } => body.bytes(bytes),
             Self::Connections { connections, last } => {
                 body.bool(*last);
                 for connection in connections {
@@ -270,6 +304,13 @@ impl Message for Response {
                 connections: until_the_end(&mut body, Recorded::decode)?,
             },
             response::LEASE => Self::Lease(LeaseAnswer::decode(&mut body)?),
+            response::DETERMINANTS => Self::Determinants {
+                record: body.optional_u64()?,
+                streams: until_the_end(&mut body, |body| Ok((body.u32()?, body.u64()?)))?,
+            },
+            response::DETERMINANT_BYTES => Self::DeterminantBytes {
+                bytes: body.remainder(),
+            },
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;

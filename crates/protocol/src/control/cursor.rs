@@ -103,6 +103,11 @@ impl<'a> Cursor<'a> {
         self.bool()?.then(|| self.seq()).transpose()
     }
 
+    /// The same.
+    pub(super) fn optional_u64(&mut self) -> Result<Option<u64>, ControlError> {
+        self.bool()?.then(|| self.u64()).transpose()
+    }
+
     pub(super) fn reason(&mut self) -> Result<UnprotectedReason, ControlError> {
         let unknown = ControlError::Malformed("the reason for no protection is unknown");
         UnprotectedReason::from_code(self.u8()?).ok_or(unknown)
@@ -192,6 +197,13 @@ impl<'a> Writer<'a> {
         self.bool(seq.is_some());
         if let Some(seq) = seq {
             self.seq(seq);
+        }
+    }
+
+    pub(super) fn optional_u64(&mut self, value: Option<u64>) {
+        self.bool(value.is_some());
+        if let Some(value) = value {
+            self.u64(value);
         }
     }
 

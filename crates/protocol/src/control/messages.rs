@@ -77,6 +77,22 @@ pub enum Request {
     /// May this host speak for the service? Answered by [`Response::Lease`]. A standby says nothing
     /// else: it has no record.
     Lease(LeaseRequest),
+    /// What there is of the record that the processes of a server with state make
+    /// ([`crate::link::Determinants`]). Answered by [`Response::Determinants`].
+    Determinants {
+        /// The record's number. If it is another one than that of what is kept, that is dropped. `None`: whichever
+        /// is there.
+        record: Option<u64>,
+    },
+    /// A part of such a record. Answered by [`Response::DeterminantBytes`].
+    ReadDeterminants {
+        /// The number of the process.
+        process: u32,
+        /// Bytes of its stream before what is wanted.
+        from: u64,
+        /// The most bytes wanted. The answer may be shorter, and never exceeds [`MAX_DATA`].
+        max_len: u32,
+    },
 }
 
 /// Who attaches, and what it wants.
@@ -260,6 +276,18 @@ pub enum Response {
     },
     /// To [`Request::Lease`].
     Lease(LeaseAnswer),
+    /// To [`Request::Determinants`].
+    Determinants {
+        /// The record's number; `None`: there is none.
+        record: Option<u64>,
+        /// Its streams: number of the process and length in bytes.
+        streams: Vec<(u32, u64)>,
+    },
+    /// To [`Request::ReadDeterminants`].
+    DeterminantBytes {
+        /// At most [`MAX_DATA`]; empty at the end of the stream.
+        bytes: Vec<u8>,
+    },
 }
 
 /// The end of an instream.

@@ -3,12 +3,12 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `f1 4f 4c 6b` |
-//! | 4 | version `u8` | 2 |
-//! | 5 | kind `u8` | 1 OPEN, 3 ACK, 4 PROBE, 5 PROBED |
+//! | 4 | version `u8` | 4 |
+//! | 5 | kind `u8` | 1 OPEN, 3 ACK, 4 PROBE, 5 PROBED, 6 DETERMINANTS, 7 STABLE |
 //! | 6 | slot `u8` | that of the key of the tag |
-//! | 7 | count `u8` | of ACK: ranges; else 0 |
-//! | 8 | flow_id `u64` | of OPEN and ACK; else 0 |
-//! | 16 | counter `u64` | of ACK, PROBE and PROBED; else 0 |
+//! | 7 | count `u8` | of ACK: ranges; of DETERMINANTS and STABLE: see there; else 0 |
+//! | 8 | flow_id `u64` | of OPEN and ACK; of DETERMINANTS and STABLE: see there; else 0 |
+//! | 16 | counter `u64` | of all but OPEN; there 0 |
 
 use wire::FlowId;
 
@@ -50,12 +50,21 @@ impl Head {
         datagram: &[u8; N],
         keys: &KeySet,
     ) -> Result<Self, LinkError> {
+        Self::read_any(expected, datagram, keys)
+    }
+
+    /// The same of a kind that can have any length, from head and tag on.
+    pub(super) fn read_any(
+        expected: Kind,
+        datagram: &[u8],
+        keys: &KeySet,
+    ) -> Result<Self, LinkError> {
         let found = kind(datagram)?;
         if found != expected {
             return Err(LinkError::UnknownKind(code(found)));
         }
         let slot = KeySlot::from_number(datagram[6]).ok_or(LinkError::BadField("slot"))?;
-        let signed = N - TAG_LEN;
+        let signed = datagram.len() - TAG_LEN;
         if !keys.verify(slot, &datagram[..signed], u64_at(datagram, signed)) {
             return Err(LinkError::BadTag);
         }
@@ -92,6 +101,8 @@ pub(super) fn kind(datagram: &[u8]) -> Result<Kind, LinkError> {
         3 => Ok(Kind::Ack),
         4 => Ok(Kind::Probe),
         5 => Ok(Kind::Probed),
+        6 => Ok(Kind::Determinants),
+        7 => Ok(Kind::Stable),
         _ => Err(LinkError::UnknownKind(*kind)),
     }
 }
@@ -104,6 +115,8 @@ const fn code(kind: Kind) -> u8 {
         Kind::Ack => 3,
         Kind::Probe => 4,
         Kind::Probed => 5,
+        Kind::Determinants => 6,
+        Kind::Stable => 7,
     }
 }
 

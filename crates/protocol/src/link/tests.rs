@@ -89,7 +89,18 @@ fn ack() -> Ack {
     }
 }
 
-const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 3, 0, 1, 0];
+fn stream_position() -> StreamPosition {
+    StreamPosition {
+        slot: KeySlot::One,
+        instance: 0xa1a2,
+        record: 0xb1b2,
+        process: 3,
+        offset: 5,
+        is_over: false,
+    }
+}
+
+const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 4, 0, 1, 0];
 
 #[test]
 #[rustfmt::skip]
@@ -135,7 +146,7 @@ fn the_layout_of_a_segment_is_pinned() {
     let mut covered = [0; 16];
     covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
-    covered[12] = 0x72; // version 3, slot 1, a turn
+    covered[12] = 0x92; // version 4, slot 1, a turn
     let tag = KEY.tag(&covered).to_le_bytes();
     for v6 in [false, true] {
         let packet = packet(
@@ -147,12 +158,12 @@ fn the_layout_of_a_segment_is_pinned() {
         let datagram = sealed(&packet, flags(true, false));
         let mut expected = packet.clone();
         let tcp = if v6 {
-            expected[7] = 0x72;
+            expected[7] = 0x92;
             expected[8..16].copy_from_slice(&tag);
             expected[16..40].fill(0);
             40
         } else {
-            expected[8] = 0x72;
+            expected[8] = 0x92;
             expected[12..20].copy_from_slice(&tag);
             20
         };
@@ -281,8 +292,8 @@ fn what_is_not_ours_is_refused() {
     assert_eq!(Kind::of(&BEGINNING[..5]), Err(LinkError::BadLength(5)));
     assert_eq!(Kind::of(&BEGINNING), Err(LinkError::UnknownKind(0)));
     let mut newer = open().encode(&KEY);
-    newer[4] = 4;
-    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(4)));
+    newer[4] = 5;
+    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(5)));
     assert_eq!(
         SegmentView::parse(b"GET / HTTP"),
         Err(LinkError::Segment(WireError::Truncated {
@@ -300,7 +311,7 @@ fn what_is_not_ours_is_refused() {
     datagram[8] ^= 0x40;
     assert_eq!(
         SegmentView::parse(&datagram),
-        Err(LinkError::UnknownVersion(1))
+        Err(LinkError::UnknownVersion(6))
     );
 }
 
@@ -525,13 +536,39 @@ proptest! {
     }
 
     #[test]
+    fn determinants_are_read_as_they_were_written(
+        instance: u64, record: u64, offset: u64, process: u32, is_over: bool, bytes: Vec<u8>,
+        garble: prop::sample::Index,
+        bit in 0u8..8,
+    ) {
+        let at = StreamPosition { slot: KeySlot::One, instance, record, process, offset, is_over };
+        let bytes = if is_over { Vec::new() } else { bytes };
+        let mut datagram = vec![0; DETERMINANTS_OVERHEAD + bytes.len()];
+        Determinants::room(&mut datagram).copy_from_slice(&bytes);
+        Determinants::seal(&at, &KEY, &mut datagram);
+        prop_assert_eq!(Kind::of(&datagram), Ok(Kind::Determinants));
+        prop_assert_eq!(Determinants::instance(&datagram), Some(instance));
+        let read = Determinants::decode(&datagram, &keys());
+        prop_assert_eq!(read, Ok(Determinants { at, bytes: &bytes }));
+        let at_garble = garble.index(datagram.len());
+        datagram[at_garble] ^= 1 << bit;
+        prop_assert!(Determinants::decode(&datagram, &keys()).is_err());
+
+        let mut datagram = Stable(at).encode(&KEY);
+        prop_assert_eq!(Kind::of(&datagram), Ok(Kind::Stable));
+        prop_assert_eq!(Stable::decode(&datagram, &keys()), Ok(Stable(at)));
+        datagram[garble.index(STABLE_LEN)] ^= 1 << bit;
+        prop_assert!(Stable::decode(&datagram, &keys()).is_err());
+    }
+
+    #[test]
     fn any_bytes(bytes: Vec<u8>) {
         properties::link_datagram(&bytes);
     }
 
     #[test]
     fn any_bytes_that_begin_well(
-        v6: bool, kind in 0u8..4,
+        v6: bool, kind in 0u8..6,
         damage: Vec<(prop::sample::Index, u8)>,
     ) {
         let packet = packet(&flow_key(v6), SeqNumber(7), b"hello", ChecksumMode::Full);
@@ -539,6 +576,12 @@ proptest! {
             0 => packet,
             1 => sealed(&packet, flags(true, true)),
             2 => open().encode(&KEY).to_vec(),
+            3 => Stable(stream_position()).encode(&KEY).to_vec(),
+            4 => {
+                let mut datagram = vec![0; DETERMINANTS_OVERHEAD + 9];
+                Determinants::seal(&stream_position(), &KEY, &mut datagram);
+                datagram
+            }
             _ => ack().encode(&KEY).to_vec(),
         };
         properties::link_datagram(&bytes);

@@ -1,6 +1,8 @@
 //! Servers that replay a record of their own before they are given their connections.
 
-use super::world::{CLIENT, Peer, SERVER, World, ms};
+use ssw::Restored;
+
+use super::world::{CLIENT, Peer, SERVER, World, key, ms};
 use crate::{Action, Config, Event, LostReason, SplicePoint, Stage};
 
 fn wrapped(peers: impl IntoIterator<Item = Peer>) -> World {
@@ -158,4 +160,51 @@ fn one_that_it_has_closed_is_grafted_to_be_finished_or_lost() {
         [&LostReason::Forgotten]
     );
     assert!(world.peers.contains_key(&super::world::key(1)));
+}
+
+/// A connection of a host that has died, of which the server has lived through so much.
+fn unheard(id: u64) -> Peer {
+    let peer = Peer::new(id, 100, 50).stands(100, 50);
+    peer.change(|peer| peer.flow.log.restored = Restored::Silent)
+}
+
+fn handed_over(world: &World) -> bool {
+    world.done.contains(&Action::HandOver)
+}
+
+#[test]
+fn the_server_waits_for_the_clients_that_it_knows() {
+    let nobody = Peer::new(3, 100, 0).change(|peer| peer.flow.log.restored = Restored::Silent);
+    let mut world = wrapped([Peer::new(1, 100, 50).stands(100, 50), unheard(2), nobody]);
+    world.die();
+    world.turn_page();
+    come_back(&mut world);
+    world.pass_in_steps(ms(100), ms(1));
+    assert!(!handed_over(&world));
+    assert_eq!(world.stage(), Stage::Recovering);
+    let mut peer = world.peer(2).clone();
+    peer.flow.log.restored = Restored::Heard;
+    world.late(peer);
+    world.until_serving(10);
+    assert!(handed_over(&world));
+    assert!(world.reset.is_empty());
+    assert_eq!(
+        world.recovery.silent(),
+        1,
+        "whom it does not know, it does not wait for"
+    );
+}
+
+#[test]
+fn it_does_not_wait_for_ever() {
+    let mut world = wrapped([Peer::new(1, 100, 50).stands(100, 50), unheard(2)]);
+    world.die();
+    world.turn_page();
+    come_back(&mut world);
+    world.pass_in_steps(ms(990), ms(1));
+    assert!(!handed_over(&world));
+    world.until_serving(20);
+    assert!(handed_over(&world));
+    assert_eq!(world.reset[&key(2)], LostReason::ClientSilent);
+    assert_eq!(world.reset.len(), 1);
 }

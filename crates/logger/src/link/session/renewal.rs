@@ -16,6 +16,7 @@ impl Session {
         self.acks.said = 0;
         self.heard = None;
         self.due.clear();
+        self.grown.clear();
         for flow in self.flows.iter_mut() {
             flow.due = false;
         }

@@ -57,6 +57,12 @@ impl Session {
                 }]
             }
             Request::Connections => self.connections(),
+            Request::Determinants { record } => vec![self.determinants(*record)],
+            Request::ReadDeterminants {
+                process,
+                from,
+                max_len,
+            } => vec![self.determinant_bytes(*process, *from, *max_len)],
             Request::Statistics => {
                 let mut answers = desk.answer(&mut self.intake, request);
                 for answer in &mut answers {

@@ -61,6 +61,14 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
         any::<Vec<u8>>().prop_map(|bytes| Request::Frames { bytes }),
         any::<u64>().prop_map(|token| Request::Barrier { token }),
         any::<u64>().prop_map(|session| Request::InUse { session }),
+        any::<Option<u64>>().prop_map(|record| Request::Determinants { record }),
+        any::<(u32, u64, u32)>().prop_map(|(process, from, max_len)| {
+            Request::ReadDeterminants {
+                process,
+                from,
+                max_len,
+            }
+        }),
     ]
 }
 
@@ -220,6 +228,9 @@ fn response() -> impl Strategy<Value = Response> {
         link_keys().prop_map(Response::Keys),
         any::<u32>().prop_map(|flow_low| Response::Unknown { flow_low }),
         lease::answer().prop_map(Response::Lease),
+        (any::<Option<u64>>(), any::<Vec<(u32, u64)>>())
+            .prop_map(|(record, streams)| Response::Determinants { record, streams }),
+        any::<Vec<u8>>().prop_map(|bytes| Response::DeterminantBytes { bytes }),
     ]
 }
 

@@ -1,0 +1,91 @@
+//! What the processes of a server with state were told. It comes from them, not by the data plane, and they hold
+//! back what they say until it is here.
+
+use std::time::Duration;
+
+use journal::NoRoom;
+use protocol::{
+    control::{MAX_DATA, Response},
+    link::{Determinants, Stable, StreamPosition},
+};
+
+use super::Session;
+use crate::link::outbox::{Outbox, Peer};
+
+impl Session {
+    /// A datagram with determinants that says it is of this session.
+    pub(in crate::link) fn take_determinants(
+        &mut self,
+        from: Peer,
+        datagram: &[u8],
+        now: Duration,
+    ) {
+        self.statistics.datagrams += 1;
+        self.statistics.bytes += u64::try_from(datagram.len()).unwrap_or(u64::MAX);
+        let Ok(Determinants { at, bytes }) = Determinants::decode(datagram, &self.up) else {
+            self.statistics.bad_tags += 1;
+            return;
+        };
+        self.seen(at.slot, now);
+        self.statistics.determinants += 1;
+        if at.is_over {
+            self.determinants.end(at.record);
+        }
+        let journal = self.intake.journal.statistics();
+        let most = self.limit.saturating_sub(journal.held + journal.idle);
+        let kept = self
+            .determinants
+            .append(at.record, at.process, at.offset, bytes, most);
+        let (offset, is_over) = match kept {
+            Ok(Some(length)) => (length, false),
+            Ok(None) => return,
+            Err(NoRoom) => (0, true),
+        };
+        let grown = StreamPosition {
+            offset,
+            is_over,
+            ..at
+        };
+        let same = |(peer, known): &&mut (Peer, StreamPosition)| {
+            *peer == from && known.process == at.process
+        };
+        match self.grown.iter_mut().find(same) {
+            Some((_, known)) => *known = grown,
+            None => self.grown.push((from, grown)),
+        }
+    }
+
+    /// Once for each stream that has grown since.
+    pub(super) fn tell_stable(&mut self, out: &mut Outbox) {
+        if self.grown.is_empty() {
+            return;
+        }
+        self.limit_total(self.limit); // what is left for the rest
+        for (to, grown) in self.grown.drain(..) {
+            let slot = self.acks.slot;
+            if let Some(key) = self.acks.down.get(slot) {
+                let stable = Stable(StreamPosition { slot, ..grown });
+                out.stable(to, &stable.encode(key));
+            }
+        }
+    }
+
+    /// What is kept, of this record only if it has a number.
+    pub(super) fn determinants(&mut self, record: Option<u64>) -> Response {
+        if let Some(record) = record {
+            self.determinants.begin(record);
+        }
+        Response::Determinants {
+            record: self.determinants.record(),
+            streams: self.determinants.streams().collect(),
+        }
+    }
+
+    /// A part of a stream.
+    pub(super) fn determinant_bytes(&self, process: u32, from: u64, most: u32) -> Response {
+        let most = usize::try_from(most).unwrap_or(MAX_DATA).min(MAX_DATA);
+        Response::DeterminantBytes {
+            bytes: self.determinants.read(process, from, most),
+        }
+    }
+}

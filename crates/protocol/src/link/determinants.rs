@@ -1,0 +1,161 @@
+//! DETERMINANTS and STABLE: what a server's processes were told (`ft-tcp-infocom-2001`, III.B), on its way to the
+//! logger before what they say about it leaves (*output commit*, IV.D).
+//!
+//! They come from the processes themselves, each from a port of its own: the session is told by its number. Behind
+//! the head, in which `flow_id` is the number of the service's instance, stands
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | 24 | record `u64` | drawn when the record was begun: another one has nothing to do with it |
+//! | 32 | process `u32` | whose stream |
+//! | 36 | bytes | DETERMINANTS only: of the stream, from `counter` on |
+//! | end | tag `u64` | of all that is before it |
+//!
+//! `counter` of a STABLE is how far the stream is with the logger, all that is before it included. `count` is 1 if
+//! the record is over: nothing of it is to be kept, or is kept.
+
+use core::ops::Range;
+
+use wire::FlowId;
+
+use super::head::{HEAD_LEN, Head, TAG_LEN, sign, u32_at, u64_at};
+use super::{KeySet, KeySlot, Kind, LinkError, LinkKey};
+
+const AT_RECORD: Range<usize> = HEAD_LEN..HEAD_LEN + 8;
+const AT_PROCESS: Range<usize> = AT_RECORD.end..AT_RECORD.end + 4;
+
+/// What a DETERMINANTS has besides its bytes.
+pub const DETERMINANTS_OVERHEAD: usize = AT_PROCESS.end + TAG_LEN;
+
+/// The length of a STABLE, in bytes.
+pub const STABLE_LEN: usize = DETERMINANTS_OVERHEAD;
+
+/// Whose stream, and where in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamPosition {
+    /// The slot of the key that the tag was made with.
+    pub slot: KeySlot,
+    /// The instance of the service.
+    pub instance: u64,
+    /// The number of the record.
+    pub record: u64,
+    /// The number of the process.
+    pub process: u32,
+    /// Bytes of the stream before it.
+    pub offset: u64,
+    /// The record is over.
+    pub is_over: bool,
+}
+
+impl StreamPosition {
+    fn write(&self, kind: Kind, datagram: &mut [u8]) {
+        let head = Head {
+            slot: self.slot,
+            count: self.is_over.into(),
+            flow: FlowId(self.instance),
+            counter: self.offset,
+        };
+        head.write(kind, datagram);
+        datagram[AT_RECORD].copy_from_slice(&self.record.to_le_bytes());
+        datagram[AT_PROCESS].copy_from_slice(&self.process.to_le_bytes());
+    }
+
+    fn read(kind: Kind, datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
+        if datagram.len() < DETERMINANTS_OVERHEAD {
+            return Err(LinkError::BadLength(datagram.len()));
+        }
+        let head = Head::read_any(kind, datagram, keys)?;
+        if head.count > 1 {
+            return Err(LinkError::BadField("count"));
+        }
+        Ok(Self {
+            slot: head.slot,
+            instance: head.flow.0,
+            record: u64_at(datagram, AT_RECORD.start),
+            process: u32_at(datagram, AT_PROCESS.start),
+            offset: head.counter,
+            is_over: head.count == 1,
+        })
+    }
+}
+
+/// A DETERMINANTS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Determinants<'a> {
+    /// Where the bytes belong.
+    pub at: StreamPosition,
+    /// What the logger does not have yet.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Determinants<'a> {
+    /// Completes a datagram whose [`Self::room`] was filled with the bytes. `key` is the one in `at.slot`.
+    ///
+    /// # Panics
+    /// It is shorter than [`DETERMINANTS_OVERHEAD`].
+    pub fn seal(at: &StreamPosition, key: &LinkKey, datagram: &mut [u8]) {
+        at.write(Kind::Determinants, datagram);
+        sign(datagram, key);
+    }
+
+    /// Where in a datagram the bytes are.
+    ///
+    /// # Panics
+    /// It is shorter than [`DETERMINANTS_OVERHEAD`].
+    #[must_use]
+    pub fn room(datagram: &mut [u8]) -> &mut [u8] {
+        let end = datagram.len() - TAG_LEN;
+        &mut datagram[AT_PROCESS.end..end]
+    }
+
+    /// The instance that a datagram of this kind says it is of; nothing of it is proven.
+    #[must_use]
+    pub fn instance(datagram: &[u8]) -> Option<u64> {
+        let is_whole = datagram.len() >= DETERMINANTS_OVERHEAD;
+        is_whole.then(|| u64_at(datagram, 8))
+    }
+
+    /// Reads a datagram from who knows one of `keys`.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`], if it is none.
+    pub fn decode(datagram: &'a [u8], keys: &KeySet) -> Result<Self, LinkError> {
+        let at = StreamPosition::read(Kind::Determinants, datagram, keys)?;
+        let bytes = &datagram[AT_PROCESS.end..datagram.len() - TAG_LEN];
+        if at.is_over && !bytes.is_empty() {
+            return Err(LinkError::BadLength(datagram.len()));
+        }
+        Ok(Self { at, bytes })
+    }
+}
+
+/// A STABLE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stable(
+    /// What is before it is with the logger.
+    pub StreamPosition,
+);
+
+impl Stable {
+    /// The datagram, with a tag made with `key`, which is the one in [`StreamPosition::slot`].
+    #[must_use]
+    pub fn encode(&self, key: &LinkKey) -> [u8; STABLE_LEN] {
+        let mut datagram = [0; STABLE_LEN];
+        self.0.write(Kind::Stable, &mut datagram);
+        sign(&mut datagram, key);
+        datagram
+    }
+
+    /// Reads a datagram from who knows one of `keys`.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`], if it is none.
+    pub fn decode(datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
+        if datagram.len() != STABLE_LEN {
+            return Err(LinkError::BadLength(datagram.len()));
+        }
+        StreamPosition::read(Kind::Stable, datagram, keys).map(Self)
+    }
+}
