@@ -5,7 +5,7 @@ use std::{env, path::PathBuf, process::Command};
 fn main() {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    for source in ["../wrap-shim", "../wrap-abi"] {
+    for source in ["../wrap-shim", "../wrap-abi", "../protocol", "../wire"] {
         println!("cargo::rerun-if-changed={}", here.join(source).display());
     }
     // Always as it is shipped: it runs in the middle of somebody else's program. In a directory of its own,

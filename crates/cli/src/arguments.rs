@@ -251,9 +251,13 @@ pub(crate) struct Serve {
     /// How acknowledgements to clients are made of those of the logger
     #[arg(long, value_enum, default_value = "eager", requires = "logger")]
     pub(crate) ack: Ack,
-    /// What becomes of connections when no logger answers
-    #[arg(long, value_enum, default_value = "unprotect", requires = "logger")]
-    pub(crate) on_logger_loss: LoggerLoss,
+    /// What becomes of connections when no logger answers [default: unprotect; with --north=require: hold]
+    #[arg(long, value_enum, requires = "logger")]
+    pub(crate) on_logger_loss: Option<LoggerLoss>,
+    /// With --north: what the server writes to files and pipes waits for the logger, too, as what it says to clients
+    /// does
+    #[arg(long, requires = "logger")]
+    pub(crate) commit_effects: bool,
     /// How long a logger may be silent before it is lost (ms, s, min; at least 100ms)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger")]
     pub(crate) logger_timeout: Duration,

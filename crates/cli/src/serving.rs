@@ -105,11 +105,6 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
             "{metrics} is protected: metrics need a port of their own"
         ));
     }
-    if matches!(arguments.north, North::Require) && link.is_some() {
-        return Err(
-            "--north=require keeps its record on this host so far, not with a --logger".into(),
-        );
-    }
     let name = match (arguments.name, arguments.address.first()) {
         (Some(name), _) => name,
         (None, Some(address)) => ServeConfig::default_name(*address),
@@ -175,12 +170,21 @@ fn link(arguments: &Serve) -> Result<Option<LinkConfig>, String> {
             Ack::Eager => AckStrategy::Eager,
             Ack::Conditional => AckStrategy::Conditional,
         },
-        on_loss: match arguments.on_logger_loss {
-            LoggerLoss::Unprotect => OnLoggerLoss::Unprotect,
-            LoggerLoss::Hold => OnLoggerLoss::Hold,
-        },
+        on_loss: on_loss(arguments)?,
+        commit_effects: arguments.commit_effects,
         timeout: arguments.logger_timeout,
     }))
+}
+
+/// What a server with state has said without its logger, nobody could rebuild.
+fn on_loss(arguments: &Serve) -> Result<OnLoggerLoss, String> {
+    let has_state = matches!(arguments.north, North::Require);
+    match arguments.on_logger_loss {
+        Some(LoggerLoss::Unprotect) if has_state => Err("--north=require says nothing that is not recorded, so clients wait when no logger answers: --on-logger-loss=hold".into()),
+        Some(LoggerLoss::Hold) => Ok(OnLoggerLoss::Hold),
+        None if has_state => Ok(OnLoggerLoss::Hold),
+        Some(LoggerLoss::Unprotect) | None => Ok(OnLoggerLoss::Unprotect),
+    }
 }
 
 fn quarter_of_memory() -> u64 {

@@ -62,6 +62,8 @@ pub struct LinkConfig {
     pub strategy: AckStrategy,
     /// What happens when none answers.
     pub on_loss: OnLoggerLoss,
+    /// What a server with state writes to files and pipes waits for the logger, too.
+    pub commit_effects: bool,
     /// For how long one must be silent to be lost.
     pub timeout: Duration,
 }

@@ -208,6 +208,11 @@ impl Link {
         self.news.clear();
     }
 
+    /// By which number loggers know the service.
+    pub(crate) fn instance(&self) -> u64 {
+        self.attach.instance
+    }
+
     /// The logger in use, and which of our sessions that is.
     pub(crate) fn in_use(&self) -> Option<(SocketAddr, u64)> {
         Some((self.address()?, self.number))

@@ -10,6 +10,7 @@ use std::{
     path::Path,
 };
 
+use rand::Rng as _;
 use recovery::Standing;
 use ssw::Flow;
 use supervise::{
@@ -19,11 +20,14 @@ use supervise::{
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
     Divergence, Ends, Handover, Library, Memory, Message, Passed, Position,
-    layout::{FILE_FD, Failure, HANDOVER_FD, SOCKET_FD, VARIABLE, VERSION},
+    layout::{FILE_FD, Failure, HANDOVER_FD, PROCESSES, SOCKET_FD, VARIABLE, VERSION},
     repair::{Blueprint, Options, say_again},
 };
 
-use crate::error::{ServeError, SystemContext};
+use crate::{
+    error::{ServeError, SystemContext},
+    logger_client::LoggerClient,
+};
 
 /// What the server's processes share with us.
 pub(crate) struct North {
@@ -54,7 +58,7 @@ impl North {
     /// An empty record, for at most so many bytes.
     pub(crate) fn new(run_dir: &Path, bytes: u64) -> Result<Self, ServeError> {
         let room = mounts::memory(run_dir, bytes)?;
-        Self::with(Memory::create(room.path()).doing(RECORD)?, room)
+        Self::with(empty(&room)?, room)
     }
 
     fn with(memory: Memory, room: Mount) -> Result<Self, ServeError> {
@@ -81,6 +85,48 @@ impl North {
         let mut north = Self::new(run_dir, bytes)?;
         north.is_lost = true;
         Ok(north)
+    }
+
+    /// The record of an earlier life, as the logger has it; `None`: it has none.
+    pub(crate) fn inherit(
+        logger: &mut LoggerClient,
+        run_dir: &Path,
+        bytes: u64,
+    ) -> Result<Option<Self>, ServeError> {
+        let there = logger.determinants(None)?;
+        let Some(record) = there.record else {
+            return Ok(None);
+        };
+        let room = mounts::memory(run_dir, bytes)?;
+        let memory = Memory::create(room.path(), record).doing(RECORD)?;
+        for (process, length) in there.streams {
+            logger.read_determinants(process, length, |bytes| {
+                memory.append(process, bytes).doing(RECORD)
+            })?;
+        }
+        Self::with(memory, room).map(Some)
+    }
+
+    /// What the processes share with us.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// So much of the streams is with the logger, and nothing of others.
+    pub(crate) fn is_with_the_logger(&self, streams: &[(u32, u64)]) {
+        let streams: HashMap<u32, u64> = streams.iter().copied().collect();
+        for process in 0..PROCESSES {
+            let Ok(process) = u32::try_from(process) else {
+                return;
+            };
+            let bytes = streams.get(&process).copied();
+            self.memory.set_stable(process, bytes.unwrap_or(0));
+        }
+    }
+
+    /// There is no record from which the earlier life could be rebuilt.
+    pub(crate) fn is_gone(&mut self) {
+        self.is_lost = true;
     }
 
     /// Leave the record for whoever comes next.
@@ -114,7 +160,7 @@ impl North {
         self.made.clear();
         let is_whole = self.memory.is_recording() && self.memory.divergence().is_none();
         if self.is_lost || !is_whole {
-            self.memory = Memory::create(self.room.path()).doing(RECORD)?;
+            self.memory = empty(&self.room)?;
             self.is_lost = true;
             self.replays = false;
             return Ok(());
@@ -289,6 +335,11 @@ pub(crate) struct Graft {
     said: Vec<u8>,
     is_shut: bool,
     is_closed: bool,
+}
+
+/// An empty record, with a number that no other has.
+fn empty(room: &Mount) -> Result<Memory, ServeError> {
+    Memory::create(room.path(), rand::rng().random()).doing(RECORD)
 }
 
 const RECORD: &str = "keep a record of what the server is told";

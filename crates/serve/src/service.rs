@@ -504,6 +504,7 @@ mod logger_of;
 mod north_of;
 mod restoring;
 mod server_of;
+mod shipping;
 mod standing_by;
 mod status_of;
 mod stopping;

@@ -9,12 +9,12 @@
 //! outlives every process that writes to it, so a record that was written is there whatever
 //! the process died of.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1024;
@@ -27,6 +27,8 @@ pub const SOCKET_FD: i32 = 1001;
 
 /// The file in which connections are handed over ([`crate::handover`]), in the same way.
 pub const HANDOVER_FD: i32 = 1002;
+/// The socket by which a process tells the logger what it was told, in the same way.
+pub const SHIPPING_FD: i32 = 1004;
 
 /// The variable that says that the file is there. Its value is the version.
 pub const VARIABLE: &str = "OUTLIVE_WRAP";
@@ -74,8 +76,10 @@ impl Mode {
 pub enum Hold {
     /// At once: what is in this file is safe enough.
     Never = 0,
-    /// When all that was recorded before it is on the logger.
+    /// To clients when all that was recorded before it is on the logger (*output commit*).
     UntilStable = 1,
+    /// Into files and pipes, too (`ft-tcp-infocom-2001`, VI.B).
+    EffectsToo = 2,
 }
 
 impl Hold {
@@ -85,6 +89,7 @@ impl Hold {
         match code {
             0 => Some(Self::Never),
             1 => Some(Self::UntilStable),
+            2 => Some(Self::EffectsToo),
             _ => None,
         }
     }
@@ -104,10 +109,10 @@ pub struct Page {
     pub hold: AtomicU32,
     /// The number of the next process.
     pub next_process: AtomicU32,
-    /// Counts what has become stable: those who hold output sleep on it.
-    pub stable_count: AtomicU32,
-    /// How many sleep.
-    pub sleepers: AtomicU32,
+    /// A number that was drawn for this record.
+    pub record: AtomicU64,
+    /// Where determinants go.
+    pub shipping: Shipping,
     /// How many positions there are at [`POSITIONS_OFFSET`].
     pub positions: AtomicU64,
     /// Why replay has failed: a [`Failure`], or 0.
@@ -120,6 +125,115 @@ pub struct Page {
     pub failed_calls: [AtomicU32; 2],
     /// The processes, by their numbers.
     pub processes: Processes,
+}
+
+/// Where determinants go. Written by the supervisor, read by the processes.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Shipping {
+    /// Odd while the rest is being written; 0: it never was.
+    turn: AtomicU32,
+    /// [`Destination`], in words.
+    words: [AtomicU64; DESTINATION_WORDS],
+}
+
+const DESTINATION_WORDS: usize = 9;
+
+/// A logger, and how what goes there is signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Destination {
+    /// Its address, as IPv6 has it.
+    pub ip: [u8; 16],
+    /// Its port.
+    pub port: u16,
+    /// The interface by which it is reached, if its address is a link's own; else 0.
+    pub scope: u32,
+    /// Most bytes of a datagram.
+    pub datagram: u16,
+    /// The slot of the keys.
+    pub slot: u8,
+    /// The instance of the service.
+    pub instance: u64,
+    /// The key of what goes there.
+    pub up: [u8; 16],
+    /// The key of what comes from there.
+    pub down: [u8; 16],
+}
+
+impl Destination {
+    fn to_words(self) -> [u64; DESTINATION_WORDS] {
+        let mut bytes = [0; DESTINATION_WORDS * 8];
+        bytes[..16].copy_from_slice(&self.ip);
+        bytes[16..32].copy_from_slice(&self.up);
+        bytes[32..48].copy_from_slice(&self.down);
+        bytes[48..56].copy_from_slice(&self.instance.to_le_bytes());
+        bytes[56..60].copy_from_slice(&self.scope.to_le_bytes());
+        bytes[60..62].copy_from_slice(&self.port.to_le_bytes());
+        bytes[62..64].copy_from_slice(&self.datagram.to_le_bytes());
+        bytes[64] = self.slot;
+        let (words, _) = bytes.as_chunks();
+        core::array::from_fn(|index| u64::from_le_bytes(words[index]))
+    }
+
+    fn from_words(words: [u64; DESTINATION_WORDS]) -> Self {
+        let mut bytes = [0; DESTINATION_WORDS * 8];
+        for (word, out) in words.iter().zip(bytes.chunks_exact_mut(8)) {
+            out.copy_from_slice(&word.to_le_bytes());
+        }
+        let mut read = &bytes[..];
+        Self {
+            ip: take(&mut read),
+            up: take(&mut read),
+            down: take(&mut read),
+            instance: u64::from_le_bytes(take(&mut read)),
+            scope: u32::from_le_bytes(take(&mut read)),
+            port: u16::from_le_bytes(take(&mut read)),
+            datagram: u16::from_le_bytes(take(&mut read)),
+            slot: u8::from_le_bytes(take(&mut read)),
+        }
+    }
+}
+
+/// The next bytes, of which there are enough.
+fn take<const N: usize>(from: &mut &[u8]) -> [u8; N] {
+    let (taken, rest) = from.split_first_chunk().unwrap_or((&[0; N], &[]));
+    *from = rest;
+    *taken
+}
+
+impl Shipping {
+    /// Another destination. Only one writes at a time.
+    pub fn set(&self, destination: &Destination) {
+        let turn = self.turn.load(Ordering::Relaxed) | 1;
+        self.turn.store(turn, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (word, value) in self.words.iter().zip(destination.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.turn.store(turn.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Which destination there is by now: another one has another number.
+    #[must_use]
+    pub fn turn(&self) -> u32 {
+        self.turn.load(Ordering::Acquire)
+    }
+
+    /// The destination with its number; `None`: there is none now.
+    #[must_use]
+    pub fn get(&self) -> Option<(u32, Destination)> {
+        let turn = self.turn();
+        if turn == 0 || !turn.is_multiple_of(2) {
+            return None;
+        }
+        let mut words = [0; DESTINATION_WORDS];
+        for (word, value) in self.words.iter().zip(&mut words) {
+            *value = word.load(Ordering::Relaxed);
+        }
+        fence(Ordering::Acquire);
+        let same = self.turn.load(Ordering::Relaxed) == turn;
+        same.then(|| (turn, Destination::from_words(words)))
+    }
 }
 
 /// The processes of a service.

@@ -4,7 +4,10 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    layout::{Destination, Shipping},
+    *,
+};
 
 fn any_call() -> impl Strategy<Value = Call> {
     (1u8..=18).prop_map(|code| Call::from_code(code).expect("a kind"))
@@ -157,7 +160,25 @@ fn the_page_is_what_both_sides_think() {
     use core::mem::{align_of, offset_of, size_of};
     use layout::{Page, Process};
     assert_eq!(size_of::<Process>(), 64);
-    assert_eq!(offset_of!(Page, processes), 64);
+    assert_eq!(offset_of!(Page, processes), 192);
     assert_eq!(align_of::<Page>(), 4096);
     assert!(size_of::<Page>() < 1 << 36);
+}
+
+proptest! {
+    #[test]
+    fn a_destination_is_read_as_it_was_written(
+        ip: [u8; 16], up: [u8; 16], down: [u8; 16],
+        (port, scope, datagram, slot, instance) in any::<(u16, u32, u16, u8, u64)>(),
+    ) {
+        let there = Destination { ip, port, scope, datagram, slot, instance, up, down };
+        let shipping = Shipping::default();
+        prop_assert_eq!(shipping.get(), None);
+        shipping.set(&there);
+        let (turn, got) = shipping.get().unwrap();
+        prop_assert_eq!(got, there);
+        shipping.set(&Destination::default());
+        prop_assert!(shipping.turn() != turn);
+        prop_assert_eq!(shipping.get().map(|(_, got)| got), Some(Destination::default()));
+    }
 }

@@ -12,6 +12,7 @@ use crate::{
     allocators,
     calls::writing::Unrecorded,
     children::Children,
+    commit::Shipping,
     descriptors,
     live::Positions,
     say::say,
@@ -56,6 +57,15 @@ unsafe fn is_wanted(mut environment: *const *const c_char) -> bool {
         // SAFETY: before the end.
         environment = unsafe { environment.add(1) };
     }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+/// What the kernel closes when the program has ended, its clients hear of.
+extern "C" fn end() {
+    wrap::with(Wrap::commit);
 }
 
 fn refuse(why: &[u8]) -> ! {
@@ -122,6 +132,7 @@ fn start() {
         unhashed: 0,
         unrecorded: Unrecorded::default(),
         children: Children::default(),
+        shipping: Shipping::default(),
         positions: Positions::new(page.positions.load(Ordering::Acquire)),
     };
     if wrap.is_replay {

@@ -144,6 +144,8 @@ pub(crate) fn stands(number: u32, connection: &Connection, is_closed: bool) {
 /// The record has ended: become what it was the record of.
 #[cold]
 pub(crate) fn go(wrap: &mut Wrap) {
+    // What it has said in the replay and its clients lack is said by the supervisor.
+    wrap.commit();
     wrap.children.are_gone = true;
     wrap.clock.go_on(clock::monotonic(), clock::time_of_day());
     let mut connections = 0;

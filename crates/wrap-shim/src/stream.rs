@@ -65,11 +65,6 @@ impl Stream {
         self.at
     }
 
-    /// Everything that was recorded before this is in the file, and is to be in the record that output waits for.
-    pub(crate) fn is_stable(&self) -> bool {
-        self.entry.stable.load(Ordering::Acquire) >= self.at
-    }
-
     /// Make the bytes from `at` on accessible, so many.
     fn map(&mut self, at: u64, length: u64) -> Result<*mut libc::c_void, StreamError> {
         let end = at.checked_add(length).ok_or(StreamError::Full)?;

@@ -14,6 +14,7 @@ use wrap_abi::{
 use crate::{
     calls::writing::Unrecorded,
     children::Children,
+    commit::Shipping,
     descriptors::Descriptors,
     live::{self, Positions},
     say::say,
@@ -36,6 +37,8 @@ pub(crate) struct Wrap {
     pub(crate) unhashed: u32,
     pub(crate) unrecorded: Unrecorded,
     pub(crate) children: Children,
+    /// The way to the logger.
+    pub(crate) shipping: Shipping,
     /// How far clients are, while a record is replayed.
     pub(crate) positions: Positions,
     /// A record is being replayed; once it has ended, it is not again.
@@ -208,7 +211,7 @@ impl Wrap {
     #[cold]
     fn lose_record(&mut self) {
         say(&[b"the record is full: what follows is not recorded"]);
-        self.page.mode.store(Mode::Off as u32, Ordering::Release);
+        self.end_record();
     }
 
     /// The call with its recorded outcome, or performed and recorded. What it fills in is `filled`, once it

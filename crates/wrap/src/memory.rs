@@ -21,8 +21,8 @@ use wrap_abi::{
     Call,
     handover::Position,
     layout::{
-        Failure, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page, STREAM_MAX, VERSION,
-        stream_offset,
+        Destination, Failure, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page, STREAM_MAX,
+        VERSION, stream_offset,
     },
 };
 
@@ -87,24 +87,24 @@ impl Memory {
     /// # Errors
     /// There is no memory for it.
     pub fn new() -> io::Result<Self> {
-        Self::begin(File::from(memfd_create(
-            "outlive-record",
-            MemfdFlags::CLOEXEC,
-        )?))
+        let file = memfd_create("outlive-record", MemfdFlags::CLOEXEC)?;
+        Self::begin(File::from(file), 0)
     }
 
-    /// An empty record in this directory of a file system in memory; one that is there is not any more.
+    /// An empty record in this directory of a file system in memory; one that is there is not any more. `record` is
+    /// its number.
     ///
     /// # Errors
     /// There is no room for it.
-    pub fn create(directory: &Path) -> io::Result<Self> {
+    pub fn create(directory: &Path, record: u64) -> io::Result<Self> {
         let path = directory.join(NAME);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let mut options = File::options();
-        Self::begin(options.read(true).write(true).create_new(true).open(path)?)
+        let file = options.read(true).write(true).create_new(true).open(path)?;
+        Self::begin(file, record)
     }
 
     /// The record that an earlier life has begun in this directory; `None`: there is none of this version.
@@ -117,11 +117,12 @@ impl Memory {
         Self::open(file.ok()?).ok().filter(Self::is_current)
     }
 
-    fn begin(file: File) -> io::Result<Self> {
+    fn begin(file: File, record: u64) -> io::Result<Self> {
         ftruncate(&file, POSITIONS_OFFSET + STREAM_MAX)?;
         let memory = Self::open(file)?;
         let page = memory.page();
         page.version.store(VERSION, Ordering::Relaxed);
+        page.record.store(record, Ordering::Relaxed);
         page.magic.store(MAGIC, Ordering::Release);
         Ok(memory)
     }
@@ -183,6 +184,49 @@ impl Memory {
     /// It cannot be read.
     pub fn read(&self, process: u32, from: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, stream_offset(process) + from)
+    }
+
+    /// The number of the record.
+    #[must_use]
+    pub fn record(&self) -> u64 {
+        self.page().record.load(Ordering::Relaxed)
+    }
+
+    /// More of a stream, as the logger has it; nobody writes to it yet.
+    ///
+    /// # Errors
+    /// There is no room for it, or no such stream.
+    pub fn append(&self, process: u32, bytes: &[u8]) -> io::Result<()> {
+        let all = &self.page().processes.0;
+        let stream = all
+            .get(process as usize)
+            .ok_or(io::ErrorKind::InvalidData)?;
+        let head = stream.head.load(Ordering::Acquire);
+        let end = head + bytes.len() as u64;
+        if end > STREAM_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.file
+            .write_all_at(bytes, stream_offset(process) + head)?;
+        stream.head.store(end, Ordering::Release);
+        Ok(())
+    }
+
+    /// Determinants go there from now on.
+    pub fn ship_to(&self, destination: &Destination) {
+        self.page().shipping.set(destination);
+    }
+
+    /// When output may leave.
+    pub fn hold(&self, hold: Hold) {
+        self.page().hold.store(hold as u32, Ordering::Release);
+    }
+
+    /// So much of a stream is with the logger, and no more.
+    pub fn set_stable(&self, process: u32, bytes: u64) {
+        if let Some(stream) = self.page().processes.0.get(process as usize) {
+            stream.stable.store(bytes, Ordering::Release);
+        }
     }
 
     /// The next processes are to replay what there is. `positions` is how far clients are, in any order.

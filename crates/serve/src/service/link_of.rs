@@ -113,6 +113,7 @@ impl Service {
     fn greet_logger(&mut self) -> Result<(), ServeError> {
         let hold = self.recovery.stage() != Stage::Serving;
         let _ = self.ask_logger(|logger| logger.hold_turns(hold))?;
+        self.compare_record()?;
         // Before that, nothing here knows of any connection.
         if self.ground.instance.has_begun() {
             self.close_what_is_over()?;
@@ -184,7 +185,7 @@ impl Service {
             })?;
             link.show_the_way(clock::now());
         }
-        Ok(())
+        self.show_processes_the_way()
     }
 
     fn logger_up(&mut self, kept: bool) -> Result<(), ServeError> {

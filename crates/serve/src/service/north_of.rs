@@ -37,8 +37,10 @@ impl Service {
         if north.is_lost() {
             self.recovery.forgotten();
         }
+        north.memory().hold(self.hold());
         self.north = Some(north);
-        Ok(())
+        self.show_processes_the_way()?;
+        self.compare_record()
     }
 
     /// A server without a record has nothing to replay.

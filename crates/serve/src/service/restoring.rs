@@ -23,6 +23,7 @@ use crate::{
     error::ServeError,
     events::Happening,
     link::{Link, Patience, Survey},
+    north::North,
     own_addresses::OwnAddresses,
 };
 
@@ -85,7 +86,7 @@ impl Service {
         Ok(())
     }
 
-    fn link(&mut self) -> Option<&mut Link> {
+    pub(super) fn link(&mut self) -> Option<&mut Link> {
         self.ground.logger.link()
     }
 
@@ -127,11 +128,19 @@ impl Service {
         }
         let restored = self.insert(&inheritance)?;
         self.forget_others(&inheritance, &restored)?;
+        let has_state = self.inherit_record()?;
         if let Some(link) = self.link() {
             link.has_heritage();
         }
-        if inheritance.connections.is_empty() {
+        if inheritance.connections.is_empty() && !has_state {
             return Ok(false);
+        }
+        if self.config.wrapped && !has_state {
+            // They are known to nobody.
+            let directory = self.ground.lock.directory();
+            let mut north = North::new(directory, self.config.limits.total)?;
+            north.is_gone();
+            self.north = Some(north);
         }
         let lost = inheritance.connections.len() - restored.len();
         self.bring_back(restored, lost)?;
@@ -246,7 +255,7 @@ impl Service {
     }
 
     /// A moment of waiting.
-    fn idle(&mut self) -> Result<(), ServeError> {
+    pub(super) fn idle(&mut self) -> Result<(), ServeError> {
         self.ground.plane.heartbeat()?;
         self.answer_control();
         std::thread::sleep(Duration::from_millis(2));

@@ -77,6 +77,7 @@ impl Wrap {
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
         let Some(outcome) = self.replayed_write(fd, whole) else {
+            self.commit_effect();
             let outcome = perform();
             self.record_write(fd, whole, outcome);
             return outcome;
