@@ -52,6 +52,8 @@ pub struct Pair {
     pub server: Server,
     /// Where all are.
     pub scene: Scene,
+    /// What both hosts are told besides.
+    more: Vec<String>,
 }
 
 impl Pair {
@@ -61,22 +63,28 @@ impl Pair {
     /// When one does not serve or the other not stand by.
     #[must_use]
     pub fn new(label: &str, server: impl FnOnce(&Scene) -> Server) -> Self {
-        Self::with(label, &[], server)
+        Self::with(label, &[], &[], server)
     }
 
-    /// The same with a logger that is told more.
+    /// The same with a logger and hosts that are told more.
     ///
     /// # Panics
     /// As [`Pair::new`].
     #[must_use]
-    pub fn with(label: &str, logger: &[&str], server: impl FnOnce(&Scene) -> Server) -> Self {
+    pub fn with(
+        label: &str,
+        logger: &[&str],
+        hosts: &[&str],
+        server: impl FnOnce(&Scene) -> Server,
+    ) -> Self {
         let lease = format!("{}ms", lease().as_millis());
         let more = [&["--lease", &lease], logger].concat();
         let (scene, logger) = with_logger_that(label, &more);
         let server = server(&scene);
         let other = scene.lab.add_host_at("other", 30).expect("a host");
-        let first = protect(&scene, &server, &logger, &DEVICE);
-        let flags = flags(&logger);
+        let first = protect(&scene, &server, &logger, &[&DEVICE[..], hosts].concat());
+        let more: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        let flags = flags(&logger, &more);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let second = first.standby(&scene, &other, &server, &flags);
         let this = Self {
@@ -85,6 +93,7 @@ impl Pair {
             logger,
             server,
             scene,
+            more,
         };
         this.await_standby();
         this
@@ -104,7 +113,7 @@ impl Pair {
     /// What all its hosts are told.
     #[must_use]
     pub fn flags(&self) -> Vec<String> {
-        flags(&self.logger)
+        flags(&self.logger, &self.more)
     }
 
     /// Another standby on a host of its own.
@@ -259,7 +268,8 @@ pub fn stop_all<const N: usize>(mut all: [Protected; N]) {
     }
 }
 
-fn flags(logger: &Logger) -> Vec<String> {
+fn flags(logger: &Logger, more: &[String]) -> Vec<String> {
     let device = DEVICE.iter().map(ToString::to_string);
-    logger.flags().into_iter().chain(device).collect()
+    let more = device.chain(more.iter().cloned());
+    logger.flags().into_iter().chain(more).collect()
 }

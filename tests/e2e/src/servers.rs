@@ -213,8 +213,13 @@ pub fn socat(scene: &Scene) -> Server {
 /// redis, which keeps nothing in files. IPv4 only.
 #[must_use]
 pub fn redis(scene: &Scene) -> Server {
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    redis_at(scene, scene.ipv4(PORT))
+}
+
+/// The same at another address.
+#[must_use]
+pub fn redis_at(scene: &Scene, address: SocketAddr) -> Server {
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let directory = scene.directory().to_string_lossy();
     let command = [
         "redis-server",

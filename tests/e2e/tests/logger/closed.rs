@@ -24,7 +24,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// A pair whose logger tells clients to wait.
 fn tell_clients(label: &str) -> Pair {
-    Pair::with(label, &["--tell-clients"], |scene| {
+    Pair::with(label, &["--tell-clients"], &[], |scene| {
         test_server_at(scene, addresses().to_vec(), &[])
     })
 }

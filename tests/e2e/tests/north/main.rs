@@ -2,6 +2,7 @@
 //! connection ends.
 
 mod files;
+mod hosts;
 mod mosquitto;
 mod ngircd;
 mod node;

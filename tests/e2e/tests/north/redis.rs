@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -18,11 +18,15 @@ use lab::Signal;
 use super::{REQUIRE, kill_again_and_again};
 
 /// A client of redis, and its connection.
-struct Client(BufReader<TcpStream>);
+pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn new(scene: &Scene) -> Self {
-        let stream = scene.connect(PORT);
+        Self::to(scene, scene.ipv4(PORT))
+    }
+
+    pub(super) fn to(scene: &Scene, address: SocketAddr) -> Self {
+        let stream = scene.connect_to(address);
         stream
             .set_read_timeout(Some(Duration::from_secs(30)))
             .expect("a timeout");
@@ -64,7 +68,7 @@ impl Client {
     }
 
     #[track_caller]
-    fn ask(&mut self, words: &[&str]) -> String {
+    pub(super) fn ask(&mut self, words: &[&str]) -> String {
         self.send(words);
         self.answer()
     }

@@ -1,0 +1,101 @@
+//! A server with state whose host loses its power: another one has it, with all that its clients were told.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use e2e::{
+    Scene, Seed,
+    exchange::assert_untouched,
+    pair::{FailOver, Pair, addresses},
+    servers::{PORT, redis_at},
+};
+use lab::Signal;
+
+use super::{REQUIRE, redis::Client};
+
+fn pair(label: &str) -> Pair {
+    let [address, _] = addresses();
+    Pair::with(label, &[], &REQUIRE, |scene| redis_at(scene, address))
+}
+
+fn client(scene: &Scene) -> Client {
+    Client::to(scene, addresses()[0])
+}
+
+/// Counts for as long as it is told, and finds each number once.
+fn count(mut client: Client, number: usize, ends: &AtomicBool) -> u64 {
+    let id = client.ask(&["CLIENT", "ID"]);
+    let key = format!("counter-{number}");
+    let mut counted = 0;
+    while !ends.load(Ordering::Relaxed) {
+        counted += 1;
+        assert_eq!(client.ask(&["INCR", &key]), format!(":{counted}"));
+        if counted % 97 == 0 {
+            assert_eq!(client.ask(&["CLIENT", "ID"]), id);
+        }
+    }
+    counted
+}
+
+#[test]
+fn redis_goes_on_where_its_host_has_ended() {
+    let mut pair = pair("north-hosts");
+    let recording = pair.scene.record(PORT);
+    let ends = &AtomicBool::new(false);
+    let seed = &mut Seed::choose("north-hosts");
+    let mut open = client(&pair.scene);
+    assert_eq!(open.ask(&["MULTI"]), "+OK");
+    assert_eq!(open.ask(&["SET", "open", "kept"]), "+QUEUED");
+    let clients: Vec<Client> = (0..8).map(|_| client(&pair.scene)).collect();
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..)
+            .zip(clients)
+            .map(|(number, client)| scope.spawn(move || count(client, number, ends)))
+            .collect();
+        for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
+            thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
+            pair.fail_over(way);
+        }
+        let before = pair.first.events_of("serving").len();
+        pair.first.kill_main(Signal::KILL);
+        pair.first.wait_serving(before + 1);
+        ends.store(true, Ordering::Relaxed);
+        let mut after = client(&pair.scene);
+        for (number, client) in clients.into_iter().enumerate() {
+            let counted = client.join().expect("a client").to_string();
+            let key = format!("counter-{number}");
+            assert_eq!(after.ask(&["GET", &key]), counted);
+        }
+    });
+    assert_eq!(open.ask(&["EXEC"]), "+OK");
+    assert_eq!(open.ask(&["GET", "open"]), "kept");
+    drop(open);
+    assert_untouched(recording, 10);
+    pair.stop();
+}
+
+/// What is not in the memory of a logger that begins anew is said to it again.
+#[test]
+fn a_logger_that_was_restarted_is_told_all_of_it_again() {
+    let mut pair = pair("north-logger");
+    let mut client = client(&pair.scene);
+    for number in 1..=1000 {
+        assert_eq!(client.ask(&["INCR", "counter"]), format!(":{number}"));
+    }
+    pair.logger.kill();
+    pair.logger.replace_dead(&pair.scene);
+    pair.first.wait_for("logger_restarted", 1);
+    // The connection is without a record: it began before the logger did.
+    for number in 1001..=1100 {
+        assert_eq!(client.ask(&["INCR", "counter"]), format!(":{number}"));
+    }
+    thread::sleep(Duration::from_secs(3));
+    pair.fail_over(FailOver::PowerOff);
+    let mut after = self::client(&pair.scene);
+    assert_eq!(after.ask(&["GET", "counter"]), "1100");
+    drop((client, after));
+    pair.stop();
+}
