@@ -13,14 +13,31 @@ use super::stage::PORT;
 use super::subject::{Mode, Server, Subject, alternate};
 use super::traffic::on_client;
 
-const MODES: [Mode; 3] = [Mode::Plain, Mode::Protected("connection"), Mode::Wrapped];
+/// How redis is run, and what figures of it are called.
+const MODES: [(Mode, &str); 6] = [
+    (Mode::Plain, "plain"),
+    (Mode::Protected("connection"), "south"),
+    (Mode::Wrapped, "recorded"),
+    (Mode::Committed(0), "committed"),
+    (Mode::Committed(250), "committed.250us"),
+    (Mode::Committed(1000), "committed.1ms"),
+];
 /// Clients and commands in a row, with the aim for the speed that is left.
-const LOADS: [(&str, &str, f64); 3] = [("1", "1", 0.95), ("50", "1", 0.95), ("50", "16", 0.85)];
+const LOADS: [(&str, &str, f64); 4] = [
+    ("1", "1", 0.95),
+    ("1", "16", 0.85),
+    ("50", "1", 0.95),
+    ("50", "16", 0.85),
+];
+/// What output commit may add to a command's latency, milliseconds.
+const ADDED: f64 = 0.2;
 /// What redis-benchmark sends for a SET: `*3`, `SET`, a key of 16 bytes and a value of 3.
 const REQUEST: f64 = 45.0;
 /// So that the next death is not taken for the same.
 const REST: Duration = Duration::from_millis(1100);
 
+const COMMIT_BOUND: &str = "a round trip to the logger before the first answer of each turn of the server's loop, on \
+     the same processors";
 const BOUND: &str = "each call of the server is looked at by the preloaded library, and what it brought is copied into the record";
 
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
@@ -42,36 +59,55 @@ fn speed(
     aim: f64,
 ) -> Result<Vec<Figure>> {
     let commands = match (clients, pipeline) {
-        ("1", _) => bench.size("40000", "10000"),
+        ("1", "1") => bench.size("40000", "10000"),
+        ("1", _) => bench.size("300000", "80000"),
         (_, "1") => bench.size("150000", "40000"),
         _ => bench.size("1000000", "200000"),
     };
     bench.say(format_args!(
         "redis-benchmark, {clients} clients, {pipeline} commands in a row"
     ));
-    let runs = alternate(bench, &server.clone().pinned(), &MODES, |_| {
+    let modes = MODES.map(|(mode, _)| mode);
+    let runs = alternate(bench, &server.clone().pinned(), &modes, |_| {
         set(bench, clients, pipeline, "5000")?;
-        Ok([set(bench, clients, pipeline, commands)?])
+        set(bench, clients, pipeline, commands)
     })?;
     let how =
         format!("redis-benchmark -t set -c {clients} -P {pipeline} -n {commands}, the second run");
     let name = format!("north.redis.c{clients}.p{pipeline}");
-    let columns: Vec<Vec<f64>> = runs.iter().map(|runs| column(runs, 0)).collect();
-    let ratio = |name: String, which: usize| {
-        Figure::of(name, "", &ratios(&columns[0], &columns[which]), &how)
-    };
-    let mut figures = vec![
-        ratio(format!("{name}.ratio"), 2).aim(Aim::AtLeast(aim), BOUND),
-        ratio(format!("{name}.south.ratio"), 1),
-    ];
-    for (mode, column) in ["plain", "south", "recorded"].into_iter().zip(&columns) {
-        figures.push(Figure::of(format!("{name}.{mode}"), "1/s", column, &how));
+    let speeds: Vec<Vec<f64>> = runs.iter().map(|runs| column(runs, 0)).collect();
+    let medians: Vec<Vec<f64>> = runs.iter().map(|runs| column(runs, 1)).collect();
+    let mut figures = Vec::new();
+    for (which, (_, mode)) in MODES.into_iter().enumerate() {
+        let speed = Figure::of(format!("{name}.{mode}"), "1/s", &speeds[which], &how);
+        figures.push(speed);
+        if which == 0 {
+            continue;
+        }
+        let ratio = ratios(&speeds[0], &speeds[which]);
+        let ratio = Figure::of(format!("{name}.{mode}.ratio"), "", &ratio, &how);
+        let pairs = medians[0].iter().zip(&medians[which]);
+        let added: Vec<f64> = pairs.map(|(plain, with)| with - plain).collect();
+        let added = Figure::of(
+            format!("{name}.{mode}.added"),
+            "ms",
+            &added,
+            format!("{how}: what the median latency is longer than the plain server's"),
+        );
+        figures.extend(match mode {
+            "recorded" => [ratio.aim(Aim::AtLeast(aim), BOUND), added],
+            "committed" => [
+                ratio.aim(Aim::AtLeast(aim), COMMIT_BOUND),
+                added.aim(Aim::AtMost(ADDED), COMMIT_BOUND),
+            ],
+            _ => [ratio, added],
+        });
     }
     Ok(figures)
 }
 
-/// SETs a second.
-fn set(bench: &Bench, clients: &str, pipeline: &str, commands: &str) -> Result<f64> {
+/// SETs a second, and their median latency in milliseconds.
+fn set(bench: &Bench, clients: &str, pipeline: &str, commands: &str) -> Result<[f64; 2]> {
     let address = bench.stage.address(PORT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let arguments = [
@@ -79,8 +115,13 @@ fn set(bench: &Bench, clients: &str, pipeline: &str, commands: &str) -> Result<f
     ];
     let said = on_client(bench, "redis-benchmark", &arguments)?;
     let line = said.lines().find(|line| line.starts_with("\"SET\""));
-    let speed = line.and_then(|line| line.split(',').nth(1)?.trim_matches('"').parse().ok());
-    speed.with_context(|| format!("redis-benchmark said {said}"))
+    // Its name, then: a second, and of the latency average, least, median and others.
+    let field = |which| {
+        let field =
+            line.and_then(|line| line.split(',').nth(which)?.trim_matches('"').parse().ok());
+        field.with_context(|| format!("redis-benchmark said {said}"))
+    };
+    Ok([field(1)?, field(4)?])
 }
 
 /// How large the record is for each command, and how long a death takes after so many.
@@ -93,7 +134,7 @@ fn size_and_return(bench: &Bench, server: &Server) -> Result<Vec<Figure>> {
         ));
         let mut subject = Subject::start(bench, server, Mode::Wrapped)?;
         let before = record(&subject)?;
-        let live_speed = set(bench, "50", pipeline, commands)?;
+        let [live_speed, _] = set(bench, "50", pipeline, commands)?;
         let count: f64 = commands.parse()?;
         let each = (record(&subject)? - before) / count - REQUEST;
         let (mut live, mut replayed) = (Vec::new(), Vec::new());

@@ -82,6 +82,13 @@ impl Stage {
         limit_link(&self.server.link(LOG_INTERFACE)?, rate)
     }
 
+    /// So many microseconds of round trip on the log link, besides what the lab takes.
+    pub(super) fn set_log_round_trip(&self, microseconds: u32) -> Result<()> {
+        let half = Duration::from_micros(microseconds.into()) / 2;
+        self.logger.links()[0].adjust(&Direction::BOTH, |link| link.delay(half))?;
+        Ok(())
+    }
+
     /// Runs a command of the client's host to its end and returns what it printed.
     ///
     /// # Errors

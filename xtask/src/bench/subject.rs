@@ -30,6 +30,9 @@ pub(super) enum Mode {
     LinkedBy(&'static str),
     /// Under `outlive serve --north=require`, the record on its host.
     Wrapped,
+    /// The same with a logger on a host of its own, so many microseconds of round trip away besides what the lab takes:
+    /// nothing is said that it does not have.
+    Committed(u32),
 }
 
 impl Mode {
@@ -39,6 +42,7 @@ impl Mode {
             Self::Plain => "plain",
             Self::Protected(_) => "protected",
             Self::Wrapped => "wrapped",
+            Self::Committed(_) => "committed",
             Self::Linked(_) | Self::LinkedBy(_) => "linked",
         }
     }
@@ -143,12 +147,16 @@ impl<'a> Subject<'a> {
         let stage = &bench.stage;
         let rate = match mode {
             Mode::Linked(rate) => Some(rate),
-            Mode::LinkedBy(_) => Some(None),
+            Mode::LinkedBy(_) | Mode::Committed(_) => Some(None),
             Mode::Plain | Mode::Protected(_) | Mode::Wrapped => None,
         };
         let logger = match rate {
             Some(rate) => {
                 stage.set_log_rate(rate)?;
+                stage.set_log_round_trip(match mode {
+                    Mode::Committed(round_trip) => round_trip,
+                    _ => 0,
+                })?;
                 Some(stage.ground.start_logger(&stage.logger, &[])?)
             }
             None => None,
@@ -160,7 +168,7 @@ impl<'a> Subject<'a> {
         if let Mode::LinkedBy(strategy) = mode {
             arguments.extend(["--ack".to_owned(), strategy.to_owned()]);
         }
-        if mode == Mode::Wrapped {
+        if matches!(mode, Mode::Wrapped | Mode::Committed(_)) {
             arguments.push("--north=require".to_owned());
         }
         if logger.is_some() {
