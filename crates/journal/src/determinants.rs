@@ -51,6 +51,23 @@ impl Stream {
         held
     }
 
+    /// Tells how much memory is not held any more.
+    fn cut(&mut self, length: u64) -> u64 {
+        let Some(whole) = usize::try_from(length)
+            .ok()
+            .filter(|_| length < self.length)
+        else {
+            return 0;
+        };
+        let before = self.chunks.len();
+        self.chunks.truncate(whole.div_ceil(CHUNK));
+        if let Some(last) = self.chunks.last_mut().filter(|_| whole % CHUNK != 0) {
+            last.truncate(whole % CHUNK);
+        }
+        self.length = length;
+        ((before - self.chunks.len()) * CHUNK) as u64
+    }
+
     fn read(&self, from: u64, most: usize) -> Vec<u8> {
         let Ok(from) = usize::try_from(from) else {
             return Vec::new();
@@ -144,6 +161,13 @@ impl Determinants {
             return Err(NoRoom);
         }
         Ok(Some(length))
+    }
+
+    /// What is behind the first `length` bytes of a stream is dropped.
+    pub fn cut(&mut self, process: u32, length: u64) {
+        if let Some(stream) = self.streams.get_mut(&process) {
+            self.held -= stream.cut(length);
+        }
     }
 
     /// So many bytes of a stream at the most, fewer at its end.

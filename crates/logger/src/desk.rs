@@ -65,6 +65,7 @@ impl Desk {
             | Request::Connections
             | Request::Determinants { .. }
             | Request::ReadDeterminants { .. }
+            | Request::CutDeterminants { .. }
             | Request::InUse { .. }
             | Request::Lease(_) => vec![Response::Error {
                 code: ErrorCode::BadRequest,

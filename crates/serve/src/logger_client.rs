@@ -438,6 +438,11 @@ impl LoggerClient {
         Ok(())
     }
 
+    /// What is behind there was never said whole.
+    pub(crate) fn cut_determinants(&mut self, process: u32, length: u64) -> Result<(), ServeError> {
+        self.say(&Request::CutDeterminants { process, length })
+    }
+
     /// The connection's record is of no use any more.
     pub(crate) fn unprotect(&mut self, flow: FlowId) -> Result<(), ServeError> {
         self.say(&Request::Unprotect { flow })

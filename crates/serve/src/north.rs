@@ -19,7 +19,7 @@ use supervise::{
 };
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
-    Divergence, Ends, Handover, Library, Memory, Message, Passed, Position,
+    Divergence, Ends, Feed, Handover, Library, Memory, Message, Passed, Position,
     layout::{FILE_FD, Failure, HANDOVER_FD, PROCESSES, SOCKET_FD, VARIABLE, VERSION},
     repair::{Blueprint, Options, say_again},
 };
@@ -100,9 +100,14 @@ impl North {
         let room = mounts::memory(run_dir, bytes)?;
         let memory = Memory::create(room.path(), record).doing(RECORD)?;
         for (process, length) in there.streams {
+            let mut feed = Feed::new(process);
             logger.read_determinants(process, length, |bytes| {
-                memory.append(process, bytes).doing(RECORD)
+                feed.take(&memory, bytes).doing(RECORD)
             })?;
+            // Nothing was said that depended on what the dead host had begun to say to the logger.
+            if feed.is_torn() {
+                logger.cut_determinants(process, memory.length(process))?;
+            }
         }
         Self::with(memory, room).map(Some)
     }

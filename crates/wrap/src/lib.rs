@@ -2,17 +2,20 @@
 //!
 //! - [`Library`]: the preloaded library itself, which is part of this crate.
 //! - [`Memory`]: the memory file in which the processes record what they are told.
+//! - [`Feed`]: a record that comes from the logger.
 //! - [`Handover`]: what a process whose record was replayed says of its connections, and how it is given the
 //!   sockets that go on with them.
 //! - [`program`]: whether a program can take the library.
 //! - [`repair`]: such a socket, made at exact sequence numbers (`TCP_REPAIR`).
 
+mod feed;
 mod handover;
 mod library;
 mod memory;
 pub mod program;
 pub mod repair;
 
+pub use feed::Feed;
 pub use handover::{Handover, HandoverError, Passed};
 pub use library::Library;
 pub use memory::{Divergence, Memory};

@@ -42,6 +42,26 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn what_was_cut_off_can_be_said_otherwise(
+        length in 0usize..200_000, cut in 0usize..250_000, more in prop::collection::vec(any::<u8>(), 0..70_000),
+    ) {
+        let mut kept = Determinants::default();
+        kept.begin(RECORD);
+        let said = said(0, length);
+        let _ = kept.append(RECORD, 0, 0, &said, ROOM);
+        kept.cut(0, cut as u64);
+        let left = &said[..cut.min(length)];
+        prop_assert!(kept.read(0, 0, usize::MAX) == left);
+        let stable = kept.append(RECORD, 0, left.len() as u64, &more, ROOM);
+        prop_assert_eq!(stable, Ok(Some((left.len() + more.len()) as u64)));
+        let all = [left, &more[..]].concat();
+        prop_assert!(kept.read(0, 0, usize::MAX) == all);
+        prop_assert_eq!(kept.held(), (all.len().div_ceil(CHUNK) * CHUNK) as u64);
+    }
+}
+
 #[test]
 fn another_record_has_nothing_to_do_with_it() {
     let mut kept = Determinants::default();

@@ -2,6 +2,7 @@
 
 mod acks;
 mod control;
+mod determinants;
 mod sessions;
 mod weather;
 

@@ -28,6 +28,7 @@ mod request {
     pub(super) const IN_USE: u8 = 0x10;
     pub(super) const DETERMINANTS: u8 = 0x11;
     pub(super) const READ_DETERMINANTS: u8 = 0x12;
+    pub(super) const CUT_DETERMINANTS: u8 = 0x13;
 }
 
 mod response {
@@ -69,11 +70,12 @@ impl Message for Request {
             Self::InUse { .. } => request::IN_USE,
             Self::Determinants { .. } => request::DETERMINANTS,
             Self::ReadDeterminants { .. } => request::READ_DETERMINANTS,
+            Self::CutDeterminants { .. } => request::CUT_DETERMINANTS,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::READ_DETERMINANTS).contains(&type_code)
+        (request::HELLO..=request::CUT_DETERMINANTS).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -99,6 +101,10 @@ impl Message for Request {
                 body.u32(*process);
                 body.u64(*from);
                 body.u32(*max_len);
+            }
+            Self::CutDeterminants { process, length } => {
+                body.u32(*process);
+                body.u64(*length);
             }
             Self::Resume(resume) => resume.encode(&mut body),
             Self::Lease(lease) => lease.encode(&mut body),
@@ -154,6 +160,10 @@ impl Message for Request {
                 process: body.u32()?,
                 from: body.u64()?,
                 max_len: body.u32()?,
+            },
+            request::CUT_DETERMINANTS => Self::CutDeterminants {
+                process: body.u32()?,
+                length: body.u64()?,
             },
             _ => return Err(ControlError::UnknownType(type_code)),
         };

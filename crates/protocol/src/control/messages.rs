@@ -93,6 +93,13 @@ pub enum Request {
         /// The most bytes wanted. The answer may be shorter, and never exceeds [`MAX_DATA`].
         max_len: u32,
     },
+    /// What is behind there was never said whole, and is dropped. Not answered.
+    CutDeterminants {
+        /// The number of the process.
+        process: u32,
+        /// How long its stream is from now on, bytes.
+        length: u64,
+    },
 }
 
 /// Who attaches, and what it wants.

@@ -81,6 +81,11 @@ impl Session {
         }
     }
 
+    /// A stream ends there.
+    pub(super) fn cut_determinants(&mut self, process: u32, length: u64) {
+        self.determinants.cut(process, length);
+    }
+
     /// A part of a stream.
     pub(super) fn determinant_bytes(&self, process: u32, from: u64, most: u32) -> Response {
         let most = usize::try_from(most).unwrap_or(MAX_DATA).min(MAX_DATA);

@@ -63,6 +63,10 @@ impl Session {
                 from,
                 max_len,
             } => vec![self.determinant_bytes(*process, *from, *max_len)],
+            Request::CutDeterminants { process, length } => {
+                self.cut_determinants(*process, *length);
+                Vec::new()
+            }
             Request::Statistics => {
                 let mut answers = desk.answer(&mut self.intake, request);
                 for answer in &mut answers {

@@ -62,6 +62,8 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
         any::<u64>().prop_map(|token| Request::Barrier { token }),
         any::<u64>().prop_map(|session| Request::InUse { session }),
         any::<Option<u64>>().prop_map(|record| Request::Determinants { record }),
+        any::<(u32, u64)>()
+            .prop_map(|(process, length)| Request::CutDeterminants { process, length }),
         any::<(u32, u64, u32)>().prop_map(|(process, from, max_len)| {
             Request::ReadDeterminants {
                 process,

@@ -1,0 +1,212 @@
+//! What a server's processes were told: said again until it is there, and to whoever comes next.
+
+use protocol::link::{DETERMINANTS_OVERHEAD, Determinants, KeySet, Stable, StreamPosition};
+
+use super::*;
+
+const RECORD: u64 = 0x1234;
+
+/// A process of the server, at an address of its own.
+fn process() -> Peer {
+    Peer {
+        address: SocketAddr::from(([192, 0, 2, 1], 40_000)),
+        ..peer()
+    }
+}
+
+fn position(offset: usize) -> StreamPosition {
+    StreamPosition {
+        slot: KeySlot::Zero,
+        instance: INSTANCE,
+        record: RECORD,
+        process: 0,
+        offset: offset as u64,
+        is_over: false,
+    }
+}
+
+fn datagram(at: &StreamPosition, bytes: &[u8], key: &LinkKey) -> Vec<u8> {
+    let mut datagram = vec![0; DETERMINANTS_OVERHEAD + bytes.len()];
+    Determinants::room(&mut datagram).copy_from_slice(bytes);
+    Determinants::seal(at, key, &mut datagram);
+    datagram
+}
+
+impl Link {
+    fn begin_record(&mut self) -> Vec<(u32, u64)> {
+        let record = Some(RECORD);
+        match &self.ask(&Request::Determinants { record })[..] {
+            [Response::Determinants { record, streams }] if *record == Some(RECORD) => {
+                streams.clone()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn tell(&mut self, at: &StreamPosition, bytes: &[u8]) {
+        let datagram = datagram(at, bytes, &self.host.keys.up);
+        self.sessions.take(process(), &datagram, NOW, &mut self.out);
+    }
+
+    /// The end of a batch: what its processes are told.
+    fn told(&mut self) -> Vec<StreamPosition> {
+        self.sessions.settle(NOW, &mut self.out);
+        let mut keys = KeySet::EMPTY;
+        keys.put(self.host.keys.slot, self.host.keys.down);
+        let sent = self.out.datagrams().iter();
+        let told = sent.map(|datagram| {
+            assert_eq!(datagram.to, process());
+            Stable::decode(datagram.bytes(), &keys).expect("a STABLE").0
+        });
+        let told = told.collect();
+        self.out.clear();
+        told
+    }
+
+    fn kept(&mut self) -> Vec<u8> {
+        let request = Request::ReadDeterminants {
+            process: 0,
+            from: 0,
+            max_len: u32::MAX,
+        };
+        match &self.ask(&request)[..] {
+            [Response::DeterminantBytes { bytes }] => bytes.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_has_come_is_told_once_for_each_batch_and_never_more() {
+    let mut link = Link::new(AckPolicy::EachBatch, 1);
+    assert_eq!(link.begin_record(), []);
+    link.tell(&position(5), b" world");
+    assert_eq!(link.told(), [position(0)], "it lacks the beginning");
+    link.tell(&position(0), b"hello");
+    link.tell(&position(5), b" world");
+    assert_eq!(link.told(), [position(11)]);
+    link.tell(&position(3), b"lo wor");
+    assert_eq!(link.told(), [position(11)]);
+    assert_eq!(link.kept(), b"hello world");
+    assert_eq!(link.told(), [], "nothing has come");
+    assert_eq!(link.begin_record(), [(0, 11)]);
+}
+
+#[test]
+fn strangers_and_other_records_are_not_heard() {
+    let mut link = Link::new(AckPolicy::EachBatch, 1);
+    link.begin_record();
+    let forged = datagram(&position(0), b"forged", &LinkKey([9; 16]));
+    link.sessions.take(process(), &forged, NOW, &mut link.out);
+    let other = StreamPosition {
+        record: RECORD + 1,
+        ..position(0)
+    };
+    link.tell(&other, b"other");
+    let nobody = StreamPosition {
+        instance: INSTANCE + 1,
+        ..position(0)
+    };
+    link.tell(&nobody, b"nobody");
+    assert_eq!(link.told(), []);
+    assert_eq!(link.kept(), b"");
+    assert_eq!(link.session().statistics().bad_tags, 1);
+    assert_eq!(link.sessions.strangers(), 1);
+}
+
+#[test]
+fn a_record_that_is_over_is_not_there_any_more() {
+    let mut link = Link::new(AckPolicy::EachBatch, 1);
+    link.begin_record();
+    link.tell(&position(0), b"hello");
+    let over = StreamPosition {
+        is_over: true,
+        ..position(0)
+    };
+    link.tell(&over, b"");
+    assert_eq!(link.told(), [over]);
+    link.tell(&position(5), b" world");
+    assert_eq!(link.told(), [over], "nor does it come back");
+    let whichever = link.ask(&Request::Determinants { record: None });
+    let none = Response::Determinants {
+        record: None,
+        streams: Vec::new(),
+    };
+    assert_eq!(whichever, [none]);
+}
+
+#[test]
+fn one_that_grows_too_large_is_over() {
+    let little = Attach {
+        total: 1 << 20,
+        ..attach(INSTANCE, 1000)
+    };
+    let mut link = Link::with(AckPolicy::EachBatch, 1, &little);
+    link.begin_record();
+    let bytes = [7; 60_000];
+    let mut at = 0;
+    while at < 1 << 21 {
+        link.tell(&position(at), &bytes);
+        match link.told()[..] {
+            [told] if told.is_over => break,
+            [told] => assert_eq!(told, position(at + bytes.len())),
+            ref other => panic!("{other:?}"),
+        }
+        at += bytes.len();
+    }
+    assert!((800_000..1 << 20).contains(&at), "{at} bytes");
+    assert_eq!(link.kept(), b"");
+}
+
+#[test]
+fn an_heir_finds_them_and_the_dead_host_is_not_heard() {
+    let mut link = Link::new(AckPolicy::EachBatch, 1);
+    link.begin_record();
+    link.tell(&position(0), b"hello, wor");
+    link.told();
+    let later = NOW + Duration::from_secs(5);
+    let heir = Attach {
+        inherit: true,
+        ..attach(INSTANCE + 1, 2000)
+    };
+    let inherited = link
+        .sessions
+        .inherit(&heir, peer(), "key", false, later, &mut link.out);
+    assert!(inherited.expect("nobody is heard").is_some());
+    let (kept, keys) = link
+        .sessions
+        .attach(&heir, peer(), "key", &greeting(2), &mut link.out);
+    assert!(kept);
+    let late = datagram(&position(10), b"ld", &link.host.keys.up);
+    link.sessions.take(process(), &late, later, &mut link.out);
+    let session = link.sessions.get_mut(INSTANCE + 1).expect("attached");
+    let mut ask = |request| session.answer(PID, &request, &mut link.out);
+    let streams = ask(Request::Determinants { record: None });
+    let expected = Response::Determinants {
+        record: Some(RECORD),
+        streams: vec![(0, 10)],
+    };
+    assert_eq!(streams, [expected]);
+    let cut = Request::CutDeterminants {
+        process: 0,
+        length: 7,
+    };
+    assert_eq!(ask(cut), []);
+    // It goes on behind what it has taken up.
+    let at = StreamPosition {
+        slot: keys.slot,
+        instance: INSTANCE + 1,
+        ..position(7)
+    };
+    let more = datagram(&at, b"world", &keys.up);
+    link.sessions.take(process(), &more, later, &mut link.out);
+    let session = link.sessions.get_mut(INSTANCE + 1).expect("attached");
+    let request = Request::ReadDeterminants {
+        process: 0,
+        from: 0,
+        max_len: 100,
+    };
+    let kept = session.answer(PID, &request, &mut link.out);
+    let bytes = b"hello, world".to_vec();
+    assert_eq!(kept, [Response::DeterminantBytes { bytes }]);
+}

@@ -1,0 +1,53 @@
+//! A record that comes from elsewhere, in pieces that end anywhere.
+
+use std::io;
+
+use wrap_abi::{DecodeError, Record};
+
+use crate::Memory;
+
+/// The way of one process's stream into the memory file: whole records only, since whoever replays it may be there
+/// already.
+#[derive(Debug)]
+pub struct Feed {
+    process: u32,
+    /// The beginning of a record.
+    torn: Vec<u8>,
+}
+
+impl Feed {
+    /// Of the process with this number.
+    #[must_use]
+    pub fn new(process: u32) -> Self {
+        Self {
+            process,
+            torn: Vec::new(),
+        }
+    }
+
+    /// The next bytes of the stream.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub fn take(&mut self, memory: &Memory, bytes: &[u8]) -> io::Result<()> {
+        self.torn.extend_from_slice(bytes);
+        let mut whole = 0;
+        loop {
+            match Record::read(&self.torn[whole..]) {
+                Ok((_, length)) => whole += length,
+                Err(DecodeError::CutOff) => break,
+                // The replay will find it, and say so.
+                Err(_) => whole = self.torn.len(),
+            }
+        }
+        memory.append(self.process, &self.torn[..whole])?;
+        self.torn.drain(..whole);
+        Ok(())
+    }
+
+    /// Is there more than whole records?
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        !self.torn.is_empty()
+    }
+}
