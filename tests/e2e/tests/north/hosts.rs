@@ -9,8 +9,9 @@ use std::{
 use e2e::{
     Scene, Seed,
     exchange::assert_untouched,
+    loggers::{protect, with_logger},
     pair::{FailOver, Pair, addresses},
-    servers::{PORT, redis_at},
+    servers::{PORT, redis, redis_at},
 };
 use lab::Signal;
 
@@ -35,6 +36,9 @@ fn count(mut client: Client, number: usize, ends: &AtomicBool) -> u64 {
         assert_eq!(client.ask(&["INCR", &key]), format!(":{counted}"));
         if counted % 97 == 0 {
             assert_eq!(client.ask(&["CLIENT", "ID"]), id);
+            // More than a datagram to the logger.
+            let large = counted.to_string().repeat(1 << (counted % 14));
+            assert_eq!(client.ask(&["SET", "large", &large]), "+OK");
         }
     }
     counted
@@ -98,4 +102,29 @@ fn a_logger_that_was_restarted_is_told_all_of_it_again() {
     assert_eq!(after.ask(&["GET", "counter"]), "1100");
     drop((client, after));
     pair.stop();
+}
+
+#[test]
+fn nothing_is_said_that_the_logger_does_not_have() {
+    let (scene, logger) = with_logger("north-hold");
+    let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
+    let mut waits = Client::to(&scene, scene.ipv4(PORT));
+    assert_eq!(waits.ask(&["INCR", "counter"]), ":1");
+    let link = &logger.host().links()[0];
+    link.cut().expect("a cut");
+    waits.send(&["INCR", "counter"]);
+    assert_eq!(waits.answer_within(Duration::from_millis(700)), None);
+    link.heal().expect("a link");
+    assert_eq!(waits.answer(), ":2");
+    // The same when it is away for so long that it is lost.
+    link.cut().expect("a cut");
+    waits.send(&["INCR", "counter"]);
+    server.wait_for("logger_lost", 1);
+    assert_eq!(waits.answer_within(Duration::from_millis(500)), None);
+    link.heal().expect("a link");
+    assert_eq!(waits.answer(), ":3");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    assert_eq!(waits.ask(&["INCR", "counter"]), ":4");
+    server.assert_none_of("lost");
 }

@@ -33,7 +33,7 @@ impl Client {
         Self(BufReader::new(stream))
     }
 
-    fn send(&mut self, words: &[&str]) {
+    pub(super) fn send(&mut self, words: &[&str]) {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
             request += &format!("${}\r\n{word}\r\n", word.len());
@@ -44,7 +44,19 @@ impl Client {
             .expect("sent");
     }
 
-    fn answer(&mut self) -> String {
+    /// Its first line, if it comes in time.
+    pub(super) fn answer_within(&mut self, time: Duration) -> Option<String> {
+        let stream = self.0.get_ref();
+        stream.set_read_timeout(Some(time)).expect("a timeout");
+        let waiting = self.0.fill_buf().is_ok();
+        let stream = self.0.get_ref();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .expect("a timeout");
+        waiting.then(|| self.answer())
+    }
+
+    pub(super) fn answer(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("an answer");
         assert!(line.ends_with("\r\n"), "the connection has ended: {line:?}");
