@@ -32,7 +32,8 @@ pub enum Cause {
 
 impl Cause {
     /// Somebody's hand, most likely.
-    pub(crate) fn is_sigkill(self) -> bool {
+    #[must_use]
+    pub fn is_sigkill(self) -> bool {
         matches!(self, Self::Signal { signal: 9, .. })
     }
 }

@@ -229,6 +229,11 @@ impl Recovery {
         }
     }
 
+    /// The server has died so often in replaying its record, and each time of what this connection has said.
+    pub fn condemn(&mut self, flow: FlowId, deaths: u32) {
+        self.suspicion.condemn(flow, deaths);
+    }
+
     /// There is nothing that it could replay, or it has replayed something else: it knows nothing of its connections.
     /// Until it serves.
     pub fn forgotten(&mut self) {

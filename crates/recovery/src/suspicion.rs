@@ -38,6 +38,11 @@ impl Suspicion {
         }
     }
 
+    /// It is known to be its request.
+    pub(crate) fn condemn(&mut self, flow: FlowId, deaths: u32) {
+        self.0.entry(flow).or_default().crashes += deaths;
+    }
+
     /// The connection was replayed and the server lives, or the connection is gone.
     pub(crate) fn clear(&mut self, flow: FlowId) {
         self.0.remove(&flow);

@@ -19,7 +19,7 @@ use supervise::{
 };
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
-    Divergence, Ends, Feed, Handover, Library, Memory, Message, Passed, Position,
+    Divergence, Ends, Feed, Handover, Library, Memory, Message, Passed, Position, Suspect,
     layout::{FILE_FD, Failure, HANDOVER_FD, PROCESSES, SOCKET_FD, VARIABLE, VERSION},
     repair::{Blueprint, Options, say_again},
 };
@@ -44,7 +44,16 @@ pub(crate) struct North {
     is_lost: bool,
     /// The present life has a record to replay.
     replays: bool,
+    /// It has done so.
+    is_back: bool,
+    /// Crashes in a row of lives that had not.
+    crashes: u32,
+    /// Clients whose last words were taken out of the record since one has.
+    quarantined: u32,
 }
+
+/// So many clients can have sent what kills the server, one after another.
+const QUARANTINE: u32 = 8;
 
 /// What became of a replay.
 pub(crate) enum Replayed {
@@ -71,6 +80,9 @@ impl North {
             made: HashMap::new(),
             is_lost: false,
             replays: false,
+            is_back: false,
+            crashes: 0,
+            quarantined: 0,
         })
     }
 
@@ -161,6 +173,7 @@ impl North {
     /// The server has died. `flows` are its connections.
     pub(crate) fn died(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), ServeError> {
         self.handover = Handover::new().doing(RECORD)?; // nobody of the dead life is to be heard
+        self.is_back = false;
         self.passed.clear();
         self.made.clear();
         let is_whole = self.memory.is_recording() && self.memory.divergence().is_none();
@@ -180,6 +193,33 @@ impl North {
             })
             .collect();
         self.memory.to_be_replayed(&mut positions).doing(RECORD)
+    }
+
+    /// The server has crashed, which was nobody's hand.
+    pub(crate) fn crashed(&mut self) {
+        if self.replays && !self.is_back {
+            self.crashes += 1;
+        }
+    }
+
+    /// If the server has crashed in `most` replays in a row, what it has read last is not read again: nobody has heard an
+    /// answer to it. Tells whose it was. Where that cannot be told, the record is lost.
+    pub(crate) fn quarantine(&mut self, most: u32) -> Result<Option<Quarantined>, ServeError> {
+        if self.is_lost || self.crashes < most {
+            return Ok(None);
+        }
+        let deaths = std::mem::take(&mut self.crashes);
+        self.quarantined += 1;
+        let suspect = Suspect::of(&self.memory).doing(RECORD)?;
+        let Some(suspect) = suspect.filter(|_| self.quarantined <= QUARANTINE) else {
+            self.is_lost = true;
+            return Ok(None);
+        };
+        self.memory.cut(suspect.at, rand::rng().random());
+        Ok(Some(Quarantined {
+            ends: suspect.ends,
+            deaths,
+        }))
     }
 
     /// Is there no record from which the present life was rebuilt?
@@ -246,6 +286,7 @@ impl North {
                     // Of several with the same ends the last one: those that are open come last.
                     let passed = passed.into_iter().map(|one| (one.standing.ends, one));
                     self.passed = passed.collect();
+                    (self.is_back, self.crashes, self.quarantined) = (true, 0, 0);
                     Replayed::Whole
                 }
                 Err(error) => Replayed::Not(error.to_string()),
@@ -328,6 +369,20 @@ impl North {
         }
         self.passed.clear();
         self.handover.go()
+    }
+}
+
+/// A client whose last words have killed the server again and again.
+pub(crate) struct Quarantined {
+    ends: Ends,
+    /// How often.
+    pub(crate) deaths: u32,
+}
+
+impl Quarantined {
+    /// Is it this one's?
+    pub(crate) fn is(&self, key: FlowKey) -> bool {
+        self.ends == ends(key)
     }
 }
 

@@ -5,6 +5,7 @@
 //! - [`Feed`]: a record that comes from the logger.
 //! - [`Handover`]: what a process whose record was replayed says of its connections, and how it is given the
 //!   sockets that go on with them.
+//! - [`Suspect`]: who said last what a server has died of.
 //! - [`program`]: whether a program can take the library.
 //! - [`repair`]: such a socket, made at exact sequence numbers (`TCP_REPAIR`).
 
@@ -14,11 +15,13 @@ mod library;
 mod memory;
 pub mod program;
 pub mod repair;
+mod suspect;
 
 pub use feed::Feed;
 pub use handover::{Handover, HandoverError, Passed};
 pub use library::Library;
 pub use memory::{Divergence, Memory};
+pub use suspect::Suspect;
 pub use wrap_abi::{
     Call,
     handover::{Ends, Message, Position, Standing},

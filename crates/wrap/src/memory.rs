@@ -212,6 +212,14 @@ impl Memory {
         Ok(())
     }
 
+    /// The stream of the only process ends there, and the record is another one from now on.
+    pub fn cut(&self, length: u64, record: u64) {
+        let page = self.page();
+        page.record.store(record, Ordering::Release);
+        page.processes.0[0].head.store(length, Ordering::Release);
+        self.set_stable(0, 0);
+    }
+
     /// Determinants go there from now on.
     pub fn ship_to(&self, destination: &Destination) {
         self.page().shipping.set(destination);

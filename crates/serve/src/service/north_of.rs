@@ -32,7 +32,14 @@ impl Service {
                 let message = format!("the server's record could not be replayed: {divergence}");
                 self.tell(Happening::Trouble { message });
             }
-            north.died(&self.ground.plane.flows()?)?;
+            let flows = self.ground.plane.flows()?;
+            if let Some(quarantined) = north.quarantine(self.config.quarantine_after)? {
+                let its = flows.iter().filter(|(key, _)| quarantined.is(*key));
+                for (_, flow) in its {
+                    self.recovery.condemn(flow.id, quarantined.deaths);
+                }
+            }
+            north.died(&flows)?;
         }
         if north.is_lost() {
             self.recovery.forgotten();

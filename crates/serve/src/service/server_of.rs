@@ -73,6 +73,9 @@ impl Service {
         let now = clock::now();
         if self.recovery.stage() != Stage::Clearing {
             self.pause = self.backoff.died(now);
+            if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {
+                north.crashed();
+            }
         }
         self.recovery.died(cause, at, now);
     }

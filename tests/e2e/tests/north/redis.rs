@@ -56,6 +56,11 @@ impl Client {
         waiting.then(|| self.answer())
     }
 
+    /// `None`: it was reset.
+    fn answer_or_error(&mut self) -> Option<String> {
+        self.0.fill_buf().is_ok().then(|| self.answer())
+    }
+
     pub(super) fn answer(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("an answer");
@@ -272,4 +277,29 @@ fn a_record_that_is_full_is_told_and_nothing_is_rebuilt_from_it() {
     let mut rest = Vec::new();
     assert!(client.0.read_to_end(&mut rest).is_err(), "reset");
     assert_eq!(Client::new(&scene).ask(&["GET", "counter"]), "$-1");
+}
+
+/// A request that kills it, and kills it again in each replay: who has sent it is reset, and nobody else.
+#[test]
+fn redis_goes_on_without_the_client_that_kills_it() {
+    let scene = Scene::new("redispoison");
+    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let mut others: Vec<Client> = (0..3).map(|_| Client::new(&scene)).collect();
+    for (number, other) in (1..).zip(&mut others) {
+        assert_eq!(other.ask(&["INCR", "counter"]), format!(":{number}"));
+    }
+    let mut poison = Client::new(&scene);
+    assert_eq!(poison.ask(&["INCR", "counter"]), ":4");
+    poison.send(&["DEBUG", "SEGFAULT"]);
+    server.wait_serving(1);
+    assert_eq!(poison.answer_or_error(), None);
+    for (number, other) in (5..).zip(&mut others) {
+        assert_eq!(other.ask(&["INCR", "counter"]), format!(":{number}"));
+    }
+    assert_eq!(server.events_of("died").len(), 4, "{}", server.said());
+    assert_eq!(server.events_of("lost").len(), 1, "{}", server.said());
+    // What comes afterwards outlives a kill.
+    server.kill_main(Signal::KILL);
+    server.wait_serving(2);
+    assert_eq!(others[0].ask(&["GET", "counter"]), "7");
 }
