@@ -110,18 +110,21 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         (None, Some(address)) => ServeConfig::default_name(*address),
         (None, None) => return Err("--address is missing".into()),
     };
+    let has_state = matches!(arguments.north, North::Require);
     Ok(ServeConfig {
         name,
         link,
         addresses: arguments.address,
         address_device: arguments.address_device,
         command: arguments.command,
-        wrapped: matches!(arguments.north, North::Require),
+        wrapped: has_state,
         replay: match arguments.replay {
             Replay::Connection => ReplayMode::Connection,
             Replay::Turn => ReplayMode::Turn,
         },
+        // A server with state compares by itself what it says again: all of it.
         verify: match arguments.verify {
+            _ if has_state => Verify::Off,
             arguments::Verify::Full => Verify::Full,
             arguments::Verify::Turn => Verify::Turn,
             arguments::Verify::Off => Verify::Off,

@@ -221,6 +221,17 @@ impl Journal {
         was_protected
     }
 
+    /// The instream of a connection before `to` is needed no more: the server has it, and has a record of it of its
+    /// own. Only with [`ReplayMode::Connection`].
+    pub fn release(&mut self, flow: FlowId, to: SeqNumber) {
+        if self.shared.mode == ReplayMode::Connection
+            && let Some(connection) = self.connections.get_mut(&flow)
+            && let Ok(record) = &mut connection.record
+        {
+            record.release(connection.isns, to, &mut self.shared);
+        }
+    }
+
     /// The lowest instream sequence number that is not in the record of a protected connection. The
     /// FIN counts as one, when everything before it is recorded.
     #[must_use]

@@ -345,6 +345,17 @@ impl Record {
         Ok(length)
     }
 
+    /// What lies before `to` is needed no more. Where what lies behind it cannot be moved, nothing changes.
+    pub(crate) fn release(&mut self, isns: Isns, to: SeqNumber, shared: &mut Shared) {
+        let behind = u32::MAX - PLAUSIBLE;
+        let (start, end) = (self.instream.start(), self.instream.data_end());
+        let position = unwrap(isns.client, to, end, behind);
+        if let Some(position) = position.filter(|position| (start + 1..=end).contains(position)) {
+            let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+            let _ = self.instream.drop_before(position, &mut budget);
+        }
+    }
+
     /// The sequence number and the bytes of each recorded part of the outstream, in order.
     pub(crate) fn heads(&self, isns: Isns) -> impl Iterator<Item = (SeqNumber, &[u8])> {
         self.heads

@@ -56,6 +56,12 @@ impl Desk {
                 intake.journal.hold_turns(*hold);
                 Vec::new()
             }
+            Request::Release { places } => {
+                for (flow, to) in places {
+                    intake.journal.release(*flow, *to);
+                }
+                Vec::new()
+            }
             Request::Shutdown => Vec::new(),
             Request::Attach(_)
             | Request::Rekey
@@ -180,6 +186,7 @@ fn statistics(intake: &Intake) -> Statistics {
         unprotected_flows: u64::try_from(journal.unprotected).unwrap_or(u64::MAX),
         instream_bytes: journal.instream.recorded,
         outstream_bytes: journal.outstream.recorded,
+        held: journal.held,
         frames: intake.frames,
         malformed_frames: intake.malformed,
         unknown_flow_frames: intake.unknown,

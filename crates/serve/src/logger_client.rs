@@ -1,5 +1,6 @@
 //! Our side of a logger: starting it if it is a process of this host, asking it, hearing from it.
 
+mod determinants;
 mod stream;
 
 use std::{
@@ -73,18 +74,6 @@ pub(crate) struct Piece {
     pub(crate) from: SeqNumber,
     pub(crate) len: u32,
 }
-
-/// What a logger has of what a server's processes were told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Streams {
-    pub(crate) record: Option<u64>,
-    /// Number of the process, and length in bytes.
-    pub(crate) streams: Vec<(u32, u64)>,
-}
-
-/// So much of a stream is asked for at a time, and so much at once, bytes.
-const PIECE: u64 = 1 << 20;
-const READ_AHEAD: u64 = 4 << 20;
 
 /// Where a logger runs, and whose it is.
 enum Process {
@@ -397,50 +386,6 @@ impl LoggerClient {
                 other => return Err(unexpected(&other)),
             }
         }
-    }
-
-    /// What there is of the record that the server's processes make; nothing of another than this one, if it has a
-    /// number, from now on.
-    pub(crate) fn determinants(&mut self, record: Option<u64>) -> Result<Streams, ServeError> {
-        match self.ask(&Request::Determinants { record })? {
-            Response::Determinants { record, streams } => Ok(Streams { record, streams }),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// So many bytes of a stream of that record, from its beginning on.
-    pub(crate) fn read_determinants(
-        &mut self,
-        process: u32,
-        length: u64,
-        mut take: impl FnMut(&[u8]) -> Result<(), ServeError>,
-    ) -> Result<(), ServeError> {
-        let piece = |from: u64| Request::ReadDeterminants {
-            process,
-            from,
-            max_len: u32::try_from((length - from).min(PIECE)).unwrap_or(u32::MAX),
-        };
-        let mut asked = 0;
-        let mut taken = 0;
-        while taken < length {
-            while asked < length && asked - taken < READ_AHEAD {
-                self.say(&piece(asked))?;
-                asked = length.min(asked + PIECE);
-            }
-            match self.next_answer()? {
-                Response::DeterminantBytes { bytes } if !bytes.is_empty() => {
-                    taken += bytes.len() as u64;
-                    take(&bytes)?;
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
-        Ok(())
-    }
-
-    /// What is behind there was never said whole.
-    pub(crate) fn cut_determinants(&mut self, process: u32, length: u64) -> Result<(), ServeError> {
-        self.say(&Request::CutDeterminants { process, length })
     }
 
     /// The connection's record is of no use any more.

@@ -101,6 +101,8 @@ pub struct Service {
     pub(crate) read_ahead: ReadAhead,
     /// The server has state, and a record of its own.
     pub(crate) north: Option<North>,
+    /// What need not be kept twice.
+    releasing: releasing::Releasing,
     /// Connections that can be given to the server only now, as the kernel has told.
     pub(crate) late: Vec<(FlowKey, FlowId)>,
     pub(crate) answers: Answers,
@@ -192,6 +194,7 @@ impl Service {
             expected: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
             north: None,
+            releasing: releasing::Releasing::default(),
             late: Vec::new(),
             answers: Answers::default(),
             flows_listed: 0,
@@ -449,6 +452,9 @@ impl Service {
                 self.recovery.listening(now); // the kernel's word of it was lost
             }
             self.attach_new_interfaces()?;
+            if self.recovery.stage() == Stage::Serving {
+                self.release_what_was_read()?;
+            }
         }
         if now >= self.next_sweep {
             self.next_sweep = now + SWEEP;
@@ -502,6 +508,7 @@ pub use stopping::Signals;
 mod link_of;
 mod logger_of;
 mod north_of;
+mod releasing;
 mod restoring;
 mod server_of;
 mod shipping;

@@ -44,6 +44,9 @@ pub struct Status {
     pub spliced: usize,
     /// Instream bytes recorded since the logger was started.
     pub recorded_bytes: u64,
+    /// Bytes of memory that the record holds now.
+    #[serde(default)]
+    pub held_bytes: u64,
     /// Bytes of the server's own record, if it has state (`--north`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub north_bytes: Option<u64>,
@@ -135,8 +138,8 @@ impl fmt::Display for Status {
         )?;
         writeln!(
             f,
-            "  record       {} bytes taken; {}",
-            self.recorded_bytes, self.survives
+            "  record       {} bytes taken, {} held; {}",
+            self.recorded_bytes, self.held_bytes, self.survives
         )?;
         writeln!(
             f,

@@ -277,6 +277,19 @@ pub struct Flow {
     pub syn_options: Vec<u8>,
 }
 
+impl Flow {
+    /// The next byte that the present server's TCP waits for, or one before it.
+    #[must_use]
+    pub fn acknowledged_by_server(&self) -> SeqNumber {
+        // In a replay the client was told more before than its server has by now.
+        if self.mode == Mode::Spliced && self.server.ack.after(self.splice.ack) {
+            self.splice.ack
+        } else {
+            self.server.ack
+        }
+    }
+}
+
 impl Default for Flow {
     fn default() -> Self {
         Self {

@@ -9,7 +9,7 @@
 //! Destroying a connection that is not yet closed on both sides makes the kernel send a
 //! RST to the client: the service must be gated when this is called.
 
-mod diag;
+pub(crate) mod diag;
 
 use std::collections::HashSet;
 use std::io;
@@ -66,7 +66,6 @@ pub fn destroy_sockets(
     mut choose: impl FnMut(SocketAddr, SocketAddr, TcpState) -> bool,
 ) -> Result<Destroyed, DestroyError> {
     let mut diag = DiagSocket::open()?;
-    let service = canonical(service);
     let mut targets = list(&mut diag, service)?;
     targets.retain(|t| choose(t.local, t.remote, t.state));
     if targets.is_empty() {
@@ -118,8 +117,9 @@ pub fn check_destroy_supported() -> Result<(), DestroyError> {
     DiagSocket::open()?.check_destroy_supported()
 }
 
-/// The sockets with the local address `service`, which is canonical.
-fn list(diag: &mut DiagSocket, service: SocketAddr) -> Result<Vec<Entry>, DestroyError> {
+/// The sockets with the local address `service`.
+pub(crate) fn list(diag: &mut DiagSocket, service: SocketAddr) -> Result<Vec<Entry>, DestroyError> {
+    let service = canonical(service);
     let mut found = diag.dump_v6(service.port())?;
     if service.is_ipv4() {
         found.extend(diag.dump_v4(service.port())?);

@@ -33,6 +33,7 @@ mod netlink;
 mod orphans;
 mod server;
 mod tcp_state;
+mod unread;
 mod urgency;
 
 pub use addresses::{Addresses, HostAddress};
@@ -48,4 +49,5 @@ pub use orphans::{become_subreaper, reap_orphans};
 pub use rustix::process::Pid;
 pub use server::{Exit, Server, StopError};
 pub use tcp_state::TcpState;
+pub use unread::{Unread, unread};
 pub use urgency::become_urgent;

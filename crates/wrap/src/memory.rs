@@ -230,6 +230,14 @@ impl Memory {
         self.page().hold.store(hold as u32, Ordering::Release);
     }
 
+    /// How much of a stream is with the logger, bytes.
+    #[must_use]
+    pub fn stable(&self, process: u32) -> u64 {
+        let all = &self.page().processes.0;
+        all.get(process as usize)
+            .map_or(0, |process| process.stable.load(Ordering::Acquire))
+    }
+
     /// So much of a stream is with the logger, and no more.
     pub fn set_stable(&self, process: u32, bytes: u64) {
         if let Some(stream) = self.page().processes.0.get(process as usize) {

@@ -6,6 +6,8 @@ use crate::summary::{ClientFin, Place, Protected, State};
 use crate::{len64, position::PLAUSIBLE};
 use wire::{FlowId, SeqNumber};
 
+mod releasing;
+
 const A: FlowId = FlowId(1);
 const B: FlowId = FlowId(2);
 const ISN: SeqNumber = SeqNumber(u32::MAX - 2);

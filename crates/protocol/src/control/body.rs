@@ -29,6 +29,7 @@ mod request {
     pub(super) const DETERMINANTS: u8 = 0x11;
     pub(super) const READ_DETERMINANTS: u8 = 0x12;
     pub(super) const CUT_DETERMINANTS: u8 = 0x13;
+    pub(super) const RELEASE: u8 = 0x14;
 }
 
 mod response {
@@ -71,11 +72,12 @@ impl Message for Request {
             Self::Determinants { .. } => request::DETERMINANTS,
             Self::ReadDeterminants { .. } => request::READ_DETERMINANTS,
             Self::CutDeterminants { .. } => request::CUT_DETERMINANTS,
+            Self::Release { .. } => request::RELEASE,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::CUT_DETERMINANTS).contains(&type_code)
+        (request::HELLO..=request::RELEASE).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -105,6 +107,12 @@ impl Message for Request {
             Self::CutDeterminants { process, length } => {
                 body.u32(*process);
                 body.u64(*length);
+            }
+            Self::Release { places } => {
+                for (flow, to) in places {
+                    body.flow(*flow);
+                    body.seq(*to);
+                }
             }
             Self::Resume(resume) => resume.encode(&mut body),
             Self::Lease(lease) => lease.encode(&mut body),
@@ -160,6 +168,9 @@ impl Message for Request {
                 process: body.u32()?,
                 from: body.u64()?,
                 max_len: body.u32()?,
+            },
+            request::RELEASE => Self::Release {
+                places: until_the_end(&mut body, |body| Ok((body.flow()?, body.seq()?)))?,
             },
             request::CUT_DETERMINANTS => Self::CutDeterminants {
                 process: body.u32()?,
@@ -458,6 +469,7 @@ impl Statistics {
         body.u64(self.unprotected_flows);
         body.u64(self.instream_bytes);
         body.u64(self.outstream_bytes);
+        body.u64(self.held);
         body.u64(self.frames);
         body.u64(self.malformed_frames);
         body.u64(self.unknown_flow_frames);
@@ -469,6 +481,7 @@ impl Statistics {
             unprotected_flows: body.u64()?,
             instream_bytes: body.u64()?,
             outstream_bytes: body.u64()?,
+            held: body.u64()?,
             frames: body.u64()?,
             malformed_frames: body.u64()?,
             unknown_flow_frames: body.u64()?,

@@ -93,6 +93,11 @@ pub enum Request {
         /// The most bytes wanted. The answer may be shorter, and never exceeds [`MAX_DATA`].
         max_len: u32,
     },
+    /// What is before there is needed no more. Not answered.
+    Release {
+        /// Connections, and the first bytes of their instreams that are to be kept. At most [`MAX_DATA`] bytes.
+        places: Vec<(FlowId, SeqNumber)>,
+    },
     /// What is behind there was never said whole, and is dropped. Not answered.
     CutDeterminants {
         /// The number of the process.
@@ -350,10 +355,12 @@ pub struct Statistics {
     pub flows: u64,
     /// Those of them that are not protected.
     pub unprotected_flows: u64,
-    /// Instream bytes that are kept now.
+    /// Instream bytes that were recorded.
     pub instream_bytes: u64,
-    /// Outstream bytes (heads of turns) that are kept now.
+    /// Outstream bytes (heads of turns) that were recorded.
     pub outstream_bytes: u64,
+    /// Bytes of memory that the records hold now.
+    pub held: u64,
     /// Mirror frames that were received.
     pub frames: u64,
     /// Those of them that could not be read.

@@ -241,8 +241,8 @@ fn a_stranger_is_refused_before_the_body_arrives() {
         Some(ControlError::UnknownVersion(1))
     );
     assert_eq!(
-        request_error(&[9, 0, 0, 0, 3, 20]),
-        Some(ControlError::UnknownType(20))
+        request_error(&[9, 0, 0, 0, 3, 21]),
+        Some(ControlError::UnknownType(21))
     );
     assert_eq!(
         request_error(b"GET / HTTP/1.0"),

@@ -32,6 +32,7 @@ fn status() -> Status {
         spliced: 4,
         north_bytes: None,
         recorded_bytes: 1000,
+        held_bytes: 800,
         survives: String::new(),
         modes: [("spliced".into(), 4), ("observed".into(), 5)].into(),
         unprotected_by: [("awaits_turn".into(), 1), ("total_limit".into(), 2)].into(),

@@ -80,6 +80,7 @@ impl Service {
                 .count(),
             north_bytes: self.north.as_ref().map(North::record_bytes),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
+            held_bytes: recorded.map_or(0, |statistics| statistics.held),
             survives,
             modes: count(open.iter().map(|(_, flow)| mode_name(flow.mode))),
             unprotected_by: count(open.iter().filter_map(|(_, flow)| {

@@ -27,12 +27,14 @@ const ANY_COOKIE: [u8; 8] = [0xff; 8];
 
 /// A socket in the kernel's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// Canonical local address.
-    pub(super) local: SocketAddr,
+    pub(crate) local: SocketAddr,
     /// Canonical remote address.
-    pub(super) remote: SocketAddr,
-    pub(super) state: TcpState,
+    pub(crate) remote: SocketAddr,
+    pub(crate) state: TcpState,
+    /// Bytes that nobody has read.
+    pub(crate) unread: u32,
     /// `AF_INET` or `AF_INET6`; the latter also for IPv4-mapped addresses.
     family: u8,
     /// What the kernel finds it by.
@@ -52,6 +54,7 @@ impl Entry {
             local: canonical(SocketAddr::new(id.source_address, id.source_port)),
             remote: canonical(SocketAddr::new(id.destination_address, id.destination_port)),
             state: TcpState::from_kernel(header.state)?,
+            unread: header.recv_queue,
             family: header.family,
             id,
         })
@@ -71,13 +74,13 @@ pub(super) enum Outcome {
 
 /// A netlink socket for sock_diag(7).
 #[derive(Debug)]
-pub(super) struct DiagSocket {
+pub(crate) struct DiagSocket {
     netlink: Netlink,
 }
 
 impl DiagSocket {
     /// Opens one in the network namespace of the calling thread.
-    pub(super) fn open() -> Result<Self, DestroyError> {
+    pub(crate) fn open() -> Result<Self, DestroyError> {
         match Netlink::open(Some(netlink::SOCK_DIAG)) {
             Ok(netlink) => Ok(Self { netlink }),
             Err(Errno::PROTONOSUPPORT) => Err(DestroyError::NoDiag),
@@ -203,6 +206,7 @@ impl DiagSocket {
             local: SocketAddr::from(([0, 0, 0, 0], 0)),
             remote: SocketAddr::from(([0, 0, 0, 0], 0)),
             state: TcpState::Established,
+            unread: 0,
             family: AF_INET,
             id: SocketId::new_v4(),
         };

@@ -11,11 +11,12 @@ use std::{
 use e2e::{
     Scene, Seed,
     exchange::{assert_all_kept, assert_untouched},
+    loggers::status,
     servers::{PORT, redis},
 };
 use lab::Signal;
 
-use super::{REQUIRE, kill_again_and_again};
+use super::{REQUIRE, kill_again_and_again, patiently};
 
 /// A client of redis, and its connection.
 pub(super) struct Client(BufReader<TcpStream>);
@@ -302,4 +303,28 @@ fn redis_goes_on_without_the_client_that_kills_it() {
     server.kill_main(Signal::KILL);
     server.wait_serving(2);
     assert_eq!(others[0].ask(&["GET", "counter"]), "7");
+}
+
+/// What it has read is in its own record, and not kept twice.
+#[test]
+fn what_redis_has_read_is_not_kept_twice() {
+    let scene = Scene::new("redisonce");
+    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let mut client = Client::new(&scene);
+    let large = "x".repeat(1 << 20);
+    for number in 0..40 {
+        assert_eq!(client.ask(&["SET", &number.to_string(), &large]), "+OK");
+    }
+    patiently("the instream is released", || {
+        let status = status(&server);
+        let kept = status["held_bytes"].as_u64();
+        kept.is_some_and(|bytes| bytes < 4 << 20)
+            && status["north_bytes"]
+                .as_u64()
+                .is_some_and(|bytes| bytes > 40 << 20)
+    });
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    assert_eq!(client.ask(&["DBSIZE"]), ":40");
+    assert_all_kept(&server);
 }

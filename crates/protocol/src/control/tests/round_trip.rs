@@ -62,6 +62,7 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
         any::<u64>().prop_map(|token| Request::Barrier { token }),
         any::<u64>().prop_map(|session| Request::InUse { session }),
         any::<Option<u64>>().prop_map(|record| Request::Determinants { record }),
+        prop::collection::vec((flow(), seq()), 0..4).prop_map(|places| Request::Release { places }),
         any::<(u32, u64)>()
             .prop_map(|(process, length)| Request::CutDeterminants { process, length }),
         any::<(u32, u64, u32)>().prop_map(|(process, from, max_len)| {
@@ -174,11 +175,12 @@ fn summary() -> impl Strategy<Value = FlowSummary> {
 }
 
 fn statistics() -> impl Strategy<Value = Statistics> {
-    any::<[u64; 7]>().prop_map(|[a, b, c, d, e, f, g]| Statistics {
+    any::<[u64; 8]>().prop_map(|[a, b, c, d, held, e, f, g]| Statistics {
         flows: a,
         unprotected_flows: b,
         instream_bytes: c,
         outstream_bytes: d,
+        held,
         frames: e,
         malformed_frames: f,
         unknown_flow_frames: g,

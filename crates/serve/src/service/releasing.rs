@@ -1,0 +1,84 @@
+//! What a server with state has read is in its own record: the instream of its connections need not be kept twice.
+//!
+//! How far it has read is what its socket has acknowledged, less what waits in it. That it is in the record, too, is
+//! certain once the next look finds the server a second later, and on the logger, where there is one, once the streams
+//! are there that were there then. Should it not be so after all (a server that was stopped between a read and
+//! its record, and then killed), the connection is found to lack something, and reset.
+
+use wire::{FlowId, SeqNumber};
+
+use super::Service;
+use crate::error::ServeError;
+
+/// As much must have been recorded since the last time, bytes: what rests costs nothing.
+const WORTHWHILE: u64 = 1 << 20;
+
+/// What can be released when the record is safe up to there.
+#[derive(Debug, Default)]
+pub(super) struct Releasing {
+    /// Bytes of the record then.
+    at: u64,
+    /// Lengths of the streams.
+    heads: Vec<u64>,
+    read: Vec<(FlowId, SeqNumber)>,
+}
+
+impl Service {
+    /// To be called every second while the service serves.
+    pub(super) fn release_what_was_read(&mut self) -> Result<(), ServeError> {
+        let Some(north) = &self.north else {
+            return Ok(());
+        };
+        let memory = north.memory();
+        if !memory.is_recording() {
+            return Ok(());
+        }
+        let is_safe = (0..)
+            .zip(&self.releasing.heads)
+            .all(|(process, head)| self.config.link.is_none() || memory.stable(process) >= *head);
+        if !self.releasing.read.is_empty() {
+            if is_safe {
+                let read = std::mem::take(&mut self.releasing.read);
+                let _ = self.ask_logger(|logger| logger.release(read))?;
+            }
+            return Ok(());
+        }
+        let bytes = north.record_bytes();
+        if bytes < self.releasing.at + WORTHWHILE {
+            return Ok(());
+        }
+        let read = self.read_by_the_server()?;
+        // After that: what was read by then is in there.
+        let Some(north) = &self.north else {
+            return Ok(());
+        };
+        let memory = north.memory();
+        self.releasing = Releasing {
+            at: bytes,
+            heads: memory.processes().map(|one| memory.length(one)).collect(),
+            read,
+        };
+        Ok(())
+    }
+
+    /// How far the server has read each connection, at least.
+    fn read_by_the_server(&self) -> Result<Vec<(FlowId, SeqNumber)>, ServeError> {
+        // Before: what comes meanwhile is not read.
+        let flows = self.ground.plane.flows()?;
+        let mut read = Vec::new();
+        for address in &self.config.addresses {
+            let unread = supervise::unread(*address)?.into_iter();
+            let unread: std::collections::HashMap<_, _> =
+                unread.map(|one| (one.client, one.bytes)).collect();
+            let its = flows.iter().filter(|(key, _)| key.server() == *address);
+            for (key, flow) in its.filter(|(_, flow)| flow.closed_ns == 0) {
+                let Some(bytes) = unread.get(&key.client()) else {
+                    continue;
+                };
+                let acknowledged = flow.acknowledged_by_server();
+                read.push((flow.id, acknowledged - *bytes));
+            }
+        }
+        Ok(read)
+    }
+}
