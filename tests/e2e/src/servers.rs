@@ -376,39 +376,6 @@ pub fn streamer(scene: &Scene) -> Server {
     Server::new("streamer", vec![address], &command)
 }
 
-/// A counter for each name, and one of all: `GET /NAME` adds one to both, and says them.
-const NODE: &str = r#"
-const http = require("http"), counters = new Map();
-let all = 0;
-http.createServer((request, response) => {
-  const count = (counters.get(request.url) || 0) + 1;
-  counters.set(request.url, count);
-  all += 1;
-  setTimeout(() => response.end(`${count} ${all} ${Date.now()} ${Math.random()}\n`), 2 * Math.random());
-}).listen(Number(process.argv[3]), process.argv[2]);
-"#;
-
-/// node, which counts. IPv4 only. Without helper threads, on whose progress depends when it looks at its clocks;
-/// and its random numbers begin with a given one: V8's own seed could not be repeated.
-///
-/// # Panics
-/// When its script cannot be written.
-#[must_use]
-pub fn node(scene: &Scene) -> Server {
-    let script = scene.write("counter.js", NODE);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
-    let command = [
-        "/usr/bin/node",
-        "--single-threaded",
-        "--random-seed=7",
-        &script.to_string_lossy(),
-        &ip,
-        &port,
-    ];
-    Server::new("node", vec![address], &command)
-}
-
 /// haproxy with one thread, in front of nobody. IPv4 only.
 ///
 /// # Panics

@@ -5,7 +5,6 @@ mod files;
 mod hosts;
 mod mosquitto;
 mod ngircd;
-mod node;
 mod redis;
 mod refusals;
 mod streamer;
