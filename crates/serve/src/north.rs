@@ -33,7 +33,7 @@ use crate::{
 pub(crate) struct North {
     /// Where the memory file is.
     room: Mount,
-    library: Library,
+    shim: Library,
     memory: Memory,
     handover: Handover,
     /// What a process that has replayed its record has said of its connections.
@@ -73,7 +73,7 @@ impl North {
     fn with(memory: Memory, room: Mount) -> Result<Self, ServeError> {
         Ok(Self {
             room,
-            library: Library::new().doing(RECORD)?,
+            shim: Library::new().doing(RECORD)?,
             memory,
             handover: Handover::new().doing(RECORD)?,
             passed: HashMap::new(),
@@ -162,7 +162,7 @@ impl North {
             (self.memory.as_fd(), FILE_FD),
             (self.handover.theirs(), SOCKET_FD),
             (self.handover.file(), HANDOVER_FD),
-            (self.library.as_fd(), Library::FD),
+            (self.shim.as_fd(), Library::FD),
         ];
         let command = command.clone();
         let command = command.variable("LD_PRELOAD", Library::path());
