@@ -3,7 +3,7 @@
 //! The supervisor has said before how much of each connection's outstream its client has ([`Position`]). The
 //! process writes into the *handover file* what it said beyond that ([`Entry::Said`]), then where each connection stands
 //! ([`Entry::Stands`]), and then a [`Message::Replayed`] to the socket. The supervisor answers with
-//! datagrams of connection numbers, each with a descriptor beside it, and at last with an empty one.
+//! datagrams of connection numbers, each with a descriptor beside it, and at last with one of one byte ([`GO`]).
 //!
 //! ```text
 //! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length | u32 flags | ends
@@ -14,6 +14,9 @@
 //! Numbers are little-endian.
 
 use core::net::{IpAddr, SocketAddr};
+
+/// The supervisor's last word: these were all, go on.
+pub const GO: u8 = 2;
 
 /// The two ends of a connection, the client's first. Ordered as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

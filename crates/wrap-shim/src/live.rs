@@ -14,7 +14,7 @@ use libc::{
 };
 use wrap_abi::{
     Call,
-    handover::{Ends, Entry, Message, Position, Standing},
+    handover::{Ends, Entry, GO, Message, Position, Standing},
     layout::{FILE_FD, Failure, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
 };
 
@@ -179,7 +179,8 @@ pub(crate) fn go(wrap: &mut Wrap) {
     }
 }
 
-/// A connection's number and its socket; `None`: these were all.
+/// A connection's number and its socket; `None`: these were all. A supervisor that dies first has made nothing of them:
+/// the process ends, and its next life is another one's.
 fn receive() -> Option<(u32, c_int)> {
     #[repr(C, align(8))]
     struct Control {
@@ -212,18 +213,18 @@ fn receive() -> Option<(u32, c_int)> {
         if length == -i64::from(libc::EINTR) {
             continue;
         }
-        if length < 0 {
-            say(&[b"the supervisor has not handed the clients' connections over"]);
-            exit();
-        }
         // SAFETY: zeroed, or written by the kernel.
         let control = unsafe { control.assume_init_ref() };
         let has_socket = message.msg_controllen >= size_of::<cmsghdr>() + size_of::<c_int>()
             && control.header.cmsg_type == libc::SCM_RIGHTS;
-        if length != 4 || !has_socket {
-            return None;
+        match length {
+            4 if has_socket => return Some((u32::from_le_bytes(place), control.fd)),
+            1 if place[0] == GO => return None,
+            _ => {
+                say(&[b"the supervisor has not handed the clients' connections over"]);
+                exit();
+            }
         }
-        return Some((u32::from_le_bytes(place), control.fd));
     }
 }
 

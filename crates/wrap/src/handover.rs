@@ -15,7 +15,7 @@ use rustix::{
         SocketFlags, SocketType, recv, sendmsg, socketpair,
     },
 };
-use wrap_abi::handover::{Entry, Message, Standing};
+use wrap_abi::handover::{Entry, GO, Message, Standing};
 
 /// The supervisor's end of it.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Handover {
         let mut beside = SendAncillaryBuffer::default();
         sendmsg(
             &self.ours,
-            &[IoSlice::new(&[2])],
+            &[IoSlice::new(&[GO])],
             &mut beside,
             SendFlags::NOSIGNAL,
         )?;
