@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 }
 
 /// One descriptor.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Descriptor {
     pub(crate) kind: Kind,
     /// Which connection.
@@ -200,6 +200,11 @@ impl Descriptors {
     pub(crate) fn get(&self, fd: c_int) -> Descriptor {
         let index = usize::try_from(fd).unwrap_or(MOST);
         self.all.get(index).copied().unwrap_or_default()
+    }
+
+    /// Is anything known of it?
+    pub(crate) fn is_known(&self, fd: c_int) -> bool {
+        self.get(fd) != Descriptor::default()
     }
 
     pub(crate) fn entry(&mut self, fd: c_int) -> Option<&mut Descriptor> {

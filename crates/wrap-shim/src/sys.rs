@@ -58,3 +58,13 @@ pub(crate) unsafe fn bytes_mut<'a>(at: *mut libc::c_void, length: usize) -> &'a 
     // SAFETY: by the caller.
     unsafe { core::slice::from_raw_parts_mut(at.cast(), length) }
 }
+
+/// The structure that a call fills in, as bytes; none, if the program does not want it.
+///
+/// # Safety
+/// As [`bytes`].
+pub(crate) unsafe fn structure<'a, T>(at: *mut T) -> &'a mut [u8] {
+    let length = if at.is_null() { 0 } else { size_of::<T>() };
+    // SAFETY: by the caller.
+    unsafe { bytes_mut(at.cast(), length) }
+}

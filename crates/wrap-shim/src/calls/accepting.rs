@@ -7,7 +7,7 @@ use wrap_abi::{Call, Header, Record, layout::Failure};
 
 use super::{failed, kind, refuse};
 use crate::{
-    descriptors::{Address, Kind},
+    descriptors::{Address, Connection, Kind},
     errno::answer_int,
     live,
     signals::blocking,
@@ -220,27 +220,25 @@ fn is_stream(fd: c_int) -> bool {
     kind == libc::SOCK_STREAM
 }
 
+/// An end of a connection; `None`: it is none.
+fn end(fd: c_int, which: impl FnOnce(&Connection) -> Address) -> Option<Address> {
+    with(|wrap| wrap.descriptors.connection(fd).map(|known| which(known))).flatten()
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getpeername(
     fd: c_int,
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    let known = with(|wrap| {
-        wrap.descriptors
-            .connection(fd)
-            .map(|connection| connection.peer)
-    })
-    .flatten();
-    match known {
-        Some(peer) => {
-            // SAFETY: as the program has called us.
-            unsafe { peer.give(address, length) };
-            0
+    // SAFETY: as the program has called us.
+    unsafe {
+        match end(fd, |connection| connection.peer) {
+            Some(peer) => peer.give(address, length),
+            None => return answer_int(sys!(SYS_getpeername, fd, address, length)),
         }
-        // SAFETY: as the program has called us.
-        None => answer_int(unsafe { sys!(SYS_getpeername, fd, address, length) }),
     }
+    0
 }
 
 #[unsafe(no_mangle)]
@@ -249,21 +247,14 @@ unsafe extern "C" fn getsockname(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    let known = with(|wrap| {
-        wrap.descriptors
-            .connection(fd)
-            .map(|connection| connection.local)
-    })
-    .flatten();
-    match known {
-        Some(local) => {
-            // SAFETY: as the program has called us.
-            unsafe { local.give(address, length) };
-            0
+    // SAFETY: as the program has called us.
+    unsafe {
+        match end(fd, |connection| connection.local) {
+            Some(local) => local.give(address, length),
+            None => return answer_int(sys!(SYS_getsockname, fd, address, length)),
         }
-        // SAFETY: as the program has called us.
-        None => answer_int(unsafe { sys!(SYS_getsockname, fd, address, length) }),
     }
+    0
 }
 
 #[unsafe(no_mangle)]

@@ -11,7 +11,7 @@ use crate::{
     clock::{monotonic, time_of_day},
     errno::{answer, answer_int},
     real::real,
-    sys::{bytes_mut, sys},
+    sys::{structure, sys},
     wrap::{Wrap, with},
 };
 
@@ -101,7 +101,7 @@ unsafe extern "C" fn clock_gettime_for(
         // Of a process or thread: how long it has computed.
         _ => {
             // SAFETY: this call fills it in.
-            let room = unsafe { bytes_mut(time.cast::<c_void>(), size_of::<timespec>()) };
+            let room = unsafe { structure(time) };
             let outcome = with(|wrap| wrap.filled(Call::Filled, clock, room, |_| perform().into()));
             outcome.map_or_else(perform, answer_int)
         }
@@ -143,13 +143,8 @@ unsafe extern "C" fn clock() -> libc::clock_t {
 unsafe extern "C" fn times(buffer: *mut tms) -> libc::clock_t {
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys!(SYS_times, buffer) };
-    let size = if buffer.is_null() {
-        0
-    } else {
-        size_of::<tms>()
-    };
     // SAFETY: this call fills it in.
-    let room = unsafe { bytes_mut(buffer.cast::<c_void>(), size) };
+    let room = unsafe { structure(buffer) };
     let outcome = with(|wrap| wrap.filled(Call::Filled, 0, room, |_| perform()));
     answer(outcome.unwrap_or_else(perform)) as libc::clock_t
 }

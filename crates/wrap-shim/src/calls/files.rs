@@ -1,13 +1,17 @@
 //! Descriptors that come and go, and files whose contents are not the program's own doing.
 
-use libc::{c_char, c_int, c_uint, c_void, mode_t};
+use core::ops::Range;
 
+use libc::{F_GETFD, c_char, c_int, c_uint, c_void, mode_t};
+use wrap_abi::layout::{FILE_FD, HANDOVER_FD};
+
+use super::failed;
 use crate::{
-    descriptors::Kind,
+    descriptors::{Kind, MOST},
     errno::answer_int,
     live,
     sys::{Outcome, sys},
-    wrap::{Wrap, with},
+    wrap::{Wrap, page, with},
 };
 
 /// Is what is read there different each time?
@@ -25,35 +29,7 @@ pub(super) unsafe fn is_input(path: *const c_char) -> bool {
         || [&b"/dev/urandom"[..], b"/dev/random"].contains(&path)
 }
 
-/// # Safety
-/// As the system call.
-unsafe fn open_at(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: by the caller.
-    let outcome = unsafe { sys!(SYS_openat, directory, path, flags, mode) };
-    // SAFETY: by the caller.
-    if outcome >= 0 && unsafe { is_input(path) } {
-        with(|wrap| wrap.descriptors.set_kind(fd_of(outcome), Kind::Input));
-    }
-    answer_int(outcome)
-}
-
-fn fd_of(outcome: Outcome) -> c_int {
-    c_int::try_from(outcome).unwrap_or(-1)
-}
-
 // Declared with the arguments that they may have: they are where a caller with fewer has put nothing.
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: as the program has called us.
-    unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: as the program has called us.
-    unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
-}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn openat(
@@ -63,7 +39,12 @@ unsafe extern "C" fn openat(
     mode: mode_t,
 ) -> c_int {
     // SAFETY: as the program has called us.
-    unsafe { open_at(directory, path, flags, mode) }
+    let outcome = unsafe { sys!(SYS_openat, directory, path, flags, mode) };
+    // SAFETY: as the program has called us.
+    if outcome >= 0 && unsafe { is_input(path) } {
+        with(|wrap| wrap.descriptors.set_kind(fd_of(outcome), Kind::Input));
+    }
+    answer_int(outcome)
 }
 
 #[unsafe(no_mangle)]
@@ -74,23 +55,50 @@ unsafe extern "C" fn openat64(
     mode: mode_t,
 ) -> c_int {
     // SAFETY: as the program has called us.
-    unsafe { open_at(directory, path, flags, mode) }
+    unsafe { openat(directory, path, flags, mode) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: as the program has called us.
+    unsafe { openat(libc::AT_FDCWD, path, flags, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: as the program has called us.
+    unsafe { open(path, flags, mode) }
+}
+
+fn fd_of(outcome: Outcome) -> c_int {
+    c_int::try_from(outcome).unwrap_or(-1)
+}
+
+/// Two descriptors that were just made, which are each other's ends, and what they are.
+///
+/// # Safety
+/// If they were made, `ends` are they.
+unsafe fn pair(outcome: Outcome, ends: *const c_int, kinds: [Kind; 2]) -> c_int {
+    if outcome == 0 {
+        // SAFETY: by the caller.
+        let ends = unsafe { [ends.read(), ends.add(1).read()] };
+        with(|wrap| {
+            for (end, kind) in ends.into_iter().zip(kinds) {
+                wrap.descriptors.set_kind(end, kind);
+            }
+            wrap.descriptors.pair(ends[0], ends[1]);
+        });
+    }
+    answer_int(outcome)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
     // SAFETY: as the program has called us.
-    let outcome = unsafe { sys!(SYS_pipe2, ends, flags) };
-    if outcome == 0 {
-        // SAFETY: the kernel has just filled them in.
-        let (read, write) = unsafe { (ends.read(), ends.add(1).read()) };
-        with(|wrap| {
-            wrap.descriptors.set_kind(read, Kind::Input);
-            wrap.descriptors.set_kind(write, Kind::Other);
-            wrap.descriptors.pair(read, write);
-        });
+    unsafe {
+        let outcome = sys!(SYS_pipe2, ends, flags);
+        pair(outcome, ends, [Kind::Input, Kind::Other])
     }
-    answer_int(outcome)
 }
 
 #[unsafe(no_mangle)]
@@ -101,17 +109,10 @@ unsafe extern "C" fn socketpair(
     ends: *mut c_int,
 ) -> c_int {
     // SAFETY: as the program has called us.
-    let outcome = unsafe { sys!(SYS_socketpair, family, kind, protocol, ends) };
-    if outcome == 0 {
-        // SAFETY: the kernel has just filled them in.
-        let (one, other) = unsafe { (ends.read(), ends.add(1).read()) };
-        with(|wrap| {
-            wrap.descriptors.set_kind(one, Kind::Input);
-            wrap.descriptors.set_kind(other, Kind::Input);
-            wrap.descriptors.pair(one, other);
-        });
+    unsafe {
+        let outcome = sys!(SYS_socketpair, family, kind, protocol, ends);
+        pair(outcome, ends, [Kind::Input; 2])
     }
-    answer_int(outcome)
 }
 
 #[unsafe(no_mangle)]
@@ -185,11 +186,65 @@ impl Wrap {
     }
 }
 
+/// Descriptors of ours, which a program that closes all that it does not know is not to find.
+const OURS: Range<c_int> = FILE_FD..HANDOVER_FD + 1;
+
+fn is_ours(fd: c_int) -> bool {
+    OURS.contains(&fd) && page().is_some()
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if is_ours(fd) {
+        return answer_int(failed(libc::EBADF));
+    }
     with(|wrap| wrap.close(fd));
     // SAFETY: no memory is involved.
     answer_int(unsafe { sys!(SYS_close, fd) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    let perform = |first, last| unsafe { sys!(SYS_close_range, first, last, flags) };
+    let closes = flags.cast_unsigned() & libc::CLOSE_RANGE_CLOEXEC == 0;
+    if page().is_none() || !closes || first > last {
+        return answer_int(perform(first, last));
+    }
+    with(|wrap| {
+        for fd in first..last.saturating_add(1).min(MOST as c_uint) {
+            if wrap.descriptors.is_known(fd.cast_signed()) {
+                wrap.close(fd.cast_signed());
+            }
+        }
+    });
+    let [start, end] = [OURS.start, OURS.end].map(c_int::cast_unsigned);
+    let below = (first < start).then(|| perform(first, last.min(start - 1)));
+    let above = (last >= end).then(|| perform(first.max(end), last));
+    let failed = [below, above]
+        .into_iter()
+        .flatten()
+        .find(|outcome| *outcome != 0);
+    answer_int(failed.unwrap_or(0))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    let first = first.max(0).cast_unsigned();
+    // SAFETY: no memory is involved.
+    unsafe { close_range(first, c_uint::MAX, 0) };
+}
+
+/// `to` is to become what `from` is. What it is now is closed by that.
+fn replace(from: c_int, to: c_int, perform: impl FnOnce() -> Outcome) -> c_int {
+    if is_ours(to) {
+        return answer_int(failed(libc::EBADF));
+    }
+    // SAFETY: no memory is involved.
+    if from != to && unsafe { sys!(SYS_fcntl, from, F_GETFD) } >= 0 {
+        with(|wrap| wrap.close(to));
+    }
+    duplicated(from, perform())
 }
 
 fn duplicated(from: c_int, outcome: Outcome) -> c_int {
@@ -208,13 +263,13 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    duplicated(from, unsafe { sys!(SYS_dup2, from, to) })
+    replace(from, to, || unsafe { sys!(SYS_dup2, from, to) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    duplicated(from, unsafe { sys!(SYS_dup3, from, to, flags) })
+    replace(from, to, || unsafe { sys!(SYS_dup3, from, to, flags) })
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! Processes: their numbers, their children, and what they have used.
 
-use libc::{c_int, c_void, pid_t, rusage};
+use libc::{c_int, pid_t, rusage};
 use wrap_abi::{Call, Record};
 
 use super::refuse;
@@ -8,7 +8,7 @@ use crate::{
     errno::answer_int,
     real::real,
     signals::blocking,
-    sys::{bytes_mut, sys},
+    sys::{structure, sys},
     wrap::{self, Wrap, restarting, with},
 };
 
@@ -63,7 +63,7 @@ unsafe extern "C" fn getrusage(who: c_int, usage: *mut rusage) -> c_int {
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys!(SYS_getrusage, who, usage) };
     // SAFETY: this call fills it in.
-    let room = unsafe { bytes_mut(usage.cast::<c_void>(), size_of::<rusage>()) };
+    let room = unsafe { structure(usage) };
     let outcome = with(|wrap| wrap.filled(Call::Filled, who, room, |_| perform()));
     answer_int(outcome.unwrap_or_else(perform))
 }
@@ -156,23 +156,8 @@ impl Wrap {
         usage: *mut rusage,
         perform: impl FnOnce() -> i64,
     ) -> i64 {
-        let size = if usage.is_null() {
-            0
-        } else {
-            size_of::<rusage>()
-        };
         // SAFETY: as the program has called us.
-        let (status, usage) = unsafe {
-            let length = if status.is_null() {
-                0
-            } else {
-                size_of::<c_int>()
-            };
-            (
-                bytes_mut(status.cast(), length),
-                bytes_mut(usage.cast(), size),
-            )
-        };
+        let (status, usage) = unsafe { (structure(status), structure(usage)) };
         let replayed = self.replayed(Call::Wait, 0, |record| {
             let (front, back) = record
                 .payload
@@ -194,12 +179,9 @@ impl Wrap {
                 None => perform(),
             };
             let mut filled = [0; size_of::<c_int>() + size_of::<rusage>()];
-            let length = if outcome > 0 {
-                status.len() + usage.len()
-            } else {
-                0
-            };
+            let mut length = 0;
             if outcome > 0 {
+                length = status.len() + usage.len();
                 filled[..status.len()].copy_from_slice(status);
                 filled[status.len()..length].copy_from_slice(usage);
             }

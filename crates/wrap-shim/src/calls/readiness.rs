@@ -90,22 +90,13 @@ impl Wrap {
         mask: *const sigset_t,
     ) -> Outcome {
         let most = most.min(MOST_AT_ONCE as c_int);
+        let arguments = epoll_arguments(epoll, events, most, timeout, mask);
         let mut at = 0;
         let outcome = self.ready(
             Call::Epoll,
             epoll,
-            || {
-                let arguments = [
-                    epoll as usize,
-                    events.addr(),
-                    most as usize,
-                    timeout as usize,
-                    mask.addr(),
-                    SIGSET,
-                ];
-                // SAFETY: as the program has called us.
-                unsafe { blocking(libc::SYS_epoll_pwait, arguments) }
-            },
+            // SAFETY: as the program has called us.
+            || unsafe { blocking(libc::SYS_epoll_pwait, arguments) },
             |writer, count| {
                 for index in 0..usize::try_from(count).unwrap_or(0) {
                     // SAFETY: so many were filled in by the kernel.
@@ -318,6 +309,23 @@ unsafe extern "C" fn epoll_ctl(
     )
 }
 
+fn epoll_arguments(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> [usize; 6] {
+    [
+        epoll as usize,
+        events.addr(),
+        most as usize,
+        timeout as usize,
+        mask.addr(),
+        SIGSET,
+    ]
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_pwait(
     epoll: c_int,
@@ -328,14 +336,7 @@ unsafe extern "C" fn epoll_pwait(
 ) -> c_int {
     let outcome = with(|wrap| wrap.epoll(epoll, events, most, timeout, mask));
     let outcome = outcome.unwrap_or_else(|| {
-        let arguments = [
-            epoll as usize,
-            events.addr(),
-            most as usize,
-            timeout as usize,
-            mask.addr(),
-            SIGSET,
-        ];
+        let arguments = epoll_arguments(epoll, events, most, timeout, mask);
         // SAFETY: as the program has called us.
         unsafe { crate::sys::raw(libc::SYS_epoll_pwait, arguments) }
     });
