@@ -6,7 +6,8 @@
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Call {
-    /// The beginning of a process's life. The outcome is its process id; the payload says what runs.
+    /// The beginning of a process's life. The outcome is its process id; the payload is what runs, of which another
+    /// life's is to be the same.
     Start = 1,
     /// `epoll_wait`: the payload says which descriptors are ready ([`crate::Ready`]).
     Epoll = 2,

@@ -5,7 +5,7 @@ use core::{ffi::CStr, ptr, sync::atomic::Ordering};
 use libc::{MAP_SHARED, PROT_READ, PROT_WRITE, c_char, c_int};
 use wrap_abi::{
     Call, Clock, Record,
-    layout::{FILE_FD, HANDOVER_FD, MAGIC, Mode, Page, SOCKET_FD, VARIABLE, VERSION},
+    layout::{FILE_FD, Failure, HANDOVER_FD, MAGIC, Mode, Page, SOCKET_FD, VARIABLE, VERSION},
 };
 
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     commit::Shipping,
     descriptors,
     live::Positions,
+    program::Program,
     say::say,
     stream::Stream,
     sys::sys,
@@ -135,16 +136,23 @@ fn start() {
         shipping: Shipping::default(),
         positions: Positions::new(page.positions.load(Ordering::Acquire)),
     };
+    let Some(program) = Program::running() else {
+        refuse(b"/proc does not say which program it is");
+    };
     if wrap.is_replay {
-        // What it is has been looked at by who started it.
-        let first = wrap.replayed(Call::Start, 0, |record| record.outcome);
-        wrap.pid = first.map_or(own, |first| i32::try_from(first).unwrap_or(own));
+        let first = wrap.replayed(Call::Start, 0, |record| {
+            (record.outcome, record.payload == program.as_bytes())
+        });
+        match first {
+            Some((pid, true)) => wrap.pid = i32::try_from(pid).unwrap_or(own),
+            _ => wrap.fail(Failure::OtherProgram, Call::Start, Some(Call::Start)),
+        }
     } else {
         wrap.record(&Record {
             call: Call::Start,
             fd: 0,
             outcome: pid,
-            payload: &[],
+            payload: program.as_bytes(),
         });
     }
     wrap::begin(wrap);

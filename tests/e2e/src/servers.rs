@@ -376,6 +376,69 @@ pub fn streamer(scene: &Scene) -> Server {
     Server::new("streamer", vec![address], &command)
 }
 
+/// Answers a line with a line. `thing SIZE` makes one, and says where all of them are; `exit` ends the server; the other words are
+/// ways to close the connection, behind more than the client takes at once.
+const WORDS: &str = r#"
+import os, selectors, socket, sys
+class Mark:
+    pass
+answered, things, marks = 0, [], set()
+nowhere = os.open("/dev/null", os.O_RDWR)
+def answer(connection, word):
+    global answered
+    answered += 1
+    if word[0] == "count":
+        connection.sendall(f"{answered}\n".encode())
+    elif word[0] == "thing":
+        things.append(bytes(int(word[1])))
+        marks.add(Mark())
+        said = [hex(id(one)) for one in [*things, *marks]]
+        connection.sendall((" ".join(said) + "\n").encode())
+    elif word[0] == "exit":
+        os._exit(3)
+    else:
+        connection.setsockopt(socket.SOL_SOCKET, 32, 8 << 20) # SO_SNDBUFFORCE
+        connection.sendall(b"x" * int(word[1]))
+        selector.unregister(connection)
+        fd = connection.detach()
+        {"close": lambda: os.close(fd), "dup2": lambda: os.dup2(nowhere, fd),
+         "dup3": lambda: os.dup2(nowhere, fd, False), "range": lambda: os.closerange(fd, fd + 1)}[word[0]]()
+def read(connection):
+    received = connection.recv(1 << 20)
+    if not received:
+        selector.unregister(connection)
+        connection.close()
+        return
+    lines[connection] += received
+    while b"\n" in lines[connection]:
+        line, lines[connection] = lines[connection].split(b"\n", 1)
+        answer(connection, line.decode().split())
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+selector, lines = selectors.DefaultSelector(), {}
+selector.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            connection, _ = listener.accept()
+            lines[connection] = b""
+            selector.register(connection, selectors.EVENT_READ)
+        else:
+            read(key.fileobj)
+"#;
+
+/// A server that does what it is told, in Python. `python` runs it. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn words(scene: &Scene, python: &str) -> Server {
+    let script = scene.write("words.py", WORDS);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let command = [python, "-u", &script.to_string_lossy(), &ip, &port];
+    Server::new("words", vec![address], &command)
+}
+
 /// haproxy with one thread, in front of nobody. IPv4 only.
 ///
 /// # Panics

@@ -194,7 +194,7 @@ impl Wrap {
 }
 
 /// Eight bytes at a time; nobody who could choose the bytes gains anything.
-fn hash(state: u64, bytes: &[u8]) -> u64 {
+pub(crate) fn hash(state: u64, bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(FACTOR).rotate_left(29);
     let (words, rest) = bytes.as_chunks();

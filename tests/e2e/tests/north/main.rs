@@ -8,6 +8,7 @@ mod ngircd;
 mod redis;
 mod refusals;
 mod streamer;
+mod words;
 
 use std::{
     thread,

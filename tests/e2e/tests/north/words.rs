@@ -1,0 +1,117 @@
+//! A server that does what it is told: what the others do seldom, or should not.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+};
+
+use e2e::{
+    Scene, Seed,
+    exchange::assert_all_kept,
+    servers::{PORT, words},
+};
+use lab::Signal;
+
+use super::REQUIRE;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn new(scene: &Scene) -> Self {
+        Self(BufReader::new(scene.connect(PORT)))
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.0.get_mut(), "{line}").expect("sent");
+    }
+
+    #[track_caller]
+    fn ask(&mut self, line: &str) -> String {
+        self.say(line);
+        let mut answer = String::new();
+        self.0.read_line(&mut answer).expect("an answer");
+        assert!(answer.ends_with('\n'), "the connection has ended");
+        answer.trim_end().to_owned()
+    }
+}
+
+/// Whatever a program closes a connection with: its client gets all that was said, and then the end, and nothing is done
+/// twice.
+#[test]
+fn what_was_closed_stays_closed() {
+    const LONG: usize = 3 << 20;
+    let scene = Scene::new("closed");
+    let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
+    let mut other = Client::new(&scene);
+    let ways = ["close", "dup2", "dup3", "range"];
+    let clients = ways.map(|way| {
+        let mut client = Client::new(&scene);
+        client.say(&format!("{way} {LONG}"));
+        client
+    });
+    let mut answered = 1;
+    while other.ask("count") != (answered + ways.len()).to_string() {
+        answered += 1;
+    }
+    answered += ways.len();
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    for (way, mut client) in ways.iter().zip(clients) {
+        let mut all = Vec::new();
+        client.0.read_to_end(&mut all).expect(way);
+        assert_eq!(all.len(), LONG, "{way}");
+        assert!(all.iter().all(|byte| *byte == b'x'), "{way}");
+    }
+    assert_eq!(other.ask("count"), (answered + 1).to_string());
+    assert_all_kept(&server);
+}
+
+/// Another program cannot make anything of the record: that is told, and it begins anew.
+#[test]
+fn another_program_is_not_given_the_record() {
+    let scene = Scene::new("program");
+    let python = scene.directory().join("python");
+    let replace = || {
+        let new = scene.directory().join("new");
+        fs::copy(PYTHON, &new).expect("a copy");
+        fs::rename(&new, &python).expect("replaced");
+    };
+    replace();
+    let server = scene.protect_with(&words(&scene, &python.to_string_lossy()), &REQUIRE);
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask("count"), "1");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    assert_eq!(client.ask("count"), "2");
+    server.assert_none_of("trouble");
+    replace();
+    server.kill_main(Signal::KILL);
+    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    assert!(trouble.contains("it runs another program"), "{trouble}");
+    server.wait_serving(2);
+    let mut rest = Vec::new();
+    assert!(client.0.read_to_end(&mut rest).is_err(), "reset");
+    assert_eq!(Client::new(&scene).ask("count"), "1");
+}
+
+/// Whoever comes after a `serve` that has died in the middle of a recovery begins it again.
+#[test]
+fn a_serve_that_dies_in_a_recovery_leaves_it_to_the_next() {
+    let scene = Scene::new("midway");
+    let definition = words(&scene, PYTHON);
+    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let seed = &mut Seed::choose("midway");
+    let mut client = Client::new(&scene);
+    for round in 1..=6 {
+        assert_eq!(client.ask("count"), round.to_string());
+        server.kill_main(Signal::KILL);
+        let moment = seed.between(0, 120) as u64;
+        std::thread::sleep(std::time::Duration::from_millis(moment));
+        server.kill_serve_itself();
+        server.succeed(&scene, &definition, &REQUIRE);
+    }
+    assert_eq!(client.ask("count"), "7");
+}
