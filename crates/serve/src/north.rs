@@ -42,10 +42,8 @@ pub(crate) struct North {
     made: HashMap<u32, TcpStream>,
     /// There is no record from which the next life could be rebuilt.
     is_lost: bool,
-    /// The present life has a record to replay.
+    /// The present life has a record to replay, and is not at its end.
     replays: bool,
-    /// It has done so.
-    is_back: bool,
     /// Crashes in a row of lives that had not.
     crashes: u32,
     /// Clients whose last words were taken out of the record since one has.
@@ -80,7 +78,6 @@ impl North {
             made: HashMap::new(),
             is_lost: false,
             replays: false,
-            is_back: false,
             crashes: 0,
             quarantined: 0,
         })
@@ -173,7 +170,6 @@ impl North {
     /// The server has died. `flows` are its connections.
     pub(crate) fn died(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), ServeError> {
         self.handover = Handover::new().doing(RECORD)?; // nobody of the dead life is to be heard
-        self.is_back = false;
         self.passed.clear();
         self.made.clear();
         let is_whole = self.memory.is_recording() && self.memory.divergence().is_none();
@@ -197,7 +193,7 @@ impl North {
 
     /// The server has crashed, which was nobody's hand.
     pub(crate) fn crashed(&mut self) {
-        if self.replays && !self.is_back {
+        if self.replays {
             self.crashes += 1;
         }
     }
@@ -267,7 +263,7 @@ impl North {
             .sum()
     }
 
-    /// Has the life that was just started anything to replay? (It records by now.)
+    /// Has the present life anything left to replay? (It records by now.)
     pub(crate) fn replays(&self) -> bool {
         self.replays
     }
@@ -292,7 +288,7 @@ impl North {
                     // Of several with the same ends the last one: those that are open come last.
                     let passed = passed.into_iter().map(|one| (one.standing.ends, one));
                     self.passed = passed.collect();
-                    (self.is_back, self.crashes, self.quarantined) = (true, 0, 0);
+                    (self.replays, self.crashes, self.quarantined) = (false, 0, 0);
                     Replayed::Whole
                 }
                 Err(error) => Replayed::Not(error.to_string()),

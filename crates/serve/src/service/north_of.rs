@@ -1,6 +1,6 @@
 //! The service's own record: its server's next life replays it.
 
-use recovery::{Candidate, SplicePoint};
+use recovery::{Candidate, Cause, SplicePoint};
 use wire::{FlowId, FlowKey};
 
 use super::Service;
@@ -54,6 +54,20 @@ impl Service {
     pub(crate) fn north_started(&mut self) {
         if self.north.as_ref().is_some_and(|north| !north.replays()) {
             self.recovery.replayed(clock::now());
+        }
+    }
+
+    /// The server has died. If it has left by itself, where its record says that it went on, and has not said why,
+    /// that is told: its next life may well do the same.
+    pub(super) fn look_at_end(&mut self, cause: Cause) {
+        let replays = self
+            .north
+            .as_ref()
+            .is_some_and(|north| north.replays() && north.divergence().is_none());
+        if replays && !matches!(cause, Cause::Signal { .. }) {
+            let message =
+                format!("the server ended by itself while its record was replayed: {cause}");
+            self.tell(Happening::Trouble { message });
         }
     }
 

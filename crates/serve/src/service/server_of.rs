@@ -76,6 +76,7 @@ impl Service {
             if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {
                 north.crashed();
             }
+            self.look_at_end(cause);
         }
         self.recovery.died(cause, at, now);
     }

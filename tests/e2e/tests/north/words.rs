@@ -97,6 +97,22 @@ fn another_program_is_not_given_the_record() {
     assert_eq!(Client::new(&scene).ask("count"), "1");
 }
 
+/// A server that ends by itself does so again in the replay, and that is told.
+#[test]
+fn an_end_in_the_replay_is_told() {
+    let scene = Scene::new("exits");
+    let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask("count"), "1");
+    client.say("exit");
+    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    assert!(
+        trouble.contains("ended by itself while its record was replayed")
+            && trouble.contains("status 3"),
+        "{trouble}"
+    );
+}
+
 /// Whoever comes after a `serve` that has died in the middle of a recovery begins it again.
 #[test]
 fn a_serve_that_dies_in_a_recovery_leaves_it_to_the_next() {
