@@ -161,7 +161,8 @@ impl North {
             (self.handover.file(), HANDOVER_FD),
             (self.shim.as_fd(), Library::FD),
         ];
-        let command = command.clone();
+        // What it does may depend on where things are: the order of objects, for one.
+        let command = command.clone().fixed_addresses();
         let command = command.variable("LD_PRELOAD", Library::path());
         let command = command.variable(VARIABLE, VERSION.to_string());
         command.start_with(cgroup, &inherited)

@@ -29,6 +29,7 @@ pub(crate) struct Birth {
     arguments: Vec<CString>,
     environment: Vec<CString>,
     directory: Option<CString>,
+    has_fixed_addresses: bool,
 }
 
 /// A process that has begun to run its program.
@@ -68,7 +69,14 @@ impl Birth {
             directory: directory
                 .map(|path| c_string(path.as_os_str()))
                 .transpose()?,
+            has_fixed_addresses: false,
         })
+    }
+
+    /// Whether its memory is at the same addresses each time.
+    pub(crate) fn with_fixed_addresses(mut self, has: bool) -> Self {
+        self.has_fixed_addresses = has;
+        self
     }
 
     /// Start the process in the cgroup whose directory is `cgroup`, with a session of its own and with the
@@ -137,6 +145,14 @@ impl Birth {
             libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             libc::setsid();
+            if self.has_fixed_addresses {
+                // A sandbox may forbid it: most programs do not depend on it.
+                let now = libc::personality(QUERY);
+                if now >= 0 {
+                    let wanted = (now | libc::ADDR_NO_RANDOMIZE).cast_unsigned();
+                    libc::personality(wanted.into());
+                }
+            }
             let mut ready = true;
             for (fd, number) in inherited {
                 ready = ready && libc::dup2(fd.as_raw_fd(), *number) >= 0;
@@ -157,6 +173,9 @@ impl Birth {
 
 /// linux/sched.h; libc's constant is an `int` that cannot hold it.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// personality(2): what it is, without changing it.
+const QUERY: libc::c_ulong = 0xffff_ffff;
 
 fn c_string(text: &OsStr) -> io::Result<CString> {
     CString::new(text.as_bytes())

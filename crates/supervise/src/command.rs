@@ -98,6 +98,7 @@ pub struct Command {
     argv: Vec<OsString>,
     working_directory: Option<PathBuf>,
     variables: Vec<(OsString, OsString)>,
+    has_fixed_addresses: bool,
 }
 
 impl Command {
@@ -108,7 +109,16 @@ impl Command {
             argv: argv.into_iter().map(Into::into).collect(),
             working_directory: None,
             variables: Vec::new(),
+            has_fixed_addresses: false,
         }
+    }
+
+    /// Its memory is at the same addresses each time it is started (`ADDR_NO_RANDOMIZE`, personality(2)), where the
+    /// system allows that.
+    #[must_use]
+    pub fn fixed_addresses(mut self) -> Self {
+        self.has_fixed_addresses = true;
+        self
     }
 
     /// Its environment has this, too.
@@ -162,6 +172,7 @@ impl Command {
             source,
         })?;
         let born = Birth::new(&program, argv, directory, &self.variables)
+            .map(|birth| birth.with_fixed_addresses(self.has_fixed_addresses))
             .and_then(|birth| birth.start(&home, inherited));
         match born {
             Ok(born) => Ok(Server::watch(born)),

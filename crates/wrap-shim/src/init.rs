@@ -2,7 +2,7 @@
 
 use core::{ffi::CStr, ptr, sync::atomic::Ordering};
 
-use libc::{MAP_SHARED, PROT_READ, PROT_WRITE, c_char, c_int};
+use libc::{ADDR_NO_RANDOMIZE, MAP_SHARED, PROT_READ, PROT_WRITE, c_char, c_int};
 use wrap_abi::{
     Call, Clock, Record,
     layout::{FILE_FD, Failure, HANDOVER_FD, MAGIC, Mode, Page, SOCKET_FD, VARIABLE, VERSION},
@@ -15,6 +15,7 @@ use crate::{
     commit::Shipping,
     descriptors,
     live::Positions,
+    places,
     program::Program,
     say::say,
     stream::Stream,
@@ -80,7 +81,7 @@ fn start() {
         let length = size_of::<Page>();
         sys!(
             SYS_mmap,
-            0,
+            places::PAGE,
             length,
             PROT_READ | PROT_WRITE,
             MAP_SHARED,
@@ -102,6 +103,14 @@ fn start() {
         // What the program executes is not part of the service.
         // SAFETY: no memory is involved.
         unsafe { sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    // What the program executes has its addresses at random again; its own it has already.
+    // SAFETY: no memory is involved.
+    unsafe {
+        let now = sys!(SYS_personality, u32::MAX);
+        if now >= 0 {
+            sys!(SYS_personality, now & !i64::from(ADDR_NO_RANDOMIZE));
+        }
     }
     for name in [c"LD_PRELOAD", PASSED_ON] {
         // SAFETY: a string; nobody else runs yet.

@@ -29,6 +29,7 @@ mod descriptors;
 mod errno;
 mod init;
 mod live;
+mod places;
 mod program;
 mod real;
 mod say;

@@ -21,6 +21,7 @@ use wrap_abi::{
 use crate::{
     clock,
     descriptors::{Connection, Descriptor},
+    places,
     say::say,
     sys::{bytes, sys},
     wrap::{Wrap, exit},
@@ -70,7 +71,7 @@ impl Positions {
         let row = unsafe {
             sys!(
                 SYS_mmap,
-                0,
+                places::POSITIONS,
                 length,
                 PROT_READ,
                 MAP_SHARED,

@@ -11,7 +11,10 @@ use wrap_abi::{
     layout::{FILE_FD, Process, STREAM_MAX, stream_offset},
 };
 
-use crate::sys::{bytes, bytes_mut, sys};
+use crate::{
+    places,
+    sys::{bytes, bytes_mut, sys},
+};
 
 /// How much is mapped at a time.
 const WINDOW: u64 = 4 << 20;
@@ -97,7 +100,15 @@ impl Stream {
         // SAFETY: a new mapping of our own file.
         let window = unsafe {
             let access = PROT_READ | PROT_WRITE;
-            sys!(SYS_mmap, 0, length, access, MAP_SHARED, FILE_FD, offset)
+            sys!(
+                SYS_mmap,
+                places::STREAM,
+                length,
+                access,
+                MAP_SHARED,
+                FILE_FD,
+                offset
+            )
         };
         if window < 0 {
             return Err(StreamError::NoMemory);

@@ -8,7 +8,8 @@ use std::{
 
 use e2e::{
     Scene, Seed,
-    exchange::assert_all_kept,
+    clients::finish,
+    exchange::{assert_all_kept, assert_untouched},
     servers::{PORT, words},
 };
 use lab::Signal;
@@ -67,6 +68,36 @@ fn what_was_closed_stays_closed() {
     }
     assert_eq!(other.ask("count"), (answered + 1).to_string());
     assert_all_kept(&server);
+}
+
+/// Where a program's objects are can decide what it does first.
+#[test]
+fn addresses_are_the_same_in_each_life() {
+    let scene = Scene::new("addresses");
+    let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("addresses");
+    let mut client = Client::new(&scene);
+    let mut known = 0;
+    for kill in 1..=3 {
+        for _ in 0..40 {
+            // Long lines, so that more of the record is mapped than at once.
+            let line = format!(
+                "thing {} {}",
+                seed.between(1, 400_000),
+                "-".repeat(seed.between(1, 200_000))
+            );
+            let said = client.ask(&line);
+            known += 2;
+            assert_eq!(said.split(' ').count(), known);
+        }
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+    }
+    assert_eq!(client.ask("count"), (known / 2 + 1).to_string());
+    finish(client.0.get_ref());
+    assert_all_kept(&server);
+    assert_untouched(recording, 1);
 }
 
 /// Another program cannot make anything of the record: that is told, and it begins anew.
