@@ -340,3 +340,22 @@ unsafe extern "C" fn getsockopt(
     });
     answer_int(outcome.unwrap_or_else(perform))
 }
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const libc::c_void,
+    length: socklen_t,
+) -> c_int {
+    // What the kernel would do of TLS then, it could not be told to go on with: libraries do without.
+    if level == libc::IPPROTO_TCP
+        && name == libc::TCP_ULP
+        && kind(fd, "setsockopt") == Kind::Connection
+    {
+        return answer_int(failed(libc::ENOPROTOOPT));
+    }
+    // SAFETY: as the program has called us.
+    answer_int(unsafe { sys!(SYS_setsockopt, fd, level, name, value, length) })
+}

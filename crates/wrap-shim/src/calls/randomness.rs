@@ -1,5 +1,7 @@
 //! Random numbers, from wherever they come.
 
+use core::ptr;
+
 use libc::{c_int, c_uint, c_void, ssize_t};
 use wrap_abi::{Call, Record};
 
@@ -82,4 +84,47 @@ unsafe extern "C" fn arc4random_uniform(bound: u32) -> u32 {
             return number.checked_rem(bound).unwrap_or(0);
         }
     }
+}
+
+// OpenSSL's generator mixes what no other life can be sure to repeat into what the kernel gives it: addresses of its own, numbers
+// of threads, in some versions the processor's time-stamp counter. So a program with OpenSSL has the kernel's random numbers
+// instead. These are the functions that all of libssl and libcrypto draws them by, and they are found here first,
+// unless the library was linked not to look (`-Bsymbolic`; Debian's is not).
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn RAND_bytes_ex(
+    _context: *mut c_void,
+    buffer: *mut u8,
+    length: usize,
+    _strength: c_uint,
+) -> c_int {
+    // SAFETY: as the program has called us.
+    unsafe { arc4random_buf(buffer.cast(), length) };
+    1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn RAND_priv_bytes_ex(
+    context: *mut c_void,
+    buffer: *mut u8,
+    length: usize,
+    strength: c_uint,
+) -> c_int {
+    // SAFETY: as the program has called us.
+    unsafe { RAND_bytes_ex(context, buffer, length, strength) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn RAND_bytes(buffer: *mut u8, length: c_int) -> c_int {
+    match usize::try_from(length) {
+        // SAFETY: as the program has called us.
+        Ok(length) => unsafe { RAND_bytes_ex(ptr::null_mut(), buffer, length, 0) },
+        Err(_) => 0,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn RAND_priv_bytes(buffer: *mut u8, length: c_int) -> c_int {
+    // SAFETY: as the program has called us.
+    unsafe { RAND_bytes(buffer, length) }
 }

@@ -8,6 +8,7 @@ mod ngircd;
 mod redis;
 mod refusals;
 mod streamer;
+mod tls;
 mod words;
 
 use std::{

@@ -13,6 +13,7 @@ use e2e::{
     servers::{PORT, words},
 };
 use lab::Signal;
+use rustix::io::Errno;
 
 use super::REQUIRE;
 
@@ -98,6 +99,20 @@ fn addresses_are_the_same_in_each_life() {
     finish(client.0.get_ref());
     assert_all_kept(&server);
     assert_untouched(recording, 1);
+}
+
+/// What the kernel encrypts by itself nobody can go on with: a program that asks for it is told that there is no such thing.
+#[test]
+fn the_kernel_does_no_tls() {
+    let scene = Scene::new("ulp");
+    let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
+    let mut client = Client::new(&scene);
+    let expected = Errno::NOPROTOOPT.raw_os_error().to_string();
+    assert_eq!(client.ask("ulp"), expected);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    assert_eq!(client.ask("ulp"), expected);
+    assert_all_kept(&server);
 }
 
 /// Another program cannot make anything of the record: that is told, and it begins anew.

@@ -1,0 +1,133 @@
+//! What OpenSSL draws is in the record: keys are the same in the next life, wherever that has its memory.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    os::{
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+        unix::process::CommandExt as _,
+    },
+    process::{Child, ChildStdout, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wrap::{Handover, Library, Memory};
+use wrap_abi::{
+    handover::Message,
+    layout::{FILE_FD, HANDOVER_FD, SOCKET_FD, VARIABLE, VERSION},
+};
+
+/// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
+const PROGRAM: &str = r#"
+import ctypes, os, ssl, time
+crypto = ctypes.CDLL("libcrypto.so.3")
+crypto.EVP_PKEY_Q_keygen.restype = ctypes.c_void_p
+key = crypto.EVP_PKEY_Q_keygen(None, None, b"X25519")
+room, length = ctypes.create_string_buffer(32), ctypes.c_size_t(32)
+assert crypto.EVP_PKEY_get_raw_private_key(ctypes.c_void_p(key), room, ctypes.byref(length)) == 1
+private = ctypes.create_string_buffer(16)
+assert crypto.RAND_priv_bytes(private, 16) == 1
+keys = [room.raw, private.raw, ssl.RAND_bytes(400)]
+while True:
+    print(" ".join(key.hex() for key in keys), flush=True)
+    time.sleep(0.01)
+"#;
+
+struct Life {
+    child: Child,
+    handover: Handover,
+    said: BufReader<ChildStdout>,
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Life {
+    fn begin(memory: &Memory) -> Self {
+        let handover = Handover::new().expect("a handover");
+        let library = Library::new().expect("the library");
+        let mut command = Command::new("/usr/bin/python3");
+        command
+            .args(["-c", PROGRAM])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .env("LD_PRELOAD", Library::path())
+            .env(VARIABLE, VERSION.to_string());
+        let inherited: Vec<(OwnedFd, i32)> = [
+            (memory.as_fd(), FILE_FD),
+            (handover.theirs(), SOCKET_FD),
+            (handover.file(), HANDOVER_FD),
+            (library.as_fd(), Library::FD),
+        ]
+        .into_iter()
+        .map(|(fd, number): (BorrowedFd<'_>, i32)| {
+            (fd.try_clone_to_owned().expect("a descriptor"), number)
+        })
+        .collect();
+        #[allow(clippy::multiple_unsafe_ops_per_block)] // one sequence with one reason
+        // SAFETY: system calls only.
+        unsafe {
+            command.pre_exec(move || {
+                for (fd, number) in &inherited {
+                    if libc::dup2(fd.as_raw_fd(), *number) < 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                }
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().expect("python");
+        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self {
+            child,
+            handover,
+            said,
+        }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).expect("a line");
+        assert!(line.ends_with('\n'), "it has ended");
+        line
+    }
+
+    /// Waits until it has replayed its record, and lets it go on.
+    fn goes_on(&mut self, memory: &Memory) {
+        let at_most = Timespec::try_from(Duration::from_secs(30)).expect("a time");
+        let mut fds = [PollFd::from_borrowed_fd(
+            self.handover.ours(),
+            PollFlags::IN,
+        )];
+        poll(&mut fds, Some(&at_most)).expect("poll");
+        let message = self.handover.message().expect("a message");
+        assert!(
+            matches!(message, Some(Message::Replayed { connections: 0, .. })),
+            "{message:?}: {:?}",
+            memory.divergence()
+        );
+        assert!(self.handover.take().expect("none").is_empty());
+        self.handover.go().expect("gone on");
+    }
+}
+
+#[test]
+fn what_openssl_draws_is_the_same_in_each_life() {
+    let memory = Memory::new().expect("memory");
+    let mut life = Life::begin(&memory);
+    let said = life.line();
+    assert_eq!(life.line(), said);
+    for _ in 0..2 {
+        drop(life);
+        memory.to_be_replayed(&mut []).expect("memory");
+        life = Life::begin(&memory);
+        life.goes_on(&memory);
+        assert_eq!(life.line(), said);
+    }
+    let other = Memory::new().expect("memory");
+    assert_ne!(Life::begin(&other).line(), said, "random");
+}

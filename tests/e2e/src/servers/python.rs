@@ -1,0 +1,160 @@
+//! Servers in Python.
+
+use super::{PORT, Server, site};
+use crate::Scene;
+
+/// What Python's threaded HTTP server lacks: keep-alive and PUT.
+const PYTHON: &str = r#"
+import functools, http.server, sys
+class Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_PUT(self):
+        left = int(self.headers["Content-Length"])
+        with open(self.translate_path(self.path), "wb") as file:
+            while left:
+                part = self.rfile.read(min(left, 65536))
+                file.write(part)
+                left -= len(part)
+        self.send_response(201)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+handler = functools.partial(Handler, directory=sys.argv[3])
+Server((sys.argv[1], int(sys.argv[2])), handler).serve_forever()
+"#;
+
+/// Python's `http.server.ThreadingHTTPServer`: a thread for each connection; takes uploads
+/// by PUT. IPv4 only.
+///
+/// # Panics
+/// When its files cannot be written.
+#[must_use]
+pub fn python(scene: &Scene) -> Server {
+    let root = site(scene);
+    let script = scene.write("server.py", PYTHON);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let (script, root) = (script.to_string_lossy(), root.to_string_lossy());
+    // The system's own: launchers of version managers would be the main process.
+    let command = ["/usr/bin/python3", "-u", &script, &ip, &port, &root];
+    Server::new("python", vec![address], &command)
+}
+
+/// Tokens as events of HTTP, one after another (Server-Sent Events): each says how many the server has said to
+/// all clients, the time, and something random, and the hash of all before it on its connection.
+const STREAMER: &str = r#"
+import asyncio, hashlib, random, sys, time
+said = 0
+async def stream(reader, writer):
+    global said
+    head = await reader.readuntil(b"\r\n\r\n")
+    left = int(head.split()[1].lstrip(b"/"))
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+    sum = hashlib.sha256()
+    for number in range(left):
+        said += 1
+        token = f"{number} {said} {time.time_ns()} {random.getrandbits(64)} {sum.hexdigest()}"
+        sum.update(token.encode())
+        writer.write(b"data: " + token.encode() + b"\n\n")
+        await writer.drain()
+        await asyncio.sleep(random.random() / 100)
+    await reader.read()
+    writer.close()
+async def main():
+    server = await asyncio.start_server(stream, sys.argv[1], int(sys.argv[2]))
+    await server.serve_forever()
+asyncio.run(main())
+"#;
+
+/// A server of one thread that streams tokens at its own pace, by Python's asyncio: `GET /N` is answered with N of
+/// them. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn streamer(scene: &Scene) -> Server {
+    let script = scene.write("streamer.py", STREAMER);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let command = [
+        "/usr/bin/python3",
+        "-u",
+        &script.to_string_lossy(),
+        &ip,
+        &port,
+    ];
+    Server::new("streamer", vec![address], &command)
+}
+
+/// Answers a line with a line. `thing SIZE` makes one, and says where all of them are; `ulp` asks
+/// for the kernel's TLS; `exit` ends the server; the other words are
+/// ways to close the connection, behind more than the client takes at once.
+const WORDS: &str = r#"
+import os, selectors, socket, sys
+class Mark:
+    pass
+answered, things, marks = 0, [], set()
+nowhere = os.open("/dev/null", os.O_RDWR)
+def answer(connection, word):
+    global answered
+    answered += 1
+    if word[0] == "count":
+        connection.sendall(f"{answered}\n".encode())
+    elif word[0] == "thing":
+        things.append(bytes(int(word[1])))
+        marks.add(Mark())
+        said = [hex(id(one)) for one in [*things, *marks]]
+        connection.sendall((" ".join(said) + "\n").encode())
+    elif word[0] == "ulp":
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, 31, b"tls")
+            connection.sendall(b"0\n")
+        except OSError as error:
+            connection.sendall(f"{error.errno}\n".encode())
+    elif word[0] == "exit":
+        os._exit(3)
+    else:
+        connection.setsockopt(socket.SOL_SOCKET, 32, 8 << 20) # SO_SNDBUFFORCE
+        connection.sendall(b"x" * int(word[1]))
+        selector.unregister(connection)
+        fd = connection.detach()
+        {"close": lambda: os.close(fd), "dup2": lambda: os.dup2(nowhere, fd),
+         "dup3": lambda: os.dup2(nowhere, fd, False), "range": lambda: os.closerange(fd, fd + 1)}[word[0]]()
+def read(connection):
+    received = connection.recv(1 << 20)
+    if not received:
+        selector.unregister(connection)
+        connection.close()
+        return
+    lines[connection] += received
+    while b"\n" in lines[connection]:
+        line, lines[connection] = lines[connection].split(b"\n", 1)
+        answer(connection, line.decode().split())
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+selector, lines = selectors.DefaultSelector(), {}
+selector.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            connection, _ = listener.accept()
+            lines[connection] = b""
+            selector.register(connection, selectors.EVENT_READ)
+        else:
+            read(key.fileobj)
+"#;
+
+/// A server that does what it is told, in Python. `python` runs it. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn words(scene: &Scene, python: &str) -> Server {
+    let script = scene.write("words.py", WORDS);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let command = [python, "-u", &script.to_string_lossy(), &ip, &port];
+    Server::new("words", vec![address], &command)
+}

@@ -1,0 +1,129 @@
+//! Servers that speak TLS: what was agreed on with a client is known to the next life, and to nobody else.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use e2e::{
+    Scene, Seed, assert_same_bytes,
+    clients::curl,
+    exchange::assert_all_kept,
+    pattern,
+    servers::{Authority, BIG, PORT, Server, lighttpd_tls, nginx_tls},
+};
+
+use super::{REQUIRE, kill_again_and_again};
+
+/// Asks for one file after another on one session until it is told to end, and compares each; in between with a new connection
+/// that takes the session up again, which needs the server's own keys.
+const CLIENT: &str = r#"
+import http.client, os, ssl, sys
+host, port, certificate, root, ends, version = sys.argv[1:]
+context = ssl.create_default_context(cafile=certificate)
+context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+small = [open(f"{root}/small/{number}", "rb").read() for number in range(10)]
+def get(connection, number):
+    connection.request("GET", f"/small/{number % 10}")
+    response = connection.getresponse()
+    assert response.status == 200, response.status
+    body = response.read()
+    assert body == small[number % 10], f"{len(body)} bytes"
+class Resuming(http.client.HTTPSConnection):
+    session = None
+    def connect(self):
+        http.client.HTTPConnection.connect(self)
+        self.sock = context.wrap_socket(self.sock, server_hostname=host, session=self.session)
+kept = http.client.HTTPSConnection(host, int(port), context=context)
+kept.connect()
+socket = kept.sock
+session, count, resumed = None, 0, 0
+while not os.path.exists(ends):
+    get(kept, count)
+    assert kept.sock is socket, "it is another connection"
+    count += 1
+    if count % 20 == 0:
+        other = Resuming(host, int(port))
+        other.session = session
+        get(other, count)
+        assert session is None or other.sock.session_reused, "the session is not known any more"
+        resumed += session is not None
+        session = other.sock.session
+        other.close()
+kept.close()
+print(count, resumed)
+"#;
+
+/// Downloads one big file after another, each on a connection of its own, slowly enough for there to be a middle.
+fn download(scene: &Scene, authority: &Authority, big: &[u8], ends: &AtomicBool) {
+    let certificate = authority.certificate.to_string_lossy();
+    let url = format!("https://{}/big.bin", scene.ipv4(PORT));
+    while !ends.load(Ordering::Relaxed) {
+        let arguments = ["--cacert", &certificate, "--limit-rate", "30M", &url];
+        let got = curl(scene, &arguments);
+        assert!(got.status.success(), "{:?}", got.stderr);
+        assert_same_bytes("curl", big, &got.stdout);
+    }
+}
+
+/// Small files, again and again, until there is a file with that name.
+fn ask(scene: &Scene, authority: &Authority, version: &str, ends: &PathBuf) {
+    let address = scene.ipv4(PORT);
+    let script = scene.write(&format!("client-{version}.py"), CLIENT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let root = scene.directory().join("www");
+    let arguments = [
+        &script.to_string_lossy(),
+        ip.as_str(),
+        &port,
+        &authority.certificate.to_string_lossy(),
+        &root.to_string_lossy(),
+        &ends.to_string_lossy(),
+        version,
+    ];
+    let finished = scene.on_client("/usr/bin/python3", &arguments);
+    assert!(finished.status.success(), "{version}: {finished:?}");
+    let said = String::from_utf8_lossy(&finished.stdout).into_owned();
+    let counts: Vec<u32> = said
+        .split_whitespace()
+        .map(|word| word.parse().expect("a number"))
+        .collect();
+    assert!(counts.iter().all(|count| *count > 0), "{version}: {said}");
+}
+
+fn goes_on_with_its_sessions(label: &str, make: fn(&Scene, &Authority) -> Server) {
+    let scene = Scene::new(label);
+    let authority = Authority::new(&scene);
+    let server = scene.protect_with(&make(&scene, &authority), &REQUIRE);
+    let seed = &mut Seed::choose(label);
+    let (ends, big) = (AtomicBool::new(false), pattern(BIG));
+    let end_file = scene.directory().join("ends");
+    let (scene, authority, big, ends, end_file) = (&scene, &authority, &big, &ends, &end_file);
+    thread::scope(|scope| {
+        let mut clients = Vec::new();
+        for _ in 0..2 {
+            clients.push(scope.spawn(move || download(scene, authority, big, ends)));
+        }
+        for version in ["TLSv1_2", "TLSv1_3"] {
+            clients.push(scope.spawn(move || ask(scene, authority, version, end_file)));
+        }
+        kill_again_and_again(&server, 6, seed);
+        ends.store(true, Ordering::Relaxed);
+        scene.write("ends", "");
+        for client in clients {
+            client.join().expect("a client");
+        }
+    });
+    assert_all_kept(&server);
+}
+
+#[test]
+fn nginx_goes_on_with_its_sessions() {
+    goes_on_with_its_sessions("nginxtls", nginx_tls);
+}
+
+#[test]
+fn lighttpd_goes_on_with_its_sessions() {
+    goes_on_with_its_sessions("lighttls", lighttpd_tls);
+}
