@@ -6,7 +6,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, BorrowedFd},
-        unix::fs::FileExt as _,
+        unix::fs::{FileExt as _, OpenOptionsExt as _},
     },
     path::Path,
     ptr::NonNull,
@@ -103,8 +103,9 @@ impl Memory {
             _ => {}
         }
         let mut options = File::options();
-        let file = options.read(true).write(true).create_new(true).open(path)?;
-        Self::begin(file, record)
+        // Random numbers are in it, and so the keys of TLS.
+        options.read(true).write(true).create_new(true).mode(0o600);
+        Self::begin(options.open(path)?, record)
     }
 
     /// The record that an earlier life has begun in this directory; `None`: there is none of this version.
