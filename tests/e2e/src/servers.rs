@@ -15,7 +15,7 @@ use rustix::process::{Signal, kill_process};
 
 use crate::{Protected, Scene, binaries, pattern};
 
-pub use python::{python, streamer, words};
+pub use python::{python, room, streamer, words};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};
 
 /// The port of all servers.

@@ -1,6 +1,6 @@
 //! Servers in Python.
 
-use super::{PORT, Server, site};
+use super::{Authority, PORT, Server, site};
 use crate::Scene;
 
 /// What Python's threaded HTTP server lacks: keep-alive and PUT.
@@ -157,4 +157,51 @@ pub fn words(scene: &Scene, python: &str) -> Server {
     let (ip, port) = (address.ip().to_string(), PORT.to_string());
     let command = [python, "-u", &script.to_string_lossy(), &ip, &port];
     Server::new("words", vec![address], &command)
+}
+
+/// A room: what one says all hear, numbered, and each is greeted with how many have spoken. `wss` if there is a certificate.
+const ROOM: &str = r#"
+import asyncio, secrets, ssl, sys, websockets
+spoken, everybody = 0, set()
+async def serve(socket):
+    global spoken
+    everybody.add(socket)
+    try:
+        await socket.send(f"welcome {secrets.token_hex(8)}")
+        async for message in socket:
+            spoken += 1
+            websockets.broadcast(everybody, f"{spoken} {message}")
+    finally:
+        everybody.discard(socket)
+async def main():
+    context = None
+    if len(sys.argv) > 3:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(sys.argv[3], sys.argv[4])
+    async with websockets.serve(serve, sys.argv[1], int(sys.argv[2]), ssl=context, ping_interval=0.2):
+        await asyncio.Future()
+asyncio.run(main())
+"#;
+
+/// A server of `WebSockets` in Python, with TLS if somebody vouches for it. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn room(scene: &Scene, authority: Option<&Authority>) -> Server {
+    let script = scene.write("room.py", ROOM);
+    let address = scene.ipv4(PORT);
+    let mut command = vec![
+        "/usr/bin/python3".to_owned(),
+        "-u".to_owned(),
+        script.to_string_lossy().into_owned(),
+        address.ip().to_string(),
+        PORT.to_string(),
+    ];
+    if let Some(authority) = authority {
+        let files = [&authority.certificate, &authority.key];
+        command.extend(files.map(|path| path.to_string_lossy().into_owned()));
+    }
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    Server::new("room", vec![address], &command)
 }

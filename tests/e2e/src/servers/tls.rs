@@ -10,7 +10,7 @@ use crate::Scene;
 pub struct Authority {
     /// The server's certificate, which it has signed itself.
     pub certificate: PathBuf,
-    key: PathBuf,
+    pub(super) key: PathBuf,
 }
 
 impl Authority {

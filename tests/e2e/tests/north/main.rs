@@ -9,6 +9,7 @@ mod redis;
 mod refusals;
 mod streamer;
 mod tls;
+mod websocket;
 mod words;
 
 use std::{

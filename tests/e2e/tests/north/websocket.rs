@@ -1,0 +1,78 @@
+//! WebSockets by Python's asyncio: a connection that lasts, on which both sides speak.
+
+use std::thread;
+
+use e2e::{
+    Scene, Seed,
+    exchange::assert_all_kept,
+    servers::{Authority, PORT, room},
+};
+
+use super::{REQUIRE, kill_again_and_again};
+
+/// Speaks until there is a file with that name, and hears everybody: the numbers have no gap and no number comes twice, what one
+/// has said comes once and in order. The connection is the same to the end.
+const CLIENT: &str = r#"
+import asyncio, os, ssl, sys, websockets
+url, name, ends = sys.argv[1:4]
+context = ssl.create_default_context(cafile=sys.argv[4]) if len(sys.argv) > 4 else None
+async def main():
+    async with websockets.connect(url, ssl=context, ping_timeout=60) as socket:
+        assert (await socket.recv()).startswith("welcome ")
+        said, heard, last = 0, 0, None
+        while not os.path.exists(ends):
+            said += 1
+            await socket.send(f"{name} {said}")
+            while heard < said:
+                number, who, what = (await socket.recv()).split(" ")
+                assert last is None or int(number) == last + 1, f"{number} after {last}"
+                last = int(number)
+                if who == name:
+                    heard += 1
+                    assert int(what) == heard, f"{what} instead of {heard}"
+        print(said)
+asyncio.run(main())
+"#;
+
+fn talk(scene: &Scene, name: &str, authority: Option<&Authority>) -> u32 {
+    let script = scene.write(&format!("{name}.py"), CLIENT);
+    let scheme = if authority.is_some() { "wss" } else { "ws" };
+    let url = format!("{scheme}://{}/", scene.ipv4(PORT));
+    let ends = scene.directory().join("ends");
+    let certificate = authority.map(|one| one.certificate.to_string_lossy());
+    let (script, ends) = (script.to_string_lossy(), ends.to_string_lossy());
+    let mut arguments = vec![&*script, &url, name, &ends];
+    arguments.extend(certificate.as_deref());
+    let finished = scene.on_client("/usr/bin/python3", &arguments);
+    assert!(finished.status.success(), "{name}: {finished:?}");
+    let said = String::from_utf8_lossy(&finished.stdout);
+    said.trim().parse().expect("a number")
+}
+
+fn everybody_hears_everything(label: &str, make: fn(&Scene) -> Option<Authority>) {
+    let scene = Scene::new(label);
+    let authority = make(&scene);
+    let server = scene.protect_with(&room(&scene, authority.as_ref()), &REQUIRE);
+    let seed = &mut Seed::choose(label);
+    let (scene, authority) = (&scene, authority.as_ref());
+    thread::scope(|scope| {
+        let clients =
+            ["one", "two", "three"].map(|name| scope.spawn(move || talk(scene, name, authority)));
+        kill_again_and_again(&server, 6, seed);
+        scene.write("ends", "");
+        for client in clients {
+            assert!(client.join().expect("a client") > 0);
+        }
+    });
+    assert_all_kept(&server);
+}
+
+#[test]
+fn everybody_in_a_room_hears_everything() {
+    everybody_hears_everything("room", |_| None);
+}
+
+#[test]
+fn everybody_in_a_room_with_tls_hears_everything() {
+    everybody_hears_everything("roomtls", |scene| Some(Authority::new(scene)));
+}
