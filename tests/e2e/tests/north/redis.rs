@@ -10,6 +10,7 @@ use std::{
 
 use e2e::{
     Scene, Seed,
+    clients::finish,
     exchange::{assert_all_kept, assert_untouched},
     loggers::status,
     servers::{PORT, redis},
@@ -154,6 +155,84 @@ fn redis_forgets_nothing_that_it_has_answered() {
     });
     assert_all_kept(&server);
     assert_untouched(recording, 9);
+}
+
+/// What redis answers to these depends on all that was before, on its clocks and on its random numbers.
+const COMMANDS: [&[&str]; 22] = [
+    &["SET", "s%", "value %"],
+    &["SET", "s%", "x", "PX", "2000000"],
+    &["GET", "s%"],
+    &["EXPIRE", "s%", "100"],
+    &["PTTL", "s%"],
+    &["SADD", "set", "a%", "b%", "c%"],
+    &["SPOP", "set"],
+    &["SRANDMEMBER", "set", "3"],
+    &["RANDOMKEY"],
+    &["TIME"],
+    &["HSET", "hash", "f%", "%"],
+    &["HRANDFIELD", "hash", "2"],
+    &["ZADD", "z", "%", "m%"],
+    &["ZRANDMEMBER", "z"],
+    &["LPUSH", "list", "%"],
+    &["RPOP", "list"],
+    &["XADD", "stream", "*", "f", "%"],
+    &[
+        "EVAL",
+        "local t=redis.call('TIME'); redis.call('SET','e',t[1]..':'..t[2]..':'..math.random(1000)); return t",
+        "0",
+    ],
+    &["ACL", "GENPASS"],
+    &["CLIENT", "ID"],
+    &["OBJECT", "IDLETIME", "s%"],
+    &["INCR", "counter"],
+];
+
+fn play(clients: &mut [Client], seed: &mut Seed, commands: usize) {
+    for _ in 0..commands {
+        let number = seed.between(0, 49).to_string();
+        let words: Vec<String> = COMMANDS[seed.between(0, COMMANDS.len() - 1)]
+            .iter()
+            .map(|word| word.replace('%', &number))
+            .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let client = seed.between(0, clients.len() - 1);
+        clients[client].ask(&words);
+    }
+}
+
+/// After whatever was asked of it, its whole state is what it was, and a transaction that was open goes on.
+#[test]
+fn redis_is_in_the_state_in_which_it_died() {
+    let scene = Scene::new("redisstate");
+    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("redisstate");
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::new(&scene)).collect();
+    for kill in 1..=3 {
+        play(&mut clients, seed, 2000);
+        let state = |client: &mut Client| {
+            [
+                &["DEBUG", "DIGEST"][..],
+                &["CLIENT", "ID"],
+                &["GET", "counter"],
+                &["LASTSAVE"],
+            ]
+            .map(|words| client.ask(words))
+        };
+        let then = state(&mut clients[1]);
+        assert_eq!(clients[2].ask(&["MULTI"]), "+OK");
+        assert_eq!(clients[2].ask(&["INCR", "counter"]), "+QUEUED");
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+        assert_eq!(state(&mut clients[1]), then);
+        let counter: u64 = then[2].parse().expect("a number");
+        assert_eq!(clients[2].ask(&["EXEC"]), format!(":{}", counter + 1));
+    }
+    for client in &clients {
+        finish(client.0.get_ref());
+    }
+    assert_all_kept(&server);
+    assert_untouched(recording, 4);
 }
 
 /// Who only waits is told when it happens, by the next life.
