@@ -1,4 +1,7 @@
 //! Servers in Python.
+//!
+//! Those that have a record have a directory of their own: Python lists the one that its script is in, and where its objects
+//! are depends on what it finds there.
 
 use super::{Authority, PORT, Server, site};
 use crate::Scene;
@@ -76,7 +79,7 @@ asyncio.run(main())
 /// When its script cannot be written.
 #[must_use]
 pub fn streamer(scene: &Scene) -> Server {
-    let script = scene.write("streamer.py", STREAMER);
+    let script = scene.write("streamer/streamer.py", STREAMER);
     let address = scene.ipv4(PORT);
     let (ip, port) = (address.ip().to_string(), PORT.to_string());
     let command = [
@@ -152,7 +155,7 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn words(scene: &Scene, python: &str) -> Server {
-    let script = scene.write("words.py", WORDS);
+    let script = scene.write("words/words.py", WORDS);
     let address = scene.ipv4(PORT);
     let (ip, port) = (address.ip().to_string(), PORT.to_string());
     let command = [python, "-u", &script.to_string_lossy(), &ip, &port];
@@ -189,7 +192,7 @@ asyncio.run(main())
 /// When its script cannot be written.
 #[must_use]
 pub fn room(scene: &Scene, authority: Option<&Authority>) -> Server {
-    let script = scene.write("room.py", ROOM);
+    let script = scene.write("room/room.py", ROOM);
     let address = scene.ipv4(PORT);
     let mut command = vec![
         "/usr/bin/python3".to_owned(),
