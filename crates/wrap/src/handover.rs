@@ -40,6 +40,14 @@ pub enum HandoverError {
     /// What it has said has a gap.
     #[error("the replayed process has not kept all that its client may lack")]
     Gap,
+    /// It has passed on more connections than it says, or fewer.
+    #[error("the replayed process has passed on {passed} open connections, and says {said}")]
+    OtherCount {
+        /// Those that it has passed on, and not closed.
+        passed: usize,
+        /// What it says.
+        said: u32,
+    },
 }
 
 /// A connection as a process has left it.
@@ -98,18 +106,23 @@ impl Handover {
         }
     }
 
-    /// What it has written: its connections, in the order in which they were accepted. The file is empty
-    /// afterwards.
+    /// What it has written: its connections, in the order in which they were accepted, of which it says that so many
+    /// are `open`. The file is empty afterwards.
     ///
     /// # Errors
     /// It makes no sense.
-    pub fn take(&mut self) -> Result<Vec<Passed>, HandoverError> {
+    pub fn take(&mut self, open: u32) -> Result<Vec<Passed>, HandoverError> {
         let mut bytes = Vec::new();
         self.file.seek(SeekFrom::Start(0))?;
         self.file.read_to_end(&mut bytes)?;
         ftruncate(&self.file, 0).map_err(io::Error::from)?;
         self.file.seek(SeekFrom::Start(0))?;
-        read(&bytes)
+        let all = read(&bytes)?;
+        let passed = all.iter().filter(|one| !one.standing.is_closed).count();
+        if u32::try_from(passed) != Ok(open) {
+            return Err(HandoverError::OtherCount { passed, said: open });
+        }
+        Ok(all)
     }
 
     /// The process's connection goes on with this socket.
@@ -186,4 +199,44 @@ fn read(bytes: &[u8]) -> Result<Vec<Passed>, HandoverError> {
         }
     }
     Ok(passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use wrap_abi::handover::Ends;
+
+    use super::*;
+
+    #[test]
+    fn as_many_connections_are_open_as_it_says() {
+        let mut handover = Handover::new().expect("a handover");
+        let standing = |is_closed| Entry::Stands {
+            connection: 1,
+            standing: Standing {
+                ends: Ends::default(),
+                instream: 7,
+                outstream: 9,
+                is_shut: false,
+                is_closed,
+            },
+        };
+        let mut take = |open, entries: &[Entry<'_>]| {
+            let headers = entries.iter().map(Entry::header);
+            let bytes: Vec<u8> = headers.flatten().collect();
+            handover.file.write_all_at(&bytes, 0).expect("written");
+            handover.take(open).map(|passed| passed.len())
+        };
+        let both = [standing(true), standing(false)];
+        assert_eq!(take(1, &both).expect("both"), 2);
+        assert_eq!(take(0, &[]).expect("none"), 0);
+        for (open, entries) in [(2, &both[..]), (0, &both), (1, &[]), (1, &both[..1])] {
+            let refused = take(open, entries);
+            assert!(
+                matches!(refused, Err(HandoverError::OtherCount { said, .. }) if said == open),
+                "{refused:?}"
+            );
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What OpenSSL draws is in the record: keys are the same in the next life, wherever that has its memory.
+//! A program that makes keys, and its next lives.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -96,8 +96,8 @@ impl Life {
         line
     }
 
-    /// Waits until it has replayed its record, and lets it go on.
-    fn goes_on(&mut self, memory: &Memory) {
+    /// Waits until it has replayed its record.
+    fn replays(&mut self, memory: &Memory) {
         let at_most = Timespec::try_from(Duration::from_secs(30)).expect("a time");
         let mut fds = [PollFd::from_borrowed_fd(
             self.handover.ours(),
@@ -110,11 +110,11 @@ impl Life {
             "{message:?}: {:?}",
             memory.divergence()
         );
-        assert!(self.handover.take().expect("none").is_empty());
-        self.handover.go().expect("gone on");
+        assert!(self.handover.take(0).expect("none").is_empty());
     }
 }
 
+/// What OpenSSL draws is in the record, wherever a life has its memory.
 #[test]
 fn what_openssl_draws_is_the_same_in_each_life() {
     let memory = Memory::new().expect("memory");
@@ -125,9 +125,31 @@ fn what_openssl_draws_is_the_same_in_each_life() {
         drop(life);
         memory.to_be_replayed(&mut []).expect("memory");
         life = Life::begin(&memory);
-        life.goes_on(&memory);
+        life.replays(&memory);
+        life.handover.go().expect("gone on");
         assert_eq!(life.line(), said);
     }
     let other = Memory::new().expect("memory");
     assert_ne!(Life::begin(&other).line(), said, "random");
+}
+
+/// Whoever waits for its connections, and loses who would give them, does not go on without.
+#[test]
+fn a_replayed_program_ends_with_its_supervisor() {
+    let memory = Memory::new().expect("memory");
+    let mut life = Life::begin(&memory);
+    life.line();
+    drop(life);
+    memory.to_be_replayed(&mut []).expect("memory");
+    life = Life::begin(&memory);
+    life.replays(&memory);
+    life.handover = Handover::new().expect("another");
+    let status = life.child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(125));
+    let mut line = String::new();
+    assert_eq!(
+        life.said.read_line(&mut line).expect("the end"),
+        0,
+        "{line}"
+    );
 }

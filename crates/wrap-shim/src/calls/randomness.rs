@@ -128,3 +128,9 @@ unsafe extern "C" fn RAND_priv_bytes(buffer: *mut u8, length: c_int) -> c_int {
     // SAFETY: as the program has called us.
     unsafe { RAND_bytes(buffer, length) }
 }
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn RAND_pseudo_bytes(buffer: *mut u8, length: c_int) -> c_int {
+    // SAFETY: as the program has called us.
+    unsafe { RAND_bytes(buffer, length) }
+}
