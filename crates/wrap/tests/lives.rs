@@ -1,4 +1,4 @@
-//! A program that makes keys, and its next lives.
+//! Programs that say what they know, and their next lives.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -11,14 +11,14 @@ use std::{
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wrap::{Handover, Library, Memory};
+use wrap::{Ends, Handover, Library, Memory, Position};
 use wrap_abi::{
     handover::Message,
     layout::{FILE_FD, HANDOVER_FD, SOCKET_FD, VARIABLE, VERSION},
 };
 
 /// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
-const PROGRAM: &str = r#"
+const KEYS: &str = r#"
 import ctypes, os, ssl, time
 crypto = ctypes.CDLL("libcrypto.so.3")
 crypto.EVP_PKEY_Q_keygen.restype = ctypes.c_void_p
@@ -30,6 +30,15 @@ assert crypto.RAND_priv_bytes(private, 16) == 1
 keys = [room.raw, private.raw, ssl.RAND_bytes(400)]
 while True:
     print(" ".join(key.hex() for key in keys), flush=True)
+    time.sleep(0.01)
+"#;
+
+/// Says where its objects are.
+const OBJECTS: &str = r#"
+import time
+objects = [bytes(1000 * number) for number in range(400)]
+while True:
+    print(" ".join(hex(id(one)) for one in objects), flush=True)
     time.sleep(0.01)
 "#;
 
@@ -47,12 +56,13 @@ impl Drop for Life {
 }
 
 impl Life {
-    fn begin(memory: &Memory) -> Self {
+    /// Its addresses are at random, or as those of a service are.
+    fn begin(memory: &Memory, program: &str, has_fixed_addresses: bool) -> Self {
         let handover = Handover::new().expect("a handover");
         let library = Library::new().expect("the library");
         let mut command = Command::new("/usr/bin/python3");
         command
-            .args(["-c", PROGRAM])
+            .args(["-c", program])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .env("LD_PRELOAD", Library::path())
@@ -76,6 +86,9 @@ impl Life {
                     if libc::dup2(fd.as_raw_fd(), *number) < 0 {
                         return Err(std::io::Error::last_os_error());
                     }
+                }
+                if has_fixed_addresses {
+                    libc::personality(libc::ADDR_NO_RANDOMIZE.cast_unsigned().into());
                 }
                 Ok(())
             });
@@ -118,30 +131,30 @@ impl Life {
 #[test]
 fn what_openssl_draws_is_the_same_in_each_life() {
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory);
+    let mut life = Life::begin(&memory, KEYS, false);
     let said = life.line();
     assert_eq!(life.line(), said);
     for _ in 0..2 {
         drop(life);
         memory.to_be_replayed(&mut []).expect("memory");
-        life = Life::begin(&memory);
+        life = Life::begin(&memory, KEYS, false);
         life.replays(&memory);
         life.handover.go().expect("gone on");
         assert_eq!(life.line(), said);
     }
     let other = Memory::new().expect("memory");
-    assert_ne!(Life::begin(&other).line(), said, "random");
+    assert_ne!(Life::begin(&other, KEYS, false).line(), said, "random");
 }
 
 /// Whoever waits for its connections, and loses who would give them, does not go on without.
 #[test]
 fn a_replayed_program_ends_with_its_supervisor() {
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory);
+    let mut life = Life::begin(&memory, KEYS, false);
     life.line();
     drop(life);
     memory.to_be_replayed(&mut []).expect("memory");
-    life = Life::begin(&memory);
+    life = Life::begin(&memory, KEYS, false);
     life.replays(&memory);
     life.handover = Handover::new().expect("another");
     let status = life.child.wait().expect("it ends");
@@ -152,4 +165,27 @@ fn a_replayed_program_ends_with_its_supervisor() {
         0,
         "{line}"
     );
+}
+
+/// Neither how long a record is nor how much is told of clients changes where a program's own memory is.
+#[test]
+fn objects_are_where_they_were() {
+    let memory = Memory::new().expect("memory");
+    let mut life = Life::begin(&memory, OBJECTS, true);
+    let said = life.line();
+    let mut clients = vec![
+        Position {
+            ends: Ends::default(),
+            received: 0,
+        };
+        100_000
+    ];
+    for _ in 0..2 {
+        drop(life);
+        memory.to_be_replayed(&mut clients).expect("memory");
+        life = Life::begin(&memory, OBJECTS, true);
+        life.replays(&memory);
+        life.handover.go().expect("gone on");
+        assert_eq!(life.line(), said);
+    }
 }
