@@ -157,14 +157,11 @@ fn a_replayed_program_ends_with_its_supervisor() {
     life = Life::begin(&memory, KEYS, false);
     life.replays(&memory);
     life.handover = Handover::new().expect("another");
+    let mut line = String::new();
+    let length = life.said.read_line(&mut line).expect("the end");
+    assert_eq!(length, 0, "it has gone on: {line}");
     let status = life.child.wait().expect("it ends");
     assert_eq!(status.code(), Some(125));
-    let mut line = String::new();
-    assert_eq!(
-        life.said.read_line(&mut line).expect("the end"),
-        0,
-        "{line}"
-    );
 }
 
 /// Neither how long a record is nor how much is told of clients changes where a program's own memory is.
