@@ -1,35 +1,36 @@
 //! Which program this process runs: a record of one is nothing to another.
 
-use core::mem::MaybeUninit;
+use core::ffi::CStr;
 
-use libc::{O_CLOEXEC, O_RDONLY, c_int, stat};
+use libc::{AT_FDCWD, O_CLOEXEC, O_RDONLY, SEEK_END, c_int};
 
 use crate::{calls::writing::hash, sys::sys};
 
-/// The file (device, number, size, time of its last change), and a hash of the command line, as the record of a process's
-/// beginning has them.
-pub(crate) struct Program([u8; 48]);
+/// How much of the file's beginning is looked at: an ELF file has there what its linker has made of its contents (the
+/// build id), and its sections' places.
+const BEGINNING: usize = 64 << 10;
+
+/// The file's size and a hash of its beginning, and a hash of the command line, as the record of a process's beginning has
+/// them. Nothing in it belongs to one host.
+pub(crate) struct Program([u8; 24]);
 
 impl Program {
     /// The one that runs. `None`: the kernel does not say (no `/proc`).
     pub(crate) fn running() -> Option<Self> {
-        let mut file = MaybeUninit::<stat>::zeroed();
-        // SAFETY: a string, and room on our stack.
-        let outcome = unsafe { sys!(SYS_stat, c"/proc/self/exe".as_ptr(), file.as_mut_ptr()) };
-        if outcome < 0 {
-            return None;
-        }
-        // SAFETY: the kernel has filled it in.
-        let file = unsafe { file.assume_init() };
-        let words = [
-            file.st_dev,
-            file.st_ino,
-            file.st_size.cast_unsigned(),
-            file.st_mtime.cast_unsigned(),
-            file.st_mtime_nsec.cast_unsigned(),
-            command_line()?,
-        ];
-        let mut bytes = [0; 48];
+        let file = open(c"/proc/self/exe")?;
+        let beginning = contents(file, BEGINNING);
+        // SAFETY: no memory is involved; it is ours.
+        let size = unsafe {
+            let size = sys!(SYS_lseek, file, 0, SEEK_END);
+            sys!(SYS_close, file);
+            size
+        };
+        let command = open(c"/proc/self/cmdline")?;
+        let line = contents(command, usize::MAX);
+        // SAFETY: it is ours.
+        unsafe { sys!(SYS_close, command) };
+        let words = [size.cast_unsigned(), beginning?, line?];
+        let mut bytes = [0; 24];
         for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *place = u64::to_le_bytes(word);
         }
@@ -41,23 +42,26 @@ impl Program {
     }
 }
 
-fn command_line() -> Option<u64> {
-    let path = c"/proc/self/cmdline".as_ptr();
+fn open(path: &CStr) -> Option<c_int> {
     // SAFETY: a string.
-    let fd = unsafe { sys!(SYS_openat, libc::AT_FDCWD, path, O_RDONLY | O_CLOEXEC) };
-    let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    let mut state = 0;
+    let fd = unsafe { sys!(SYS_openat, AT_FDCWD, path.as_ptr(), O_RDONLY | O_CLOEXEC) };
+    c_int::try_from(fd).ok().filter(|fd| *fd >= 0)
+}
+
+/// A hash of so many bytes at the most.
+fn contents(fd: c_int, most: usize) -> Option<u64> {
+    let (mut state, mut left) = (0, most);
     let mut block = [0u8; 4096];
-    let whole = loop {
+    while left > 0 {
+        let room = block.len().min(left);
         // SAFETY: into our own block.
-        let read = unsafe { sys!(SYS_read, fd, block.as_mut_ptr(), block.len()) };
-        match usize::try_from(read) {
-            Ok(0) => break Some(state),
-            Ok(length) => state = hash(state, block.get(..length)?),
-            Err(_) => break None,
+        let read = unsafe { sys!(SYS_read, fd, block.as_mut_ptr(), room) };
+        let length = usize::try_from(read).ok()?;
+        if length == 0 {
+            break;
         }
-    };
-    // SAFETY: it is ours.
-    unsafe { sys!(SYS_close, fd) };
-    whole
+        state = hash(state, block.get(..length)?);
+        left -= length;
+    }
+    Some(state)
 }

@@ -120,24 +120,32 @@ fn the_kernel_does_no_tls() {
 fn another_program_is_not_given_the_record() {
     let scene = Scene::new("program");
     let python = scene.directory().join("python");
-    let replace = || {
+    // A copy of it is the same program; one that is longer is another.
+    let replace = |more: &[u8]| {
         let new = scene.directory().join("new");
         fs::copy(PYTHON, &new).expect("a copy");
+        let mut file = fs::File::options().append(true).open(&new).expect("open");
+        file.write_all(more).expect("written");
+        drop(file);
         fs::rename(&new, &python).expect("replaced");
     };
-    replace();
+    replace(b"");
     let server = scene.protect_with(&words(&scene, &python.to_string_lossy()), &REQUIRE);
     let mut client = Client::new(&scene);
     assert_eq!(client.ask("count"), "1");
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     assert_eq!(client.ask("count"), "2");
+    replace(b"");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(2);
+    assert_eq!(client.ask("count"), "3");
     server.assert_none_of("trouble");
-    replace();
+    replace(b"another");
     server.kill_main(Signal::KILL);
     let trouble = server.wait_for("trouble", 1)["message"].to_string();
     assert!(trouble.contains("it runs another program"), "{trouble}");
-    server.wait_serving(2);
+    server.wait_serving(3);
     let mut rest = Vec::new();
     assert!(client.0.read_to_end(&mut rest).is_err(), "reset");
     assert_eq!(Client::new(&scene).ask("count"), "1");
