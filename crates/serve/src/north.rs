@@ -44,14 +44,12 @@ pub(crate) struct North {
     is_lost: bool,
     /// The present life has a record to replay, and is not at its end.
     replays: bool,
-    /// Crashes in a row of lives that had not.
+    /// The last life has ended in a crash.
+    has_crashed: bool,
+    /// What had been read last when it crashed, and how often that was so.
+    suspect: Option<Suspect>,
     crashes: u32,
-    /// Clients whose last words were taken out of the record since one has.
-    quarantined: u32,
 }
-
-/// So many clients can have sent what kills the server, one after another.
-const QUARANTINE: u32 = 8;
 
 /// What became of a replay.
 pub(crate) enum Replayed {
@@ -78,8 +76,9 @@ impl North {
             made: HashMap::new(),
             is_lost: false,
             replays: false,
+            has_crashed: false,
+            suspect: None,
             crashes: 0,
-            quarantined: 0,
         })
     }
 
@@ -194,21 +193,27 @@ impl North {
 
     /// The server has crashed, which was nobody's hand.
     pub(crate) fn crashed(&mut self) {
-        if self.replays {
-            self.crashes += 1;
-        }
+        self.has_crashed = true;
     }
 
-    /// If the server has crashed in `most` replays in a row, what it has read last is not read again: nobody has heard an
-    /// answer to it. Tells whose it was. Where that cannot be told, the record is lost.
+    /// If the server has crashed `most` times more, one after another, after it had read the same last, that is not read
+    /// again: nobody has heard an answer to it. Tells whose it was. Where that cannot be told, the record is lost.
     pub(crate) fn quarantine(&mut self, most: u32) -> Result<Option<Quarantined>, ServeError> {
-        if self.is_lost || self.crashes < most {
+        if !std::mem::take(&mut self.has_crashed) || self.is_lost {
             return Ok(None);
         }
-        let deaths = std::mem::take(&mut self.crashes);
-        self.quarantined += 1;
         let suspect = Suspect::of(&self.memory).doing(RECORD)?;
-        let Some(suspect) = suspect.filter(|_| self.quarantined <= QUARANTINE) else {
+        if suspect != self.suspect {
+            self.suspect = suspect;
+            self.crashes = 0;
+        }
+        self.crashes += 1;
+        let deaths = self.crashes - 1;
+        if deaths < most {
+            return Ok(None);
+        }
+        self.crashes = 0;
+        let Some(suspect) = self.suspect.take() else {
             self.is_lost = true;
             return Ok(None);
         };
@@ -284,7 +289,7 @@ impl North {
                         // Of several with the same ends the last one: those that are open come last.
                         let passed = passed.into_iter().map(|one| (one.standing.ends, one));
                         self.passed = passed.collect();
-                        (self.replays, self.crashes, self.quarantined) = (false, 0, 0);
+                        self.replays = false;
                         Replayed::Whole
                     }
                     Err(error) => Replayed::Not(error.to_string()),

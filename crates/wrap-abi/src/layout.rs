@@ -257,13 +257,15 @@ pub struct Process {
     pub stable: AtomicU64,
     /// How far of it is to be replayed by the next life.
     pub replay_end: AtomicU64,
+    /// How far it was when the process was last about to say something to a client.
+    pub said: AtomicU64,
     /// The number of its parent.
     pub parent: AtomicU32,
     /// Which child of its parent it is.
     pub ordinal: AtomicU32,
     /// Its process id; 0: it has ended.
     pub pid: AtomicI32,
-    unused: [AtomicU32; 5],
+    unused: [AtomicU32; 3],
 }
 
 impl Process {
@@ -272,10 +274,11 @@ impl Process {
             head: AtomicU64::new(0),
             stable: AtomicU64::new(0),
             replay_end: AtomicU64::new(0),
+            said: AtomicU64::new(0),
             parent: AtomicU32::new(0),
             ordinal: AtomicU32::new(0),
             pid: AtomicI32::new(0),
-            unused: [const { AtomicU32::new(0) }; 5],
+            unused: [const { AtomicU32::new(0) }; 3],
         }
     }
 }

@@ -55,10 +55,21 @@ enum Heard {
 }
 
 impl Wrap {
-    /// Wait until everything that was recorded is safe. There is nothing to wait for in a replay.
+    /// Something is about to be said: wait until everything that was recorded is safe. There is nothing to wait for in a
+    /// replay.
     #[inline]
     pub(crate) fn commit(&mut self) {
-        if self.page.hold.load(Ordering::Relaxed) != Hold::Never as u32 && !self.is_replay {
+        if self.is_replay {
+            return;
+        }
+        self.stream.speaks();
+        self.commit_replayed();
+    }
+
+    /// The same for what the supervisor says of what was said in a replay.
+    #[inline]
+    pub(crate) fn commit_replayed(&mut self) {
+        if self.page.hold.load(Ordering::Relaxed) != Hold::Never as u32 {
             self.await_stable();
         }
     }

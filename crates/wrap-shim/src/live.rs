@@ -146,7 +146,7 @@ pub(crate) fn stands(number: u32, connection: &Connection, is_closed: bool) {
 #[cold]
 pub(crate) fn go(wrap: &mut Wrap) {
     // What it has said in the replay and its clients lack is said by the supervisor.
-    wrap.commit();
+    wrap.commit_replayed();
     wrap.children.are_gone = true;
     wrap.clock.go_on(clock::monotonic(), clock::time_of_day());
     let mut connections = 0;

@@ -68,6 +68,12 @@ impl Stream {
         self.at
     }
 
+    /// Something is said that is known from what was recorded so far.
+    #[inline]
+    pub(crate) fn speaks(&self) {
+        self.entry.said.store(self.at, Ordering::Relaxed);
+    }
+
     /// Make the bytes from `at` on accessible, so many.
     fn map(&mut self, at: u64, length: u64) -> Result<*mut libc::c_void, StreamError> {
         let end = at.checked_add(length).ok_or(StreamError::Full)?;

@@ -231,6 +231,14 @@ impl Memory {
         self.page().hold.store(hold as u32, Ordering::Release);
     }
 
+    /// How long a stream was when its process was last about to say something, bytes.
+    #[must_use]
+    pub fn said(&self, process: u32) -> u64 {
+        let all = &self.page().processes.0;
+        all.get(process as usize)
+            .map_or(0, |process| process.said.load(Ordering::Acquire))
+    }
+
     /// How much of a stream is with the logger, bytes.
     #[must_use]
     pub fn stable(&self, process: u32) -> u64 {

@@ -1,5 +1,5 @@
-//! Which request has killed the server? The one that was read last, if the server dies again and again in a replay
-//! before it comes to its end: nothing else is the server's own doing that was not there when it lived.
+//! Which request has killed the server? The one that was read last, if the server dies again and again before it reads
+//! another one, and has not said anything since it read that.
 
 use std::io;
 
@@ -20,7 +20,8 @@ pub struct Suspect {
 }
 
 impl Suspect {
-    /// Of a service with one process; `None`: nothing was read, or it cannot be told from which connection.
+    /// Of a service with one process; `None`: nothing was read, or it cannot be told from which connection, or something
+    /// was said since: what was answered cannot be taken back.
     ///
     /// # Errors
     /// The record cannot be read.
@@ -45,6 +46,7 @@ impl Suspect {
             }
             _ => {}
         })?;
+        let last = last.filter(|(at, _)| memory.said(0) <= *at);
         Ok(last.and_then(|(at, ends)| Some(Self { ends: ends?, at })))
     }
 }
