@@ -1,17 +1,19 @@
 //! A server with state whose host loses its power: another one has it, with all that its clients were told.
 
 use std::{
+    fs,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
 use e2e::{
-    Scene, Seed,
+    Scene, Seed, assert_same_bytes,
     exchange::assert_untouched,
     loggers::{protect, with_logger},
     pair::{FailOver, Pair, addresses},
-    servers::{PORT, redis, redis_at},
+    pattern,
+    servers::{Authority, BIG, PORT, Server, nginx_tls, redis, redis_at},
 };
 use lab::Signal;
 
@@ -127,4 +129,51 @@ fn nothing_is_said_that_the_logger_does_not_have() {
     server.wait_serving(1);
     assert_eq!(waits.ask(&["INCR", "counter"]), ":4");
     server.assert_none_of("lost");
+}
+
+/// nginx with TLS at the address that goes from host to host.
+fn nginx_tls_on_both(scene: &Scene) -> Server {
+    let mut server = nginx_tls(scene, &Authority::new(scene));
+    let path = scene.directory().join("nginx.conf");
+    let config = fs::read_to_string(&path).expect("its configuration");
+    let own = [scene.ipv4(PORT), scene.ipv6(PORT)];
+    let config = own
+        .iter()
+        .zip(addresses())
+        .fold(config, |config, (own, shared)| {
+            config.replace(&own.to_string(), &shared.to_string())
+        });
+    fs::write(&path, config).expect("written");
+    server.addresses = addresses().to_vec();
+    server
+}
+
+/// What was agreed on with a client is known to the other host, and to nobody else.
+#[test]
+fn a_download_by_tls_goes_on_where_its_host_has_ended() {
+    let mut pair = Pair::with("north-tls", &[], &REQUIRE, nginx_tls_on_both);
+    let recording = pair.scene.record(PORT);
+    let url = format!("https://{}/big.bin", addresses()[0]);
+    let host = pair.scene.client.clone();
+    thread::scope(|scope| {
+        let clients: Vec<_> = ["2M", "3M", "4M"]
+            .into_iter()
+            .map(|rate| {
+                let mut curl = host.command("curl");
+                // Who the server is, is not what is asked here.
+                curl.args(["--insecure", "--silent", "--show-error"]);
+                curl.args(["--limit-rate", rate, &url]);
+                scope.spawn(move || curl.output().expect("curl"))
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(1200));
+        pair.fail_over(FailOver::PowerOff);
+        for client in clients {
+            let got = client.join().expect("a client");
+            assert!(got.status.success(), "{got:?}");
+            assert_same_bytes("curl", &pattern(BIG), &got.stdout);
+        }
+    });
+    assert_untouched(recording, 3);
+    pair.stop();
 }
