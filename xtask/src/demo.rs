@@ -1,24 +1,30 @@
 //! `make demo`: clients that do not notice that their server is killed again and again.
 //!
-//! A lab of four namespace hosts on one switch: an unmodified nginx under `outlive serve` on
-//! the one, `outlive standby` on another, unmodified curls and some idle connections on the third, the logger
-//! that keeps the record on the fourth. nginx's master is killed with SIGKILL at random moments while they
-//! work, and so is the logger; in the middle the host that serves loses its power, and comes back as the
-//! standby. With `--no-logger` the record is kept on nginx's host, and there is no other. What each client got
-//! is compared, byte by byte, with what it had to get, and each must have made exactly one connection.
+//! A lab of four namespace hosts on one switch: unmodified servers, nginx, redis and mosquitto, each under an
+//! `outlive serve` of its own on the one, an `outlive standby` for each on another, unmodified clients and some
+//! idle connections on the third, the logger that keeps the records on the fourth. The servers' main processes are
+//! killed with SIGKILL at random moments while they work, and so is the logger; in the middle the host that serves
+//! loses its power, and comes back as the standby. With `--no-logger` the records are kept on the servers' host, and
+//! there is no other. What each client got is compared, byte by byte, with what it had to get; what redis has counted
+//! with what was sent to it; and nobody may have connected again.
 //!
-//! [`stage`] is what is set up: hosts, files, nginx's configuration. [`service`] is
-//! `outlive serve` or `standby` and its events, [`servers`] both of them, [`record`] the logger, [`clients`] who
-//! uses it, [`plan`] who dies when, [`telling`] what is said of an event, [`timeline`] what is printed,
-//! [`director`] the one who lets it all happen. [`crate::janitor`] cleans up if we are killed.
+//! [`stage`] is what is set up: hosts, files, configurations. [`server`] is what is run, [`service`] its
+//! `outlive serve` or `standby` and its events, [`servers`] all of them, [`condition`] how a server is, [`record`] the
+//! logger, [`clients`] who uses it, [`plan`] who dies when, [`telling`] what is said of an event, [`timeline`] what is
+//! printed, [`director`] the one who lets it all happen. [`crate::janitor`] cleans up if we are killed.
 
 mod clients;
 mod compare;
+mod condition;
+mod count;
 mod curl;
 mod director;
 mod idle;
+mod messages;
 mod plan;
+mod program;
 mod record;
+mod server;
 mod servers;
 mod service;
 mod stage;
@@ -46,10 +52,10 @@ pub(crate) struct Options {
     /// Seed of the files' contents and of the moments of the kills [default: a new one]
     #[arg(long)]
     seed: Option<u64>,
-    /// How often the server is killed
+    /// How often servers are killed
     #[arg(long, default_value_t = 8)]
     kills: u32,
-    /// Keep the record on the server's host; there is no logger to be killed then, and no other host
+    /// Keep the records on the servers' host; there is no logger to be killed then, and no other host
     #[arg(long)]
     no_logger: bool,
     /// The `outlive` to show [default: the one beside this program]
@@ -57,8 +63,8 @@ pub(crate) struct Options {
     outlive: Option<PathBuf>,
 }
 
-/// Runs the demo; the exit status is 0 only if no connection was broken and every byte was
-/// as it had to be.
+/// Runs the demo; the exit status is 0 only if no connection was broken and every byte, count and message
+/// was as it had to be.
 pub(crate) fn main(options: &Options) -> ExitCode {
     ended("demo", run(options))
 }

@@ -8,18 +8,21 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::demo::director::Message;
+use crate::demo::server::Server;
 use crate::demo::stage::Stage;
-use crate::demo::{curl, idle};
+use crate::demo::{count, curl, idle, messages};
 
 /// Curls whose output is read slowly.
 const SLOW: usize = 25;
 /// Connections that are idle while the server is killed.
 const IDLE: usize = 25;
+/// Connections of a redis-benchmark, each with one command at a time.
+pub(crate) const COUNTERS: usize = 4;
 
 /// What the clients share.
 pub(crate) struct Scene<'a> {
     pub(crate) stage: &'a Stage,
-    /// Raised when the server will not be killed any more.
+    /// Raised when the servers will not be killed any more.
     pub(crate) kills_over: &'a AtomicBool,
     /// Raised when the demo ends early: whoever still works gives up.
     pub(crate) given_up: &'a AtomicBool,
@@ -33,27 +36,52 @@ pub(crate) enum Kind {
     KeepAlive,
     Slow,
     Idle,
+    Count,
+    Channel,
+    Topic,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Download,
         Self::Upload,
         Self::KeepAlive,
         Self::Slow,
         Self::Idle,
+        Self::Count,
+        Self::Channel,
+        Self::Topic,
     ];
 
-    /// How many connections of this kind there are.
-    pub(crate) fn connections(self) -> usize {
+    /// Whose clients they are.
+    pub(crate) fn server(self) -> Server {
         match self {
-            Self::Download | Self::Upload | Self::KeepAlive => 1,
-            Self::Slow => SLOW,
-            Self::Idle => IDLE,
+            Self::Count | Self::Channel => Server::Redis,
+            Self::Topic => Server::Mosquitto,
+            _ => Server::Nginx,
         }
     }
 
-    /// What it is, and over which address.
+    /// How many clients of this kind there are.
+    pub(crate) fn clients(self) -> usize {
+        match self {
+            Self::Slow => SLOW,
+            Self::Idle => IDLE,
+            _ => 1,
+        }
+    }
+
+    /// How many connections each of them has at a time.
+    pub(crate) fn at_a_time(self) -> usize {
+        match self {
+            Self::Count => COUNTERS,
+            // Who publishes, and who has subscribed.
+            Self::Channel | Self::Topic => 2,
+            _ => 1,
+        }
+    }
+
+    /// What it does, and if it is not over IPv4, over what.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Download => "download of 200 MB",
@@ -61,6 +89,9 @@ impl Kind {
             Self::KeepAlive => "200 requests, keep-alive",
             Self::Slow => "slow downloads",
             Self::Idle => "idle connections",
+            Self::Count => "redis-benchmark, INCR",
+            Self::Channel => "redis-cli, PUBLISH",
+            Self::Topic => "mosquitto_pub, QoS 2",
         }
     }
 
@@ -72,6 +103,18 @@ impl Kind {
             Self::KeepAlive => "from a request to the end of its answer, as curl measures",
             Self::Slow => "not measured: they read from their buffers, 80 KiB/s",
             Self::Idle => "from a request to the end of its answer",
+            Self::Count => "from an INCR to its answer, as redis-benchmark measures (3 s at most)",
+            Self::Channel | Self::Topic => {
+                "without a message for the subscriber, of some 50 a second"
+            }
+        }
+    }
+
+    /// What its clients say of what they have counted.
+    pub(crate) fn counted(self, count: u64) -> String {
+        match self {
+            Self::Count => format!("{count} INCR, each counted once"),
+            _ => format!("{count} messages, each delivered once"),
         }
     }
 
@@ -83,24 +126,42 @@ impl Kind {
             Self::KeepAlive => curl::keep_alive(scene),
             Self::Slow => curl::slow(scene),
             Self::Idle => idle::run(scene, number),
+            Self::Count => count::run(scene),
+            Self::Channel | Self::Topic => messages::run(scene, self.server()),
         }
     }
 }
 
-/// What a connection was good for that did what it had to.
+/// What a client's connections were good for that did what they had to.
 pub(crate) struct Served {
+    /// How many it has made: as many as it would have made without any death.
+    pub(crate) connections: usize,
+    /// What it has counted: commands that redis has, or messages that were delivered, each once.
+    pub(crate) count: u64,
     /// Bytes compared, all the same.
     pub(crate) bytes: u64,
     /// The longest that the client waited, in the sense of [`Kind::pause`].
     pub(crate) pause: Option<Duration>,
 }
 
-/// How it went with one connection.
+impl Served {
+    /// One connection was enough, and there was nothing to count but bytes.
+    pub(crate) fn on_one(bytes: u64, pause: Option<Duration>) -> Self {
+        Self {
+            connections: 1,
+            count: 0,
+            bytes,
+            pause,
+        }
+    }
+}
+
+/// How it went with one client.
 pub(crate) struct Outcome {
     pub(crate) kind: Kind,
     pub(crate) began: Instant,
     pub(crate) ended: Instant,
-    /// An error means that the connection was broken.
+    /// An error means that its connections were broken.
     pub(crate) result: Result<Served>,
 }
 
@@ -112,7 +173,7 @@ pub(crate) fn start<'scope, 'a: 'scope>(
 ) -> Vec<ScopedJoinHandle<'scope, ()>> {
     let numbered = Kind::ALL
         .into_iter()
-        .flat_map(|kind| (0..kind.connections()).map(move |n| (kind, n)));
+        .flat_map(|kind| (0..kind.clients()).map(move |n| (kind, n)));
     numbered
         .map(|(kind, number)| {
             let director = director.clone();

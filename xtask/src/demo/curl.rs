@@ -2,10 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Cursor, Read};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Stdio};
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::demo::clients::{Scene, Served};
 use crate::demo::compare::{Pauses, same};
-use crate::demo::raised;
+use crate::demo::program::Program;
+use crate::demo::server::Server;
 use crate::demo::stage::{SMALL_FILES, small};
 
 /// Speed of the large transfers, so that they go on during all kills.
@@ -32,26 +30,23 @@ const SAY: &str = "%{stderr}%{num_connects} %{response_code} %{time_total}\n";
 
 /// Downloads the large file.
 pub(crate) fn download(scene: &Scene<'_>) -> Result<Served> {
-    let url = format!("http://{}/large", scene.stage.addresses()[0]);
-    let mut curl = Curl::start(scene, &["--no-buffer", "--limit-rate", LARGE_RATE, &url])?;
+    let url = format!("http://{}/large", scene.stage.addresses(Server::Nginx)[0]);
+    let mut curl = curl(scene, &["--no-buffer", "--limit-rate", LARGE_RATE, &url])?;
     let mut pauses = Pauses::default();
     let expected = BufReader::new(File::open(scene.stage.file("large"))?);
     let bytes = same(curl.output()?, expected, || pauses.progress())?;
-    one_connection(&curl.finish()?, 1, &[200])?;
-    Ok(Served {
-        bytes,
-        pause: Some(pauses.longest()),
-    })
+    one_connection(&finish(curl)?, 1, &[200])?;
+    Ok(Served::on_one(bytes, Some(pauses.longest())))
 }
 
 /// Downloads the medium file for somebody who reads slowly what curl writes.
 pub(crate) fn slow(scene: &Scene<'_>) -> Result<Served> {
-    let url = format!("http://{}/medium", scene.stage.addresses()[0]);
-    let mut curl = Curl::start(scene, &["--no-buffer", &url])?;
+    let url = format!("http://{}/medium", scene.stage.addresses(Server::Nginx)[0]);
+    let mut curl = curl(scene, &["--no-buffer", &url])?;
     let expected = BufReader::new(File::open(scene.stage.file("medium"))?);
     let bytes = same(Slowly(curl.output()?), expected, || {})?;
-    one_connection(&curl.finish()?, 1, &[200])?;
-    Ok(Served { bytes, pause: None })
+    one_connection(&finish(curl)?, 1, &[200])?;
+    Ok(Served::on_one(bytes, None))
 }
 
 /// Fetches all small files, one after the other, over one connection.
@@ -59,39 +54,42 @@ pub(crate) fn keep_alive(scene: &Scene<'_>) -> Result<Served> {
     let (mut urls, mut expected) = (String::new(), Vec::new());
     for number in 0..SMALL_FILES {
         let name = small(number);
-        urls += &format!("url = http://{}/{name}\n", scene.stage.addresses()[0]);
+        urls += &format!(
+            "url = http://{}/{name}\n",
+            scene.stage.addresses(Server::Nginx)[0]
+        );
         expected.extend(fs::read(scene.stage.file(&name))?);
     }
     let list = scene.stage.scratch("urls");
     fs::write(&list, urls)?;
     let list = list.to_string_lossy();
-    let mut curl = Curl::start(scene, &["--rate", REQUEST_RATE, "--config", &list])?;
+    let mut curl = curl(scene, &["--rate", REQUEST_RATE, "--config", &list])?;
     let bytes = same(curl.output()?, Cursor::new(expected), || {})?;
-    let transfers = curl.finish()?;
+    let transfers = finish(curl)?;
     one_connection(&transfers, SMALL_FILES, &[200])?;
     let pause = transfers.iter().map(|transfer| transfer.time).max();
-    Ok(Served { bytes, pause })
+    Ok(Served::on_one(bytes, pause))
 }
 
 /// Uploads the large file and compares what nginx made of it.
 pub(crate) fn upload(scene: &Scene<'_>) -> Result<Served> {
-    let url = format!("http://{}/uploaded", scene.stage.addresses()[1]);
+    let url = format!(
+        "http://{}/uploaded",
+        scene.stage.addresses(Server::Nginx)[1]
+    );
     let source = scene.stage.file("large");
     let path = source.to_string_lossy();
-    let mut curl = Curl::start(
+    let mut curl = curl(
         scene,
         &["--limit-rate", LARGE_RATE, "--upload-file", &path, &url],
     )?;
-    let pauses = curl.watch_reading(&source)?;
+    let pauses = watch_reading(&mut curl, &source)?;
     // 204 is the answer where the file was there: when nginx was killed after it had made
     // it, and before it had said so.
-    one_connection(&curl.finish()?, 1, &[201, 204])?;
+    one_connection(&finish(curl)?, 1, &[201, 204])?;
     let uploaded = BufReader::new(File::open(scene.stage.file("uploaded"))?);
     let bytes = same(uploaded, BufReader::new(File::open(source)?), || {})?;
-    Ok(Served {
-        bytes,
-        pause: Some(pauses.longest()),
-    })
+    Ok(Served::on_one(bytes, Some(pauses.longest())))
 }
 
 /// Reads a little, and sleeps.
@@ -105,79 +103,37 @@ impl<R: Read> Read for Slowly<R> {
     }
 }
 
-/// A running curl. Dropping it kills it.
-struct Curl(Child);
-
-impl Curl {
-    fn start(scene: &Scene<'_>, arguments: &[&str]) -> Result<Self> {
-        let mut command = scene.stage.client.command("curl");
-        command
-            // What the user has configured is not for us.
-            .args([
-                "--disable",
-                "--noproxy",
-                "*",
-                "--globoff",
-                "--silent",
-                "--show-error",
-            ])
-            .args(["--write-out", SAY])
-            .args(arguments)
-            .process_group(0)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let curl = Self(command.spawn().context("cannot start curl")?);
-        // Asked after the start: all curls are killed after the flag has been raised.
-        curl.go_on(scene.given_up)?;
-        Ok(curl)
-    }
-
-    fn go_on(&self, given_up: &AtomicBool) -> Result<()> {
-        ensure!(!raised(given_up), "given up");
-        Ok(())
-    }
-
-    fn output(&mut self) -> Result<ChildStdout> {
-        self.0.stdout.take().context("curl has no output")
-    }
-
-    /// Waits for its end, and notes each time that it has read on in `file`.
-    fn watch_reading(&mut self, file: &Path) -> Result<Pauses> {
-        let mut pauses = Pauses::default();
-        let (mut info, mut before) = (None, None);
-        while self.0.try_wait()?.is_none() {
-            if info.is_none() {
-                info = descriptor(self.0.id(), file);
-            }
-            let position = info.as_deref().and_then(position);
-            if position > before {
-                before = position;
-                pauses.progress();
-            }
-            thread::sleep(LOOK);
-        }
-        // The answer.
-        pauses.progress();
-        Ok(pauses)
-    }
-
-    /// Waits for its end and returns what it says of each transfer.
-    fn finish(mut self) -> Result<Vec<Transfer>> {
-        let mut said = String::new();
-        if let Some(mut stderr) = self.0.stderr.take() {
-            stderr.read_to_string(&mut said)?;
-        }
-        let status = self.0.wait()?;
-        ensure!(status.success(), "curl failed ({status}): {}", said.trim());
-        said.lines().map(Transfer::parse).collect()
-    }
+/// A curl, which says of each transfer what we ask it to.
+fn curl(scene: &Scene<'_>, arguments: &[&str]) -> Result<Program> {
+    // What the user has configured is not for us.
+    let ours = ["--disable", "--noproxy", "*", "--globoff"];
+    let more = ["--silent", "--show-error", "--write-out", SAY];
+    Program::start(scene, "curl", &[&ours[..], &more, arguments].concat())
 }
 
-impl Drop for Curl {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Waits for its end, and notes each time that it has read on in `file`.
+fn watch_reading(curl: &mut Program, file: &Path) -> Result<Pauses> {
+    let mut pauses = Pauses::default();
+    let (mut info, mut before) = (None, None);
+    while !curl.has_ended()? {
+        if info.is_none() {
+            info = descriptor(curl.pid(), file);
+        }
+        let position = info.as_deref().and_then(position);
+        if position > before {
+            before = position;
+            pauses.progress();
+        }
+        thread::sleep(LOOK);
     }
+    // The answer.
+    pauses.progress();
+    Ok(pauses)
+}
+
+/// Waits for its end and returns what it says of each transfer.
+fn finish(curl: Program) -> Result<Vec<Transfer>> {
+    curl.finish()?.lines().map(Transfer::parse).collect()
 }
 
 /// Where the kernel says how far a process has read in a file.

@@ -1,4 +1,4 @@
-//! Lets it happen: starts the clients, kills nginx, the logger and the host that serves, tells what is seen,
+//! Lets it happen: starts the clients, kills the servers, the logger and the host that serves, tells what is seen,
 //! and waits.
 
 use std::collections::VecDeque;
@@ -10,12 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use lab::Pid;
 use serde_json::Value;
 
 use crate::demo::clients::{self, Kind, Outcome, Scene};
+use crate::demo::condition::Conditions;
 use crate::demo::plan::{Victim, plan};
 use crate::demo::record::Record;
+use crate::demo::server::Server;
 use crate::demo::servers::Servers;
 use crate::demo::service::{Teller, Told};
 use crate::demo::stage::Stage;
@@ -25,7 +26,7 @@ use crate::task::Interrupt;
 
 /// From the moment that the other host serves until the one that died has its power again.
 const POWER_IS_OFF: Duration = Duration::from_millis(700);
-/// nginx must listen by then, and the standby be one.
+/// The servers must listen by then, and the standbys be some.
 const START_LIMIT: Duration = Duration::from_secs(15);
 /// All clients must be done by then; who is not is broken.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -60,16 +61,9 @@ pub(crate) struct Director<'a> {
     interrupt: Interrupt,
     /// The kills to come, each with the time before it.
     plan: VecDeque<(Duration, Victim)>,
-    /// nginx's master.
-    master: Option<Pid>,
-    /// Whether nginx serves.
-    live: bool,
-    /// The service has attached to the logger; and with records of before.
-    recorded: bool,
-    found: bool,
-    /// The other host waits to take over, and the one that serves knows it.
-    stands_by: bool,
-    leased: bool,
+    conditions: Conditions,
+    /// A host has no power, and the other one is to serve.
+    power_is_off: bool,
     /// When the other host has its power again.
     power_on: Option<Instant>,
     /// The host that has lost its power stands by again.
@@ -78,7 +72,7 @@ pub(crate) struct Director<'a> {
     watching: bool,
     next_kill: Option<Instant>,
     kills: u32,
-    deaths: Vec<Instant>,
+    deaths: Vec<(Instant, Server)>,
     recoveries: usize,
     /// Uploads that the killed nginx has left half done.
     remains: Vec<PathBuf>,
@@ -102,12 +96,8 @@ impl<'a> Director<'a> {
             messages,
             interrupt,
             plan: VecDeque::new(),
-            master: None,
-            live: false,
-            recorded: false,
-            found: false,
-            stands_by: false,
-            leased: false,
+            conditions: Conditions::default(),
+            power_is_off: false,
             power_on: None,
             returned: false,
             watching: false,
@@ -130,6 +120,7 @@ impl<'a> Director<'a> {
         let with_logger = self.record.is_some();
         self.plan = plan(seed, kills, with_logger);
         let all_die = with_logger && kills > 0;
+        let of_host = if all_die { Server::ALL.len() } else { 0 };
         let (kills_over, given_up) = (AtomicBool::new(false), AtomicBool::new(false));
         let scene = Scene {
             stage: self.stage,
@@ -147,7 +138,7 @@ impl<'a> Director<'a> {
             match started {
                 Waited::ItIsSo => {}
                 Waited::Interrupted => return Ok(None),
-                Waited::TooLong => bail!("nginx does not listen, or has no standby"),
+                Waited::TooLong => bail!("a server does not listen, or has no standby"),
             }
             clients::start(scope, &scene, &sender);
             self.timeline.now("clients", "all are started");
@@ -158,23 +149,25 @@ impl<'a> Director<'a> {
             }
             Ok(Some(Report {
                 outcomes: self.outcomes,
-                wanted_deaths: usize::try_from(kills)? + usize::from(all_die),
+                wanted_deaths: usize::try_from(kills)? + of_host,
                 deaths: self.deaths,
                 recoveries: self.recoveries,
-                logger: all_die.then_some(self.found),
+                logger: all_die.then_some(self.conditions.all(|one| one.found)),
                 returned: all_die.then_some(self.returned),
             }))
         })
     }
 
-    /// nginx serves, and what clients send is recorded where it should be.
+    /// All serve, and what clients send is recorded where it should be.
     fn is_live(&self) -> bool {
-        self.live && (self.recorded || self.record.is_none())
+        let with_logger = self.record.is_some();
+        self.conditions.all(|one| one.is_live(with_logger))
     }
 
     /// And another host would take over.
     fn is_ready(&self) -> bool {
-        self.is_live() && (self.stands_by && self.leased || self.record.is_none())
+        let with_logger = self.record.is_some();
+        self.conditions.all(|one| one.is_ready(with_logger))
     }
 
     /// Kills as planned, and waits for all clients.
@@ -192,7 +185,7 @@ impl<'a> Director<'a> {
             "no more",
             "kills; the clients finish, the idle ones ask again",
         );
-        let all: usize = Kind::ALL.into_iter().map(Kind::connections).sum();
+        let all: usize = Kind::ALL.into_iter().map(Kind::clients).sum();
         self.wait(deadline, |director| director.outcomes.len() == all)
     }
 
@@ -238,7 +231,7 @@ impl<'a> Director<'a> {
         match (self.plan.pop_front(), &self.record) {
             (Some((_, Victim::Logger)), Some(_)) => self.kill_logger(),
             (Some((_, Victim::Host)), Some(_)) => self.power_off(),
-            (Some((_, Victim::Nginx)), _) => self.kill_nginx(),
+            (Some((_, Victim::Server(server))), _) => self.kill_server(server),
             _ => Ok(()),
         }
     }
@@ -247,48 +240,62 @@ impl<'a> Director<'a> {
         let Some(record) = &mut self.record else {
             return Ok(());
         };
-        self.recorded = false;
+        for condition in self.conditions.each() {
+            condition.recorded = false;
+        }
         let pid = record.pid();
         let text = format!("SIGKILL to the logger, process {pid}; it is started again at once");
         self.timeline.kill("killed", &text);
         record.kill()
     }
 
-    fn kill_nginx(&mut self) -> Result<()> {
-        let master = self.master.context("nginx's process is not known")?;
+    fn kill_server(&mut self, server: Server) -> Result<()> {
+        let main = self.conditions[server].main;
+        let main = main.with_context(|| format!("{server}'s process is not known"))?;
         let kills = self.kills + 1;
         self.kills = kills;
-        self.dies(
+        self.die(
+            &[server],
             "killed",
-            &format!("kill {kills}: SIGKILL to nginx, process {master}"),
+            &format!("kill {kills}: SIGKILL to {server}, process {main}"),
         );
-        self.servers.kill(master)
+        self.servers.kill(main)
     }
 
     /// Of the host that serves. That it is a host's end, nobody is told: it falls silent.
     fn power_off(&mut self) -> Result<()> {
         let host = self.servers.serving().name().to_owned();
-        self.dies(
+        self.die(
+            &Server::ALL,
             "power off",
-            &format!("{host}, nginx, serve, all that it knew"),
+            &format!("{host}, its servers, serve, all that they knew"),
         );
-        (self.stands_by, self.leased) = (false, false);
+        for condition in self.conditions.each() {
+            (condition.stands_by, condition.leased) = (false, false);
+        }
+        self.power_is_off = true;
         self.servers.power_off()
     }
 
-    /// nginx dies now, by itself or with its host.
-    fn dies(&mut self, what: &str, text: &str) {
-        self.live = false;
-        self.master = None;
-        self.remains = self.stage.bodies();
-        self.deaths.push(Instant::now());
+    /// These die now, by themselves or with their host.
+    fn die(&mut self, servers: &[Server], what: &str, text: &str) {
+        let now = Instant::now();
+        for &server in servers {
+            self.conditions[server].dies();
+            self.deaths.push((now, server));
+            if server == Server::Nginx {
+                self.remains = self.stage.bodies();
+            }
+        }
         self.timeline.kill(what, text);
     }
 
     fn give_power_back(&mut self) -> Result<()> {
-        self.power_on = None;
-        self.timeline
-            .now("power on", "the host that was dead; it is to stand by now");
+        (self.power_is_off, self.power_on) = (false, None);
+        self.timeline.now(
+            "power on",
+            "the host that was dead; it is to stand by now, for all servers",
+        );
         self.servers.stand_by()?;
         self.returned = true;
         Ok(())
@@ -298,60 +305,58 @@ impl<'a> Director<'a> {
         let Some(serves) = self.servers.serves(teller) else {
             return Ok(()); // the last words of a host without power
         };
-        let host = self.stage.servers[teller.host].name();
+        let (host, server) = (self.stage.servers[teller.host].name(), teller.server);
+        let condition = &mut self.conditions[server];
         match told {
             Told::Event(time, event) => {
                 let scene = telling::Scene {
+                    server,
                     host,
-                    takes_over: serves && self.takes_over(),
-                    awaits_logger: self.record.is_some() && !self.recorded,
+                    takes_over: serves && self.power_is_off && !condition.live,
+                    awaits_logger: self.record.is_some() && !condition.recorded,
                 };
                 for (what, text) in telling::of_serve(&event, &scene) {
                     self.timeline.at(time, &what, &text);
                 }
                 if serves {
-                    self.follow(&event);
+                    condition.follow(&event);
+                    if event["event"] == "serving" {
+                        self.recovered(server);
+                    }
                 } else if event["event"] == "stands_by" {
-                    self.stands_by = true;
+                    condition.stands_by = true;
                 }
             }
             Told::Text(text) => self.timeline.now("", &text),
-            Told::Ended => bail!("`outlive` on {host} has ended by itself"),
+            Told::Ended => bail!("`outlive` for {server} on {host} has ended by itself"),
         }
         Ok(())
     }
 
-    /// The host that is to serve does not yet.
-    fn takes_over(&self) -> bool {
-        self.record.is_some() && !self.deaths.is_empty() && !self.stands_by && !self.live
-    }
-
     fn logger_said(&mut self, event: &Value) {
         // Another host that attaches says so itself.
-        let line = telling::of_logger(event).filter(|_| !self.takes_over());
+        let line = telling::of_logger(event).filter(|_| !self.power_is_off);
         if let Some((what, text)) = line {
             self.timeline.now(what, &text);
         }
-        if event["event"] == "attached" {
-            self.found |= event["kept"] == true;
-            self.recorded = true;
+        let of = |server: &Server| event["service"] == server.name();
+        if event["event"] == "attached"
+            && let Some(server) = Server::ALL.into_iter().find(of)
+        {
+            let condition = &mut self.conditions[server];
+            condition.found |= event["kept"] == true;
+            condition.recorded = true;
         }
     }
 
-    fn follow(&mut self, event: &Value) {
-        match event["event"].as_str().unwrap_or_default() {
-            "started" | "restarted" => self.master = event["pid"].as_i64().and_then(to_pid),
-            "protecting" => self.live = true,
-            "leased" => self.leased = event["leased"] == true,
-            "serving" => {
-                self.live = true;
-                self.recoveries += 1;
-                self.remove_remains();
-                if self.record.is_some() && !self.stands_by {
-                    self.power_on = Some(Instant::now() + POWER_IS_OFF);
-                }
-            }
-            _ => {}
+    /// A server serves again.
+    fn recovered(&mut self, server: Server) {
+        self.recoveries += 1;
+        if server == Server::Nginx {
+            self.remove_remains();
+        }
+        if self.power_is_off && self.conditions.all(|one| one.live) {
+            self.power_on = Some(Instant::now() + POWER_IS_OFF);
         }
     }
 
@@ -365,10 +370,6 @@ impl<'a> Director<'a> {
             }
         }
     }
-}
-
-fn to_pid(number: i64) -> Option<Pid> {
-    Pid::from_raw(i32::try_from(number).ok()?)
 }
 
 /// Ends the clients that still run when the scope is left, however it is left: else it

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::demo::clients::{Scene, Served};
 use crate::demo::raised;
+use crate::demo::server::Server;
 use crate::demo::stage::small;
 
 /// How often flags are looked at.
@@ -21,7 +22,7 @@ const HEADER_LIMIT: usize = 8192;
 
 /// Two small files, one before the first kill and one after the last.
 pub(crate) fn run(scene: &Scene<'_>, number: usize) -> Result<Served> {
-    let to = scene.stage.addresses()[0];
+    let to = scene.stage.addresses(Server::Nginx)[0];
     let mut stream = scene.stage.client.enter(|| TcpStream::connect(to))??;
     stream.set_read_timeout(Some(LOOK))?;
     stream.set_nodelay(true)?;
@@ -31,10 +32,7 @@ pub(crate) fn run(scene: &Scene<'_>, number: usize) -> Result<Served> {
         thread::sleep(LOOK);
     }
     let (second, after) = fetch(&mut stream, scene, 2 * number + 1)?;
-    Ok(Served {
-        bytes: first + second,
-        pause: Some(before.max(after)),
-    })
+    Ok(Served::on_one(first + second, Some(before.max(after))))
 }
 
 /// Fetches a small file, and says how long that took.

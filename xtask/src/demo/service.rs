@@ -1,4 +1,4 @@
-//! `outlive serve`, or `outlive standby`, on one of the hosts, and what it tells.
+//! `outlive serve`, or `outlive standby`, for one server on one of the hosts, and what it tells.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
@@ -16,32 +16,32 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::demo::director::Message;
+use crate::demo::server::Server;
 use crate::demo::stage::Stage;
 use crate::janitor::Janitor;
 
-/// How long it may take to stop nginx and itself.
+/// How long it may take to stop the server and itself.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
-/// The service's name.
-const NAME: &str = "demo";
 
 /// A line that it printed.
 pub(crate) enum Told {
     /// An event: its time, in seconds since 1970, and all that it says.
     Event(f64, Value),
-    /// Something else, for instance an error of nginx.
+    /// Something else, for instance an error of the server.
     Text(String),
     /// Nothing more comes: it has ended, and all its children.
     Ended,
 }
 
-/// Who tells: which host, in which life.
+/// Who tells: of which server, on which host, in which life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Teller {
     pub(crate) host: usize,
+    pub(crate) server: Server,
     life: u32,
 }
 
-/// Of one host. Dropping it stops it.
+/// Of one server on one host. Dropping it stops it.
 pub(crate) struct Service {
     host: Host,
     outlive: PathBuf,
@@ -55,26 +55,28 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// For nginx on that host, with these flags. Nothing runs yet.
+    /// For a server on that host, with these flags. Nothing runs yet.
     pub(crate) fn prepare(
         stage: &Stage,
         host: usize,
+        server: Server,
         outlive: &Path,
         flags: &[String],
         director: Sender<Message>,
     ) -> Result<Self> {
         let run_directory = tempfile::Builder::new().prefix("outlive-demo-").tempdir()?;
         // Before there is anything to clean.
-        let janitor = Janitor::start(outlive, run_directory.path(), NAME)?;
-        let mut arguments: Vec<OsString> = ["--json", "--name", NAME].map(Into::into).into();
-        for address in stage.addresses() {
+        let janitor = Janitor::start(outlive, run_directory.path(), server.name())?;
+        let mut arguments: Vec<OsString> =
+            ["--json", "--name", server.name()].map(Into::into).into();
+        for address in server.addresses(stage) {
             arguments.extend(["--address".into(), address.to_string().into()]);
         }
         arguments.extend(["--run-dir".into(), run_directory.path().into()]);
         arguments.extend(flags.iter().map(Into::into));
-        arguments.extend(["--", "nginx", "-g", "daemon off;", "-e"].map(Into::into));
-        arguments.push(stage.scratch("error.log").into());
-        arguments.extend(["-c".into(), stage.configuration().into()]);
+        arguments.extend(server.flags().iter().map(Into::into));
+        arguments.push("--".into());
+        arguments.extend(server.command(stage).into_iter().map(Into::into));
         Ok(Self {
             host: stage.servers[host].clone(),
             outlive: outlive.to_owned(),
@@ -82,7 +84,11 @@ impl Service {
             director,
             run_directory,
             janitor: Some(janitor),
-            teller: Teller { host, life: 0 },
+            teller: Teller {
+                host,
+                server,
+                life: 0,
+            },
             running: None,
         })
     }
@@ -118,7 +124,7 @@ impl Service {
         Ok(())
     }
 
-    /// Takes the power from its host: whatever it told that was not heard yet will not be.
+    /// Takes the power from its host, if it has any: whatever it told that was not heard yet will not be.
     pub(crate) fn power_off(&mut self) -> Result<()> {
         self.teller.life += 1;
         self.host.power_off()?;
@@ -128,14 +134,14 @@ impl Service {
         Ok(())
     }
 
-    /// Gives it back. The hosts of a lab share kernel and files: what a restart would have emptied is
+    /// Gives it back, if it is not back yet. The hosts of a lab share kernel and files: what a restart would have emptied is
     /// removed by hand.
     pub(crate) fn power_on(&self) -> Result<()> {
         self.host.power_on()?;
         self.clean()
     }
 
-    /// Stops it and nginx with SIGTERM, and sees to it that nothing of them is left.
+    /// Stops it and the server with SIGTERM, and sees to it that nothing of them is left.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.end()
     }
@@ -154,14 +160,14 @@ impl Service {
             self.clean()?;
         }
         janitor.dismiss();
-        let host = self.host.name();
+        let (server, host) = (self.teller.server, self.host.name());
         ensure!(
             in_order,
-            "`outlive` on {host} did not end on SIGTERM, and was killed"
+            "`outlive` for {server} on {host} did not end on SIGTERM, and was killed"
         );
         ensure!(
             left.is_empty() || !runs,
-            "`outlive` on {host} has left something in its run directory: {left:?}"
+            "`outlive` for {server} on {host} has left something in its run directory: {left:?}"
         );
         Ok(())
     }
@@ -192,7 +198,7 @@ impl Service {
         let status = Command::new(&self.outlive)
             .args(["clean", "--kill", "--run-dir"])
             .arg(self.run_directory.path())
-            .arg(NAME)
+            .arg(self.teller.server.name())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status()?;

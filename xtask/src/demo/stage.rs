@@ -1,4 +1,4 @@
-//! What is set up before anything happens: hosts, nginx's files and configuration.
+//! What is set up before anything happens: hosts, the servers' files and configurations.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -10,6 +10,7 @@ use lab::{Address, Host, Lab};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 
+use crate::demo::server::{Server, mosquitto_configuration};
 use crate::nginx;
 
 /// Size of the file that is downloaded and uploaded, bytes.
@@ -26,8 +27,8 @@ pub(crate) struct Stage {
     /// Those that can serve; without a logger there is but one.
     pub(crate) servers: Vec<Host>,
     pub(crate) logger: Option<Host>,
-    /// Where clients find the service, on whichever host it is.
-    service: Address,
+    /// Where clients find each server, on whichever host it is.
+    places: [Address; Server::ALL.len()],
     directory: PathBuf,
     lab: Lab,
 }
@@ -38,12 +39,16 @@ impl Stage {
         let lab = Lab::new("demo")?;
         let client = lab.add_host_at("client", 1)?;
         let mut servers = vec![lab.add_host_at("host-a", 10)?];
-        let (mut logger, mut service) = (None, servers[0].address());
+        let (mut logger, mut places) = (None, [servers[0].address(); Server::ALL.len()]);
         if with_logger {
             servers.push(lab.add_host_at("host-b", 11)?);
             logger = Some(lab.add_host_at("logger", 20)?);
-            // No host's own: it comes and goes with the service.
-            service = Address::new(0, 100)?;
+            // No host's own: each comes and goes with its service.
+            places = [
+                Address::new(0, 100)?,
+                Address::new(0, 101)?,
+                Address::new(0, 102)?,
+            ];
         }
         // Buffers on the client's side hide a pause from the program that is measured: with
         // these they hide at most some 20 ms of a transfer.
@@ -54,7 +59,7 @@ impl Stage {
             client,
             servers,
             logger,
-            service,
+            places,
             directory,
             lab,
         };
@@ -64,10 +69,16 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Where clients find the service, by IPv4 and IPv6.
-    pub(crate) fn addresses(&self) -> [SocketAddr; 2] {
-        let ips = [self.service.ipv4().into(), self.service.ipv6().into()];
-        ips.map(|ip| SocketAddr::new(ip, 80))
+    /// Where clients find a server, by IPv4 and IPv6.
+    pub(crate) fn addresses(&self, server: Server) -> [SocketAddr; 2] {
+        let place = self.places[server as usize];
+        let ips = [place.ipv4().into(), place.ipv6().into()];
+        ips.map(|ip| SocketAddr::new(ip, server.port()))
+    }
+
+    /// Where all files are.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Where a file of the web site is.
@@ -80,9 +91,9 @@ impl Stage {
         self.directory.join(name)
     }
 
-    /// nginx's configuration.
-    pub(crate) fn configuration(&self) -> PathBuf {
-        self.directory.join("nginx.conf")
+    /// A server's configuration; redis has none.
+    pub(crate) fn configuration(&self, server: Server) -> PathBuf {
+        self.directory.join(format!("{server}.conf"))
     }
 
     /// Uploads in progress, as nginx keeps them.
@@ -110,8 +121,11 @@ impl Stage {
             let size = random.random_range(1_000..10_000);
             write_random(&self.file(&small(number)), size, &mut random)?;
         }
-        let text = nginx::configuration(&self.directory, &self.addresses());
-        fs::write(self.configuration(), text)?;
+        let text = nginx::configuration(&self.directory, &self.addresses(Server::Nginx));
+        fs::write(self.configuration(Server::Nginx), text)?;
+        let [address, _] = self.addresses(Server::Mosquitto);
+        let text = mosquitto_configuration(address);
+        fs::write(self.configuration(Server::Mosquitto), text)?;
         Ok(())
     }
 }

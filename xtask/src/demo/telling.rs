@@ -2,8 +2,11 @@
 
 use serde_json::Value;
 
+use crate::demo::server::Server;
+
 /// Who tells, and what is known of the others.
 pub(crate) struct Scene<'a> {
+    pub(crate) server: Server,
     /// The host of whose `serve` or `standby` it is an event.
     pub(crate) host: &'a str,
     /// A standby takes over.
@@ -14,89 +17,94 @@ pub(crate) struct Scene<'a> {
 
 /// The lines for an event of `serve` or `standby`: none if it is neither a step nor trouble.
 pub(crate) fn of_serve(event: &Value, scene: &Scene<'_>) -> Vec<(String, String)> {
-    let host = scene.host;
+    let (server, host) = (scene.server, scene.host);
     let number = |field: &str| event[field].as_u64().unwrap_or(0);
     let line = |what: &str, text: String| vec![(what.to_owned(), text)];
     match event["event"].as_str().unwrap_or_default() {
         "started" => line(
             "started",
-            format!("nginx on {host}, as process {}", number("pid")),
+            format!("{server} on {host}, as process {}", number("pid")),
         ),
         "protecting" => line(
             "protecting",
-            "connections to nginx will outlive it from now on".into(),
+            format!("connections to {server} will outlive it from now on"),
         ),
         "died" if scene.takes_over => Vec::new(),
         "died" => line(
             "detected",
             format!(
-                "nothing that the dying nginx says gets out ({})",
+                "nothing that the dying {server} says gets out ({})",
                 cause(event)
             ),
         ),
         "restarted" => line(
             "restarted",
-            format!("nginx on {host}, as process {}", number("pid")),
+            format!("{server} on {host}, as process {}", number("pid")),
         ),
         "spliced" => line(
             "spliced",
             format!(
-                "{} connections joined to the new nginx",
+                "{} connections joined to the new {server}",
                 number("connections")
             ),
         ),
         "serving" => vec![
-            (
-                "replayed".into(),
-                format!(
-                    "{:.1} MB that clients had sent were given to it again",
-                    event["replayed_bytes"].as_f64().unwrap_or(0.0) / 1e6
-                ),
-            ),
+            ("replayed".into(), replayed(event, server)),
             (
                 "live".into(),
                 format!(
-                    "{} connections go on, {} are lost",
+                    "{server}: {} connections go on, {} are lost",
                     number("kept"),
                     number("lost")
                 ),
             ),
         ],
-        "stands_by" => line("standby", format!("{host} waits to take over")),
+        "stands_by" => line("standby", format!("{host} waits to take over {server}")),
         "leased" if event["leased"] == true => line(
             "leased",
-            format!("{host} speaks by leases from now on, so that another may when they are over"),
+            format!("{server} on {host} speaks by leases, so that another may when they are over"),
         ),
+        // The standby comes back to it, too.
+        "leased" if scene.awaits_logger => Vec::new(),
         "granted" if scene.takes_over => line(
             "granted",
-            format!("what the other host may say is over: {host} serves now"),
+            format!("what {server} on the other host may say is over: {host} serves now"),
         ),
         "restored" => line(
             "taken over",
             format!(
-                "the record of {} connections, and their addresses",
+                "the record of {} connections to {server}, and their addresses",
                 number("connections")
             ),
         ),
         "logger_in_use" if !scene.takes_over => line(
             "recorded",
-            "by the logger: nothing is acknowledged that is not in its files".into(),
+            format!("what {server} is sent, by the logger, before it is acknowledged"),
         ),
-        "logger_lost" => line("waiting", "clients wait for the logger".into()),
-        "logger_back" => line("logger", "the logger answers again".into()),
+        "logger_lost" => line("waiting", format!("clients of {server}, for the logger")),
+        "logger_back" => line("logger", format!("it answers {server} again")),
         // We know why, and for how long.
         "trouble" if scene.awaits_logger => {
             let message = event["message"].as_str().unwrap_or_default();
             if message.starts_with("the lease") {
-                line("silent", format!("{host}, when its lease is over"))
+                line(
+                    "silent",
+                    format!("{server} on {host}, when its lease is over"),
+                )
             } else {
-                line("waiting", "uploads, until it answers again".into())
+                line(
+                    "waiting",
+                    format!("who sends to {server}, until the logger answers again"),
+                )
             }
         }
         "listening" | "verified" | "granted" | "logger_in_use" => Vec::new(),
         other => line(
             &other.to_uppercase(),
-            event["message"].as_str().unwrap_or_default().to_owned(),
+            format!(
+                "{server}: {}",
+                event["message"].as_str().unwrap_or(&event.to_string())
+            ),
         ),
     }
 }
@@ -111,12 +119,24 @@ pub(crate) fn of_logger(event: &Value) -> Option<(&'static str, String)> {
             format!("records of {connections} connections, from its files"),
         )),
         "attached" if event["kept"] == true => {
-            Some(("recorded", "again, and nothing is missing".into()))
+            let of = text("service");
+            Some(("recorded", format!("{of} again, and nothing is missing")))
         }
         "log_failed" => Some(("LOG FAILED", text("reason"))),
         "trouble" => Some(("TROUBLE", text("message"))),
         _ => None,
     }
+}
+
+/// What has been given again to a server that serves again.
+fn replayed(event: &Value, server: Server) -> String {
+    if server.has_state() {
+        return format!("{server}'s own record: it knows what the dead one knew");
+    }
+    format!(
+        "{:.1} MB that clients of {server} had sent were given to it again",
+        event["replayed_bytes"].as_f64().unwrap_or(0.0) / 1e6
+    )
 }
 
 /// What the server died of: of our SIGKILL, one hopes.
@@ -136,6 +156,7 @@ mod tests {
 
     fn told(event: &Value, takes_over: bool) -> Vec<String> {
         let scene = Scene {
+            server: Server::Redis,
             host: "host-b",
             takes_over,
             awaits_logger: false,
@@ -159,7 +180,7 @@ mod tests {
     #[test]
     fn what_nobody_expects_is_told_loudly() {
         let event = json!({"event": "unprotected", "message": "10.0.0.1:7"});
-        assert_eq!(told(&event, false), ["UNPROTECTED: 10.0.0.1:7"]);
+        assert_eq!(told(&event, false), ["UNPROTECTED: redis: 10.0.0.1:7"]);
         let event = json!({"event": "log_failed", "reason": "full"});
         assert_eq!(of_logger(&event), Some(("LOG FAILED", "full".to_owned())));
     }
