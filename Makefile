@@ -1,4 +1,4 @@
-# make demo   clients that do not notice that their server is killed again and again
+# make demo   clients that do not notice that their servers are killed again and again
 # make test   every check that CI runs
 # make soak   some of them for longer: hundreds of deaths of a logger, many random histories
 # make bench  what the protection costs

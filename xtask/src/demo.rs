@@ -1,4 +1,4 @@
-//! `make demo`: clients that do not notice that their server is killed again and again.
+//! `make demo`: clients that do not notice that their servers are killed again and again.
 //!
 //! A lab of four namespace hosts on one switch: unmodified servers, nginx, redis and mosquitto, each under an
 //! `outlive serve` of its own on the one, an `outlive standby` for each on another, unmodified clients and some

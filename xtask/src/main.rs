@@ -25,7 +25,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Show clients whose server is killed again and again, and who do not notice
+    /// Show clients whose servers are killed again and again, and who do not notice
     Demo(demo::Options),
     /// Measure what the protection costs, and how long a death takes
     Bench(bench::Options),

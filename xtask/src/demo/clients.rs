@@ -90,8 +90,8 @@ impl Kind {
             Self::Slow => "slow downloads",
             Self::Idle => "idle connections",
             Self::Count => "redis-benchmark, INCR",
-            Self::Channel => "redis-cli, PUBLISH",
-            Self::Topic => "mosquitto_pub, QoS 2",
+            Self::Channel => "messages, redis-cli",
+            Self::Topic => "messages, mosquitto QoS 2",
         }
     }
 

@@ -18,6 +18,8 @@ use crate::demo::server::Server;
 
 /// From one message to the next.
 const BETWEEN: Duration = Duration::from_millis(20);
+/// For how long something is listened for behind the last message.
+const AFTERWARDS: Duration = Duration::from_millis(300);
 /// The channel, or the topic.
 const TOPIC: &str = "demo";
 /// The message behind the last number.
@@ -112,28 +114,22 @@ impl Messenger<'_> {
     }
 
     fn write(&self, mut to: ChildStdin) -> Result<u64> {
-        let is_redis = self.of == Server::Redis;
-        if is_redis {
-            writeln!(to, "CLIENT ID")?;
-        }
-        let command = if is_redis {
-            format!("PUBLISH {TOPIC} ")
-        } else {
-            String::new()
+        let (identify, publish) = match self.of {
+            Server::Redis => ("CLIENT ID\n", format!("PUBLISH {TOPIC} ")),
+            _ => ("", String::new()),
         };
+        write!(to, "{identify}")?;
         let mut number = 0;
         let mut last = false;
         while !last {
             ensure!(!raised(self.scene.given_up), "given up");
             last = raised(self.scene.kills_over);
             number += 1;
-            writeln!(to, "{command}{number}")?;
+            writeln!(to, "{publish}{number}")?;
             thread::sleep(BETWEEN);
         }
-        writeln!(to, "{command}{END}")?;
-        if is_redis {
-            writeln!(to, "CLIENT ID")?;
-        }
+        writeln!(to, "{publish}{END}")?;
+        write!(to, "{identify}")?;
         Ok(number)
     }
 }
@@ -174,7 +170,10 @@ impl Subscriber {
             );
             heard.bytes += u64::try_from(message.len())?;
         }
-        self.program.terminate()?;
+        // Whatever comes twice has come by then. Not SIGTERM: mosquitto_sub says something in its handler, even
+        // while it prints, and then prints that twice.
+        thread::sleep(AFTERWARDS);
+        self.program.kill()?;
         let mut rest = Vec::new();
         for line in &mut self.lines {
             rest.push(line?);

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::demo::clients::Scene;
 use crate::demo::raised;
@@ -71,10 +70,9 @@ impl Program {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Asks it to end.
-    pub(crate) fn terminate(&self) -> Result<()> {
-        // Not waited for yet, so the number is its own.
-        Ok(kill_process(Pid::from_child(&self.child), Signal::TERM)?)
+    /// SIGKILL. What it has printed can still be read.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        Ok(self.child.kill()?)
     }
 
     /// Waits for its end, a good one, and returns what it said on standard error.

@@ -131,7 +131,7 @@ pub(crate) fn of_logger(event: &Value) -> Option<(&'static str, String)> {
 /// What has been given again to a server that serves again.
 fn replayed(event: &Value, server: Server) -> String {
     if server.has_state() {
-        return format!("{server}'s own record: it knows what the dead one knew");
+        return format!("{server}'s own record was given to it again");
     }
     format!(
         "{:.1} MB that clients of {server} had sent were given to it again",
