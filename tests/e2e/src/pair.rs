@@ -130,6 +130,11 @@ impl Pair {
         another
     }
 
+    /// Hosts that begin from now on are told this besides, and nothing of what they were told before.
+    pub fn tell_hosts(&mut self, more: &[&str]) {
+        self.more = more.iter().map(ToString::to_string).collect();
+    }
+
     /// Waits until `second` would take over.
     ///
     /// # Panics

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use wrap::layout::{Destination, Hold};
 
 use super::Service;
-use crate::{error::ServeError, link::Settings, north::North};
+use crate::{error::ServeError, events::Happening, link::Settings, north::North};
 
 /// Headers of UDP, and of IPv4 or IPv6, bytes.
 const HEADERS: (u16, u16) = (8 + 20, 8 + 40);
@@ -56,6 +56,7 @@ impl Service {
     /// there is one.
     pub(super) fn inherit_record(&mut self) -> Result<bool, ServeError> {
         if !self.config.wrapped {
+            self.leave_record()?;
             return Ok(false);
         }
         loop {
@@ -72,6 +73,18 @@ impl Service {
             self.look_at_link()?;
             self.idle()?;
         }
+    }
+
+    /// The earlier life had state, and this one is not to have it: whoever was told of it must not be served without.
+    fn leave_record(&mut self) -> Result<(), ServeError> {
+        let there = self.ask_logger(|logger| logger.determinants(None))?;
+        if there.is_some_and(|there| there.record.is_some()) {
+            self.tell(Happening::Trouble {
+                message: "the service was served with --north=require, and is not here: its server's state is lost, and so are its connections. Give all hosts the same options".into(),
+            });
+            self.recovery.forgotten();
+        }
+        Ok(())
     }
 }
 

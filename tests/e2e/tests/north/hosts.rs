@@ -177,3 +177,24 @@ fn a_download_by_tls_goes_on_where_its_host_has_ended() {
     assert_untouched(recording, 3);
     pair.stop();
 }
+
+/// A host that is told otherwise does not guess what the server knew.
+#[test]
+fn a_standby_without_the_record_serves_nobody_of_before() {
+    let mut pair = pair("north-options");
+    let mut client = client(&pair.scene);
+    assert_eq!(client.ask(&["INCR", "counter"]), ":1");
+    // It begins again, without `--north`.
+    pair.second.kill_serve(Signal::TERM);
+    assert!(pair.second.ended(e2e::PATIENCE).is_some());
+    pair.tell_hosts(&[]);
+    pair.begin_standby();
+    pair.await_standby();
+    pair.first.power_off();
+    let trouble = pair.second.wait_for("trouble", 1)["message"].to_string();
+    assert!(trouble.contains("--north=require"), "{trouble}");
+    pair.second.wait_for("lost", 1);
+    assert_eq!(client.answer_or_error(), None, "reset");
+    pair.change_places();
+    pair.stop();
+}

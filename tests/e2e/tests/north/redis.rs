@@ -59,7 +59,7 @@ impl Client {
     }
 
     /// `None`: it was reset.
-    fn answer_or_error(&mut self) -> Option<String> {
+    pub(super) fn answer_or_error(&mut self) -> Option<String> {
         self.0.fill_buf().is_ok().then(|| self.answer())
     }
 
