@@ -1,6 +1,6 @@
 //! Carrying out what the recovery asks for.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, os::fd::AsFd, time::Duration};
 
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Segment, SplicePoint, Stage};
@@ -343,8 +343,10 @@ impl Service {
         self.start_at = None;
         let command = supervise::Command::new(self.config.command.clone());
         self.prepare_north()?;
+        let shipping = self.shipping_socket()?;
+        let shipping = shipping.as_ref().map(AsFd::as_fd);
         let started = match &self.north {
-            Some(north) => north.start(&command, &self.ground.cgroup),
+            Some(north) => north.start(&command, &self.ground.cgroup, shipping),
             None => command.start(&self.ground.cgroup),
         };
         match started {

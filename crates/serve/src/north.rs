@@ -8,6 +8,7 @@ use std::{
     net::{Ipv4Addr, TcpListener, TcpStream},
     os::fd::{AsFd, BorrowedFd},
     path::Path,
+    time::Duration,
 };
 
 use rand::Rng as _;
@@ -20,7 +21,10 @@ use supervise::{
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
     Divergence, Ends, Feed, Handover, Library, Memory, Message, Passed, Position, Suspect,
-    layout::{FILE_FD, Failure, HANDOVER_FD, PROCESSES, SOCKET_FD, VARIABLE, VERSION},
+    layout::{
+        FILE_FD, Failure, HANDOVER_FD, LIBRARY_FD, PROCESSES, SHIPPING_FD, SOCKET_FD, VARIABLE,
+        VERSION,
+    },
     repair::{Blueprint, Options, say_again},
 };
 
@@ -44,12 +48,25 @@ pub(crate) struct North {
     is_lost: bool,
     /// The present life has a record to replay, and is not at its end.
     replays: bool,
+    /// When it had.
+    back_at: Option<Duration>,
     /// The last life has ended in a crash.
-    has_crashed: bool,
-    /// What had been read last when it crashed, and how often that was so.
-    suspect: Option<Suspect>,
-    crashes: u32,
+    crash: Option<Crash>,
+    /// Where the server had read last when it crashed, and how often it has crashed again of that.
+    suspect: Option<u64>,
+    deaths: u32,
 }
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Crash {
+    /// It had lived for a while.
+    First,
+    /// It had not: what killed the life before may have killed this one.
+    Again,
+}
+
+/// Who lives for so long after its replay does not die of what it has replayed.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// What became of a replay.
 pub(crate) enum Replayed {
@@ -76,9 +93,10 @@ impl North {
             made: HashMap::new(),
             is_lost: false,
             replays: false,
-            has_crashed: false,
+            back_at: None,
+            crash: None,
             suspect: None,
-            crashes: 0,
+            deaths: 0,
         })
     }
 
@@ -95,29 +113,32 @@ impl North {
         Ok(north)
     }
 
-    /// The record of an earlier life, as the logger has it; `None`: it has none.
-    pub(crate) fn inherit(
-        logger: &mut LoggerClient,
-        run_dir: &Path,
-        bytes: u64,
-    ) -> Result<Option<Self>, ServeError> {
-        let there = logger.determinants(None)?;
-        let Some(record) = there.record else {
-            return Ok(None);
-        };
+    /// A record with this number, of which the logger has all there is.
+    pub(crate) fn inherited(run_dir: &Path, bytes: u64, record: u64) -> Result<Self, ServeError> {
         let room = mounts::memory(run_dir, bytes)?;
-        let memory = Memory::create(room.path(), record).doing(RECORD)?;
-        for (process, length) in there.streams {
+        Self::with(Memory::create(room.path(), record).doing(RECORD)?, room)
+    }
+
+    /// Fetch it from there. An error inside: there is no room for it here.
+    pub(crate) fn fetch(&self, logger: &mut LoggerClient) -> Result<io::Result<()>, ServeError> {
+        // It may have been cut since it was asked for: another attempt was interrupted.
+        for (process, length) in logger.determinants(None)?.streams {
             let mut feed = Feed::new(process);
+            let mut fed = Ok(());
             logger.read_determinants(process, length, |bytes| {
-                feed.take(&memory, bytes).doing(RECORD)
+                if fed.is_ok() {
+                    fed = feed.take(&self.memory, bytes);
+                }
             })?;
+            if fed.is_err() {
+                return Ok(fed);
+            }
             // Nothing was said that depended on what the dead host had begun to say to the logger.
             if feed.is_torn() {
-                logger.cut_determinants(process, memory.length(process))?;
+                logger.cut_determinants(process, self.memory.length(process))?;
             }
         }
-        Self::with(memory, room).map(Some)
+        Ok(Ok(()))
     }
 
     /// What the processes share with us.
@@ -152,14 +173,20 @@ impl North {
         self.handover.ours()
     }
 
-    /// Start the server: it replays what there is.
-    pub(crate) fn start(&self, command: &Command, cgroup: &Cgroup) -> Result<Server, SpawnError> {
-        let inherited = [
+    /// Start the server: it replays what there is. `shipping` is its way to the logger, where there is one.
+    pub(crate) fn start(
+        &self,
+        command: &Command,
+        cgroup: &Cgroup,
+        shipping: Option<BorrowedFd<'_>>,
+    ) -> Result<Server, SpawnError> {
+        let mut inherited = vec![
             (self.memory.as_fd(), FILE_FD),
             (self.handover.theirs(), SOCKET_FD),
             (self.handover.file(), HANDOVER_FD),
-            (self.shim.as_fd(), Library::FD),
+            (self.shim.as_fd(), LIBRARY_FD),
         ];
+        inherited.extend(shipping.map(|socket| (socket, SHIPPING_FD)));
         // What it does may depend on where things are: the order of objects, for one.
         let command = command.clone().fixed_addresses();
         let command = command.variable("LD_PRELOAD", Library::path());
@@ -172,6 +199,7 @@ impl North {
         self.handover = Handover::new().doing(RECORD)?; // nobody of the dead life is to be heard
         self.passed.clear();
         self.made.clear();
+        self.back_at = None;
         let is_whole = self.memory.is_recording() && self.memory.divergence().is_none();
         if self.is_lost || !is_whole {
             self.memory = empty(&self.room)?;
@@ -191,37 +219,38 @@ impl North {
         self.memory.to_be_replayed(&mut positions).doing(RECORD)
     }
 
-    /// The server has crashed, which was nobody's hand.
-    pub(crate) fn crashed(&mut self) {
-        self.has_crashed = true;
+    /// The server has crashed now, which was nobody's hand.
+    pub(crate) fn crashed(&mut self, now: Duration) {
+        let lived = self.back_at.map(|at| now.saturating_sub(at));
+        let at_once = self.replays || lived.is_some_and(|lived| lived < SETTLED);
+        self.crash = Some(if at_once { Crash::Again } else { Crash::First });
     }
 
-    /// If the server has crashed `most` times more, one after another, after it had read the same last, that is not read
-    /// again: nobody has heard an answer to it. Tells whose it was. Where that cannot be told, the record is lost.
+    /// If the server has crashed `most` times more, each time at once, after it had read the same last, that is not read
+    /// again: nobody has heard an answer to it. Tells whose it was. Where that cannot be, the record is lost.
     pub(crate) fn quarantine(&mut self, most: u32) -> Result<Option<Quarantined>, ServeError> {
-        if !std::mem::take(&mut self.has_crashed) || self.is_lost {
+        let Some(crash) = self.crash.take().filter(|_| !self.is_lost) else {
+            return Ok(None);
+        };
+        let suspect = Suspect::of(&self.memory).doing(RECORD)?;
+        if crash == Crash::First || suspect.map(|one| one.at) != self.suspect {
+            self.suspect = suspect.map(|one| one.at);
+            self.deaths = 0;
             return Ok(None);
         }
-        let suspect = Suspect::of(&self.memory).doing(RECORD)?;
-        if suspect != self.suspect {
-            self.suspect = suspect;
-            self.crashes = 0;
-        }
-        self.crashes += 1;
-        let deaths = self.crashes - 1;
+        self.deaths += 1;
+        let deaths = self.deaths;
         if deaths < most {
             return Ok(None);
         }
-        self.crashes = 0;
-        let Some(suspect) = self.suspect.take() else {
+        self.deaths = 0;
+        let unanswered = suspect.filter(|one| !one.is_answered);
+        let Some((at, ends)) = unanswered.and_then(|one| Some((one.at, one.ends?))) else {
             self.is_lost = true;
             return Ok(None);
         };
-        self.memory.cut(suspect.at, rand::rng().random());
-        Ok(Some(Quarantined {
-            ends: suspect.ends,
-            deaths,
-        }))
+        self.memory.cut(at, rand::rng().random());
+        Ok(Some(Quarantined { ends, deaths }))
     }
 
     /// Is there no record from which the present life was rebuilt?
@@ -280,7 +309,7 @@ impl North {
     }
 
     /// Has the server replayed its record?
-    pub(crate) fn look(&mut self) -> Result<Replayed, ServeError> {
+    pub(crate) fn look(&mut self, now: Duration) -> Result<Replayed, ServeError> {
         match self.handover.message().doing(RECORD)? {
             None => Ok(Replayed::NotYet),
             Some(Message::Replayed { connections, .. }) => {
@@ -289,7 +318,7 @@ impl North {
                         // Of several with the same ends the last one: those that are open come last.
                         let passed = passed.into_iter().map(|one| (one.standing.ends, one));
                         self.passed = passed.collect();
-                        self.replays = false;
+                        (self.replays, self.back_at) = (false, Some(now));
                         Replayed::Whole
                     }
                     Err(error) => Replayed::Not(error.to_string()),

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1024;
@@ -27,8 +27,10 @@ pub const SOCKET_FD: i32 = 1001;
 
 /// The file in which connections are handed over ([`crate::handover`]), in the same way.
 pub const HANDOVER_FD: i32 = 1002;
-/// The socket by which a process tells the logger what it was told, in the same way.
-pub const SHIPPING_FD: i32 = 1004;
+/// The socket by which a process tells the logger what it was told, in the same way; only where there is one.
+pub const SHIPPING_FD: i32 = 1003;
+/// The preloaded library, in the same way, until it is there.
+pub const LIBRARY_FD: i32 = 1004;
 
 /// The variable that says that the file is there. Its value is the version.
 pub const VARIABLE: &str = "OUTLIVE_WRAP";

@@ -5,11 +5,15 @@
 //! for each turn of an event loop, however much is said in it. What is lost is sent again. It says all that any process
 //! of the service has recorded: what it is about to say may depend on that.
 
-use core::{mem, sync::atomic::Ordering};
+use core::{
+    mem,
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::atomic::Ordering,
+};
 
 use libc::{
-    AF_INET, AF_INET6, MSG_TRUNC, O_CLOEXEC, SO_RCVTIMEO, SOCK_CLOEXEC, SOCK_DGRAM, SOL_SOCKET,
-    c_int, sockaddr_in, sockaddr_in6, timeval,
+    AF_INET, AF_INET6, EAGAIN, EINTR, MSG_TRUNC, SO_RCVTIMEO, SOL_SOCKET, sockaddr_in,
+    sockaddr_in6, timeval,
 };
 use protocol::link::{
     DETERMINANTS_OVERHEAD, Determinants, KeySet, KeySlot, LinkKey, STABLE_LEN, Stable,
@@ -34,9 +38,8 @@ const DATAGRAM_MAX: usize = 1472;
 /// The way to the logger.
 #[derive(Default)]
 pub(crate) struct Shipping {
-    /// Which destination the socket is connected to, and which process has made it; 0: none.
+    /// Which destination the socket is connected to; 0: none.
     turn: u32,
-    process: u32,
     there: Destination,
     /// How long the socket waits, microseconds.
     patience: i64,
@@ -109,10 +112,10 @@ impl Wrap {
         self.page.processes.0.iter().take(count)
     }
 
-    /// A socket to where determinants go now. `false`: there is no such place, or no socket.
+    /// Have the socket lead to where determinants go now. `false`: there is no such place, or no way.
     fn find_the_way(&mut self) -> bool {
         let turn = self.page.shipping.turn();
-        if turn == self.shipping.turn && self.process == self.shipping.process {
+        if turn == self.shipping.turn {
             return turn != 0;
         }
         let Some((turn, there)) = self.page.shipping.get() else {
@@ -123,9 +126,8 @@ impl Wrap {
         }
         self.shipping = Shipping {
             turn,
-            process: self.process,
             there,
-            patience: 0,
+            ..mem::take(&mut self.shipping)
         };
         true
     }
@@ -159,19 +161,7 @@ impl Wrap {
                 return;
             }
             Determinants::seal(&self.position(process, at, false), &key(there.up), datagram);
-            // One that does not go is one that is lost.
-            // SAFETY: from our own buffer.
-            unsafe {
-                sys!(
-                    SYS_sendto,
-                    SHIPPING_FD,
-                    datagram.as_ptr(),
-                    datagram.len(),
-                    0,
-                    0,
-                    0
-                )
-            };
+            send(datagram);
             at += length as u64;
         }
     }
@@ -222,7 +212,18 @@ impl Wrap {
                 tv_sec: 0,
                 tv_usec: patience,
             };
-            set(SHIPPING_FD, SOL_SOCKET, SO_RCVTIMEO, &wait);
+            let (at, size) = (&raw const wait, size_of::<timeval>());
+            // SAFETY: a structure on our stack.
+            unsafe {
+                sys!(
+                    SYS_setsockopt,
+                    SHIPPING_FD,
+                    SOL_SOCKET,
+                    SO_RCVTIMEO,
+                    at,
+                    size
+                );
+            }
             self.shipping.patience = patience;
         }
         let mut datagram = [0u8; STABLE_LEN];
@@ -232,6 +233,12 @@ impl Wrap {
             sys!(SYS_recvfrom, SHIPPING_FD, at, size, MSG_TRUNC, 0, 0)
         };
         if length < 0 {
+            if ![EAGAIN, EINTR]
+                .map(|code| -Outcome::from(code))
+                .contains(&length)
+            {
+                pause(patience); // a host where no logger is says so at once
+            }
             return Heard::Silence;
         }
         if length != STABLE_LEN as Outcome {
@@ -282,18 +289,7 @@ impl Wrap {
             let mut datagram = [0; DETERMINANTS_OVERHEAD];
             let at = self.position(self.process, 0, true);
             Determinants::seal(&at, &key(self.shipping.there.up), &mut datagram);
-            // SAFETY: from our own buffer.
-            unsafe {
-                sys!(
-                    SYS_sendto,
-                    SHIPPING_FD,
-                    datagram.as_ptr(),
-                    datagram.len(),
-                    0,
-                    0,
-                    0
-                )
-            };
+            send(&datagram);
             if matches!(self.hear(patience), Heard::Over) {
                 break;
             }
@@ -320,61 +316,49 @@ fn pause(microseconds: i64) {
     unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
 }
 
-fn set<T>(socket: c_int, level: c_int, name: c_int, value: &T) {
-    // SAFETY: a value that lives.
-    unsafe {
-        sys!(
-            SYS_setsockopt,
-            socket,
-            level,
-            name,
-            &raw const *value,
-            size_of::<T>()
-        )
-    };
+/// One that does not go is one that is lost.
+fn send(datagram: &[u8]) {
+    let (at, size) = (datagram.as_ptr(), datagram.len());
+    // SAFETY: what is there lives.
+    unsafe { sys!(SYS_sendto, SHIPPING_FD, at, size, 0, 0, 0) };
 }
 
-/// A socket of this process's own to the logger, under its number.
+/// The socket is of either family: of IPv4 only where the host has no other.
 fn connect(there: &Destination) -> bool {
-    let [.., 0xff, 0xff, a, b, c, d] = there.ip else {
-        return connect_to(AF_INET6, &address_v6(there));
-    };
-    if there.ip[..10] != [0; 10] {
-        return connect_to(AF_INET6, &address_v6(there));
-    }
+    let ip = Ipv6Addr::from(there.ip);
+    connect_to(&address_v6(ip, there))
+        || ip
+            .to_ipv4_mapped()
+            .is_some_and(|ip| connect_to(&address_v4(ip, there)))
+}
+
+fn address_v4(ip: Ipv4Addr, there: &Destination) -> sockaddr_in {
     // SAFETY: all zeros is an address.
     let mut address: sockaddr_in = unsafe { mem::zeroed() };
     address.sin_family = AF_INET as u16;
     address.sin_port = there.port.to_be();
-    address.sin_addr.s_addr = u32::from_ne_bytes([a, b, c, d]);
-    connect_to(AF_INET, &address)
+    address.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
+    address
 }
 
-fn address_v6(there: &Destination) -> sockaddr_in6 {
+fn address_v6(ip: Ipv6Addr, there: &Destination) -> sockaddr_in6 {
     // SAFETY: all zeros is an address.
     let mut address: sockaddr_in6 = unsafe { mem::zeroed() };
     address.sin6_family = AF_INET6 as u16;
     address.sin6_port = there.port.to_be();
-    address.sin6_addr.s6_addr = there.ip;
+    address.sin6_addr.s6_addr = ip.octets();
     address.sin6_scope_id = there.scope;
     address
 }
 
-fn connect_to<T>(family: c_int, address: &T) -> bool {
-    // SAFETY: an address that lives, and descriptors of ours.
+fn connect_to<T>(address: &T) -> bool {
+    // SAFETY: an address that lives.
     unsafe {
-        let socket = sys!(SYS_socket, family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        if socket < 0 {
-            return false;
-        }
-        let (at, size) = (&raw const *address, size_of::<T>());
-        let connected = sys!(SYS_connect, socket, at, size);
-        let placed = if connected == 0 {
-            sys!(SYS_dup3, socket, SHIPPING_FD, O_CLOEXEC)
-        } else {
-            connected
-        };
-        sys!(SYS_close, socket);
-        placed >= 0
+        sys!(
+            SYS_connect,
+            SHIPPING_FD,
+            &raw const *address,
+            size_of::<T>()
+        ) == 0
     }
 }

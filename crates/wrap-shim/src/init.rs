@@ -5,7 +5,10 @@ use core::{ffi::CStr, ptr, sync::atomic::Ordering};
 use libc::{ADDR_NO_RANDOMIZE, MAP_SHARED, PROT_READ, PROT_WRITE, c_char, c_int};
 use wrap_abi::{
     Call, Clock, Record,
-    layout::{FILE_FD, Failure, HANDOVER_FD, MAGIC, Mode, Page, SOCKET_FD, VARIABLE, VERSION},
+    layout::{
+        FILE_FD, Failure, HANDOVER_FD, LIBRARY_FD, MAGIC, Mode, Page, SHIPPING_FD, SOCKET_FD,
+        VARIABLE, VERSION,
+    },
 };
 
 use crate::{
@@ -99,11 +102,14 @@ fn start() {
     {
         refuse(b"its memory file is another version's");
     }
-    for fd in [FILE_FD, SOCKET_FD, HANDOVER_FD] {
+    for fd in [FILE_FD, SOCKET_FD, HANDOVER_FD, SHIPPING_FD] {
         // What the program executes is not part of the service.
         // SAFETY: no memory is involved.
         unsafe { sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
+    // It is loaded: the number is the program's.
+    // SAFETY: no memory is involved.
+    unsafe { sys!(SYS_close, LIBRARY_FD) };
     // What the program executes has its addresses at random again; its own it has already.
     // SAFETY: no memory is involved.
     unsafe {

@@ -2,9 +2,7 @@
 
 use std::io;
 
-use wrap_abi::{DecodeError, Record};
-
-use crate::Memory;
+use crate::{Memory, whole::each_whole};
 
 /// The way of one process's stream into the memory file: whole records only, since whoever replays it may be there
 /// already.
@@ -31,15 +29,8 @@ impl Feed {
     /// There is no room for them.
     pub fn take(&mut self, memory: &Memory, bytes: &[u8]) -> io::Result<()> {
         self.torn.extend_from_slice(bytes);
-        let mut whole = 0;
-        loop {
-            match Record::read(&self.torn[whole..]) {
-                Ok((_, length)) => whole += length,
-                Err(DecodeError::CutOff) => break,
-                // The replay will find it, and say so.
-                Err(_) => whole = self.torn.len(),
-            }
-        }
+        // Where there is something else the replay will find it, and say so.
+        let whole = each_whole(&self.torn, |_, _| ()).unwrap_or(self.torn.len());
         memory.append(self.process, &self.torn[..whole])?;
         self.torn.drain(..whole);
         Ok(())

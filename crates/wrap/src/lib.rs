@@ -16,6 +16,7 @@ mod memory;
 pub mod program;
 pub mod repair;
 mod suspect;
+mod whole;
 
 pub use feed::Feed;
 pub use handover::{Handover, HandoverError, Passed};

@@ -7,6 +7,7 @@ use std::{
 };
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use wrap_abi::layout::LIBRARY_FD;
 
 const BYTES: &[u8] = include_bytes!(env!("OUTLIVE_WRAP_LIBRARY"));
 
@@ -15,9 +16,6 @@ const BYTES: &[u8] = include_bytes!(env!("OUTLIVE_WRAP_LIBRARY"));
 pub struct Library(File);
 
 impl Library {
-    /// Where a server finds it: the descriptor that it is to inherit.
-    pub const FD: i32 = 1003;
-
     /// A file with the library in it, which nobody can change.
     ///
     /// # Errors
@@ -34,7 +32,7 @@ impl Library {
     /// What `LD_PRELOAD` is to be.
     #[must_use]
     pub fn path() -> String {
-        format!("/proc/self/fd/{}", Self::FD)
+        format!("/proc/self/fd/{LIBRARY_FD}")
     }
 }
 

@@ -193,7 +193,8 @@ impl Memory {
         self.page().record.load(Ordering::Relaxed)
     }
 
-    /// More of a stream, as the logger has it; nobody writes to it yet.
+    /// More of a stream, as the logger has it; nobody writes to it yet. Of what was said on its account nothing is known
+    /// here: anything may have been.
     ///
     /// # Errors
     /// There is no room for it, or no such stream.
@@ -209,6 +210,7 @@ impl Memory {
         }
         self.file
             .write_all_at(bytes, stream_offset(process) + head)?;
+        stream.said.store(end, Ordering::Release);
         stream.head.store(end, Ordering::Release);
         Ok(())
     }

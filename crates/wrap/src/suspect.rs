@@ -3,9 +3,9 @@
 
 use std::io;
 
-use wrap_abi::{Call, DecodeError, Record};
+use wrap_abi::{Call, Record};
 
-use crate::{Ends, Memory};
+use crate::{Ends, Memory, whole::each_whole};
 
 /// How much is read at a time, bytes.
 const PIECE: usize = 1 << 20;
@@ -13,15 +13,16 @@ const PIECE: usize = 1 << 20;
 /// What a client said last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspect {
-    /// Its connection.
-    pub ends: Ends,
     /// Where in the stream it is read.
     pub at: u64,
+    /// Its connection; `None`: that cannot be told.
+    pub ends: Option<Ends>,
+    /// Something was said since: what was answered cannot be taken back.
+    pub is_answered: bool,
 }
 
 impl Suspect {
-    /// Of a service with one process; `None`: nothing was read, or it cannot be told from which connection, or something
-    /// was said since: what was answered cannot be taken back.
+    /// Of a service with one process; `None`: nothing was read, or there are several.
     ///
     /// # Errors
     /// The record cannot be read.
@@ -33,7 +34,7 @@ impl Suspect {
         let mut last = None;
         each(memory, 0, |at, record| match record.call {
             Call::Accept => {
-                if let (Ok(fd), Some(ends)) = (usize::try_from(record.outcome), ends(&record)) {
+                if let (Ok(fd), Some(ends)) = (usize::try_from(record.outcome), ends(record)) {
                     if open.len() <= fd {
                         open.resize(fd + 1, None);
                     }
@@ -46,8 +47,11 @@ impl Suspect {
             }
             _ => {}
         })?;
-        let last = last.filter(|(at, _)| memory.said(0) <= *at);
-        Ok(last.and_then(|(at, ends)| Some(Self { ends: ends?, at })))
+        Ok(last.map(|(at, ends)| Self {
+            at,
+            ends,
+            is_answered: memory.said(0) > at,
+        }))
     }
 }
 
@@ -58,7 +62,7 @@ fn ends(record: &Record<'_>) -> Option<Ends> {
 }
 
 /// Each record of a stream, with where it begins.
-fn each(memory: &Memory, process: u32, mut look: impl FnMut(u64, Record<'_>)) -> io::Result<()> {
+fn each(memory: &Memory, process: u32, mut look: impl FnMut(u64, &Record<'_>)) -> io::Result<()> {
     let length = memory.length(process);
     let (mut bytes, mut begins, mut read) = (Vec::new(), 0, 0);
     while read < length {
@@ -67,19 +71,10 @@ fn each(memory: &Memory, process: u32, mut look: impl FnMut(u64, Record<'_>)) ->
         bytes.resize(known + piece, 0);
         memory.read(process, read, &mut bytes[known..])?;
         read += piece as u64;
-        let mut whole = 0;
-        loop {
-            match Record::read(&bytes[whole..]) {
-                Ok((record, length)) => {
-                    look(begins, record);
-                    whole += length;
-                    begins += length as u64;
-                }
-                Err(DecodeError::CutOff) => break,
-                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
-            }
-        }
+        let whole = each_whole(&bytes, |at, record| look(begins + at as u64, record))
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         bytes.drain(..whole);
+        begins += whole as u64;
     }
     Ok(())
 }

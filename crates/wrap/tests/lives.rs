@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wrap::{Ends, Handover, Library, Memory, Position};
 use wrap_abi::{
     handover::Message,
-    layout::{FILE_FD, HANDOVER_FD, SOCKET_FD, VARIABLE, VERSION},
+    layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD, VARIABLE, VERSION},
 };
 
 /// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
@@ -71,7 +71,7 @@ impl Life {
             (memory.as_fd(), FILE_FD),
             (handover.theirs(), SOCKET_FD),
             (handover.file(), HANDOVER_FD),
-            (library.as_fd(), Library::FD),
+            (library.as_fd(), LIBRARY_FD),
         ]
         .into_iter()
         .map(|(fd, number): (BorrowedFd<'_>, i32)| {

@@ -81,7 +81,7 @@ impl Service {
             self.tell(Happening::Trouble { message });
             return Ok(());
         }
-        match north.look()? {
+        match north.look(clock::now())? {
             Replayed::NotYet => {}
             Replayed::Whole => self.recovery.replayed(clock::now()),
             Replayed::Not(message) => {

@@ -2,8 +2,10 @@
 //!
 //! How far it has read is what its socket has acknowledged, less what waits in it. That it is in the record, too, is
 //! certain once the next look finds the server a second later, and on the logger, where there is one, once the streams
-//! are there that were there then. Should it not be so after all (a server that was stopped between a read and
+//! are there that were there then. Should it not be so after all (a server that was stopped for a second between a read and
 //! its record, and then killed), the connection is found to lack something, and reset.
+
+use std::collections::HashMap;
 
 use wire::{FlowId, SeqNumber};
 
@@ -21,6 +23,13 @@ pub(super) struct Releasing {
     /// Lengths of the streams.
     heads: Vec<u64>,
     read: Vec<(FlowId, SeqNumber)>,
+}
+
+impl Releasing {
+    /// The server has died: perhaps between a read and its record.
+    pub(super) fn forget(&mut self) {
+        self.read.clear();
+    }
 }
 
 impl Service {
@@ -68,8 +77,7 @@ impl Service {
         let mut read = Vec::new();
         for address in &self.config.addresses {
             let unread = supervise::unread(*address)?.into_iter();
-            let unread: std::collections::HashMap<_, _> =
-                unread.map(|one| (one.client, one.bytes)).collect();
+            let unread: HashMap<_, _> = unread.map(|one| (one.client, one.bytes)).collect();
             let its = flows.iter().filter(|(key, _)| key.server() == *address);
             for (key, flow) in its.filter(|(_, flow)| flow.closed_ns == 0) {
                 let Some(bytes) = unread.get(&key.client()) else {

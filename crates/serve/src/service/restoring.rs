@@ -41,6 +41,8 @@ struct Inheritance {
     /// Records of connections whose ends are another one's by now.
     others: Vec<FlowId>,
     summaries: Vec<FlowSummary>,
+    /// Of a server with state: the number of what its processes were told.
+    record: Option<u64>,
 }
 
 /// What came of asking for it.
@@ -128,7 +130,7 @@ impl Service {
         }
         let restored = self.insert(&inheritance)?;
         self.forget_others(&inheritance, &restored)?;
-        let has_state = self.inherit_record()?;
+        let has_state = self.inherit_record(inheritance.record)?;
         if let Some(link) = self.link() {
             link.has_heritage();
         }
@@ -240,6 +242,7 @@ impl Service {
                     connections,
                     others,
                     summaries: logger.summaries()?,
+                    record: logger.determinants(None)?.record,
                 })
             })?;
             if let Some(inheritance) = inheritance {

@@ -74,10 +74,11 @@ impl Service {
         if self.recovery.stage() != Stage::Clearing {
             self.pause = self.backoff.died(now);
             if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {
-                north.crashed();
+                north.crashed(now);
             }
             self.look_at_end(cause);
         }
+        self.releasing.forget();
         self.recovery.died(cause, at, now);
     }
 

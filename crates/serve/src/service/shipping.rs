@@ -3,12 +3,21 @@
 //!
 //! The processes send it by themselves. Here they are told where to, what of it is there, and that they shall.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt::set_ipv6_v6only};
 use wrap::layout::{Destination, Hold};
 
 use super::Service;
-use crate::{error::ServeError, events::Happening, link::Settings, north::North};
+use crate::{
+    error::{ServeError, SystemContext},
+    events::Happening,
+    link::Settings,
+    north::North,
+};
 
 /// Headers of UDP, and of IPv4 or IPv6, bytes.
 const HEADERS: (u16, u16) = (8 + 20, 8 + 40);
@@ -52,41 +61,60 @@ impl Service {
         }
     }
 
-    /// Take up the record of an earlier life, on this host or on another one, if the logger has it. Tells whether
-    /// there is one.
-    pub(super) fn inherit_record(&mut self) -> Result<bool, ServeError> {
-        if !self.config.wrapped {
-            self.leave_record()?;
-            return Ok(false);
+    /// A socket for the server's next life, on its way to the logger; `None`: there is no logger elsewhere.
+    pub(crate) fn shipping_socket(&self) -> Result<Option<OwnedFd>, ServeError> {
+        if self.config.link.is_none() {
+            return Ok(None);
         }
-        loop {
-            let directory = self.ground.lock.directory().to_owned();
-            let bytes = self.config.limits.total;
-            let found = self.ask_logger(|logger| North::inherit(logger, &directory, bytes))?;
-            if let Some(north) = found {
-                self.north = north;
-                return Ok(self.north.is_some());
+        let of = |family| socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let socket = match of(AddressFamily::INET6) {
+            Ok(socket) => {
+                set_ipv6_v6only(&socket, false).doing(SOCKET)?;
+                socket
             }
-            if self.is_to_stop() || !self.link().is_some_and(|link| link.awaits_heritage()) {
-                return Ok(false);
-            }
-            self.look_at_link()?;
-            self.idle()?;
-        }
+            // A host without IPv6.
+            Err(_) => of(AddressFamily::INET).doing(SOCKET)?,
+        };
+        Ok(Some(socket))
     }
 
-    /// The earlier life had state, and this one is not to have it: whoever was told of it must not be served without.
-    fn leave_record(&mut self) -> Result<(), ServeError> {
-        let there = self.ask_logger(|logger| logger.determinants(None))?;
-        if there.is_some_and(|there| there.record.is_some()) {
+    /// Take up the record of an earlier life, on this host or on another one; `record` is the number of what the logger
+    /// has. Tells whether there is one now.
+    pub(super) fn inherit_record(&mut self, record: Option<u64>) -> Result<bool, ServeError> {
+        let Some(record) = record else {
+            return Ok(false);
+        };
+        if !self.config.wrapped {
             self.tell(Happening::Trouble {
                 message: "the service was served with --north=require, and is not here: its server's state is lost, and so are its connections. Give all hosts the same options".into(),
             });
             self.recovery.forgotten();
+            return Ok(false);
         }
-        Ok(())
+        while !self.is_to_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
+            let directory = self.ground.lock.directory();
+            let north = North::inherited(directory, self.config.limits.total, record)?;
+            match self.ask_logger(|logger| north.fetch(logger))? {
+                Some(Ok(())) => {
+                    self.north = Some(north);
+                    return Ok(true);
+                }
+                Some(Err(error)) => {
+                    self.tell(Happening::Trouble {
+                        message: format!("there is no room for the server's record here (--limit-total): its state is lost, and so are its connections: {error}"),
+                    });
+                    return Ok(false);
+                }
+                None => {}
+            }
+            self.look_at_link()?;
+            self.idle()?;
+        }
+        Ok(false)
     }
 }
+
+const SOCKET: &str = "make a socket for what the server is told";
 
 fn destination(settings: &Settings, instance: u64) -> Destination {
     let (ip, scope) = match settings.remote {

@@ -1,9 +1,9 @@
 //! Descriptors that come and go, and files whose contents are not the program's own doing.
 
-use core::ops::Range;
+use core::{ops::Range, sync::atomic::Ordering};
 
 use libc::{F_GETFD, c_char, c_int, c_uint, c_void, mode_t};
-use wrap_abi::layout::{FILE_FD, HANDOVER_FD};
+use wrap_abi::layout::{FILE_FD, HANDOVER_FD, Hold, SHIPPING_FD};
 
 use super::failed;
 use crate::{
@@ -187,10 +187,16 @@ impl Wrap {
 }
 
 /// Descriptors of ours, which a program that closes all that it does not know is not to find.
-const OURS: Range<c_int> = FILE_FD..HANDOVER_FD + 1;
+fn ours() -> Range<c_int> {
+    match page().map(|page| page.hold.load(Ordering::Relaxed)) {
+        None => 0..0,
+        Some(hold) if hold == Hold::Never as u32 => FILE_FD..HANDOVER_FD + 1,
+        Some(_) => FILE_FD..SHIPPING_FD + 1,
+    }
+}
 
 fn is_ours(fd: c_int) -> bool {
-    OURS.contains(&fd) && page().is_some()
+    ours().contains(&fd)
 }
 
 #[unsafe(no_mangle)]
@@ -218,7 +224,8 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
             }
         }
     });
-    let [start, end] = [OURS.start, OURS.end].map(c_int::cast_unsigned);
+    let ours = ours();
+    let [start, end] = [ours.start, ours.end].map(c_int::cast_unsigned);
     let below = (first < start).then(|| perform(first, last.min(start - 1)));
     let above = (last >= end).then(|| perform(first.max(end), last));
     let failed = [below, above]
