@@ -9,15 +9,16 @@ use std::{
 
 use e2e::{
     Scene, Seed, assert_same_bytes,
+    clients::finish,
     exchange::assert_untouched,
     loggers::{protect, with_logger},
     pair::{FailOver, Pair, addresses},
     pattern,
-    servers::{Authority, BIG, PORT, Server, nginx_tls, redis, redis_at},
+    servers::{Authority, BIG, PORT, Server, nginx_tls, redis, redis_at, words},
 };
 use lab::Signal;
 
-use super::{REQUIRE, redis::Client};
+use super::{REQUIRE, patiently, redis::Client, words::Client as Talker};
 
 fn pair(label: &str) -> Pair {
     let [address, _] = addresses();
@@ -197,4 +198,61 @@ fn a_standby_without_the_record_serves_nobody_of_before() {
     assert_eq!(client.answer_or_error(), None, "reset");
     pair.change_places();
     pair.stop();
+}
+
+/// What nobody is connected for is there, too.
+#[test]
+fn redis_is_taken_over_when_nobody_is_connected() {
+    let mut pair = pair("north-nobody");
+    let mut before = client(&pair.scene);
+    assert_eq!(before.ask(&["SET", "key", "value"]), "+OK");
+    finish(before.stream());
+    pair.fail_over(FailOver::PowerOff);
+    let mut after = client(&pair.scene);
+    assert_eq!(after.ask(&["GET", "key"]), "value");
+    drop(after);
+    pair.stop();
+}
+
+/// A program that closes whatever it does not know has its way to the logger still.
+#[test]
+fn who_closes_everything_else_goes_on() {
+    let (scene, logger) = with_logger("north-closes");
+    let server = protect(
+        &scene,
+        &words(&scene, "/usr/bin/python3"),
+        &logger,
+        &REQUIRE,
+    );
+    let mut talker = Talker::new(&scene);
+    assert_eq!(talker.ask("forget"), "forgotten");
+    assert_eq!(talker.ask("count"), "2");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    assert_eq!(talker.ask("count"), "3");
+    server.assert_none_of("trouble");
+}
+
+/// With `--commit-effects` that holds for files, too.
+#[test]
+fn nothing_is_written_that_the_logger_does_not_have() {
+    let (scene, logger) = with_logger("north-effects");
+    let flags = [&REQUIRE[..], &["--commit-effects"]].concat();
+    let server = protect(&scene, &words(&scene, "/usr/bin/python3"), &logger, &flags);
+    let mut talker = Talker::new(&scene);
+    assert_eq!(talker.ask("count"), "1");
+    let notes = scene.directory().join("notes");
+    let noted = || fs::read_to_string(&notes).expect("it was made at the start");
+    let link = &logger.host().links()[0];
+    link.cut().expect("a cut");
+    talker.say("note");
+    thread::sleep(Duration::from_millis(700));
+    assert_eq!(noted(), "");
+    link.heal().expect("a link");
+    patiently("it is written", || noted() == "noted\n");
+    // Nor is it written twice.
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    assert_eq!(talker.ask("count"), "3");
+    assert_eq!(noted(), "noted\n");
 }

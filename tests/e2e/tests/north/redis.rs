@@ -35,6 +35,10 @@ impl Client {
         Self(BufReader::new(stream))
     }
 
+    pub(super) fn stream(&self) -> &TcpStream {
+        self.0.get_ref()
+    }
+
     pub(super) fn send(&mut self, words: &[&str]) {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {

@@ -19,19 +19,19 @@ use super::REQUIRE;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-struct Client(BufReader<TcpStream>);
+pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
-    fn new(scene: &Scene) -> Self {
+    pub(super) fn new(scene: &Scene) -> Self {
         Self(BufReader::new(scene.connect(PORT)))
     }
 
-    fn say(&mut self, line: &str) {
+    pub(super) fn say(&mut self, line: &str) {
         writeln!(self.0.get_mut(), "{line}").expect("sent");
     }
 
     #[track_caller]
-    fn ask(&mut self, line: &str) -> String {
+    pub(super) fn ask(&mut self, line: &str) -> String {
         self.say(line);
         let mut answer = String::new();
         self.0.read_line(&mut answer).expect("an answer");
