@@ -41,14 +41,19 @@ pub enum Call {
     /// Bytes from what is neither a client's connection nor a regular file (a pipe, `/dev/urandom`, a file
     /// below `/proc`): the payload.
     Input = 16,
-    /// What opening, writing to or looking at a file gave.
+    /// What opening, reading, moving in or looking at a file gave. By name: the descriptor is a hash of that. A file that was
+    /// opened comes with its [`crate::Identity`], what was read with a hash.
     File = 17,
     /// A connection that the server opened itself.
     Connect = 18,
+    /// A name in a file system is about to be made or taken away: the payload says which file had it.
+    Intent = 19,
+    /// A file has been appended to by somebody else, too: the outcome is where its end is now.
+    Moved = 20,
 }
 
 impl Call {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 20] = [
         Self::Start,
         Self::Epoll,
         Self::Poll,
@@ -67,6 +72,8 @@ impl Call {
         Self::Input,
         Self::File,
         Self::Connect,
+        Self::Intent,
+        Self::Moved,
     ];
 
     /// The kind with this number.

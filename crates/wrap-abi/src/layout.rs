@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1024;
@@ -307,6 +307,8 @@ pub enum Failure {
     OtherProgram = 8,
     /// It does what cannot be replayed; it has said what.
     NotSupported = 9,
+    /// A file is not what it was.
+    OtherFile = 10,
 }
 
 impl Failure {
@@ -323,6 +325,7 @@ impl Failure {
             Self::OtherLength,
             Self::OtherProgram,
             Self::NotSupported,
+            Self::OtherFile,
         ]
         .into_iter()
         .find(|failure| *failure as u32 == code)

@@ -18,6 +18,7 @@ extern crate std;
 
 mod call;
 mod clock;
+mod file;
 pub mod handover;
 pub mod layout;
 mod ready;
@@ -29,6 +30,7 @@ mod tests;
 
 pub use call::Call;
 pub use clock::{Clock, Tick};
+pub use file::Identity;
 pub use ready::{Ready, ReadyReader, ReadyWriter};
 pub use record::{DecodeError, HEADER_MAX, Header, Record, Records};
 pub use varint::VARINT_MAX;

@@ -10,7 +10,7 @@ use super::{
 };
 
 fn any_call() -> impl Strategy<Value = Call> {
-    (1u8..=18).prop_map(|code| Call::from_code(code).expect("a kind"))
+    (1u8..=20).prop_map(|code| Call::from_code(code).expect("a kind"))
 }
 
 fn write(record: &Record<'_>) -> Vec<u8> {
@@ -50,6 +50,14 @@ proptest! {
             prop_assert!(again.len() <= length);
             prop_assert_eq!(Record::read(&again), Ok((record, again.len())));
         }
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written(inode: u64, size: u64, modified: u64) {
+        let identity = Identity { inode, size, modified };
+        let bytes = identity.to_bytes();
+        prop_assert_eq!(Identity::from_bytes(&bytes), Some(identity));
+        prop_assert_eq!(Identity::from_bytes(&bytes[1..]), None);
     }
 
     #[test]

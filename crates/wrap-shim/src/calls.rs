@@ -5,8 +5,12 @@
 
 mod accepting;
 mod clocks;
+mod contents;
+pub(crate) mod effects;
 mod files;
 mod handlers;
+mod looking;
+mod opening;
 mod processes;
 mod randomness;
 mod readiness;

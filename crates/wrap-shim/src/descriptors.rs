@@ -22,6 +22,23 @@ pub(crate) enum Kind {
     Connection,
     /// What is read from there is not the program's own doing: a pipe, `/dev/urandom`, a file below `/proc`.
     Input,
+    /// A regular file that the program has opened.
+    File,
+}
+
+/// What a replay has of a file that was opened to be written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub(crate) enum Backing {
+    /// The file: what was written is in it.
+    #[default]
+    Written,
+    /// One that was made again, for it is not there any more: what was written is written again.
+    Remade,
+    /// Another file, which goes by its name now: what is appended comes behind its end.
+    Successor,
+    /// Nothing.
+    Nothing,
 }
 
 /// One descriptor.
@@ -36,6 +53,11 @@ pub(crate) struct Descriptor {
     pub(crate) data: u64,
     /// It was to be told once, and was.
     pub(crate) is_spent: bool,
+    /// Of a file that is only appended to.
+    pub(crate) appends: bool,
+    pub(crate) backing: Backing,
+    /// Where such a file ends, as far as this process knows.
+    pub(crate) end: u64,
     /// The other end of a pipe (its descriptor and 1), as long as this process has both; 0: there is none.
     partner: u32,
 }
@@ -48,6 +70,9 @@ impl Descriptor {
         events: 0,
         data: 0,
         is_spent: false,
+        appends: false,
+        backing: Backing::Written,
+        end: 0,
         partner: 0,
     };
 
@@ -209,6 +234,13 @@ impl Descriptors {
 
     pub(crate) fn entry(&mut self, fd: c_int) -> Option<&mut Descriptor> {
         self.all.get_mut(usize::try_from(fd).ok()?)
+    }
+
+    /// Every descriptor of a file that a replay has nothing of.
+    pub(crate) fn without_file(&self) -> impl Iterator<Item = c_int> {
+        let numbered = (0..).zip(&self.all);
+        let lacking = numbered.filter(|(_, one)| one.backing == Backing::Nothing);
+        lacking.map(|(fd, _)| fd)
     }
 
     pub(crate) fn set_kind(&mut self, fd: c_int, kind: Kind) {

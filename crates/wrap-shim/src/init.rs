@@ -13,7 +13,7 @@ use wrap_abi::{
 
 use crate::{
     allocators,
-    calls::writing::Unrecorded,
+    calls::{effects::Remade, writing::Unrecorded},
     children::Children,
     commit::Shipping,
     descriptors,
@@ -148,6 +148,7 @@ fn start() {
         unhashed: 0,
         unrecorded: Unrecorded::default(),
         children: Children::default(),
+        remade: Remade::default(),
         shipping: Shipping::default(),
         positions: Positions::new(page.positions.load(Ordering::Acquire)),
     };

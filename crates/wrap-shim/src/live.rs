@@ -145,6 +145,7 @@ pub(crate) fn stands(number: u32, connection: &Connection, is_closed: bool) {
 /// The record has ended: become what it was the record of.
 #[cold]
 pub(crate) fn go(wrap: &mut Wrap) {
+    find_files(wrap);
     // What it has said in the replay and its clients lack is said by the supervisor.
     wrap.commit_replayed();
     wrap.children.are_gone = true;
@@ -178,6 +179,31 @@ pub(crate) fn go(wrap: &mut Wrap) {
     while let Some((place, socket)) = receive() {
         install(wrap, place, socket);
     }
+}
+
+/// Nobody goes on with a file that is not there any more. One that a helper thread is about to close is waited for.
+fn find_files(wrap: &mut Wrap) {
+    const ATTEMPTS: usize = 100;
+    for _ in 0..ATTEMPTS {
+        if !wrap.descriptors.without_file().any(is_nothing) {
+            return;
+        }
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        // SAFETY: a structure on our stack.
+        unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
+    }
+    say(&[b"a file that the server has open is not there any more"]);
+    wrap.fail(Failure::OtherFile, Call::File, None);
+}
+
+/// Has this descriptor no file, and is it still open?
+fn is_nothing(fd: c_int) -> bool {
+    let mut about = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: room on our stack, which is read if it was filled in.
+    unsafe { sys!(SYS_fstat, fd, about.as_mut_ptr()) == 0 && about.assume_init().st_nlink == 0 }
 }
 
 /// A connection's number and its socket; `None`: these were all. A supervisor that dies first has made nothing of them:

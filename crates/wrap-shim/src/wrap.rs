@@ -12,7 +12,7 @@ use wrap_abi::{
 };
 
 use crate::{
-    calls::writing::Unrecorded,
+    calls::{effects::Remade, writing::Unrecorded},
     children::Children,
     commit::Shipping,
     descriptors::Descriptors,
@@ -37,6 +37,8 @@ pub(crate) struct Wrap {
     pub(crate) unhashed: u32,
     pub(crate) unrecorded: Unrecorded,
     pub(crate) children: Children,
+    /// Files that are made again in a replay.
+    pub(crate) remade: Remade,
     /// The way to the logger.
     pub(crate) shipping: Shipping,
     /// How far clients are, while a record is replayed.

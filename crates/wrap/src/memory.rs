@@ -58,12 +58,15 @@ impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.failure {
             Some(Failure::OtherCall) => "it made another call than then",
-            Some(Failure::OtherDescriptor) => "it made the call for another descriptor",
+            Some(Failure::OtherDescriptor) => {
+                "it made the call for another descriptor, or another file"
+            }
             Some(Failure::BadRecord) => "the record cannot be read",
             Some(Failure::OtherOutput) => "it said something else than then",
             Some(Failure::OtherClock) => "it read its clocks more often than then",
             Some(Failure::DescriptorTaken) => "a connection's descriptor is taken",
             Some(Failure::OtherLength) => "it was given more than it asked for",
+            Some(Failure::OtherFile) => "a file that it reads or writes is not what it was",
             Some(Failure::NotSupported) => "it does what cannot be replayed",
             Some(Failure::OtherProgram) => "it runs another program",
             None => "it did not say why",

@@ -8,7 +8,7 @@ mod tls;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lab::Pid;
 use rustix::process::{Signal, kill_process};
@@ -225,8 +225,14 @@ pub fn redis(scene: &Scene) -> Server {
 /// The same at another address.
 #[must_use]
 pub fn redis_at(scene: &Scene, address: SocketAddr) -> Server {
+    redis_in(scene.directory(), address, &["--save", ""])
+}
+
+/// The same with its files in this directory, and what is to be saved.
+#[must_use]
+pub fn redis_in(directory: &Path, address: SocketAddr, saves: &[&str]) -> Server {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
-    let directory = scene.directory().to_string_lossy();
+    let directory = directory.to_string_lossy();
     let command = [
         "redis-server",
         "--bind",
@@ -235,14 +241,12 @@ pub fn redis_at(scene: &Scene, address: SocketAddr) -> Server {
         &port,
         "--dir",
         &directory,
-        "--save",
-        "",
         "--protected-mode",
         "no",
         "--enable-debug-command",
         "yes",
     ];
-    Server::new("redis", vec![address], &command)
+    Server::new("redis", vec![address], &[&command[..], saves].concat())
 }
 
 /// memcached, whose threads serve its connections. IPv4 only.

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
 use wrap_abi::{Call, Header, Record, layout::Failure};
 
-use super::{failed, kind, refuse};
+use super::{failed, kind, opening::take_place, refuse};
 use crate::{
     descriptors::{Address, Connection, Kind},
     errno::answer_int,
@@ -98,7 +98,7 @@ impl Wrap {
             return (outcome, peer);
         };
         if fd >= 0 {
-            if live::placeholder(peer.as_bytes(), flags) != outcome {
+            if !take_place(live::placeholder(peer.as_bytes(), flags), outcome) {
                 self.fail(Failure::DescriptorTaken, Call::Accept, Some(Call::Accept));
             }
             self.add(fd, peer, local);

@@ -1,8 +1,8 @@
-//! Descriptors that come and go, and files whose contents are not the program's own doing.
+//! Descriptors that come and go.
 
 use core::{ops::Range, sync::atomic::Ordering};
 
-use libc::{F_GETFD, c_char, c_int, c_uint, c_void, mode_t};
+use libc::{F_GETFD, c_int, c_uint, c_void};
 use wrap_abi::layout::{FILE_FD, HANDOVER_FD, Hold, SHIPPING_FD};
 
 use super::failed;
@@ -14,63 +14,7 @@ use crate::{
     wrap::{Wrap, page, with},
 };
 
-/// Is what is read there different each time?
-///
-/// # Safety
-/// The path is a string, as the program would vouch for it to the kernel.
-pub(super) unsafe fn is_input(path: *const c_char) -> bool {
-    if path.is_null() {
-        return false;
-    }
-    // SAFETY: by the caller.
-    let path = unsafe { core::ffi::CStr::from_ptr(path) }.to_bytes();
-    path.starts_with(b"/proc/")
-        || path.starts_with(b"/sys/")
-        || [&b"/dev/urandom"[..], b"/dev/random"].contains(&path)
-}
-
-// Declared with the arguments that they may have: they are where a caller with fewer has put nothing.
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn openat(
-    directory: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mode: mode_t,
-) -> c_int {
-    // SAFETY: as the program has called us.
-    let outcome = unsafe { sys!(SYS_openat, directory, path, flags, mode) };
-    // SAFETY: as the program has called us.
-    if outcome >= 0 && unsafe { is_input(path) } {
-        with(|wrap| wrap.descriptors.set_kind(fd_of(outcome), Kind::Input));
-    }
-    answer_int(outcome)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn openat64(
-    directory: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mode: mode_t,
-) -> c_int {
-    // SAFETY: as the program has called us.
-    unsafe { openat(directory, path, flags, mode) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: as the program has called us.
-    unsafe { openat(libc::AT_FDCWD, path, flags, mode) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: as the program has called us.
-    unsafe { open(path, flags, mode) }
-}
-
-fn fd_of(outcome: Outcome) -> c_int {
+pub(super) fn fd_of(outcome: Outcome) -> c_int {
     c_int::try_from(outcome).unwrap_or(-1)
 }
 

@@ -74,7 +74,7 @@ unsafe extern "C" fn arc4random() -> u32 {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn arc4random_uniform(bound: u32) -> u32 {
+pub(super) unsafe extern "C" fn arc4random_uniform(bound: u32) -> u32 {
     // The numbers that would favour the low ones are drawn again.
     let uneven = bound.wrapping_neg().checked_rem(bound).unwrap_or(0);
     loop {

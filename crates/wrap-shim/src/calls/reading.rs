@@ -1,6 +1,6 @@
 //! Bytes that arrive.
 
-use libc::{MSG_PEEK, c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
+use libc::{MSG_PEEK, c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t};
 use wrap_abi::{Call, Header};
 
 use super::kind;
@@ -138,6 +138,17 @@ impl Wrap {
     }
 }
 
+/// From a regular file.
+pub(super) fn with_file_read(
+    fd: c_int,
+    pieces: Pieces<'_>,
+    offset: Option<off_t>,
+    perform: impl Fn() -> Outcome,
+) -> ssize_t {
+    let outcome = with(|wrap| wrap.read_file(fd, pieces, offset, &perform));
+    answer(outcome.unwrap_or_else(perform))
+}
+
 /// All of the family come together here.
 fn receive(
     name: &'static str,
@@ -152,6 +163,7 @@ fn receive(
     let call = match kind(fd, name) {
         Kind::Connection => Call::Read,
         Kind::Input => Call::Input,
+        Kind::File => return with_file_read(fd, pieces, None, perform),
         Kind::Other | Kind::Listener => return answer(perform()),
     };
     // SAFETY: as the program has called us.

@@ -1,18 +1,22 @@
-//! `fopen` of files whose contents are not the program's own doing: the C library reads them by calls of its own.
+//! `fopen`: the C library reads and writes its files by calls of its own, which nobody can stand in for. So a program is given
+//! streams that call us (`fopencookie(3)`).
 
 use core::{ffi::CStr, ptr};
 
-use libc::{FILE, O_CLOEXEC, O_RDONLY, c_char, c_int, c_void, ssize_t};
+use libc::{
+    FILE, O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, c_char, c_int,
+    c_void, off_t, ssize_t,
+};
 
-use super::files::is_input;
-use crate::{real::real, wrap};
+use super::{kind, looking::lseek, reading::read, writing::write};
+use crate::{descriptors::Kind, real::real, wrap};
 
-/// What the C library calls instead (`fopencookie(3)`).
+/// What the C library calls instead.
 #[repr(C)]
 struct CookieFunctions {
     read: unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> ssize_t,
-    write: *const c_void,
-    seek: *const c_void,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, usize) -> ssize_t,
+    seek: unsafe extern "C" fn(*mut c_void, *mut off_t, c_int) -> c_int,
     close: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
@@ -24,6 +28,9 @@ unsafe extern "C" {
     ) -> *mut FILE;
 }
 
+/// Where a stream has its descriptor (`struct _IO_FILE`, `_fileno`): one of `fopencookie` has none, but `fileno` is to tell.
+const FILENO: usize = 112;
+
 fn fd_of(cookie: *mut c_void) -> c_int {
     c_int::try_from(cookie.addr()).unwrap_or(-1)
 }
@@ -34,7 +41,33 @@ unsafe extern "C" fn read_cookie(
     length: usize,
 ) -> ssize_t {
     // SAFETY: the C library's own buffer.
-    unsafe { super::reading::read(fd_of(cookie), buffer.cast(), length) }
+    unsafe { read(fd_of(cookie), buffer.cast(), length) }
+}
+
+unsafe extern "C" fn write_cookie(
+    cookie: *mut c_void,
+    buffer: *const c_char,
+    length: usize,
+) -> ssize_t {
+    let mut done = 0;
+    while done < length {
+        // SAFETY: the C library's own buffer.
+        let written = unsafe { write(fd_of(cookie), buffer.add(done).cast(), length - done) };
+        match usize::try_from(written) {
+            Ok(written) if written > 0 => done += written,
+            _ => break,
+        }
+    }
+    done as ssize_t // fewer than asked for: it has failed
+}
+
+unsafe extern "C" fn seek_cookie(cookie: *mut c_void, place: *mut off_t, whence: c_int) -> c_int {
+    // SAFETY: the C library's own.
+    unsafe {
+        let now = lseek(fd_of(cookie), *place, whence);
+        *place = now;
+        if now < 0 { -1 } else { 0 }
+    }
 }
 
 unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
@@ -42,30 +75,79 @@ unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     unsafe { super::files::close(fd_of(cookie)) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-    // SAFETY: as the program has called us.
-    let is_ours = unsafe { is_input(path) && CStr::from_ptr(mode).to_bytes().starts_with(b"r") };
-    if !is_ours || !wrap::is_wrapped() {
-        return real!(fopen(path => *const c_char, mode => *const c_char) -> *mut FILE);
+/// How `open` is asked for this mode; `None`: that is for the C library to say.
+fn flags_of(mode: &[u8]) -> Option<c_int> {
+    let (first, rest) = mode.split_first()?;
+    let mut flags = match first {
+        b'r' => O_RDONLY,
+        b'w' => O_WRONLY | O_CREAT | O_TRUNC,
+        b'a' => O_WRONLY | O_CREAT | O_APPEND,
+        _ => return None,
+    };
+    for letter in rest {
+        match letter {
+            b'+' => flags = flags & !libc::O_ACCMODE | O_RDWR,
+            b'x' => flags |= O_EXCL,
+            b'e' => flags |= O_CLOEXEC,
+            b',' => return None,
+            _ => {}
+        }
     }
-    // SAFETY: as the program has called us.
-    let fd = unsafe { super::files::open(path, O_RDONLY | O_CLOEXEC, 0) };
+    Some(flags)
+}
+
+/// # Safety
+/// As `fopen(3)`.
+unsafe fn flags(mode: *const c_char) -> Option<c_int> {
+    // SAFETY: by the caller.
+    flags_of(unsafe { CStr::from_ptr(mode) }.to_bytes()).filter(|_| wrap::is_wrapped())
+}
+
+/// # Safety
+/// The descriptor is open, and the mode a string.
+unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
     let Ok(number) = usize::try_from(fd) else {
         return ptr::null_mut();
     };
     let functions = CookieFunctions {
         read: read_cookie,
-        write: ptr::null(),
-        seek: ptr::null(),
+        write: write_cookie,
+        seek: seek_cookie,
         close: close_cookie,
     };
-    // SAFETY: a number for a cookie, and functions that take it.
-    unsafe { fopencookie(ptr::without_provenance_mut(number), mode, functions) }
+    // SAFETY: a number for a cookie, and functions that take it; what is made is as long as the C library's streams are.
+    unsafe {
+        let stream = fopencookie(ptr::without_provenance_mut(number), mode, functions);
+        if !stream.is_null() {
+            stream.byte_add(FILENO).cast::<c_int>().write(fd);
+        }
+        stream
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: as the program has called us.
+    let Some(flags) = (unsafe { flags(mode) }) else {
+        return real!(fopen(path => *const c_char, mode => *const c_char) -> *mut FILE);
+    };
+    // SAFETY: as the program has called us.
+    unsafe { stream(super::opening::open(path, flags, 0o666), mode) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: as the program has called us.
     unsafe { fopen(path, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    // SAFETY: as the program has called us.
+    let is_ours = kind(fd, "fdopen") == Kind::File && unsafe { flags(mode) }.is_some();
+    if !is_ours {
+        return real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
+    }
+    // SAFETY: as the program has called us.
+    unsafe { stream(fd, mode) }
 }

@@ -1,6 +1,6 @@
 //! Bytes that leave.
 
-use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t};
 use wrap_abi::{Call, Record, layout::Failure};
 
 use super::{
@@ -88,7 +88,7 @@ impl Wrap {
                 perform();
             }
         } else if outcome > 0 {
-            // Of no effect but on a file that is not at its end.
+            // Of no effect but on a file that somebody else has opened, and that is not at its end.
             // SAFETY: no memory is involved.
             unsafe { sys!(SYS_lseek, fd, outcome, libc::SEEK_CUR) };
         }
@@ -206,6 +206,17 @@ pub(crate) fn hash(state: u64, bytes: &[u8]) -> u64 {
     mix(state, u64::from_le_bytes(last) ^ bytes.len() as u64)
 }
 
+/// To a regular file.
+pub(super) fn with_file_written(
+    fd: c_int,
+    pieces: &[iovec],
+    offset: Option<off_t>,
+    perform: impl Fn() -> Outcome,
+) -> ssize_t {
+    let outcome = with(|wrap| wrap.write_file(fd, pieces, offset, &perform));
+    answer(outcome.unwrap_or_else(perform))
+}
+
 fn send_pieces(
     name: &'static str,
     fd: c_int,
@@ -215,7 +226,11 @@ fn send_pieces(
 ) -> ssize_t {
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys::raw(number, arguments) };
-    if kind(fd, name) != Kind::Connection {
+    let kind = kind(fd, name);
+    if kind == Kind::File {
+        return with_file_written(fd, pieces, None, perform);
+    }
+    if kind != Kind::Connection {
         let outcome = with(|wrap| wrap.write_elsewhere(fd, total(pieces), perform));
         return answer(outcome.unwrap_or_else(perform));
     }
@@ -233,7 +248,7 @@ fn piece(buffer: *const c_void, length: usize) -> [iovec; 1] {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, length: usize) -> ssize_t {
+pub(super) unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, length: usize) -> ssize_t {
     send_pieces(
         "write",
         fd,

@@ -94,7 +94,7 @@ pub fn streamer(scene: &Scene) -> Server {
 
 /// Answers a line with a line. `thing SIZE` makes one, and says where all of them are; `ulp` asks
 /// for the kernel's TLS; `forget` closes what it has not opened itself; `note` writes into the file `notes` of the scene;
-/// `exit` ends the server; the other words are
+/// `read` says how long that is; `exit` ends the server; the other words are
 /// ways to close the connection, behind more than the client takes at once.
 const WORDS: &str = r#"
 import os, selectors, socket, sys
@@ -102,7 +102,8 @@ class Mark:
     pass
 answered, things, marks = 0, [], set()
 nowhere = os.open("/dev/null", os.O_RDWR)
-notes = os.open(os.path.dirname(os.path.dirname(sys.argv[0])) + "/notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+path = os.path.dirname(os.path.dirname(sys.argv[0])) + "/notes"
+notes = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 def answer(connection, word):
     global answered
     answered += 1
@@ -124,6 +125,9 @@ def answer(connection, word):
         connection.sendall(b"forgotten\n")
     elif word[0] == "note":
         os.write(notes, b"noted\n")
+    elif word[0] == "read":
+        with open(path, "rb") as file:
+            connection.sendall(f"{len(file.read())}\n".encode())
     elif word[0] == "exit":
         os._exit(3)
     else:

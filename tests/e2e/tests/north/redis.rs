@@ -23,7 +23,7 @@ use super::{REQUIRE, kill_again_and_again, patiently};
 pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
-    fn new(scene: &Scene) -> Self {
+    pub(super) fn new(scene: &Scene) -> Self {
         Self::to(scene, scene.ipv4(PORT))
     }
 

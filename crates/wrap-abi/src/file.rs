@@ -1,0 +1,42 @@
+//! Which file is meant.
+
+/// What a regular file was when it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// Its number in its file system.
+    pub inode: u64,
+    /// How long it was, bytes.
+    pub size: u64,
+    /// When it was last written to, nanoseconds since 1970.
+    pub modified: u64,
+}
+
+impl Identity {
+    /// Bytes that one takes.
+    pub const SIZE: usize = 24;
+
+    /// As it is in a record.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        let words = [self.inode, self.size, self.modified];
+        for (out, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *out = u64::to_le_bytes(word);
+        }
+        bytes
+    }
+
+    /// From a record; `None`: it was no regular file.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::SIZE] = bytes.try_into().ok()?;
+        let (words, _) = bytes.as_chunks();
+        let [inode, size, modified] =
+            [0, 1, 2].map(|index: usize| u64::from_le_bytes(words[index]));
+        Some(Self {
+            inode,
+            size,
+            modified,
+        })
+    }
+}

@@ -1,0 +1,185 @@
+//! What a server has done to its files it has done once: after a recovery they are as if nothing had happened.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use e2e::{
+    Protected, Scene, Seed,
+    exchange::assert_all_kept,
+    servers::{self, PORT, redis_in},
+};
+use lab::Signal;
+
+use super::{REQUIRE, patiently, redis::Client, words};
+
+/// A directory for a server's files.
+fn directory(scene: &Scene, name: &str) -> PathBuf {
+    let directory = scene.directory().join(name);
+    fs::create_dir_all(&directory).expect("a directory");
+    directory
+}
+
+/// What is in a directory and those below it.
+fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            files.extend(self::files(&path));
+        } else {
+            let contents = fs::read(&path).expect("a file");
+            files.insert(path, contents);
+        }
+    }
+    files
+}
+
+fn is_saving(client: &mut Client) -> bool {
+    let told = client.ask(&["INFO", "persistence"]);
+    told.contains("bgsave_in_progress:1") || told.contains("rewrite_in_progress:1")
+}
+
+fn await_saved(scene: &Scene) {
+    patiently("it has saved", || !is_saving(&mut Client::new(scene)));
+}
+
+/// Another redis finds this in a copy of the files.
+fn digest_of(scene: &Scene, files: &Path, saves: &[&str]) -> String {
+    let copy = directory(scene, "copy");
+    for (path, contents) in self::files(files) {
+        let to = copy.join(path.strip_prefix(files).expect("below it"));
+        fs::create_dir_all(to.parent().expect("a parent")).expect("a directory");
+        fs::write(to, contents).expect("a copy");
+    }
+    let address = scene.ipv4(PORT + 1);
+    let _other = scene.plain(&redis_in(&copy, address, saves));
+    let mut client = Client::to(scene, address);
+    patiently("it has loaded its files", || {
+        let told = Client::to(scene, address).ask(&["INFO", "persistence"]);
+        told.contains("\nloading:0")
+    });
+    let digest = client.ask(&["DEBUG", "DIGEST"]);
+    fs::remove_dir_all(copy).expect("removed");
+    digest
+}
+
+fn fill(client: &mut Client, seed: &mut Seed) {
+    for _ in 0..200 {
+        let key = format!("key{}", seed.between(0, 500));
+        client.ask(&["APPEND", &key, &"x".repeat(seed.between(1, 2000))]);
+    }
+}
+
+fn kill(server: &Protected, kill: usize) {
+    server.kill_main(Signal::KILL);
+    server.wait_serving(kill);
+}
+
+/// It found no file when it began, and has made one: its next life finds none, and does not make it again.
+#[test]
+fn what_redis_has_saved_is_neither_loaded_nor_saved_again() {
+    let scene = Scene::new("redissave");
+    let saves = ["--save", ""];
+    let directory = directory(&scene, "files");
+    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let seed = &mut Seed::choose("redissave");
+    let mut client = Client::new(&scene);
+    for round in 0..3 {
+        fill(&mut client, seed);
+        assert_eq!(client.ask(&["SAVE"]), "+OK");
+        fill(&mut client, seed);
+        assert!(client.ask(&["BGSAVE"]).starts_with('+'));
+        await_saved(&scene);
+        let (saved, digest) = (files(&directory), client.ask(&["DEBUG", "DIGEST"]));
+        assert_eq!(saved.len(), 1, "{:?}", saved.keys());
+        kill(&server, 2 * round + 1);
+        assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
+        assert!(files(&directory) == saved, "its files are others");
+        assert_eq!(digest_of(&scene, &directory, &saves), digest);
+        // In the middle of it: the child dies as well, and it is told so.
+        assert!(client.ask(&["BGSAVE"]).starts_with('+'));
+        kill(&server, 2 * round + 2);
+        await_saved(&scene);
+        assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
+    }
+    assert_all_kept(&server);
+}
+
+/// Each command is in the log once, whatever its server died of, and when.
+#[test]
+fn what_redis_appends_to_its_log_is_there_once() {
+    let scene = Scene::new("redislog");
+    let saves = [
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+    ];
+    let directory = directory(&scene, "files");
+    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let seed = &mut Seed::choose("redislog");
+    let mut client = Client::new(&scene);
+    for round in 1..=6 {
+        thread::scope(|scope| {
+            let scene = &scene;
+            let counter = scope.spawn(move || {
+                let mut client = Client::new(scene);
+                for _ in 0..500 {
+                    client.ask(&["INCR", "counter"]);
+                    client.ask(&["RPUSH", "list", "one"]);
+                }
+            });
+            thread::sleep(Duration::from_millis(seed.between(10, 300) as u64));
+            kill(&server, round);
+            counter.join().expect("it has counted");
+        });
+        fill(&mut client, seed);
+        if round % 3 == 2 {
+            assert!(client.ask(&["BGREWRITEAOF"]).starts_with('+'));
+            await_saved(&scene);
+        }
+        let digest = client.ask(&["DEBUG", "DIGEST"]);
+        assert_eq!(client.ask(&["GET", "counter"]), (round * 500).to_string());
+        assert_eq!(
+            digest_of(&scene, &directory, &saves),
+            digest,
+            "round {round}"
+        );
+    }
+    assert_all_kept(&server);
+}
+
+/// What it has read of a file is still there, or the replay has failed.
+#[test]
+fn what_was_read_is_read_again_or_told() {
+    let scene = Scene::new("reader");
+    let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &REQUIRE);
+    let mut client = words::Client::new(&scene);
+    for (round, length) in [(1, "6"), (2, "12"), (3, "18")] {
+        client.say("note");
+        assert_eq!(client.ask("read"), length);
+        kill(&server, round);
+        assert_eq!(client.ask("read"), length);
+    }
+    assert_all_kept(&server);
+    fs::write(scene.directory().join("notes"), "other\nother\nother\n").expect("written");
+    server.kill_main(Signal::KILL);
+    let serving = server.wait_serving(4);
+    assert_eq!(
+        (&serving["kept"], &serving["lost"]),
+        (&0.into(), &1.into()),
+        "{serving}"
+    );
+    let trouble = server.wait_for("trouble", 1);
+    assert!(
+        trouble["message"].to_string().contains("a file"),
+        "{trouble}"
+    );
+}
