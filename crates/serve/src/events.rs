@@ -116,6 +116,11 @@ pub enum Happening {
         /// By which signal to us.
         signal: i32,
     },
+    /// The server has its state again, and connections that it had opened itself to others.
+    Outgoing {
+        /// Those that have ended: the server finds them reset.
+        reset: usize,
+    },
     /// Something did not work that does not stop us.
     Trouble {
         /// What.
@@ -237,6 +242,10 @@ impl fmt::Display for Happening {
             }
             Self::Ended => write!(f, "ended by itself"),
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
+            Self::Outgoing { reset } => write!(
+                f,
+                "connections that the server had opened to others: {reset} are reset, as it finds out"
+            ),
             Self::Trouble { message } => write!(f, "trouble: {message}"),
             Self::Recovery(event) => event.fmt(f),
         }

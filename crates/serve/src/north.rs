@@ -2,10 +2,12 @@
 //! replays that before it is given its clients' connections (`ft-tcp-infocom-2001`, III.B; the wrap itself is in
 //! `wrap-shim`).
 
+mod opened;
+
 use std::{
     collections::HashMap,
     io,
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::TcpStream,
     os::fd::{AsFd, BorrowedFd},
     path::Path,
     time::Duration,
@@ -32,6 +34,9 @@ use crate::{
     error::{ServeError, SystemContext},
     logger_client::LoggerClient,
 };
+use opened::{Opened, reset_socket};
+
+pub(crate) use opened::Outgoing;
 
 /// What the server's processes share with us.
 pub(crate) struct North {
@@ -44,6 +49,8 @@ pub(crate) struct North {
     passed: HashMap<Ends, Passed>,
     /// The sockets that were made for them.
     made: HashMap<u32, TcpStream>,
+    /// Those that it has opened itself.
+    opened: Opened,
     /// There is no record from which the next life could be rebuilt.
     is_lost: bool,
     /// The present life has a record to replay, and is not at its end.
@@ -91,6 +98,7 @@ impl North {
             handover: Handover::new().doing(RECORD)?,
             passed: HashMap::new(),
             made: HashMap::new(),
+            opened: Opened::default(),
             is_lost: false,
             replays: false,
             back_at: None,
@@ -199,6 +207,7 @@ impl North {
         self.handover = Handover::new().doing(RECORD)?; // nobody of the dead life is to be heard
         self.passed.clear();
         self.made.clear();
+        self.opened = Opened::default();
         self.back_at = None;
         let is_whole = self.memory.is_recording() && self.memory.divergence().is_none();
         if self.is_lost || !is_whole {
@@ -316,8 +325,9 @@ impl North {
                 Ok(match self.handover.take(connections) {
                     Ok(passed) => {
                         // Of several with the same ends the last one: those that are open come last.
-                        let passed = passed.into_iter().map(|one| (one.standing.ends, one));
-                        self.passed = passed.collect();
+                        let clients = passed.clients.into_iter();
+                        self.passed = clients.map(|one| (one.standing.ends, one)).collect();
+                        self.opened = Opened::new(passed.opened);
                         (self.replays, self.back_at) = (false, Some(now));
                         Replayed::Whole
                     }
@@ -391,8 +401,9 @@ impl North {
         Ok(())
     }
 
-    /// The server gets its connections, and goes on. Those that are lost it finds reset.
-    pub(crate) fn hand_over(&mut self) -> io::Result<()> {
+    /// The server gets its connections, and goes on. Those that are lost it finds reset. Tells what became of those
+    /// that it has opened.
+    pub(crate) fn hand_over(&mut self) -> io::Result<Outgoing> {
         for passed in self.passed.values().filter(|one| !one.standing.is_closed) {
             let socket = match self.made.remove(&passed.connection) {
                 Some(socket) => socket,
@@ -401,7 +412,9 @@ impl North {
             self.handover.give(passed.connection, socket.as_fd())?;
         }
         self.passed.clear();
-        self.handover.go()
+        let outgoing = self.opened.hand_over(&self.handover)?;
+        self.handover.go()?;
+        Ok(outgoing)
     }
 }
 
@@ -470,14 +483,4 @@ fn agreed(flow: &Flow) -> Options {
         window_scales: scales.then_some((flow.client.window_scale, flow.server.window_scale)),
         sack: flow.server.sack,
     }
-}
-
-/// A connection whose other end has reset it.
-fn reset_socket() -> io::Result<TcpStream> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let socket = TcpStream::connect(listener.local_addr()?)?;
-    let (other, _) = listener.accept()?;
-    rustix::net::sockopt::set_socket_linger(&other, Some(std::time::Duration::ZERO))?;
-    drop(other);
-    Ok(socket)
 }

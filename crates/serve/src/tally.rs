@@ -84,7 +84,7 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 28] = [
+pub(crate) const EVENTS: [&str; 29] = [
     "started",
     "adopted",
     "restored",
@@ -104,6 +104,7 @@ pub(crate) const EVENTS: [&str; 28] = [
     "start_failed",
     "ended",
     "stopping",
+    "outgoing",
     "trouble",
     "died",
     "restarted",
@@ -136,6 +137,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::StartFailed { .. } => "start_failed",
         Happening::Ended => "ended",
         Happening::Stopping { .. } => "stopping",
+        Happening::Outgoing { .. } => "outgoing",
         Happening::Trouble { .. } => "trouble",
         Happening::Recovery(Event::Died { .. }) => "died",
         Happening::Recovery(Event::Restarted { .. }) => "restarted",

@@ -2,13 +2,14 @@
 //!
 //! The supervisor has said before how much of each connection's outstream its client has ([`Position`]). The
 //! process writes into the *handover file* what it said beyond that ([`Entry::Said`]), then where each connection stands
-//! ([`Entry::Stands`]), and then a [`Message::Replayed`] to the socket. The supervisor answers with
+//! ([`Entry::Stands`], and [`Entry::Reaches`] for one that it has opened itself), and then a [`Message::Replayed`] to the socket. The supervisor answers with
 //! datagrams of connection numbers, each with a descriptor beside it, and at last with one of one byte ([`GO`]).
 //!
 //! ```text
 //! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length | u32 flags | ends
 //!          | bytes, if something was said
-//! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses as IPv6 has them
+//! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses as IPv6 has them.
+//!          For a connection that the server has opened: u64, which, and zeros
 //! ```
 //!
 //! Numbers are little-endian.
@@ -136,6 +137,23 @@ pub struct Standing {
     pub is_closed: bool,
 }
 
+/// Where a connection stands that the server has opened itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    /// Which: the process counts those that it opens, from 1.
+    pub serial: u64,
+    /// It leads to another process of the host (`AF_UNIX`).
+    pub is_local: bool,
+    /// As [`Standing::instream`].
+    pub instream: u64,
+    /// As [`Standing::outstream`].
+    pub outstream: u64,
+    /// As [`Standing::is_shut`].
+    pub is_shut: bool,
+    /// As [`Standing::is_closed`].
+    pub is_closed: bool,
+}
+
 /// One entry of the handover file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry<'a> {
@@ -155,12 +173,26 @@ pub enum Entry<'a> {
         /// Where.
         standing: Standing,
     },
+    /// Where a connection stands that the server has opened.
+    Reaches {
+        /// The process's number for the connection.
+        connection: u32,
+        /// Where.
+        reach: Reach,
+    },
 }
 
 const SAID: u8 = 1;
 const STANDS: u8 = 2;
+const REACHES: u8 = 3;
 const SHUT: u32 = 1;
 const CLOSED: u32 = 2;
+const LOCAL: u32 = 4;
+
+fn flags(all: [(bool, u32); 3]) -> [u8; 4] {
+    let set = all.into_iter().filter(|(is_set, _)| *is_set);
+    set.fold(0, |flags, (_, flag)| flags | flag).to_le_bytes()
+}
 
 /// What an entry takes without what was said.
 const HEADER: usize = 68;
@@ -191,10 +223,19 @@ impl<'a> Entry<'a> {
                 put(4, &connection.to_le_bytes());
                 put(8, &standing.outstream.to_le_bytes());
                 put(16, &standing.instream.to_le_bytes());
-                let flags = if standing.is_shut { SHUT } else { 0 }
-                    | if standing.is_closed { CLOSED } else { 0 };
-                put(28, &flags.to_le_bytes());
+                let (shut, closed) = (standing.is_shut, standing.is_closed);
+                put(28, &flags([(shut, SHUT), (closed, CLOSED), (false, LOCAL)]));
                 put(32, &standing.ends.0);
+            }
+            Self::Reaches { connection, reach } => {
+                put(0, &[REACHES]);
+                put(4, &connection.to_le_bytes());
+                put(8, &reach.outstream.to_le_bytes());
+                put(16, &reach.instream.to_le_bytes());
+                let (shut, closed) = (reach.is_shut, reach.is_closed);
+                let local = reach.is_local;
+                put(28, &flags([(shut, SHUT), (closed, CLOSED), (local, LOCAL)]));
+                put(32, &reach.serial.to_le_bytes());
             }
         }
         out
@@ -234,6 +275,17 @@ impl<'a> Entry<'a> {
                     standing,
                 };
                 Some((stands, HEADER))
+            }
+            REACHES => {
+                let reach = Reach {
+                    serial: u64_at(32),
+                    is_local: u32_at(28) & LOCAL != 0,
+                    outstream: u64_at(8),
+                    instream: u64_at(16),
+                    is_shut: u32_at(28) & SHUT != 0,
+                    is_closed: u32_at(28) & CLOSED != 0,
+                };
+                Some((Self::Reaches { connection, reach }, HEADER))
             }
             _ => None,
         }

@@ -5,6 +5,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::{
+    handover::{Ends, Entry, Reach, Standing},
     layout::{Destination, Shipping},
     *,
 };
@@ -174,6 +175,38 @@ fn the_page_is_what_both_sides_think() {
 }
 
 proptest! {
+    #[test]
+    fn an_entry_is_read_as_it_was_written(
+        (connection, instream, outstream, serial) in any::<(u32, u64, u64, u64)>(),
+        (is_shut, is_closed, is_local) in any::<(bool, bool, bool)>(),
+        ends in prop::array::uniform32(any::<u8>()),
+        bytes in prop::collection::vec(any::<u8>(), 0..20),
+    ) {
+        let mut both = Ends::default();
+        both.0[..32].copy_from_slice(&ends);
+        let standing = Standing { ends: both, instream, outstream, is_shut, is_closed };
+        let reach = Reach { serial, is_local, instream, outstream, is_shut, is_closed };
+        let entries = [
+            Entry::Said { connection, offset: outstream, bytes: &bytes },
+            Entry::Stands { connection, standing },
+            Entry::Reaches { connection, reach },
+        ];
+        let mut all = Vec::new();
+        for entry in &entries {
+            all.extend(entry.header());
+            if let Entry::Said { bytes, .. } = entry {
+                all.extend_from_slice(bytes);
+            }
+        }
+        let mut rest = &all[..];
+        for entry in entries {
+            let (read, length) = Entry::read(rest).expect("an entry");
+            prop_assert_eq!(read, entry);
+            rest = &rest[length..];
+        }
+        prop_assert!(rest.is_empty());
+    }
+
     #[test]
     fn a_destination_is_read_as_it_was_written(
         ip: [u8; 16], up: [u8; 16], down: [u8; 16],

@@ -5,7 +5,10 @@
 
 mod accepting;
 mod clocks;
+mod connecting;
 mod contents;
+mod datagrams;
+mod declined;
 pub(crate) mod effects;
 mod files;
 mod handlers;
@@ -36,14 +39,16 @@ use crate::{
 /// service: nobody could replay what it does.
 fn kind(fd: c_int, call: &'static str) -> Kind {
     let kind = kind_of(fd);
-    if kind == Kind::Connection && wrap::is_helper() {
-        refuse(&[
-            b"another thread than the first calls ",
-            call.as_bytes(),
-            b" on a client's connection",
-        ]);
-    }
-    kind
+    let whose: &[u8] = match kind {
+        Kind::Connection if wrap::is_helper() => b" on a client's connection",
+        Kind::Outgoing if wrap::is_helper_thread() => b" on a connection to another server",
+        _ => return kind,
+    };
+    refuse(&[
+        b"another thread than the first calls ",
+        call.as_bytes(),
+        whose,
+    ]);
 }
 
 /// The server does what cannot be replayed.

@@ -20,6 +20,10 @@ pub(crate) enum Kind {
     Listener,
     /// A client's connection; the number is its place among the connections.
     Connection,
+    /// A stream that the program has opened itself, to another server; the number is its place among the connections.
+    Outgoing,
+    /// A socket of datagrams to and from anywhere.
+    Datagrams,
     /// What is read from there is not the program's own doing: a pipe, `/dev/urandom`, a file below `/proc`.
     Input,
     /// A regular file that the program has opened.
@@ -39,6 +43,13 @@ pub(crate) enum Backing {
     Successor,
     /// Nothing.
     Nothing,
+}
+
+impl Kind {
+    /// Has it a place among the connections?
+    pub(crate) fn is_stream(self) -> bool {
+        matches!(self, Self::Connection | Self::Outgoing)
+    }
 }
 
 /// One descriptor.
@@ -83,7 +94,7 @@ impl Descriptor {
 
     /// Is it the connection at this place?
     pub(crate) fn is_connection(&self, place: u32) -> bool {
-        self.kind == Kind::Connection && self.connection == place
+        self.kind.is_stream() && self.connection == place
     }
 }
 
@@ -142,7 +153,7 @@ impl Address {
     }
 }
 
-/// One client's connection.
+/// One client's connection, or one that the program has opened.
 #[derive(Clone, Copy)]
 pub(crate) struct Connection {
     /// Descriptors that are it; 0: this place is free.
@@ -157,6 +168,10 @@ pub(crate) struct Connection {
     pub(crate) outstream: u64,
     /// How many of these its client has for certain, as far as that matters in a replay.
     pub(crate) received: u64,
+    /// Which of those it is that the program has opened, from 1; 0: it is a client's.
+    pub(crate) serial: u64,
+    /// It leads to another process of the host.
+    pub(crate) is_local: bool,
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,
     /// While this place is free: the next free one, plus 1.
@@ -164,6 +179,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Has the program opened it?
+    pub(crate) fn is_outgoing(&self) -> bool {
+        self.serial != 0
+    }
+
     /// Is it one descriptor, and no other?
     pub(crate) fn is_last(&self) -> bool {
         self.references == 1
@@ -177,6 +197,8 @@ impl Connection {
         instream: 0,
         outstream: 0,
         received: 0,
+        serial: 0,
+        is_local: false,
         is_shut: false,
         next_free: 0,
     };
@@ -190,6 +212,8 @@ pub(crate) struct Descriptors {
     unused: u32,
     /// The first free place before that, plus 1; 0: there is none. Each names the next one.
     free: u32,
+    /// How many connections the program has opened.
+    opened: u64,
 }
 
 struct Static(UnsafeCell<Descriptors>);
@@ -201,6 +225,7 @@ static TABLE: Static = Static(UnsafeCell::new(Descriptors {
     connections: [Connection::FREE; CONNECTIONS],
     unused: 0,
     free: 0,
+    opened: 0,
 }));
 
 /// The table.
@@ -253,7 +278,9 @@ impl Descriptors {
     /// The connection that a descriptor is.
     pub(crate) fn connection(&mut self, fd: c_int) -> Option<&mut Connection> {
         let descriptor = self.get(fd);
-        (descriptor.kind == Kind::Connection)
+        descriptor
+            .kind
+            .is_stream()
             .then(|| self.connections.get_mut(descriptor.connection as usize))?
     }
 
@@ -276,6 +303,36 @@ impl Descriptors {
             ..Connection::FREE
         };
         true
+    }
+
+    /// A connection that the program opens. What epoll knows of the descriptor stays. `false`: there is no room for it.
+    pub(crate) fn open(&mut self, fd: c_int, is_local: bool) -> bool {
+        let Some(place) = self.free_place() else {
+            return false;
+        };
+        let Some(entry) = self.entry(fd) else {
+            return false;
+        };
+        entry.kind = Kind::Outgoing;
+        entry.connection = place;
+        self.opened += 1;
+        self.connections[place as usize] = Connection {
+            references: 1,
+            fd,
+            serial: self.opened,
+            is_local,
+            received: u64::MAX,
+            ..Connection::FREE
+        };
+        true
+    }
+
+    /// It is not connected any more. What epoll knows of the descriptor stays.
+    pub(crate) fn disconnect(&mut self, fd: c_int) {
+        self.leave(fd);
+        if let Some(entry) = self.entry(fd) {
+            entry.kind = Kind::Other;
+        }
     }
 
     fn free_place(&mut self) -> Option<u32> {
@@ -306,15 +363,7 @@ impl Descriptors {
 
     /// It is closed.
     pub(crate) fn close(&mut self, fd: c_int) {
-        let place = self.get(fd).connection;
-        let free = self.free;
-        if let Some(connection) = self.connection(fd) {
-            connection.references = connection.references.saturating_sub(1);
-            if connection.references == 0 {
-                connection.next_free = free;
-                self.free = place + 1;
-            }
-        }
+        self.leave(fd);
         let partner = self.get(fd).partner;
         for end in [fd.cast_unsigned().wrapping_add(1), partner] {
             if let Some(entry) = self.entry(end.wrapping_sub(1).cast_signed()) {
@@ -323,6 +372,19 @@ impl Descriptors {
         }
         if let Some(entry) = self.entry(fd) {
             *entry = Descriptor::default();
+        }
+    }
+
+    /// It is the connection no more that it is.
+    fn leave(&mut self, fd: c_int) {
+        let place = self.get(fd).connection;
+        let free = self.free;
+        if let Some(connection) = self.connection(fd) {
+            connection.references = connection.references.saturating_sub(1);
+            if connection.references == 0 {
+                connection.next_free = free;
+                self.free = place + 1;
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use libc::{
 };
 use wrap_abi::{
     Call,
-    handover::{Ends, Entry, GO, Message, Position, Standing},
+    handover::{Ends, Entry, GO, Message, Position, Reach, Standing},
     layout::{FILE_FD, Failure, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
 };
 
@@ -125,6 +125,10 @@ pub(crate) fn said(number: u32, connection: &Connection, written: &[u8]) {
 
 /// The connection stands here.
 pub(crate) fn stands(number: u32, connection: &Connection, is_closed: bool) {
+    if connection.is_outgoing() {
+        put(&reaches(number, connection, is_closed), &[]);
+        return;
+    }
     let ends = Ends::from_sockaddrs(connection.peer.as_bytes(), connection.local.as_bytes());
     let standing = Standing {
         ends: ends.unwrap_or_default(),
@@ -140,6 +144,18 @@ pub(crate) fn stands(number: u32, connection: &Connection, is_closed: bool) {
         },
         &[],
     );
+}
+
+fn reaches(connection: u32, known: &Connection, is_closed: bool) -> Entry<'static> {
+    let reach = Reach {
+        serial: known.serial,
+        is_local: known.is_local,
+        instream: known.instream,
+        outstream: known.outstream,
+        is_shut: known.is_shut,
+        is_closed,
+    };
+    Entry::Reaches { connection, reach }
 }
 
 /// The record has ended: become what it was the record of.

@@ -91,6 +91,16 @@ pub(crate) fn is_helper() -> bool {
     page().is_some() && !IS_FIRST.get()
 }
 
+/// Is this another thread of the process that is wrapped, and not of a child of its?
+pub(crate) fn is_helper_thread() -> bool {
+    // SAFETY: as in `page`.
+    let wrap = unsafe { (*WRAP.0.get()).as_ref() };
+    let entry = wrap.and_then(|wrap| wrap.page.processes.0.get(wrap.process as usize));
+    // SAFETY: no memory is involved.
+    let own = unsafe { sys!(SYS_getpid) };
+    is_helper() && entry.is_some_and(|entry| i64::from(entry.pid.load(Ordering::Acquire)) == own)
+}
+
 /// The same for a call that sleeps: it is begun again if it was interrupted, and those who did want it so (`SA_RESTART`).
 pub(crate) fn restarting(mut f: impl FnMut(&mut Wrap) -> Outcome) -> Option<Outcome> {
     loop {

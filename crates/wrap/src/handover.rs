@@ -15,7 +15,7 @@ use rustix::{
         SocketFlags, SocketType, recv, sendmsg, socketpair,
     },
 };
-use wrap_abi::handover::{Entry, GO, Message, Standing};
+use wrap_abi::handover::{Entry, GO, Message, Reach, Standing};
 
 /// The supervisor's end of it.
 #[derive(Debug)]
@@ -50,17 +50,35 @@ pub enum HandoverError {
     },
 }
 
-/// A connection as a process has left it.
+/// A connection as a process has left it. `S`: where it stands, a client's ([`Standing`]) or one that the process has
+/// opened ([`Reach`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passed {
+pub struct Passed<S = Standing> {
     /// The process's number for it.
     pub connection: u32,
     /// Where it stands.
-    pub standing: Standing,
+    pub standing: S,
     /// Where in the outstream the bytes below begin.
     pub offset: u64,
     /// What was said, and what its client may not have, up to where it stands.
     pub said: Vec<u8>,
+}
+
+/// All that a process has passed on, each in the order in which they began.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllPassed {
+    /// Its clients' connections.
+    pub clients: Vec<Passed>,
+    /// Those that it has opened.
+    pub opened: Vec<Passed<Reach>>,
+}
+
+impl AllPassed {
+    fn open(&self) -> usize {
+        let clients = self.clients.iter().map(|one| one.standing.is_closed);
+        let opened = self.opened.iter().map(|one| one.standing.is_closed);
+        clients.chain(opened).filter(|is_closed| !is_closed).count()
+    }
 }
 
 impl Handover {
@@ -106,19 +124,18 @@ impl Handover {
         }
     }
 
-    /// What it has written: its connections, in the order in which they were accepted, of which it says that so many
-    /// are `open`. The file is empty afterwards.
+    /// What it has written: its connections, of which it says that so many are `open`. The file is empty afterwards.
     ///
     /// # Errors
     /// It makes no sense.
-    pub fn take(&mut self, open: u32) -> Result<Vec<Passed>, HandoverError> {
+    pub fn take(&mut self, open: u32) -> Result<AllPassed, HandoverError> {
         let mut bytes = Vec::new();
         self.file.seek(SeekFrom::Start(0))?;
         self.file.read_to_end(&mut bytes)?;
         ftruncate(&self.file, 0).map_err(io::Error::from)?;
         self.file.seek(SeekFrom::Start(0))?;
         let all = read(&bytes)?;
-        let passed = all.iter().filter(|one| !one.standing.is_closed).count();
+        let passed = all.open();
         if u32::try_from(passed) != Ok(open) {
             return Err(HandoverError::OtherCount { passed, said: open });
         }
@@ -160,9 +177,30 @@ impl Handover {
     }
 }
 
-fn read(bytes: &[u8]) -> Result<Vec<Passed>, HandoverError> {
-    let mut said: BTreeMap<u32, (u64, Vec<u8>)> = BTreeMap::new();
-    let mut passed = Vec::new();
+type Said = BTreeMap<u32, (u64, Vec<u8>)>;
+
+/// A connection that has said so much.
+fn passed<S>(
+    said: &mut Said,
+    connection: u32,
+    standing: S,
+    outstream: u64,
+) -> Result<Passed<S>, HandoverError> {
+    let (offset, said) = said.remove(&connection).unwrap_or((outstream, Vec::new()));
+    if offset + said.len() as u64 != outstream {
+        return Err(HandoverError::Gap);
+    }
+    Ok(Passed {
+        connection,
+        standing,
+        offset,
+        said,
+    })
+}
+
+fn read(bytes: &[u8]) -> Result<AllPassed, HandoverError> {
+    let mut said = Said::new();
+    let mut all = AllPassed::default();
     let mut at = 0;
     while at < bytes.len() {
         let (entry, length) = Entry::read(&bytes[at..]).ok_or(HandoverError::Malformed { at })?;
@@ -173,32 +211,27 @@ fn read(bytes: &[u8]) -> Result<Vec<Passed>, HandoverError> {
                 offset,
                 bytes,
             } => {
-                let (from, all) = said.entry(connection).or_insert((offset, Vec::new()));
-                if *from + all.len() as u64 != offset {
+                let (from, known) = said.entry(connection).or_insert((offset, Vec::new()));
+                if *from + known.len() as u64 != offset {
                     return Err(HandoverError::Gap);
                 }
-                all.extend_from_slice(bytes);
+                known.extend_from_slice(bytes);
             }
             Entry::Stands {
                 connection,
                 standing,
             } => {
-                let (offset, said) = said
-                    .remove(&connection)
-                    .unwrap_or((standing.outstream, Vec::new()));
-                if offset + said.len() as u64 != standing.outstream {
-                    return Err(HandoverError::Gap);
-                }
-                passed.push(Passed {
-                    connection,
-                    standing,
-                    offset,
-                    said,
-                });
+                let outstream = standing.outstream;
+                let one = passed(&mut said, connection, standing, outstream)?;
+                all.clients.push(one);
+            }
+            Entry::Reaches { connection, reach } => {
+                let one = passed(&mut said, connection, reach, reach.outstream)?;
+                all.opened.push(one);
             }
         }
     }
-    Ok(passed)
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -226,11 +259,28 @@ mod tests {
             let headers = entries.iter().map(Entry::header);
             let bytes: Vec<u8> = headers.flatten().collect();
             handover.file.write_all_at(&bytes, 0).expect("written");
-            handover.take(open).map(|passed| passed.len())
+            handover
+                .take(open)
+                .map(|passed| (passed.clients.len(), passed.opened.len()))
+        };
+        let opened = |is_closed| Entry::Reaches {
+            connection: 2,
+            reach: Reach {
+                serial: 1,
+                is_local: false,
+                instream: 3,
+                outstream: 4,
+                is_shut: false,
+                is_closed,
+            },
         };
         let both = [standing(true), standing(false)];
-        assert_eq!(take(1, &both).expect("both"), 2);
-        assert_eq!(take(0, &[]).expect("none"), 0);
+        assert_eq!(take(1, &both).expect("both"), (2, 0));
+        assert_eq!(take(0, &[]).expect("none"), (0, 0));
+        assert_eq!(
+            take(2, &[opened(true), standing(false), opened(false)]).expect("all"),
+            (1, 2)
+        );
         for (open, entries) in [(2, &both[..]), (0, &both), (1, &[]), (1, &both[..1])] {
             let refused = take(open, entries);
             assert!(

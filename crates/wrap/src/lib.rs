@@ -19,12 +19,12 @@ mod suspect;
 mod whole;
 
 pub use feed::Feed;
-pub use handover::{Handover, HandoverError, Passed};
+pub use handover::{AllPassed, Handover, HandoverError, Passed};
 pub use library::Library;
 pub use memory::{Divergence, Memory};
 pub use suspect::Suspect;
 pub use wrap_abi::{
     Call,
-    handover::{Ends, Message, Position, Standing},
+    handover::{Ends, Message, Position, Reach, Standing},
     layout,
 };

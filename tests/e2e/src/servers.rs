@@ -3,6 +3,7 @@
 //! All serve at the server's host. Those of HTTP serve the same files: `/big.bin` with
 //! [`BIG`] bytes of [`pattern`], and `/small/0` to `/small/9`.
 
+mod proxies;
 mod python;
 mod tls;
 
@@ -15,6 +16,7 @@ use rustix::process::{Signal, kill_process};
 
 use crate::{Protected, Scene, binaries, pattern};
 
+pub use proxies::{asker, counter, haproxy, nginx_proxy, replica};
 pub use python::{python, room, streamer, words};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};
 
@@ -298,24 +300,6 @@ pub fn ngircd(scene: &Scene) -> Server {
     );
     let command = ["ngircd", "-n", "-f", &config.to_string_lossy()];
     Server::new("ngircd", vec![address], &command)
-}
-
-/// haproxy with one thread, in front of nobody. IPv4 only.
-///
-/// # Panics
-/// When its configuration cannot be written.
-#[must_use]
-pub fn haproxy(scene: &Scene) -> Server {
-    let address = scene.ipv4(PORT);
-    let config = scene.write(
-        "haproxy.cfg",
-        format!(
-            "global\n  nbthread 1\ndefaults\n  mode http\n  timeout client 30s\n  timeout server 30s\n  \
-             timeout connect 5s\nlisten all\n  bind {address}\n  server one 127.0.0.1:1\n"
-        ),
-    );
-    let command = ["haproxy", "-db", "-f", &config.to_string_lossy()];
-    Server::new("haproxy", vec![address], &command)
 }
 
 /// Our own server; the words that it understands are in `src/bin/test-server.rs`.

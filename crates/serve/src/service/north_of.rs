@@ -8,7 +8,7 @@ use crate::{
     clock,
     error::ServeError,
     events::Happening,
-    north::{North, Replayed},
+    north::{North, Outgoing, Replayed},
 };
 
 impl Service {
@@ -149,8 +149,12 @@ impl Service {
         };
         north.begins_anew();
         // A server that has died meanwhile is heard of otherwise.
-        if let Err(error) = north.hand_over() {
-            tracing::warn!(%error, "the server could not be given its connections");
+        match north.hand_over() {
+            Ok(Outgoing { reset: 0 }) => {}
+            Ok(Outgoing { reset }) => self.tell(Happening::Outgoing { reset }),
+            Err(error) => {
+                tracing::warn!(%error, "the server could not be given its connections");
+            }
         }
         Ok(())
     }

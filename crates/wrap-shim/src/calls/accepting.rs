@@ -5,14 +5,14 @@ use core::mem::MaybeUninit;
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
 use wrap_abi::{Call, Header, Record, layout::Failure};
 
-use super::{failed, kind, opening::take_place, refuse};
+use super::{connecting, failed, kind, opening::take_place, refuse};
 use crate::{
     descriptors::{Address, Connection, Kind},
     errno::answer_int,
     live,
     signals::blocking,
     sys::{Outcome, sys},
-    wrap::{Wrap, is_wrapped, restarting, with},
+    wrap::{Wrap, restarting, with},
 };
 
 /// What `accept` and its kin do, for real.
@@ -192,37 +192,13 @@ fn is_internet(fd: c_int) -> bool {
         .contains(&family)
 }
 
-/// What other servers answer is not recorded: nobody could replay what this one makes of it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
-    if is_wrapped() && is_internet(fd) && is_stream(fd) {
-        refuse(&[b"it connects to other servers itself"]);
-    }
-    let arguments = [fd as usize, to.addr(), length as usize, 0, 0, 0];
-    // SAFETY: as the program has called us.
-    answer_int(unsafe { crate::sys::raw(libc::SYS_connect, arguments) })
-}
-
-fn is_stream(fd: c_int) -> bool {
-    let (mut kind, mut length) = (0, 4);
-    // SAFETY: an `int` and its size, on our stack.
-    unsafe {
-        let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
-        sys!(
-            SYS_getsockopt,
-            fd,
-            level,
-            name,
-            &raw mut kind,
-            &raw mut length
-        );
-    }
-    kind == libc::SOCK_STREAM
-}
-
-/// An end of a connection; `None`: it is none.
+/// An end of a client's connection; `None`: it is none.
 fn end(fd: c_int, which: impl FnOnce(&Connection) -> Address) -> Option<Address> {
-    with(|wrap| wrap.descriptors.connection(fd).map(|known| which(known))).flatten()
+    let known = |wrap: &mut Wrap| {
+        let known = wrap.descriptors.connection(fd)?;
+        (!known.is_outgoing()).then(|| which(known))
+    };
+    with(known).flatten()
 }
 
 #[unsafe(no_mangle)]
@@ -235,7 +211,7 @@ unsafe extern "C" fn getpeername(
     unsafe {
         match end(fd, |connection| connection.peer) {
             Some(peer) => peer.give(address, length),
-            None => return answer_int(sys!(SYS_getpeername, fd, address, length)),
+            None => return connecting::address(libc::SYS_getpeername, fd, address, length),
         }
     }
     0
@@ -251,7 +227,7 @@ unsafe extern "C" fn getsockname(
     unsafe {
         match end(fd, |connection| connection.local) {
             Some(local) => local.give(address, length),
-            None => return answer_int(sys!(SYS_getsockname, fd, address, length)),
+            None => return connecting::address(libc::SYS_getsockname, fd, address, length),
         }
     }
     0
@@ -263,7 +239,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         // SAFETY: no memory is involved.
         unsafe { sys!(SYS_shutdown, fd, how) }
     };
-    if kind(fd, "shutdown") != Kind::Connection {
+    if !kind(fd, "shutdown").is_stream() {
         return answer_int(perform());
     }
     let outcome = with(|wrap| wrap.shut(fd, how, perform));
@@ -273,6 +249,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 impl Wrap {
     /// As a write of nothing: it leaves a record if it failed, for the client was gone.
     fn shut(&mut self, fd: c_int, how: c_int, perform: impl FnOnce() -> Outcome) -> Outcome {
+        self.may_be_new(fd);
         let outcome = self.replayed_write(fd, 0).unwrap_or_else(|| {
             self.commit();
             let outcome = perform();
@@ -312,7 +289,12 @@ unsafe extern "C" fn getsockopt(
         // SAFETY: as the program has called us.
         unsafe { sys!(SYS_getsockopt, fd, level, name, value, length) }
     };
-    if kind(fd, "getsockopt") != Kind::Connection || !is_measured(level, name) {
+    let is_recorded = match kind(fd, "getsockopt") {
+        Kind::Connection => is_measured(level, name),
+        Kind::Outgoing | Kind::Datagrams => true,
+        _ => false,
+    };
+    if !is_recorded {
         return answer_int(perform());
     }
     // SAFETY: as the program has called us.
@@ -350,10 +332,7 @@ unsafe extern "C" fn setsockopt(
     length: socklen_t,
 ) -> c_int {
     // What the kernel would do of TLS then, it could not be told to go on with: libraries do without.
-    if level == libc::IPPROTO_TCP
-        && name == libc::TCP_ULP
-        && kind(fd, "setsockopt") == Kind::Connection
-    {
+    if level == libc::IPPROTO_TCP && name == libc::TCP_ULP && kind(fd, "setsockopt").is_stream() {
         return answer_int(failed(libc::ENOPROTOOPT));
     }
     // SAFETY: as the program has called us.

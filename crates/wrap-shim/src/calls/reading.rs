@@ -3,7 +3,7 @@
 use libc::{MSG_PEEK, c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t};
 use wrap_abi::{Call, Header};
 
-use super::kind;
+use super::{datagrams, kind};
 use crate::{
     descriptors::Kind,
     errno::answer,
@@ -19,7 +19,7 @@ type Pieces<'a> = &'a [iovec];
 ///
 /// # Safety
 /// The program vouches for the pieces.
-unsafe fn scatter(pieces: Pieces<'_>, mut from: &[u8]) {
+pub(super) unsafe fn scatter(pieces: Pieces<'_>, mut from: &[u8]) {
     for piece in pieces {
         let length = piece.iov_len.min(from.len());
         // SAFETY: by the caller.
@@ -162,7 +162,8 @@ fn receive(
     let perform = || unsafe { sys::raw(number, arguments) };
     let call = match kind(fd, name) {
         Kind::Connection => Call::Read,
-        Kind::Input => Call::Input,
+        Kind::Input | Kind::Outgoing => Call::Input,
+        Kind::Datagrams => return datagrams::receive(fd, pieces, flags, NOBODY, perform),
         Kind::File => return with_file_read(fd, pieces, None, perform),
         Kind::Other | Kind::Listener => return answer(perform()),
     };
@@ -171,6 +172,9 @@ fn receive(
     let outcome = restarting(|wrap| wrap.receive(call, fd, pieces, flags, may_sleep));
     answer(outcome.unwrap_or_else(perform))
 }
+
+/// The program does not ask who has sent it.
+const NOBODY: (*mut c_void, *mut socklen_t) = (core::ptr::null_mut(), core::ptr::null_mut());
 
 fn piece(buffer: *mut c_void, length: usize) -> [iovec; 1] {
     [iovec {
@@ -261,10 +265,16 @@ unsafe extern "C" fn recvfrom(
         from.addr(),
         size.addr(),
     ];
+    let pieces = piece(buffer, length);
+    if kind(fd, "recvfrom") == Kind::Datagrams {
+        // SAFETY: as the program has called us.
+        let perform = || unsafe { sys::raw(libc::SYS_recvfrom, arguments) };
+        return datagrams::receive(fd, &pieces, flags, (from.cast(), size), perform);
+    }
     receive(
         "recvfrom",
         fd,
-        &piece(buffer, length),
+        &pieces,
         flags,
         libc::SYS_recvfrom,
         arguments,
@@ -287,9 +297,17 @@ unsafe extern "C" fn __recvfrom_chk(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let arguments = [fd as usize, message.addr(), flags as usize, 0, 0, 0];
+    let kind = kind(fd, "recvmsg");
+    if kind == Kind::Datagrams {
+        // SAFETY: as the program has called us.
+        let perform = || unsafe { sys::raw(libc::SYS_recvmsg, arguments) };
+        // SAFETY: as the program has called us.
+        return datagrams::receive_message(fd, unsafe { &mut *message }, flags, perform);
+    }
     // SAFETY: as the program has called us.
     let pieces = unsafe { core::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
-    if kind(fd, "recvmsg") == Kind::Connection {
+    if kind.is_stream() {
         // Nothing but bytes comes with a connection's; the kernel says so, and so does a replay.
         // SAFETY: as the program has called us.
         unsafe {
@@ -298,14 +316,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
             (*message).msg_flags = 0;
         }
     }
-    receive(
-        "recvmsg",
-        fd,
-        pieces,
-        flags,
-        libc::SYS_recvmsg,
-        [fd as usize, message.addr(), flags as usize, 0, 0, 0],
-    )
+    receive("recvmsg", fd, pieces, flags, libc::SYS_recvmsg, arguments)
 }
 
 #[unsafe(no_mangle)]
@@ -314,7 +325,9 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
         // SAFETY: as the program has called us.
         unsafe { sys!(SYS_ioctl, fd, request, argument) }
     };
-    if request != libc::FIONREAD || !matches!(kind(fd, "ioctl"), Kind::Connection | Kind::Input) {
+    let is_recorded = request == libc::FIONREAD
+        && !matches!(kind(fd, "ioctl"), Kind::Other | Kind::Listener | Kind::File);
+    if !is_recorded {
         return crate::errno::answer_int(perform());
     }
     // SAFETY: this request fills in an `int`.

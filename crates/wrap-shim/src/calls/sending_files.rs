@@ -5,7 +5,6 @@ use wrap_abi::{Call, layout::Failure};
 
 use super::kind;
 use crate::{
-    descriptors::Kind,
     errno::answer,
     live,
     signals::blocking,
@@ -38,6 +37,7 @@ impl Wrap {
     }
 
     fn send_piece(&mut self, fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> Outcome {
+        self.may_be_new(fd);
         if !self.is_replay {
             self.commit();
             let arguments = [fd as usize, file as usize, offset.addr(), count, 0, 0];
@@ -132,7 +132,7 @@ unsafe extern "C" fn sendfile(fd: c_int, file: c_int, offset: *mut off_t, count:
         // SAFETY: as the program has called us.
         unsafe { sys!(SYS_sendfile, fd, file, offset, count) }
     };
-    if kind(fd, "sendfile") != Kind::Connection {
+    if !kind(fd, "sendfile").is_stream() {
         return answer(perform());
     }
     let outcome = restarting(|wrap| wrap.send_file(fd, file, offset, count));

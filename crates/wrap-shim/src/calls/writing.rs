@@ -13,7 +13,7 @@ use crate::{
     live,
     signals::blocking,
     sys::{self, Outcome, bytes, sys},
-    wrap::{Wrap, restarting, with},
+    wrap::{Wrap, is_wrapped, restarting, with},
 };
 
 /// A hash of the outstream is recorded after so many records.
@@ -46,9 +46,10 @@ impl Unrecorded {
 }
 
 impl Wrap {
-    /// The program writes to a connection. What was not taken whole leaves a record.
+    /// The program writes to a connection, or sends a datagram. What was not taken whole leaves a record.
     fn send(&mut self, fd: c_int, pieces: &[iovec], perform: impl FnOnce() -> Outcome) -> Outcome {
         let whole = total(pieces);
+        self.may_be_new(fd);
         let outcome = match self.replayed_write(fd, whole) {
             Some(outcome) => outcome,
             None => {
@@ -93,6 +94,18 @@ impl Wrap {
             unsafe { sys!(SYS_lseek, fd, outcome, libc::SEEK_CUR) };
         }
         outcome
+    }
+
+    /// What the program says to another server in a replay, that one has: but if the record has ended, it may not have all, and
+    /// what follows is kept.
+    pub(super) fn may_be_new(&mut self, fd: c_int) {
+        let has_ended = self.is_replay && self.stream.peek().is_none();
+        if has_ended
+            && let Some(connection) = self.descriptors.connection(fd)
+            && connection.is_outgoing()
+        {
+            connection.received = connection.received.min(connection.outstream);
+        }
     }
 
     /// What became of this write; `None`: it is to be made. Where the record says nothing, or has ended, it was
@@ -230,7 +243,7 @@ fn send_pieces(
     if kind == Kind::File {
         return with_file_written(fd, pieces, None, perform);
     }
-    if kind != Kind::Connection {
+    if matches!(kind, Kind::Other | Kind::Listener | Kind::Input) {
         let outcome = with(|wrap| wrap.write_elsewhere(fd, total(pieces), perform));
         return answer(outcome.unwrap_or_else(perform));
     }
@@ -291,6 +304,9 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     size: socklen_t,
 ) -> ssize_t {
+    if connects(flags) {
+        return answer(super::failed(libc::EOPNOTSUPP));
+    }
     let arguments = [
         fd as usize,
         buffer.addr(),
@@ -308,8 +324,16 @@ unsafe extern "C" fn sendto(
     )
 }
 
+/// A word that opens its connection (TCP Fast Open): kernels may be told not to know it.
+fn connects(flags: c_int) -> bool {
+    flags & libc::MSG_FASTOPEN != 0 && is_wrapped()
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if connects(flags) {
+        return answer(super::failed(libc::EOPNOTSUPP));
+    }
     // SAFETY: as the program has called us.
     let pieces = unsafe { core::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
     send_pieces(

@@ -6,6 +6,7 @@ mod files;
 mod hosts;
 mod mosquitto;
 mod ngircd;
+mod outgoing;
 mod redis;
 mod refusals;
 mod streamer;

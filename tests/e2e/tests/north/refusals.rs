@@ -4,7 +4,7 @@ use std::{io::Write as _, net::TcpStream, process::Output, thread};
 
 use e2e::{
     Scene,
-    servers::{PORT, Server, haproxy, memcached},
+    servers::{PORT, Server, memcached},
 };
 
 /// A statically linked server takes no library: better no service than one whose state nobody records.
@@ -63,17 +63,6 @@ fn a_server_whose_threads_serve_is_refused() {
     let scene = Scene::new("memcached");
     let said = refused(&scene, &memcached(&scene), b"version\r\n");
     assert!(said.contains("another thread than the first"), "{said}");
-}
-
-/// What others answer is not recorded: it is refused as soon as it asks them.
-#[test]
-fn a_server_that_asks_others_is_refused() {
-    let scene = Scene::new("asks");
-    let said = refused(&scene, &haproxy(&scene), b"GET / HTTP/1.0\r\n\r\n");
-    assert!(
-        said.contains("it connects to other servers itself"),
-        "{said}"
-    );
 }
 
 /// What `serve` says when the server has heard this.

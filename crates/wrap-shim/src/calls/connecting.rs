@@ -1,0 +1,226 @@
+//! Connections that the program opens itself: to a database, to the server that it stands before, to its own master.
+//!
+//! No south side records what comes from there, so the bytes are in the record. In a replay nobody is connected to and nothing is
+//! said: the program's own socket is a placeholder, as a client's is ([`crate::live`]).
+
+use libc::{AF_INET, AF_INET6, AF_UNIX, AF_UNSPEC, c_int, sa_family_t, sockaddr, socklen_t};
+use wrap_abi::{Call, Record, layout::Failure};
+
+use super::{opening::take_place, refuse};
+use crate::{
+    descriptors::{Kind, kind_of},
+    errno::answer_int,
+    sys::{Outcome, bytes, bytes_mut, sys},
+    wrap::{self, Wrap, restarting, with},
+};
+
+/// What a socket's other end may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// A server, by a stream of bytes.
+    Stream { is_local: bool },
+    /// Anybody on a network, by datagrams.
+    Datagrams,
+    /// What is left to the program: the system's log, the kernel.
+    Unrecorded,
+}
+
+impl Way {
+    fn of(fd: c_int) -> Self {
+        let family = number(fd, libc::SO_DOMAIN);
+        let is_stream =
+            [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].contains(&number(fd, libc::SO_TYPE));
+        match family {
+            AF_INET | AF_INET6 if is_stream => Self::Stream { is_local: false },
+            AF_UNIX if is_stream => Self::Stream { is_local: true },
+            AF_INET | AF_INET6 => Self::Datagrams,
+            _ => Self::Unrecorded,
+        }
+    }
+}
+
+fn number(fd: c_int, name: c_int) -> c_int {
+    let (mut value, mut length): (c_int, socklen_t) = (-1, 4);
+    // SAFETY: an `int` and its size, on our stack.
+    unsafe {
+        sys!(
+            SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            name,
+            &raw mut value,
+            &raw mut length
+        );
+    }
+    value
+}
+
+/// Has it begun?
+fn is_under_way(outcome: Outcome) -> bool {
+    let codes = [
+        libc::EINPROGRESS,
+        libc::EINTR,
+        libc::EALREADY,
+        libc::EISCONN,
+    ];
+    outcome == 0 || codes.map(super::failed).contains(&outcome)
+}
+
+impl Wrap {
+    /// A new socket, with the number that it had: one that a helper thread has not closed yet may have that now.
+    fn socket(&mut self, family: c_int, perform: impl Fn() -> Outcome) -> Outcome {
+        let replayed = self.replayed(Call::Value, family, |record| record.outcome);
+        let Some(outcome) = replayed else {
+            return self.value(Call::Value, family, perform);
+        };
+        if outcome >= 0 && !take_place(perform(), outcome) {
+            self.fail(Failure::DescriptorTaken, Call::Value, Some(Call::Value));
+        }
+        outcome
+    }
+
+    /// To be connected is to say something.
+    fn connect(
+        &mut self,
+        fd: c_int,
+        is_local: bool,
+        ends: bool,
+        perform: impl FnOnce() -> Outcome,
+    ) -> Outcome {
+        let replayed = self.replayed(Call::Connect, fd, |record| record.outcome);
+        let outcome = replayed.unwrap_or_else(|| {
+            self.commit();
+            let outcome = perform();
+            self.record(&Record {
+                call: Call::Connect,
+                fd: fd.cast_unsigned(),
+                outcome,
+                payload: &[],
+            });
+            outcome
+        });
+        let is_known = self.descriptors.get(fd).kind == Kind::Outgoing;
+        if ends && is_known && outcome == 0 {
+            self.descriptors.disconnect(fd);
+        } else if !ends
+            && !is_known
+            && is_under_way(outcome)
+            && !self.descriptors.open(fd, is_local)
+        {
+            refuse(&[b"it has too many connections"]);
+        }
+        outcome
+    }
+
+    /// A socket of datagrams says nothing by that: in a replay it is connected, too, and can be used when the
+    /// replay is over.
+    fn aim(&mut self, fd: c_int, perform: impl Fn() -> Outcome) -> Outcome {
+        if self.is_replay {
+            perform();
+        }
+        self.value(Call::Connect, fd, perform)
+    }
+
+    /// One of the socket's addresses, as the kernel has said it.
+    fn address(
+        &mut self,
+        fd: c_int,
+        address: *mut sockaddr,
+        length: *mut socklen_t,
+        perform: impl FnOnce() -> Outcome,
+    ) -> Outcome {
+        // SAFETY: as the program has called us.
+        let room = unsafe { length.as_ref() }.copied().unwrap_or(0) as usize;
+        let given = |whole: Outcome| usize::try_from(whole).unwrap_or(0).min(room);
+        let replayed = self.replayed(Call::Filled, fd, |record| {
+            let filled = record.payload.len().min(given(record.outcome));
+            // SAFETY: as the program has called us; there is room for so many.
+            unsafe { bytes_mut(address.cast(), filled) }.copy_from_slice(&record.payload[..filled]);
+            record.outcome
+        });
+        let outcome = replayed.unwrap_or_else(|| {
+            let mut outcome = perform();
+            if outcome == 0 {
+                // SAFETY: as the program has called us, and the kernel has found it there.
+                outcome = Outcome::from(unsafe { *length });
+            }
+            self.record(&Record {
+                call: Call::Filled,
+                fd: fd.cast_unsigned(),
+                outcome,
+                // SAFETY: the kernel has just filled in so many.
+                payload: unsafe { bytes(address.cast(), given(outcome)) },
+            });
+            outcome
+        });
+        let Ok(whole) = socklen_t::try_from(outcome) else {
+            return outcome;
+        };
+        // SAFETY: as the program has called us.
+        unsafe { length.write(whole) };
+        0
+    }
+}
+
+/// The address of one end of a socket that is no client's, which the kernel may have chosen.
+///
+/// # Safety
+/// As `getsockname(2)`.
+pub(super) unsafe fn address(
+    number: i64,
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    let perform = || {
+        let arguments = [fd as usize, address.addr(), length.addr(), 0, 0, 0];
+        // SAFETY: by the caller.
+        unsafe { crate::sys::raw(number, arguments) }
+    };
+    let outcome = match kind_of(fd) {
+        Kind::Outgoing | Kind::Datagrams => with(|wrap| wrap.address(fd, address, length, perform)),
+        _ => None,
+    };
+    answer_int(outcome.unwrap_or_else(perform))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let perform = || {
+        // SAFETY: no memory is involved.
+        unsafe { sys!(SYS_socket, family, kind, protocol) }
+    };
+    let outcome = with(|wrap| wrap.socket(family, perform)).unwrap_or_else(perform);
+    if let Some(fd) = c_int::try_from(outcome).ok().filter(|fd| *fd >= 0)
+        && wrap::is_wrapped()
+        && Way::of(fd) == Way::Datagrams
+    {
+        with(|wrap| wrap.descriptors.set_kind(fd, Kind::Datagrams));
+    }
+    answer_int(outcome)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+    let perform = || {
+        let arguments = [fd as usize, to.addr(), length as usize, 0, 0, 0];
+        // SAFETY: as the program has called us.
+        unsafe { crate::sys::raw(libc::SYS_connect, arguments) }
+    };
+    let way = match wrap::page() {
+        Some(_) => Way::of(fd),
+        None => Way::Unrecorded,
+    };
+    if matches!(way, Way::Stream { .. }) && wrap::is_helper_thread() {
+        refuse(&[b"another thread than the first connects to another server"]);
+    }
+    // SAFETY: as the program has called us.
+    let ends = unsafe { bytes(to.cast(), (length as usize).min(2)) }
+        == (AF_UNSPEC as sa_family_t).to_ne_bytes();
+    let outcome = match way {
+        Way::Stream { is_local } => restarting(|wrap| wrap.connect(fd, is_local, ends, perform)),
+        Way::Datagrams => with(|wrap| wrap.aim(fd, perform)),
+        Way::Unrecorded => None,
+    };
+    answer_int(outcome.unwrap_or_else(perform))
+}

@@ -1,0 +1,218 @@
+//! Servers that ask others: what they were told they know in their next life, and nobody is asked again for what was answered.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpStream},
+};
+
+use e2e::{
+    Plain, Protected, Scene, assert_same_bytes,
+    clients::{Http, finish},
+    exchange::{assert_all_kept, assert_untouched},
+    pattern,
+    servers::{
+        BIG, PORT, Server, asker, counter, haproxy, nginx_at, nginx_proxy, redis_at, replica,
+    },
+};
+use lab::Signal;
+
+use super::{REQUIRE, patiently, redis::Client};
+
+/// Where the one that is asked serves.
+const BEHIND: u16 = 8081;
+
+fn behind(scene: &Scene) -> SocketAddr {
+    scene.ipv4(BEHIND)
+}
+
+fn small(number: usize) -> Vec<u8> {
+    pattern(500 + number * 700)
+}
+
+/// A client of the server that counts in a redis.
+struct Asks(BufReader<TcpStream>);
+
+impl Asks {
+    fn new(scene: &Scene) -> Self {
+        Self(BufReader::new(scene.connect(PORT)))
+    }
+
+    /// The count, and what the server was told so far.
+    #[track_caller]
+    fn ask(&mut self) -> (u64, String) {
+        writeln!(self.0.get_mut(), "count").expect("sent");
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("an answer");
+        let (count, told) = line.trim_end().split_once(' ').expect("two words");
+        (count.parse().expect("a number"), told.to_owned())
+    }
+}
+
+/// The server asks a redis for each request: killed in between, it has forgotten nothing that it was told.
+#[test]
+fn what_a_server_was_told_by_others_it_knows() {
+    let scene = Scene::new("asker");
+    let _redis = scene.plain(&redis_at(&scene, behind(&scene)));
+    let port = BEHIND.to_string();
+    let server = asker(&scene, &["tcp", &behind(&scene).ip().to_string(), &port]);
+    let server = knows_what_it_was_told(&scene, &server);
+    assert_eq!(reset(&server), [1; 4]);
+}
+
+/// By a socket of the host.
+#[test]
+fn what_a_server_was_told_within_its_host_it_knows() {
+    let scene = Scene::new("askerlocal");
+    let socket = scene.directory().join("redis.socket");
+    let socket = socket.to_string_lossy();
+    let mut redis = redis_at(&scene, behind(&scene));
+    redis
+        .command
+        .extend(["--unixsocket".to_owned(), socket.to_string()]);
+    let _redis = scene.plain(&redis);
+    let server = knows_what_it_was_told(&scene, &asker(&scene, &["unix", &socket]));
+    assert_eq!(reset(&server), [1; 4]);
+}
+
+/// By datagrams, each from a socket of its own.
+#[test]
+fn what_a_server_was_told_by_datagrams_it_knows() {
+    let scene = Scene::new("askerudp");
+    let _counter = scene.plain(&counter(&scene, behind(&scene)));
+    let port = BEHIND.to_string();
+    let server = asker(&scene, &["udp", &behind(&scene).ip().to_string(), &port]);
+    knows_what_it_was_told(&scene, &server).assert_none_of("outgoing");
+}
+
+/// How many of the connections that the server had opened were reset in each recovery.
+fn reset(server: &Protected) -> Vec<u64> {
+    let told = server.events_of("outgoing");
+    told.iter()
+        .filter_map(|event| event["reset"].as_u64())
+        .collect()
+}
+
+fn knows_what_it_was_told(scene: &Scene, server: &Server) -> Protected {
+    let server = scene.protect_with(server, &REQUIRE);
+    let recording = scene.record(PORT);
+    let (mut one, mut two) = (Asks::new(scene), Asks::new(scene));
+    let mut told = Vec::new();
+    for kill in 1..=4 {
+        for _ in 0..50 {
+            told.extend([one.ask(), two.ask()]);
+        }
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+    }
+    told.extend([one.ask(), two.ask()]);
+    let counts: Vec<u64> = told.iter().map(|(count, _)| *count).collect();
+    assert_eq!(
+        counts,
+        (1..=402).collect::<Vec<u64>>(),
+        "each was asked once"
+    );
+    let chain: Vec<&str> = told.iter().map(|(_, told)| told.as_str()).collect();
+    assert_eq!(
+        chain,
+        hashes(scene, told.len()),
+        "what it was told it knows"
+    );
+    for client in [one, two] {
+        finish(client.0.get_ref());
+    }
+    assert_all_kept(&server);
+    assert_untouched(recording, 2);
+    server
+}
+
+/// What the server says of what it was told, after each count.
+fn hashes(scene: &Scene, counts: usize) -> Vec<String> {
+    const SAY: &str = "import hashlib, sys
+told = hashlib.sha256()
+for count in range(int(sys.argv[1])):
+    told.update(f':{count + 1}'.encode())
+    print(told.hexdigest())
+";
+    let said = scene.on_client("/usr/bin/python3", &["-c", SAY, &counts.to_string()]);
+    assert!(said.status.success(), "{said:?}");
+    let said = String::from_utf8_lossy(&said.stdout);
+    said.lines().map(str::to_owned).collect()
+}
+
+/// A replica keeps its clients and what it knows, and hears of what its master was told meanwhile.
+#[test]
+fn a_replica_catches_up() {
+    let scene = Scene::new("replica");
+    let _master = scene.plain(&redis_at(&scene, behind(&scene)));
+    let mut master = Client::to(&scene, behind(&scene));
+    for number in 0..200 {
+        master.ask(&["set", &format!("before:{number}"), &number.to_string()]);
+    }
+    let server = scene.protect_with(&replica(&scene, behind(&scene)), &REQUIRE);
+    let recording = scene.record(PORT);
+    let mut reader = Client::to(&scene, scene.ipv4(PORT));
+    patiently_reads(&mut reader, "before:199", "199");
+    for kill in 1..=4 {
+        let key = format!("then:{kill}");
+        master.ask(&["set", &key, "at once"]);
+        patiently_reads(&mut reader, &key, "at once");
+        server.kill_main(Signal::KILL);
+        let key = format!("meanwhile:{kill}");
+        master.ask(&["set", &key, "later"]);
+        server.wait_serving(kill);
+        patiently_reads(&mut reader, &key, "later");
+    }
+    for client in [&mut master, &mut reader] {
+        assert_eq!(client.ask(&["dbsize"]), ":208");
+    }
+    let digest = master.ask(&["debug", "digest"]);
+    assert_eq!(reader.ask(&["debug", "digest"]), digest);
+    finish(reader.stream());
+    assert_all_kept(&server);
+    assert_untouched(recording, 1);
+}
+
+fn patiently_reads(reader: &mut Client, key: &str, value: &str) {
+    let reader = std::cell::RefCell::new(reader);
+    patiently(key, || reader.borrow_mut().ask(&["get", key]) == value);
+}
+
+/// A proxy, and a server of HTTP behind it.
+fn proxied(label: &str, make: fn(&Scene, SocketAddr) -> Server) -> (Scene, Plain, Protected) {
+    let scene = Scene::new(label);
+    let behind = behind(&scene);
+    let plain = scene.plain(&nginx_at(&scene, vec![behind]));
+    let server = scene.protect_with(&make(&scene, behind), &REQUIRE);
+    (scene, plain, server)
+}
+
+#[test]
+fn haproxy_keeps_its_clients() {
+    keeps_its_clients("haproxy", haproxy);
+}
+
+#[test]
+fn nginx_keeps_the_clients_of_what_is_behind_it() {
+    keeps_its_clients("nginxproxy", nginx_proxy);
+}
+
+/// Killed between the answers: whoever has had one gets the next one by the same connection.
+fn keeps_its_clients(label: &str, make: fn(&Scene, SocketAddr) -> Server) {
+    let (scene, _plain, server) = proxied(label, make);
+    let recording = scene.record(PORT);
+    let mut clients: Vec<Http> = (0..4).map(|_| Http::new(scene.connect(PORT))).collect();
+    for kill in 1..=4 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            assert_eq!(client.get(&format!("/small/{number}")).body, small(number));
+        }
+        assert_same_bytes("big", &pattern(BIG), &clients[0].get("/big.bin").body);
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+    }
+    for client in &mut clients {
+        assert_eq!(client.get("/small/9").body, small(9));
+        finish(client.stream());
+    }
+    assert_all_kept(&server);
+    assert_untouched(recording, 4);
+}
