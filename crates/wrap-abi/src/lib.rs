@@ -7,6 +7,8 @@
 //! - [`Ready`]: which descriptors a call such as `epoll_wait` found ready, and when.
 //! - [`layout`]: the memory file in which the streams are, and how far they reach.
 //!
+//! What of the wrap is pure is here, too: [`Clock`], [`Held`].
+//!
 //! All of it is versioned together ([`layout::VERSION`]): a stream of another version is refused, not guessed
 //! at. No I/O, no allocation. **Panics:** no function panics on any content of a stream.
 
@@ -20,6 +22,7 @@ mod call;
 mod clock;
 mod file;
 pub mod handover;
+mod held;
 pub mod layout;
 mod ready;
 mod record;
@@ -31,6 +34,7 @@ mod tests;
 pub use call::Call;
 pub use clock::{Clock, Tick};
 pub use file::Identity;
+pub use held::Held;
 pub use ready::{Ready, ReadyReader, ReadyWriter};
 pub use record::{DecodeError, HEADER_MAX, Header, Record, Records};
 pub use varint::VARINT_MAX;

@@ -17,7 +17,7 @@ mod opening;
 mod processes;
 mod randomness;
 mod readiness;
-mod reading;
+pub(crate) mod reading;
 mod sending_files;
 mod sleeping;
 mod streams;

@@ -174,6 +174,12 @@ pub(crate) struct Connection {
     pub(crate) is_local: bool,
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,
+    /// What is held of it ([`crate::later`]), as it will be in its socket.
+    pub(crate) held: u32,
+    /// It is known not to block.
+    pub(crate) is_nonblocking: bool,
+    /// The program has limited how much its socket takes.
+    pub(crate) is_limited: bool,
     /// While this place is free: the next free one, plus 1.
     next_free: u32,
 }
@@ -200,6 +206,9 @@ impl Connection {
         serial: 0,
         is_local: false,
         is_shut: false,
+        held: 0,
+        is_nonblocking: false,
+        is_limited: false,
         next_free: 0,
     };
 }

@@ -15,12 +15,13 @@ use crate::{
     allocators,
     calls::{effects::Remade, writing::Unrecorded},
     children::Children,
-    commit::Shipping,
     descriptors,
+    later::{self, RoundTrip, Waiting},
     live::Positions,
     places,
     program::Program,
     say::say,
+    shipping::Shipping,
     stream::Stream,
     sys::sys,
     wrap::{self, Wrap, exit},
@@ -150,6 +151,10 @@ fn start() {
         children: Children::default(),
         remade: Remade::default(),
         shipping: Shipping::default(),
+        round_trip: RoundTrip::default(),
+        // SAFETY: here, once.
+        held: unsafe { later::held() },
+        waiting: Waiting::default(),
         positions: Positions::new(page.positions.load(Ordering::Acquire)),
     };
     let Some(program) = Program::running() else {

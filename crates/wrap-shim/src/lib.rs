@@ -3,7 +3,7 @@
 //! It stands between the program and its C library, under the names of the calls whose outcomes a program cannot
 //! compute by itself. In the first life of a server it performs each call and *records* the outcome in memory that
 //! outlives the process (`stream`); where output must not leave before its causes are safe, it holds
-//! it until then (`commit`). In the next life it *replays*: the same program, given the same outcomes in the same
+//! it until then (`commit`, `later`). In the next life it *replays*: the same program, given the same outcomes in the same
 //! order, comes to the same state, and what it says is compared instead of sent. At the end of the record the
 //! supervisor hands it its clients' connections (`live`), and it records on from there.
 //!
@@ -28,11 +28,13 @@ mod commit;
 mod descriptors;
 mod errno;
 mod init;
+mod later;
 mod live;
 mod places;
 mod program;
 mod real;
 mod say;
+mod shipping;
 mod signals;
 mod stream;
 mod sys;

@@ -7,17 +7,18 @@ use core::{
 
 use libc::{c_int, pid_t};
 use wrap_abi::{
-    Call, Clock, Header, Record,
+    Call, Clock, Header, Held, Record,
     layout::{Failure, Mode, Page},
 };
 
 use crate::{
     calls::{effects::Remade, writing::Unrecorded},
     children::Children,
-    commit::Shipping,
     descriptors::Descriptors,
+    later::{RoundTrip, Waiting},
     live::{self, Positions},
     say::say,
+    shipping::Shipping,
     signals,
     stream::Stream,
     sys::{Outcome, sys},
@@ -41,6 +42,10 @@ pub(crate) struct Wrap {
     pub(crate) remade: Remade,
     /// The way to the logger.
     pub(crate) shipping: Shipping,
+    pub(crate) round_trip: RoundTrip,
+    /// What was said and leaves when it may.
+    pub(crate) held: &'static mut Held,
+    pub(crate) waiting: Waiting,
     /// How far clients are, while a record is replayed.
     pub(crate) positions: Positions,
     /// A record is being replayed; once it has ended, it is not again.

@@ -56,6 +56,7 @@ impl Wrap {
         if let Some((outcome, peer, local)) = replayed {
             return self.accept_again(outcome, peer, local, flags);
         }
+        self.before_reading(listener);
         let (outcome, peer) = perform(listener, flags);
         let Ok(fd) = c_int::try_from(outcome) else {
             return (outcome, peer);
@@ -334,6 +335,13 @@ unsafe extern "C" fn setsockopt(
     // What the kernel would do of TLS then, it could not be told to go on with: libraries do without.
     if level == libc::IPPROTO_TCP && name == libc::TCP_ULP && kind(fd, "setsockopt").is_stream() {
         return answer_int(failed(libc::ENOPROTOOPT));
+    }
+    if level == libc::IPPROTO_TCP && name == libc::TCP_NOTSENT_LOWAT {
+        with(|wrap| {
+            if let Some(connection) = wrap.descriptors.connection(fd) {
+                connection.is_limited = true;
+            }
+        });
     }
     // SAFETY: as the program has called us.
     answer_int(unsafe { sys!(SYS_setsockopt, fd, level, name, value, length) })

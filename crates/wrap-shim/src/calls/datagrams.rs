@@ -78,6 +78,7 @@ impl Wrap {
         if let Some(outcome) = replayed {
             return outcome;
         }
+        self.before_reading(fd);
         let at = (&raw mut *message).addr();
         // SAFETY: as above.
         let outcome = unsafe {

@@ -117,12 +117,11 @@ impl Wrap {
     fn close(&mut self, fd: c_int) {
         let number = self.descriptors.get(fd).connection;
         let is_replay = self.is_replay;
-        if let Some(connection) = self.descriptors.connection(fd)
-            && connection.is_last()
-        {
-            if is_replay && connection.received <= connection.outstream {
+        if let Some(connection) = self.descriptors.connection(fd) {
+            let (is_last, has_held) = (connection.is_last(), connection.held > 0);
+            if is_replay && is_last && connection.received <= connection.outstream {
                 live::stands(number, connection, true);
-            } else if !is_replay {
+            } else if !is_replay && (is_last || has_held) {
                 self.commit();
             }
         }
@@ -228,6 +227,10 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> 
     // SAFETY: as the program has called us.
     let outcome = unsafe { sys!(SYS_fcntl, fd, command, argument) };
     match command {
+        libc::F_SETFL => {
+            with(|wrap| wrap.may_block(fd));
+            answer_int(outcome)
+        }
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, outcome),
         _ => answer_int(outcome),
     }

@@ -112,6 +112,7 @@ unsafe extern "C" fn fork() -> pid_t {
     if let Some(Forked::Then(outcome)) = replayed {
         return answer_int(outcome);
     }
+    with(Wrap::before_sleep); // what is held is not the child's
     let pid = real!(fork() -> pid_t);
     match pid {
         0 => wrap::end(),
@@ -133,6 +134,21 @@ unsafe extern "C" fn fork() -> pid_t {
 unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: it takes nothing.
     unsafe { fork() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _exit(status: c_int) -> ! {
+    with(Wrap::commit);
+    loop {
+        // SAFETY: no memory is involved.
+        unsafe { sys!(SYS_exit_group, status) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: as the program has called us.
+    unsafe { _exit(status) }
 }
 
 impl Wrap {
@@ -176,7 +192,10 @@ impl Wrap {
                     usage.fill(0);
                     lost.into()
                 }
-                None => perform(),
+                None => {
+                    self.before_sleep();
+                    perform()
+                }
             };
             let mut filled = [0; size_of::<c_int>() + size_of::<rusage>()];
             let mut length = 0;

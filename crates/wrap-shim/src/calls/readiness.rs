@@ -27,7 +27,7 @@ impl Wrap {
         &mut self,
         call: Call,
         fd: c_int,
-        mut perform: impl FnMut() -> Outcome,
+        mut perform: impl FnMut(&mut Self) -> Outcome,
         list: impl FnMut(&mut ReadyWriter<'_>, i64),
         mut take: impl FnMut(Ready),
     ) -> Outcome {
@@ -45,7 +45,7 @@ impl Wrap {
         if let Some(outcome) = replayed {
             return outcome;
         }
-        let outcome = perform();
+        let outcome = perform(self);
         let mut room = [0; FEW * ReadyWriter::MAX_EACH];
         if usize::try_from(outcome).is_ok_and(|count| count > FEW) {
             let mut room = [0; MOST_AT_ONCE * ReadyWriter::MAX_EACH];
@@ -95,8 +95,11 @@ impl Wrap {
         let outcome = self.ready(
             Call::Epoll,
             epoll,
-            // SAFETY: as the program has called us.
-            || unsafe { blocking(libc::SYS_epoll_pwait, arguments) },
+            |wrap| match wrap.held.is_empty() {
+                // SAFETY: as the program has called us.
+                true => unsafe { blocking(libc::SYS_epoll_pwait, arguments) },
+                false => wrap.wait_and_release(arguments),
+            },
             |writer, count| {
                 for index in 0..usize::try_from(count).unwrap_or(0) {
                     // SAFETY: so many were filled in by the kernel.
@@ -195,7 +198,8 @@ impl Wrap {
         self.ready(
             Call::Poll,
             c_int::try_from(count).unwrap_or(0),
-            || {
+            |wrap| {
+                wrap.before_sleep();
                 // The kernel counts down in it.
                 // SAFETY: as the program has called us.
                 let mut left = unsafe { timeout.as_ref() }.copied();
@@ -252,7 +256,8 @@ impl Wrap {
         self.ready(
             Call::Select,
             count,
-            || {
+            |wrap| {
+                wrap.before_sleep();
                 // SAFETY: as the program has called us.
                 let mut left = unsafe { timeout.as_ref() }.copied();
                 let left = left.as_mut().map_or(0, |left| (&raw mut *left).addr());

@@ -1,6 +1,8 @@
 //! Bytes that arrive.
 
-use libc::{MSG_PEEK, c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t};
+use libc::{
+    MSG_DONTWAIT, MSG_PEEK, c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t,
+};
 use wrap_abi::{Call, Header};
 
 use super::{datagrams, kind};
@@ -32,7 +34,7 @@ pub(super) unsafe fn scatter(pieces: Pieces<'_>, mut from: &[u8]) {
 ///
 /// # Safety
 /// As [`scatter`].
-pub(super) unsafe fn gather(pieces: Pieces<'_>, mut to: &mut [u8]) {
+pub(crate) unsafe fn gather(pieces: Pieces<'_>, mut to: &mut [u8]) {
     for piece in pieces {
         let length = piece.iov_len.min(to.len());
         let (front, back) = to.split_at_mut(length);
@@ -42,7 +44,7 @@ pub(super) unsafe fn gather(pieces: Pieces<'_>, mut to: &mut [u8]) {
     }
 }
 
-pub(super) fn total(pieces: Pieces<'_>) -> usize {
+pub(crate) fn total(pieces: Pieces<'_>) -> usize {
     let lengths = pieces.iter().map(|piece| piece.iov_len);
     lengths.fold(0, usize::saturating_add)
 }
@@ -63,7 +65,7 @@ fn drain(fd: c_int, length: usize) {
 }
 
 /// Can it be read from, or written to, without waiting?
-pub(super) fn is_ready(fd: c_int, events: i16) -> bool {
+pub(crate) fn is_ready(fd: c_int, events: i16) -> bool {
     let mut place = libc::pollfd {
         fd,
         events,
@@ -100,6 +102,11 @@ impl Wrap {
             drain(fd, length);
         }
         let outcome = replayed.unwrap_or_else(|| {
+            if flags & libc::MSG_WAITALL != 0 {
+                self.before_sleep();
+            } else if flags & MSG_DONTWAIT == 0 {
+                self.before_reading(fd);
+            }
             let outcome = perform();
             self.record_received(call, fd, pieces, flags, outcome);
             outcome
@@ -325,6 +332,9 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_v
         // SAFETY: as the program has called us.
         unsafe { sys!(SYS_ioctl, fd, request, argument) }
     };
+    if request == libc::FIONBIO {
+        with(|wrap| wrap.may_block(fd));
+    }
     let is_recorded = request == libc::FIONREAD
         && !matches!(kind(fd, "ioctl"), Kind::Other | Kind::Listener | Kind::File);
     if !is_recorded {

@@ -36,7 +36,10 @@ fn sleep_for(
     };
     // SAFETY: as the program has called us.
     let room = unsafe { bytes_mut(left.cast(), size) };
-    let outcome = with(|wrap| wrap.filled(Call::Value, clock, room, |_| perform()));
+    let outcome = with(|wrap| {
+        wrap.before_sleep();
+        wrap.filled(Call::Value, clock, room, |_| perform())
+    });
     outcome.unwrap_or_else(|| {
         let arguments = [
             clock as usize,

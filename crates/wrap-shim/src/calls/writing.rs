@@ -47,11 +47,18 @@ impl Unrecorded {
 
 impl Wrap {
     /// The program writes to a connection, or sends a datagram. What was not taken whole leaves a record.
-    fn send(&mut self, fd: c_int, pieces: &[iovec], perform: impl FnOnce() -> Outcome) -> Outcome {
+    fn send(
+        &mut self,
+        fd: c_int,
+        pieces: &[iovec],
+        flags: c_int,
+        perform: impl FnOnce() -> Outcome,
+    ) -> Outcome {
         let whole = total(pieces);
         self.may_be_new(fd);
         let outcome = match self.replayed_write(fd, whole) {
             Some(outcome) => outcome,
+            None if self.hold(fd, pieces, flags) => self.wrote_whole(whole as Outcome),
             None => {
                 self.commit();
                 let outcome = perform();
@@ -234,6 +241,7 @@ fn send_pieces(
     name: &'static str,
     fd: c_int,
     pieces: &[iovec],
+    flags: c_int,
     number: i64,
     arguments: [usize; 6],
 ) -> ssize_t {
@@ -249,7 +257,7 @@ fn send_pieces(
     }
     // SAFETY: as the program has called us.
     let may_sleep = || unsafe { blocking(number, arguments) };
-    let outcome = restarting(|wrap| wrap.send(fd, pieces, may_sleep));
+    let outcome = restarting(|wrap| wrap.send(fd, pieces, flags, may_sleep));
     answer(outcome.unwrap_or_else(perform))
 }
 
@@ -266,6 +274,7 @@ pub(super) unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, length: 
         "write",
         fd,
         &piece(buffer, length),
+        0,
         libc::SYS_write,
         [fd as usize, buffer.addr(), length, 0, 0, 0],
     )
@@ -279,6 +288,7 @@ unsafe extern "C" fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ss
         "writev",
         fd,
         all,
+        0,
         libc::SYS_writev,
         [fd as usize, pieces.addr(), count as usize, 0, 0, 0],
     )
@@ -319,6 +329,7 @@ unsafe extern "C" fn sendto(
         "sendto",
         fd,
         &piece(buffer, length),
+        flags,
         libc::SYS_sendto,
         arguments,
     )
@@ -340,6 +351,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
         "sendmsg",
         fd,
         pieces,
+        flags,
         libc::SYS_sendmsg,
         [fd as usize, message.addr(), flags as usize, 0, 0, 0],
     )

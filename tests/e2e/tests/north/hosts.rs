@@ -8,15 +8,15 @@ use std::{
 };
 
 use e2e::{
-    Scene, Seed, assert_same_bytes,
+    Protected, Scene, Seed, assert_same_bytes,
     clients::finish,
     exchange::assert_untouched,
-    loggers::{protect, with_logger},
+    loggers::{Logger, protect, status, with_logger},
     pair::{FailOver, Pair, addresses},
     pattern,
     servers::{Authority, BIG, PORT, Server, nginx_tls, redis, redis_at, words},
 };
-use lab::Signal;
+use lab::{Direction, Signal};
 
 use super::{REQUIRE, patiently, redis::Client, words::Client as Talker};
 
@@ -49,10 +49,22 @@ fn count(mut client: Client, number: usize, ends: &AtomicBool) -> u64 {
 
 #[test]
 fn redis_goes_on_where_its_host_has_ended() {
-    let mut pair = pair("north-hosts");
+    goes_on("north-hosts", Duration::ZERO);
+}
+
+/// It does not wait for its answers, but these wait for the logger.
+#[test]
+fn redis_goes_on_with_a_logger_that_is_far() {
+    goes_on("north-far", Duration::from_millis(1));
+}
+
+/// `delay` is that of the logger's link, each way.
+fn goes_on(label: &str, delay: Duration) {
+    let mut pair = pair(label);
+    put_away(&pair.logger, delay);
     let recording = pair.scene.record(PORT);
     let ends = &AtomicBool::new(false);
-    let seed = &mut Seed::choose("north-hosts");
+    let seed = &mut Seed::choose(label);
     let mut open = client(&pair.scene);
     assert_eq!(open.ask(&["MULTI"]), "+OK");
     assert_eq!(open.ask(&["SET", "open", "kept"]), "+QUEUED");
@@ -79,7 +91,7 @@ fn redis_goes_on_where_its_host_has_ended() {
     });
     assert_eq!(open.ask(&["EXEC"]), "+OK");
     assert_eq!(open.ask(&["GET", "open"]), "kept");
-    drop(open);
+    finish(open.stream());
     assert_untouched(recording, 10);
     pair.stop();
 }
@@ -105,6 +117,60 @@ fn a_logger_that_was_restarted_is_told_all_of_it_again() {
     assert_eq!(after.ask(&["GET", "counter"]), "1100");
     drop((client, after));
     pair.stop();
+}
+
+fn put_away(logger: &Logger, delay: Duration) {
+    let link = &logger.host().links()[0];
+    let adjusted = link.adjust(&Direction::BOTH, |link| link.delay(delay));
+    adjusted.expect("a link");
+}
+
+/// Who has to wait for a logger that is far hears of nothing, but the server goes on with the others' requests.
+#[test]
+fn what_is_said_waits_for_a_logger_that_is_far_and_the_server_does_not() {
+    let (scene, logger) = with_logger("north-later");
+    let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
+    put_away(&logger, Duration::from_millis(2));
+    let mut clients: Vec<Client> = (0..5)
+        .map(|_| Client::to(&scene, scene.ipv4(PORT)))
+        .collect();
+    for number in 1..=20 {
+        assert_eq!(clients[0].ask(&["INCR", "counter"]), format!(":{number}"));
+    }
+    let link = &logger.host().links()[0];
+    link.cut().expect("a cut");
+    for client in &mut clients {
+        send_and_see(client, &server);
+    }
+    for client in &mut clients {
+        assert_eq!(client.answer_within(Duration::from_millis(100)), None);
+    }
+    link.heal().expect("a link");
+    for (client, number) in clients.iter_mut().zip(21..) {
+        assert_eq!(client.answer(), format!(":{number}"));
+    }
+    // What was not said when it died, is said by its next life.
+    link.cut().expect("a cut");
+    for client in &mut clients[..2] {
+        send_and_see(client, &server);
+    }
+    server.kill_main(Signal::KILL);
+    link.heal().expect("a link");
+    server.wait_serving(1);
+    let mut answers: Vec<_> = clients[..2].iter_mut().map(Client::answer).collect();
+    answers.sort();
+    assert_eq!(answers, [":26", ":27"]);
+    assert_eq!(clients[2].ask(&["INCR", "counter"]), ":28");
+    server.assert_none_of("lost");
+}
+
+/// Send what counts, and see that the server has read it: it is in the record then.
+fn send_and_see(client: &mut Client, server: &Protected) {
+    let recorded = || status(server)["north_bytes"].as_u64().expect("a number");
+    let before = recorded();
+    let long = "x".repeat(1200); // one segment
+    client.send(&["EVAL", "return redis.call('INCR', 'counter')", "0", &long]);
+    patiently("it goes on", || recorded() > before + long.len() as u64);
 }
 
 #[test]
