@@ -85,6 +85,15 @@ pub(crate) enum North {
     Off,
     /// it has: nothing else may be protected than what can be rebuilt
     Require,
+    /// rebuild it if that can be; a server of which it is found that it cannot is ended, and begun again as with off
+    Prefer,
+}
+
+impl North {
+    /// Is the server to be rebuilt from what it was told?
+    pub(crate) fn is_wanted(self) -> bool {
+        !matches!(self, Self::Off)
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -142,7 +151,7 @@ pub(crate) enum Attach {
 }
 
 /// Where running services are found.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct RunDirectory {
     /// Directory for sockets, locks and private mounts
     #[arg(
@@ -156,7 +165,7 @@ pub(crate) struct RunDirectory {
 }
 
 /// Options in a file.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigFile {
     /// Read options from this TOML file; the command line wins
     ///
@@ -184,7 +193,7 @@ pub(crate) fn config_hint(file: &Path) -> String {
 /// The record of what clients sent is kept by a logger process on this host: it survives the
 /// server's death and restarts, but not this host's. With --logger it is kept on another machine,
 /// and clients are told of nothing that is not there.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Serve {
     /// Address and port that clients connect to; repeat it for more (IPv6 in brackets)
     #[arg(long, value_name = "ADDRESS:PORT", required = true)]

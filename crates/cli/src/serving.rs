@@ -26,8 +26,8 @@ const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
 pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
     let json = arguments.json;
     let hint = arguments.file.hint();
-    let config = match config(arguments, standby) {
-        Ok(config) => config,
+    let (config, otherwise) = match configs(arguments, standby) {
+        Ok(configs) => configs,
         Err(message) => {
             eprintln!("outlive: {message}{hint}");
             return Outcome::Usage;
@@ -46,23 +46,38 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
             config.name
         ));
     }
-    match run(config, tell) {
+    match run(config, otherwise, tell) {
         Ok(()) => Outcome::Done,
         Err(error) => failed(&error),
     }
 }
 
-/// Until the service ends, here and elsewhere, or we are asked to stop.
+/// Until the service ends, here and elsewhere, or we are asked to stop; a server that cannot be rebuilt is served
+/// `otherwise`, if that is wanted.
 fn run(
     mut config: ServeConfig,
-    tell: impl FnMut(&Report) + Copy + 'static,
+    mut otherwise: Option<ServeConfig>,
+    mut tell: impl FnMut(&Report) + Copy + 'static,
 ) -> Result<(), ServeError> {
     // First of all: being asked to stop while things are set up must leave nothing behind.
     let signals = Signals::watch_all()?;
     let mut past = History::default();
     loop {
-        let service = Service::new(config.clone(), &signals, past, tell)?;
-        let (ending, history) = service.run()?;
+        let service = Service::new(config.clone(), &signals, past, tell);
+        let (ending, history) = match (service.and_then(Service::run), otherwise.take()) {
+            (Err(error), Some(other)) if error.is_of_the_north() => {
+                tell(&Report::trouble(
+                    &config.name,
+                    format!("{error}; what it keeps is not protected (--north=prefer)"),
+                ));
+                (config, past) = (other, History::default());
+                continue;
+            }
+            (ended, other) => {
+                otherwise = other;
+                ended?
+            }
+        };
         past = history;
         match ending {
             Ending::Stopped | Ending::Ended | Ending::HandedOver => return Ok(()),
@@ -74,6 +89,19 @@ fn run(
 /// A line on standard error. That nobody reads it any more must not end us.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// How to serve, and how a server that cannot be rebuilt.
+fn configs(arguments: Serve, standby: bool) -> Result<(ServeConfig, Option<ServeConfig>), String> {
+    let otherwise = match arguments.north {
+        North::Prefer => Some(Serve {
+            north: North::Off,
+            ..arguments.clone()
+        }),
+        North::Off | North::Require => None,
+    };
+    let otherwise = otherwise.map(|other| config(other, standby)).transpose();
+    Ok((config(arguments, standby)?, otherwise?))
 }
 
 fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
@@ -110,7 +138,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         (None, Some(address)) => ServeConfig::default_name(*address),
         (None, None) => return Err("--address is missing".into()),
     };
-    let has_state = matches!(arguments.north, North::Require);
+    let has_state = arguments.north.is_wanted();
     Ok(ServeConfig {
         name,
         link,
@@ -181,9 +209,9 @@ fn link(arguments: &Serve) -> Result<Option<LinkConfig>, String> {
 
 /// What a server with state has said without its logger, nobody could rebuild.
 fn on_loss(arguments: &Serve) -> Result<OnLoggerLoss, String> {
-    let has_state = matches!(arguments.north, North::Require);
+    let has_state = arguments.north.is_wanted();
     match arguments.on_logger_loss {
-        Some(LoggerLoss::Unprotect) if has_state => Err("--north=require says nothing that is not recorded, so clients wait when no logger answers: --on-logger-loss=hold".into()),
+        Some(LoggerLoss::Unprotect) if has_state => Err("with --north nothing is said that is not recorded, so clients wait when no logger answers: --on-logger-loss=hold".into()),
         Some(LoggerLoss::Hold) => Ok(OnLoggerLoss::Hold),
         None if has_state => Ok(OnLoggerLoss::Hold),
         Some(LoggerLoss::Unprotect) | None => Ok(OnLoggerLoss::Unprotect),

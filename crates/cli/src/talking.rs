@@ -12,7 +12,7 @@ use serve::{
 };
 
 use crate::{
-    arguments::{Check, Clean, Events, Key, Move, North, Status},
+    arguments::{Check, Clean, Events, Key, Move, Status},
     exit::{Outcome, failed},
 };
 
@@ -186,7 +186,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
         &arguments.address,
         arguments.address_device.as_deref(),
         &arguments.command,
-        matches!(arguments.north, North::Require),
+        arguments.north.is_wanted(),
         &arguments.logger,
         arguments.key_file.as_deref(),
     );

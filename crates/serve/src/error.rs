@@ -222,6 +222,15 @@ pub enum Fault {
 }
 
 impl ServeError {
+    /// Is it that this server's state cannot be rebuilt from what it is told?
+    #[must_use]
+    pub fn is_of_the_north(&self) -> bool {
+        matches!(
+            self,
+            Self::NotWrappable(_) | Self::NotWrapped | Self::NotReplayable
+        )
+    }
+
     /// Whose fault it is.
     #[must_use]
     pub fn fault(&self) -> Fault {

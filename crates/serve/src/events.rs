@@ -266,6 +266,23 @@ pub struct Report {
     pub happening: Happening,
 }
 
+impl Report {
+    /// Something is not as it should be with this service, now.
+    #[must_use]
+    pub fn trouble(service: &str, message: String) -> Self {
+        Self::now(service, Happening::Trouble { message })
+    }
+
+    fn now(service: &str, happening: Happening) -> Self {
+        Self {
+            time: clock::wall(),
+            service: service.to_owned(),
+            message: happening.to_string(),
+            happening,
+        }
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "outlive: {} {}", self.service, self.message)
@@ -289,12 +306,7 @@ impl Reports {
             self.kept.pop_front();
             self.first += 1;
         }
-        self.kept.push_back(Report {
-            time: clock::wall(),
-            service: service.to_owned(),
-            message: happening.to_string(),
-            happening,
-        });
+        self.kept.push_back(Report::now(service, happening));
         &self.kept[self.kept.len() - 1]
     }
 

@@ -1,11 +1,17 @@
 //! Servers that cannot be rebuilt from a record are refused, and told why.
 
-use std::{io::Write as _, net::TcpStream, process::Output, thread};
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::Output,
+    thread,
+};
 
 use e2e::{
     Scene,
     servers::{PORT, Server, memcached},
 };
+use lab::Signal;
 
 /// A statically linked server takes no library: better no service than one whose state nobody records.
 #[test]
@@ -63,6 +69,30 @@ fn a_server_whose_threads_serve_is_refused() {
     let scene = Scene::new("memcached");
     let said = refused(&scene, &memcached(&scene), b"version\r\n");
     assert!(said.contains("another thread than the first"), "{said}");
+}
+
+/// Whoever prefers a record does without it where there can be none.
+#[test]
+fn a_server_whose_threads_serve_is_served_without_a_record_if_one_was_only_preferred() {
+    let scene = Scene::new("prefer");
+    let server = scene.protect_with(&memcached(&scene), &["--north=prefer"]);
+    let mut first = scene.connect_to(scene.ipv4(PORT));
+    first.write_all(b"version\r\n").expect("sent");
+    let mut answer = [0; 8];
+    assert!(first.read_exact(&mut answer).is_err(), "it was reset");
+    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    assert!(trouble.contains("cannot be replayed"), "{trouble}");
+    server.wait_for("protecting", 2);
+    let mut second = scene.connect_to(scene.ipv4(PORT));
+    for recoveries in [1, 2] {
+        second.write_all(b"version\r\n").expect("sent");
+        second.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"VERSION ");
+        BufReader::new(&second).skip_until(b'\n').expect("a line");
+        server.kill_main(Signal::KILL);
+        server.wait_serving(recoveries);
+    }
+    server.assert_none_of("lost");
 }
 
 /// What `serve` says when the server has heard this.
