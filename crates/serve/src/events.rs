@@ -118,6 +118,8 @@ pub enum Happening {
     },
     /// The server has its state again, and connections that it had opened itself to others.
     Outgoing {
+        /// Those that go on.
+        kept: usize,
         /// Those that have ended: the server finds them reset.
         reset: usize,
     },
@@ -242,9 +244,9 @@ impl fmt::Display for Happening {
             }
             Self::Ended => write!(f, "ended by itself"),
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
-            Self::Outgoing { reset } => write!(
+            Self::Outgoing { kept, reset } => write!(
                 f,
-                "connections that the server had opened to others: {reset} are reset, as it finds out"
+                "connections that the server had opened to others: {kept} kept, {reset} reset, as it finds out"
             ),
             Self::Trouble { message } => write!(f, "trouble: {message}"),
             Self::Recovery(event) => event.fmt(f),

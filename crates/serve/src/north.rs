@@ -204,13 +204,18 @@ impl North {
 
     /// The server has died. `flows` are its connections.
     pub(crate) fn died(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), ServeError> {
-        self.handover = Handover::new().doing(RECORD)?; // nobody of the dead life is to be heard
+        // What it has opened and closed is still to be heard; then nobody of the dead life is.
+        while let Some((message, descriptor)) = self.handover.message().doing(RECORD)? {
+            self.opened.hear(message, descriptor);
+        }
+        self.handover = Handover::new().doing(RECORD)?;
         self.passed.clear();
         self.made.clear();
-        self.opened = Opened::default();
+        self.opened.died();
         self.back_at = None;
         let is_whole = self.memory.is_recording() && self.memory.divergence().is_none();
         if self.is_lost || !is_whole {
+            self.opened.let_go();
             self.memory = empty(&self.room)?;
             self.is_lost = true;
             self.replays = false;
@@ -317,24 +322,35 @@ impl North {
         self.memory.length(0) > 0
     }
 
-    /// Has the server replayed its record?
+    /// What the server has said: that it has replayed its record, or that it has opened or closed a connection.
     pub(crate) fn look(&mut self, now: Duration) -> Result<Replayed, ServeError> {
-        match self.handover.message().doing(RECORD)? {
-            None => Ok(Replayed::NotYet),
-            Some(Message::Replayed { connections, .. }) => {
-                Ok(match self.handover.take(connections) {
-                    Ok(passed) => {
-                        // Of several with the same ends the last one: those that are open come last.
-                        let clients = passed.clients.into_iter();
-                        self.passed = clients.map(|one| (one.standing.ends, one)).collect();
-                        self.opened = Opened::new(passed.opened);
-                        (self.replays, self.back_at) = (false, Some(now));
-                        Replayed::Whole
-                    }
-                    Err(error) => Replayed::Not(error.to_string()),
-                })
-            }
+        while let Some((message, descriptor)) = self.handover.message().doing(RECORD)? {
+            let Message::Replayed {
+                process,
+                connections,
+            } = message
+            else {
+                self.opened.hear(message, descriptor);
+                continue;
+            };
+            return Ok(match self.handover.take(connections) {
+                Ok(passed) => {
+                    // Of several with the same ends the last one: those that are open come last.
+                    let clients = passed.clients.into_iter();
+                    self.passed = clients.map(|one| (one.standing.ends, one)).collect();
+                    self.opened.pass(process, passed.opened);
+                    (self.replays, self.back_at) = (false, Some(now));
+                    Replayed::Whole
+                }
+                Err(error) => Replayed::Not(error.to_string()),
+            });
         }
+        Ok(Replayed::NotYet)
+    }
+
+    /// The server is about to be ended, and with it what it has opened.
+    pub(crate) fn ends(&mut self) {
+        self.opened.let_go();
     }
 
     /// Where the server stands with this connection; `None`: it has never accepted it.

@@ -302,23 +302,42 @@ pub enum Message {
         /// How many.
         connections: u32,
     },
+    /// It opens a connection to another server, whose descriptor is beside the message: held by the supervisor, it does not
+    /// end with the process.
+    Opened {
+        /// The process.
+        process: u32,
+        /// As [`Reach::serial`].
+        serial: u64,
+    },
+    /// It has closed that connection.
+    Closed {
+        /// The process.
+        process: u32,
+        /// As [`Reach::serial`].
+        serial: u64,
+    },
 }
 
 impl Message {
     /// Bytes that one takes.
-    pub const SIZE: usize = 12;
+    pub const SIZE: usize = 16;
 
     /// As it is sent.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
-        let Self::Replayed {
-            process,
-            connections,
-        } = self;
+        let (kind, process, number) = match *self {
+            Self::Replayed {
+                process,
+                connections,
+            } => (1, process, u64::from(connections)),
+            Self::Opened { process, serial } => (2, process, serial),
+            Self::Closed { process, serial } => (3, process, serial),
+        };
         let mut bytes = [0; Self::SIZE];
-        bytes[0] = 1;
+        bytes[0] = kind;
         bytes[4..8].copy_from_slice(&process.to_le_bytes());
-        bytes[8..].copy_from_slice(&connections.to_le_bytes());
+        bytes[8..].copy_from_slice(&number.to_le_bytes());
         bytes
     }
 
@@ -326,12 +345,19 @@ impl Message {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::SIZE] = bytes.try_into().ok()?;
-        let [1, 0, 0, 0, p0, p1, p2, p3, c0, c1, c2, c3] = *bytes else {
+        let [kind, 0, 0, 0, p0, p1, p2, p3, number @ ..] = *bytes else {
             return None;
         };
-        Some(Self::Replayed {
-            process: u32::from_le_bytes([p0, p1, p2, p3]),
-            connections: u32::from_le_bytes([c0, c1, c2, c3]),
-        })
+        let process = u32::from_le_bytes([p0, p1, p2, p3]);
+        let serial = u64::from_le_bytes(number);
+        match kind {
+            1 => Some(Self::Replayed {
+                process,
+                connections: u32::try_from(serial).ok()?,
+            }),
+            2 => Some(Self::Opened { process, serial }),
+            3 => Some(Self::Closed { process, serial }),
+            _ => None,
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::{
-    handover::{Ends, Entry, Reach, Standing},
+    handover::{Ends, Entry, Message, Reach, Standing},
     layout::{Destination, Shipping},
     *,
 };
@@ -205,6 +205,20 @@ proptest! {
             rest = &rest[length..];
         }
         prop_assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written((process, connections, serial) in any::<(u32, u32, u64)>()) {
+        let all = [
+            Message::Replayed { process, connections },
+            Message::Opened { process, serial },
+            Message::Closed { process, serial },
+        ];
+        for message in all {
+            let bytes = message.to_bytes();
+            prop_assert_eq!(Message::from_bytes(&bytes), Some(message));
+            prop_assert_eq!(Message::from_bytes(&bytes[1..]), None);
+        }
     }
 
     #[test]

@@ -172,6 +172,8 @@ pub(crate) struct Connection {
     pub(crate) serial: u64,
     /// It leads to another process of the host.
     pub(crate) is_local: bool,
+    /// The supervisor has it, too.
+    pub(crate) is_held: bool,
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,
     /// What is held of it ([`crate::later`]), as it will be in its socket.
@@ -205,6 +207,7 @@ impl Connection {
         received: 0,
         serial: 0,
         is_local: false,
+        is_held: false,
         is_shut: false,
         held: 0,
         is_nonblocking: false,

@@ -136,6 +136,10 @@ impl Wrap {
                 return false;
             }
         }
+        // What has gone to another server is counted by the kernel, so it has to be there before more is recorded.
+        if connection.is_outgoing() {
+            return false;
+        }
         let wanted = connection.held as usize + 2 * length + OVERHEAD;
         !connection.is_limited && wanted <= MOST_OF_EACH && free_in(fd) >= wanted
     }

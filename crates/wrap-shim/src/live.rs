@@ -222,14 +222,45 @@ fn is_nothing(fd: c_int) -> bool {
     unsafe { sys!(SYS_fstat, fd, about.as_mut_ptr()) == 0 && about.assume_init().st_nlink == 0 }
 }
 
+/// A descriptor beside a message.
+#[repr(C, align(8))]
+struct Control {
+    header: cmsghdr,
+    fd: c_int,
+}
+
+/// Say it to the supervisor, with this descriptor. `false`: nobody listens, or not now.
+pub(crate) fn tell(message: &Message, beside: Option<c_int>) -> bool {
+    let bytes = message.to_bytes();
+    let mut piece = iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let control = Control {
+        header: cmsghdr {
+            cmsg_len: size_of::<cmsghdr>() + size_of::<c_int>(),
+            cmsg_level: libc::SOL_SOCKET,
+            cmsg_type: libc::SCM_RIGHTS,
+        },
+        fd: beside.unwrap_or(-1),
+    };
+    // SAFETY: all zeros is an empty message.
+    let mut message: msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    if beside.is_some() {
+        message.msg_control = (&raw const control).cast_mut().cast();
+        message.msg_controllen = size_of::<Control>();
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the message and what it refers to are on our stack.
+    let sent = unsafe { sys!(SYS_sendmsg, SOCKET_FD, &raw const message, flags) };
+    sent == bytes.len() as i64
+}
+
 /// A connection's number and its socket; `None`: these were all. A supervisor that dies first has made nothing of them:
 /// the process ends, and its next life is another one's.
 fn receive() -> Option<(u32, c_int)> {
-    #[repr(C, align(8))]
-    struct Control {
-        header: cmsghdr,
-        fd: c_int,
-    }
     let mut place = [0u8; 4];
     let mut control = MaybeUninit::<Control>::zeroed();
     let mut piece = iovec {
@@ -294,6 +325,9 @@ fn install(wrap: &mut Wrap, place: u32, socket: c_int) {
         }
         if let Some(epoll) = descriptor.epoll.checked_sub(1) {
             watch(fd, epoll, &descriptor);
+        }
+        if let Some(connection) = wrap.descriptors.connection(fd) {
+            connection.is_held = connection.is_outgoing() && !connection.is_local;
         }
     }
     // SAFETY: it is ours.

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, IoSlice, Read as _, Seek as _, SeekFrom},
+    io::{self, IoSlice, IoSliceMut, Read as _, Seek as _, SeekFrom},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
@@ -11,8 +11,8 @@ use std::{
 use rustix::{
     fs::{MemfdFlags, ftruncate, memfd_create},
     net::{
-        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-        SocketFlags, SocketType, recv, sendmsg, socketpair,
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
     },
 };
 use wrap_abi::handover::{Entry, GO, Message, Reach, Standing};
@@ -111,17 +111,31 @@ impl Handover {
         self.ours.as_fd()
     }
 
-    /// What a process has said, without waiting for it; `None`: nothing yet.
+    /// What a process has said, and a descriptor beside it, without waiting for it; `None`: nothing yet.
     ///
     /// # Errors
     /// The socket failed.
-    pub fn message(&self) -> io::Result<Option<Message>> {
+    pub fn message(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
         let mut bytes = [0; Message::SIZE];
-        match recv(&self.ours, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((length, _)) => Ok(Message::from_bytes(&bytes[..length])),
-            Err(rustix::io::Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let length = match recvmsg(
+            &self.ours,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut beside,
+            flags,
+        ) {
+            Ok(received) => received.bytes,
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let descriptors = beside.drain().filter_map(|one| match one {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let descriptor = descriptors.flatten().next();
+        Ok(Message::from_bytes(&bytes[..length]).map(|message| (message, descriptor)))
     }
 
     /// What it has written: its connections, of which it says that so many are `open`. The file is empty afterwards.

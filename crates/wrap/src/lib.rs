@@ -7,8 +7,10 @@
 //!   sockets that go on with them.
 //! - [`Suspect`]: who said last what a server has died of.
 //! - [`program`]: whether a program can take the library.
+//! - [`counts`]: what has gone through a connection that the process had opened.
 //! - [`repair`]: such a socket, made at exact sequence numbers (`TCP_REPAIR`).
 
+pub mod counts;
 mod feed;
 mod handover;
 mod library;

@@ -119,7 +119,10 @@ impl Life {
         poll(&mut fds, Some(&at_most)).expect("poll");
         let message = self.handover.message().expect("a message");
         assert!(
-            matches!(message, Some(Message::Replayed { connections: 0, .. })),
+            matches!(
+                message,
+                Some((Message::Replayed { connections: 0, .. }, None))
+            ),
             "{message:?}: {:?}",
             memory.divergence()
         );

@@ -1,9 +1,14 @@
-//! Connections that the server has opened to others: they have ended with the life that had opened them, and the next one
-//! finds them reset, as any server may at any time.
+//! Connections that the server has opened to others.
+//!
+//! We have their descriptors, too, so that the kernel does not end them with the life that has opened them; what arrives
+//! meanwhile waits in it. The next life, which knows what it had read and written, goes on with them if the kernel has
+//! counted the same. Others it finds reset, as any server may at any time: those within the host, of which the kernel does
+//! not count what was read, and all after their host, or this process, has ended.
 
 use std::{
+    collections::{HashMap, HashSet},
     io::{self, Write as _},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     os::{
         fd::{AsFd as _, OwnedFd},
         unix::net::UnixStream,
@@ -11,37 +16,162 @@ use std::{
     time::Duration,
 };
 
-use wrap::{Handover, Passed, Reach};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{RecvFlags, recv},
+    process::{Resource, getrlimit},
+};
+use wrap::{
+    Handover, Message, Passed, Reach,
+    counts::{Counts, kernel_counts},
+    repair::say_again,
+};
 
 /// What became of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Outgoing {
+    /// How many go on.
+    pub(crate) kept: usize,
     /// How many are reset.
     pub(crate) reset: usize,
 }
 
-/// As a process has left them.
+/// A process's number, and its connection's.
+type Which = (u32, u64);
+
 #[derive(Debug, Default)]
-pub(super) struct Opened(Vec<Passed<Reach>>);
+pub(super) struct Opened {
+    held: HashMap<Which, OwnedFd>,
+    /// So many have to be held before it is looked which of them have ended.
+    look_at: usize,
+    /// As a process has left them.
+    passed: Vec<(u32, Passed<Reach>)>,
+}
 
 impl Opened {
-    pub(super) fn new(opened: Vec<Passed<Reach>>) -> Self {
-        Self(opened)
+    /// A process has opened one, or closed one.
+    pub(super) fn hear(&mut self, message: Message, descriptor: Option<OwnedFd>) {
+        match (message, descriptor) {
+            (Message::Opened { process, serial }, Some(descriptor)) => {
+                self.forget_ended();
+                if self.held.len() < most() && kernel_counts() {
+                    self.held.insert((process, serial), descriptor);
+                }
+            }
+            (Message::Closed { process, serial }, _) => {
+                self.held.remove(&(process, serial));
+            }
+            _ => {}
+        }
+    }
+
+    /// Of those that have ended we may not have heard: a process does not wait until we listen.
+    fn forget_ended(&mut self) {
+        const FEW: usize = 64;
+        if self.held.len() >= self.look_at.max(FEW) {
+            self.held.retain(|_, socket| !has_ended(socket));
+            self.look_at = 2 * self.held.len();
+        }
+    }
+
+    /// Nobody will go on with them: they end when the server ends.
+    pub(super) fn let_go(&mut self) {
+        self.held.clear();
+        self.passed.clear();
+    }
+
+    /// A process that is dead is not heard any more, and what it had passed on is nobody's.
+    pub(super) fn died(&mut self) {
+        self.passed.clear();
+    }
+
+    /// What a process says of its own.
+    pub(super) fn pass(&mut self, process: u32, passed: Vec<Passed<Reach>>) {
+        let passed = passed.into_iter().map(|one| (process, one));
+        self.passed = passed.collect();
     }
 
     /// The process gets them.
     pub(super) fn hand_over(&mut self, handover: &Handover) -> io::Result<Outgoing> {
         let mut told = Outgoing::default();
-        for one in self.0.drain(..).filter(|one| !one.standing.is_closed) {
-            let socket: OwnedFd = match one.standing.is_local {
-                true => reset_local_socket()?.into(),
-                false => reset_socket()?.into(),
-            };
-            handover.give(one.connection, socket.as_fd())?;
-            told.reset += 1;
+        let mut kept = HashSet::new();
+        for (process, one) in std::mem::take(&mut self.passed) {
+            let which = (process, one.standing.serial);
+            let held = self.held.remove(&which);
+            let socket = held.filter(|held| go_on(held, &one).is_some());
+            if one.standing.is_closed {
+                continue; // what was still to be said the kernel says
+            }
+            match socket {
+                Some(socket) => {
+                    let given = handover.give(one.connection, socket.as_fd());
+                    self.held.insert(which, socket);
+                    given?;
+                    kept.insert(which);
+                    told.kept += 1;
+                }
+                None => {
+                    handover.give(one.connection, reset(one.standing.is_local)?.as_fd())?;
+                    told.reset += 1;
+                }
+            }
         }
+        self.held.retain(|which, _| kept.contains(which)); // others the dead life has closed
         Ok(told)
     }
+}
+
+/// Most that are held: half of the descriptors that we may have.
+fn most() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / 2).unwrap_or(usize::MAX)
+}
+
+fn has_ended(socket: &OwnedFd) -> bool {
+    let mut places = [PollFd::new(socket, PollFlags::empty())];
+    let count = poll(&mut places, Some(&Timespec::default()));
+    count.is_ok() && places[0].revents().contains(PollFlags::HUP)
+}
+
+/// Has the socket be where the process is; `None`: it cannot be. What the process has recorded of what arrived is taken,
+/// as far as it had no time to do so, and what it has said since the record has ended is said, as far as it was not.
+fn go_on(held: &OwnedFd, passed: &Passed<Reach>) -> Option<()> {
+    let at = &passed.standing;
+    let counts = Counts::of(held.as_fd()).ok().flatten()?;
+    let known = usize::try_from(at.instream.checked_sub(counts.read)?).ok()?;
+    let lacking = usize::try_from(counts.written.checked_sub(passed.offset)?).ok()?;
+    let lacking = passed.said.get(lacking..)?;
+    if counts.is_shut && !(at.is_shut && lacking.is_empty()) {
+        return None;
+    }
+    let socket = TcpStream::from(held.try_clone().ok()?);
+    take(&socket, known).ok()?;
+    say_again(&socket, lacking).ok()?;
+    if at.is_shut && !counts.is_shut {
+        socket.shutdown(Shutdown::Write).ok()?;
+    }
+    Some(())
+}
+
+/// Take so many bytes that have arrived.
+fn take(socket: &TcpStream, mut length: usize) -> io::Result<()> {
+    let mut block = [0; 4096];
+    while length > 0 {
+        let part = length.min(block.len());
+        let (taken, _) = recv(socket, &mut block[..part], RecvFlags::DONTWAIT)?;
+        if taken == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        length -= taken;
+    }
+    Ok(())
+}
+
+fn reset(is_local: bool) -> io::Result<OwnedFd> {
+    Ok(match is_local {
+        true => reset_local_socket()?.into(),
+        false => reset_socket()?.into(),
+    })
 }
 
 /// A connection whose other end has reset it.
@@ -63,20 +193,4 @@ fn reset_local_socket() -> io::Result<UnixStream> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{ErrorKind, Read};
-
-    use super::*;
-
-    #[test]
-    fn who_reads_from_one_that_was_reset_is_told() {
-        let read =
-            |mut socket: Box<dyn Read>| socket.read(&mut [0; 4]).map_err(|error| error.kind());
-        let reset = Err(ErrorKind::ConnectionReset);
-        assert_eq!(read(Box::new(reset_socket().expect("a socket"))), reset);
-        assert_eq!(
-            read(Box::new(reset_local_socket().expect("a socket"))),
-            reset
-        );
-    }
-}
+mod tests;

@@ -150,8 +150,8 @@ impl Service {
         north.begins_anew();
         // A server that has died meanwhile is heard of otherwise.
         match north.hand_over() {
-            Ok(Outgoing { reset: 0 }) => {}
-            Ok(Outgoing { reset }) => self.tell(Happening::Outgoing { reset }),
+            Ok(Outgoing { kept: 0, reset: 0 }) => {}
+            Ok(Outgoing { kept, reset }) => self.tell(Happening::Outgoing { kept, reset }),
             Err(error) => {
                 tracing::warn!(%error, "the server could not be given its connections");
             }

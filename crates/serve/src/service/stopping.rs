@@ -37,6 +37,9 @@ impl Service {
             self.recovery.give_up();
             self.act()?;
         }
+        if let Some(north) = &mut self.north {
+            north.ends();
+        }
         match self.server.take() {
             Some(mut server) => {
                 server.stop(&self.ground.cgroup, self.config.grace)?;

@@ -94,7 +94,7 @@ fn all() -> Vec<Happening> {
         },
         Happening::Ended,
         Happening::Stopping { signal: 15 },
-        Happening::Outgoing { reset: 1 },
+        Happening::Outgoing { kept: 2, reset: 1 },
         Happening::Trouble { message: text() },
     ];
     all.extend(recovery.map(Happening::Recovery));

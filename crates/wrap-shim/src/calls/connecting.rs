@@ -3,13 +3,17 @@
 //! No south side records what comes from there, so the bytes are in the record. In a replay nobody is connected to and nothing is
 //! said: the program's own socket is a placeholder, as a client's is ([`crate::live`]).
 
-use libc::{AF_INET, AF_INET6, AF_UNIX, AF_UNSPEC, c_int, sa_family_t, sockaddr, socklen_t};
-use wrap_abi::{Call, Record, layout::Failure};
+use libc::{
+    AF_INET, AF_INET6, AF_UNIX, AF_UNSPEC, c_int, iovec, msghdr, sa_family_t, sockaddr, socklen_t,
+};
+use wrap_abi::{Call, Record, handover::Message, layout::Failure};
 
 use super::{opening::take_place, refuse};
 use crate::{
     descriptors::{Kind, kind_of},
     errno::answer_int,
+    live,
+    signals::blocking,
     sys::{Outcome, bytes, bytes_mut, sys},
     wrap::{self, Wrap, restarting, with},
 };
@@ -87,27 +91,85 @@ impl Wrap {
         ends: bool,
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
-        let replayed = self.replayed(Call::Connect, fd, |record| record.outcome);
-        let outcome = replayed.unwrap_or_else(|| {
-            self.commit();
-            let outcome = perform();
-            self.record(&Record {
-                call: Call::Connect,
-                fd: fd.cast_unsigned(),
-                outcome,
-                payload: &[],
-            });
-            outcome
+        if let Some(outcome) = self.replayed(Call::Connect, fd, |record| record.outcome) {
+            self.connected(fd, is_local, ends, outcome);
+            return outcome;
+        }
+        self.commit();
+        let outcome = perform();
+        // First: what is recorded and not held would not go on.
+        self.connected(fd, is_local, ends, outcome);
+        self.record(&Record {
+            call: Call::Connect,
+            fd: fd.cast_unsigned(),
+            outcome,
+            payload: &[],
         });
+        outcome
+    }
+
+    fn connected(&mut self, fd: c_int, is_local: bool, ends: bool, outcome: Outcome) {
         let is_known = self.descriptors.get(fd).kind == Kind::Outgoing;
         if ends && is_known && outcome == 0 {
+            self.let_go(fd);
             self.descriptors.disconnect(fd);
-        } else if !ends
-            && !is_known
-            && is_under_way(outcome)
-            && !self.descriptors.open(fd, is_local)
+        } else if !ends && !is_known && is_under_way(outcome) {
+            if !self.descriptors.open(fd, is_local) {
+                refuse(&[b"it has too many connections"]);
+            }
+            self.have_it_held(fd);
+        }
+    }
+
+    /// Were the supervisor to have it, too, it would not end with this life.
+    fn have_it_held(&mut self, fd: c_int) {
+        let process = self.process;
+        let Some(connection) = self.descriptors.connection(fd) else {
+            return;
+        };
+        // Only of TCP the kernel says how much has gone through.
+        if !self.is_replay && !connection.is_local {
+            let serial = connection.serial;
+            connection.is_held = live::tell(&Message::Opened { process, serial }, Some(fd));
+        }
+    }
+
+    /// The program closes it, and with it goes what the supervisor has. Where that one does not listen, the other server is to
+    /// hear of the end all the same.
+    pub(super) fn let_go(&mut self, fd: c_int) {
+        let process = self.process;
+        let Some(connection) = self.descriptors.connection(fd) else {
+            return;
+        };
+        let serial = connection.serial;
+        if connection.is_held
+            && connection.is_last()
+            && !live::tell(&Message::Closed { process, serial }, None)
         {
-            refuse(&[b"it has too many connections"]);
+            // SAFETY: no memory is involved.
+            unsafe { sys!(SYS_shutdown, fd, libc::SHUT_RDWR) };
+        }
+    }
+
+    /// Looks at what has arrived, and takes it when it is recorded: whatever this life dies of, the supervisor's socket has what
+    /// the record has not.
+    pub(super) fn receive_held(&mut self, fd: c_int, pieces: &[iovec], flags: c_int) -> Outcome {
+        // SAFETY: all zeros is an empty message.
+        let mut message: msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = pieces.as_ptr().cast_mut();
+        message.msg_iovlen = pieces.len();
+        let at = (&raw mut message).addr();
+        let look = (flags | libc::MSG_PEEK) as usize;
+        // SAFETY: a message on our stack, with the program's pieces.
+        let outcome = unsafe { blocking(libc::SYS_recvmsg, [fd as usize, at, look, 0, 0, 0]) };
+        self.record_received(Call::Input, fd, pieces, flags, outcome);
+        if outcome > 0 {
+            let take = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+            // SAFETY: TCP copies nothing then (tcp(7)).
+            let taken = unsafe { sys!(SYS_recvfrom, fd, 0, outcome, take, 0, 0) };
+            if taken != outcome {
+                refuse(&[b"what another server has said is not there any more"]);
+            }
         }
         outcome
     }

@@ -123,6 +123,7 @@ impl Wrap {
                 live::stands(number, connection, true);
             } else if !is_replay && (is_last || has_held) {
                 self.commit();
+                self.let_go(fd);
             }
         }
         self.descriptors.close(fd);

@@ -107,6 +107,12 @@ impl Wrap {
             } else if flags & MSG_DONTWAIT == 0 {
                 self.before_reading(fd);
             }
+            let connection = self.descriptors.connection(fd);
+            if flags & (MSG_PEEK | libc::MSG_TRUNC) == 0
+                && connection.is_some_and(|one| one.is_held)
+            {
+                return self.receive_held(fd, pieces, flags);
+            }
             let outcome = perform();
             self.record_received(call, fd, pieces, flags, outcome);
             outcome
@@ -119,7 +125,7 @@ impl Wrap {
         outcome
     }
 
-    fn record_received(
+    pub(super) fn record_received(
         &mut self,
         call: Call,
         fd: c_int,

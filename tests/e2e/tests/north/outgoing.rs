@@ -3,10 +3,13 @@
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::{SocketAddr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
 };
 
 use e2e::{
-    Plain, Protected, Scene, assert_same_bytes,
+    Plain, Protected, Scene, Seed, assert_same_bytes,
     clients::{Http, finish},
     exchange::{assert_all_kept, assert_untouched},
     pattern,
@@ -16,7 +19,7 @@ use e2e::{
 };
 use lab::Signal;
 
-use super::{REQUIRE, patiently, redis::Client};
+use super::{REQUIRE, kill_again_and_again, patiently, redis::Client};
 
 /// Where the one that is asked serves.
 const BEHIND: u16 = 8081;
@@ -56,7 +59,7 @@ fn what_a_server_was_told_by_others_it_knows() {
     let port = BEHIND.to_string();
     let server = asker(&scene, &["tcp", &behind(&scene).ip().to_string(), &port]);
     let server = knows_what_it_was_told(&scene, &server);
-    assert_eq!(reset(&server), [1; 4]);
+    assert_eq!(outgoing(&server), [(1, 0); 4]);
 }
 
 /// By a socket of the host.
@@ -71,7 +74,7 @@ fn what_a_server_was_told_within_its_host_it_knows() {
         .extend(["--unixsocket".to_owned(), socket.to_string()]);
     let _redis = scene.plain(&redis);
     let server = knows_what_it_was_told(&scene, &asker(&scene, &["unix", &socket]));
-    assert_eq!(reset(&server), [1; 4]);
+    assert_eq!(outgoing(&server), [(0, 1); 4]);
 }
 
 /// By datagrams, each from a socket of its own.
@@ -84,12 +87,20 @@ fn what_a_server_was_told_by_datagrams_it_knows() {
     knows_what_it_was_told(&scene, &server).assert_none_of("outgoing");
 }
 
-/// How many of the connections that the server had opened were reset in each recovery.
-fn reset(server: &Protected) -> Vec<u64> {
+/// How many of the connections that the server had opened were kept, and how many were reset, in each recovery.
+fn outgoing(server: &Protected) -> Vec<(u64, u64)> {
     let told = server.events_of("outgoing");
+    let count = |event: &serde_json::Value, what: &str| event[what].as_u64().expect("a count");
     told.iter()
-        .filter_map(|event| event["reset"].as_u64())
+        .map(|event| (count(event, "kept"), count(event, "reset")))
         .collect()
+}
+
+/// All connections that it had opened go on.
+fn assert_outgoing_kept(server: &Protected) {
+    let all = outgoing(server);
+    assert!(!all.is_empty(), "it had opened none");
+    assert!(all.iter().all(|(_, reset)| *reset == 0), "{all:?}");
 }
 
 fn knows_what_it_was_told(scene: &Scene, server: &Server) -> Protected {
@@ -169,6 +180,7 @@ fn a_replica_catches_up() {
     assert_eq!(reader.ask(&["debug", "digest"]), digest);
     finish(reader.stream());
     assert_all_kept(&server);
+    assert_eq!(outgoing(&server), [(1, 0); 4]);
     assert_untouched(recording, 1);
 }
 
@@ -186,33 +198,88 @@ fn proxied(label: &str, make: fn(&Scene, SocketAddr) -> Server) -> (Scene, Plain
     (scene, plain, server)
 }
 
+/// Killed at any moment, in the middle of asking, too: nothing is asked twice, and no answer is lost.
 #[test]
-fn haproxy_keeps_its_clients() {
-    keeps_its_clients("haproxy", haproxy);
+fn others_are_asked_once() {
+    const CLIENTS: usize = 3;
+    let scene = Scene::new("askeronce");
+    let _redis = scene.plain(&redis_at(&scene, behind(&scene)));
+    let port = BEHIND.to_string();
+    let server = asker(&scene, &["tcp", &behind(&scene).ip().to_string(), &port]);
+    let server = scene.protect_with(&server, &REQUIRE);
+    let seed = &mut Seed::choose("askeronce");
+    let ends = AtomicBool::new(false);
+    let (scene, ends) = (&scene, &ends);
+    let mut told: Vec<(u64, String)> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                scope.spawn(move || {
+                    let (mut client, mut told) = (Asks::new(scene), Vec::new());
+                    while !ends.load(Ordering::Relaxed) {
+                        told.push(client.ask());
+                    }
+                    finish(client.0.get_ref());
+                    told
+                })
+            })
+            .collect();
+        kill_again_and_again(&server, 8, seed);
+        ends.store(true, Ordering::Relaxed);
+        let told = clients
+            .into_iter()
+            .map(|client| client.join().expect("a client"));
+        told.flatten().collect()
+    });
+    told.sort();
+    let hashes = hashes(scene, told.len());
+    let expected: Vec<(u64, String)> = (1..).zip(hashes).collect();
+    assert_eq!(told.len(), expected.len());
+    assert!(told == expected, "each was asked once, and is known");
+    assert_all_kept(&server);
+    assert_eq!(outgoing(&server), [(1, 0); 8]);
 }
 
 #[test]
-fn nginx_keeps_the_clients_of_what_is_behind_it() {
-    keeps_its_clients("nginxproxy", nginx_proxy);
+fn haproxy_goes_on_in_the_middle_of_downloads() {
+    goes_on_in_the_middle_of_downloads("haproxy", haproxy);
 }
 
-/// Killed between the answers: whoever has had one gets the next one by the same connection.
-fn keeps_its_clients(label: &str, make: fn(&Scene, SocketAddr) -> Server) {
+#[test]
+fn nginx_goes_on_in_the_middle_of_what_is_behind_it() {
+    goes_on_in_the_middle_of_downloads("nginxproxy", nginx_proxy);
+}
+
+/// Killed again and again, while what is behind it answers: neither end of it notices.
+fn goes_on_in_the_middle_of_downloads(label: &str, make: fn(&Scene, SocketAddr) -> Server) {
+    const CLIENTS: usize = 4;
     let (scene, _plain, server) = proxied(label, make);
     let recording = scene.record(PORT);
-    let mut clients: Vec<Http> = (0..4).map(|_| Http::new(scene.connect(PORT))).collect();
-    for kill in 1..=4 {
-        for (number, client) in clients.iter_mut().enumerate() {
-            assert_eq!(client.get(&format!("/small/{number}")).body, small(number));
+    let seed = &mut Seed::choose(label);
+    let (ends, big) = (AtomicBool::new(false), pattern(BIG));
+    let (scene, ends, big) = (&scene, &ends, &big);
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                scope.spawn(move || {
+                    let mut http = Http::new(scene.connect(PORT));
+                    while !ends.load(Ordering::Relaxed) {
+                        http.ask("/big.bin");
+                        let response = http.response(|_| thread::sleep(Duration::from_micros(300)));
+                        assert_eq!(response.status, 200);
+                        assert_same_bytes("big", big, &response.body);
+                        assert_eq!(http.get(&format!("/small/{client}")).body, small(client));
+                    }
+                    finish(http.stream());
+                })
+            })
+            .collect();
+        kill_again_and_again(&server, 6, seed);
+        ends.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("a client");
         }
-        assert_same_bytes("big", &pattern(BIG), &clients[0].get("/big.bin").body);
-        server.kill_main(Signal::KILL);
-        server.wait_serving(kill);
-    }
-    for client in &mut clients {
-        assert_eq!(client.get("/small/9").body, small(9));
-        finish(client.stream());
-    }
+    });
     assert_all_kept(&server);
-    assert_untouched(recording, 4);
+    assert_outgoing_kept(&server);
+    assert_untouched(recording, CLIENTS);
 }

@@ -1,0 +1,115 @@
+//! Who goes on with what.
+
+use std::io::{ErrorKind, Read};
+
+use super::*;
+
+#[test]
+fn who_reads_from_one_that_was_reset_is_told() {
+    let read = |mut socket: Box<dyn Read>| socket.read(&mut [0; 4]).map_err(|error| error.kind());
+    let reset = Err(ErrorKind::ConnectionReset);
+    assert_eq!(read(Box::new(reset_socket().expect("a socket"))), reset);
+    assert_eq!(
+        read(Box::new(reset_local_socket().expect("a socket"))),
+        reset
+    );
+}
+
+/// A connection by which `abc` was written and two of four bytes were read, and its other end.
+fn connection() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
+    let mut socket =
+        TcpStream::connect(listener.local_addr().expect("an address")).expect("opened");
+    let (mut other, _) = listener.accept().expect("accepted");
+    socket.write_all(b"abc").expect("written");
+    other.write_all(b"1234").expect("written");
+    socket.read_exact(&mut [0; 2]).expect("read");
+    (socket.into(), other)
+}
+
+/// What a process says that has read so much, and of what it has written has kept `said`, from `offset` on.
+fn passed(instream: u64, offset: u64, said: &[u8], is_shut: bool) -> Passed<Reach> {
+    Passed {
+        connection: 0,
+        standing: Reach {
+            serial: 1,
+            is_local: false,
+            instream,
+            outstream: offset + said.len() as u64,
+            is_shut,
+            is_closed: false,
+        },
+        offset,
+        said: said.to_vec(),
+    }
+}
+
+#[test]
+fn what_was_not_said_is_said_and_what_was_not_taken_is_taken() {
+    for (instream, rest) in [(2, &b"34"[..]), (3, b"4"), (4, b"")] {
+        for (offset, said) in [(3, &b"def"[..]), (1, b"bcdef"), (0, b"abcdef")] {
+            let (held, mut other) = connection();
+            go_on(&held, &passed(instream, offset, said, true)).expect("it goes on");
+            let mut heard = Vec::new();
+            other.read_to_end(&mut heard).expect("its end");
+            assert_eq!(heard, b"abcdef");
+            other.shutdown(Shutdown::Write).expect("shut");
+            let mut read = Vec::new();
+            TcpStream::from(held).read_to_end(&mut read).expect("read");
+            assert_eq!(read, rest);
+        }
+    }
+}
+
+#[test]
+fn nobody_goes_on_where_the_kernel_has_counted_otherwise() {
+    let others = [
+        passed(1, 3, b"", false), // it had read more than that
+        passed(5, 3, b"", false), // more than has arrived
+        passed(2, 2, b"", false), // it had said more
+        passed(2, 4, b"", false), // less than was kept
+    ];
+    for passed in others {
+        let (held, _other) = connection();
+        assert!(go_on(&held, &passed).is_none(), "{passed:?}");
+    }
+    // It had shut it, and knows nothing of that.
+    let (held, _other) = connection();
+    let socket = TcpStream::from(held);
+    socket.shutdown(Shutdown::Write).expect("shut");
+    assert!(go_on(&socket.into(), &passed(2, 3, b"", false)).is_none());
+}
+
+/// The other end hears of it when it was closed, or has ended: nobody holds it.
+#[test]
+fn those_that_were_closed_are_not_held() {
+    let mut opened = Opened::default();
+    let (process, mut others) = (0, Vec::new());
+    for serial in 1..=200 {
+        let (held, other) = connection();
+        if serial > 100 {
+            TcpStream::from(held.try_clone().expect("another"))
+                .shutdown(Shutdown::Both)
+                .expect("shut");
+        }
+        opened.hear(Message::Opened { process, serial }, Some(held));
+        others.push(other);
+    }
+    // Every second one is closed, and of the shut ones few are left.
+    for serial in (2..=200).step_by(2) {
+        opened.hear(Message::Closed { process, serial }, None);
+    }
+    for (serial, other) in (1..).zip(&mut others) {
+        let is_held = opened.held.contains_key(&(process, serial));
+        assert!(is_held == (serial % 2 == 1) || serial > 100, "{serial}");
+        if !is_held {
+            // Its end, or a reset: it had not read everything.
+            let _ = other.read_to_end(&mut Vec::new());
+        }
+    }
+    assert!(opened.held.len() < 90, "{}", opened.held.len());
+    opened.let_go();
+    for mut other in others {
+        let _ = other.read_to_end(&mut Vec::new());
+    }
+}
