@@ -92,11 +92,19 @@ impl Scene {
     /// When it does not.
     #[must_use]
     pub fn plain(&self, server: &Server) -> Plain {
+        self.plain_on(&self.server, server)
+    }
+
+    /// The same on another host.
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn plain_on(&self, host: &Host, server: &Server) -> Plain {
         let (program, arguments) = server.command.split_first().expect("a command");
-        let mut command = self.server.command(program);
+        let mut command = host.command(program);
         let log = self.directory().join("plain.log");
-        let process = self
-            .server
+        let process = host
             .spawn(command.args(arguments), &Output::File(log.clone()))
             .expect("the server starts");
         for address in &server.addresses {
@@ -104,7 +112,7 @@ impl Scene {
         }
         Plain {
             process,
-            host: self.server.clone(),
+            host: host.clone(),
         }
     }
 

@@ -136,9 +136,17 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn asker(scene: &Scene, way: &[&str]) -> Server {
+    asker_at(scene, scene.ipv4(PORT), way)
+}
+
+/// The same at another address.
+///
+/// # Panics
+/// As there.
+#[must_use]
+pub fn asker_at(scene: &Scene, address: SocketAddr, way: &[&str]) -> Server {
     let script = scene.write("asker/asker.py", ASKER);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     let command = [&["/usr/bin/python3", "-u", &script, &ip, &port], way].concat();
     Server::new("asker", vec![address], &command)

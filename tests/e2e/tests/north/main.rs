@@ -7,6 +7,7 @@ mod hosts;
 mod mosquitto;
 mod ngircd;
 mod outgoing;
+mod proxies;
 mod redis;
 mod refusals;
 mod streamer;

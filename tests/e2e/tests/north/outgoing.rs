@@ -5,17 +5,14 @@ use std::{
     net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
 };
 
 use e2e::{
-    Plain, Protected, Scene, Seed, assert_same_bytes,
-    clients::{Http, finish},
+    Protected, Scene, Seed,
+    clients::finish,
     exchange::{assert_all_kept, assert_untouched},
-    pattern,
-    servers::{
-        BIG, PORT, Server, asker, counter, haproxy, nginx_at, nginx_proxy, redis_at, replica,
-    },
+    pair::{FailOver, Pair, addresses},
+    servers::{PORT, Server, asker, asker_at, counter, redis_at, replica},
 };
 use lab::Signal;
 
@@ -24,12 +21,8 @@ use super::{REQUIRE, kill_again_and_again, patiently, redis::Client};
 /// Where the one that is asked serves.
 const BEHIND: u16 = 8081;
 
-fn behind(scene: &Scene) -> SocketAddr {
+pub(super) fn behind(scene: &Scene) -> SocketAddr {
     scene.ipv4(BEHIND)
-}
-
-fn small(number: usize) -> Vec<u8> {
-    pattern(500 + number * 700)
 }
 
 /// A client of the server that counts in a redis.
@@ -88,19 +81,12 @@ fn what_a_server_was_told_by_datagrams_it_knows() {
 }
 
 /// How many of the connections that the server had opened were kept, and how many were reset, in each recovery.
-fn outgoing(server: &Protected) -> Vec<(u64, u64)> {
+pub(super) fn outgoing(server: &Protected) -> Vec<(u64, u64)> {
     let told = server.events_of("outgoing");
     let count = |event: &serde_json::Value, what: &str| event[what].as_u64().expect("a count");
     told.iter()
         .map(|event| (count(event, "kept"), count(event, "reset")))
         .collect()
-}
-
-/// All connections that it had opened go on.
-fn assert_outgoing_kept(server: &Protected) {
-    let all = outgoing(server);
-    assert!(!all.is_empty(), "it had opened none");
-    assert!(all.iter().all(|(_, reset)| *reset == 0), "{all:?}");
 }
 
 fn knows_what_it_was_told(scene: &Scene, server: &Server) -> Protected {
@@ -189,13 +175,49 @@ fn patiently_reads(reader: &mut Client, key: &str, value: &str) {
     patiently(key, || reader.borrow_mut().ask(&["get", key]) == value);
 }
 
-/// A proxy, and a server of HTTP behind it.
-fn proxied(label: &str, make: fn(&Scene, SocketAddr) -> Server) -> (Scene, Plain, Protected) {
-    let scene = Scene::new(label);
-    let behind = behind(&scene);
-    let plain = scene.plain(&nginx_at(&scene, vec![behind]));
-    let server = scene.protect_with(&make(&scene, behind), &REQUIRE);
-    (scene, plain, server)
+/// Whoever takes over has what its predecessor was told, and connects anew.
+#[test]
+fn another_host_knows_what_others_have_said() {
+    let (mut redis, [address, _]) = (None, addresses());
+    let mut pair = Pair::with("askerhosts", &[], &REQUIRE, |scene| {
+        let there: SocketAddr = (scene.client.address().ipv4(), BEHIND).into();
+        redis = Some(scene.plain_on(&scene.client, &redis_at(scene, there)));
+        let port = BEHIND.to_string();
+        asker_at(scene, address, &["tcp", &there.ip().to_string(), &port])
+    });
+    let mut client = Asks(BufReader::new(pair.scene.connect_to(address)));
+    let mut told: Vec<(u64, String)> = (0..50).map(|_| client.ask()).collect();
+    pair.fail_over(FailOver::PowerOff);
+    told.extend((0..50).map(|_| client.ask()));
+    let expected: Vec<(u64, String)> = (1..).zip(hashes(&pair.scene, 100)).collect();
+    assert_eq!(told, expected);
+    assert_eq!(outgoing(&pair.first), [(0, 1)]);
+    drop(client);
+    pair.stop();
+    drop(redis);
+}
+
+/// Who comes after a `serve` that was killed holds nothing of what the server had opened before.
+#[test]
+fn without_the_serve_that_held_them_they_are_reset() {
+    let scene = Scene::new("askerserve");
+    let _redis = scene.plain(&redis_at(&scene, behind(&scene)));
+    let port = BEHIND.to_string();
+    let definition = asker(&scene, &["tcp", &behind(&scene).ip().to_string(), &port]);
+    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let mut client = Asks::new(&scene);
+    assert_eq!(client.ask().0, 1);
+    server.kill_serve_itself();
+    assert_eq!(client.ask().0, 2);
+    server.succeed(&scene, &definition, &REQUIRE);
+    assert_eq!(client.ask().0, 3);
+    for (kill, expected) in [(1, (0, 1)), (2, (1, 0))] {
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+        assert_eq!(client.ask().0, 3 + kill as u64);
+        assert_eq!(outgoing(&server)[kill - 1], expected);
+    }
+    assert_all_kept(&server);
 }
 
 /// Killed at any moment, in the middle of asking, too: nothing is asked twice, and no answer is lost.
@@ -237,49 +259,4 @@ fn others_are_asked_once() {
     assert!(told == expected, "each was asked once, and is known");
     assert_all_kept(&server);
     assert_eq!(outgoing(&server), [(1, 0); 8]);
-}
-
-#[test]
-fn haproxy_goes_on_in_the_middle_of_downloads() {
-    goes_on_in_the_middle_of_downloads("haproxy", haproxy);
-}
-
-#[test]
-fn nginx_goes_on_in_the_middle_of_what_is_behind_it() {
-    goes_on_in_the_middle_of_downloads("nginxproxy", nginx_proxy);
-}
-
-/// Killed again and again, while what is behind it answers: neither end of it notices.
-fn goes_on_in_the_middle_of_downloads(label: &str, make: fn(&Scene, SocketAddr) -> Server) {
-    const CLIENTS: usize = 4;
-    let (scene, _plain, server) = proxied(label, make);
-    let recording = scene.record(PORT);
-    let seed = &mut Seed::choose(label);
-    let (ends, big) = (AtomicBool::new(false), pattern(BIG));
-    let (scene, ends, big) = (&scene, &ends, &big);
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                scope.spawn(move || {
-                    let mut http = Http::new(scene.connect(PORT));
-                    while !ends.load(Ordering::Relaxed) {
-                        http.ask("/big.bin");
-                        let response = http.response(|_| thread::sleep(Duration::from_micros(300)));
-                        assert_eq!(response.status, 200);
-                        assert_same_bytes("big", big, &response.body);
-                        assert_eq!(http.get(&format!("/small/{client}")).body, small(client));
-                    }
-                    finish(http.stream());
-                })
-            })
-            .collect();
-        kill_again_and_again(&server, 6, seed);
-        ends.store(true, Ordering::Relaxed);
-        for client in clients {
-            client.join().expect("a client");
-        }
-    });
-    assert_all_kept(&server);
-    assert_outgoing_kept(&server);
-    assert_untouched(recording, CLIENTS);
 }

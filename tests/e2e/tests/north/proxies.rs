@@ -1,0 +1,72 @@
+//! Servers whose answers come from others: in the middle of these they are killed, and go on.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use e2e::{
+    Scene, Seed, assert_same_bytes,
+    clients::{Http, finish},
+    exchange::{assert_all_kept, assert_untouched},
+    pattern,
+    servers::{BIG, PORT, Server, haproxy, nginx_at, nginx_proxy},
+};
+
+use super::{
+    REQUIRE, kill_again_and_again,
+    outgoing::{behind, outgoing},
+};
+
+#[test]
+fn haproxy_goes_on_in_the_middle_of_downloads() {
+    goes_on_in_the_middle_of_downloads("haproxy", haproxy);
+}
+
+#[test]
+fn nginx_goes_on_in_the_middle_of_what_is_behind_it() {
+    goes_on_in_the_middle_of_downloads("nginxproxy", nginx_proxy);
+}
+
+/// Killed again and again, while what is behind it answers: neither end of it notices.
+fn goes_on_in_the_middle_of_downloads(label: &str, make: fn(&Scene, SocketAddr) -> Server) {
+    const CLIENTS: usize = 4;
+    let scene = Scene::new(label);
+    let behind = behind(&scene);
+    let _plain = scene.plain(&nginx_at(&scene, vec![behind]));
+    let server = scene.protect_with(&make(&scene, behind), &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose(label);
+    let (ends, big) = (AtomicBool::new(false), pattern(BIG));
+    let (scene, ends, big) = (&scene, &ends, &big);
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                scope.spawn(move || {
+                    let mut http = Http::new(scene.connect(PORT));
+                    let small = pattern(500 + client * 700);
+                    while !ends.load(Ordering::Relaxed) {
+                        http.ask("/big.bin");
+                        let response = http.response(|_| thread::sleep(Duration::from_micros(300)));
+                        assert_eq!(response.status, 200);
+                        assert_same_bytes("big", big, &response.body);
+                        assert_eq!(http.get(&format!("/small/{client}")).body, small);
+                    }
+                    finish(http.stream());
+                })
+            })
+            .collect();
+        kill_again_and_again(&server, 6, seed);
+        ends.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("a client");
+        }
+    });
+    assert_all_kept(&server);
+    let all = outgoing(&server);
+    let were_kept = |(kept, reset): &(u64, u64)| *kept > 0 && *reset == 0;
+    assert!(all.len() == 6 && all.iter().all(were_kept), "{all:?}");
+    assert_untouched(recording, CLIENTS);
+}
