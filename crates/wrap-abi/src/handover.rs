@@ -1,7 +1,8 @@
 //! How a process is given its clients' connections when its record is replayed.
 //!
-//! The supervisor has said before how much of each connection's outstream its client has ([`Position`]). The
-//! process writes into the *handover file* what it said beyond that ([`Entry::Said`]), then where each connection stands
+//! The supervisor has said before how much of each connection's outstream its client has ([`Position`]). Where it could not,
+//! since the record is still being made on another host, the process says of each connection that it begins
+//! ([`Entry::Began`]), and all that is said in it. The process writes into the *handover file* what it said beyond that ([`Entry::Said`]), then where each connection stands
 //! ([`Entry::Stands`], and [`Entry::Reaches`] for one that it has opened itself), and then a [`Message::Replayed`] to the socket. The supervisor answers with
 //! datagrams of connection numbers, each with a descriptor beside it, and at last with one of one byte ([`GO`]).
 //!
@@ -166,6 +167,13 @@ pub enum Entry<'a> {
         /// What.
         bytes: &'a [u8],
     },
+    /// A connection has begun.
+    Began {
+        /// The process's number for the connection.
+        connection: u32,
+        /// Its ends.
+        ends: Ends,
+    },
     /// Where a connection stands.
     Stands {
         /// The process's number for the connection.
@@ -185,6 +193,7 @@ pub enum Entry<'a> {
 const SAID: u8 = 1;
 const STANDS: u8 = 2;
 const REACHES: u8 = 3;
+const BEGAN: u8 = 4;
 const SHUT: u32 = 1;
 const CLOSED: u32 = 2;
 const LOCAL: u32 = 4;
@@ -214,6 +223,11 @@ impl<'a> Entry<'a> {
                 put(8, &offset.to_le_bytes());
                 let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 put(24, &length.to_le_bytes());
+            }
+            Self::Began { connection, ends } => {
+                put(0, &[BEGAN]);
+                put(4, &connection.to_le_bytes());
+                put(32, &ends.0);
             }
             Self::Stands {
                 connection,
@@ -259,6 +273,11 @@ impl<'a> Entry<'a> {
                     bytes: rest.get(..length)?,
                 };
                 Some((said, HEADER + length))
+            }
+            BEGAN => {
+                let mut ends = Ends::default();
+                ends.0.copy_from_slice(&header[32..]);
+                Some((Self::Began { connection, ends }, HEADER))
             }
             STANDS => {
                 let mut ends = Ends::default();

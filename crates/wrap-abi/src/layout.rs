@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1024;
@@ -38,6 +38,9 @@ pub const VARIABLE: &str = "OUTLIVE_WRAP";
 /// Where in the file it says how far clients are: a row of [`crate::handover::Position`]s, in the order of their
 /// ends. Only for a replay.
 pub const POSITIONS_OFFSET: u64 = (PROCESSES as u64 + 1) << STREAM_SHIFT;
+
+/// In place of the number of positions: nothing is known of clients, and all that is said is to be kept.
+pub const ALL_IS_KEPT: u64 = u64::MAX;
 
 const STREAM_SHIFT: u32 = 36;
 
@@ -115,7 +118,7 @@ pub struct Page {
     pub record: AtomicU64,
     /// Where determinants go.
     pub shipping: Shipping,
-    /// How many positions there are at [`POSITIONS_OFFSET`].
+    /// How many positions there are at [`POSITIONS_OFFSET`], or [`ALL_IS_KEPT`].
     pub positions: AtomicU64,
     /// Why replay has failed: a [`Failure`], or 0.
     pub failure: AtomicU32,
@@ -125,6 +128,9 @@ pub struct Page {
     pub failed_at: AtomicU64,
     /// What was called there, and what the record has: [`crate::Call`]s.
     pub failed_calls: [AtomicU32; 2],
+    /// The record is still being made on another host: who has replayed all that there is waits for more (a futex),
+    /// which is there when this is another number. 0: what there is is all.
+    pub follow: AtomicU32,
     /// The processes, by their numbers.
     pub processes: Processes,
 }
@@ -267,7 +273,9 @@ pub struct Process {
     pub ordinal: AtomicU32,
     /// Its process id; 0: it has ended.
     pub pid: AtomicI32,
-    unused: [AtomicU32; 3],
+    unused: AtomicU32,
+    /// How far it has replayed. Written by the process.
+    pub replayed: AtomicU64,
 }
 
 impl Process {
@@ -280,7 +288,8 @@ impl Process {
             parent: AtomicU32::new(0),
             ordinal: AtomicU32::new(0),
             pid: AtomicI32::new(0),
-            unused: [const { AtomicU32::new(0) }; 3],
+            unused: AtomicU32::new(0),
+            replayed: AtomicU64::new(0),
         }
     }
 }

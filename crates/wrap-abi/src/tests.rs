@@ -190,6 +190,7 @@ proptest! {
             Entry::Said { connection, offset: outstream, bytes: &bytes },
             Entry::Stands { connection, standing },
             Entry::Reaches { connection, reach },
+            Entry::Began { connection, ends: both },
         ];
         let mut all = Vec::new();
         for entry in &entries {

@@ -4,6 +4,7 @@
 //! process that is not wrapped, or when the call comes from inside of the wrap.
 
 mod accepting;
+mod binding;
 mod clocks;
 mod connecting;
 mod contents;

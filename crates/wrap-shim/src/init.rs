@@ -135,7 +135,7 @@ fn start() {
     let pid = unsafe { sys!(SYS_getpid) };
     let own = i32::try_from(pid).unwrap_or(0);
     entry.pid.store(own, Ordering::Release);
-    let stream = Stream::new(entry, number);
+    let mut stream = Stream::new(page, entry, number);
     let mut wrap = Wrap {
         page,
         process: number,

@@ -15,7 +15,7 @@ use libc::{
 use wrap_abi::{
     Call,
     handover::{Ends, Entry, GO, Message, Position, Reach, Standing},
-    layout::{FILE_FD, Failure, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
+    layout::{ALL_IS_KEPT, FILE_FD, Failure, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
 };
 
 use crate::{
@@ -55,17 +55,24 @@ pub(crate) fn placeholder(peer: &[u8], flags: c_int) -> i64 {
 }
 
 /// How far clients are, as the supervisor has said.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Positions(&'static [u8]);
+#[derive(Clone, Copy)]
+pub(crate) enum Positions {
+    Row(&'static [u8]),
+    /// It could not say: all is kept.
+    Unknown,
+}
 
 impl Positions {
     /// The row in the memory file.
     pub(crate) fn new(count: u64) -> Self {
+        if count == ALL_IS_KEPT {
+            return Self::Unknown;
+        }
         let length = usize::try_from(count)
             .unwrap_or(0)
             .saturating_mul(Position::SIZE);
         if length == 0 {
-            return Self::default();
+            return Self::Row(&[]);
         }
         // SAFETY: a new mapping of our own file.
         let row = unsafe {
@@ -80,17 +87,20 @@ impl Positions {
             )
         };
         let Ok(row) = usize::try_from(row) else {
-            return Self::default();
+            return Self::Row(&[]);
         };
         // SAFETY: mapped for good, and written before this process began.
-        Self(unsafe { bytes(ptr::with_exposed_provenance(row), length) })
+        Self::Row(unsafe { bytes(ptr::with_exposed_provenance(row), length) })
     }
 
     /// What this client has; nothing is to be kept for one that is gone.
     pub(crate) fn of(&self, peer: &[u8], local: &[u8]) -> u64 {
-        Ends::from_sockaddrs(peer, local)
-            .and_then(|ends| Position::find(self.0, &ends))
-            .unwrap_or(u64::MAX)
+        match self {
+            Self::Unknown => 0,
+            Self::Row(row) => Ends::from_sockaddrs(peer, local)
+                .and_then(|ends| Position::find(row, &ends))
+                .unwrap_or(u64::MAX),
+        }
     }
 }
 
@@ -123,15 +133,36 @@ pub(crate) fn said(number: u32, connection: &Connection, written: &[u8]) {
     put(&entry, new);
 }
 
+/// The program accepts it in a replay. Who knows how far clients are need not be told.
+pub(crate) fn began(wrap: &mut Wrap, fd: c_int) {
+    let number = wrap.descriptors.get(fd).connection;
+    if let (Positions::Unknown, Some(connection)) =
+        (wrap.positions, wrap.descriptors.connection(fd))
+    {
+        let ends = ends(connection);
+        put(
+            &Entry::Began {
+                connection: number,
+                ends,
+            },
+            &[],
+        );
+    }
+}
+
+fn ends(connection: &Connection) -> Ends {
+    Ends::from_sockaddrs(connection.peer.as_bytes(), connection.local.as_bytes())
+        .unwrap_or_default()
+}
+
 /// The connection stands here.
 pub(crate) fn stands(number: u32, connection: &Connection, is_closed: bool) {
     if connection.is_outgoing() {
         put(&reaches(number, connection, is_closed), &[]);
         return;
     }
-    let ends = Ends::from_sockaddrs(connection.peer.as_bytes(), connection.local.as_bytes());
     let standing = Standing {
-        ends: ends.unwrap_or_default(),
+        ends: ends(connection),
         instream: connection.instream,
         outstream: connection.outstream,
         is_shut: connection.is_shut,

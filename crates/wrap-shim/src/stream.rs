@@ -5,10 +5,10 @@
 
 use core::{ptr, sync::atomic::Ordering};
 
-use libc::{MAP_SHARED, PROT_READ, PROT_WRITE};
+use libc::{FUTEX_WAIT, MAP_SHARED, PROT_READ, PROT_WRITE};
 use wrap_abi::{
     DecodeError, HEADER_MAX, Header, Record,
-    layout::{FILE_FD, Process, STREAM_MAX, stream_offset},
+    layout::{FILE_FD, Page, Process, STREAM_MAX, stream_offset},
 };
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 
 /// How much is mapped at a time.
 const WINDOW: u64 = 4 << 20;
-const PAGE: u64 = 4096;
+const PAGE_SIZE: u64 = 4096;
 
 /// Why nothing can be recorded any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,7 @@ pub(crate) enum StreamError {
 
 /// One process's stream.
 pub(crate) struct Stream {
+    page: &'static Page,
     entry: &'static Process,
     number: u32,
     window: *mut libc::c_void,
@@ -45,8 +46,9 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// The stream of the process with this number.
-    pub(crate) fn new(entry: &'static Process, number: u32) -> Self {
+    pub(crate) fn new(page: &'static Page, entry: &'static Process, number: u32) -> Self {
         Self {
+            page,
             entry,
             number,
             window: ptr::null_mut(),
@@ -57,10 +59,24 @@ impl Stream {
         }
     }
 
-    /// Is there anything left to replay?
+    /// Is there anything left to replay? Where the record is still being made this waits until that is known.
     #[inline]
-    pub(crate) fn is_replay(&self) -> bool {
-        self.at < self.replay_end
+    pub(crate) fn is_replay(&mut self) -> bool {
+        self.at < self.replay_end || self.await_more()
+    }
+
+    #[cold]
+    fn await_more(&mut self) -> bool {
+        loop {
+            // In this order: what was the last of it was there before it was said to be.
+            let turn = self.page.follow.load(Ordering::Acquire);
+            self.replay_end = self.entry.replay_end.load(Ordering::Acquire);
+            if self.at < self.replay_end || turn == 0 {
+                return self.at < self.replay_end;
+            }
+            // SAFETY: an address that stays; a signal, or another number by now, only makes us look again.
+            unsafe { sys!(SYS_futex, self.page.follow.as_ptr(), FUTEX_WAIT, turn, 0) };
+        }
     }
 
     /// Where the next record is.
@@ -90,8 +106,8 @@ impl Stream {
         if end > STREAM_MAX {
             return Err(StreamError::Full);
         }
-        let start = at / PAGE * PAGE;
-        let length = (end - start).next_multiple_of(PAGE).max(WINDOW);
+        let start = at / PAGE_SIZE * PAGE_SIZE;
+        let length = (end - start).next_multiple_of(PAGE_SIZE).max(WINDOW);
         if self.length > 0 {
             // SAFETY: it is ours, and nothing in it is referred to any more.
             unsafe { sys!(SYS_munmap, self.window, self.length) };
@@ -151,10 +167,10 @@ impl Stream {
 
     /// The next record of the replay, which stays the next one; `None` at the end.
     pub(crate) fn peek(&mut self) -> Option<Result<(Record<'_>, u64), DecodeError>> {
-        let rest = self
-            .replay_end
-            .checked_sub(self.at)
-            .filter(|rest| *rest > 0)?;
+        if !self.is_replay() {
+            return None;
+        }
+        let rest = self.replay_end - self.at;
         let mut seen = rest.min(64 << 10);
         loop {
             let Ok(from) = self.map(self.at, seen) else {
@@ -175,5 +191,6 @@ impl Stream {
     /// The record with this length was replayed.
     pub(crate) fn advance(&mut self, length: u64) {
         self.at += length;
+        self.entry.replayed.store(self.at, Ordering::Relaxed);
     }
 }

@@ -36,6 +36,12 @@ impl Feed {
         Ok(())
     }
 
+    /// Where the next bytes of the stream belong.
+    #[must_use]
+    pub fn position(&self, memory: &Memory) -> u64 {
+        memory.length(self.process) + self.torn.len() as u64
+    }
+
     /// Is there more than whole records?
     #[must_use]
     pub fn is_torn(&self) -> bool {

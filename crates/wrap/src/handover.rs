@@ -1,29 +1,40 @@
 //! A process is given the sockets of its connections.
 
 use std::{
-    collections::BTreeMap,
+    collections::HashMap,
     fs::File,
-    io::{self, IoSlice, IoSliceMut, Read as _, Seek as _, SeekFrom},
-    mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    io::{self, IoSlice, IoSliceMut},
+    mem::{self, MaybeUninit},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::FileExt as _,
+    },
 };
 
 use rustix::{
-    fs::{MemfdFlags, ftruncate, memfd_create},
+    fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create},
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
     },
 };
-use wrap_abi::handover::{Entry, GO, Message, Reach, Standing};
+use wrap_abi::handover::{Ends, Entry, GO, Message};
+
+use crate::heard::{AllPassed, Heard};
 
 /// The supervisor's end of it.
 #[derive(Debug)]
 pub struct Handover {
     file: File,
+    /// How far it was read, and given back.
+    read: u64,
+    given_back: u64,
+    heard: Heard,
     ours: OwnedFd,
     theirs: OwnedFd,
 }
+
+const PAGE: u64 = 4096;
 
 /// Why connections cannot be handed over.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +46,7 @@ pub enum HandoverError {
     #[error("what the replayed process says of its connections makes no sense after {at} bytes")]
     Malformed {
         /// Where.
-        at: usize,
+        at: u64,
     },
     /// What it has said has a gap.
     #[error("the replayed process has not kept all that its client may lack")]
@@ -50,37 +61,6 @@ pub enum HandoverError {
     },
 }
 
-/// A connection as a process has left it. `S`: where it stands, a client's ([`Standing`]) or one that the process has
-/// opened ([`Reach`]).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passed<S = Standing> {
-    /// The process's number for it.
-    pub connection: u32,
-    /// Where it stands.
-    pub standing: S,
-    /// Where in the outstream the bytes below begin.
-    pub offset: u64,
-    /// What was said, and what its client may not have, up to where it stands.
-    pub said: Vec<u8>,
-}
-
-/// All that a process has passed on, each in the order in which they began.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AllPassed {
-    /// Its clients' connections.
-    pub clients: Vec<Passed>,
-    /// Those that it has opened.
-    pub opened: Vec<Passed<Reach>>,
-}
-
-impl AllPassed {
-    fn open(&self) -> usize {
-        let clients = self.clients.iter().map(|one| one.standing.is_closed);
-        let opened = self.opened.iter().map(|one| one.standing.is_closed);
-        clients.chain(opened).filter(|is_closed| !is_closed).count()
-    }
-}
-
 impl Handover {
     /// A new file and a new pair of sockets.
     ///
@@ -90,7 +70,14 @@ impl Handover {
         let file = File::from(memfd_create("outlive-handover", MemfdFlags::CLOEXEC)?);
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok(Self { file, ours, theirs })
+        Ok(Self {
+            file,
+            read: 0,
+            given_back: 0,
+            heard: Heard::default(),
+            ours,
+            theirs,
+        })
     }
 
     /// The file, to be inherited as [`wrap_abi::layout::HANDOVER_FD`].
@@ -138,22 +125,52 @@ impl Handover {
         Ok(Message::from_bytes(&bytes[..length]).map(|message| (message, descriptor)))
     }
 
-    /// What it has written: its connections, of which it says that so many are `open`. The file is empty afterwards.
+    /// Read what it has written since, and give the room back. What it is about to write is read later.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn listen(&mut self) -> Result<(), HandoverError> {
+        let end = self.file.metadata()?.len();
+        let length = usize::try_from(end - self.read).map_err(io::Error::other)?;
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, self.read)?;
+        let mut rest = &bytes[..];
+        while let Some((entry, length)) = Entry::read(rest) {
+            self.heard.take(&entry)?;
+            self.read += length as u64;
+            rest = &rest[length..];
+        }
+        let free = self.read / PAGE * PAGE;
+        if free > self.given_back {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let length = free - self.given_back;
+            fallocate(&self.file, flags, self.given_back, length).map_err(io::Error::from)?;
+            self.given_back = free;
+        }
+        Ok(())
+    }
+
+    /// What is kept of it takes so many bytes.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.heard.size()
+    }
+
+    /// So much of the outstreams of these connections is with their clients; there are no others.
+    pub fn forget(&mut self, received: &HashMap<Ends, u64>) {
+        self.heard.forget(received);
+    }
+
+    /// What it has written: its connections, of which it says that so many are `open`.
     ///
     /// # Errors
     /// It makes no sense.
     pub fn take(&mut self, open: u32) -> Result<AllPassed, HandoverError> {
-        let mut bytes = Vec::new();
-        self.file.seek(SeekFrom::Start(0))?;
-        self.file.read_to_end(&mut bytes)?;
-        ftruncate(&self.file, 0).map_err(io::Error::from)?;
-        self.file.seek(SeekFrom::Start(0))?;
-        let all = read(&bytes)?;
-        let passed = all.open();
-        if u32::try_from(passed) != Ok(open) {
-            return Err(HandoverError::OtherCount { passed, said: open });
+        self.listen()?;
+        if self.read != self.file.metadata()?.len() {
+            return Err(HandoverError::Malformed { at: self.read });
         }
-        Ok(all)
+        mem::take(&mut self.heard).finish(open)
     }
 
     /// The process's connection goes on with this socket.
@@ -191,74 +208,14 @@ impl Handover {
     }
 }
 
-type Said = BTreeMap<u32, (u64, Vec<u8>)>;
-
-/// A connection that has said so much.
-fn passed<S>(
-    said: &mut Said,
-    connection: u32,
-    standing: S,
-    outstream: u64,
-) -> Result<Passed<S>, HandoverError> {
-    let (offset, said) = said.remove(&connection).unwrap_or((outstream, Vec::new()));
-    if offset + said.len() as u64 != outstream {
-        return Err(HandoverError::Gap);
-    }
-    Ok(Passed {
-        connection,
-        standing,
-        offset,
-        said,
-    })
-}
-
-fn read(bytes: &[u8]) -> Result<AllPassed, HandoverError> {
-    let mut said = Said::new();
-    let mut all = AllPassed::default();
-    let mut at = 0;
-    while at < bytes.len() {
-        let (entry, length) = Entry::read(&bytes[at..]).ok_or(HandoverError::Malformed { at })?;
-        at += length;
-        match entry {
-            Entry::Said {
-                connection,
-                offset,
-                bytes,
-            } => {
-                let (from, known) = said.entry(connection).or_insert((offset, Vec::new()));
-                if *from + known.len() as u64 != offset {
-                    return Err(HandoverError::Gap);
-                }
-                known.extend_from_slice(bytes);
-            }
-            Entry::Stands {
-                connection,
-                standing,
-            } => {
-                let outstream = standing.outstream;
-                let one = passed(&mut said, connection, standing, outstream)?;
-                all.clients.push(one);
-            }
-            Entry::Reaches { connection, reach } => {
-                let one = passed(&mut said, connection, reach, reach.outstream)?;
-                all.opened.push(one);
-            }
-        }
-    }
-    Ok(all)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt as _;
-
-    use wrap_abi::handover::Ends;
+    use wrap_abi::handover::{Reach, Standing};
 
     use super::*;
 
     #[test]
     fn as_many_connections_are_open_as_it_says() {
-        let mut handover = Handover::new().expect("a handover");
         let standing = |is_closed| Entry::Stands {
             connection: 1,
             standing: Standing {
@@ -269,9 +226,10 @@ mod tests {
                 is_closed,
             },
         };
-        let mut take = |open, entries: &[Entry<'_>]| {
+        let take = |open, entries: &[Entry<'_>]| {
             let headers = entries.iter().map(Entry::header);
             let bytes: Vec<u8> = headers.flatten().collect();
+            let mut handover = Handover::new().expect("a handover");
             handover.file.write_all_at(&bytes, 0).expect("written");
             handover
                 .take(open)

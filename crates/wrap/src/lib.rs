@@ -13,6 +13,7 @@
 pub mod counts;
 mod feed;
 mod handover;
+mod heard;
 mod library;
 mod memory;
 pub mod program;
@@ -21,7 +22,8 @@ mod suspect;
 mod whole;
 
 pub use feed::Feed;
-pub use handover::{AllPassed, Handover, HandoverError, Passed};
+pub use handover::{Handover, HandoverError};
+pub use heard::{AllPassed, Passed};
 pub use library::Library;
 pub use memory::{Divergence, Memory};
 pub use suspect::Suspect;

@@ -10,19 +10,20 @@ use std::{
     },
     path::Path,
     ptr::NonNull,
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use rustix::{
     fs::{MemfdFlags, ftruncate, memfd_create},
     mm::{MapFlags, ProtFlags, mmap, munmap},
+    thread::futex,
 };
 use wrap_abi::{
     Call,
     handover::Position,
     layout::{
-        Destination, Failure, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page, STREAM_MAX,
-        VERSION, stream_offset,
+        ALL_IS_KEPT, Destination, Failure, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page,
+        STREAM_MAX, VERSION, stream_offset,
     },
 };
 
@@ -215,7 +216,51 @@ impl Memory {
             .write_all_at(bytes, stream_offset(process) + head)?;
         stream.said.store(end, Ordering::Release);
         stream.head.store(end, Ordering::Release);
+        if self.is_followed() {
+            stream.replay_end.store(end, Ordering::Release);
+        }
         Ok(())
+    }
+
+    /// The next processes are to replay what there is, and then what comes: it is still being made on another host.
+    pub fn follow(&self) {
+        let page = self.page();
+        self.replay_all();
+        page.positions.store(ALL_IS_KEPT, Ordering::Release);
+        page.follow.store(1, Ordering::Release);
+    }
+
+    /// Is it still being made on another host?
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        self.page().follow.load(Ordering::Acquire) != 0
+    }
+
+    /// More was appended to what is followed: the processes go on.
+    pub fn tell_more(&self) {
+        let follow = &self.page().follow;
+        let next = follow.load(Ordering::Relaxed).wrapping_add(1).max(1);
+        follow.store(next, Ordering::Release);
+        wake(follow);
+    }
+
+    /// What there is is all: the processes go live when they have replayed it.
+    pub fn end_following(&self) {
+        let follow = &self.page().follow;
+        follow.store(0, Ordering::Release);
+        wake(follow);
+    }
+
+    /// How much of the streams is still to be replayed by those who follow, bytes.
+    #[must_use]
+    pub fn behind(&self) -> u64 {
+        let processes = self.page().processes.0.iter();
+        let behind = processes.map(|process| {
+            let replayed = process.replayed.load(Ordering::Relaxed);
+            let head = process.head.load(Ordering::Acquire);
+            head.saturating_sub(replayed)
+        });
+        behind.sum()
     }
 
     /// The stream of the only process ends there, and the record is another one from now on.
@@ -267,17 +312,24 @@ impl Memory {
         positions.sort_unstable_by_key(|position| position.ends);
         let bytes: Vec<u8> = positions.iter().flat_map(Position::to_bytes).collect();
         self.file.write_all_at(&bytes, POSITIONS_OFFSET)?;
+        let count = positions.len() as u64;
+        self.page().positions.store(count, Ordering::Release);
+        self.replay_all();
+        Ok(())
+    }
+
+    /// The next processes begin with what there is.
+    fn replay_all(&self) {
         let page = self.page();
-        page.positions
-            .store(positions.len() as u64, Ordering::Release);
+        page.follow.store(0, Ordering::Release);
         for process in &page.processes.0 {
             let head = process.head.load(Ordering::Acquire);
             process.replay_end.store(head, Ordering::Release);
+            process.replayed.store(0, Ordering::Release);
             process.pid.store(0, Ordering::Release);
         }
         page.failure.store(0, Ordering::Release);
         page.next_process.store(0, Ordering::Release);
-        Ok(())
     }
 
     /// Is everything recorded? Not if there was no room for it, or it was given up.
@@ -310,6 +362,11 @@ impl Memory {
             recorded: call(1),
         })
     }
+}
+
+/// Whoever waits for another number. Nobody may.
+fn wake(number: &AtomicU32) {
+    let _ = futex::wake(number, futex::Flags::empty(), u32::MAX);
 }
 
 impl AsFd for Memory {

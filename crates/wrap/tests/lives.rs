@@ -7,11 +7,12 @@ use std::{
         unix::process::CommandExt as _,
     },
     process::{Child, ChildStdout, Command, Stdio},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wrap::{AllPassed, Ends, Handover, Library, Memory, Position};
+use wrap::{AllPassed, Ends, Feed, Handover, Library, Memory, Position};
 use wrap_abi::{
     handover::Message,
     layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD, VARIABLE, VERSION},
@@ -189,4 +190,65 @@ fn objects_are_where_they_were() {
         life.handover.go().expect("gone on");
         assert_eq!(life.line(), said);
     }
+}
+
+/// Has one memory what is in the other, from where it ends on, in pieces of any size.
+fn pass_on(from: &Memory, to: &Memory, feed: &mut Feed) {
+    let (begin, end) = (feed.position(to), from.length(0));
+    let length = usize::try_from(end - begin).expect("short");
+    let mut bytes = vec![0; length];
+    from.read(0, begin, &mut bytes).expect("read");
+    for piece in bytes.chunks(1000) {
+        feed.take(to, piece).expect("room");
+        to.tell_more();
+    }
+}
+
+/// Says what it drew, and how often it looked at a pipe that has something each time.
+const COUNTS: &str = r#"
+import os, time
+drawn = os.urandom(16).hex()
+count = 0
+while True:
+    count += len(open("/dev/urandom", "rb", buffering=0).read(1))
+    print(drawn, count, flush=True)
+    time.sleep(0.002)
+"#;
+
+/// A program that follows another one does what that one does, waits where that one is, and goes on as it.
+#[test]
+fn who_follows_waits_for_more() {
+    let (first, second) = (
+        Memory::new().expect("memory"),
+        Memory::new().expect("memory"),
+    );
+    let mut serves = Life::begin(&first, COUNTS, false);
+    serves.line();
+    let mut feed = Feed::new(0);
+    second.follow();
+    let mut follows = Life::begin(&second, COUNTS, false);
+    for _ in 0..20 {
+        serves.line();
+        pass_on(&first, &second, &mut feed);
+    }
+    // What is not there yet is waited for, without an end.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while second.behind() > 0 {
+        assert!(Instant::now() < deadline, "{} behind", second.behind());
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(follows.handover.message().expect("a socket").is_none());
+    assert_eq!(second.divergence(), None);
+    let last = serves.line();
+    let (drawn, _) = last.split_once(' ').expect("two words");
+    drop(serves);
+    pass_on(&first, &second, &mut feed);
+    second.end_following();
+    follows.replays(&second);
+    follows.handover.go().expect("gone on");
+    let said = follows.line();
+    let count = said.strip_prefix(drawn).expect("what was drawn").trim();
+    let count: u64 = count.parse().expect("a number");
+    assert!(count >= 21, "{count}: from its beginning again");
+    assert!(second.length(0) >= first.length(0), "what follows is noted");
 }

@@ -107,6 +107,7 @@ impl Wrap {
             if let Some(connection) = self.descriptors.connection(fd) {
                 connection.received = received;
             }
+            live::began(self, fd);
         }
         (outcome, peer)
     }
