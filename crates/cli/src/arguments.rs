@@ -270,6 +270,11 @@ pub(crate) struct Serve {
     /// How long a logger may be silent before it is lost (ms, s, min; at least 100ms)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger")]
     pub(crate) logger_timeout: Duration,
+    /// With --north: while this host stands by, its server runs already and follows, silently, what the server is told where
+    /// it serves, so that a takeover need not replay all of that. Takes the memory and about the processor time of the
+    /// server on the other host
+    #[arg(long, requires = "logger")]
+    pub(crate) hot: bool,
     /// Of several hosts that stand by, the one with the lowest number serves next
     #[arg(
         long,

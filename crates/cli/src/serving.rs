@@ -96,6 +96,7 @@ fn configs(arguments: Serve, standby: bool) -> Result<(ServeConfig, Option<Serve
     let otherwise = match arguments.north {
         North::Prefer => Some(Serve {
             north: North::Off,
+            hot: false,
             ..arguments.clone()
         }),
         North::Off | North::Require => None,
@@ -132,6 +133,12 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         return Err(format!(
             "{metrics} is protected: metrics need a port of their own"
         ));
+    }
+    if arguments.hot && !arguments.north.is_wanted() {
+        return Err("--hot needs --north=require: without a record of what the server is told there is nothing to follow".into());
+    }
+    if arguments.hot && (link.is_none() || arguments.address_device.is_none()) {
+        return Err("--hot needs --logger, which tells what is to be followed, and --address-device, without which no host stands by".into());
     }
     let name = match (arguments.name, arguments.address.first()) {
         (Some(name), _) => name,
@@ -174,6 +181,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
             Attach::Clsact => AttachMode::Clsact,
         },
         standby,
+        hot: arguments.hot,
         preference: arguments.preference,
         metrics: arguments.metrics,
         run_dir: RunDir::new(arguments.run.run_dir),

@@ -22,6 +22,8 @@ pub struct Determinants {
     /// No more is taken of the record with this number.
     over: Option<u64>,
     held: u64,
+    /// How often something was dropped.
+    drops: u64,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +110,7 @@ impl Determinants {
         if self.record != Some(record) && self.over != Some(record) {
             *self = Self {
                 record: Some(record),
+                drops: self.drops + 1,
                 ..Self::default()
             };
         }
@@ -118,6 +121,7 @@ impl Determinants {
         if self.record == Some(record) {
             *self = Self {
                 over: Some(record),
+                drops: self.drops + 1,
                 ..Self::default()
             };
         }
@@ -165,9 +169,17 @@ impl Determinants {
 
     /// What is behind the first `length` bytes of a stream is dropped.
     pub fn cut(&mut self, process: u32, length: u64) {
-        if let Some(stream) = self.streams.get_mut(&process) {
+        let stream = self.streams.get_mut(&process);
+        if let Some(stream) = stream.filter(|stream| length < stream.length) {
             self.held -= stream.cut(length);
+            self.drops += 1;
         }
+    }
+
+    /// How often something that was kept was dropped: as long as that is the same, the streams have only grown.
+    #[must_use]
+    pub fn drops(&self) -> u64 {
+        self.drops
     }
 
     /// So many bytes of a stream at the most, fewer at its end.

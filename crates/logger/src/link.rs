@@ -18,12 +18,14 @@
 
 mod acks;
 mod flows;
+mod following;
 mod outbox;
 pub(crate) mod progress;
 mod session;
 mod sessions;
 mod unknown;
 
+pub use following::Follower;
 pub use outbox::{Outbox, Outgoing, Peer};
 pub use session::{AckPolicy, LinkStatistics, Session};
 pub(crate) use sessions::Attachment;

@@ -9,6 +9,7 @@
 mod client;
 mod disk;
 mod events;
+mod following;
 mod leases;
 mod log;
 mod no_checksum;
@@ -239,6 +240,7 @@ impl Service {
             self.tell_unserved(tell);
             self.look_after_log(tell);
             self.tell_notices();
+            self.tell_followers();
             self.tell_kept();
             self.flush(tell);
             let now = Instant::now();

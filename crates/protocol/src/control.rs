@@ -15,8 +15,8 @@
 //! ([`Request::Attach`]), frames get there by [`crate::link`], and what is left of them with
 //! [`Request::Frames`].
 //!
-//! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`] and
-//! [`Response::Unknown`] also come unasked; a [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several,
+//! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`],
+//! [`Response::Unknown`], [`Response::Followed`] and [`Response::Grown`] also come unasked; a [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several,
 //! the final one marked `last`; [`MAX_DATA`] and [`FlowSummary::PER_MESSAGE`] say what fits.
 //!
 //! Encoding is deterministic, and decoding accepts nothing but the encoding: a body that is too
@@ -31,13 +31,13 @@ mod stream;
 
 pub use lease::{LeaseAnswer, LeaseRequest, Standing, Verdict};
 pub use messages::{
-    Attach, ClientFin, ErrorCode, FlowSummary, Recorded, Replay, Request, Response, Resume,
-    Statistics,
+    Attach, ClientFin, Edition, ErrorCode, FlowSummary, Recorded, Replay, Request, Response,
+    Resume, Statistics,
 };
 pub use stream::{Decoder, Message, encode};
 
 /// The version of the protocol.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
 /// [`Response::OutstreamHeads`] together, eight bytes for each head included.

@@ -206,6 +206,16 @@ impl Recovery {
         ]);
     }
 
+    /// The host that served has ended, and the server is here already: it has followed what that one did. It is neither
+    /// ended nor started.
+    pub fn goes_on_here(&mut self, cause: Cause, now: Duration) {
+        self.died(cause, now, now);
+        self.service_empty(now);
+        let concerns =
+            |action: &Action| matches!(action, Action::KillService | Action::StartServer);
+        self.actions.retain(|action| !concerns(action));
+    }
+
     /// The server's main process runs.
     pub fn started(&mut self, pid: u32, now: Duration) {
         if self.stage == Stage::Starting {

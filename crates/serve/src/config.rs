@@ -106,6 +106,8 @@ pub struct ServeConfig {
     pub link: Option<LinkConfig>,
     /// Wait until the logger grants that this host serves, instead of vouching that nobody else does.
     pub standby: bool,
+    /// While this host stands by its server follows the one that serves.
+    pub hot: bool,
     /// Of several standbys the one with the lowest serves.
     pub preference: u16,
     /// Where Prometheus finds the numbers.

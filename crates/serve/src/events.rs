@@ -85,6 +85,30 @@ pub enum Happening {
         /// The other's epoch.
         epoch: u32,
     },
+    /// The server is started on this host, too, and follows what it is told where it serves.
+    Follows {
+        /// Its main process.
+        pid: u32,
+    },
+    /// It has replayed all that there was: it could take over at once.
+    CaughtUp {
+        /// Bytes of the record so far.
+        bytes: u64,
+    },
+    /// The server that followed is of no use: this host would take over with a replay from the beginning.
+    ReplicaDropped {
+        /// Why.
+        reason: String,
+        /// When it is started again; `None`: not any more, as long as this host stands by.
+        retry_ms: Option<u64>,
+    },
+    /// The server that followed goes on as the one that serves.
+    GoesOn {
+        /// Its main process.
+        pid: u32,
+        /// Bytes of the record that it had not replayed when this host was granted the service.
+        behind: u64,
+    },
     /// The logger has granted that this host serves, and no other.
     Granted {
         /// The epoch that begins.
@@ -226,6 +250,25 @@ impl fmt::Display for Happening {
             Self::StandsBy { epoch } => {
                 write!(f, "standing by: another host serves, in epoch {epoch}")
             }
+            Self::Follows { pid } => write!(
+                f,
+                "the server is started here, too, as process {pid}, and follows"
+            ),
+            Self::CaughtUp { bytes } => write!(
+                f,
+                "the server here has followed as far as there is anything to follow: {bytes} bytes"
+            ),
+            Self::ReplicaDropped { reason, retry_ms } => {
+                write!(f, "the server here does not follow any more: {reason}; ")?;
+                match retry_ms {
+                    Some(retry_ms) => write!(f, "next try in {retry_ms} ms"),
+                    None => write!(f, "a takeover has it replay everything"),
+                }
+            }
+            Self::GoesOn { pid, behind } => write!(
+                f,
+                "the server that has followed, process {pid}, goes on; it had {behind} bytes still to follow"
+            ),
             Self::Granted { epoch } => write!(f, "this host serves, in epoch {epoch}"),
             Self::Leased { leased: true } => write!(
                 f,

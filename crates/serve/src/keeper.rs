@@ -17,7 +17,6 @@ use std::{
     time::Duration,
 };
 
-use channel::{Channel, KeyRing};
 use dataplane::Fence;
 use lease::{Holder, Speech};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,7 +28,7 @@ use crate::{
 };
 
 /// How long a logger may take to be connected to.
-const CONNECT: Duration = Duration::from_secs(1);
+pub(crate) const CONNECT: Duration = Duration::from_secs(1);
 /// How long is waited after it was not.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long the logger may take to hear that an epoch is given up.
@@ -364,10 +363,7 @@ impl Asker {
     }
 
     fn connect(&self) -> Result<LoggerClient, ServeError> {
-        let keys = KeyRing::load(&self.key_file)?; // they may have been changed
-        let channel = Channel::connect(self.at, keys.first(), CONNECT, CONNECT)
-            .map_err(|error| ServeError::LoggerUnreachable { at: self.at, error })?;
-        LoggerClient::unattached(channel, CONNECT)
+        LoggerClient::call(self.at, &self.key_file, CONNECT)
     }
 
     /// Ask if it is time to. Tells when it will be again.

@@ -5,7 +5,7 @@ mod stream;
 
 use std::{
     collections::VecDeque,
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     os::{
         fd::{BorrowedFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
@@ -15,12 +15,12 @@ use std::{
     time::Duration,
 };
 
-use channel::Channel;
+use channel::{Channel, KeyRing};
 use protocol::{
     UnprotectedReason,
     control::{
-        Attach, Decoder, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest, Recorded, Request,
-        Response, Resume, encode,
+        Attach, Decoder, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest, Recorded,
+        Request, Response, Resume, encode,
     },
     link::LinkKeys,
 };
@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) const SOCKET: &str = "logger.sock";
 
 /// What the logger says unasked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     Drained(u64),
     Unprotected(FlowId, UnprotectedReason),
@@ -52,6 +52,10 @@ pub(crate) enum Said {
     Unknown(u32),
     /// What becomes of this host, which has asked.
     Lease(LeaseAnswer),
+    /// What follows is of that, from its beginning.
+    Followed(Option<Edition>),
+    /// More of the stream of a process, from that place on.
+    Grown(u32, u64, Vec<u8>),
 }
 
 /// What a logger on another machine says to who attaches.
@@ -182,11 +186,15 @@ impl LoggerClient {
         }
     }
 
-    /// Of a logger on another machine, for who has no records there.
-    pub(crate) fn unattached(
-        channel: Channel<TcpStream>,
+    /// Call a logger on another machine, where one has no records.
+    pub(crate) fn call(
+        at: SocketAddr,
+        key_file: &Path,
         patience: Duration,
     ) -> Result<Self, ServeError> {
+        let keys = KeyRing::load(key_file)?; // they may have been changed
+        let channel = Channel::connect(at, keys.first(), patience, patience)
+            .map_err(|error| ServeError::LoggerUnreachable { at, error })?;
         let stream = Stream::remote(channel, patience).doing("talk to the logger")?;
         Ok(Self::on(stream))
     }
@@ -243,21 +251,28 @@ impl LoggerClient {
     pub(crate) fn listen(&mut self) -> Result<(), ServeError> {
         self.stream.listen(&mut self.decoder)?;
         while let Some(response) = self.decoder.pull()? {
-            self.note(&response);
+            let _ = self.note(response); // nothing was asked
         }
         Ok(())
     }
 
-    fn note(&mut self, response: &Response) -> bool {
+    /// What is said unasked is heard later; an answer is given back.
+    fn note(&mut self, response: Response) -> Option<Response> {
         let said = match response {
-            Response::Drained { token } => Said::Drained(*token),
-            Response::Unprotected { flow, reason } => Said::Unprotected(*flow, *reason),
-            Response::Unknown { flow_low } => Said::Unknown(*flow_low),
-            Response::Lease(answer) => Said::Lease(*answer),
-            _ => return false,
+            Response::Drained { token } => Said::Drained(token),
+            Response::Unprotected { flow, reason } => Said::Unprotected(flow, reason),
+            Response::Unknown { flow_low } => Said::Unknown(flow_low),
+            Response::Lease(answer) => Said::Lease(answer),
+            Response::Followed { edition } => Said::Followed(edition),
+            Response::Grown {
+                process,
+                from,
+                bytes,
+            } => Said::Grown(process, from, bytes),
+            answer => return Some(answer),
         };
         self.said.push_back(said);
-        true
+        None
     }
 
     fn say(&mut self, request: &Request) -> Result<(), ServeError> {
@@ -286,8 +301,8 @@ impl LoggerClient {
                 }) => return Err(ServeError::StillWritten(message)),
                 Some(Response::Error { message, .. }) => return Err(ServeError::NotKnown(message)),
                 Some(response) => {
-                    if !self.note(&response) {
-                        return Ok(response);
+                    if let Some(answer) = self.note(response) {
+                        return Ok(answer);
                     }
                 }
                 None => self.stream.read(&mut self.decoder)?,

@@ -6,7 +6,7 @@ mod opened;
 
 use std::{
     collections::HashMap,
-    io,
+    io, mem,
     net::TcpStream,
     os::fd::{AsFd, BorrowedFd},
     path::Path,
@@ -22,10 +22,11 @@ use supervise::{
 };
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
-    Divergence, Ends, Feed, Handover, Library, Memory, Message, Passed, Position, Suspect,
+    Divergence, Ends, Feed, Handover, HandoverError, Library, Memory, Message, Passed, Position,
+    Suspect,
     layout::{
-        FILE_FD, Failure, HANDOVER_FD, LIBRARY_FD, PROCESSES, SHIPPING_FD, SOCKET_FD, VARIABLE,
-        VERSION,
+        FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, PROCESSES, SHIPPING_FD, SOCKET_FD,
+        VARIABLE, VERSION,
     },
     repair::{Blueprint, Options, say_again},
 };
@@ -55,6 +56,8 @@ pub(crate) struct North {
     is_lost: bool,
     /// The present life has a record to replay, and is not at its end.
     replays: bool,
+    /// The present life has followed that of another host, and has not gone on yet.
+    follows: bool,
     /// When it had.
     back_at: Option<Duration>,
     /// The last life has ended in a crash.
@@ -101,6 +104,7 @@ impl North {
             opened: Opened::default(),
             is_lost: false,
             replays: false,
+            follows: false,
             back_at: None,
             crash: None,
             suspect: None,
@@ -133,7 +137,7 @@ impl North {
         for (process, length) in logger.determinants(None)?.streams {
             let mut feed = Feed::new(process);
             let mut fed = Ok(());
-            logger.read_determinants(process, length, |bytes| {
+            logger.read_determinants(process, 0, length, |bytes| {
                 if fed.is_ok() {
                     fed = feed.take(&self.memory, bytes);
                 }
@@ -213,7 +217,9 @@ impl North {
         self.made.clear();
         self.opened.died();
         self.back_at = None;
-        let is_whole = self.memory.is_recording() && self.memory.divergence().is_none();
+        // One that has followed may have gone astray where another one from the beginning does not.
+        let is_sound = self.memory.divergence().is_none() || mem::take(&mut self.follows);
+        let is_whole = self.memory.is_recording() && is_sound;
         if self.is_lost || !is_whole {
             self.opened.let_go();
             self.memory = empty(&self.room)?;
@@ -265,6 +271,27 @@ impl North {
         };
         self.memory.cut(at, rand::rng().random());
         Ok(Some(Quarantined { ends, deaths }))
+    }
+
+    /// The life that has followed another host's is this host's now.
+    pub(crate) fn goes_on(&mut self, hold: Hold) {
+        self.memory.hold(hold);
+        (self.follows, self.replays) = (true, true);
+    }
+
+    /// Hear what a life that follows has said of its connections.
+    pub(crate) fn listen(&mut self) -> Result<(), HandoverError> {
+        self.handover.listen()
+    }
+
+    /// What is kept of that, bytes.
+    pub(crate) fn held(&self) -> usize {
+        self.handover.held()
+    }
+
+    /// So much of it is with the clients of these connections; there are no others.
+    pub(crate) fn forget(&mut self, received: &HashMap<Ends, u64>) {
+        self.handover.forget(received);
     }
 
     /// Is there no record from which the present life was rebuilt?
@@ -340,6 +367,7 @@ impl North {
                     self.passed = clients.map(|one| (one.standing.ends, one)).collect();
                     self.opened.pass(process, passed.opened);
                     (self.replays, self.back_at) = (false, Some(now));
+                    self.follows = false;
                     Replayed::Whole
                 }
                 Err(error) => Replayed::Not(error.to_string()),
@@ -466,7 +494,7 @@ fn empty(room: &Mount) -> Result<Memory, ServeError> {
 
 const RECORD: &str = "keep a record of what the server is told";
 
-fn ends(key: FlowKey) -> Ends {
+pub(crate) fn ends(key: FlowKey) -> Ends {
     Ends::new(key.client(), key.server())
 }
 

@@ -153,6 +153,14 @@ impl Status {
         let help = "The epoch in which this host serves; 0: none was granted";
         let epoch = self.epoch.unwrap_or_default();
         to.gauge("outlive_epoch", Unit::None, help, epoch)?;
+        let help = "Whether the server follows here while this host stands by (--hot)";
+        let follows = u32::from(self.replica.is_some());
+        to.gauge("outlive_following", Unit::None, help, follows)?;
+        let help = "Bytes of what is followed that it has not replayed";
+        let behind = self
+            .replica
+            .map(|replica| (Vec::new(), replica.behind_bytes));
+        to.gauges("outlive_following_behind", Unit::Bytes, help, behind)?;
         let help = "Whether a logger answers";
         let up = u32::from(self.logger_up);
         to.gauge("outlive_logger_up", Unit::None, help, up)?;

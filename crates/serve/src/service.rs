@@ -101,6 +101,8 @@ pub struct Service {
     pub(crate) read_ahead: ReadAhead,
     /// The server has state, and a record of its own.
     pub(crate) north: Option<North>,
+    /// What it is while this host stands by.
+    hot: following::Hot,
     /// What need not be kept twice.
     releasing: releasing::Releasing,
     /// Connections that can be given to the server only now, as the kernel has told.
@@ -194,6 +196,7 @@ impl Service {
             expected: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
             north: None,
+            hot: following::Hot::default(),
             releasing: releasing::Releasing::default(),
             late: Vec::new(),
             answers: Answers::default(),
@@ -236,6 +239,9 @@ impl Service {
     /// taken down.
     pub fn run(mut self) -> Result<(Ending, History), ServeError> {
         let result = self.start_and_watch();
+        if let Err(error) = self.end_replica() {
+            tracing::warn!(%error, "the server that followed may not be ended");
+        }
         if result.is_err() {
             // Whatever went wrong, the server must not run on behind a gate that nobody opens. Where another
             // host can go on, clients hear nothing of it.
@@ -505,6 +511,7 @@ impl Service {
 
 pub use stopping::Signals;
 
+mod following;
 mod link_of;
 mod logger_of;
 mod north_of;

@@ -50,6 +50,9 @@ pub struct Status {
     /// Bytes of the server's own record, if it has state (`--north`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub north_bytes: Option<u64>,
+    /// The server that follows while this host stands by (`--hot`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<ReplicaStatus>,
     /// What the record survives.
     pub survives: String,
     /// Connections by what they have gone through: `observed`, `splicing`, `spliced`, `diverged`.
@@ -78,6 +81,17 @@ pub struct Status {
     /// Every connection, if asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub list: Vec<ConnectionStatus>,
+}
+
+/// A server that follows the one that serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Its main process.
+    pub pid: u32,
+    /// Bytes of the record that are here.
+    pub record_bytes: u64,
+    /// Those of them that it has not replayed.
+    pub behind_bytes: u64,
 }
 
 /// What the logger has counted since it was started.
@@ -150,6 +164,13 @@ impl fmt::Display for Status {
             writeln!(
                 f,
                 "  server's own {bytes} bytes of what it was told, to be replayed by its restart"
+            )?;
+        }
+        if let Some(replica) = &self.replica {
+            writeln!(
+                f,
+                "  follows      process {}, {} bytes of what the server is told where it serves, {} of them still to be replayed",
+                replica.pid, replica.record_bytes, replica.behind_bytes
             )?;
         }
         writeln!(f, "  logger       {}", self.logger)?;

@@ -84,7 +84,7 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 29] = [
+pub(crate) const EVENTS: [&str; 33] = [
     "started",
     "adopted",
     "restored",
@@ -97,6 +97,10 @@ pub(crate) const EVENTS: [&str; 29] = [
     "reprotected",
     "logger_restarted",
     "stands_by",
+    "follows",
+    "caught_up",
+    "replica_dropped",
+    "goes_on",
     "granted",
     "leased",
     "superseded",
@@ -130,6 +134,10 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::Reprotected { .. } => "reprotected",
         Happening::LoggerRestarted { .. } => "logger_restarted",
         Happening::StandsBy { .. } => "stands_by",
+        Happening::Follows { .. } => "follows",
+        Happening::CaughtUp { .. } => "caught_up",
+        Happening::ReplicaDropped { .. } => "replica_dropped",
+        Happening::GoesOn { .. } => "goes_on",
         Happening::Granted { .. } => "granted",
         Happening::Leased { .. } => "leased",
         Happening::Superseded { .. } => "superseded",

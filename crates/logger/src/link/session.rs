@@ -106,6 +106,8 @@ pub struct Session {
     limit: u64,
     /// Of a server with state: what its processes were told.
     determinants: Determinants,
+    /// Where the numbers of their histories begin: at no other process's, which may have had the same record.
+    first_history: u64,
     /// Streams whose lengths are to be told, and to whom.
     grown: Vec<(Peer, StreamPosition)>,
 }
@@ -145,6 +147,7 @@ impl Session {
             wanted: attach.total,
             limit: attach.total,
             determinants: Determinants::default(),
+            first_history: 0,
             grown: Vec::new(),
         }
     }
@@ -159,6 +162,9 @@ impl Session {
         self.acks.to = Some(peer);
         self.acks.counter = self.acks.counter.max(greeting.counter);
         self.wanted = attach.total;
+        if self.first_history == 0 {
+            self.first_history = greeting.counter;
+        }
         if self.up == KeySet::EMPTY {
             // The first ones are in use at once.
             self.acks.slot = KeySlot::One;

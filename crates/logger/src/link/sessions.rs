@@ -211,10 +211,21 @@ impl Sessions {
     /// Of the sessions of a service the one that attached last, if it has not ended: a host that takes
     /// over inherits it.
     pub(crate) fn newest_of(&self, service: &str) -> Option<&Session> {
+        self.newest(service).map(|kept| &kept.session)
+    }
+
+    /// The same, for who has proven to have the key of this name: if he may inherit it.
+    #[must_use]
+    pub fn followed(&self, service: &str, key: &str) -> Option<&Session> {
+        let newest = self.newest(service);
+        let newest = newest.filter(|kept| kept.attachment.key == key);
+        newest.map(|kept| &kept.session)
+    }
+
+    fn newest(&self, service: &str) -> Option<&Kept> {
         let kept = self.by_instance.values();
         let of_it = kept.filter(|kept| !kept.over && kept.attachment.attach.service == service);
-        let newest = of_it.max_by_key(|kept| kept.attachment.number)?;
-        Some(&newest.session)
+        of_it.max_by_key(|kept| kept.attachment.number)
     }
 
     /// Which of its service's sessions that of an instance is, as was told last.

@@ -11,7 +11,7 @@ use channel::{Channel, ChannelError, KeyRing, Received};
 use protocol::control::{Attach, ControlError, Decoder, Request, Response, encode};
 
 use super::sockets::peer_of;
-use crate::link::{NotYet, Peer};
+use crate::link::{Follower, NotYet, Peer};
 
 /// Bytes of answers that may wait to be sent: who does not read them is not read from.
 const MUCH: usize = 1 << 20;
@@ -63,6 +63,8 @@ pub(super) struct Client {
     pub(super) asks: bool,
     /// It has asked as the one that serves.
     pub(super) serves: bool,
+    /// It hears what the processes of a service are told, and needs no session for that either.
+    pub(super) follows: Option<Follower>,
     /// What it is told of a lease of this service when that is kept.
     pub(super) withheld: Option<(String, Response)>,
 }
@@ -89,6 +91,7 @@ impl Client {
             replaced: false,
             asks: false,
             serves: false,
+            follows: None,
             withheld: None,
         })
     }

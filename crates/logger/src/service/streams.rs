@@ -96,6 +96,17 @@ impl Service {
             match (self.clients[at].instance, request) {
                 (_, Request::Lease(request)) => self.lease(at, &request, tell)?,
                 (None, Request::Attach(attach)) => self.attach(at, &attach, tell)?,
+                (
+                    None,
+                    Request::Follow {
+                        service,
+                        edition,
+                        streams,
+                    },
+                ) => {
+                    self.follow(at, service, edition, &streams);
+                }
+                (None, Request::Connections) => self.connections_followed(at)?,
                 (Some(instance), Request::Rekey) => {
                     if let (Ok((up, down)), Some(session)) =
                         (fresh_keys(), self.sessions.get_mut(instance))
@@ -237,7 +248,7 @@ impl Service {
     pub(super) fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
         let client = self.clients.swap_remove(at);
         let Some(instance) = client.instance else {
-            if !client.replaced && !client.asks {
+            if !client.replaced && !client.asks && client.follows.is_none() {
                 let refused = self
                     .refusals
                     .refused(client.remote, why.to_string(), Instant::now());

@@ -1,12 +1,12 @@
 //! The bodies of the messages: fields in the order of their declaration, except that the one of
 //! variable length comes last and reaches to the end. So no count and no length has to be believed,
-//! but those of the runs in [`Response::OutstreamHeads`].
+//! but those of the runs in [`Response::OutstreamHeads`], and of the name in [`Request::Follow`].
 
-use super::cursor::{Cursor, Writer};
+use super::cursor::{Cursor, Writer, text};
 use super::stream::Message;
 use super::{
-    Attach, ClientFin, ControlError, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest, Recorded,
-    Replay, Request, Response, Resume, Statistics,
+    Attach, ClientFin, ControlError, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest,
+    Recorded, Replay, Request, Response, Resume, Statistics,
 };
 
 mod request {
@@ -30,6 +30,7 @@ mod request {
     pub(super) const READ_DETERMINANTS: u8 = 0x12;
     pub(super) const CUT_DETERMINANTS: u8 = 0x13;
     pub(super) const RELEASE: u8 = 0x14;
+    pub(super) const FOLLOW: u8 = 0x15;
 }
 
 mod response {
@@ -48,6 +49,8 @@ mod response {
     pub(super) const LEASE: u8 = 0x8d;
     pub(super) const DETERMINANTS: u8 = 0x8e;
     pub(super) const DETERMINANT_BYTES: u8 = 0x8f;
+    pub(super) const FOLLOWED: u8 = 0x90;
+    pub(super) const GROWN: u8 = 0x91;
 }
 
 impl Message for Request {
@@ -73,11 +76,12 @@ impl Message for Request {
             Self::ReadDeterminants { .. } => request::READ_DETERMINANTS,
             Self::CutDeterminants { .. } => request::CUT_DETERMINANTS,
             Self::Release { .. } => request::RELEASE,
+            Self::Follow { .. } => request::FOLLOW,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::RELEASE).contains(&type_code)
+        (request::HELLO..=request::FOLLOW).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -107,6 +111,17 @@ impl Message for Request {
             Self::CutDeterminants { process, length } => {
                 body.u32(*process);
                 body.u64(*length);
+            }
+            Self::Follow {
+                service,
+                edition,
+                streams,
+            } => {
+                let length = u16::try_from(service.len());
+                body.u16(length.map_err(|_| ControlError::TooLong(service.len()))?);
+                body.bytes(service.as_bytes());
+                Edition::encode(*edition, &mut body);
+                encode_streams(streams, &mut body);
             }
             Self::Release { places } => {
                 for (flow, to) in places {
@@ -176,6 +191,14 @@ impl Message for Request {
                 process: body.u32()?,
                 length: body.u64()?,
             },
+            request::FOLLOW => Self::Follow {
+                service: {
+                    let length = body.u16()?;
+                    text(body.bytes(length.into())?.to_vec())?
+                },
+                edition: Edition::decode(&mut body)?,
+                streams: until_the_end(&mut body, stream)?,
+            },
             _ => return Err(ControlError::UnknownType(type_code)),
         };
         body.finish()?;
@@ -201,11 +224,13 @@ impl Message for Response {
             Self::Lease(_) => response::LEASE,
             Self::Determinants { .. } => response::DETERMINANTS,
             Self::DeterminantBytes { .. } => response::DETERMINANT_BYTES,
+            Self::Followed { .. } => response::FOLLOWED,
+            Self::Grown { .. } => response::GROWN,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::DETERMINANT_BYTES).contains(&type_code)
+        (response::HELLO..=response::GROWN).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -257,12 +282,19 @@ impl Message for Response {
             Self::Keys(keys) => body.keys(keys),
             Self::Unknown { flow_low } => body.u32(*flow_low),
             Self::Lease(lease) => lease.encode(&mut body),
-            Self::Determinants { record, streams } => {
-                body.optional_u64(*record);
-                for (process, length) in streams {
-                    body.u32(*process);
-                    body.u64(*length);
-                }
+            Self::Determinants { edition, streams } => {
+                Edition::encode(*edition, &mut body);
+                encode_streams(streams, &mut body);
+            }
+            Self::Followed { edition } => Edition::encode(*edition, &mut body),
+            Self::Grown {
+                process,
+                from,
+                bytes,
+            } => {
+                body.u32(*process);
+                body.u64(*from);
+                body.bytes(bytes);
             }
             Self::DeterminantBytes { bytes } => body.bytes(bytes),
             Self::Connections { connections, last } => {
@@ -326,10 +358,18 @@ impl Message for Response {
             },
             response::LEASE => Self::Lease(LeaseAnswer::decode(&mut body)?),
             response::DETERMINANTS => Self::Determinants {
-                record: body.optional_u64()?,
-                streams: until_the_end(&mut body, |body| Ok((body.u32()?, body.u64()?)))?,
+                edition: Edition::decode(&mut body)?,
+                streams: until_the_end(&mut body, stream)?,
             },
             response::DETERMINANT_BYTES => Self::DeterminantBytes {
+                bytes: body.remainder(),
+            },
+            response::FOLLOWED => Self::Followed {
+                edition: Edition::decode(&mut body)?,
+            },
+            response::GROWN => Self::Grown {
+                process: body.u32()?,
+                from: body.u64()?,
                 bytes: body.remainder(),
             },
             _ => return Err(ControlError::UnknownType(type_code)),
@@ -349,6 +389,38 @@ fn until_the_end<T>(
         items.push(read(body)?);
     }
     Ok(items)
+}
+
+/// How long the stream of a process is.
+fn stream(body: &mut Cursor<'_>) -> Result<(u32, u64), ControlError> {
+    Ok((body.u32()?, body.u64()?))
+}
+
+fn encode_streams(streams: &[(u32, u64)], body: &mut Writer<'_>) {
+    for (process, length) in streams {
+        body.u32(*process);
+        body.u64(*length);
+    }
+}
+
+impl Edition {
+    fn encode(edition: Option<Self>, body: &mut Writer<'_>) {
+        body.bool(edition.is_some());
+        if let Some(Self { record, history }) = edition {
+            body.u64(record);
+            body.u64(history);
+        }
+    }
+
+    fn decode(body: &mut Cursor<'_>) -> Result<Option<Self>, ControlError> {
+        Ok(match body.bool()? {
+            true => Some(Self {
+                record: body.u64()?,
+                history: body.u64()?,
+            }),
+            false => None,
+        })
+    }
 }
 
 impl Attach {

@@ -129,9 +129,12 @@ impl<'a> Cursor<'a> {
 
     /// All bytes that are left, as text.
     pub(super) fn text(&mut self) -> Result<String, ControlError> {
-        String::from_utf8(self.remainder())
-            .map_err(|_| ControlError::Malformed("the text is not UTF-8"))
+        text(self.remainder())
     }
+}
+
+pub(super) fn text(bytes: Vec<u8>) -> Result<String, ControlError> {
+    String::from_utf8(bytes).map_err(|_| ControlError::Malformed("the text is not UTF-8"))
 }
 
 /// Appends primitive values to a body, each as [`Cursor`] reads it.

@@ -75,7 +75,7 @@ pub enum Request {
     /// Answered by [`Response::Connections`].
     Connections,
     /// May this host speak for the service? Answered by [`Response::Lease`]. A standby says nothing
-    /// else: it has no record.
+    /// else on this stream: it has no record.
     Lease(LeaseRequest),
     /// What there is of the record that the processes of a server with state make
     /// ([`crate::link::Determinants`]). Answered by [`Response::Determinants`].
@@ -105,6 +105,27 @@ pub enum Request {
         /// How long its stream is from now on, bytes.
         length: u64,
     },
+    /// Somebody who stands by wants to hear what the processes of a service are told, as it comes: by
+    /// [`Response::Followed`] and [`Response::Grown`]. Instead of [`Request::Attach`]; on such a stream
+    /// [`Request::Connections`] is answered, too, and nothing else.
+    Follow {
+        /// The name of the service.
+        service: String,
+        /// What it has.
+        edition: Option<Edition>,
+        /// Of that: number of the process and length in bytes. What is behind these comes next, if that is what is kept.
+        streams: Vec<(u32, u64)>,
+    },
+}
+
+/// What is kept of what a server's processes were told. As long as this is the same, what is there was there before, and is
+/// only added to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Edition {
+    /// The record's number.
+    pub record: u64,
+    /// Another one whenever something of it was dropped.
+    pub history: u64,
 }
 
 /// Who attaches, and what it wants.
@@ -290,14 +311,28 @@ pub enum Response {
     Lease(LeaseAnswer),
     /// To [`Request::Determinants`].
     Determinants {
-        /// The record's number; `None`: there is none.
-        record: Option<u64>,
+        /// `None`: there is none.
+        edition: Option<Edition>,
         /// Its streams: number of the process and length in bytes.
         streams: Vec<(u32, u64)>,
     },
     /// To [`Request::ReadDeterminants`].
     DeterminantBytes {
         /// At most [`MAX_DATA`]; empty at the end of the stream.
+        bytes: Vec<u8>,
+    },
+    /// To who follows: what comes is of this edition, from its beginning on.
+    Followed {
+        /// `None`: there is none.
+        edition: Option<Edition>,
+    },
+    /// To who follows: more of a stream.
+    Grown {
+        /// The number of the process.
+        process: u32,
+        /// Bytes of its stream before these.
+        from: u64,
+        /// At most [`MAX_DATA`].
         bytes: Vec<u8>,
     },
 }

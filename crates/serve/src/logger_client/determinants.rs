@@ -1,6 +1,6 @@
 //! What a logger is asked of a server with state.
 
-use protocol::control::{Request, Response};
+use protocol::control::{Edition, Request, Response};
 use wire::{FlowId, SeqNumber};
 
 use super::{LoggerClient, unexpected};
@@ -9,7 +9,7 @@ use crate::error::ServeError;
 /// What a logger has of what a server's processes were told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Streams {
-    pub(crate) record: Option<u64>,
+    pub(crate) edition: Option<Edition>,
     /// Number of the process, and length in bytes.
     pub(crate) streams: Vec<(u32, u64)>,
 }
@@ -25,15 +25,16 @@ impl LoggerClient {
     /// number, from now on.
     pub(crate) fn determinants(&mut self, record: Option<u64>) -> Result<Streams, ServeError> {
         match self.ask(&Request::Determinants { record })? {
-            Response::Determinants { record, streams } => Ok(Streams { record, streams }),
+            Response::Determinants { edition, streams } => Ok(Streams { edition, streams }),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// So many bytes of a stream of that record, from its beginning on.
+    /// The bytes of a stream of that record from there to there.
     pub(crate) fn read_determinants(
         &mut self,
         process: u32,
+        from: u64,
         length: u64,
         mut take: impl FnMut(&[u8]),
     ) -> Result<(), ServeError> {
@@ -42,8 +43,8 @@ impl LoggerClient {
             from,
             max_len: u32::try_from((length - from).min(PIECE)).unwrap_or(u32::MAX),
         };
-        let mut asked = 0;
-        let mut taken = 0;
+        let mut asked = from;
+        let mut taken = from;
         while taken < length {
             while asked < length && asked - taken < READ_AHEAD {
                 self.say(&piece(asked))?;
@@ -58,6 +59,20 @@ impl LoggerClient {
             }
         }
         Ok(())
+    }
+
+    /// Hear from now on what the processes of this service are told. What this host has is not told again.
+    pub(crate) fn follow(
+        &mut self,
+        service: String,
+        edition: Option<Edition>,
+        streams: Vec<(u32, u64)>,
+    ) -> Result<(), ServeError> {
+        self.say(&Request::Follow {
+            service,
+            edition,
+            streams,
+        })
     }
 
     /// Of these connections the instream before there is needed no more.

@@ -4,7 +4,7 @@ use dataplane::Counters;
 use metrics::{Health, Numbers, text};
 
 use super::{MODES, STAGES, STEPS};
-use crate::{RecordStatus, Status, Tally, status::STANDBY, tally};
+use crate::{RecordStatus, ReplicaStatus, Status, Tally, status::STANDBY, tally};
 
 /// One that has everything.
 fn status() -> Status {
@@ -30,6 +30,11 @@ fn status() -> Status {
         unprotected: 3,
         waiting_for_turn: 1,
         spliced: 4,
+        replica: Some(ReplicaStatus {
+            pid: 8,
+            record_bytes: 700,
+            behind_bytes: 50,
+        }),
         north_bytes: None,
         recorded_bytes: 1000,
         held_bytes: 800,
@@ -70,6 +75,8 @@ fn the_status_is_told_in_numbers() {
         r#"outlive_recovery_seconds_count{service="web"} 1"#,
         r#"outlive_dataplane_mirrored_total{service="web"} 20"#,
         r#"outlive_stage{service="web",state="serving"} 1"#,
+        r#"outlive_following{service="web"} 1"#,
+        r#"outlive_following_behind_bytes{service="web"} 50"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }

@@ -34,7 +34,8 @@ impl Service {
                 }
                 Said::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
                 Said::Unknown(flow_low) => self.not_recorded(flow_low)?,
-                Said::Lease(_) => {} // said on another stream
+                // Said on other streams.
+                Said::Lease(_) | Said::Followed(_) | Said::Grown(..) => {}
             }
         }
         Ok(())

@@ -113,8 +113,12 @@ impl Service {
     /// Take up the connections of an earlier life, if there are any. Tells whether there are.
     pub(super) fn restore(&mut self) -> Result<bool, ServeError> {
         let inheritance = match self.ask_for_connections()? {
-            Asked::Nobody => return Ok(false),
+            Asked::Nobody => {
+                self.end_replica()?;
+                return Ok(false);
+            }
             Asked::Silent => {
+                self.end_replica()?;
                 self.disinherit()?;
                 return Ok(false);
             }
@@ -165,9 +169,13 @@ impl Service {
                 message: "the addresses were up before the service was: clients that spoke meanwhile were reset by the kernel (--address-device prevents that)".into(),
             });
         }
-        let now = clock::now();
-        self.recovery.died(Cause::Host, now, now);
-        self.act()?; // the gate
+        if self.server.is_some() {
+            self.server_goes_on()?;
+        } else {
+            let now = clock::now();
+            self.recovery.died(Cause::Host, now, now);
+            self.act()?; // the gate
+        }
         self.bring_addresses_up()?;
         for (key, flow) in restored {
             self.speak_to(key, flow, call_to_client)?;
@@ -242,7 +250,7 @@ impl Service {
                     connections,
                     others,
                     summaries: logger.summaries()?,
-                    record: logger.determinants(None)?.record,
+                    record: logger.determinants(None)?.edition.map(|one| one.record),
                 })
             })?;
             if let Some(inheritance) = inheritance {

@@ -82,6 +82,7 @@ impl Service {
     /// has. Tells whether there is one now.
     pub(super) fn inherit_record(&mut self, record: Option<u64>) -> Result<bool, ServeError> {
         let Some(record) = record else {
+            self.end_replica()?;
             return Ok(false);
         };
         if !self.config.wrapped {
@@ -91,6 +92,10 @@ impl Service {
             self.recovery.forgotten();
             return Ok(false);
         }
+        if self.with_replica(record)? {
+            return Ok(true);
+        }
+        self.end_replica()?;
         while !self.is_to_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
             let directory = self.ground.lock.directory();
             let north = North::inherited(directory, self.config.limits.total, record)?;

@@ -100,22 +100,39 @@ impl Service {
         self.ground.plane.heartbeat()?;
         self.attach_new_interfaces()?;
         self.answer_control();
+        let until = clock::now() + HEARTBEAT;
+        loop {
+            self.follow()?;
+            if !self.await_word(until)? {
+                break;
+            }
+        }
+        self.signals.seen();
+        Ok(())
+    }
+
+    /// Tells whether nothing has come but something to follow.
+    fn await_word(&self, until: Duration) -> Result<bool, ServeError> {
         let Some(keeper) = &self.ground.keeper else {
-            return Ok(());
+            return Ok(false);
         };
         let mut fds = vec![
             PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN),
             self.signals.watch(),
         ];
         self.control.watch(&mut fds);
-        let timeout = Timespec::try_from(HEARTBEAT).unwrap_or_default();
+        let others = fds.len();
+        self.watch_followed(&mut fds);
+        let left = until.saturating_sub(clock::now());
+        let timeout = Timespec::try_from(left).unwrap_or_default();
         match poll(&mut fds, Some(&timeout)) {
+            Ok(0) => return Ok(false),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).doing("wait for the logger's word"),
         }
-        drop(fds);
-        self.signals.seen();
-        Ok(())
+        let has = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let (others, followed) = fds.split_at(others);
+        Ok(followed.iter().any(has) && !others.iter().any(has))
     }
 
     /// Whether this host still serves.

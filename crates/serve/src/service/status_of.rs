@@ -78,6 +78,7 @@ impl Service {
                 .iter()
                 .filter(|(_, flow)| flow.mode == Mode::Spliced)
                 .count(),
+            replica: self.replica_status(),
             north_bytes: self.north.as_ref().map(North::record_bytes),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
             held_bytes: recorded.map_or(0, |statistics| statistics.held),

@@ -84,6 +84,13 @@ fn all() -> Vec<Happening> {
         Happening::Reprotected { connection: text() },
         Happening::LoggerRestarted { connections: 0 },
         Happening::StandsBy { epoch: 1 },
+        Happening::Follows { pid: 1 },
+        Happening::CaughtUp { bytes: 1 },
+        Happening::ReplicaDropped {
+            reason: text(),
+            retry_ms: None,
+        },
+        Happening::GoesOn { pid: 1, behind: 1 },
         Happening::Granted { epoch: 2 },
         Happening::Leased { leased: true },
         Happening::Superseded { epoch: 3 },

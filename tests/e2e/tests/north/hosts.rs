@@ -25,12 +25,12 @@ fn pair(label: &str) -> Pair {
     Pair::with(label, &[], &REQUIRE, |scene| redis_at(scene, address))
 }
 
-fn client(scene: &Scene) -> Client {
+pub(super) fn client(scene: &Scene) -> Client {
     Client::to(scene, addresses()[0])
 }
 
 /// Counts for as long as it is told, and finds each number once.
-fn count(mut client: Client, number: usize, ends: &AtomicBool) -> u64 {
+pub(super) fn count(mut client: Client, number: usize, ends: &AtomicBool) -> u64 {
     let id = client.ask(&["CLIENT", "ID"]);
     let key = format!("counter-{number}");
     let mut counted = 0;

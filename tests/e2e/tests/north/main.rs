@@ -4,6 +4,7 @@
 mod disk;
 mod files;
 mod hosts;
+mod hot;
 mod mosquitto;
 mod ngircd;
 mod outgoing;

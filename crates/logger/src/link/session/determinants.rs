@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use journal::NoRoom;
 use protocol::{
-    control::{MAX_DATA, Response},
+    control::{Edition, MAX_DATA, Response},
     link::{Determinants, Stable, StreamPosition},
 };
 
@@ -76,9 +76,22 @@ impl Session {
             self.determinants.begin(record);
         }
         Response::Determinants {
-            record: self.determinants.record(),
+            edition: self.edition(),
             streams: self.determinants.streams().collect(),
         }
+    }
+
+    /// Which that is; `None`: there is none.
+    #[must_use]
+    pub fn edition(&self) -> Option<Edition> {
+        let record = self.determinants.record()?;
+        let history = self.first_history.wrapping_add(self.determinants.drops());
+        Some(Edition { record, history })
+    }
+
+    /// It itself.
+    pub(in crate::link) const fn kept_determinants(&self) -> &journal::Determinants {
+        &self.determinants
     }
 
     /// A stream ends there.

@@ -50,6 +50,7 @@ impl Session {
             | Request::Rekey
             | Request::Shutdown
             | Request::InUse { .. }
+            | Request::Follow { .. }
             | Request::Lease(_) => {
                 vec![Response::Error {
                     code: ErrorCode::BadRequest,
@@ -81,7 +82,7 @@ impl Session {
     }
 
     /// The connections with a whole record, in the order of their numbers.
-    fn connections(&self) -> Vec<Response> {
+    pub(crate) fn connections(&self) -> Vec<Response> {
         let mut all = Vec::new();
         let mut last = None;
         while let Some(flow) = self.intake.journal.next_protected(last) {

@@ -1,5 +1,9 @@
 //! What a server's processes were told: said again until it is there, and to whoever comes next.
 
+use std::collections::BTreeMap;
+
+use logger::link::Follower;
+use protocol::control::Edition;
 use protocol::link::{DETERMINANTS_OVERHEAD, Determinants, KeySet, Stable, StreamPosition};
 
 use super::*;
@@ -36,9 +40,12 @@ impl Link {
     fn begin_record(&mut self) -> Vec<(u32, u64)> {
         let record = Some(RECORD);
         match &self.ask(&Request::Determinants { record })[..] {
-            [Response::Determinants { record, streams }] if *record == Some(RECORD) => {
-                streams.clone()
-            }
+            [
+                Response::Determinants {
+                    edition: Some(edition),
+                    streams,
+                },
+            ] if edition.record == RECORD => streams.clone(),
             other => panic!("{other:?}"),
         }
     }
@@ -129,7 +136,7 @@ fn a_record_that_is_over_is_not_there_any_more() {
     assert_eq!(link.told(), [over], "nor does it come back");
     let whichever = link.ask(&Request::Determinants { record: None });
     let none = Response::Determinants {
-        record: None,
+        edition: None,
         streams: Vec::new(),
     };
     assert_eq!(whichever, [none]);
@@ -182,11 +189,16 @@ fn an_heir_finds_them_and_the_dead_host_is_not_heard() {
     let session = link.sessions.get_mut(INSTANCE + 1).expect("attached");
     let mut ask = |request| session.answer(PID, &request, &mut link.out);
     let streams = ask(Request::Determinants { record: None });
-    let expected = Response::Determinants {
-        record: Some(RECORD),
-        streams: vec![(0, 10)],
+    let [
+        Response::Determinants {
+            edition: Some(edition),
+            streams,
+        },
+    ] = &streams[..]
+    else {
+        panic!("{streams:?}");
     };
-    assert_eq!(streams, [expected]);
+    assert_eq!((edition.record, &streams[..]), (RECORD, &[(0, 10)][..]));
     let cut = Request::CutDeterminants {
         process: 0,
         length: 7,
@@ -209,4 +221,78 @@ fn an_heir_finds_them_and_the_dead_host_is_not_heard() {
     let kept = session.answer(PID, &request, &mut link.out);
     let bytes = b"hello, world".to_vec();
     assert_eq!(kept, [Response::DeterminantBytes { bytes }]);
+}
+
+/// What a follower has heard: of which edition, and of each process.
+#[derive(Default, Debug, PartialEq)]
+struct Heard {
+    edition: Option<Edition>,
+    streams: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Heard {
+    fn all(&mut self, follower: &mut Follower, sessions: &Sessions, key: &str) {
+        while let Some(news) = follower.next(sessions, key) {
+            match news {
+                Response::Followed { edition } => {
+                    *self = Self {
+                        edition,
+                        ..Self::default()
+                    };
+                }
+                Response::Grown {
+                    process,
+                    from,
+                    bytes,
+                } => {
+                    let stream = self.streams.entry(process).or_default();
+                    assert_eq!(from, stream.len() as u64, "a hole, or twice");
+                    stream.extend(bytes);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn who_follows_has_what_is_there_and_hears_when_that_is_another() {
+    let mut link = Link::new(AckPolicy::EachFrame, 1);
+    let mut follower = Follower::new("test".into(), None, &[]);
+    let mut heard = Heard::default();
+    heard.all(&mut follower, &link.sessions, "key");
+    assert_eq!(heard, Heard::default());
+    link.begin_record();
+    let large = vec![7; 200_000];
+    link.tell(&position(0), b"hello");
+    heard.all(&mut follower, &link.sessions, "key");
+    link.tell(&position(5), &large);
+    heard.all(&mut follower, &link.sessions, "key");
+    let all = [b"hello", &large[..]].concat();
+    assert!(heard.streams[&0] == all);
+    // One that comes again goes on where it was, with what it has.
+    let has = [(0, 100)];
+    let mut again = Follower::new("test".into(), heard.edition, &has);
+    let Some(Response::Grown { from: 100, .. }) = again.next(&link.sessions, "key") else {
+        panic!("it has the beginning");
+    };
+    // What was cut and said otherwise is not what it was.
+    let cut = Request::CutDeterminants {
+        process: 0,
+        length: 4,
+    };
+    assert_eq!(link.ask(&cut), []);
+    link.tell(&position(4), b"! It is another one, and as long");
+    let before = heard.edition;
+    heard.all(&mut follower, &link.sessions, "key");
+    assert_ne!(heard.edition, before);
+    assert_eq!(heard.streams[&0], b"hell! It is another one, and as long");
+    // Nor is there anything for others, or of others.
+    let mut stranger = Follower::new("test".into(), heard.edition, &[]);
+    let told = stranger.next(&link.sessions, "another key");
+    assert_eq!(told, Some(Response::Followed { edition: None }));
+    assert_eq!(stranger.next(&link.sessions, "another key"), None);
+    let mut of_another = Follower::new("another".into(), heard.edition, &[]);
+    let told = of_another.next(&link.sessions, "key");
+    assert_eq!(told, Some(Response::Followed { edition: None }));
 }

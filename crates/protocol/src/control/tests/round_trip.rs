@@ -18,6 +18,11 @@ pub(super) fn text() -> impl Strategy<Value = String> {
     any::<Vec<char>>().prop_map(String::from_iter)
 }
 
+fn edition() -> impl Strategy<Value = Option<Edition>> {
+    let some = any::<(u64, u64)>().prop_map(|(record, history)| Edition { record, history });
+    prop::option::of(some)
+}
+
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         text().prop_map(|service| Request::Hello { service }),
@@ -62,6 +67,13 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
         any::<u64>().prop_map(|token| Request::Barrier { token }),
         any::<u64>().prop_map(|session| Request::InUse { session }),
         any::<Option<u64>>().prop_map(|record| Request::Determinants { record }),
+        (text(), edition(), any::<Vec<(u32, u64)>>()).prop_map(|(service, edition, streams)| {
+            Request::Follow {
+                service,
+                edition,
+                streams,
+            }
+        }),
         prop::collection::vec((flow(), seq()), 0..4).prop_map(|places| Request::Release { places }),
         any::<(u32, u64)>()
             .prop_map(|(process, length)| Request::CutDeterminants { process, length }),
@@ -232,8 +244,14 @@ fn response() -> impl Strategy<Value = Response> {
         link_keys().prop_map(Response::Keys),
         any::<u32>().prop_map(|flow_low| Response::Unknown { flow_low }),
         lease::answer().prop_map(Response::Lease),
-        (any::<Option<u64>>(), any::<Vec<(u32, u64)>>())
-            .prop_map(|(record, streams)| Response::Determinants { record, streams }),
+        (edition(), any::<Vec<(u32, u64)>>())
+            .prop_map(|(edition, streams)| Response::Determinants { edition, streams }),
+        edition().prop_map(|edition| Response::Followed { edition }),
+        any::<(u32, u64, Vec<u8>)>().prop_map(|(process, from, bytes)| Response::Grown {
+            process,
+            from,
+            bytes
+        }),
         any::<Vec<u8>>().prop_map(|bytes| Response::DeterminantBytes { bytes }),
     ]
 }

@@ -1,0 +1,186 @@
+//! A standby whose server does already what the other one does.
+
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use e2e::{
+    Protected, Scene, Seed,
+    clients::finish,
+    exchange::assert_untouched,
+    loggers::status,
+    pair::{FailOver, Pair, addresses},
+    servers::{PORT, Server, redis_at},
+};
+use lab::Signal;
+use rustix::process::{Pid, kill_process};
+
+use super::{
+    REQUIRE,
+    hosts::{client, count},
+    patiently,
+    redis::Client,
+};
+
+/// A service whose standby has followed what a first client has caused: who has said nothing has told the logger nothing.
+fn hot_pair(label: &str, server: impl FnOnce(&Scene) -> Server) -> Pair {
+    let flags = [&REQUIRE[..], &["--hot"]].concat();
+    let pair = Pair::with(label, &[], &flags, server);
+    let mut first = client(&pair.scene);
+    assert_eq!(first.ask(&["SET", "first", "client"]), "+OK");
+    finish(first.stream());
+    await_replica(&pair, 1);
+    pair
+}
+
+fn redis(scene: &Scene) -> Server {
+    redis_at(scene, addresses()[0])
+}
+
+fn replica_pid(host: &Protected) -> Option<i32> {
+    let pid = status(host)["replica"]["pid"].as_i64()?;
+    i32::try_from(pid).ok()
+}
+
+/// Waits until the standby has followed to the end of what there is, for the `nth` time.
+fn await_replica(pair: &Pair, nth: usize) {
+    pair.second.wait_for("caught_up", nth);
+}
+
+#[track_caller]
+fn assert_went_on(host: &Protected, times: usize) {
+    let went_on = host.events_of("goes_on").len();
+    assert_eq!(went_on, times, "{}", host.said());
+}
+
+/// Counting clients, while roles are changed again and again: no server is started for that.
+#[test]
+fn redis_goes_on_as_the_one_that_has_followed() {
+    let mut pair = hot_pair("north-hot", redis);
+    let recording = pair.scene.record(PORT);
+    let ends = &AtomicBool::new(false);
+    let seed = &mut Seed::choose("north-hot");
+    let mut open = client(&pair.scene);
+    assert_eq!(open.ask(&["MULTI"]), "+OK");
+    assert_eq!(open.ask(&["SET", "open", "kept"]), "+QUEUED");
+    let clients: Vec<Client> = (0..8).map(|_| client(&pair.scene)).collect();
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..)
+            .zip(clients)
+            .map(|(number, client)| scope.spawn(move || count(client, number, ends)))
+            .collect();
+        for way in [
+            FailOver::PowerOff,
+            FailOver::Move,
+            FailOver::PowerOff,
+            FailOver::Stop,
+            FailOver::PowerOff,
+        ] {
+            thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
+            let went_on = pair.second.events_of("goes_on").len();
+            let caught_up = pair.first.events_of("caught_up").len();
+            let pid = replica_pid(&pair.second).expect("it follows");
+            let off = way == FailOver::PowerOff;
+            pair.fail_over(way);
+            assert_went_on(&pair.first, went_on + 1);
+            let serves = status(&pair.first)["server_pid"].as_i64();
+            assert_eq!(serves, Some(pid.into()), "it is the same process");
+            // Of the host that has its power again, nothing is left to be counted.
+            await_replica(&pair, if off { 1 } else { caught_up + 1 });
+        }
+        // Who went on is recorded, and comes back from that by itself.
+        let before = pair.first.events_of("serving").len();
+        pair.first.kill_main(Signal::KILL);
+        pair.first.wait_serving(before + 1);
+        ends.store(true, Ordering::Relaxed);
+        let mut after = client(&pair.scene);
+        for (number, client) in clients.into_iter().enumerate() {
+            let counted = client.join().expect("a client").to_string();
+            let key = format!("counter-{number}");
+            assert_eq!(after.ask(&["GET", &key]), counted);
+        }
+    });
+    assert_eq!(open.ask(&["EXEC"]), "+OK");
+    assert_eq!(open.ask(&["GET", "open"]), "kept");
+    drop(open);
+    assert_untouched(recording, 10);
+    pair.stop();
+}
+
+/// What happens to the one that follows concerns no client, and another one follows instead.
+#[test]
+fn one_that_follows_may_die_and_the_one_that_serves_too() {
+    let mut pair = hot_pair("north-hot-dies", redis);
+    let ends = &AtomicBool::new(false);
+    let counting = client(&pair.scene);
+    thread::scope(|scope| {
+        let counting = scope.spawn(move || count(counting, 0, ends));
+        let pid = replica_pid(&pair.second).expect("it follows");
+        let pid = Pid::from_raw(pid).expect("a process");
+        kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+        pair.second.wait_for("replica_dropped", 1);
+        await_replica(&pair, 2);
+        for death in 1..=2 {
+            pair.first.kill_main(Signal::KILL);
+            pair.first.wait_serving(death);
+            thread::sleep(Duration::from_millis(300));
+        }
+        // It has followed through all of that, and was not started again.
+        assert_eq!(pair.second.events_of("follows").len(), 2);
+        patiently("it has followed", || {
+            status(&pair.second)["replica"]["behind_bytes"]
+                .as_u64()
+                .is_some_and(|behind| behind < 100_000)
+        });
+        pair.first.power_off();
+        pair.second.wait_for("goes_on", 1);
+        pair.second.wait_serving(1);
+        ends.store(true, Ordering::Relaxed);
+        let counted = counting.join().expect("a client").to_string();
+        let mut after = client(&pair.scene);
+        assert_eq!(after.ask(&["GET", "counter-0"]), counted);
+    });
+    pair.second.assert_none_of("lost");
+    pair.change_places();
+    pair.stop();
+}
+
+/// A server whose files differ contradicts the record: it is dropped, and that is told; clients hear nothing of it.
+#[test]
+fn one_that_does_otherwise_is_dropped() {
+    let mut pair = hot_pair("north-hot-differs", |scene| {
+        let mut server = redis(scene);
+        // What is read at the start, and said afterwards.
+        let config = scene.directory().join("differs.conf");
+        fs::write(&config, "proc-title-template \"redis\"\n").expect("written");
+        server
+            .command
+            .insert(1, config.to_string_lossy().into_owned());
+        server
+    });
+    let config = pair.scene.directory().join("differs.conf");
+    let mut open = client(&pair.scene);
+    assert_eq!(open.ask(&["SET", "key", "value"]), "+OK");
+    // From now on another one is started otherwise: it opens one more file.
+    fs::write(&config, "port 8080\nrequirepass other\n").expect("written");
+    let pid = replica_pid(&pair.second).expect("it follows");
+    let pid = Pid::from_raw(pid).expect("a process");
+    kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    for _ in 0..200 {
+        assert_eq!(open.ask(&["INCR", "counter"]).as_bytes()[0], b':');
+    }
+    let reason = pair.second.wait_for("replica_dropped", 2)["reason"].to_string();
+    println!("{reason}");
+    // As it was: the host takes over cold, whatever has become of the one that followed.
+    fs::write(&config, "proc-title-template \"redis\"\n").expect("written");
+    assert_eq!(open.ask(&["GET", "counter"]), "200");
+    pair.fail_over(FailOver::PowerOff);
+    assert_eq!(open.ask(&["GET", "counter"]), "200");
+    assert_eq!(open.ask(&["GET", "key"]), "value");
+    pair.first.assert_none_of("lost");
+    drop(open);
+    pair.stop();
+}
