@@ -79,7 +79,9 @@ impl Ground {
         }
         // Of one that was killed before there was anything to be taken over, or in its end.
         let removed = &mut Cleaned::default();
-        if let Err(error) = clean::remove_rest(&lock, &bpffs, &host_name, false, removed) {
+        // Before it had begun nobody was served: what runs has followed another host's server.
+        let kill = !instance.has_begun();
+        if let Err(error) = clean::remove_rest(&lock, &bpffs, &host_name, kill, removed) {
             bpffs.leave();
             return Err(error);
         }

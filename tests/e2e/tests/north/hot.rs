@@ -16,7 +16,7 @@ use e2e::{
     servers::{PORT, Server, redis_at},
 };
 use lab::Signal;
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, kill_process, test_kill_process};
 
 use super::{
     REQUIRE,
@@ -181,6 +181,28 @@ fn one_that_does_otherwise_is_dropped() {
     assert_eq!(open.ask(&["GET", "counter"]), "200");
     assert_eq!(open.ask(&["GET", "key"]), "value");
     pair.first.assert_none_of("lost");
+    drop(open);
+    pair.stop();
+}
+
+/// What a standby has left that was killed itself, its next start ends, and follows anew.
+#[test]
+fn a_standby_that_was_killed_follows_again() {
+    let mut pair = hot_pair("north-hot-killed", redis);
+    let mut open = client(&pair.scene);
+    assert_eq!(open.ask(&["INCR", "counter"]), ":1");
+    let left = replica_pid(&pair.second).expect("it follows");
+    let left = Pid::from_raw(left).expect("a process");
+    pair.second.kill_serve(Signal::KILL);
+    assert!(pair.second.ended(e2e::PATIENCE).is_some());
+    assert!(test_kill_process(left).is_ok(), "it is there still");
+    pair.begin_standby();
+    pair.await_standby();
+    await_replica(&pair, 1);
+    assert!(test_kill_process(left).is_err(), "it was ended");
+    pair.fail_over(FailOver::PowerOff);
+    assert_went_on(&pair.first, 1);
+    assert_eq!(open.ask(&["INCR", "counter"]), ":2");
     drop(open);
     pair.stop();
 }
