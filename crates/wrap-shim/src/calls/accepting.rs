@@ -176,7 +176,12 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: as the program has called us.
     let outcome = unsafe { sys!(SYS_listen, fd, backlog) };
     if outcome == 0 && is_internet(fd) {
-        with(|wrap| wrap.descriptors.set_kind(fd, Kind::Listener));
+        // It may be watched already.
+        with(|wrap| {
+            if let Some(descriptor) = wrap.descriptors.entry(fd) {
+                descriptor.kind = Kind::Listener;
+            }
+        });
     }
     answer_int(outcome)
 }
