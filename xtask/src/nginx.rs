@@ -37,3 +37,15 @@ http {{
 "
     )
 }
+
+/// The same as one process, with TLS: the certificate and its key are `cert.pem` and `key.pem` in `directory`.
+pub(crate) fn with_tls(directory: &Path, address: SocketAddr) -> String {
+    let plain = format!("listen {address};");
+    let place = directory.display();
+    let tls = format!(
+        "listen {address} ssl;\n        ssl_certificate {place}/cert.pem;\n        ssl_certificate_key {place}/key.pem;"
+    );
+    configuration(directory, &[address])
+        .replace("worker_processes 2;", "master_process off;")
+        .replace(&plain, &tls)
+}

@@ -1,5 +1,7 @@
 //! A server with state: what its record costs, and how fast it is back.
 
+mod others;
+
 use std::thread;
 use std::time::Duration;
 
@@ -14,10 +16,12 @@ use super::subject::{Mode, Server, Subject, alternate};
 use super::traffic::on_client;
 
 /// How redis is run, and what figures of it are called.
-const MODES: [(Mode, &str); 6] = [
+const MODES: [(Mode, &str); 8] = [
     (Mode::Plain, "plain"),
     (Mode::Protected("connection"), "south"),
+    (Mode::Linked(None), "linked"),
     (Mode::Wrapped, "recorded"),
+    (Mode::CommittedHere, "loopback"),
     (Mode::Committed(0), "committed"),
     (Mode::Committed(250), "committed.250us"),
     (Mode::Committed(1000), "committed.1ms"),
@@ -47,6 +51,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         figures.extend(speed(bench, &server, clients, pipeline, aim)?);
     }
     figures.extend(size_and_return(bench, &server)?);
+    figures.extend(others::measure(bench)?);
     Ok(figures)
 }
 

@@ -33,6 +33,8 @@ pub(super) enum Mode {
     /// The same with a logger on a host of its own, so many microseconds of round trip away besides what the lab takes:
     /// nothing is said that it does not have.
     Committed(u32),
+    /// The same with the logger on its own host, by its address.
+    CommittedHere,
 }
 
 impl Mode {
@@ -42,7 +44,7 @@ impl Mode {
             Self::Plain => "plain",
             Self::Protected(_) => "protected",
             Self::Wrapped => "wrapped",
-            Self::Committed(_) => "committed",
+            Self::Committed(_) | Self::CommittedHere => "committed",
             Self::Linked(_) | Self::LinkedBy(_) => "linked",
         }
     }
@@ -56,11 +58,20 @@ pub(super) struct Server {
 }
 
 impl Server {
+    pub(super) fn of(command: Vec<OsString>, port: u16) -> Self {
+        Self { command, port }
+    }
+
     pub(super) fn nginx(bench: &Bench) -> Self {
-        Self {
-            command: nginx_command(bench.stage.ground.directory()),
-            port: PORT,
-        }
+        Self::nginx_with(bench, "nginx.conf")
+    }
+
+    /// With another configuration of the stage's directory.
+    pub(super) fn nginx_with(bench: &Bench, configuration: &str) -> Self {
+        let mut command = nginx_command(bench.stage.ground.directory());
+        command.pop();
+        command.push(bench.stage.file(configuration).into());
+        Self::of(command, PORT)
     }
 
     pub(super) fn iperf3(bench: &Bench) -> Self {
@@ -147,8 +158,12 @@ impl<'a> Subject<'a> {
         let stage = &bench.stage;
         let rate = match mode {
             Mode::Linked(rate) => Some(rate),
-            Mode::LinkedBy(_) | Mode::Committed(_) => Some(None),
+            Mode::LinkedBy(_) | Mode::Committed(_) | Mode::CommittedHere => Some(None),
             Mode::Plain | Mode::Protected(_) | Mode::Wrapped => None,
+        };
+        let logger_host = match mode {
+            Mode::CommittedHere => &stage.server,
+            _ => &stage.logger,
         };
         let logger = match rate {
             Some(rate) => {
@@ -157,7 +172,7 @@ impl<'a> Subject<'a> {
                     Mode::Committed(round_trip) => round_trip,
                     _ => 0,
                 })?;
-                Some(stage.ground.start_logger(&stage.logger, &[])?)
+                Some(stage.ground.start_logger(logger_host, &[])?)
             }
             None => None,
         };
@@ -168,11 +183,14 @@ impl<'a> Subject<'a> {
         if let Mode::LinkedBy(strategy) = mode {
             arguments.extend(["--ack".to_owned(), strategy.to_owned()]);
         }
-        if matches!(mode, Mode::Wrapped | Mode::Committed(_)) {
+        if matches!(
+            mode,
+            Mode::Wrapped | Mode::Committed(_) | Mode::CommittedHere
+        ) {
             arguments.push("--north=require".to_owned());
         }
         if logger.is_some() {
-            arguments.extend(stage.ground.logger_arguments(&stage.logger));
+            arguments.extend(stage.ground.logger_arguments(logger_host));
         }
         let protected = mode != Mode::Plain;
         let mut command = if protected {

@@ -1,0 +1,134 @@
+//! Servers with state that are not redis: messages of mosquitto, and requests to nginx by TLS.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::bench::Bench;
+use crate::bench::figure::{Aim, Figure, column, ratios};
+use crate::bench::stage::PORT;
+use crate::bench::subject::{Mode, Server, alternate};
+use crate::bench::traffic::{on_client, wrk};
+use crate::nginx;
+
+const MODES: [(Mode, &str); 4] = [
+    (Mode::Plain, "plain"),
+    (Mode::Wrapped, "recorded"),
+    (Mode::Committed(0), "committed"),
+    (Mode::Committed(1000), "committed.1ms"),
+];
+/// What is left of the speed.
+const AIM: f64 = 0.85;
+
+pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
+    let mut figures = messages(bench)?;
+    figures.extend(tls(bench)?);
+    Ok(figures)
+}
+
+/// Messages a second from one client through mosquitto to another, each confirmed to who sent it.
+fn messages(bench: &Bench) -> Result<Vec<Figure>> {
+    let address = bench.stage.address(PORT);
+    let config = bench.stage.file("mosquitto.conf");
+    let text = format!(
+        "user root\nlistener {PORT} {}\nallow_anonymous true\nmax_queued_messages 0\n",
+        address.ip()
+    );
+    fs::write(&config, text)?;
+    let command = ["mosquitto", "-c"].map(Into::into);
+    let command = command.into_iter().chain([config.into()]).collect();
+    let server = Server::of(command, PORT).pinned();
+    let count = bench.size("100000", "20000");
+    let heard = bench.stage.file("heard");
+    let script = CONVERSATION
+        .replace("PLACE", &format!("-h {} -p {PORT}", address.ip()))
+        .replace("COUNT", count)
+        .replace("HEARD", &heard.to_string_lossy());
+    bench.say(format_args!("{count} messages by mosquitto"));
+    let modes = MODES.map(|(mode, _)| mode);
+    let runs = alternate(bench, &server, &modes, |_| {
+        let said = on_client(bench, "sh", &["-ec", &script])?;
+        let seconds: f64 = said
+            .trim()
+            .parse()
+            .with_context(|| format!("the clients said {said}"))?;
+        Ok([count.parse::<f64>()? / seconds])
+    })?;
+    let how = format!(
+        "mosquitto_pub -q 1 -l of {count} lines, mosquitto_sub -q 1, which has heard them all"
+    );
+    Ok(compared("north.mosquitto", &runs, &how))
+}
+
+/// Who has subscribed is told of a message that is there already. What it then takes is printed, in seconds.
+const CONVERSATION: &str = "
+mosquitto_pub PLACE -t bench -q 1 -r -m ready
+stdbuf -oL mosquitto_sub PLACE -t bench -q 1 -C $((COUNT + 1)) >HEARD &
+until [ -s HEARD ]; do sleep 0.01; done
+begin=$(date +%s%N)
+seq COUNT | mosquitto_pub PLACE -t bench -q 1 -l
+wait $!
+end=$(date +%s%N)
+mosquitto_pub PLACE -t bench -q 1 -r -n
+rm HEARD
+echo $((end - begin)) | awk '{ print $1 / 1e9 }'
+";
+
+/// Requests a second.
+fn tls(bench: &Bench) -> Result<Vec<Figure>> {
+    let directory = bench.stage.ground.directory();
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]);
+    openssl.args([
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-subj",
+        "/CN=bench",
+    ]);
+    openssl.arg("-out").arg(directory.join("cert.pem"));
+    openssl.arg("-keyout").arg(directory.join("key.pem"));
+    let output = openssl.output().context("openssl")?;
+    ensure!(output.status.success(), "openssl failed: {output:?}");
+    let config = bench.stage.file("tls.conf");
+    fs::write(
+        &config,
+        nginx::with_tls(directory, bench.stage.address(PORT)),
+    )?;
+    let server = Server::nginx_with(bench, "tls.conf").pinned();
+    let url = format!("https://{}/small", bench.stage.address(PORT));
+    let duration = bench.size("-d2s", "-d1s");
+    bench.say("wrk by TLS with 16 connections");
+    let modes = MODES.map(|(mode, _)| mode);
+    let runs = alternate(bench, &server, &modes, |_| {
+        Ok([wrk(bench, &["-t1", "-c16", duration, &url])?])
+    })?;
+    let how = format!(
+        "wrk -t1 -c16 {duration} of an object of 128 bytes by TLS 1.3, nginx as one process"
+    );
+    Ok(compared("north.tls", &runs, &how))
+}
+
+/// Speeds, and what they are of the plain one.
+fn compared(name: &str, runs: &[Vec<[f64; 1]>], how: &str) -> Vec<Figure> {
+    let plain = column(&runs[0], 0);
+    let mut figures = Vec::new();
+    for (runs, (_, mode)) in runs.iter().zip(MODES) {
+        let speeds = column(runs, 0);
+        figures.push(Figure::of(format!("{name}.{mode}"), "1/s", &speeds, how));
+        if mode == "plain" {
+            continue;
+        }
+        let ratio = Figure::of(
+            format!("{name}.{mode}.ratio"),
+            "",
+            &ratios(&plain, &speeds),
+            how,
+        );
+        figures.push(match mode {
+            "committed.1ms" => ratio,
+            _ => ratio.aim(Aim::AtLeast(AIM), super::BOUND),
+        });
+    }
+    figures
+}
