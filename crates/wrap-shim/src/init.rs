@@ -151,7 +151,7 @@ fn start() {
         children: Children::default(),
         remade: Remade::default(),
         shipping: Shipping::default(),
-        round_trip: RoundTrip::default(),
+        round_trip: RoundTrip::new(),
         // SAFETY: here, once.
         held: unsafe { later::held() },
         waiting: Waiting::default(),

@@ -20,6 +20,7 @@ use crate::{
     calls::reading::{gather, is_ready, total},
     clock,
     commit::{FIRST_PATIENCE, LONGEST_PATIENCE, is_stable},
+    say::say,
     shipping::Heard,
     signals::blocking,
     sys::{Outcome, sys},
@@ -28,8 +29,7 @@ use crate::{
 
 /// From this round trip to the logger on the program does not wait for it, nanoseconds; below half of it, it does again.
 const FAR: u64 = 100_000;
-/// No more is held of a connection, or is in its socket when more is held, bytes. Below it is any limit that the system may have
-/// set to what a socket takes (`tcp_notsent_lowat`).
+/// No more is held of a connection, or is in its socket when more is held, bytes.
 const MOST_OF_EACH: usize = 64 << 10;
 /// What a write may take up in a socket besides its bytes.
 const OVERHEAD: usize = 4 << 10;
@@ -54,10 +54,24 @@ pub(crate) unsafe fn held() -> &'static mut Held {
 pub(crate) struct RoundTrip {
     /// Smoothed, nanoseconds; 0: it was never measured.
     time: u64,
-    pub(crate) is_long: bool,
+    is_long: bool,
+    /// Nothing is held on this host.
+    is_irrelevant: bool,
 }
 
 impl RoundTrip {
+    pub(crate) fn new() -> Self {
+        Self {
+            is_irrelevant: !sockets_take_enough(),
+            ..Self::default()
+        }
+    }
+
+    /// Is it better not to wait?
+    fn is_long(&self) -> bool {
+        self.is_long && !self.is_irrelevant
+    }
+
     /// It has taken so long, nanoseconds.
     pub(crate) fn took(&mut self, time: u64) {
         self.time = match self.time {
@@ -98,7 +112,7 @@ impl Wrap {
     pub(crate) fn hold(&mut self, fd: c_int, pieces: &[iovec], flags: c_int) -> bool {
         let length = total(pieces);
         let plain = flags & !(MSG_DONTWAIT | MSG_NOSIGNAL) == 0;
-        if !self.round_trip.is_long || !plain || length == 0 || !self.has_to_hold() {
+        if !self.round_trip.is_long() || !plain || length == 0 || !self.has_to_hold() {
             return false;
         }
         if self.held.is_empty() && self.processes().all(is_stable) {
@@ -116,7 +130,16 @@ impl Wrap {
             connection.held += (2 * length + OVERHEAD) as u32;
         }
         self.stream.speaks();
+        self.tell_early();
         true
+    }
+
+    /// The logger need not wait for the end of this turn, if it has nothing to do.
+    fn tell_early(&mut self) {
+        let before = self.shipped();
+        if before <= self.stable() && self.find_the_way() && self.ship_news() {
+            self.sent(before, clock::monotonic());
+        }
     }
 
     /// What another process has recorded may have to do with it: only this one's record is followed here.
@@ -140,8 +163,9 @@ impl Wrap {
         if connection.is_outgoing() {
             return false;
         }
+        let takes = !connection.is_limited && !connection.is_shut;
         let wanted = connection.held as usize + 2 * length + OVERHEAD;
-        !connection.is_limited && wanted <= MOST_OF_EACH && free_in(fd) >= wanted
+        takes && wanted <= MOST_OF_EACH && free_in(fd) >= wanted
     }
 
     /// The program has said whether it does.
@@ -196,36 +220,61 @@ impl Wrap {
     pub(crate) fn wait_and_release(&mut self, arguments: [usize; 6]) -> Outcome {
         let [epoll, events, most, timeout, mask, size] = arguments;
         let at_once = [epoll, events, most, 0, mask, size];
-        let timeout = timeout as c_int;
+        let timeout = i64::from(timeout as c_int);
         let began = clock::monotonic();
         loop {
-            self.tell_and_hear(clock::monotonic());
+            let listens = self.tell_and_hear(clock::monotonic());
             // SAFETY: as the program has called us.
             let outcome = unsafe { blocking(libc::SYS_epoll_pwait, at_once) };
             let passed = clock::monotonic().saturating_sub(began) / 1000;
+            // Microseconds; less than none: for ever.
             let left = match timeout {
-                ..0 => i64::MAX,
-                _ => i64::from(timeout) * 1000 - passed.cast_signed(),
+                ..0 => -1,
+                _ => (timeout * 1000 - passed.cast_signed()).max(0),
             };
-            if outcome != 0 || left <= 0 {
+            if outcome != 0 || left == 0 {
                 return outcome;
             }
             if self.held.is_empty() {
-                let left = c_int::try_from((left + 999) / 1000).unwrap_or(-1);
+                let left = if left < 0 { -1 } else { (left + 999) / 1000 };
                 let arguments = [epoll, events, most, left as usize, mask, size];
                 // SAFETY: as the program has called us.
                 return unsafe { blocking(libc::SYS_epoll_pwait, arguments) };
             }
+            let patience = self.waiting.patience;
+            let left = if left < 0 {
+                patience
+            } else {
+                left.min(patience)
+            };
+            let logger = if listens { SHIPPING_FD } else { -1 };
             let interrupted = -Outcome::from(EINTR);
-            if sleep(epoll as c_int, left.min(self.waiting.patience), mask) == interrupted {
+            if sleep([epoll as c_int, logger], left, mask) == interrupted {
                 return interrupted;
             }
         }
     }
 
-    /// Send what was recorded, and let go what the logger says is safe.
-    fn tell_and_hear(&mut self, now: u64) {
-        if self.find_the_way() {
+    /// The program is about to ask what is ready, and to sleep for so long if nothing is.
+    ///
+    /// # Safety
+    /// As `ppoll(2)`.
+    #[inline]
+    pub(crate) unsafe fn before_polling(&mut self, timeout: *const timespec) {
+        // SAFETY: by the caller.
+        let sleeps = unsafe { timeout.as_ref() }
+            .is_none_or(|timeout| timeout.tv_sec > 0 || timeout.tv_nsec > 0);
+        if sleeps {
+            self.before_sleep();
+        } else if !self.held.is_empty() {
+            self.tell_and_hear(clock::monotonic());
+        }
+    }
+
+    /// Send what was recorded, and let go what the logger says is safe. `false`: there is none to listen to now.
+    fn tell_and_hear(&mut self, now: u64) -> bool {
+        let has_way = self.find_the_way();
+        if has_way {
             let before = self.shipped();
             if self.ship_news() {
                 self.sent(before, now);
@@ -234,6 +283,7 @@ impl Wrap {
             self.send_again(now);
         }
         self.release();
+        has_way
     }
 
     /// More than was sent before is under way.
@@ -281,9 +331,9 @@ impl Wrap {
     }
 }
 
-/// Until the program's events, the logger's answer, or so many microseconds later.
-fn sleep(epoll: c_int, microseconds: i64, mask: usize) -> Outcome {
-    let mut places = [epoll, SHIPPING_FD].map(|fd| pollfd {
+/// Until one of these (-1: none) has something to be read, or so many microseconds later.
+fn sleep(either: [c_int; 2], microseconds: i64, mask: usize) -> Outcome {
+    let mut places = either.map(|fd| pollfd {
         fd,
         events: POLLIN,
         revents: 0,
@@ -332,7 +382,7 @@ fn free_in(fd: c_int) -> usize {
 }
 
 /// A connection that has ended takes nothing: the program finds that out by itself. One that has no room after all
-/// (the kernel has no memory) is waited for.
+/// (the kernel is short of memory, and has taken it back) is waited for, but not for ever: the others wait, too.
 fn write_through(fd: c_int, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
@@ -340,20 +390,55 @@ fn write_through(fd: c_int, mut bytes: &[u8]) {
         let outcome = unsafe { sys!(SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0) };
         match usize::try_from(outcome) {
             Ok(length) => bytes = bytes.get(length..).unwrap_or_default(),
-            Err(_) if outcome == -Outcome::from(EAGAIN) => await_room(fd),
             Err(_) if outcome == -Outcome::from(EINTR) => {}
+            Err(_) if outcome == -Outcome::from(EAGAIN) && has_room_in_time(fd) => {}
+            Err(_) if outcome == -Outcome::from(EAGAIN) => return reset(fd),
             Err(_) => return,
         }
     }
 }
 
 #[cold]
-fn await_room(fd: c_int) {
+fn has_room_in_time(fd: c_int) -> bool {
     let mut place = pollfd {
         fd,
         events: POLLOUT,
         revents: 0,
     };
+    let time = timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    };
     // SAFETY: on our stack.
-    unsafe { sys!(SYS_ppoll, &raw mut place, 1, 0, 0, 8) };
+    unsafe { sys!(SYS_ppoll, &raw mut place, 1, &raw const time, 0, 8) != 0 }
+}
+
+/// What was taken for written cannot be: the client is to know.
+#[cold]
+fn reset(fd: c_int) {
+    say(&[b"the kernel has no room for what a client was told: its connection is reset"]);
+    let nowhere = libc::sockaddr {
+        sa_family: libc::AF_UNSPEC as u16,
+        sa_data: [0; 14],
+    };
+    // SAFETY: an address on our stack.
+    unsafe { sys!(SYS_connect, fd, &raw const nowhere, size_of_val(&nowhere)) };
+}
+
+/// Does this host let sockets take as much as may be held of each?
+fn sockets_take_enough() -> bool {
+    const PLACE: &core::ffi::CStr = c"/proc/sys/net/ipv4/tcp_notsent_lowat";
+    let mut text = [0u8; 16];
+    // SAFETY: a string, and room on our stack.
+    let length = unsafe {
+        let file = sys!(SYS_openat, libc::AT_FDCWD, PLACE.as_ptr(), libc::O_RDONLY);
+        let length = sys!(SYS_read, file, text.as_mut_ptr(), text.len());
+        sys!(SYS_close, file);
+        length
+    };
+    let text = usize::try_from(length)
+        .ok()
+        .and_then(|length| text.get(..length));
+    let number = text.and_then(|text| core::str::from_utf8(text).ok()?.trim().parse::<u64>().ok());
+    number.is_some_and(|number| number >= 2 * MOST_OF_EACH as u64)
 }

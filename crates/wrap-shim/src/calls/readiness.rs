@@ -199,7 +199,8 @@ impl Wrap {
             Call::Poll,
             c_int::try_from(count).unwrap_or(0),
             |wrap| {
-                wrap.before_sleep();
+                // SAFETY: as the program has called us.
+                unsafe { wrap.before_polling(timeout) };
                 // The kernel counts down in it.
                 // SAFETY: as the program has called us.
                 let mut left = unsafe { timeout.as_ref() }.copied();
@@ -257,7 +258,8 @@ impl Wrap {
             Call::Select,
             count,
             |wrap| {
-                wrap.before_sleep();
+                // SAFETY: as the program has called us.
+                unsafe { wrap.before_polling(timeout) };
                 // SAFETY: as the program has called us.
                 let mut left = unsafe { timeout.as_ref() }.copied();
                 let left = left.as_mut().map_or(0, |left| (&raw mut *left).addr());

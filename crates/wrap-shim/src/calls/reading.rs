@@ -178,7 +178,10 @@ fn receive(
         Kind::Input | Kind::Outgoing => Call::Input,
         Kind::Datagrams => return datagrams::receive(fd, pieces, flags, NOBODY, perform),
         Kind::File => return with_file_read(fd, pieces, None, perform),
-        Kind::Other | Kind::Listener => return answer(perform()),
+        Kind::Other | Kind::Listener => {
+            with(|wrap| wrap.before_reading(fd));
+            return answer(perform());
+        }
     };
     // SAFETY: as the program has called us.
     let may_sleep = || unsafe { blocking(number, arguments) };
