@@ -41,6 +41,8 @@ pub(crate) enum Backing {
     Remade,
     /// Another file, which goes by its name now: what is appended comes behind its end.
     Successor,
+    /// One to be read that may say something else by now: what is read is compared, and the rest is not to be believed.
+    Changed,
     /// Nothing.
     Nothing,
 }
@@ -274,10 +276,9 @@ impl Descriptors {
     }
 
     /// Every descriptor of a file that a replay has nothing of.
-    pub(crate) fn without_file(&self) -> impl Iterator<Item = c_int> {
-        let numbered = (0..).zip(&self.all);
-        let lacking = numbered.filter(|(_, one)| one.backing == Backing::Nothing);
-        lacking.map(|(fd, _)| fd)
+    pub(crate) fn without_file(&self) -> impl Iterator<Item = (c_int, Backing)> {
+        let all = (0..).zip(self.all.iter().map(|one| one.backing));
+        all.filter(|(_, backing)| matches!(backing, Backing::Nothing | Backing::Changed))
     }
 
     pub(crate) fn set_kind(&mut self, fd: c_int, kind: Kind) {

@@ -20,7 +20,7 @@ use wrap_abi::{
 
 use crate::{
     clock,
-    descriptors::{Connection, Descriptor},
+    descriptors::{Backing, Connection, Descriptor},
     places,
     say::say,
     sys::{bytes, sys},
@@ -232,7 +232,8 @@ pub(crate) fn go(wrap: &mut Wrap) {
 fn find_files(wrap: &mut Wrap) {
     const ATTEMPTS: usize = 100;
     for _ in 0..ATTEMPTS {
-        if !wrap.descriptors.without_file().any(is_nothing) {
+        let mut files = wrap.descriptors.without_file();
+        if !files.any(|(fd, backing)| is_open_still(fd, backing)) {
             return;
         }
         let time = libc::timespec {
@@ -242,12 +243,16 @@ fn find_files(wrap: &mut Wrap) {
         // SAFETY: a structure on our stack.
         unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
     }
-    say(&[b"a file that the server has open is not there any more"]);
+    say(&[b"a file that the server has open is not there any more, or has changed"]);
     wrap.fail(Failure::OtherFile, Call::File, None);
 }
 
-/// Has this descriptor no file, and is it still open?
-fn is_nothing(fd: c_int) -> bool {
+/// Is this descriptor still open, and not another file?
+fn is_open_still(fd: c_int, backing: Backing) -> bool {
+    if backing == Backing::Changed {
+        // SAFETY: no memory is involved.
+        return unsafe { sys!(SYS_fcntl, fd, F_GETFD) } >= 0;
+    }
     let mut about = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: room on our stack, which is read if it was filled in.
     unsafe { sys!(SYS_fstat, fd, about.as_mut_ptr()) == 0 && about.assume_init().st_nlink == 0 }

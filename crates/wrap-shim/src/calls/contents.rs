@@ -225,6 +225,21 @@ impl Wrap {
         }
     }
 
+    /// The program says whether what it writes to a file is appended.
+    pub(super) fn may_append(&mut self, fd: c_int, appends: bool) {
+        let Some(entry) = self
+            .descriptors
+            .entry(fd)
+            .filter(|entry| entry.kind == Kind::File)
+        else {
+            return;
+        };
+        if appends && !entry.appends {
+            entry.end = 0; // not known: the next write notes it
+        }
+        entry.appends = appends;
+    }
+
     fn has_appended_again(&mut self, fd: c_int, length: usize) {
         let file = self.descriptors.get(fd);
         if !file.appends || length == 0 {

@@ -18,7 +18,7 @@ use crate::{
     wrap::{Wrap, with},
 };
 
-/// Files that a replay has made again at once.
+/// Files that a replay has made again, and that have their names, at once.
 const REMADE: usize = 256;
 
 /// Those: what was done to their names is done again.
@@ -43,6 +43,15 @@ impl Remade {
         let fits = place.map(|place| *place = inode).is_some();
         self.count += usize::from(fits);
         fits
+    }
+
+    /// Its name is taken away.
+    fn forget(&mut self, inode: u64) {
+        let known = self.inodes[..self.count].iter();
+        if let Some(place) = known.into_iter().position(|known| *known == inode) {
+            self.count -= 1;
+            self.inodes.swap(place, self.count);
+        }
     }
 
     fn has(&self, inode: u64) -> bool {
@@ -176,16 +185,22 @@ impl Wrap {
 
     /// What this replay has made again goes the way that it went then, but never over what is there.
     fn affect_again(&mut self, effect: Effect<'_>, perform: impl FnOnce() -> Outcome) {
-        if !self.remade.has(effect.name().now()) {
+        let inode = effect.name().now();
+        if !self.remade.has(inode) {
             return;
         }
         match effect {
             Effect::Rename(from, to) if to.now() != 0 => {
                 // SAFETY: a string.
                 unsafe { sys!(SYS_unlinkat, from.directory, from.path.as_ptr(), 0) };
+                self.remade.forget(inode);
             }
-            Effect::Rename(..) | Effect::Remove(_) => {
+            Effect::Rename(..) => {
                 perform();
+            }
+            Effect::Remove(_) => {
+                perform();
+                self.remade.forget(inode);
             }
             Effect::Make(_) => {}
         }

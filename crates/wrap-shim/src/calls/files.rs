@@ -224,12 +224,15 @@ unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: as the program has called us.
     let outcome = unsafe { sys!(SYS_fcntl, fd, command, argument) };
     match command {
         libc::F_SETFL => {
-            with(|wrap| wrap.may_block(fd));
+            with(|wrap| {
+                wrap.may_block(fd);
+                wrap.may_append(fd, argument.addr() as c_int & libc::O_APPEND != 0);
+            });
             answer_int(outcome)
         }
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, outcome),

@@ -141,7 +141,7 @@ impl Wrap {
         let (opened, backing) = match then {
             None => (opening.perform(opening.flags), Backing::Written),
             Some(then) if opening.is_to_be_written() => self.reopen(opening, &then),
-            Some(then) => (open_to_read(opening, &then), Backing::Written),
+            Some(then) => open_to_read(opening, &then),
         };
         let (opened, backing) = match opened < 0 {
             true => (nothing(opening.flags), Backing::Nothing),
@@ -156,13 +156,18 @@ impl Wrap {
 
     /// One that the dead life has written to.
     fn reopen(&mut self, opening: &Opening<'_>, then: &Identity) -> (Outcome, Backing) {
-        let fd = opening.perform(opening.tame());
+        let is_nameless = opening.has(libc::O_TMPFILE);
+        let fd = match is_nameless {
+            true => failed(libc::ENOENT), // each is another one
+            false => opening.perform(opening.tame()),
+        };
         if fd < 0 {
-            let began_empty = opening.has(O_CREAT) && then.size == 0;
+            let began_empty = is_nameless || opening.has(O_CREAT) && then.size == 0;
             if !began_empty {
                 return (fd, Backing::Nothing);
             }
-            let fd = opening.perform(opening.flags | O_EXCL);
+            let only = if is_nameless { 0 } else { O_EXCL };
+            let fd = opening.perform(opening.flags | only);
             let remade = identity(fd_of(fd)).filter(|_| fd >= 0);
             if !remade.is_none_or(|made| self.remade.add(made.inode)) {
                 self.fail(Failure::NotSupported, Call::File, None);
@@ -202,17 +207,18 @@ impl Wrap {
     }
 }
 
-/// A file that is read is told of if it is gone, or has become shorter: what it says is compared where it is read.
-fn open_to_read(opening: &Opening<'_>, then: &Identity) -> Outcome {
+/// A file that is read is the same if it was not written to since; on another host it is a copy that has kept its times.
+fn open_to_read(opening: &Opening<'_>, then: &Identity) -> (Outcome, Backing) {
     let opened = opening.perform(opening.flags);
     let now = identity(fd_of(opened)).filter(|_| opened >= 0);
-    if now.is_none_or(|now| now.size < then.size) {
-        say(&[
-            b"not as it was when the server opened it first: ",
-            opening.path.to_bytes(),
-        ]);
+    if now.is_some_and(|now| (now.size, now.modified) == (then.size, then.modified)) {
+        return (opened, Backing::Written);
     }
-    opened
+    say(&[
+        b"not as it was when the server opened it first: ",
+        opening.path.to_bytes(),
+    ]);
+    (opened, Backing::Changed)
 }
 
 /// Something with a number where there is no file any more.
@@ -233,14 +239,21 @@ pub(super) fn take_place(opened: Outcome, wanted: Outcome) -> bool {
         return opened == wanted;
     }
     for _ in 0..ATTEMPTS {
-        // SAFETY: no memory is involved but a structure on our stack; the number is free when it is taken.
+        // SAFETY: no memory is involved but a structure on our stack.
         unsafe {
-            if sys!(SYS_fcntl, wanted, libc::F_GETFD) < 0 {
-                let closes = sys!(SYS_fcntl, opened, libc::F_GETFD) & i64::from(libc::FD_CLOEXEC);
-                let flags = if closes == 0 { 0 } else { O_CLOEXEC };
-                let taken = sys!(SYS_dup3, opened, wanted, flags);
+            let closes = sys!(SYS_fcntl, opened, libc::F_GETFD) & i64::from(libc::FD_CLOEXEC);
+            let how = if closes == 0 {
+                libc::F_DUPFD
+            } else {
+                libc::F_DUPFD_CLOEXEC
+            };
+            let taken = sys!(SYS_fcntl, opened, how, wanted);
+            if taken == wanted {
                 sys!(SYS_close, opened);
-                return taken == wanted;
+                return true;
+            }
+            if taken >= 0 {
+                sys!(SYS_close, taken);
             }
             let time = libc::timespec {
                 tv_sec: 0,

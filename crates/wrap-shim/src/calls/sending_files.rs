@@ -5,6 +5,7 @@ use wrap_abi::{Call, layout::Failure};
 
 use super::kind;
 use crate::{
+    descriptors::Backing,
     errno::answer,
     live,
     signals::blocking,
@@ -85,6 +86,7 @@ impl Wrap {
     /// These bytes of the file were said; how many there are.
     fn said_file(&mut self, fd: c_int, file: c_int, from: off_t, length: usize) -> usize {
         let number = self.descriptors.get(fd).connection;
+        let has_changed = self.descriptors.get(file).backing == Backing::Changed;
         let Some(connection) = self.descriptors.connection(fd) else {
             return length;
         };
@@ -95,6 +97,9 @@ impl Wrap {
             let is_known = connection.outstream + part as u64 <= connection.received;
             let mut read = part;
             if !is_known {
+                if has_changed {
+                    self.fail(Failure::OtherFile, Call::Write, None);
+                }
                 let at = from + done as off_t;
                 // SAFETY: into our own block.
                 let outcome = unsafe { sys!(SYS_pread64, file, block.as_mut_ptr(), part, at) };

@@ -132,7 +132,12 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FIL
         return real!(fopen(path => *const c_char, mode => *const c_char) -> *mut FILE);
     };
     // SAFETY: as the program has called us.
-    unsafe { stream(super::opening::open(path, flags, 0o666), mode) }
+    let stream = unsafe { stream(super::opening::open(path, flags, 0o666), mode) };
+    if flags & O_APPEND != 0 && !stream.is_null() {
+        // SAFETY: it was just made. The C library begins at the end, too.
+        unsafe { libc::fseek(stream, 0, libc::SEEK_END) };
+    }
+    stream
 }
 
 #[unsafe(no_mangle)]
@@ -144,9 +149,18 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: as the program has called us.
-    let is_ours = kind(fd, "fdopen") == Kind::File && unsafe { flags(mode) }.is_some();
-    if !is_ours {
+    let flags = unsafe { flags(mode) }.filter(|_| kind(fd, "fdopen") == Kind::File);
+    let Some(flags) = flags else {
         return real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
+    };
+    if flags & O_APPEND != 0 {
+        // As the C library does.
+        // SAFETY: no memory is involved.
+        unsafe {
+            let now = super::files::fcntl(fd, libc::F_GETFL, ptr::null_mut());
+            let more = ptr::without_provenance_mut((now | O_APPEND) as usize);
+            super::files::fcntl(fd, libc::F_SETFL, more);
+        }
     }
     // SAFETY: as the program has called us.
     unsafe { stream(fd, mode) }
