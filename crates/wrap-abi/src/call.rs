@@ -50,10 +50,12 @@ pub enum Call {
     Intent = 19,
     /// A file has been appended to by somebody else, too: the outcome is where its end is now.
     Moved = 20,
+    /// Another thread has closed this file, whose descriptor is free from here on.
+    Closed = 21,
 }
 
 impl Call {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Start,
         Self::Epoll,
         Self::Poll,
@@ -74,6 +76,7 @@ impl Call {
         Self::Connect,
         Self::Intent,
         Self::Moved,
+        Self::Closed,
     ];
 
     /// The kind with this number.

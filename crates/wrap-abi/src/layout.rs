@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1024;

@@ -11,7 +11,7 @@ use super::{
 };
 
 fn any_call() -> impl Strategy<Value = Call> {
-    (1u8..=20).prop_map(|code| Call::from_code(code).expect("a kind"))
+    (1u8..=21).prop_map(|code| Call::from_code(code).expect("a kind"))
 }
 
 fn write(record: &Record<'_>) -> Vec<u8> {

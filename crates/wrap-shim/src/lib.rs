@@ -24,6 +24,7 @@ mod allocators;
 mod calls;
 mod children;
 mod clock;
+mod closing;
 mod commit;
 mod descriptors;
 mod errno;

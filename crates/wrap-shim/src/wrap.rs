@@ -14,6 +14,7 @@ use wrap_abi::{
 use crate::{
     calls::{effects::Remade, writing::Unrecorded},
     children::Children,
+    closing,
     descriptors::Descriptors,
     later::{RoundTrip, Waiting},
     live::{self, Positions},
@@ -192,6 +193,11 @@ impl Wrap {
     /// A signal that is to be delivered here.
     #[inline]
     fn signal(&mut self) -> Option<c_int> {
+        if self.is_replay {
+            self.give_free_again();
+        } else if closing::is_pending() {
+            self.give_free();
+        }
         if self.is_replay {
             signals::replayed(self)
         } else if signals::are_pending() {

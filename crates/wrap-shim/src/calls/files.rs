@@ -7,6 +7,7 @@ use wrap_abi::layout::{FILE_FD, HANDOVER_FD, Hold, SHIPPING_FD};
 
 use super::failed;
 use crate::{
+    closing,
     descriptors::{Kind, MOST},
     errno::answer_int,
     live,
@@ -147,6 +148,9 @@ fn is_ours(fd: c_int) -> bool {
 pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if is_ours(fd) {
         return answer_int(failed(libc::EBADF));
+    }
+    if let Some(outcome) = closing::close(fd) {
+        return answer_int(outcome);
     }
     with(|wrap| wrap.close(fd));
     // SAFETY: no memory is involved.

@@ -1,0 +1,104 @@
+//! Files that helper threads close: which number the next one gets depends on when that is. So a number stays taken until the
+//! first thread comes by, has noted that, and gives it free.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use libc::{O_CLOEXEC, c_int};
+use wrap_abi::{
+    Call, Record,
+    layout::{FILE_FD, Failure},
+};
+
+use crate::{
+    descriptors::{Kind, MOST, kind_of},
+    sys::{Outcome, sys},
+    wrap::{Wrap, is_helper},
+};
+
+/// Those that are closed and not given free: bit by bit.
+static CLOSED: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+/// How many they are.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let index = usize::try_from(fd).ok()?;
+    Some((CLOSED.get(index / 64)?, 1 << (index % 64)))
+}
+
+/// A thread closes this. `None`: it is not a helper, or no file.
+pub(crate) fn close(fd: c_int) -> Option<Outcome> {
+    let (word, bit) = place(fd).filter(|_| is_helper() && kind_of(fd) == Kind::File)?;
+    if word.load(Ordering::Acquire) & bit != 0 {
+        return Some(-Outcome::from(libc::EBADF));
+    }
+    // SAFETY: a descriptor of ours takes the place of the program's, which is closed by that.
+    let taken = unsafe { sys!(SYS_dup3, FILE_FD, fd, O_CLOEXEC) };
+    word.fetch_or(bit, Ordering::AcqRel);
+    COUNT.fetch_add(1, Ordering::Release);
+    Some(taken.min(0))
+}
+
+fn is_closed(fd: c_int) -> bool {
+    place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+}
+
+/// Is there anything to give free?
+#[inline]
+pub(crate) fn is_pending() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+impl Wrap {
+    /// Give free what helpers have closed.
+    #[cold]
+    pub(crate) fn give_free(&mut self) {
+        for (index, word) in (0..).zip(&CLOSED) {
+            let mut closed = word.load(Ordering::Acquire);
+            while closed != 0 {
+                let fd = index * 64 + closed.trailing_zeros().cast_signed();
+                closed &= closed - 1;
+                self.record(&Record {
+                    call: Call::Closed,
+                    fd: fd.cast_unsigned(),
+                    outcome: 0,
+                    payload: &[],
+                });
+                self.gives_free(fd);
+            }
+        }
+    }
+
+    /// The same in a replay: as many as then, and when the helpers have come so far.
+    pub(crate) fn give_free_again(&mut self) {
+        const ATTEMPTS: usize = 5000;
+        while let Some(Ok((record, length))) = self.stream.peek()
+            && record.call == Call::Closed
+        {
+            let fd = record.fd.cast_signed();
+            self.stream.advance(length);
+            let mut left = ATTEMPTS;
+            while !is_closed(fd) {
+                left -= 1;
+                if left == 0 {
+                    self.fail(Failure::DescriptorTaken, Call::Closed, Some(Call::Closed));
+                }
+                let time = libc::timespec {
+                    tv_sec: 0,
+                    tv_nsec: 1_000_000,
+                };
+                // SAFETY: a structure on our stack.
+                unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
+            }
+            self.gives_free(fd);
+        }
+    }
+
+    fn gives_free(&mut self, fd: c_int) {
+        let Some((word, bit)) = place(fd) else { return };
+        self.descriptors.close(fd);
+        // SAFETY: it is ours by now.
+        unsafe { sys!(SYS_close, fd) };
+        word.fetch_and(!bit, Ordering::AcqRel);
+        COUNT.fetch_sub(1, Ordering::AcqRel);
+    }
+}
