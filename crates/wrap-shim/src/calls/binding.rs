@@ -1,15 +1,17 @@
 //! Addresses that a server listens on, and that are another host's as long as that one serves.
 
-use core::sync::atomic::Ordering;
+use core::{ffi::CStr, sync::atomic::Ordering};
 
 use libc::{
     EADDRNOTAVAIL, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND, c_int, sockaddr, socklen_t,
 };
 
-use super::failed;
+use wrap_abi::{Call, Record, layout::Failure};
+
+use super::{effects::Made, failed, opening::named};
 use crate::{
     errno::answer_int,
-    sys::sys,
+    sys::{Outcome, bytes, sys},
     wrap::{Wrap, with},
 };
 
@@ -18,7 +20,62 @@ impl Wrap {
     fn follows(&self) -> bool {
         self.is_replay && self.page.follow.load(Ordering::Relaxed) != 0
     }
+
+    /// A name for a socket of this host. In a replay it is the dead life's, to which nobody listens any more.
+    fn bind_name(&mut self, path: &CStr, perform: impl Fn() -> Outcome) -> Outcome {
+        let name = named(path);
+        let replayed = self.replayed(Call::File, name, |record| record.outcome);
+        let Some(outcome) = replayed else {
+            let outcome = perform();
+            self.record(&Record {
+                call: Call::File,
+                fd: name.cast_unsigned(),
+                outcome,
+                payload: &[],
+            });
+            return outcome;
+        };
+        if outcome == 0 {
+            if Made::is_socket(libc::AT_FDCWD, path) {
+                // SAFETY: a string.
+                unsafe { sys!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
+            }
+            if perform() != 0 || !self.remade.add(Made::inode(libc::AT_FDCWD, path).number()) {
+                self.fail(Failure::OtherFile, Call::File, Some(Call::File));
+            }
+        }
+        outcome
+    }
 }
+
+/// The name in the file system that an address is.
+///
+/// # Safety
+/// As `bind(2)`; `path` has room for it.
+unsafe fn name_of(
+    address: *const sockaddr,
+    length: socklen_t,
+    path: &mut [u8; NAME_MAX + 1],
+) -> Option<&CStr> {
+    let length = (length as usize).checked_sub(size_of::<libc::sa_family_t>())?;
+    // SAFETY: by the caller.
+    let given = unsafe {
+        if address.is_null() || (*address).sa_family != libc::AF_UNIX as u16 {
+            return None;
+        }
+        bytes(
+            address.byte_add(size_of::<libc::sa_family_t>()).cast(),
+            length,
+        )
+    };
+    path.get_mut(..length)?.copy_from_slice(given);
+    CStr::from_bytes_until_nul(path)
+        .ok()
+        .filter(|path| !path.is_empty())
+}
+
+/// Bytes of a socket's name in the file system.
+const NAME_MAX: usize = 108;
 
 /// The address comes when this host serves, and the server with it.
 fn allow_absent(fd: c_int) {
@@ -45,6 +102,12 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
         // SAFETY: as the program has called us.
         unsafe { sys!(SYS_bind, fd, address, length) }
     };
+    let mut path = [0; NAME_MAX + 1];
+    // SAFETY: as the program has called us.
+    if let Some(path) = unsafe { name_of(address, length, &mut path) } {
+        let outcome = with(|wrap| wrap.bind_name(path, perform));
+        return answer_int(outcome.unwrap_or_else(perform));
+    }
     let mut outcome = perform();
     if outcome == failed(EADDRNOTAVAIL) && with(|wrap| wrap.follows()) == Some(true) {
         allow_absent(fd);

@@ -6,7 +6,8 @@
 use core::{ffi::CStr, mem::MaybeUninit};
 
 use libc::{
-    AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, c_char, c_int, c_uint, mode_t, off_t, stat,
+    AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, S_IFMT, S_IFSOCK, c_char, c_int, c_uint, mode_t,
+    off_t, stat,
 };
 use wrap_abi::{Call, Record};
 
@@ -65,25 +66,38 @@ pub(super) struct Made(u64);
 
 impl Made {
     pub(super) fn inode(directory: c_int, path: &CStr) -> Self {
-        let mut about = MaybeUninit::<stat>::uninit();
-        // SAFETY: a string, and room on our stack that is read if it was filled in.
-        unsafe {
-            let to = about.as_mut_ptr();
-            match sys!(
-                SYS_newfstatat,
-                directory,
-                path.as_ptr(),
-                to,
-                AT_SYMLINK_NOFOLLOW
-            ) {
-                0 => Self(about.assume_init().st_ino),
-                _ => Self(0),
-            }
-        }
+        Self(about(directory, path).map_or(0, |about| about.st_ino))
+    }
+
+    /// Is it a socket?
+    pub(super) fn is_socket(directory: c_int, path: &CStr) -> bool {
+        about(directory, path).is_some_and(|about| about.st_mode & S_IFMT == S_IFSOCK)
+    }
+
+    pub(super) fn number(self) -> u64 {
+        self.0
     }
 
     pub(super) fn was_nothing(self) -> bool {
         self.0 == 0
+    }
+}
+
+fn about(directory: c_int, path: &CStr) -> Option<stat> {
+    let mut about = MaybeUninit::<stat>::uninit();
+    // SAFETY: a string, and room on our stack that is read if it was filled in.
+    unsafe {
+        let to = about.as_mut_ptr();
+        match sys!(
+            SYS_newfstatat,
+            directory,
+            path.as_ptr(),
+            to,
+            AT_SYMLINK_NOFOLLOW
+        ) {
+            0 => Some(about.assume_init()),
+            _ => None,
+        }
     }
 }
 
@@ -183,14 +197,17 @@ impl Wrap {
         outcome
     }
 
-    /// What this replay has made again goes the way that it went then, but never over what is there.
+    /// What this replay has made again goes the way that it went then, but never over what is there: only a socket goes over
+    /// one to which nobody listens any more.
     fn affect_again(&mut self, effect: Effect<'_>, perform: impl FnOnce() -> Outcome) {
         let inode = effect.name().now();
         if !self.remade.has(inode) {
             return;
         }
         match effect {
-            Effect::Rename(from, to) if to.now() != 0 => {
+            Effect::Rename(from, to)
+                if to.now() != 0 && !Made::is_socket(from.directory, from.path) =>
+            {
                 // SAFETY: a string.
                 unsafe { sys!(SYS_unlinkat, from.directory, from.path.as_ptr(), 0) };
                 self.remade.forget(inode);
@@ -276,12 +293,27 @@ unsafe extern "C" fn renameat2(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mkdirat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int {
+pub(super) unsafe extern "C" fn mkdirat(
+    directory: c_int,
+    path: *const c_char,
+    mode: mode_t,
+) -> c_int {
     // SAFETY: as the program has called us.
     unsafe {
         let name = Name::new(directory, path);
         affect(Effect::Make(name), || {
             sys!(SYS_mkdirat, directory, path, mode)
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mkfifoat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: as the program has called us.
+    unsafe {
+        let name = Name::new(directory, path);
+        affect(Effect::Make(name), || {
+            sys!(SYS_mknodat, directory, path, mode | libc::S_IFIFO, 0)
         })
     }
 }
@@ -322,6 +354,7 @@ same! {
     unlink(path: *const c_char) = unlinkat(AT_FDCWD, path, 0);
     rmdir(path: *const c_char) = unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
     mkdir(path: *const c_char, mode: mode_t) = mkdirat(AT_FDCWD, path, mode);
+    mkfifo(path: *const c_char, mode: mode_t) = mkfifoat(AT_FDCWD, path, mode);
     rename(from: *const c_char, to: *const c_char) = renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
     renameat(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char) =
         renameat2(from_directory, from, to_directory, to, 0);

@@ -324,6 +324,35 @@ same! {
 
 /// `mkostemps`: the C library draws its names by itself.
 unsafe fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+    let flags = flags & !O_ACCMODE | libc::O_RDWR | O_CREAT | O_EXCL;
+    // SAFETY: as the program has called us.
+    unsafe { drawn(template, suffix, |name| open(name, flags, 0o600)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
+    // SAFETY: as the program has called us.
+    let made = unsafe {
+        drawn(template, 0, |name| {
+            super::effects::mkdirat(AT_FDCWD, name, 0o700)
+        })
+    };
+    if made < 0 {
+        core::ptr::null_mut()
+    } else {
+        template
+    }
+}
+
+/// Draw a name for what `make` makes, until there is none like it.
+///
+/// # Safety
+/// As `mkstemps(3)`.
+unsafe fn drawn(
+    template: *mut c_char,
+    suffix: c_int,
+    make: impl Fn(*const c_char) -> c_int,
+) -> c_int {
     const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     const DRAWN: usize = 6;
     // SAFETY: as the program has called us.
@@ -342,12 +371,10 @@ unsafe fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int
             let number = unsafe { super::randomness::arc4random_uniform(62) };
             *letter = LETTERS[number as usize % LETTERS.len()];
         }
-        let flags = flags & !O_ACCMODE | libc::O_RDWR | O_CREAT | O_EXCL;
-        // SAFETY: as the program has called us.
-        let fd = unsafe { open(template, flags, 0o600) };
+        let made = make(template);
         // SAFETY: this thread's own.
-        if fd >= 0 || unsafe { *libc::__errno_location() } != EEXIST {
-            return fd;
+        if made >= 0 || unsafe { *libc::__errno_location() } != EEXIST {
+            return made;
         }
     }
 }

@@ -5,10 +5,11 @@ use wrap_abi::{Call, Record, layout::Failure};
 
 use super::{
     kind,
+    opening::identity,
     reading::{is_ready, total},
 };
 use crate::{
-    descriptors::Kind,
+    descriptors::{Kind, kind_of},
     errno::answer,
     live,
     signals::blocking,
@@ -95,6 +96,8 @@ impl Wrap {
             if is_ready(fd, libc::POLLOUT) {
                 perform();
             }
+        } else if outcome > 0 && is_of_the_kernel(fd) {
+            perform(); // what it tells the kernel of itself, it tells it in each life
         } else if outcome > 0 {
             // Of no effect but on a file that somebody else has opened, and that is not at its end.
             // SAFETY: no memory is involved.
@@ -211,6 +214,11 @@ impl Wrap {
             self.unhashed = 0;
         }
     }
+}
+
+/// Is it a file below `/proc` or `/sys`?
+fn is_of_the_kernel(fd: c_int) -> bool {
+    kind_of(fd) == Kind::Input && identity(fd).is_some()
 }
 
 /// Eight bytes at a time; nobody who could choose the bytes gains anything.

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::{Read as _, Write as _},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -182,4 +183,28 @@ fn what_was_read_is_read_again_or_told() {
         trouble["message"].to_string().contains("a file"),
         "{trouble}"
     );
+}
+
+/// A socket with a name in the file system is there again, though the dead life has left one.
+#[test]
+fn redis_listens_on_its_local_socket_in_each_life() {
+    let scene = Scene::new("redisunix");
+    let path = scene.directory().join("redis.sock");
+    let mut redis = servers::redis(&scene);
+    let more = ["--unixsocket".to_owned(), path.display().to_string()];
+    redis.command.extend(more);
+    let server = scene.protect_with(&redis, &REQUIRE);
+    let mut client = Client::new(&scene);
+    for life in 1..=3 {
+        let answer = client.ask(&["INCR", "lives"]);
+        assert_eq!(answer, format!(":{life}"));
+        kill(&server, life);
+    }
+    let mut local = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
+    local.write_all(b"PING\r\n").expect("sent");
+    let mut pong = [0; 7];
+    local.read_exact(&mut pong).expect("an answer");
+    assert_eq!(&pong, b"+PONG\r\n");
+    assert_eq!(client.ask(&["GET", "lives"]), "3");
+    server.assert_none_of("lost");
 }
