@@ -222,7 +222,7 @@ unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: no memory is involved.
     replace(from, to, || unsafe { sys!(SYS_dup3, from, to, flags) })
 }

@@ -146,6 +146,44 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     unsafe { fopen(path, mode) }
 }
 
+/// The C library cannot open a stream again that calls us: it stays, and its descriptor is another file, as a log's is that is
+/// rotated. It is to be used as before: for reading, or for writing.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: as the program has called us.
+    let fd = unsafe { libc::fileno(stream) };
+    let is_file = fd >= 0 && kind(fd, "freopen") == Kind::File && !path.is_null();
+    // SAFETY: as the program has called us.
+    let Some(flags) = (unsafe { flags(mode) }).filter(|_| is_file) else {
+        return real!(freopen(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE);
+    };
+    // SAFETY: as the program has called us.
+    unsafe {
+        libc::fflush(stream);
+        let opened = super::opening::open(path, flags, 0o666);
+        if opened < 0 {
+            return ptr::null_mut();
+        }
+        super::files::dup3(opened, fd, flags & O_CLOEXEC);
+        super::files::close(opened);
+    }
+    stream
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: as the program has called us.
+    unsafe { freopen(path, mode, stream) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: as the program has called us.
