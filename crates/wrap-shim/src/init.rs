@@ -24,7 +24,6 @@ use crate::{
     shipping::Shipping,
     stream::Stream,
     sys::sys,
-    tree::Kinship,
     wrap::{self, Wrap, exit},
 };
 
@@ -72,10 +71,7 @@ static END: extern "C" fn() = end;
 
 /// What the kernel closes when the program has ended, its clients hear of.
 extern "C" fn end() {
-    // What the C library's streams still have is written now, or is not recorded.
-    // SAFETY: no stream is named.
-    unsafe { libc::fflush(ptr::null_mut()) };
-    wrap::with(Wrap::ends);
+    wrap::with(Wrap::commit);
 }
 
 fn refuse(why: &[u8]) -> ! {
@@ -131,17 +127,19 @@ fn start() {
         return;
     }
     allocators::find();
-    page.next_process.fetch_max(1, Ordering::AcqRel);
-    let entry = &page.processes.0[0];
+    let number = page.next_process.fetch_add(1, Ordering::AcqRel);
+    let Some(entry) = page.processes.0.get(number as usize) else {
+        refuse(b"it has had too many processes");
+    };
     // SAFETY: no memory is involved.
     let pid = unsafe { sys!(SYS_getpid) };
     let own = i32::try_from(pid).unwrap_or(0);
-    let mut stream = Stream::new(page, entry, 0);
+    entry.pid.store(own, Ordering::Release);
+    let mut stream = Stream::new(page, entry, number);
     let mut wrap = Wrap {
         page,
-        process: 0,
+        process: number,
         pid: own,
-        pid_now: own,
         is_replay: stream.is_replay(),
         stream,
         // SAFETY: here, once.
@@ -151,7 +149,6 @@ fn start() {
         unhashed: 0,
         unrecorded: Unrecorded::default(),
         children: Children::default(),
-        kinship: Kinship::default(),
         remade: Remade::default(),
         shipping: Shipping::default(),
         round_trip: RoundTrip::new(),

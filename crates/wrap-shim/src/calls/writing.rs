@@ -57,7 +57,6 @@ impl Wrap {
     ) -> Outcome {
         let whole = total(pieces);
         self.may_be_new(fd);
-        self.serves(fd);
         let outcome = match self.replayed_write(fd, whole) {
             Some(outcome) => outcome,
             None if self.hold(fd, pieces, flags) => self.wrote_whole(whole as Outcome),
@@ -86,7 +85,6 @@ impl Wrap {
         whole: usize,
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
-        self.crosses(fd);
         let Some(outcome) = self.replayed_write(fd, whole) else {
             self.commit_effect();
             let outcome = perform();
@@ -175,12 +173,13 @@ impl Wrap {
     /// It has written this.
     pub(super) fn said(&mut self, fd: c_int, written: &[u8]) {
         self.outstream = hash(self.outstream, written);
+        let number = self.descriptors.get(fd).connection;
         let is_replay = self.is_replay;
         let Some(connection) = self.descriptors.connection(fd) else {
             return;
         };
         if is_replay {
-            live::said(connection, written);
+            live::said(number, connection, written);
         }
         connection.outstream += written.len() as u64;
     }

@@ -3,7 +3,6 @@
 
 mod disk;
 mod files;
-mod forking;
 mod hosts;
 mod hot;
 mod mosquitto;
