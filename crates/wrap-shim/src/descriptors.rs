@@ -9,6 +9,14 @@ pub(crate) const MOST: usize = 1 << 16;
 /// Connections of a process at once, duplicates of descriptors not counted.
 pub(crate) const CONNECTIONS: usize = 1 << 16;
 
+/// Options of a socket that are not in an image if it is connected to nobody: level, name.
+pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+];
+
 /// What a descriptor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
@@ -184,6 +192,8 @@ pub(crate) struct Connection {
     pub(crate) is_nonblocking: bool,
     /// The program has limited how much its socket takes.
     pub(crate) is_limited: bool,
+    /// Those of [`KEPT_OPTIONS`] of a placeholder, while the process is an image.
+    pub(crate) options: [c_int; KEPT_OPTIONS.len()],
     /// While this place is free: the next free one, plus 1.
     next_free: u32,
 }
@@ -192,6 +202,11 @@ impl Connection {
     /// Has the program opened it?
     pub(crate) fn is_outgoing(&self) -> bool {
         self.serial != 0
+    }
+
+    /// The first descriptor that is it.
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
     }
 
     /// Is it one descriptor, and no other?
@@ -214,6 +229,7 @@ impl Connection {
         held: 0,
         is_nonblocking: false,
         is_limited: false,
+        options: [0; KEPT_OPTIONS.len()],
         next_free: 0,
     };
 }
@@ -420,6 +436,13 @@ impl Descriptors {
             }
             _ => 0..MOST as c_int,
         }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn connections_mut(&mut self) -> impl Iterator<Item = (u32, &mut Connection)> {
+        let used = &mut self.connections[..self.unused as usize];
+        let numbered = (0u32..).zip(used);
+        numbered.filter(|(_, connection)| connection.references > 0)
     }
 
     /// Every open connection, with its number.

@@ -31,6 +31,7 @@ mod errno;
 mod init;
 mod later;
 mod live;
+mod pausing;
 mod places;
 mod program;
 mod real;

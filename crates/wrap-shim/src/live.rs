@@ -93,6 +93,17 @@ impl Positions {
         Self::Row(unsafe { bytes(ptr::with_exposed_provenance(row), length) })
     }
 
+    /// The row is not there any more.
+    pub(crate) fn unmap(&mut self) {
+        let row = core::mem::replace(self, Self::Row(&[]));
+        if let Self::Row(row) = row
+            && !row.is_empty()
+        {
+            // SAFETY: it was ours, and nothing refers to it any more.
+            unsafe { sys!(SYS_munmap, row.as_ptr(), row.len()) };
+        }
+    }
+
     /// What this client has; nothing is to be kept for one that is gone.
     pub(crate) fn of(&self, peer: &[u8], local: &[u8]) -> u64 {
         match self {
@@ -104,7 +115,7 @@ impl Positions {
     }
 }
 
-fn put(entry: &Entry<'_>, said: &[u8]) {
+pub(crate) fn put(entry: &Entry<'_>, said: &[u8]) {
     let header = entry.header();
     let pieces = [&header[..], said].map(|piece| iovec {
         iov_base: piece.as_ptr().cast_mut().cast(),
@@ -150,7 +161,7 @@ pub(crate) fn began(wrap: &mut Wrap, fd: c_int) {
     }
 }
 
-fn ends(connection: &Connection) -> Ends {
+pub(crate) fn ends(connection: &Connection) -> Ends {
     Ends::from_sockaddrs(connection.peer.as_bytes(), connection.local.as_bytes())
         .unwrap_or_default()
 }
@@ -202,11 +213,18 @@ pub(crate) fn go(wrap: &mut Wrap) {
         stands(place, connection, false);
         connections += 1;
     }
-    let message = Message::Replayed {
+    report(&Message::Replayed {
         process: wrap.process,
         connections,
+    });
+    while let Some((place, socket)) = receive() {
+        install(wrap, place, socket);
     }
-    .to_bytes();
+}
+
+/// Say it to the supervisor, who has to be there.
+pub(crate) fn report(message: &Message) {
+    let message = message.to_bytes();
     // SAFETY: a message on our stack.
     let sent = unsafe {
         sys!(
@@ -222,9 +240,6 @@ pub(crate) fn go(wrap: &mut Wrap) {
     if sent < 0 {
         say(&[b"the supervisor is gone: nobody has the clients' connections"]);
         exit();
-    }
-    while let Some((place, socket)) = receive() {
-        install(wrap, place, socket);
     }
 }
 
