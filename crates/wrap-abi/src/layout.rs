@@ -146,7 +146,7 @@ pub struct Page {
     /// How many positions there are at [`POSITIONS_OFFSET`], or [`ALL_IS_KEPT`].
     pub positions: AtomicU64,
     /// The process is a *rehearsal*: it stops where this much of its stream is replayed, so that an image of it can be made, and
-    /// does nothing to files; 0: it is the service.
+    /// makes no files; 0: it is the service.
     pub pause_at: AtomicU64,
     /// Where a process that has stopped so finds what it goes on with ([`resume_name`]). Of the service: its last image; 0: none.
     pub image: AtomicU64,

@@ -75,7 +75,8 @@ fn closed() -> impl Iterator<Item = c_int> {
     })
 }
 
-fn is_closed(fd: c_int) -> bool {
+/// Has a helper closed it?
+pub(crate) fn is_closed(fd: c_int) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
 }
 

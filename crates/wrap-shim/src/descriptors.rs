@@ -297,6 +297,12 @@ impl Descriptors {
         all.filter(|(_, backing)| matches!(backing, Backing::Nothing | Backing::Changed))
     }
 
+    /// Every descriptor of a file that a replay has made again.
+    pub(crate) fn remade(&self) -> impl Iterator<Item = c_int> {
+        let all = (0..).zip(self.all.iter().map(|one| one.backing));
+        all.filter_map(|(fd, backing)| (backing == Backing::Remade).then_some(fd))
+    }
+
     pub(crate) fn set_kind(&mut self, fd: c_int, kind: Kind) {
         self.close(fd);
         if let Some(entry) = self.entry(fd) {

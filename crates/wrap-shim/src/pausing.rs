@@ -13,10 +13,11 @@ use libc::{
     sockaddr_un, ucred,
 };
 use wrap_abi::{
+    Call,
     handover::{Entry, Message},
     layout::{
-        FILE_FD, HANDOVER_FD, Hold, MAGIC, MUTE_FLAGS, Page, RESUMED, SHIPPING_FD, SOCKET_FD,
-        VERSION, resume_name,
+        FILE_FD, Failure, HANDOVER_FD, Hold, MAGIC, MUTE_FLAGS, Page, RESUMED, SHIPPING_FD,
+        SOCKET_FD, VERSION, resume_name,
     },
 };
 
@@ -41,6 +42,10 @@ const ROOM: libc::pid_t = 1;
 /// Stop here. What returns from this is another process, made from the image of this one.
 #[cold]
 pub(crate) fn pause(wrap: &mut Wrap) {
+    // What a rehearsal makes again is nowhere but in its memory.
+    if wrap.descriptors.remade().any(|fd| !closing::is_closed(fd)) {
+        wrap.fail(Failure::OtherFile, Call::File, None);
+    }
     let image = wrap.page.image.load(Ordering::Acquire);
     for (place, connection) in wrap.descriptors.connections_mut() {
         if connection.is_outgoing() {

@@ -192,6 +192,11 @@ impl Wrap {
         }
     }
 
+    /// Does the process stop in its replay, for an image, while the service goes on beside it?
+    pub(crate) fn is_rehearsal(&self) -> bool {
+        self.page.pause_at.load(Ordering::Relaxed) != 0
+    }
+
     /// Nothing is recorded any more. What the kernel was told instead of what the program wanted is still to be
     /// translated.
     fn is_off(&self) -> bool {
