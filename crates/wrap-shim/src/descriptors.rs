@@ -79,6 +79,8 @@ pub(crate) struct Descriptor {
     pub(crate) backing: Backing,
     /// Where such a file ends, as far as this process knows.
     pub(crate) end: u64,
+    /// When a file was changed last that is only read, as it was when it was opened.
+    pub(crate) modified: u64,
     /// The other end of a pipe (its descriptor and 1), as long as this process has both; 0: there is none.
     partner: u32,
 }
@@ -94,6 +96,7 @@ impl Descriptor {
         appends: false,
         backing: Backing::Written,
         end: 0,
+        modified: 0,
         partner: 0,
     };
 
@@ -295,6 +298,12 @@ impl Descriptors {
     pub(crate) fn without_file(&self) -> impl Iterator<Item = (c_int, Backing)> {
         let all = (0..).zip(self.all.iter().map(|one| one.backing));
         all.filter(|(_, backing)| matches!(backing, Backing::Nothing | Backing::Changed))
+    }
+
+    /// Every descriptor of a regular file.
+    pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (c_int, &mut Descriptor)> {
+        let all = (0..).zip(&mut self.all);
+        all.filter(|(_, one)| one.kind == Kind::File)
     }
 
     /// Every descriptor of a file that a replay has made again.

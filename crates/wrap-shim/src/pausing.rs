@@ -247,6 +247,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1]) {
         .pid
         .store(i32::try_from(pid).unwrap_or(0), Ordering::Release);
     wrap.stream.resume();
+    wrap.compare_files();
     wrap.positions = Positions::new(wrap.page.positions.load(Ordering::Acquire));
     let positions = &wrap.positions;
     for (_, connection) in wrap.descriptors.connections_mut() {
