@@ -345,9 +345,9 @@ impl Service {
         self.prepare_north()?;
         let shipping = self.shipping_socket()?;
         let shipping = shipping.as_ref().map(AsFd::as_fd);
-        let started = match &mut self.north {
+        let started = match &self.north {
             Some(north) => north.start(&command, &self.ground.cgroup, shipping),
-            None => command.start(&self.ground.cgroup).map_err(ServeError::from),
+            None => command.start(&self.ground.cgroup),
         };
         match started {
             Ok(server) => {

@@ -84,7 +84,7 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 35] = [
+pub(crate) const EVENTS: [&str; 33] = [
     "started",
     "adopted",
     "restored",
@@ -105,8 +105,6 @@ pub(crate) const EVENTS: [&str; 35] = [
     "leased",
     "superseded",
     "handed_over",
-    "checkpointed",
-    "checkpoint_failed",
     "start_failed",
     "ended",
     "stopping",
@@ -144,8 +142,6 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::Leased { .. } => "leased",
         Happening::Superseded { .. } => "superseded",
         Happening::HandedOver => "handed_over",
-        Happening::Checkpointed { .. } => "checkpointed",
-        Happening::CheckpointFailed { .. } => "checkpoint_failed",
         Happening::StartFailed { .. } => "start_failed",
         Happening::Ended => "ended",
         Happening::Stopping { .. } => "stopping",

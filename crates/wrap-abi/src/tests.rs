@@ -191,7 +191,6 @@ proptest! {
             Entry::Stands { connection, standing },
             Entry::Reaches { connection, reach },
             Entry::Began { connection, ends: both },
-            Entry::Open { connection, fd: connection, ends: both },
         ];
         let mut all = Vec::new();
         for entry in &entries {
@@ -215,7 +214,6 @@ proptest! {
             Message::Replayed { process, connections },
             Message::Opened { process, serial },
             Message::Closed { process, serial },
-            Message::Paused { process },
         ];
         for message in all {
             let bytes = message.to_bytes();

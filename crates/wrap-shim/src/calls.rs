@@ -14,7 +14,7 @@ pub(crate) mod effects;
 mod files;
 mod handlers;
 mod looking;
-pub(crate) mod opening;
+mod opening;
 mod processes;
 mod randomness;
 mod readiness;

@@ -31,7 +31,6 @@ mod errno;
 mod init;
 mod later;
 mod live;
-mod pausing;
 mod places;
 mod program;
 mod real;

@@ -93,17 +93,6 @@ impl Positions {
         Self::Row(unsafe { bytes(ptr::with_exposed_provenance(row), length) })
     }
 
-    /// The row is not there any more.
-    pub(crate) fn unmap(&mut self) {
-        let row = core::mem::replace(self, Self::Row(&[]));
-        if let Self::Row(row) = row
-            && !row.is_empty()
-        {
-            // SAFETY: it was ours, and nothing refers to it any more.
-            unsafe { sys!(SYS_munmap, row.as_ptr(), row.len()) };
-        }
-    }
-
     /// What this client has; nothing is to be kept for one that is gone.
     pub(crate) fn of(&self, peer: &[u8], local: &[u8]) -> u64 {
         match self {
@@ -115,7 +104,7 @@ impl Positions {
     }
 }
 
-pub(crate) fn put(entry: &Entry<'_>, said: &[u8]) {
+fn put(entry: &Entry<'_>, said: &[u8]) {
     let header = entry.header();
     let pieces = [&header[..], said].map(|piece| iovec {
         iov_base: piece.as_ptr().cast_mut().cast(),
@@ -161,7 +150,7 @@ pub(crate) fn began(wrap: &mut Wrap, fd: c_int) {
     }
 }
 
-pub(crate) fn ends(connection: &Connection) -> Ends {
+fn ends(connection: &Connection) -> Ends {
     Ends::from_sockaddrs(connection.peer.as_bytes(), connection.local.as_bytes())
         .unwrap_or_default()
 }
@@ -213,18 +202,11 @@ pub(crate) fn go(wrap: &mut Wrap) {
         stands(place, connection, false);
         connections += 1;
     }
-    report(&Message::Replayed {
+    let message = Message::Replayed {
         process: wrap.process,
         connections,
-    });
-    while let Some((place, socket)) = receive() {
-        install(wrap, place, socket);
     }
-}
-
-/// Say it to the supervisor, who has to be there.
-pub(crate) fn report(message: &Message) {
-    let message = message.to_bytes();
+    .to_bytes();
     // SAFETY: a message on our stack.
     let sent = unsafe {
         sys!(
@@ -240,6 +222,9 @@ pub(crate) fn report(message: &Message) {
     if sent < 0 {
         say(&[b"the supervisor is gone: nobody has the clients' connections"]);
         exit();
+    }
+    while let Some((place, socket)) = receive() {
+        install(wrap, place, socket);
     }
 }
 

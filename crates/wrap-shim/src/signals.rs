@@ -137,7 +137,7 @@ pub(crate) fn replayed(wrap: &mut Wrap) -> Option<c_int> {
                 .copy_from_nonoverlapping(record.payload.as_ptr(), record.payload.len());
         }
     }
-    wrap.advance(length);
+    wrap.stream.advance(length);
     Some(signal)
 }
 

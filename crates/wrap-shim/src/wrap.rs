@@ -18,7 +18,6 @@ use crate::{
     descriptors::Descriptors,
     later::{RoundTrip, Waiting},
     live::{self, Positions},
-    pausing,
     say::say,
     shipping::Shipping,
     signals,
@@ -181,20 +180,8 @@ impl Wrap {
             }
             Ok((record, length)) => (take(&record), length),
         };
-        self.advance(length);
+        self.stream.advance(length);
         Some(taken)
-    }
-
-    /// The record with this length was replayed.
-    pub(crate) fn advance(&mut self, length: u64) {
-        if self.stream.advance(length) {
-            pausing::pause(self);
-        }
-    }
-
-    /// Does the process stop in its replay, for an image, while the service goes on beside it?
-    pub(crate) fn is_rehearsal(&self) -> bool {
-        self.page.pause_at.load(Ordering::Relaxed) != 0
     }
 
     /// Nothing is recorded any more. What the kernel was told instead of what the program wanted is still to be

@@ -15,16 +15,12 @@ use rustix::{
     fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create},
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg,
-        socketpair,
+        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
     },
 };
-use wrap_abi::handover::{Ends, GO, Message, Position};
+use wrap_abi::handover::{Ends, Entry, GO, Message};
 
-use crate::{
-    heard::{AllPassed, Heard},
-    kept::Kept,
-};
+use crate::heard::{AllPassed, Heard};
 
 /// The supervisor's end of it.
 #[derive(Debug)]
@@ -35,7 +31,7 @@ pub struct Handover {
     given_back: u64,
     heard: Heard,
     ours: OwnedFd,
-    theirs: Option<OwnedFd>,
+    theirs: OwnedFd,
 }
 
 const PAGE: u64 = 4096;
@@ -52,10 +48,7 @@ pub enum HandoverError {
         /// Where.
         at: u64,
     },
-    /// Of a process that has stopped for an image: what it has said to others is not kept with that.
-    #[error("the server has opened connections to others")]
-    Opened,
-    /// What it has said is not one piece.
+    /// What it has said has a gap.
     #[error("the replayed process has not kept all that its client may lack")]
     Gap,
     /// It has passed on more connections than it says, or fewer.
@@ -83,49 +76,8 @@ impl Handover {
             given_back: 0,
             heard: Heard::default(),
             ours,
-            theirs: Some(theirs),
+            theirs,
         })
-    }
-
-    /// The same for a process that is made from an image, with what was kept when that was made.
-    ///
-    /// # Errors
-    /// As [`Handover::new`].
-    pub fn of(kept: &Kept) -> io::Result<Self> {
-        Ok(Self {
-            heard: kept.heard.clone(),
-            ..Self::new()?
-        })
-    }
-
-    /// The process has its socket: that it closes it is to be seen.
-    pub fn has_begun(&mut self) {
-        self.theirs = None;
-    }
-
-    /// Nobody has the process's socket any more, and all that was said was heard.
-    ///
-    /// # Errors
-    /// The socket failed.
-    pub fn is_over(&self) -> io::Result<bool> {
-        match recv(
-            &self.ours,
-            &mut [0; 1],
-            RecvFlags::DONTWAIT | RecvFlags::PEEK,
-        ) {
-            Ok((length, _)) => Ok(length == 0),
-            Err(rustix::io::Errno::AGAIN) => Ok(false),
-            Err(rustix::io::Errno::CONNRESET) => Ok(true),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// What a process has written that has stopped for an image. `positions` is how far clients were when it was begun.
-    ///
-    /// # Errors
-    /// It makes no sense.
-    pub fn keep(&mut self, positions: &[Position]) -> Result<Kept, HandoverError> {
-        self.all()?.keep(positions)
     }
 
     /// The file, to be inherited as [`wrap_abi::layout::HANDOVER_FD`].
@@ -134,10 +86,10 @@ impl Handover {
         self.file.as_fd()
     }
 
-    /// The process's socket, to be inherited as [`wrap_abi::layout::SOCKET_FD`], until it [has begun](Self::has_begun).
+    /// The process's socket, to be inherited as [`wrap_abi::layout::SOCKET_FD`].
     #[must_use]
-    pub fn theirs(&self) -> Option<BorrowedFd<'_>> {
-        self.theirs.as_ref().map(AsFd::as_fd)
+    pub fn theirs(&self) -> BorrowedFd<'_> {
+        self.theirs.as_fd()
     }
 
     /// Our socket: readable when a process has replayed its record.
@@ -182,7 +134,12 @@ impl Handover {
         let length = usize::try_from(end - self.read).map_err(io::Error::other)?;
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, self.read)?;
-        self.read += self.heard.read(&bytes)? as u64;
+        let mut rest = &bytes[..];
+        while let Some((entry, length)) = Entry::read(rest) {
+            self.heard.take(&entry)?;
+            self.read += length as u64;
+            rest = &rest[length..];
+        }
         let free = self.read / PAGE * PAGE;
         if free > self.given_back {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -209,16 +166,11 @@ impl Handover {
     /// # Errors
     /// It makes no sense.
     pub fn take(&mut self, open: u32) -> Result<AllPassed, HandoverError> {
-        self.all()?.finish(open)
-    }
-
-    /// All that was written, to its end.
-    fn all(&mut self) -> Result<Heard, HandoverError> {
         self.listen()?;
         if self.read != self.file.metadata()?.len() {
             return Err(HandoverError::Malformed { at: self.read });
         }
-        Ok(mem::take(&mut self.heard))
+        mem::take(&mut self.heard).finish(open)
     }
 
     /// The process's connection goes on with this socket.
@@ -258,7 +210,7 @@ impl Handover {
 
 #[cfg(test)]
 mod tests {
-    use wrap_abi::handover::{Entry, Reach, Standing};
+    use wrap_abi::handover::{Reach, Standing};
 
     use super::*;
 

@@ -1,14 +1,11 @@
 //! What a process has said of its connections, of which there may be much: who follows another host's record for days
 //! keeps only what clients may lack.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    mem,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use wrap_abi::handover::{Ends, Entry, Position, Reach, Standing};
+use wrap_abi::handover::{Ends, Entry, Reach, Standing};
 
-use crate::{handover::HandoverError, kept::Kept};
+use crate::handover::HandoverError;
 
 /// A connection as a process has left it. `S`: where it stands, a client's ([`Standing`]) or one that the process has
 /// opened ([`Reach`]).
@@ -42,39 +39,16 @@ impl AllPassed {
 }
 
 /// What was said in a connection, as far as it is kept.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Outstream {
     /// Where the bytes begin.
     offset: u64,
     said: Vec<u8>,
-    /// It was kept with an image, and the process that was made from that has said nothing yet.
-    is_of_image: bool,
 }
 
 impl Outstream {
-    /// Nothing, up to there.
-    fn nothing(offset: u64) -> Self {
-        Self {
-            offset,
-            ..Self::default()
-        }
-    }
-
     fn end(&self) -> u64 {
-        self.offset.saturating_add(self.said.len() as u64)
-    }
-
-    /// A client was told this from there on. What the first words behind an image leave out, and what was before that, it has: the
-    /// process was told so when it was made from the image.
-    fn add(&mut self, offset: u64, bytes: &[u8]) -> Result<(), HandoverError> {
-        if mem::take(&mut self.is_of_image) && offset > self.end() {
-            *self = Self::nothing(offset);
-        }
-        if offset != self.end() {
-            return Err(HandoverError::Gap);
-        }
-        self.said.extend_from_slice(bytes);
-        Ok(())
+        self.offset + self.said.len() as u64
     }
 
     /// What is before `place` is needed no more, as far as it was said.
@@ -87,31 +61,19 @@ impl Outstream {
 }
 
 /// All of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Heard {
     /// Of connections that do not stand anywhere yet; with their ends, where these were said.
     open: BTreeMap<u32, (Option<Ends>, Outstream)>,
     passed: AllPassed,
-    /// Of a process that has stopped for an image: the descriptors and ends of its clients' connections.
-    stopped: Vec<(u32, Ends)>,
 }
 
 /// What a connection takes besides what was said, bytes, at least.
 const EACH: usize = 128;
 
 impl Heard {
-    /// All entries that are whole. Tells how many bytes these are.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<usize, HandoverError> {
-        let mut at = 0;
-        while let Some((entry, length)) = Entry::read(&bytes[at..]) {
-            self.take(&entry)?;
-            at += length;
-        }
-        Ok(at)
-    }
-
     /// One more entry.
-    fn take(&mut self, entry: &Entry<'_>) -> Result<(), HandoverError> {
+    pub(crate) fn take(&mut self, entry: &Entry<'_>) -> Result<(), HandoverError> {
         match *entry {
             Entry::Began { connection, ends } => {
                 let begins = (Some(ends), Outstream::default());
@@ -122,42 +84,53 @@ impl Heard {
                 offset,
                 bytes,
             } => {
-                let begins = || (None, Outstream::nothing(offset));
+                let begins = || {
+                    let said = Vec::new();
+                    (None, Outstream { offset, said })
+                };
                 let (_, outstream) = self.open.entry(connection).or_insert_with(begins);
-                outstream.add(offset, bytes)?;
+                if outstream.end() != offset {
+                    return Err(HandoverError::Gap);
+                }
+                outstream.said.extend_from_slice(bytes);
             }
             Entry::Stands {
                 connection,
                 standing,
             } => {
-                let mut said = self.ends(connection, standing.outstream);
-                said.add(standing.outstream, &[])?;
-                let one = passed(connection, standing, said);
+                let one = self.stands(connection, standing, standing.outstream)?;
                 self.passed.clients.push(one);
             }
             Entry::Reaches { connection, reach } => {
-                let said = self.ends(connection, reach.outstream);
-                if said.end() != reach.outstream {
-                    return Err(HandoverError::Gap);
-                }
-                self.passed.opened.push(passed(connection, reach, said));
-            }
-            Entry::Open {
-                connection,
-                fd,
-                ends,
-            } => {
-                self.open.entry(connection).or_default().0 = Some(ends);
-                self.stopped.push((fd, ends));
+                let one = self.stands(connection, reach, reach.outstream)?;
+                self.passed.opened.push(one);
             }
         }
         Ok(())
     }
 
-    /// Nothing more is said in a connection, where so much was.
-    fn ends(&mut self, connection: u32, outstream: u64) -> Outstream {
+    /// A connection that has said so much.
+    fn stands<S>(
+        &mut self,
+        connection: u32,
+        standing: S,
+        outstream: u64,
+    ) -> Result<Passed<S>, HandoverError> {
+        let nothing = Outstream {
+            offset: outstream,
+            said: Vec::new(),
+        };
         let said = self.open.remove(&connection);
-        said.map_or_else(|| Outstream::nothing(outstream), |(_, said)| said)
+        let said = said.map_or(nothing, |(_, said)| said);
+        if said.end() != outstream {
+            return Err(HandoverError::Gap);
+        }
+        Ok(Passed {
+            connection,
+            standing,
+            offset: said.offset,
+            said: said.said,
+        })
     }
 
     /// So much of the outstreams of these connections is with their clients. Others are gone: nobody lacks anything.
@@ -169,7 +142,7 @@ impl Heard {
         }
         // Where others have the same ends by now, the client of the earlier connection is gone.
         let mut later: BTreeSet<Ends> = self.open.values().filter_map(|(ends, _)| *ends).collect();
-        let mut passed = mem::take(&mut self.passed.clients);
+        let mut passed = std::mem::take(&mut self.passed.clients);
         passed.reverse();
         passed.retain_mut(|one| {
             let ends = one.standing.ends;
@@ -177,8 +150,8 @@ impl Heard {
                 return false;
             };
             let mut outstream = Outstream {
-                said: mem::take(&mut one.said),
-                ..Outstream::nothing(one.offset)
+                offset: one.offset,
+                said: std::mem::take(&mut one.said),
             };
             outstream.forget(*received);
             (one.offset, one.said) = (outstream.offset, outstream.said);
@@ -205,66 +178,6 @@ impl Heard {
             return Err(HandoverError::OtherCount { passed, said: open });
         }
         Ok(self.passed)
-    }
-
-    /// The process has stopped for an image, and clients have so much: what they may lack belongs to that.
-    pub(crate) fn keep(mut self, positions: &[Position]) -> Result<Kept, HandoverError> {
-        if !self.passed.opened.is_empty() {
-            return Err(HandoverError::Opened);
-        }
-        let received = positions.iter().map(|one| (one.ends, one.received));
-        self.forget(&received.collect());
-        Ok(self.of_image())
-    }
-
-    /// It is what belongs to an image.
-    pub(crate) fn of_image(mut self) -> Kept {
-        self.open.retain(|_, (_, said)| !said.said.is_empty());
-        for (ends, said) in self.open.values_mut() {
-            (*ends, said.is_of_image) = (None, true);
-        }
-        Kept {
-            open: mem::take(&mut self.stopped),
-            heard: self,
-        }
-    }
-
-    /// Of clients' connections, as it is in a handover file.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut all = Vec::new();
-        for one in &self.passed.clients {
-            say(&mut all, one.connection, one.offset, &one.said);
-            let stands = Entry::Stands {
-                connection: one.connection,
-                standing: one.standing,
-            };
-            all.extend_from_slice(&stands.header());
-        }
-        for (connection, (_, said)) in &self.open {
-            say(&mut all, *connection, said.offset, &said.said);
-        }
-        all
-    }
-}
-
-fn passed<S>(connection: u32, standing: S, said: Outstream) -> Passed<S> {
-    Passed {
-        connection,
-        standing,
-        offset: said.offset,
-        said: said.said,
-    }
-}
-
-fn say(all: &mut Vec<u8>, connection: u32, offset: u64, bytes: &[u8]) {
-    if !bytes.is_empty() {
-        let said = Entry::Said {
-            connection,
-            offset,
-            bytes,
-        };
-        all.extend_from_slice(&said.header());
-        all.extend_from_slice(bytes);
     }
 }
 

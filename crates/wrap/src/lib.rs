@@ -5,7 +5,6 @@
 //! - [`Feed`]: a record that comes from the logger.
 //! - [`Handover`]: what a process whose record was replayed says of its connections, and how it is given the
 //!   sockets that go on with them.
-//! - [`Kept`]: what belongs to an image of a process that has stopped in its replay.
 //! - [`Suspect`]: who said last what a server has died of.
 //! - [`program`]: whether a program can take the library.
 //! - [`counts`]: what has gone through a connection that the process had opened.
@@ -15,7 +14,6 @@ pub mod counts;
 mod feed;
 mod handover;
 mod heard;
-mod kept;
 mod library;
 mod memory;
 pub mod program;
@@ -26,9 +24,8 @@ mod whole;
 pub use feed::Feed;
 pub use handover::{Handover, HandoverError};
 pub use heard::{AllPassed, Passed};
-pub use kept::Kept;
 pub use library::Library;
-pub use memory::{Divergence, Memory, Score};
+pub use memory::{Divergence, Memory};
 pub use suspect::Suspect;
 pub use wrap_abi::{
     Call,

@@ -1,7 +1,7 @@
 //! Which request has killed the server? The one that was read last, if the server dies again and again before it reads
 //! another one, and has not said anything since it read that.
 
-use std::{collections::BTreeMap, io};
+use std::io;
 
 use wrap_abi::{Call, Record};
 
@@ -22,25 +22,28 @@ pub struct Suspect {
 }
 
 impl Suspect {
-    /// Of a service with one process; `None`: nothing was read, or there are several. `known` are the connections, with their
-    /// descriptors, that were open where the record begins.
+    /// Of a service with one process; `None`: nothing was read, or there are several.
     ///
     /// # Errors
     /// The record cannot be read.
-    pub fn of(memory: &Memory, known: &[(u32, Ends)]) -> io::Result<Option<Self>> {
+    pub fn of(memory: &Memory) -> io::Result<Option<Self>> {
         if memory.processes().len() > 1 {
             return Ok(None);
         }
-        let mut open: BTreeMap<u32, Ends> = known.iter().copied().collect();
+        let mut open = Vec::new();
         let mut last = None;
         each(memory, 0, |at, record| match record.call {
             Call::Accept => {
-                if let (Ok(fd), Some(ends)) = (u32::try_from(record.outcome), ends(record)) {
-                    open.insert(fd, ends);
+                if let (Ok(fd), Some(ends)) = (usize::try_from(record.outcome), ends(record)) {
+                    if open.len() <= fd {
+                        open.resize(fd + 1, None);
+                    }
+                    open[fd] = Some(ends);
                 }
             }
             Call::Read if record.outcome > 0 => {
-                last = Some((at, open.get(&record.fd).copied()));
+                let ends = open.get(record.fd as usize).copied().flatten();
+                last = Some((at, ends));
             }
             _ => {}
         })?;
@@ -61,8 +64,7 @@ fn ends(record: &Record<'_>) -> Option<Ends> {
 /// Each record of a stream, with where it begins.
 fn each(memory: &Memory, process: u32, mut look: impl FnMut(u64, &Record<'_>)) -> io::Result<()> {
     let length = memory.length(process);
-    let base = memory.base(process);
-    let (mut bytes, mut begins, mut read) = (Vec::new(), base, base);
+    let (mut bytes, mut begins, mut read) = (Vec::new(), 0, 0);
     while read < length {
         let piece = usize::try_from(length - read).unwrap_or(PIECE).min(PIECE);
         let known = bytes.len();

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wrap::{AllPassed, Ends, Feed, Handover, Library, Memory, Position};
 use wrap_abi::{
     handover::Message,
-    layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD},
+    layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD, VARIABLE, VERSION},
 };
 
 /// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
@@ -66,10 +66,11 @@ impl Life {
             .args(["-c", program])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .envs(Library::variables());
+            .env("LD_PRELOAD", Library::path())
+            .env(VARIABLE, VERSION.to_string());
         let inherited: Vec<(OwnedFd, i32)> = [
             (memory.as_fd(), FILE_FD),
-            (handover.theirs().expect("it has not begun"), SOCKET_FD),
+            (handover.theirs(), SOCKET_FD),
             (handover.file(), HANDOVER_FD),
             (library.as_fd(), LIBRARY_FD),
         ]

@@ -52,7 +52,7 @@ impl Service {
             }
             return Ok(());
         }
-        let bytes: u64 = memory.processes().map(|one| memory.length(one)).sum();
+        let bytes = north.record_bytes();
         if bytes < self.releasing.at + WORTHWHILE {
             return Ok(());
         }

@@ -54,12 +54,6 @@ fn all() -> Vec<Happening> {
     ];
     let mut all = vec![
         Happening::Started { pid: 1 },
-        Happening::Checkpointed {
-            record_bytes: 1,
-            image_bytes: 2,
-            took_ms: 3,
-        },
-        Happening::CheckpointFailed { reason: text() },
         Happening::Adopted {
             pid: None,
             connections: 0,

@@ -255,7 +255,7 @@ impl Wrap {
             _ => None,
         };
         if let Some((to, size)) = moved {
-            self.advance(size);
+            self.stream.advance(size);
             end = to.cast_unsigned();
         }
         // SAFETY: no memory is involved.

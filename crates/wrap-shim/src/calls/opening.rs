@@ -14,7 +14,6 @@ use wrap_abi::{Call, Identity, Record, layout::Failure};
 
 use super::{effects::Made, failed, files::fd_of, writing::hash};
 use crate::{
-    closing,
     descriptors::{Backing, Kind},
     errno::answer_int,
     say::say,
@@ -167,10 +166,6 @@ impl Wrap {
             if !began_empty {
                 return (fd, Backing::Nothing);
             }
-            if self.is_rehearsal() {
-                // The server beside it may have one of that name at any time.
-                return (nothing(opening.flags), Backing::Remade);
-            }
             let only = if is_nameless { 0 } else { O_EXCL };
             let fd = opening.perform(opening.flags | only);
             let remade = identity(fd_of(fd)).filter(|_| fd >= 0);
@@ -208,24 +203,6 @@ impl Wrap {
             entry.appends = opening.has(O_APPEND);
             entry.backing = backing;
             entry.end = identity.map_or(0, |identity| identity.size);
-            entry.modified = identity.map_or(0, |identity| identity.modified);
-        }
-    }
-
-    /// The process was made from an image: files that it reads are the same as in [`open_to_read`], or have changed.
-    pub(crate) fn compare_files(&mut self) {
-        for (fd, entry) in self.descriptors.files_mut() {
-            // SAFETY: no memory is involved.
-            let flags = unsafe { sys!(SYS_fcntl, fd, libc::F_GETFL) };
-            let is_read = flags >= 0 && flags & i64::from(O_ACCMODE) == i64::from(O_RDONLY);
-            let now = identity(fd).map(|now| (now.size, now.modified));
-            if is_read
-                && !closing::is_closed(fd)
-                && entry.backing == Backing::Written
-                && now != Some((entry.end, entry.modified))
-            {
-                entry.backing = Backing::Changed;
-            }
         }
     }
 }

@@ -24,14 +24,14 @@ fn a_server_that_cannot_be_wrapped_is_refused() {
         .args([&program, &source])
         .status();
     assert!(built.expect("gcc").success());
-    let output = serve(&scene, &[], &[&program.to_string_lossy()]);
+    let output = serve(&scene, &[&program.to_string_lossy()]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("statically linked"), "{said}");
 }
 
 /// What `serve` says until it ends by itself.
-pub(super) fn serve(scene: &Scene, flags: &[&str], server: &[&str]) -> Output {
+fn serve(scene: &Scene, server: &[&str]) -> Output {
     let outlive = e2e::binaries::outlive();
     let mut command = scene.server.command(&outlive.to_string_lossy());
     command.args([
@@ -41,7 +41,6 @@ pub(super) fn serve(scene: &Scene, flags: &[&str], server: &[&str]) -> Output {
         &scene.ipv4(PORT).to_string(),
     ]);
     command
-        .args(flags)
         .arg("--run-dir")
         .arg(scene.run_dir())
         .arg("--")
@@ -100,7 +99,7 @@ fn a_server_whose_threads_serve_is_served_without_a_record_if_one_was_only_prefe
 fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
     let words: Vec<&str> = server.command.iter().map(String::as_str).collect();
     let output = thread::scope(|scope| {
-        let serving = scope.spawn(|| serve(scene, &[], &words));
+        let serving = scope.spawn(|| serve(scene, &words));
         let connect = || TcpStream::connect(scene.ipv4(PORT));
         let mut stream = loop {
             match scene.client.enter(connect).expect("a host") {
