@@ -208,10 +208,12 @@ impl Wrap {
 }
 
 /// A file that is read is the same if it was not written to since; on another host it is a copy that has kept its times.
+/// What the kernel itself tells has no times to be compared.
 fn open_to_read(opening: &Opening<'_>, then: &Identity) -> (Outcome, Backing) {
     let opened = opening.perform(opening.flags);
     let now = identity(fd_of(opened)).filter(|_| opened >= 0);
-    if now.is_some_and(|now| (now.size, now.modified) == (then.size, then.modified)) {
+    let is_same = |now: Identity| (now.size, now.modified) == (then.size, then.modified);
+    if now.is_some_and(is_same) || is_input(opening.path) {
         return (opened, Backing::Written);
     }
     say(&[
