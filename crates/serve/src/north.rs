@@ -22,11 +22,9 @@ use supervise::{
 };
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
-    Divergence, Ends, Feed, Handover, HandoverError, Library, Memory, Message, Passed, Position,
-    Suspect,
+    Divergence, Ends, Feed, Handover, HandoverError, Library, Memory, Passed, Position, Suspect,
     layout::{
-        FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, PROCESSES, SHIPPING_FD, SOCKET_FD,
-        VARIABLE, VERSION,
+        FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, SHIPPING_FD, SOCKET_FD, VARIABLE, VERSION,
     },
     repair::{Blueprint, Options, say_again},
 };
@@ -161,10 +159,7 @@ impl North {
     /// So much of the streams is with the logger, and nothing of others.
     pub(crate) fn is_with_the_logger(&self, streams: &[(u32, u64)]) {
         let streams: HashMap<u32, u64> = streams.iter().copied().collect();
-        for process in 0..PROCESSES {
-            let Ok(process) = u32::try_from(process) else {
-                return;
-            };
+        for process in self.memory.processes() {
             let bytes = streams.get(&process).copied();
             self.memory.set_stable(process, bytes.unwrap_or(0));
         }
@@ -209,7 +204,10 @@ impl North {
     /// The server has died. `flows` are its connections.
     pub(crate) fn died(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), ServeError> {
         // What it has opened and closed is still to be heard; then nobody of the dead life is.
-        while let Some((message, descriptor)) = self.handover.message().doing(RECORD)? {
+        if let Err(HandoverError::Io(error)) = self.handover.hear() {
+            return Err(error).doing(RECORD);
+        }
+        for (message, descriptor) in self.handover.others() {
             self.opened.hear(message, descriptor);
         }
         self.handover = Handover::new().doing(RECORD)?;
@@ -351,29 +349,33 @@ impl North {
 
     /// What the server has said: that it has replayed its record, or that it has opened or closed a connection.
     pub(crate) fn look(&mut self, now: Duration) -> Result<Replayed, ServeError> {
-        while let Some((message, descriptor)) = self.handover.message().doing(RECORD)? {
-            let Message::Replayed {
-                process,
-                connections,
-            } = message
-            else {
-                self.opened.hear(message, descriptor);
-                continue;
-            };
-            return Ok(match self.handover.take(connections) {
-                Ok(passed) => {
-                    // Of several with the same ends the last one: those that are open come last.
-                    let clients = passed.clients.into_iter();
-                    self.passed = clients.map(|one| (one.standing.ends, one)).collect();
-                    self.opened.pass(process, passed.opened);
-                    (self.replays, self.back_at) = (false, Some(now));
-                    self.follows = false;
-                    Replayed::Whole
-                }
-                Err(error) => Replayed::Not(error.to_string()),
-            });
+        match self.handover.hear() {
+            Ok(true) => {}
+            Ok(false) => return Ok(Replayed::NotYet),
+            Err(HandoverError::Io(error)) => return Err(error).doing(RECORD),
+            Err(error) => return Ok(Replayed::Not(error.to_string())),
         }
-        Ok(Replayed::NotYet)
+        for (message, descriptor) in self.handover.others() {
+            self.opened.hear(message, descriptor);
+        }
+        if !self.replays || !self.handover.has_heard(&self.memory.begun()) {
+            return Ok(Replayed::NotYet);
+        }
+        let passed = match self.handover.take() {
+            Ok(passed) => passed,
+            Err(error) => return Ok(Replayed::Not(error.to_string())),
+        };
+        // Of several with the same ends the one that is open, or the last one.
+        let (closed, open): (Vec<_>, Vec<_>) = passed
+            .clients
+            .into_iter()
+            .partition(|one| one.standing.is_closed);
+        let clients = closed.into_iter().chain(open);
+        self.passed = clients.map(|one| (one.standing.ends, one)).collect();
+        self.opened.pass(passed.opened);
+        (self.replays, self.back_at) = (false, Some(now));
+        self.follows = false;
+        Ok(Replayed::Whole)
     }
 
     /// The server is about to be ended, and with it what it has opened.
@@ -453,7 +455,7 @@ impl North {
                 Some(socket) => socket,
                 None => reset_socket()?,
             };
-            self.handover.give(passed.connection, socket.as_fd())?;
+            self.handover.give(passed, socket.as_fd())?;
         }
         self.passed.clear();
         let outgoing = self.opened.hand_over(&self.handover)?;

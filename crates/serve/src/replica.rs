@@ -46,6 +46,17 @@ pub(crate) enum Useless {
     NoRoom(io::Error),
     #[error("what it says of its connections makes no sense: {0}")]
     Nonsense(wrap::HandoverError),
+    #[error(
+        "processes that the server has begun have clients, and only its first process is followed"
+    )]
+    Children,
+}
+
+impl Useless {
+    /// Is another one of no use, either?
+    pub(crate) fn is_for_good(&self) -> bool {
+        matches!(self, Self::Children)
+    }
 }
 
 impl Replica {
@@ -99,6 +110,9 @@ impl Replica {
 
     /// What has come is there for it. Tells whether it is useful, and has said nothing odd.
     pub(crate) fn look(&mut self) -> Result<(), Useless> {
+        if self.north.memory().is_served_by_children() {
+            return Err(Useless::Children);
+        }
         self.north.memory().tell_more();
         self.north.listen().map_err(Useless::Nonsense)?;
         if let Some(divergence) = self.north.divergence() {
@@ -179,6 +193,9 @@ impl Replica {
             if feed.is_torn() {
                 logger.cut_determinants(process, memory.length(process))?;
             }
+        }
+        if memory.may_be_served_by_children() {
+            return Ok(Some(Err(Useless::Children)));
         }
         Ok(Some(self.look()))
     }

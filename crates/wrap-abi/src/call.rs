@@ -6,8 +6,8 @@
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Call {
-    /// The beginning of a process's life. The outcome is its process id; the payload is what runs, of which another
-    /// life's is to be the same.
+    /// The beginning of a process's life. The outcome is its process id; the payload of the first process is what runs, of
+    /// which another life's is to be the same, and of others the number of their parent.
     Start = 1,
     /// `epoll_wait`: the payload says which descriptors are ready ([`crate::Ready`]).
     Epoll = 2,
@@ -30,7 +30,8 @@ pub enum Call {
     Value = 10,
     /// Whatever a call filled in, such as `getrusage`: the payload.
     Filled = 11,
-    /// A child process: the outcome is its number.
+    /// A child process. Before it begins: the outcome is the number of its stream. Then, with that as the descriptor: the
+    /// outcome is its process id.
     Fork = 12,
     /// A child process that ended: the outcome is its number, the payload its status.
     Wait = 13,
@@ -52,10 +53,12 @@ pub enum Call {
     Moved = 20,
     /// Another thread has closed this file, whose descriptor is free from here on.
     Closed = 21,
+    /// What becomes of this process, which is no first one: the outcome is a [`crate::layout::Fate`].
+    Fate = 22,
 }
 
 impl Call {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Start,
         Self::Epoll,
         Self::Poll,
@@ -77,6 +80,7 @@ impl Call {
         Self::Intent,
         Self::Moved,
         Self::Closed,
+        Self::Fate,
     ];
 
     /// The kind with this number.

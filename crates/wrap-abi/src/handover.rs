@@ -2,12 +2,15 @@
 //!
 //! The supervisor has said before how much of each connection's outstream its client has ([`Position`]). Where it could not,
 //! since the record is still being made on another host, the process says of each connection that it begins
-//! ([`Entry::Began`]), and all that is said in it. The process writes into the *handover file* what it said beyond that ([`Entry::Said`]), then where each connection stands
-//! ([`Entry::Stands`], and [`Entry::Reaches`] for one that it has opened itself), and then a [`Message::Replayed`] to the socket. The supervisor answers with
-//! datagrams of connection numbers, each with a descriptor beside it, and at last with one of one byte ([`GO`]).
+//! ([`Entry::Began`]), and all that is said in it. The process writes into the *handover file* what it said beyond that
+//! ([`Entry::Said`]), then where each connection stands ([`Entry::Stands`], and [`Entry::Reaches`] for one that it has opened
+//! itself), and then a [`Message::Replayed`] to the socket, beside which is the end of another socket. There the
+//! supervisor answers, when all processes of the service have come so far, with
+//! datagrams of connection numbers, each with a descriptor beside it, and at last with one of one byte ([`GO`]). A process that
+//! has ended in its replay does not wait for that. Each that has a connection says where it stands, under the same number.
 //!
 //! ```text
-//! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length | u32 flags | ends
+//! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length, or process | u32 flags | ends
 //!          | bytes, if something was said
 //! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses as IPv6 has them.
 //!          For a connection that the server has opened: u64, which, and zeros
@@ -141,7 +144,7 @@ pub struct Standing {
 /// Where a connection stands that the server has opened itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
-    /// Which: the process counts those that it opens, from 1.
+    /// Which: the process that opens it counts those, from 1; [`Reach::serial_of`] is that with its number.
     pub serial: u64,
     /// It leads to another process of the host (`AF_UNIX`).
     pub is_local: bool,
@@ -155,12 +158,34 @@ pub struct Reach {
     pub is_closed: bool,
 }
 
+impl Reach {
+    const COUNT: u32 = 40;
+
+    /// The one that this process opens after so many others.
+    #[must_use]
+    pub fn serial_of(process: u32, count: u64) -> u64 {
+        (u64::from(process) << Self::COUNT) | count
+    }
+
+    /// The process that has opened it.
+    #[must_use]
+    pub fn opener(&self) -> u32 {
+        Self::opener_of(self.serial)
+    }
+
+    /// The same of a serial number.
+    #[must_use]
+    pub fn opener_of(serial: u64) -> u32 {
+        u32::try_from(serial >> Self::COUNT).unwrap_or(u32::MAX)
+    }
+}
+
 /// One entry of the handover file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// What was written, and what the client may not have.
     Said {
-        /// The process's number for the connection.
+        /// The connection's number, the same in all processes.
         connection: u32,
         /// Where in the outstream it begins.
         offset: u64,
@@ -169,22 +194,26 @@ pub enum Entry<'a> {
     },
     /// A connection has begun.
     Began {
-        /// The process's number for the connection.
+        /// The connection's number, the same in all processes.
         connection: u32,
         /// Its ends.
         ends: Ends,
     },
     /// Where a connection stands.
     Stands {
-        /// The process's number for the connection.
+        /// The connection's number, the same in all processes.
         connection: u32,
+        /// The process that has it.
+        process: u32,
         /// Where.
         standing: Standing,
     },
     /// Where a connection stands that the server has opened.
     Reaches {
-        /// The process's number for the connection.
+        /// The connection's number.
         connection: u32,
+        /// The process that has it.
+        process: u32,
         /// Where.
         reach: Reach,
     },
@@ -231,19 +260,26 @@ impl<'a> Entry<'a> {
             }
             Self::Stands {
                 connection,
+                process,
                 standing,
             } => {
                 put(0, &[STANDS]);
                 put(4, &connection.to_le_bytes());
+                put(24, &process.to_le_bytes());
                 put(8, &standing.outstream.to_le_bytes());
                 put(16, &standing.instream.to_le_bytes());
                 let (shut, closed) = (standing.is_shut, standing.is_closed);
                 put(28, &flags([(shut, SHUT), (closed, CLOSED), (false, LOCAL)]));
                 put(32, &standing.ends.0);
             }
-            Self::Reaches { connection, reach } => {
+            Self::Reaches {
+                connection,
+                process,
+                reach,
+            } => {
                 put(0, &[REACHES]);
                 put(4, &connection.to_le_bytes());
+                put(24, &process.to_le_bytes());
                 put(8, &reach.outstream.to_le_bytes());
                 put(16, &reach.instream.to_le_bytes());
                 let (shut, closed) = (reach.is_shut, reach.is_closed);
@@ -291,6 +327,7 @@ impl<'a> Entry<'a> {
                 };
                 let stands = Self::Stands {
                     connection,
+                    process: u32_at(24),
                     standing,
                 };
                 Some((stands, HEADER))
@@ -304,7 +341,12 @@ impl<'a> Entry<'a> {
                     is_shut: u32_at(28) & SHUT != 0,
                     is_closed: u32_at(28) & CLOSED != 0,
                 };
-                Some((Self::Reaches { connection, reach }, HEADER))
+                let reaches = Self::Reaches {
+                    connection,
+                    process: u32_at(24),
+                    reach,
+                };
+                Some((reaches, HEADER))
             }
             _ => None,
         }

@@ -14,10 +14,10 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Processes of a service that can be followed, those that have ended included.
-pub const PROCESSES: usize = 1024;
+pub const PROCESSES: usize = 1 << 14;
 
 /// The file's descriptor in the service's processes. A server may be limited to 1024 descriptors, and takes the
 /// lowest that are free.
@@ -114,6 +114,8 @@ pub struct Page {
     pub hold: AtomicU32,
     /// The number of the next process.
     pub next_process: AtomicU32,
+    /// Which processes need not be looked at again.
+    pub settled: Settled,
     /// A number that was drawn for this record.
     pub record: AtomicU64,
     /// Where determinants go.
@@ -131,8 +133,115 @@ pub struct Page {
     /// The record is still being made on another host: who has replayed all that there is waits for more (a futex),
     /// which is there when this is another number. 0: what there is is all.
     pub follow: AtomicU32,
+    /// The number of the next connection of this life.
+    pub next_connection: AtomicU32,
     /// The processes, by their numbers.
     pub processes: Processes,
+    /// Which process serves a connection that several have.
+    pub serving: Serving,
+}
+
+/// Processes before a number, but for 0, have ended, and all that they have recorded is with the logger: until that is taken
+/// back, for the logger is another one. The upper half of the word is how often it was.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Settled(AtomicU64);
+
+impl Settled {
+    const NUMBER: u64 = u32::MAX as u64;
+
+    /// The number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        Self::of(self.0.load(Ordering::Acquire))
+    }
+
+    fn of(word: u64) -> u32 {
+        u32::try_from(word & Self::NUMBER).map_or(1, |number| number.max(1))
+    }
+
+    /// `look` tells how far it goes by now, and from where on it was known; unless it is taken back meanwhile.
+    pub fn advance(&self, look: impl FnOnce(u32) -> u32) {
+        let before = self.0.load(Ordering::Acquire);
+        let after = (before & !Self::NUMBER) | u64::from(look(Self::of(before)));
+        let (made, known) = (Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self.0.compare_exchange(before, after, made, known);
+    }
+
+    /// What is with the logger may be less by now.
+    pub fn take_back(&self) {
+        let next = |word: u64| Some((word | Self::NUMBER).wrapping_add(1));
+        let _ = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    }
+}
+
+/// Of connections that several processes have, the one that reads from it, or writes to it: by the connection's number, modulo
+/// the size of the table.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Serving([AtomicU64; SERVED]);
+
+const SERVED: usize = 1 << 16;
+
+impl Default for Serving {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; SERVED])
+    }
+}
+
+impl Serving {
+    /// This process serves the connection. `false`: another one does.
+    #[must_use]
+    pub fn claim(&self, connection: u32, process: u32) -> bool {
+        let place = &self.0[connection as usize % SERVED];
+        let own = (u64::from(connection) << 32) | (u64::from(process) + 1);
+        let claimed = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+            let is_this = now >> 32 == u64::from(connection) && now != 0;
+            (!is_this || now == own).then_some(own)
+        });
+        claimed.is_ok()
+    }
+
+    /// Nobody serves any of these connections, which are all there were.
+    pub fn clear(&self, connections: u32) {
+        for place in self.0.iter().take(connections as usize) {
+            place.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What becomes of a process, as its stream says ([`crate::Call::Fate`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Fate {
+    /// It serves a connection that it has from its parent: the payload says which, as [`crate::handover::Ends`].
+    Serves = 1,
+    /// It ends.
+    Ends = 2,
+    /// It becomes another program, which is not part of the service. (Or it has died of a client's going away, which nobody's
+    /// record says but its parent's.)
+    Executes = 4,
+    /// It has a connection from its parent which neither has served yet.
+    Holds = 8,
+    /// It talks to other processes of the service by what it has from its parent.
+    Talks = 16,
+}
+
+impl Fate {
+    /// The one with this number.
+    #[must_use]
+    pub fn from_code(code: i64) -> Option<Self> {
+        let all = [
+            Self::Serves,
+            Self::Ends,
+            Self::Executes,
+            Self::Holds,
+            Self::Talks,
+        ];
+        all.into_iter().find(|fate| *fate as i64 == code)
+    }
 }
 
 /// Where determinants go. Written by the supervisor, read by the processes.
@@ -269,11 +378,12 @@ pub struct Process {
     pub said: AtomicU64,
     /// The number of its parent.
     pub parent: AtomicU32,
-    /// Which child of its parent it is.
-    pub ordinal: AtomicU32,
-    /// Its process id; 0: it has ended.
+    /// The process id of its first life; 0: it was never begun.
     pub pid: AtomicI32,
-    unused: AtomicU32,
+    /// Its [`Fate`]s, as bits.
+    pub fate: AtomicU32,
+    /// Not 0: it is begun again in a replay.
+    pub is_begun: AtomicU32,
     /// How far it has replayed. Written by the process.
     pub replayed: AtomicU64,
 }
@@ -286,11 +396,22 @@ impl Process {
             replay_end: AtomicU64::new(0),
             said: AtomicU64::new(0),
             parent: AtomicU32::new(0),
-            ordinal: AtomicU32::new(0),
             pid: AtomicI32::new(0),
-            unused: AtomicU32::new(0),
+            fate: AtomicU32::new(0),
+            is_begun: AtomicU32::new(0),
             replayed: AtomicU64::new(0),
         }
+    }
+
+    /// Is this its fate?
+    #[must_use]
+    pub fn has(&self, fate: Fate) -> bool {
+        self.fate.load(Ordering::Acquire) & fate as u32 != 0
+    }
+
+    /// This is its fate.
+    pub fn set(&self, fate: Fate) {
+        self.fate.fetch_or(fate as u32, Ordering::AcqRel);
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 
 fn any_call() -> impl Strategy<Value = Call> {
-    (1u8..=21).prop_map(|code| Call::from_code(code).expect("a kind"))
+    (1u8..=22).prop_map(|code| Call::from_code(code).expect("a kind"))
 }
 
 fn write(record: &Record<'_>) -> Vec<u8> {
@@ -174,10 +174,27 @@ fn the_page_is_what_both_sides_think() {
     assert!(size_of::<Page>() < 1 << 36);
 }
 
+#[test]
+fn what_is_taken_back_is_not_settled() {
+    let settled = layout::Settled::default();
+    settled.advance(|known| known + 4);
+    assert_eq!(settled.number(), 5);
+    settled.advance(|known| {
+        settled.take_back();
+        known + 1
+    });
+    assert_eq!(settled.number(), 1, "what was seen then says nothing now");
+    settled.advance(|known| known + 2);
+    assert_eq!(settled.number(), 3);
+    settled.take_back();
+    assert_eq!(settled.number(), 1);
+}
+
 proptest! {
     #[test]
     fn an_entry_is_read_as_it_was_written(
-        (connection, instream, outstream, serial) in any::<(u32, u64, u64, u64)>(),
+        (connection, process) in any::<(u32, u32)>(),
+        (instream, outstream, serial) in any::<(u64, u64, u64)>(),
         (is_shut, is_closed, is_local) in any::<(bool, bool, bool)>(),
         ends in prop::array::uniform32(any::<u8>()),
         bytes in prop::collection::vec(any::<u8>(), 0..20),
@@ -188,8 +205,8 @@ proptest! {
         let reach = Reach { serial, is_local, instream, outstream, is_shut, is_closed };
         let entries = [
             Entry::Said { connection, offset: outstream, bytes: &bytes },
-            Entry::Stands { connection, standing },
-            Entry::Reaches { connection, reach },
+            Entry::Stands { connection, process, standing },
+            Entry::Reaches { connection, process, reach },
             Entry::Began { connection, ends: both },
         ];
         let mut all = Vec::new();
@@ -237,4 +254,14 @@ proptest! {
         prop_assert!(shipping.turn() != turn);
         prop_assert_eq!(shipping.get().map(|(_, got)| got), Some(Destination::default()));
     }
+}
+
+#[test]
+fn a_connection_is_served_by_one_process() {
+    let serving = std::boxed::Box::<super::layout::Serving>::default();
+    assert!(serving.claim(7, 1) && serving.claim(7, 1));
+    assert!(!serving.claim(7, 2) && !serving.claim(7, 0));
+    assert!(serving.claim(8, 0) && !serving.claim(8, 1));
+    serving.clear(8);
+    assert!(serving.claim(7, 2));
 }

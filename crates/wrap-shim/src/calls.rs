@@ -54,7 +54,7 @@ fn kind(fd: c_int, call: &'static str) -> Kind {
 
 /// The server does what cannot be replayed.
 #[cold]
-fn refuse(why: &[&[u8]]) -> ! {
+pub(crate) fn refuse(why: &[&[u8]]) -> ! {
     // SAFETY: no memory is involved.
     let thread = Decimal::new(unsafe { sys!(SYS_gettid) }.unsigned_abs());
     let mut parts: [&[u8]; 6] = [b"thread ", thread.as_bytes(), b": ", b"", b"", b""];

@@ -48,6 +48,14 @@ pub(crate) fn is_pending() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
+/// This process is a child: the helpers are its parent's.
+pub(crate) fn forget() {
+    for word in &CLOSED {
+        word.store(0, Ordering::Relaxed);
+    }
+    COUNT.store(0, Ordering::Relaxed);
+}
+
 impl Wrap {
     /// Give free what helpers have closed.
     #[cold]

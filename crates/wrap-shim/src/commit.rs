@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering;
 
-use wrap_abi::layout::{Hold, Mode, Process};
+use wrap_abi::layout::{Fate, Hold, Mode, Process};
 
 use crate::{clock, say::say, shipping::Heard, sys::sys, wrap::Wrap};
 
@@ -61,6 +61,7 @@ impl Wrap {
     }
 
     fn await_answer(&mut self) {
+        self.settle_ended();
         let mut patience = FIRST_PATIENCE;
         while !self.is_free_to_speak() {
             if !self.find_the_way() {
@@ -83,12 +84,32 @@ impl Wrap {
 
     /// Is there nothing that has to be waited for?
     pub(crate) fn is_free_to_speak(&self) -> bool {
-        !self.has_to_hold() || self.processes().all(is_stable)
+        !self.has_to_hold() || self.processes().all(|(_, process)| is_stable(process))
     }
 
-    pub(crate) fn processes(&self) -> impl Iterator<Item = &'static Process> + use<> {
-        let count = self.page.next_process.load(Ordering::Acquire) as usize;
-        self.page.processes.0.iter().take(count)
+    /// Those that have ended, and whose records are all with the logger, need not be looked at again.
+    fn settle_ended(&self) {
+        let page = self.page;
+        let count = page.next_process.load(Ordering::Acquire);
+        let is_settled = |number: &u32| {
+            let process = &page.processes.0[*number as usize];
+            process.has(Fate::Ends) && is_stable(process)
+        };
+        page.settled.advance(|known| {
+            let first = (known..count).find(|number| !is_settled(number));
+            first.unwrap_or(count).max(known)
+        });
+    }
+
+    /// Those that may have recorded what the logger does not have, with their numbers.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = (u32, &'static Process)> + use<> {
+        let count = self.page.next_process.load(Ordering::Acquire);
+        let settled = self.page.settled.number();
+        let all = &self.page.processes.0;
+        let own = (1..settled).contains(&self.process);
+        let own = own.then_some(self.process); // it has not ended yet
+        let numbers = (0..1).chain(own).chain(settled..count);
+        numbers.filter_map(|number| Some((number, all.get(number as usize)?)))
     }
 
     /// Hear of `under_way` bytes. `false`: not of all of them in time.
@@ -125,7 +146,7 @@ impl Wrap {
     fn stable_bytes(&self) -> u64 {
         let stable = self
             .processes()
-            .map(|process| process.stable.load(Ordering::Acquire));
+            .map(|(_, process)| process.stable.load(Ordering::Acquire));
         stable.fold(0, u64::wrapping_add)
     }
 

@@ -3,6 +3,7 @@
 use core::{cell::UnsafeCell, mem::MaybeUninit};
 
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
+use wrap_abi::handover::Reach;
 
 /// Descriptors beyond this are not followed; connections there are refused.
 pub(crate) const MOST: usize = 1 << 16;
@@ -71,6 +72,10 @@ pub(crate) struct Descriptor {
     pub(crate) backing: Backing,
     /// Where such a file ends, as far as this process knows.
     pub(crate) end: u64,
+    /// It is an end of a pipe or a pair of sockets.
+    is_end: bool,
+    /// Other processes have that, too.
+    pub(crate) crosses: bool,
     /// The other end of a pipe (its descriptor and 1), as long as this process has both; 0: there is none.
     partner: u32,
 }
@@ -86,6 +91,8 @@ impl Descriptor {
         appends: false,
         backing: Backing::Written,
         end: 0,
+        is_end: false,
+        crosses: false,
         partner: 0,
     };
 
@@ -160,6 +167,12 @@ impl Address {
 pub(crate) struct Connection {
     /// Descriptors that are it; 0: this place is free.
     pub(crate) references: u32,
+    /// Its number, which all processes know that have it.
+    pub(crate) number: u32,
+    /// Other processes have it, too, or had it.
+    pub(crate) is_shared: bool,
+    /// It is this process that serves it.
+    pub(crate) is_served: bool,
     /// The first of them.
     fd: c_int,
     pub(crate) peer: Address,
@@ -199,8 +212,16 @@ impl Connection {
         self.references == 1
     }
 
+    /// Has this process read from it, written to it, or shut it down?
+    pub(crate) fn is_touched(&self) -> bool {
+        self.instream > 0 || self.outstream > 0 || self.is_shut
+    }
+
     const FREE: Self = Self {
         references: 0,
+        number: 0,
+        is_shared: false,
+        is_served: false,
         fd: -1,
         peer: Address::NONE,
         local: Address::NONE,
@@ -298,7 +319,7 @@ impl Descriptors {
     }
 
     /// A new connection. `false`: there is no room for it.
-    pub(crate) fn accept(&mut self, fd: c_int, peer: Address, local: Address) -> bool {
+    pub(crate) fn accept(&mut self, fd: c_int, number: u32, peer: Address, local: Address) -> bool {
         self.close(fd);
         let Some(place) = self.free_place() else {
             return false;
@@ -310,6 +331,7 @@ impl Descriptors {
         entry.connection = place;
         self.connections[place as usize] = Connection {
             references: 1,
+            number,
             fd,
             peer,
             local,
@@ -319,7 +341,7 @@ impl Descriptors {
     }
 
     /// A connection that the program opens. What epoll knows of the descriptor stays. `false`: there is no room for it.
-    pub(crate) fn open(&mut self, fd: c_int, is_local: bool) -> bool {
+    pub(crate) fn open(&mut self, fd: c_int, number: u32, process: u32, is_local: bool) -> bool {
         let Some(place) = self.free_place() else {
             return false;
         };
@@ -331,8 +353,9 @@ impl Descriptors {
         self.opened += 1;
         self.connections[place as usize] = Connection {
             references: 1,
+            number,
             fd,
-            serial: self.opened,
+            serial: Reach::serial_of(process, self.opened),
             is_local,
             received: u64::MAX,
             ..Connection::FREE
@@ -406,6 +429,7 @@ impl Descriptors {
         for (end, partner) in [(one, other), (other, one)] {
             if let Some(entry) = self.entry(end) {
                 entry.partner = partner.cast_unsigned() + 1;
+                entry.is_end = true;
             }
         }
     }
@@ -422,10 +446,41 @@ impl Descriptors {
         }
     }
 
-    /// Every open connection, with its number.
+    /// Every open connection, with its place.
     pub(crate) fn connections(&self) -> impl Iterator<Item = (u32, &Connection)> {
         let used = &self.connections[..self.unused as usize];
         let numbered = (0u32..).zip(used);
         numbered.filter(|(_, connection)| connection.references > 0)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn connections_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
+        let used = &mut self.connections[..self.unused as usize];
+        used.iter_mut()
+            .filter(|connection| connection.references > 0)
+    }
+
+    /// No connection is open any more.
+    pub(crate) fn forget(&mut self) {
+        for connection in self.connections_mut() {
+            connection.references = 0;
+        }
+    }
+
+    /// The place of the connection with this number.
+    pub(crate) fn place_of(&self, number: u32) -> Option<u32> {
+        let mut all = self.connections();
+        all.find(|(_, connection)| connection.number == number)
+            .map(|(place, _)| place)
+    }
+
+    /// Another process has all of this, too.
+    pub(crate) fn are_shared(&mut self) {
+        for connection in self.connections_mut() {
+            connection.is_shared = true;
+        }
+        for entry in &mut self.all {
+            entry.crosses |= entry.is_end;
+        }
     }
 }

@@ -24,6 +24,7 @@ use crate::{
     shipping::Shipping,
     stream::Stream,
     sys::sys,
+    tree::Kinship,
     wrap::{self, Wrap, exit},
 };
 
@@ -71,7 +72,10 @@ static END: extern "C" fn() = end;
 
 /// What the kernel closes when the program has ended, its clients hear of.
 extern "C" fn end() {
-    wrap::with(Wrap::commit);
+    // What the C library's streams still have is written now, or is not recorded.
+    // SAFETY: no stream is named.
+    unsafe { libc::fflush(ptr::null_mut()) };
+    wrap::with(Wrap::ends);
 }
 
 fn refuse(why: &[u8]) -> ! {
@@ -127,19 +131,17 @@ fn start() {
         return;
     }
     allocators::find();
-    let number = page.next_process.fetch_add(1, Ordering::AcqRel);
-    let Some(entry) = page.processes.0.get(number as usize) else {
-        refuse(b"it has had too many processes");
-    };
+    page.next_process.fetch_max(1, Ordering::AcqRel);
+    let entry = &page.processes.0[0];
     // SAFETY: no memory is involved.
     let pid = unsafe { sys!(SYS_getpid) };
     let own = i32::try_from(pid).unwrap_or(0);
-    entry.pid.store(own, Ordering::Release);
-    let mut stream = Stream::new(page, entry, number);
+    let mut stream = Stream::new(page, entry, 0);
     let mut wrap = Wrap {
         page,
-        process: number,
+        process: 0,
         pid: own,
+        pid_now: own,
         is_replay: stream.is_replay(),
         stream,
         // SAFETY: here, once.
@@ -149,6 +151,7 @@ fn start() {
         unhashed: 0,
         unrecorded: Unrecorded::default(),
         children: Children::default(),
+        kinship: Kinship::default(),
         remade: Remade::default(),
         shipping: Shipping::default(),
         round_trip: RoundTrip::new(),

@@ -94,6 +94,8 @@ pub(crate) struct Waiting {
     /// The round trip is measured by when the logger has so much, which was sent then; 0: it is not.
     probe: u64,
     probed_at: u64,
+    /// Which logger has all that other processes had recorded before what is held was said.
+    confirmed_by: u32,
 }
 
 impl Default for Waiting {
@@ -103,6 +105,7 @@ impl Default for Waiting {
             patience: FIRST_PATIENCE,
             probe: 0,
             probed_at: 0,
+            confirmed_by: 0,
         }
     }
 }
@@ -115,7 +118,7 @@ impl Wrap {
         if !self.round_trip.is_long() || !plain || length == 0 || !self.has_to_hold() {
             return false;
         }
-        if self.held.is_empty() && self.processes().all(is_stable) {
+        if self.held.is_empty() && self.processes().all(|(_, process)| is_stable(process)) {
             return false;
         }
         if !self.others_are_stable() || !self.has_room(fd, length, flags) {
@@ -143,9 +146,30 @@ impl Wrap {
     }
 
     /// What another process has recorded may have to do with it: only this one's record is followed here.
-    fn others_are_stable(&self) -> bool {
-        let mut all = (0..).zip(self.processes());
-        all.all(|(number, process)| number == self.process || is_stable(process))
+    fn others_are_stable(&mut self) -> bool {
+        let logger = self.page.shipping.turn();
+        let mut all = self.processes();
+        let are_stable = all.all(|(number, process)| number == self.process || is_stable(process));
+        if are_stable {
+            self.waiting.confirmed_by = logger;
+        }
+        are_stable
+    }
+
+    /// Is it still so? Another logger does not have what the one before had.
+    fn others_are_still_stable(&mut self) -> bool {
+        self.waiting.confirmed_by == self.page.shipping.turn() || self.others_are_stable()
+    }
+
+    /// This process is a child: what is held is its parent's, and so is what that waits for.
+    pub(crate) fn hold_nothing(&mut self) {
+        while !self.held.is_empty() {
+            self.held.pop();
+        }
+        for connection in self.descriptors.connections_mut() {
+            connection.held = 0;
+        }
+        self.waiting = Waiting::default();
     }
 
     /// Is it certain that the kernel takes so much of this connection, now and later?
@@ -180,10 +204,10 @@ impl Wrap {
         if self.held.is_empty() {
             return;
         }
-        let stable = if self.has_to_hold() {
-            self.stable()
-        } else {
-            u64::MAX
+        let stable = match self.has_to_hold() {
+            false => u64::MAX,
+            true if self.others_are_still_stable() => self.stable(),
+            true => return,
         };
         while let Some((fd, bytes)) = self.held.first(stable) {
             write_through(fd, bytes);
@@ -308,6 +332,7 @@ impl Wrap {
         self.waiting = Waiting {
             since: now,
             patience: (self.waiting.patience * 2).min(LONGEST_PATIENCE),
+            confirmed_by: self.waiting.confirmed_by,
             ..Waiting::default()
         };
     }

@@ -9,7 +9,7 @@
 //!
 //! Rules of this crate, which runs inside programs that know nothing of it: no allocation, no lock, no
 //! panic; system calls of its own only (`sys`), since the C library's names are ours. `errno` is
-//! what the call said. Everything is done by the process's first thread; calls of others pass through,
+//! what the call said. Everything is done by each process's first thread (`tree`); calls of others pass through,
 //! and are refused loudly where they concern a client.
 
 // The words that go to the kernel are what C has made of them; and a call of the program's is one operation, with
@@ -39,4 +39,5 @@ mod shipping;
 mod signals;
 mod stream;
 mod sys;
+mod tree;
 mod wrap;

@@ -119,14 +119,14 @@ fn put(entry: &Entry<'_>, said: &[u8]) {
 }
 
 /// The program writes this in a replay. `connection` has not counted it yet.
-pub(crate) fn said(number: u32, connection: &Connection, written: &[u8]) {
+pub(crate) fn said(connection: &Connection, written: &[u8]) {
     let known = connection.received.saturating_sub(connection.outstream);
     let known = usize::try_from(known).unwrap_or(usize::MAX);
     let Some(new) = written.get(known..).filter(|new| !new.is_empty()) else {
         return;
     };
     let entry = Entry::Said {
-        connection: number,
+        connection: connection.number,
         offset: connection.outstream + known as u64,
         bytes: new,
     };
@@ -135,18 +135,14 @@ pub(crate) fn said(number: u32, connection: &Connection, written: &[u8]) {
 
 /// The program accepts it in a replay. Who knows how far clients are need not be told.
 pub(crate) fn began(wrap: &mut Wrap, fd: c_int) {
-    let number = wrap.descriptors.get(fd).connection;
     if let (Positions::Unknown, Some(connection)) =
         (wrap.positions, wrap.descriptors.connection(fd))
     {
-        let ends = ends(connection);
-        put(
-            &Entry::Began {
-                connection: number,
-                ends,
-            },
-            &[],
-        );
+        let entry = Entry::Began {
+            connection: connection.number,
+            ends: ends(connection),
+        };
+        put(&entry, &[]);
     }
 }
 
@@ -156,9 +152,9 @@ fn ends(connection: &Connection) -> Ends {
 }
 
 /// The connection stands here.
-pub(crate) fn stands(number: u32, connection: &Connection, is_closed: bool) {
+pub(crate) fn stands(process: u32, connection: &Connection, is_closed: bool) {
     if connection.is_outgoing() {
-        put(&reaches(number, connection, is_closed), &[]);
+        put(&reaches(process, connection, is_closed), &[]);
         return;
     }
     let standing = Standing {
@@ -170,14 +166,15 @@ pub(crate) fn stands(number: u32, connection: &Connection, is_closed: bool) {
     };
     put(
         &Entry::Stands {
-            connection: number,
+            connection: connection.number,
+            process,
             standing,
         },
         &[],
     );
 }
 
-fn reaches(connection: u32, known: &Connection, is_closed: bool) -> Entry<'static> {
+fn reaches(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> {
     let reach = Reach {
         serial: known.serial,
         is_local: known.is_local,
@@ -186,7 +183,11 @@ fn reaches(connection: u32, known: &Connection, is_closed: bool) -> Entry<'stati
         is_shut: known.is_shut,
         is_closed,
     };
-    Entry::Reaches { connection, reach }
+    Entry::Reaches {
+        connection: known.number,
+        process,
+        reach,
+    }
 }
 
 /// The record has ended: become what it was the record of.
@@ -195,37 +196,48 @@ pub(crate) fn go(wrap: &mut Wrap) {
     find_files(wrap);
     // What it has said in the replay and its clients lack is said by the supervisor.
     wrap.commit_replayed();
-    wrap.children.are_gone = true;
     wrap.clock.go_on(clock::monotonic(), clock::time_of_day());
-    let mut connections = 0;
-    for (place, connection) in wrap.descriptors.connections() {
-        stands(place, connection, false);
-        connections += 1;
+    for (_, connection) in wrap.descriptors.connections() {
+        stands(wrap.process, connection, false);
     }
+    let socket = report(wrap);
+    while let Some((number, connection)) = receive(socket) {
+        match wrap.descriptors.place_of(number) {
+            Some(place) => install(wrap, place, connection),
+            None => wrap.fail(Failure::BadRecord, Call::Accept, None),
+        }
+    }
+    // SAFETY: it is ours.
+    unsafe { sys!(SYS_close, socket) };
+}
+
+/// Everything that this process has to say of its connections is in the handover file. The answer comes by a socket of its
+/// own.
+pub(crate) fn report(wrap: &Wrap) -> c_int {
+    let connections = wrap.descriptors.connections().count();
     let message = Message::Replayed {
         process: wrap.process,
-        connections,
-    }
-    .to_bytes();
-    // SAFETY: a message on our stack.
-    let sent = unsafe {
-        sys!(
-            SYS_sendto,
-            SOCKET_FD,
-            message.as_ptr(),
-            message.len(),
-            0,
-            0,
-            0
-        )
+        connections: u32::try_from(connections).unwrap_or(u32::MAX),
     };
-    if sent < 0 {
+    let mut ends = [-1; 2];
+    // SAFETY: room on our stack.
+    let paired = unsafe {
+        let kind = libc::SOCK_SEQPACKET | SOCK_CLOEXEC;
+        sys!(SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr())
+    };
+    if paired < 0 || !send(&message, Some(ends[1]), 0) {
         say(&[b"the supervisor is gone: nobody has the clients' connections"]);
         exit();
     }
-    while let Some((place, socket)) = receive() {
-        install(wrap, place, socket);
-    }
+    // SAFETY: it is ours.
+    unsafe { sys!(SYS_close, ends[1]) };
+    ends[0]
+}
+
+/// It has ended in its replay, as it had: it has no connections any more, and waits for nobody.
+pub(crate) fn ended(wrap: &mut Wrap) {
+    wrap.descriptors.forget();
+    report(wrap);
 }
 
 /// Nobody goes on with a file that is not there any more. One that a helper thread is about to close is waited for.
@@ -267,6 +279,10 @@ struct Control {
 
 /// Say it to the supervisor, with this descriptor. `false`: nobody listens, or not now.
 pub(crate) fn tell(message: &Message, beside: Option<c_int>) -> bool {
+    send(message, beside, libc::MSG_DONTWAIT)
+}
+
+fn send(message: &Message, beside: Option<c_int>, flags: c_int) -> bool {
     let bytes = message.to_bytes();
     let mut piece = iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -288,15 +304,19 @@ pub(crate) fn tell(message: &Message, beside: Option<c_int>) -> bool {
         message.msg_control = (&raw const control).cast_mut().cast();
         message.msg_controllen = size_of::<Control>();
     }
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the message and what it refers to are on our stack.
-    let sent = unsafe { sys!(SYS_sendmsg, SOCKET_FD, &raw const message, flags) };
-    sent == bytes.len() as i64
+    let flags = flags | libc::MSG_NOSIGNAL;
+    loop {
+        // SAFETY: the message and what it refers to are on our stack.
+        let sent = unsafe { sys!(SYS_sendmsg, SOCKET_FD, &raw const message, flags) };
+        if sent != -i64::from(libc::EINTR) {
+            return sent == bytes.len() as i64;
+        }
+    }
 }
 
 /// A connection's number and its socket; `None`: these were all. A supervisor that dies first has made nothing of them:
 /// the process ends, and its next life is another one's.
-fn receive() -> Option<(u32, c_int)> {
+fn receive(from: c_int) -> Option<(u32, c_int)> {
     let mut place = [0u8; 4];
     let mut control = MaybeUninit::<Control>::zeroed();
     let mut piece = iovec {
@@ -312,14 +332,7 @@ fn receive() -> Option<(u32, c_int)> {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of::<Control>();
         // SAFETY: the message and what it refers to are on our stack.
-        let length = unsafe {
-            sys!(
-                SYS_recvmsg,
-                SOCKET_FD,
-                &raw mut *message,
-                libc::MSG_CMSG_CLOEXEC
-            )
-        };
+        let length = unsafe { sys!(SYS_recvmsg, from, &raw mut *message, libc::MSG_CMSG_CLOEXEC) };
         if length == -i64::from(libc::EINTR) {
             continue;
         }

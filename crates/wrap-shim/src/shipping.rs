@@ -80,7 +80,7 @@ impl Wrap {
     /// Send what the logger does not have, as far as it may be under way. Tells how many bytes.
     pub(crate) fn ship(&mut self) -> u64 {
         let mut sent = 0;
-        for (number, process) in (0..).zip(self.processes()) {
+        for (number, process) in self.processes() {
             let head = process.head.load(Ordering::Acquire);
             let from = process.stable.load(Ordering::Acquire).min(head);
             let to = head.min(from + WINDOW);
@@ -233,6 +233,7 @@ impl Wrap {
         // If the logger is another one by now, it does not have what this one had.
         if self.page.shipping.turn() != self.shipping.turn {
             process.stable.store(0, Ordering::Release);
+            self.page.settled.take_back();
         }
         Heard::News
     }

@@ -13,7 +13,10 @@ use core::{
 use libc::{SA_NODEFER, SA_RESETHAND, SA_SIGINFO, c_int, c_void, sigaction, siginfo_t};
 use wrap_abi::{Call, Record};
 
-use crate::{sys::Outcome, wrap::Wrap};
+use crate::{sys::Outcome, tree::await_end, wrap::Wrap};
+
+/// Where a child's process id is in what the kernel says.
+const CHILD: usize = 16;
 
 /// Signals are numbered from 1 to this.
 const MOST: usize = 64;
@@ -89,6 +92,11 @@ extern "C" fn arrived(signal: c_int, information: *mut siginfo_t, context: *mut 
     PENDING.fetch_or(1 << (signal - 1), Ordering::Release);
 }
 
+/// This process is a child of the one that had the marks.
+pub(crate) fn forget() {
+    PENDING.store(0, Ordering::Release);
+}
+
 /// Is there a mark?
 #[inline]
 pub(crate) fn are_pending() -> bool {
@@ -105,6 +113,20 @@ pub(crate) fn take(wrap: &mut Wrap) -> Option<c_int> {
     let signal = c_int::try_from(pending.trailing_zeros()).ok()? + 1;
     PENDING.fetch_and(!(1 << (signal - 1)), Ordering::AcqRel);
     let place = slot(signal)?;
+    if signal == libc::SIGCHLD {
+        // SAFETY: see `Slots`; the kernel has filled in a child's.
+        unsafe {
+            let child = (&raw mut (*place).information)
+                .byte_add(CHILD)
+                .cast::<libc::pid_t>();
+            child.write(wrap.children.known(child.read()));
+            let information = &(*place).information;
+            let has_crashed = matches!(information.si_code, libc::CLD_KILLED | libc::CLD_DUMPED);
+            if has_crashed && information.si_status() != libc::SIGPIPE {
+                await_end();
+            }
+        }
+    }
     // SAFETY: see `Slots`; a plain structure's bytes.
     let payload = unsafe {
         let at = &raw const (*place).information;

@@ -16,7 +16,8 @@ use crate::{
     sys::{bytes, bytes_mut, sys},
 };
 
-/// How much is mapped at a time.
+/// How much is mapped at a time: first, and at last. A child may have little to say.
+const FIRST_WINDOW: u64 = 64 << 10;
 const WINDOW: u64 = 4 << 20;
 const PAGE_SIZE: u64 = 4096;
 
@@ -107,7 +108,8 @@ impl Stream {
             return Err(StreamError::Full);
         }
         let start = at / PAGE_SIZE * PAGE_SIZE;
-        let length = (end - start).next_multiple_of(PAGE_SIZE).max(WINDOW);
+        let least = (2 * self.length).clamp(FIRST_WINDOW, WINDOW);
+        let length = (end - start).next_multiple_of(PAGE_SIZE).max(least);
         if self.length > 0 {
             // SAFETY: it is ours, and nothing in it is referred to any more.
             unsafe { sys!(SYS_munmap, self.window, self.length) };

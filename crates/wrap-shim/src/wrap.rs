@@ -23,14 +23,16 @@ use crate::{
     signals,
     stream::Stream,
     sys::{Outcome, sys},
+    tree::Kinship,
 };
 
 /// The wrap of one process.
 pub(crate) struct Wrap {
     pub(crate) page: &'static Page,
     pub(crate) process: u32,
-    /// Its process id in its first life.
+    /// Its process id in its first life, and now.
     pub(crate) pid: pid_t,
+    pub(crate) pid_now: pid_t,
     pub(crate) stream: Stream,
     pub(crate) descriptors: &'static mut Descriptors,
     pub(crate) clock: Clock,
@@ -39,6 +41,7 @@ pub(crate) struct Wrap {
     pub(crate) unhashed: u32,
     pub(crate) unrecorded: Unrecorded,
     pub(crate) children: Children,
+    pub(crate) kinship: Kinship,
     /// Files that are made again in a replay.
     pub(crate) remade: Remade,
     /// The way to the logger.
@@ -81,6 +84,14 @@ pub(crate) fn end() {
     IS_FREE.set(false);
 }
 
+/// Do it with nothing of it recorded.
+pub(crate) fn aside<T>(f: impl FnOnce() -> T) -> T {
+    let was_free = IS_FREE.replace(false);
+    let result = f();
+    IS_FREE.set(was_free);
+    result
+}
+
 /// Is this the thread that is wrapped, and nothing of ours running in it?
 pub(crate) fn is_wrapped() -> bool {
     IS_FREE.get()
@@ -101,10 +112,9 @@ pub(crate) fn is_helper() -> bool {
 pub(crate) fn is_helper_thread() -> bool {
     // SAFETY: as in `page`.
     let wrap = unsafe { (*WRAP.0.get()).as_ref() };
-    let entry = wrap.and_then(|wrap| wrap.page.processes.0.get(wrap.process as usize));
     // SAFETY: no memory is involved.
     let own = unsafe { sys!(SYS_getpid) };
-    is_helper() && entry.is_some_and(|entry| i64::from(entry.pid.load(Ordering::Acquire)) == own)
+    is_helper() && wrap.is_some_and(|wrap| i64::from(wrap.pid_now) == own)
 }
 
 /// The same for a call that sleeps: it is begun again if it was interrupted, and those who did want it so (`SA_RESTART`).
@@ -186,7 +196,7 @@ impl Wrap {
 
     /// Nothing is recorded any more. What the kernel was told instead of what the program wanted is still to be
     /// translated.
-    fn is_off(&self) -> bool {
+    pub(crate) fn is_off(&self) -> bool {
         self.page.mode.load(Ordering::Relaxed) != Mode::Record as u32
     }
 
@@ -232,7 +242,7 @@ impl Wrap {
 
     /// There is no room for the record: the service goes on without one, rather than not at all.
     #[cold]
-    fn lose_record(&mut self) {
+    pub(crate) fn lose_record(&mut self) {
         say(&[b"the record is full: what follows is not recorded"]);
         self.end_record();
     }
@@ -290,11 +300,18 @@ impl Wrap {
     }
 }
 
-/// The process ends here.
+/// The process ends here. Of a child nobody but its parent would hear that: it dies of a signal.
 pub(crate) fn exit() -> ! {
+    // SAFETY: it is set once, before there are threads; what is read does not change while there are any.
+    let is_child = unsafe { (*WRAP.0.get()).as_ref() }.is_some_and(|wrap| wrap.process != 0);
     loop {
         // SAFETY: no more than that.
-        unsafe { sys!(SYS_exit_group, EXIT_STATUS) };
+        unsafe {
+            if is_child {
+                sys!(SYS_kill, sys!(SYS_getpid), libc::SIGKILL);
+            }
+            sys!(SYS_exit_group, EXIT_STATUS);
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use wrap_abi::Record;
+
 use crate::{Memory, whole::each_whole};
 
 /// The way of one process's stream into the memory file: whole records only, since whoever replays it may be there
@@ -30,7 +32,8 @@ impl Feed {
     pub fn take(&mut self, memory: &Memory, bytes: &[u8]) -> io::Result<()> {
         self.torn.extend_from_slice(bytes);
         // Where there is something else the replay will find it, and say so.
-        let whole = each_whole(&self.torn, |_, _| ()).unwrap_or(self.torn.len());
+        let learn = |_, record: &Record<'_>| memory.learn(self.process, record);
+        let whole = each_whole(&self.torn, learn).unwrap_or(self.torn.len());
         memory.append(self.process, &self.torn[..whole])?;
         self.torn.drain(..whole);
         Ok(())

@@ -1,7 +1,7 @@
 //! A process is given the sockets of its connections.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
     io::{self, IoSlice, IoSliceMut},
     mem::{self, MaybeUninit},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create},
+    fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_setfl, memfd_create},
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -20,7 +20,7 @@ use rustix::{
 };
 use wrap_abi::handover::{Ends, Entry, GO, Message};
 
-use crate::heard::{AllPassed, Heard};
+use crate::heard::{AllPassed, Heard, Passed};
 
 /// The supervisor's end of it.
 #[derive(Debug)]
@@ -32,6 +32,10 @@ pub struct Handover {
     heard: Heard,
     ours: OwnedFd,
     theirs: OwnedFd,
+    /// Who has said where its connections stand, the way to it, and of how many it has spoken.
+    replayed: BTreeMap<u32, (OwnedFd, u32)>,
+    /// What else was said.
+    others: Vec<(Message, Option<OwnedFd>)>,
 }
 
 const PAGE: u64 = 4096;
@@ -68,6 +72,8 @@ impl Handover {
     /// There is no room for them.
     pub fn new() -> io::Result<Self> {
         let file = File::from(memfd_create("outlive-handover", MemfdFlags::CLOEXEC)?);
+        // Processes that write at once share its position, which of a file in memory the kernel does not lock.
+        fcntl_setfl(&file, OFlags::APPEND)?;
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok(Self {
@@ -77,6 +83,8 @@ impl Handover {
             heard: Heard::default(),
             ours,
             theirs,
+            replayed: BTreeMap::new(),
+            others: Vec::new(),
         })
     }
 
@@ -98,11 +106,39 @@ impl Handover {
         self.ours.as_fd()
     }
 
-    /// What a process has said, and a descriptor beside it, without waiting for it; `None`: nothing yet.
+    /// Hear what processes have said, without waiting for it. Tells whether there was anything.
     ///
     /// # Errors
-    /// The socket failed.
-    pub fn message(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+    /// The socket failed, or what was said makes no sense.
+    pub fn hear(&mut self) -> Result<bool, HandoverError> {
+        let mut news = false;
+        while let Some((message, socket)) = self.message()? {
+            news = true;
+            match (message, socket) {
+                (
+                    Some(Message::Replayed {
+                        process,
+                        connections,
+                    }),
+                    Some(socket),
+                ) => {
+                    self.replayed.insert(process, (socket, connections));
+                }
+                (Some(Message::Replayed { .. }) | None, _) => {
+                    return Err(HandoverError::Malformed { at: 0 });
+                }
+                (Some(other), socket) => self.others.push((other, socket)),
+            }
+        }
+        Ok(news)
+    }
+
+    /// What else they have said, with what was beside it, and was not asked for yet.
+    pub fn others(&mut self) -> Vec<(Message, Option<OwnedFd>)> {
+        mem::take(&mut self.others)
+    }
+
+    fn message(&self) -> io::Result<Option<(Option<Message>, Option<OwnedFd>)>> {
         let mut bytes = [0; Message::SIZE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
@@ -122,10 +158,18 @@ impl Handover {
             _ => None,
         });
         let descriptor = descriptors.flatten().next();
-        Ok(Message::from_bytes(&bytes[..length]).map(|message| (message, descriptor)))
+        Ok(Some((Message::from_bytes(&bytes[..length]), descriptor)))
     }
 
-    /// Read what it has written since, and give the room back. What it is about to write is read later.
+    /// Have all of these processes said where their connections stand?
+    #[must_use]
+    pub fn has_heard(&self, processes: &BTreeSet<u32>) -> bool {
+        processes
+            .iter()
+            .all(|process| self.replayed.contains_key(process))
+    }
+
+    /// Read what they have written since, and give the room back. What they are about to write is read later.
     ///
     /// # Errors
     /// It makes no sense.
@@ -161,82 +205,137 @@ impl Handover {
         self.heard.forget(received);
     }
 
-    /// What it has written: its connections, of which it says that so many are `open`.
+    /// What they have written: their connections, of which they say how many are open.
     ///
     /// # Errors
     /// It makes no sense.
-    pub fn take(&mut self, open: u32) -> Result<AllPassed, HandoverError> {
+    pub fn take(&mut self) -> Result<AllPassed, HandoverError> {
         self.listen()?;
         if self.read != self.file.metadata()?.len() {
             return Err(HandoverError::Malformed { at: self.read });
         }
+        let open = self.replayed.values().map(|(_, open)| open).sum();
         mem::take(&mut self.heard).finish(open)
     }
 
-    /// The process's connection goes on with this socket.
+    /// The processes that have this connection go on with this socket.
     ///
     /// # Errors
-    /// The process is gone.
-    pub fn give(&self, connection: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let sockets = [socket];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut beside = SendAncillaryBuffer::new(&mut space);
-        beside.push(SendAncillaryMessage::ScmRights(&sockets));
-        let number = connection.to_le_bytes();
-        sendmsg(
-            &self.ours,
-            &[IoSlice::new(&number)],
-            &mut beside,
-            SendFlags::NOSIGNAL,
-        )?;
+    /// One of them is gone.
+    pub fn give<S>(&self, passed: &Passed<S>, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let number = passed.connection.to_le_bytes();
+        for (way, _) in passed
+            .holders
+            .iter()
+            .filter_map(|process| self.replayed.get(process))
+        {
+            let sockets = [socket];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut beside = SendAncillaryBuffer::new(&mut space);
+            beside.push(SendAncillaryMessage::ScmRights(&sockets));
+            sendmsg(
+                way,
+                &[IoSlice::new(&number)],
+                &mut beside,
+                SendFlags::NOSIGNAL,
+            )?;
+        }
         Ok(())
     }
 
-    /// These were all: the process goes on.
+    /// These were all: the processes go on, but for those that have ended in their replay.
     ///
     /// # Errors
-    /// The process is gone.
-    pub fn go(&self) -> io::Result<()> {
-        let mut beside = SendAncillaryBuffer::default();
-        sendmsg(
-            &self.ours,
-            &[IoSlice::new(&[GO])],
-            &mut beside,
-            SendFlags::NOSIGNAL,
-        )?;
+    /// The first process is gone.
+    pub fn go(&mut self) -> io::Result<()> {
+        for (process, (way, _)) in mem::take(&mut self.replayed) {
+            let mut beside = SendAncillaryBuffer::default();
+            let sent = sendmsg(
+                &way,
+                &[IoSlice::new(&[GO])],
+                &mut beside,
+                SendFlags::NOSIGNAL,
+            );
+            if process == 0 {
+                sent?;
+            }
+        }
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use wrap_abi::handover::{Reach, Standing};
 
     use super::*;
 
-    #[test]
-    fn as_many_connections_are_open_as_it_says() {
-        let standing = |is_closed| Entry::Stands {
-            connection: 1,
+    fn standing(
+        connection: u32,
+        process: u32,
+        counts: [u64; 2],
+        is_closed: bool,
+    ) -> Entry<'static> {
+        Entry::Stands {
+            connection,
+            process,
             standing: Standing {
                 ends: Ends::default(),
-                instream: 7,
-                outstream: 9,
+                instream: counts[0],
+                outstream: counts[1],
                 is_shut: false,
                 is_closed,
             },
-        };
-        let take = |open, entries: &[Entry<'_>]| {
-            let headers = entries.iter().map(Entry::header);
-            let bytes: Vec<u8> = headers.flatten().collect();
-            let mut handover = Handover::new().expect("a handover");
-            handover.file.write_all_at(&bytes, 0).expect("written");
-            handover
-                .take(open)
-                .map(|passed| (passed.clients.len(), passed.opened.len()))
-        };
+        }
+    }
+
+    /// Each at once, as processes do that have it from each other.
+    #[test]
+    fn what_several_write_at_once_is_all_there() {
+        const EACH: u32 = 5000;
+        let mut handover = Handover::new().expect("a handover");
+        let file = &handover.file;
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        let entry = standing(writer * EACH + number, writer, [0, 0], false);
+                        let mut shared: &File = file;
+                        shared.write_all(&entry.header()).expect("written");
+                    }
+                });
+            }
+        });
+        handover.listen().expect("entries");
+        let all = mem::take(&mut handover.heard).finish(4 * EACH);
+        all.expect("all of them");
+    }
+
+    fn take(said: &[(u32, u32)], entries: &[Entry<'_>]) -> Result<AllPassed, HandoverError> {
+        let mut handover = Handover::new().expect("a handover");
+        for (process, connections) in said {
+            let (way, _) = socketpair(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC,
+                None,
+            )
+            .expect("a pair");
+            handover.replayed.insert(*process, (way, *connections));
+        }
+        let headers = entries.iter().map(Entry::header);
+        let bytes: Vec<u8> = headers.flatten().collect();
+        handover.file.write_all_at(&bytes, 0).expect("written");
+        handover.take()
+    }
+
+    #[test]
+    fn as_many_connections_are_open_as_it_says() {
         let opened = |is_closed| Entry::Reaches {
-            connection: 2,
+            connection: 3,
+            process: 0,
             reach: Reach {
                 serial: 1,
                 is_local: false,
@@ -246,19 +345,37 @@ mod tests {
                 is_closed,
             },
         };
-        let both = [standing(true), standing(false)];
-        assert_eq!(take(1, &both).expect("both"), (2, 0));
-        assert_eq!(take(0, &[]).expect("none"), (0, 0));
-        assert_eq!(
-            take(2, &[opened(true), standing(false), opened(false)]).expect("all"),
-            (1, 2)
-        );
+        let both = [standing(1, 0, [7, 9], true), standing(2, 0, [7, 9], false)];
+        let all = take(&[(0, 2)], &[both[1], opened(false)]).expect("all");
+        assert_eq!((all.clients.len(), all.opened.len()), (1, 1));
+        assert_eq!(take(&[(0, 1)], &both).expect("both").clients.len(), 2);
+        assert_eq!(take(&[(0, 0)], &[]).expect("none"), AllPassed::default());
         for (open, entries) in [(2, &both[..]), (0, &both), (1, &[]), (1, &both[..1])] {
-            let refused = take(open, entries);
+            let refused = take(&[(0, open)], entries);
             assert!(
                 matches!(refused, Err(HandoverError::OtherCount { said, .. }) if said == open),
                 "{refused:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_connection_is_closed_when_all_have_closed_it() {
+        let served = standing(1, 3, [7, 9], true);
+        let held = standing(1, 0, [0, 0], false);
+        for entries in [[served, held], [held, served]] {
+            let passed = take(&[(0, 1), (3, 0)], &entries).expect("one");
+            let [one] = &passed.clients[..] else {
+                panic!("{passed:?}");
+            };
+            let standing = one.standing;
+            assert_eq!((standing.instream, standing.outstream), (7, 9));
+            assert!(!standing.is_closed);
+            assert_eq!(one.holders, [0]);
+        }
+        let both = [standing(1, 3, [7, 9], false), held];
+        let passed = take(&[(0, 1), (3, 1)], &both).expect("one");
+        assert_eq!(passed.clients[0].holders, [3, 0]);
+        assert!(take(&[(0, 1), (3, 0)], &both).is_err(), "one too many");
     }
 }

@@ -1,18 +1,20 @@
-//! What a process has said of its connections, of which there may be much: who follows another host's record for days
+//! What processes have said of their connections, of which there may be much: who follows another host's record for days
 //! keeps only what clients may lack.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
 
 use wrap_abi::handover::{Ends, Entry, Reach, Standing};
 
 use crate::handover::HandoverError;
 
-/// A connection as a process has left it. `S`: where it stands, a client's ([`Standing`]) or one that the process has
+/// A connection as processes have left it. `S`: where it stands, a client's ([`Standing`]) or one that a process has
 /// opened ([`Reach`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passed<S = Standing> {
-    /// The process's number for it.
+    /// Its number.
     pub connection: u32,
+    /// The processes that have it.
+    pub holders: Vec<u32>,
     /// Where it stands.
     pub standing: S,
     /// Where in the outstream the bytes below begin.
@@ -21,20 +23,21 @@ pub struct Passed<S = Standing> {
     pub said: Vec<u8>,
 }
 
-/// All that a process has passed on, each in the order in which they were said to stand somewhere.
+/// All that processes have passed on, each in the order of their numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllPassed {
-    /// Its clients' connections.
+    /// Their clients' connections.
     pub clients: Vec<Passed>,
-    /// Those that it has opened.
+    /// Those that they have opened.
     pub opened: Vec<Passed<Reach>>,
 }
 
 impl AllPassed {
+    /// How often one is open in a process.
     fn open(&self) -> usize {
-        let clients = self.clients.iter().map(|one| one.standing.is_closed);
-        let opened = self.opened.iter().map(|one| one.standing.is_closed);
-        clients.chain(opened).filter(|is_closed| !is_closed).count()
+        let clients = self.clients.iter().map(|one| one.holders.len());
+        let opened = self.opened.iter().map(|one| one.holders.len());
+        clients.chain(opened).sum()
     }
 }
 
@@ -60,12 +63,16 @@ impl Outstream {
     }
 }
 
+/// Connections of which a process has said where they stand, by their numbers; what was said in them is elsewhere.
+type Known<S> = BTreeMap<u32, Passed<S>>;
+
 /// All of it.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// Of connections that do not stand anywhere yet; with their ends, where these were said.
-    open: BTreeMap<u32, (Option<Ends>, Outstream)>,
-    passed: AllPassed,
+    /// By connections' numbers; with their ends, where these were said.
+    said: BTreeMap<u32, (Option<Ends>, Outstream)>,
+    clients: Known<Standing>,
+    opened: Known<Reach>,
 }
 
 /// What a connection takes besides what was said, bytes, at least.
@@ -77,7 +84,7 @@ impl Heard {
         match *entry {
             Entry::Began { connection, ends } => {
                 let begins = (Some(ends), Outstream::default());
-                self.open.insert(connection, begins);
+                self.said.insert(connection, begins);
             }
             Entry::Said {
                 connection,
@@ -88,7 +95,7 @@ impl Heard {
                     let said = Vec::new();
                     (None, Outstream { offset, said })
                 };
-                let (_, outstream) = self.open.entry(connection).or_insert_with(begins);
+                let (_, outstream) = self.said.entry(connection).or_insert_with(begins);
                 if outstream.end() != offset {
                     return Err(HandoverError::Gap);
                 }
@@ -96,90 +103,140 @@ impl Heard {
             }
             Entry::Stands {
                 connection,
+                process,
                 standing,
-            } => {
-                let one = self.stands(connection, standing, standing.outstream)?;
-                self.passed.clients.push(one);
-            }
-            Entry::Reaches { connection, reach } => {
-                let one = self.stands(connection, reach, reach.outstream)?;
-                self.passed.opened.push(one);
-            }
+            } => stands(&mut self.clients, connection, process, standing),
+            Entry::Reaches {
+                connection,
+                process,
+                reach,
+            } => stands(&mut self.opened, connection, process, reach),
         }
         Ok(())
     }
 
-    /// A connection that has said so much.
-    fn stands<S>(
-        &mut self,
-        connection: u32,
-        standing: S,
-        outstream: u64,
-    ) -> Result<Passed<S>, HandoverError> {
-        let nothing = Outstream {
-            offset: outstream,
-            said: Vec::new(),
-        };
-        let said = self.open.remove(&connection);
-        let said = said.map_or(nothing, |(_, said)| said);
-        if said.end() != outstream {
-            return Err(HandoverError::Gap);
-        }
-        Ok(Passed {
-            connection,
-            standing,
-            offset: said.offset,
-            said: said.said,
-        })
-    }
-
     /// So much of the outstreams of these connections is with their clients. Others are gone: nobody lacks anything.
     pub(crate) fn forget(&mut self, received: &HashMap<Ends, u64>) {
-        for (ends, outstream) in self.open.values_mut() {
-            if let Some(ends) = ends {
-                outstream.forget(received.get(ends).copied().unwrap_or(u64::MAX));
+        let mut later = BTreeSet::new();
+        for (number, (ends, outstream)) in &mut self.said {
+            if let Some(ends) = ends.filter(|_| !self.clients.contains_key(number)) {
+                outstream.forget(received.get(&ends).copied().unwrap_or(u64::MAX));
+                later.insert(ends);
             }
         }
         // Where others have the same ends by now, the client of the earlier connection is gone.
-        let mut later: BTreeSet<Ends> = self.open.values().filter_map(|(ends, _)| *ends).collect();
-        let mut passed = std::mem::take(&mut self.passed.clients);
-        passed.reverse();
-        passed.retain_mut(|one| {
-            let ends = one.standing.ends;
-            let Some(received) = received.get(&ends).filter(|_| later.insert(ends)) else {
-                return false;
-            };
-            let mut outstream = Outstream {
-                offset: one.offset,
-                said: std::mem::take(&mut one.said),
-            };
-            outstream.forget(*received);
-            (one.offset, one.said) = (outstream.offset, outstream.said);
-            true
-        });
-        passed.reverse();
-        self.passed.clients = passed;
+        let passed = self.clients.iter().rev();
+        let gone: Vec<u32> = passed
+            .filter(|(_, one)| {
+                let ends = one.standing.ends;
+                !received.contains_key(&ends) || !later.insert(ends)
+            })
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone {
+            self.clients.remove(&number);
+            self.said.remove(&number);
+        }
+        for (number, one) in &self.clients {
+            if let Some((_, outstream)) = self.said.get_mut(number) {
+                outstream.forget(received.get(&one.standing.ends).copied().unwrap_or(0));
+            }
+        }
     }
 
     /// What it takes, bytes.
     pub(crate) fn size(&self) -> usize {
-        let open = self
-            .open
-            .values()
-            .map(|(_, outstream)| outstream.said.len());
-        let passed = self.passed.clients.iter().map(|one| one.said.len());
-        open.chain(passed).map(|said| said + EACH).sum()
+        let said = self.said.values();
+        said.map(|(_, outstream)| outstream.said.len() + EACH).sum()
     }
 
-    /// The connections that stand somewhere, of which `open` are open.
-    pub(crate) fn finish(self, open: u32) -> Result<AllPassed, HandoverError> {
-        let passed = self.passed.open();
+    /// The connections that stand somewhere; processes have `open` that are open.
+    pub(crate) fn finish(mut self, open: u32) -> Result<AllPassed, HandoverError> {
+        let all = AllPassed {
+            clients: passed(self.clients, &mut self.said)?,
+            opened: passed(self.opened, &mut self.said)?,
+        };
+        let passed = all.open();
         if u32::try_from(passed) != Ok(open) {
             return Err(HandoverError::OtherCount { passed, said: open });
         }
-        Ok(self.passed)
+        Ok(all)
     }
 }
+
+/// A process says where a connection stands.
+fn stands<S: Stands>(known: &mut Known<S>, connection: u32, process: u32, standing: S) {
+    let holder = (!standing.is_closed()).then_some(process);
+    match known.entry(connection) {
+        btree_map::Entry::Vacant(new) => {
+            new.insert(Passed {
+                connection,
+                holders: Vec::from_iter(holder),
+                standing,
+                offset: 0,
+                said: Vec::new(),
+            });
+        }
+        btree_map::Entry::Occupied(mut known) => {
+            let known = known.get_mut();
+            known.standing.join(&standing);
+            known.holders.extend(holder);
+        }
+    }
+}
+
+/// The connections, with what was said in them.
+fn passed<S: Stands>(
+    known: Known<S>,
+    said: &mut BTreeMap<u32, (Option<Ends>, Outstream)>,
+) -> Result<Vec<Passed<S>>, HandoverError> {
+    let mut all: Vec<Passed<S>> = known.into_values().collect();
+    for one in &mut all {
+        let offset = one.standing.outstream();
+        let nothing = || Outstream {
+            offset,
+            said: Vec::new(),
+        };
+        let said = said.remove(&one.connection);
+        let outstream = said.map_or_else(nothing, |(_, said)| said);
+        if outstream.end() != offset {
+            return Err(HandoverError::Gap);
+        }
+        (one.offset, one.said) = (outstream.offset, outstream.said);
+    }
+    Ok(all)
+}
+
+/// Where a connection stands, as one process says it. Another one may have it, too, or have had it: one of them has served it, and the
+/// last has closed it.
+trait Stands {
+    fn outstream(&self) -> u64;
+    fn is_closed(&self) -> bool;
+    fn join(&mut self, other: &Self);
+}
+
+macro_rules! stands {
+    ($($kind:ident),*) => {
+        $(impl Stands for $kind {
+            fn outstream(&self) -> u64 {
+                self.outstream
+            }
+
+            fn is_closed(&self) -> bool {
+                self.is_closed
+            }
+
+            fn join(&mut self, other: &Self) {
+                self.instream = self.instream.max(other.instream);
+                self.outstream = self.outstream.max(other.outstream);
+                self.is_shut |= other.is_shut;
+                self.is_closed &= other.is_closed;
+            }
+        })*
+    };
+}
+
+stands!(Standing, Reach);
 
 #[cfg(test)]
 mod tests {
@@ -227,20 +284,23 @@ mod tests {
             let mut heard = Heard::default();
             // What the connection with these ends has said, and how much of that its client has.
             let mut all: BTreeMap<u8, (Vec<u8>, u64, bool)> = BTreeMap::new();
-            let begin = |heard: &mut Heard, one: u8| {
-                heard.take(&Entry::Began { connection: one.into(), ends: ends(one) })
-            };
+            // The connection that has these ends now.
+            let mut numbers = [0; 4];
+            let mut last = 0;
             for step in steps {
                 match step {
                     Step::Say(one, bytes) => {
                         if all.get(&one).is_none_or(|(_, _, closed)| *closed) {
-                            begin(&mut heard, one)?;
+                            last += 1;
+                            numbers[usize::from(one)] = last;
+                            heard.take(&Entry::Began { connection: last, ends: ends(one) })?;
                             all.insert(one, (Vec::new(), 0, false));
                         }
                         let (said, _, _) = all.get_mut(&one).expect("begun");
                         let offset = said.len() as u64;
                         said.extend_from_slice(&bytes);
-                        heard.take(&Entry::Said { connection: one.into(), offset, bytes: &bytes })?;
+                        let connection = numbers[usize::from(one)];
+                        heard.take(&Entry::Said { connection, offset, bytes: &bytes })?;
                     }
                     Step::Close(one) => {
                         let Some((said, _, closed)) = all.get_mut(&one).filter(|one| !one.2) else {
@@ -248,7 +308,8 @@ mod tests {
                         };
                         *closed = true;
                         let standing = standing(one, said.len() as u64, true);
-                        heard.take(&Entry::Stands { connection: one.into(), standing })?;
+                        let connection = numbers[usize::from(one)];
+                        heard.take(&Entry::Stands { connection, process: 0, standing })?;
                     }
                     Step::Forget(part) => {
                         for (said, received, _) in all.values_mut() {
@@ -263,7 +324,8 @@ mod tests {
             let mut count = 0;
             for (one, (said, _, _)) in open {
                 let standing = standing(*one, said.len() as u64, false);
-                heard.take(&Entry::Stands { connection: (*one).into(), standing })?;
+                let connection = numbers[usize::from(*one)];
+                heard.take(&Entry::Stands { connection, process: 0, standing })?;
                 count += 1;
             }
             let passed = heard.finish(count).expect("all of them").clients;
@@ -300,6 +362,7 @@ mod tests {
         heard
             .take(&Entry::Stands {
                 connection: 1,
+                process: 0,
                 standing,
             })
             .expect("it is closed");

@@ -1,6 +1,7 @@
 //! The memory file.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     fs::{self, File},
     io,
@@ -19,13 +20,15 @@ use rustix::{
     thread::futex,
 };
 use wrap_abi::{
-    Call,
-    handover::Position,
+    Call, Record,
+    handover::{Ends, Position},
     layout::{
-        ALL_IS_KEPT, Destination, Failure, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page,
-        STREAM_MAX, VERSION, stream_offset,
+        ALL_IS_KEPT, Destination, Failure, Fate, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES,
+        Page, Process, STREAM_MAX, VERSION, stream_offset,
     },
 };
+
+use crate::whole::each;
 
 /// The file's name in a directory.
 const NAME: &str = "record";
@@ -219,10 +222,47 @@ impl Memory {
         if self.is_followed() {
             stream.replay_end.store(end, Ordering::Release);
         }
+        self.has_number(process);
         Ok(())
     }
 
+    /// No other process gets this number.
+    fn has_number(&self, process: u32) {
+        let page = self.page();
+        page.next_process.fetch_max(process + 1, Ordering::AcqRel);
+    }
+
+    /// What a record says of its process, whose stream comes from elsewhere.
+    pub(crate) fn learn(&self, process: u32, record: &Record<'_>) {
+        let Some(entry) = self.page().processes.0.get(process as usize) else {
+            return;
+        };
+        match record.call {
+            Call::Start => {
+                let pid = i32::try_from(record.outcome).unwrap_or(0);
+                entry.pid.store(pid, Ordering::Release);
+                let parent = record.payload.try_into().map(u32::from_le_bytes);
+                entry.parent.store(parent.unwrap_or(0), Ordering::Release);
+            }
+            Call::Fate => {
+                if let Some(fate) = Fate::from_code(record.outcome) {
+                    entry.set(fate);
+                }
+            }
+            // A child of which nothing else may have arrived.
+            Call::Fork if record.fd == 0 => {
+                if let Ok(child) = u32::try_from(record.outcome)
+                    && (child as usize) < PROCESSES
+                {
+                    self.has_number(child);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// The next processes are to replay what there is, and then what comes: it is still being made on another host.
+    /// Only the first process is begun: which children have clients is not known before.
     pub fn follow(&self) {
         let page = self.page();
         self.replay_all();
@@ -254,8 +294,9 @@ impl Memory {
     /// How much of the streams is still to be replayed by those who follow, bytes.
     #[must_use]
     pub fn behind(&self) -> u64 {
-        let processes = self.page().processes.0.iter();
-        let behind = processes.map(|process| {
+        let all = &self.page().processes.0;
+        let behind = self.begun().into_iter().map(|number| {
+            let process = &all[number as usize];
             let replayed = process.replayed.load(Ordering::Relaxed);
             let head = process.head.load(Ordering::Acquire);
             head.saturating_sub(replayed)
@@ -302,6 +343,7 @@ impl Memory {
         if let Some(stream) = self.page().processes.0.get(process as usize) {
             stream.stable.store(bytes, Ordering::Release);
         }
+        self.page().settled.take_back();
     }
 
     /// The next processes are to replay what there is. `positions` is how far clients are, in any order.
@@ -313,23 +355,85 @@ impl Memory {
         let bytes: Vec<u8> = positions.iter().flat_map(Position::to_bytes).collect();
         self.file.write_all_at(&bytes, POSITIONS_OFFSET)?;
         let count = positions.len() as u64;
-        self.page().positions.store(count, Ordering::Release);
+        let page = self.page();
+        page.positions.store(count, Ordering::Release);
         self.replay_all();
+        // Whoever has children that are begun is begun; children have higher numbers.
+        for number in self.processes().rev() {
+            let process = &page.processes.0[number as usize];
+            let is_begun = process.is_begun.load(Ordering::Acquire) != 0;
+            if is_begun || self.serves(number, positions)? {
+                process.is_begun.store(1, Ordering::Release);
+                let parent = process.parent.load(Ordering::Acquire) as usize;
+                if let Some(parent) = page.processes.0.get(parent) {
+                    parent.is_begun.store(1, Ordering::Release);
+                }
+            }
+        }
         Ok(())
     }
 
-    /// The next processes begin with what there is.
+    /// The next processes begin with what there is: of those that there were, the first one.
     fn replay_all(&self) {
         let page = self.page();
         page.follow.store(0, Ordering::Release);
-        for process in &page.processes.0 {
+        for (number, process) in (0..self.processes().end.max(1)).zip(&page.processes.0) {
             let head = process.head.load(Ordering::Acquire);
             process.replay_end.store(head, Ordering::Release);
             process.replayed.store(0, Ordering::Release);
-            process.pid.store(0, Ordering::Release);
+            let is_first = number == 0;
+            process.is_begun.store(is_first.into(), Ordering::Release);
         }
+        let connections = page.next_connection.swap(0, Ordering::AcqRel);
+        page.serving.clear(connections);
         page.failure.store(0, Ordering::Release);
-        page.next_process.store(0, Ordering::Release);
+    }
+
+    /// Has this child clients, or may it have? If it has ended: has it had one that is still to hear of it?
+    fn serves(&self, process: u32, positions: &[Position]) -> io::Result<bool> {
+        let entry = &self.page().processes.0[process as usize];
+        if !(entry.has(Fate::Serves) || may_serve(entry)) || entry.has(Fate::Executes) {
+            return Ok(false);
+        }
+        let mut serves = !entry.has(Fate::Ends);
+        if !serves {
+            each(self, process, 0, |_, record| {
+                let is_new = record.call == Call::Fate && record.outcome == Fate::Serves as i64;
+                let ends = record.payload.try_into().map(Ends);
+                serves |= is_new
+                    && ends
+                        .is_ok_and(|ends| positions.iter().any(|position| position.ends == ends));
+            })?;
+        }
+        Ok(serves)
+    }
+
+    /// Have other processes than the first one clients, or had?
+    #[must_use]
+    pub fn is_served_by_children(&self) -> bool {
+        let all = &self.page().processes.0;
+        self.processes()
+            .any(|number| all[number as usize].has(Fate::Serves))
+    }
+
+    /// Has one of them a connection of which nobody knows yet whose it is?
+    #[must_use]
+    pub fn may_be_served_by_children(&self) -> bool {
+        let all = &self.page().processes.0;
+        self.processes().any(|number| {
+            let process = &all[number as usize];
+            may_serve(process) && !process.has(Fate::Executes)
+        })
+    }
+
+    /// The processes that are begun again in a replay.
+    #[must_use]
+    pub fn begun(&self) -> BTreeSet<u32> {
+        let begun = |number: &u32| {
+            let process = &self.page().processes.0[*number as usize];
+            process.is_begun.load(Ordering::Acquire) != 0
+        };
+        self.processes().filter(begun).collect()
     }
 
     /// Is everything recorded? Not if there was no room for it, or it was given up.
@@ -362,6 +466,12 @@ impl Memory {
             recorded: call(1),
         })
     }
+}
+
+/// It has a connection that it has not served yet, and may serve.
+fn may_serve(process: &Process) -> bool {
+    let has = |fate| process.has(fate);
+    has(Fate::Holds) && !has(Fate::Talks) && !has(Fate::Ends)
 }
 
 /// Whoever waits for another number. Nobody may.

@@ -5,10 +5,7 @@ use std::io;
 
 use wrap_abi::{Call, Record};
 
-use crate::{Ends, Memory, whole::each_whole};
-
-/// How much is read at a time, bytes.
-const PIECE: usize = 1 << 20;
+use crate::{Ends, Memory, whole::each};
 
 /// What a client said last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,17 +19,17 @@ pub struct Suspect {
 }
 
 impl Suspect {
-    /// Of a service with one process; `None`: nothing was read, or there are several.
+    /// Of a service whose first process serves all clients; `None`: nothing was read, or others do.
     ///
     /// # Errors
     /// The record cannot be read.
     pub fn of(memory: &Memory) -> io::Result<Option<Self>> {
-        if memory.processes().len() > 1 {
+        if memory.is_served_by_children() {
             return Ok(None);
         }
         let mut open = Vec::new();
         let mut last = None;
-        each(memory, 0, |at, record| match record.call {
+        each(memory, 0, 0, |at, record| match record.call {
             Call::Accept => {
                 if let (Ok(fd), Some(ends)) = (usize::try_from(record.outcome), ends(record)) {
                     if open.len() <= fd {
@@ -59,22 +56,4 @@ fn ends(record: &Record<'_>) -> Option<Ends> {
     let (length, rest) = record.payload.split_first()?;
     let (peer, local) = rest.split_at_checked(usize::from(*length))?;
     Ends::from_sockaddrs(peer, local)
-}
-
-/// Each record of a stream, with where it begins.
-fn each(memory: &Memory, process: u32, mut look: impl FnMut(u64, &Record<'_>)) -> io::Result<()> {
-    let length = memory.length(process);
-    let (mut bytes, mut begins, mut read) = (Vec::new(), 0, 0);
-    while read < length {
-        let piece = usize::try_from(length - read).unwrap_or(PIECE).min(PIECE);
-        let known = bytes.len();
-        bytes.resize(known + piece, 0);
-        memory.read(process, read, &mut bytes[known..])?;
-        read += piece as u64;
-        let whole = each_whole(&bytes, |at, record| look(begins + at as u64, record))
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        bytes.drain(..whole);
-        begins += whole as u64;
-    }
-    Ok(())
 }

@@ -85,10 +85,10 @@ impl Opened {
         self.passed.clear();
     }
 
-    /// What a process says of its own.
-    pub(super) fn pass(&mut self, process: u32, passed: Vec<Passed<Reach>>) {
-        let passed = passed.into_iter().map(|one| (process, one));
-        self.passed = passed.collect();
+    /// What the processes say of theirs.
+    pub(super) fn pass(&mut self, passed: Vec<Passed<Reach>>) {
+        let passed = passed.into_iter();
+        self.passed = passed.map(|one| (one.standing.opener(), one)).collect();
     }
 
     /// The process gets them.
@@ -104,14 +104,14 @@ impl Opened {
             }
             match socket {
                 Some(socket) => {
-                    let given = handover.give(one.connection, socket.as_fd());
+                    let given = handover.give(&one, socket.as_fd());
                     self.held.insert(which, socket);
                     given?;
                     kept.insert(which);
                     told.kept += 1;
                 }
                 None => {
-                    handover.give(one.connection, reset(one.standing.is_local)?.as_fd())?;
+                    handover.give(&one, reset(one.standing.is_local)?.as_fd())?;
                     told.reset += 1;
                 }
             }

@@ -187,6 +187,9 @@ impl Service {
         }
         let pause = LONGEST_PAUSE.min(FIRST_PAUSE * (1 << self.hot.failures));
         self.hot.failures += 1;
+        if why.is_for_good() {
+            self.hot.failures = MOST_FAILURES;
+        }
         self.hot.not_before = now + pause;
         self.hot.stream = None;
         self.end_replica()?;

@@ -84,6 +84,7 @@ impl Wrap {
             room[1 + front.len()..].copy_from_slice(back);
         });
         self.add(fd, peer, local);
+        self.serves(fd);
         (outcome, peer)
     }
 
@@ -103,6 +104,7 @@ impl Wrap {
                 self.fail(Failure::DescriptorTaken, Call::Accept, Some(Call::Accept));
             }
             self.add(fd, peer, local);
+            self.serves(fd);
             let received = self.positions.of(peer.as_bytes(), local.as_bytes());
             if let Some(connection) = self.descriptors.connection(fd) {
                 connection.received = received;
@@ -113,7 +115,8 @@ impl Wrap {
     }
 
     fn add(&mut self, fd: c_int, peer: Address, local: Address) {
-        if !self.descriptors.accept(fd, peer, local) {
+        let number = self.new_connection();
+        if !self.descriptors.accept(fd, number, peer, local) {
             refuse(&[b"it has too many connections"]);
         }
     }
@@ -256,6 +259,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 impl Wrap {
     /// As a write of nothing: it leaves a record if it failed, for the client was gone.
     fn shut(&mut self, fd: c_int, how: c_int, perform: impl FnOnce() -> Outcome) -> Outcome {
+        self.serves(fd);
         self.may_be_new(fd);
         let outcome = self.replayed_write(fd, 0).unwrap_or_else(|| {
             self.commit();

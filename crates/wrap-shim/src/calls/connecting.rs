@@ -6,7 +6,11 @@
 use libc::{
     AF_INET, AF_INET6, AF_UNIX, AF_UNSPEC, c_int, iovec, msghdr, sa_family_t, sockaddr, socklen_t,
 };
-use wrap_abi::{Call, Record, handover::Message, layout::Failure};
+use wrap_abi::{
+    Call, Record,
+    handover::{Message, Reach},
+    layout::Failure,
+};
 
 use super::{opening::take_place, refuse};
 use crate::{
@@ -114,7 +118,8 @@ impl Wrap {
             self.let_go(fd);
             self.descriptors.disconnect(fd);
         } else if !ends && !is_known && is_under_way(outcome) {
-            if !self.descriptors.open(fd, is_local) {
+            let (number, process) = (self.new_connection(), self.process);
+            if !self.descriptors.open(fd, number, process, is_local) {
                 refuse(&[b"it has too many connections"]);
             }
             self.have_it_held(fd);
@@ -144,6 +149,7 @@ impl Wrap {
         let serial = connection.serial;
         if connection.is_held
             && connection.is_last()
+            && Reach::opener_of(serial) == process
             && !live::tell(&Message::Closed { process, serial }, None)
         {
             // SAFETY: no memory is involved.

@@ -116,13 +116,14 @@ fn input(outcome: Outcome) -> c_int {
 impl Wrap {
     /// The program closes it. What it has said, and the client does not have, is still to be delivered.
     fn close(&mut self, fd: c_int) {
-        let number = self.descriptors.get(fd).connection;
-        let is_replay = self.is_replay;
+        let (process, is_replay) = (self.process, self.is_replay);
         if let Some(connection) = self.descriptors.connection(fd) {
             let (is_last, has_held) = (connection.is_last(), connection.held > 0);
-            if is_replay && is_last && connection.received <= connection.outstream {
-                live::stands(number, connection, true);
-            } else if !is_replay && (is_last || has_held) {
+            let is_mine =
+                !connection.is_shared || connection.is_touched() || connection.is_outgoing();
+            if is_replay && is_last && is_mine && connection.received <= connection.outstream {
+                live::stands(process, connection, true);
+            } else if !is_replay && (is_last && is_mine || has_held) {
                 self.commit();
                 self.let_go(fd);
             }

@@ -1,14 +1,15 @@
 //! Processes: their numbers, their children, and what they have used.
 
-use libc::{c_int, pid_t, rusage};
-use wrap_abi::{Call, Record};
+use libc::{c_char, c_int, c_void, pid_t, rusage};
+use wrap_abi::{Call, Record, layout::Fate};
 
 use super::refuse;
 use crate::{
-    errno::answer_int,
+    errno::{answer, answer_int},
     real::real,
     signals::blocking,
     sys::{structure, sys},
+    tree::{await_end, is_crash},
     wrap::{self, Wrap, restarting, with},
 };
 
@@ -32,7 +33,7 @@ impl Wrap {
             own if own == self.pid => pid_of(real_pid()),
             // The server leads a group of its own, which has its number.
             group if group == -self.pid => -pid_of(real_pid()),
-            other => other,
+            other => self.children.real(other),
         };
         self.value(Call::Value, pid, || {
             if is_gone {
@@ -55,7 +56,11 @@ unsafe extern "C" fn kill(pid: pid_t, signal: c_int) -> c_int {
 unsafe extern "C" fn getppid() -> pid_t {
     // SAFETY: no memory is involved.
     let perform = || unsafe { sys!(SYS_getppid) };
-    answer_int(with(|wrap| wrap.value(Call::Value, 1, perform)).unwrap_or_else(perform))
+    let outcome = with(|wrap| {
+        let parent = wrap.parent(pid_of(perform()));
+        wrap.value(Call::Value, 1, || parent.into())
+    });
+    answer_int(outcome.unwrap_or_else(perform))
 }
 
 #[unsafe(no_mangle)]
@@ -72,61 +77,39 @@ fn pid_of(outcome: i64) -> pid_t {
     pid_t::try_from(outcome).unwrap_or(-1)
 }
 
-enum Forked {
-    /// In an earlier life: nobody is begun.
-    Then(i64),
-    Now,
-}
-
-impl Wrap {
-    fn fork(&mut self) -> Forked {
-        match self.replayed(Call::Fork, 0, |record| record.outcome) {
-            Some(outcome) => {
-                self.begun(outcome);
-                Forked::Then(outcome)
-            }
-            None => Forked::Now,
-        }
-    }
-
-    fn forked(&mut self, outcome: i64) {
-        self.record(&Record {
-            call: Call::Fork,
-            fd: 0,
-            outcome,
-            payload: &[],
-        });
-        self.begun(outcome);
-    }
-
-    fn begun(&mut self, outcome: i64) {
-        if outcome > 0 && !self.children.add(pid_of(outcome)) {
-            refuse(&[b"it has too many children"]);
-        }
-    }
-}
-
+/// A child is begun, unless this is a replay that does without it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> pid_t {
-    let replayed = with(Wrap::fork);
-    if let Some(Forked::Then(outcome)) = replayed {
-        return answer_int(outcome);
-    }
     with(Wrap::before_sleep); // what is held is not the child's
-    let pid = real!(fork() -> pid_t);
-    match pid {
-        0 => wrap::end(),
-        pid => {
-            with(|wrap| {
-                wrap.forked(if pid < 0 {
-                    super::failed(libc::EAGAIN)
-                } else {
-                    pid.into()
-                })
-            });
+    let Some(mut birth) = with(Wrap::conceive).flatten() else {
+        let pid = real!(fork() -> pid_t);
+        if pid == 0 {
+            wrap::end();
+        }
+        return pid;
+    };
+    loop {
+        let mut child = 0;
+        if with(|wrap| wrap.is_begun(&birth)) == Some(true) {
+            // What the C library and others do then is neither's.
+            let pid = wrap::aside(|| real!(fork() -> pid_t));
+            if pid == 0 {
+                with(|wrap| wrap.become_child(&birth));
+                return 0;
+            }
+            if pid < 0 && birth.is_again() {
+                with(|wrap| wrap.is_childless());
+            }
+            child = if pid < 0 {
+                super::failed(libc::EAGAIN)
+            } else {
+                pid.into()
+            };
+        }
+        if let Some(outcome) = with(|wrap| wrap.parented(&mut birth, child)).flatten() {
+            return answer_int(outcome);
         }
     }
-    pid
 }
 
 /// Whoever begins a child like this expects it to have the parent's memory; none needs it.
@@ -136,21 +119,6 @@ unsafe extern "C" fn vfork() -> pid_t {
     unsafe { fork() }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _exit(status: c_int) -> ! {
-    with(Wrap::commit);
-    loop {
-        // SAFETY: no memory is involved.
-        unsafe { sys!(SYS_exit_group, status) };
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: as the program has called us.
-    unsafe { _exit(status) }
-}
-
 impl Wrap {
     /// A child has ended, or none has.
     fn wait(
@@ -158,19 +126,7 @@ impl Wrap {
         pid: pid_t,
         status: *mut c_int,
         usage: *mut rusage,
-        perform: impl FnOnce() -> i64,
-    ) -> i64 {
-        let outcome = self.wait_for(pid, status, usage, perform);
-        self.children.remove(pid_of(outcome));
-        outcome
-    }
-
-    fn wait_for(
-        &mut self,
-        pid: pid_t,
-        status: *mut c_int,
-        usage: *mut rusage,
-        perform: impl FnOnce() -> i64,
+        perform: impl FnOnce(pid_t) -> i64,
     ) -> i64 {
         // SAFETY: as the program has called us.
         let (status, usage) = unsafe { (structure(status), structure(usage)) };
@@ -185,34 +141,165 @@ impl Wrap {
             }
             record.outcome
         });
-        replayed.unwrap_or_else(|| {
-            let outcome = match self.children.lost(pid) {
-                Some(lost) => {
-                    status.copy_from_slice(&libc::SIGKILL.to_ne_bytes()[..status.len()]);
-                    usage.fill(0);
-                    lost.into()
-                }
-                None => {
-                    self.before_sleep();
-                    perform()
-                }
-            };
-            let mut filled = [0; size_of::<c_int>() + size_of::<rusage>()];
-            let mut length = 0;
-            if outcome > 0 {
-                length = status.len() + usage.len();
-                filled[..status.len()].copy_from_slice(status);
-                filled[status.len()..length].copy_from_slice(usage);
+        let outcome = match replayed {
+            Some(outcome) => {
+                self.bury(pid_of(outcome));
+                outcome
             }
-            self.record(&Record {
-                call: Call::Wait,
-                fd: 0,
-                outcome,
-                payload: &filled[..length],
-            });
-            outcome
-        })
+            None => self.wait_now(pid, status, usage, perform),
+        };
+        self.children.remove(pid_of(outcome));
+        outcome
     }
+
+    fn wait_now(
+        &mut self,
+        pid: pid_t,
+        status: &mut [u8],
+        usage: &mut [u8],
+        perform: impl FnOnce(pid_t) -> i64,
+    ) -> i64 {
+        let outcome = match self.children.lost(pid) {
+            Some(lost) => {
+                status.copy_from_slice(&libc::SIGKILL.to_ne_bytes()[..status.len()]);
+                usage.fill(0);
+                lost.into()
+            }
+            None => {
+                self.before_sleep();
+                let ended = perform(self.children.real(pid));
+                self.has_ended(pid_of(ended), status).into()
+            }
+        };
+        let mut filled = [0; size_of::<c_int>() + size_of::<rusage>()];
+        let mut length = 0;
+        if outcome > 0 {
+            length = status.len() + usage.len();
+            filled[..status.len()].copy_from_slice(status);
+            filled[status.len()..length].copy_from_slice(usage);
+        }
+        self.record(&Record {
+            call: Call::Wait,
+            fd: 0,
+            outcome,
+            payload: &filled[..length],
+        });
+        outcome
+    }
+
+    /// A child of the present life has ended like this, or none has: how the program knows it.
+    fn has_ended(&self, real: pid_t, status: &[u8]) -> pid_t {
+        let known = self.children.known(real);
+        if let Ok(status) = status.try_into().map(c_int::from_ne_bytes)
+            && real > 0
+            && libc::WIFSIGNALED(status)
+        {
+            if is_crash(status) {
+                await_end();
+            }
+            self.is_orphaned(known);
+        }
+        known
+    }
+
+    /// A child that was begun again, and that the program hears of as ended: it ends by itself.
+    fn bury(&self, known: pid_t) {
+        let real = self.children.real(known);
+        let Some(number) = self.children.number(known).filter(|_| real > 0) else {
+            return;
+        };
+        if self.page.processes.0[number as usize].has(Fate::Ends) {
+            // SAFETY: no memory is involved.
+            while unsafe { sys!(SYS_wait4, real, 0, 0, 0) } == super::failed(libc::EINTR) {}
+        }
+    }
+}
+
+/// It ends without the C library's help.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _exit(status: c_int) -> ! {
+    with(Wrap::ends);
+    loop {
+        // SAFETY: no more than that.
+        unsafe { sys!(SYS_exit_group, status) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: it takes nothing else.
+    unsafe { _exit(status) }
+}
+
+/// Whoever begins a process like this has taken it from us.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clone(
+    function: *mut c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut pid_t,
+    tls: *mut c_void,
+    child: *mut pid_t,
+) -> c_int {
+    if wrap::is_wrapped() && flags & libc::CLONE_VM == 0 {
+        refuse(&[b"it begins processes by clone()"]);
+    }
+    real!(clone(
+        function => *mut c_void, stack => *mut c_void, flags => c_int, argument => *mut c_void,
+        parent => *mut pid_t, tls => *mut c_void, child => *mut pid_t,
+    ) -> c_int)
+}
+
+macro_rules! executes {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            with(Wrap::executes);
+            real!($name($($argument => $type),*) -> c_int)
+        })*
+    };
+}
+
+type Strings = *const *const c_char;
+
+executes! {
+    execve(path: *const c_char, arguments: Strings, environment: Strings);
+    execv(path: *const c_char, arguments: Strings);
+    execvp(file: *const c_char, arguments: Strings);
+    execvpe(file: *const c_char, arguments: Strings, environment: Strings);
+    fexecve(fd: c_int, arguments: Strings, environment: Strings);
+    execveat(directory: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    length: usize,
+    access: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    if flags & libc::MAP_SHARED != 0 {
+        with(|wrap| wrap.maps(access, flags));
+    }
+    // SAFETY: as the program has called us.
+    let mapped = answer(unsafe { sys!(SYS_mmap, at, length, access, flags, fd, offset) });
+    core::ptr::with_exposed_provenance_mut(mapped.cast_unsigned())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    at: *mut c_void,
+    length: usize,
+    access: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    // SAFETY: as the program has called us.
+    unsafe { mmap(at, length, access, flags, fd, offset) }
 }
 
 #[unsafe(no_mangle)]
@@ -222,7 +309,7 @@ unsafe extern "C" fn wait4(
     options: c_int,
     usage: *mut rusage,
 ) -> pid_t {
-    let perform = || {
+    let perform = |pid: pid_t| {
         let arguments = [
             pid as usize,
             status.addr(),
@@ -235,7 +322,7 @@ unsafe extern "C" fn wait4(
         unsafe { blocking(libc::SYS_wait4, arguments) }
     };
     let outcome = restarting(|wrap| wrap.wait(pid, status, usage, perform));
-    answer_int(outcome.unwrap_or_else(perform))
+    answer_int(outcome.unwrap_or_else(|| perform(pid)))
 }
 
 #[unsafe(no_mangle)]

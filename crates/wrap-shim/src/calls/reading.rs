@@ -90,6 +90,10 @@ impl Wrap {
         flags: c_int,
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
+        match call {
+            Call::Read => self.serves(fd),
+            _ => self.crosses(fd),
+        }
         // SAFETY: they are the program's, which has asked for this.
         let replayed = self.replayed(call, fd, |record| unsafe {
             scatter(pieces, record.payload);

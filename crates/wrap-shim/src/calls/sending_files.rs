@@ -23,6 +23,7 @@ impl Wrap {
     /// A file's bytes, which the program never sees. Their number is always recorded; in a replay they are read
     /// from the file, as far as the client may not have them.
     fn send_file(&mut self, fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> Outcome {
+        self.serves(fd);
         let mut sent = 0;
         loop {
             let piece = PIECE.min(count - sent);
@@ -85,7 +86,6 @@ impl Wrap {
 
     /// These bytes of the file were said; how many there are.
     fn said_file(&mut self, fd: c_int, file: c_int, from: off_t, length: usize) -> usize {
-        let number = self.descriptors.get(fd).connection;
         let has_changed = self.descriptors.get(file).backing == Backing::Changed;
         let Some(connection) = self.descriptors.connection(fd) else {
             return length;
@@ -104,7 +104,7 @@ impl Wrap {
                 // SAFETY: into our own block.
                 let outcome = unsafe { sys!(SYS_pread64, file, block.as_mut_ptr(), part, at) };
                 read = usize::try_from(outcome).unwrap_or(0);
-                live::said(number, connection, &block[..read]);
+                live::said(connection, &block[..read]);
             }
             connection.outstream += read as u64;
             done += read;

@@ -57,6 +57,7 @@ impl Wrap {
     ) -> Outcome {
         let whole = total(pieces);
         self.may_be_new(fd);
+        self.serves(fd);
         let outcome = match self.replayed_write(fd, whole) {
             Some(outcome) => outcome,
             None if self.hold(fd, pieces, flags) => self.wrote_whole(whole as Outcome),
@@ -85,6 +86,7 @@ impl Wrap {
         whole: usize,
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
+        self.crosses(fd);
         let Some(outcome) = self.replayed_write(fd, whole) else {
             self.commit_effect();
             let outcome = perform();
@@ -173,13 +175,12 @@ impl Wrap {
     /// It has written this.
     pub(super) fn said(&mut self, fd: c_int, written: &[u8]) {
         self.outstream = hash(self.outstream, written);
-        let number = self.descriptors.get(fd).connection;
         let is_replay = self.is_replay;
         let Some(connection) = self.descriptors.connection(fd) else {
             return;
         };
         if is_replay {
-            live::said(number, connection, written);
+            live::said(connection, written);
         }
         connection.outstream += written.len() as u64;
     }

@@ -3,6 +3,8 @@
 //! Those that have a record have a directory of their own: Python lists the one that its script is in, and where its objects
 //! are depends on what it finds there.
 
+use std::net::SocketAddr;
+
 use super::{Authority, PORT, Server, site};
 use crate::Scene;
 
@@ -218,4 +220,67 @@ pub fn room(scene: &Scene, authority: Option<&Authority>) -> Server {
     }
     let command: Vec<&str> = command.iter().map(String::as_str).collect();
     Server::new("room", vec![address], &command)
+}
+
+/// A child for each connection, which answers a number with a line and so many bytes. The line says how many connections there
+/// were before, how many answers on this one, both process ids, the time and something random, and the hash of
+/// all lines before. `refused` is what a child does that cannot be rebuilt.
+const FORKING: &str = r#"
+import hashlib, mmap, os, random, socket, sys, time
+refused = sys.argv[3]
+ends = os.pipe() if refused == "pipe" else None
+memory = mmap.mmap(-1, 4096) if refused == "memory" else None
+def serve(connection, number):
+    answered, sum = 0, hashlib.sha256()
+    for line in connection.makefile("rb"):
+        answered += 1
+        if refused == "pipe":
+            os.write(ends[1], line)
+        words = [number, answered, os.getpid(), os.getppid(), time.time_ns(), random.getrandbits(64), sum.hexdigest()]
+        said = (" ".join(map(str, words)) + "\n").encode()
+        sum.update(said)
+        connection.sendall(said + b"x" * int(line))
+    connection.close()
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+accepted, children = 0, set()
+while True:
+    connection, _ = listener.accept()
+    child = os.fork()
+    if child == 0:
+        listener.close()
+        serve(connection, accepted)
+        os._exit(0)
+    if refused == "both":
+        connection.send(b"parent\n")
+    children.add(child)
+    accepted += 1
+    connection.close()
+    while children:
+        ended, _ = os.waitpid(-1, os.WNOHANG)
+        if ended == 0:
+            break
+        children.remove(ended)
+"#;
+
+/// A server with a process for each connection, in Python; `refused` is what it does that cannot be rebuilt: `pipe`, `memory`,
+/// `both` or `nothing`. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn forking(scene: &Scene, refused: &str) -> Server {
+    forking_at(scene, scene.ipv4(PORT), refused)
+}
+
+/// The same at another address.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn forking_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server {
+    let script = scene.write("forking/forking.py", FORKING);
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let script = script.to_string_lossy();
+    let command = ["/usr/bin/python3", "-u", &script, &ip, &port, refused];
+    Server::new("forking", vec![address], &command)
 }

@@ -3,6 +3,7 @@
 
 mod disk;
 mod files;
+mod forking;
 mod hosts;
 mod hot;
 mod mosquitto;

@@ -31,6 +31,7 @@ fn connection() -> (OwnedFd, TcpStream) {
 fn passed(instream: u64, offset: u64, said: &[u8], is_shut: bool) -> Passed<Reach> {
     Passed {
         connection: 0,
+        holders: vec![0],
         standing: Reach {
             serial: 1,
             is_local: false,

@@ -1,0 +1,89 @@
+//! Which processes are begun again in a replay.
+
+use std::collections::BTreeSet;
+
+use wrap::{Call, Ends, Feed, Memory, Position, layout::Fate};
+use wrap_abi::{HEADER_MAX, Record};
+
+fn add(bytes: &mut Vec<u8>, call: Call, outcome: i64, payload: &[u8]) {
+    let record = Record {
+        call,
+        fd: 0,
+        outcome,
+        payload,
+    };
+    let mut header = [0; HEADER_MAX];
+    let length = record.header().write(&mut header);
+    bytes.extend_from_slice(&header[..length]);
+    bytes.extend_from_slice(payload);
+}
+
+/// A stream: its process has this parent, and these fates.
+fn process(memory: &Memory, number: u32, parent: u32, fates: &[Fate], ends: Ends) {
+    let mut bytes = Vec::new();
+    let pid = i64::from(number) + 100;
+    add(&mut bytes, Call::Start, pid, &parent.to_le_bytes());
+    for fate in fates {
+        let payload: &[u8] = if *fate == Fate::Serves { &ends.0 } else { &[] };
+        add(&mut bytes, Call::Fate, *fate as i64, payload);
+    }
+    Feed::new(number).take(memory, &bytes).expect("room for it");
+}
+
+/// Also if the streams come from elsewhere.
+#[test]
+fn those_with_clients_are_begun_and_their_parents() {
+    let memory = Memory::new().expect("memory");
+    let [here, gone] = [1, 2].map(|byte| Ends([byte; 36]));
+    let all: [(u32, &[Fate], Ends); 11] = [
+        (0, &[], gone),
+        (0, &[Fate::Talks], gone),                  // 1: its child serves
+        (1, &[Fate::Holds, Fate::Serves], here),    // 2
+        (0, &[Fate::Holds], gone),                  // 3: it may have a client
+        (0, &[Fate::Holds, Fate::Talks], gone),     // 4: that is no server's way
+        (0, &[Fate::Serves, Fate::Ends], here),     // 5: its client is to hear the end
+        (0, &[Fate::Serves, Fate::Ends], gone),     // 6
+        (0, &[Fate::Serves, Fate::Executes], here), // 7
+        (0, &[Fate::Holds, Fate::Ends], gone),      // 8
+        (8, &[], gone),                             // 9
+        (0, &[Fate::Serves], gone), // 10: its client is gone, and it may not know that
+    ];
+    for (number, (parent, fates, ends)) in (0..).zip(all) {
+        process(&memory, number, parent, fates, ends);
+    }
+    let mut positions = [Position {
+        ends: here,
+        received: 0,
+    }];
+    memory.to_be_replayed(&mut positions).expect("memory");
+    assert_eq!(memory.begun(), BTreeSet::from([0, 1, 2, 3, 5, 10]));
+    assert!(memory.is_served_by_children());
+}
+
+/// Who follows begins the first process only, and is of use as long as no child may have a client.
+#[test]
+fn children_are_not_followed() {
+    let memory = Memory::new().expect("memory");
+    memory.follow();
+    process(&memory, 0, 0, &[], Ends::default());
+    process(&memory, 1, 0, &[Fate::Holds, Fate::Talks], Ends::default());
+    assert_eq!(memory.begun(), BTreeSet::from([0]));
+    assert_eq!(memory.behind(), memory.length(0));
+    assert!(!memory.may_be_served_by_children());
+    process(&memory, 2, 0, &[Fate::Holds], Ends::default());
+    assert!(memory.may_be_served_by_children() && !memory.is_served_by_children());
+    process(&memory, 3, 0, &[Fate::Holds, Fate::Serves], Ends::default());
+    assert!(memory.is_served_by_children());
+    assert_eq!(memory.begun(), BTreeSet::from([0]));
+}
+
+/// Of a child nothing may have arrived but that it was to be begun: no other one gets its number.
+#[test]
+fn a_number_is_given_once() {
+    let memory = Memory::new().expect("memory");
+    let mut bytes = Vec::new();
+    add(&mut bytes, Call::Fork, 7, &[]);
+    Feed::new(0).take(&memory, &bytes).expect("room for it");
+    assert_eq!(memory.processes(), 0..8);
+    assert_eq!(memory.length(7), 0);
+}

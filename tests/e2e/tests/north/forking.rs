@@ -1,0 +1,254 @@
+//! A process for each connection: all of them go on.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use e2e::{
+    Protected, Scene, Seed,
+    exchange::{assert_all_kept, assert_untouched},
+    pair::{FailOver, Pair, addresses},
+    servers::{PORT, forking, forking_at},
+};
+use lab::{Pid, Signal};
+use rustix::process::kill_process;
+
+use super::{REQUIRE, kill_again_and_again, patiently};
+
+/// A client, and what it knows of its server process.
+struct Client {
+    stream: BufReader<TcpStream>,
+    answered: u64,
+    /// The number of the connection, the process, and its parent.
+    known: Option<[String; 3]>,
+    last: (u64, String),
+}
+
+impl Client {
+    fn new(scene: &Scene) -> Self {
+        Self::to(scene, scene.ipv4(PORT))
+    }
+
+    fn to(scene: &Scene, address: SocketAddr) -> Self {
+        Self {
+            stream: BufReader::new(scene.connect_to(address)),
+            answered: 0,
+            known: None,
+            last: (0, String::new()),
+        }
+    }
+
+    fn say(&mut self, size: usize) {
+        writeln!(self.stream.get_mut(), "{size}").expect("sent");
+    }
+
+    /// The process is the one that it was, and remembers what it has said.
+    fn hear(&mut self, size: usize) {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("an answer");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [number, answered, pid, parent, time, _, sum] = words[..] else {
+            panic!("{line:?}");
+        };
+        self.answered += 1;
+        assert_eq!(answered, self.answered.to_string());
+        let now = [number, pid, parent].map(str::to_owned);
+        assert_eq!(*self.known.get_or_insert_with(|| now.clone()), now);
+        let time = time.parse().expect("nanoseconds");
+        assert!(time > self.last.0, "{time} after {}", self.last.0);
+        if self.answered > 1 {
+            assert_ne!(sum, self.last.1, "it has forgotten what it said");
+        }
+        self.last = (time, sum.to_owned());
+        let mut rest = vec![0; size];
+        self.stream.read_exact(&mut rest).expect("all of it");
+        assert!(rest.iter().all(|byte| *byte == b'x'));
+    }
+
+    fn ask(&mut self, size: usize) {
+        self.say(size);
+        self.hear(size);
+    }
+
+    fn number(&self) -> u64 {
+        let known = self.known.as_ref().expect("it has answered");
+        known[0].parse().expect("a number")
+    }
+
+    fn end(&mut self) {
+        let stream = self.stream.get_ref();
+        stream.shutdown(std::net::Shutdown::Write).expect("shut");
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).expect("the end");
+        assert_eq!(rest, b"");
+    }
+}
+
+/// One that is at work, and not one that has ended.
+fn kill_a_child(server: &Protected) {
+    patiently("it has a child", || {
+        let is_alive = |pid: &Pid| {
+            let about = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
+            about.is_ok_and(|about| !about.contains(") Z"))
+        };
+        let alive = server.worker_pids().into_iter().find(is_alive);
+        alive.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+    });
+}
+
+#[test]
+fn a_process_for_each_connection_goes_on_with_it() {
+    let scene = Scene::new("forking");
+    let server = scene.protect_with(&forking(&scene, "nothing"), &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("forking");
+    let (ends, numbers) = (AtomicBool::new(false), Mutex::new(BTreeSet::new()));
+    let (scene, ends, numbers) = (&scene, &ends, &numbers);
+    let connections = thread::scope(|scope| {
+        let clients: Vec<_> = (0..6)
+            .map(|own| {
+                scope.spawn(move || {
+                    let mut connections = 0;
+                    while !ends.load(Ordering::Relaxed) {
+                        let mut client = Client::new(scene);
+                        for turn in 0..20 * own + 3 {
+                            client.ask(if turn % 7 == 0 { 300_000 } else { turn * 10 });
+                        }
+                        client.end();
+                        connections += 1;
+                        let is_new = numbers.lock().expect("a set").insert(client.number());
+                        assert!(is_new, "two connections have number {}", client.number());
+                    }
+                    connections
+                })
+            })
+            .collect();
+        kill_again_and_again(&server, 5, seed);
+        for kill in 6..=8 {
+            thread::sleep(Duration::from_millis(seed.between(100, 500) as u64));
+            kill_a_child(&server);
+            server.wait_serving(kill);
+        }
+        ends.store(true, Ordering::Relaxed);
+        let clients = clients.into_iter();
+        clients.map(|one| one.join().expect("a client")).sum()
+    });
+    assert_all_kept(&server);
+    assert_untouched(recording, connections);
+}
+
+/// Who says nothing has not lost its place, and who has been answered is not answered again.
+#[test]
+fn those_who_wait_are_served_when_they_speak() {
+    let scene = Scene::new("forkwait");
+    let server = scene.protect_with(&forking(&scene, "nothing"), &REQUIRE);
+    let mut silent = Client::new(&scene);
+    let mut others: Vec<Client> = (0..4).map(|_| Client::new(&scene)).collect();
+    for (size, other) in (1..).zip(&mut others) {
+        other.ask(size);
+    }
+    others[0].end();
+    for kill in 1..=3 {
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+        for other in &mut others[1..] {
+            other.ask(10);
+        }
+    }
+    silent.ask(5);
+    let mut new = Client::new(&scene);
+    new.ask(7);
+    assert!(others[1..].iter().all(|one| one.number() < new.number()));
+    assert_all_kept(&server);
+}
+
+/// The notes of all of them are with the logger before a client hears anything: another host begins them again.
+#[test]
+fn a_process_for_each_connection_goes_on_where_its_host_has_ended() {
+    let [address, _] = addresses();
+    let mut pair = Pair::with("forkhosts", &[], &REQUIRE, |scene| {
+        forking_at(scene, address, "nothing")
+    });
+    let seed = &mut Seed::choose("forkhosts");
+    let ends = &AtomicBool::new(false);
+    let clients: Vec<Client> = (0..4).map(|_| Client::to(&pair.scene, address)).collect();
+    thread::scope(|scope| {
+        let clients: Vec<_> = clients
+            .into_iter()
+            .map(|mut client| {
+                scope.spawn(move || {
+                    while !ends.load(Ordering::Relaxed) {
+                        client.ask(usize::try_from(client.answered % 5000).expect("small"));
+                    }
+                    client
+                })
+            })
+            .collect();
+        for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
+            thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
+            pair.fail_over(way);
+        }
+        let before = pair.first.events_of("serving").len();
+        pair.first.kill_main(Signal::KILL);
+        pair.first.wait_serving(before + 1);
+        ends.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("a client").end();
+        }
+    });
+    let mut new = Client::to(&pair.scene, address);
+    new.ask(7);
+    assert_eq!(new.number(), 4);
+    pair.stop();
+}
+
+/// Only a first process is followed: a standby says so when a child has a client, and takes over with a replay.
+#[test]
+fn processes_with_clients_are_not_followed() {
+    let [address, _] = addresses();
+    let flags = [&REQUIRE[..], &["--hot"]].concat();
+    let mut pair = Pair::with("forkhot", &[], &flags, |scene| {
+        forking_at(scene, address, "nothing")
+    });
+    let mut client = Client::to(&pair.scene, address);
+    client.ask(10);
+    let dropped = pair.second.wait_for("replica_dropped", 1);
+    assert!(dropped["retry_ms"].is_null(), "{dropped}");
+    let reason = dropped["reason"].to_string();
+    assert!(reason.contains("have clients"), "{reason}");
+    client.ask(20);
+    pair.fail_over(FailOver::PowerOff);
+    client.ask(30);
+    assert_eq!(pair.first.events_of("follows").len(), 1, "not once more");
+    assert_eq!(pair.first.events_of("goes_on").len(), 0, "it is cold");
+    client.end();
+    pair.stop();
+}
+
+/// What two processes decide together is refused, with the reason, before a client is answered wrongly.
+#[test]
+fn processes_that_share_more_than_their_beginning_are_refused() {
+    for (refused, why) in [
+        ("pipe", "a pipe"),
+        ("memory", "shares memory"),
+        ("both", "one connection"),
+    ] {
+        let scene = Scene::new("forkref");
+        let mut server = scene.protect_with(&forking(&scene, refused), &REQUIRE);
+        let mut client = Client::new(&scene);
+        client.say(1);
+        let status = server.ended(e2e::PATIENCE).expect("it ends");
+        assert_eq!(status.code(), Some(3), "{}", server.said());
+        assert!(server.said().contains(why), "{}", server.said());
+        server.assert_nothing_left();
+    }
+}
