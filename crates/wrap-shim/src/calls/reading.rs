@@ -5,7 +5,7 @@ use libc::{
 };
 use wrap_abi::{Call, Header};
 
-use super::{datagrams, kind};
+use super::{datagrams, kind, refuse};
 use crate::{
     descriptors::Kind,
     errno::answer,
@@ -327,16 +327,58 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
     }
     // SAFETY: as the program has called us.
     let pieces = unsafe { core::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
-    if kind.is_stream() {
-        // Nothing but bytes comes with a connection's; the kernel says so, and so does a replay.
-        // SAFETY: as the program has called us.
-        unsafe {
+    if !kind.is_stream() {
+        return receive("recvmsg", fd, pieces, flags, libc::SYS_recvmsg, arguments);
+    }
+    // Nothing but bytes comes with a connection's; the kernel says so, and so does a replay.
+    // SAFETY: as the program has called us.
+    unsafe {
+        if kind == Kind::Connection {
             (*message).msg_controllen = 0;
-            (*message).msg_namelen = 0;
-            (*message).msg_flags = 0;
+        } else {
+            forget_beside(&*message);
+        }
+        (*message).msg_namelen = 0;
+        (*message).msg_flags = 0;
+        let outcome = receive("recvmsg", fd, pieces, flags, libc::SYS_recvmsg, arguments);
+        if has_descriptors(&*message) {
+            refuse(&[b"it is given descriptors by another process"]);
+        }
+        (*message).msg_controllen = 0;
+        outcome
+    }
+}
+
+/// What is beside a message's bytes is what the kernel is about to fill in.
+///
+/// # Safety
+/// The program vouches for the message.
+unsafe fn forget_beside(message: &msghdr) {
+    // SAFETY: by the caller.
+    unsafe {
+        let first = libc::CMSG_FIRSTHDR(message);
+        if !first.is_null() {
+            first.write(core::mem::zeroed());
         }
     }
-    receive("recvmsg", fd, pieces, flags, libc::SYS_recvmsg, arguments)
+}
+
+/// Are there descriptors beside the bytes of this message? A program is to get them, and no replay could give them.
+///
+/// # Safety
+/// The program vouches for the message.
+unsafe fn has_descriptors(message: &msghdr) -> bool {
+    // SAFETY: by the caller; each is within the message.
+    unsafe {
+        let mut one = libc::CMSG_FIRSTHDR(message);
+        while !one.is_null() {
+            if ((*one).cmsg_level, (*one).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                return true;
+            }
+            one = libc::CMSG_NXTHDR(message, one);
+        }
+    }
+    false
 }
 
 #[unsafe(no_mangle)]

@@ -175,6 +175,65 @@ pub fn words(scene: &Scene, python: &str) -> Server {
     Server::new("words", vec![address], &command)
 }
 
+/// Answers each line, which is an expression or a statement of Python, with what that gives. Lines of a statement are
+/// separated by the character 1.
+const INTERPRETER: &str = r#"
+import ctypes, os, select, selectors, signal, socket, sqlite3, struct, sys, tempfile, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fopen.restype = libc.fdopen.restype = libc.freopen.restype = libc.mkdtemp.restype = ctypes.c_void_p
+def evaluate(line):
+    try:
+        try:
+            return eval(line, globals())
+        except SyntaxError:
+            exec(line, globals())
+    except Exception as error:
+        return error
+def read(connection):
+    received = connection.recv(1 << 20)
+    if not received:
+        selector.unregister(connection)
+        connection.close()
+        return
+    lines[connection] += received
+    while b"\n" in lines[connection]:
+        line, lines[connection] = lines[connection].split(b"\n", 1)
+        connection.sendall(repr(evaluate(line.decode().replace(chr(1), "\n"))).encode() + b"\n")
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+selector, lines = selectors.DefaultSelector(), {}
+selector.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            connection, _ = listener.accept()
+            lines[connection] = b""
+            selector.register(connection, selectors.EVENT_READ)
+        else:
+            read(key.fileobj)
+"#;
+
+/// A server that does whatever it is told in Python. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn interpreter(scene: &Scene) -> Server {
+    interpreter_at(scene, scene.ipv4(PORT))
+}
+
+/// The same, elsewhere.
+///
+/// # Panics
+/// As [`interpreter`].
+#[must_use]
+pub fn interpreter_at(scene: &Scene, address: SocketAddr) -> Server {
+    let script = scene.write("interpreter/interpreter.py", INTERPRETER);
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let script = script.to_string_lossy();
+    let command = ["/usr/bin/python3", "-u", &script, &ip, &port];
+    Server::new("interpreter", vec![address], &command)
+}
+
 /// A room: what one says all hear, numbered, and each is greeted with how many have spoken. `wss` if there is a certificate.
 const ROOM: &str = r#"
 import asyncio, secrets, ssl, sys, websockets

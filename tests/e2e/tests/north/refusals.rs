@@ -9,7 +9,7 @@ use std::{
 
 use e2e::{
     Scene,
-    servers::{PORT, Server, memcached},
+    servers::{PORT, Server, interpreter, memcached},
 };
 use lab::Signal;
 
@@ -69,6 +69,27 @@ fn a_server_whose_threads_serve_is_refused() {
     let scene = Scene::new("memcached");
     let said = refused(&scene, &memcached(&scene), b"version\r\n");
     assert!(said.contains("another thread than the first"), "{said}");
+}
+
+/// Descriptors that another process has given it no replay could give it again.
+#[test]
+fn a_server_that_is_given_descriptors_is_refused() {
+    let scene = Scene::new("rights");
+    let path = scene.directory().join("giver.socket");
+    let lines = format!(
+        "giver, here = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+giver.bind({path:?})
+giver.listen()
+here.connect({path:?})
+there, _ = giver.accept()
+there.send(b'bytes')
+assert here.recvmsg(5, 100)[:2] == (b'bytes', [])
+socket.send_fds(there, [b'x'], [0])
+socket.recv_fds(here, 1, 1)"
+    );
+    let word = lines.replace('\n', "\x01") + "\n";
+    let said = refused(&scene, &interpreter(&scene), word.as_bytes());
+    assert!(said.contains("given descriptors"), "{said}");
 }
 
 /// Whoever prefers a record does without it where there can be none.
