@@ -3,7 +3,8 @@
 use core::{ffi::CStr, sync::atomic::Ordering};
 
 use libc::{
-    EADDRNOTAVAIL, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND, c_int, sockaddr, socklen_t,
+    EADDRNOTAVAIL, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND, c_int, sockaddr,
+    sockaddr_nl, socklen_t,
 };
 
 use wrap_abi::{Call, Record, layout::Failure};
@@ -45,6 +46,71 @@ impl Wrap {
             }
         }
         outcome
+    }
+}
+
+impl Wrap {
+    /// The kernel tells answers to a netlink socket by a number, which it chooses if the program does not; programs compare
+    /// it, so it stays.
+    fn bind_netlink(
+        &mut self,
+        fd: c_int,
+        wanted: sockaddr_nl,
+        perform: impl FnOnce() -> Outcome,
+    ) -> Outcome {
+        let replayed = self.replayed(Call::Value, fd, |record| {
+            let number = record.payload.try_into().map(u32::from_ne_bytes);
+            (record.outcome, number.unwrap_or(0))
+        });
+        if let Some((outcome, number)) = replayed {
+            if outcome == 0 && bind_to(fd, &with_number(wanted, number)) != 0 {
+                perform(); // somebody else has it
+            }
+            return outcome;
+        }
+        let outcome = perform();
+        let number = number_of(fd).to_ne_bytes();
+        self.record(&Record {
+            call: Call::Value,
+            fd: fd.cast_unsigned(),
+            outcome,
+            payload: if outcome == 0 { &number } else { &[] },
+        });
+        outcome
+    }
+}
+
+fn with_number(mut address: sockaddr_nl, number: u32) -> sockaddr_nl {
+    address.nl_pid = number;
+    address
+}
+
+fn bind_to(fd: c_int, address: &sockaddr_nl) -> Outcome {
+    let length = size_of::<sockaddr_nl>();
+    // SAFETY: an address that lives.
+    unsafe { sys!(SYS_bind, fd, &raw const *address, length) }
+}
+
+/// The number that this netlink socket has.
+fn number_of(fd: c_int) -> u32 {
+    // SAFETY: all zeros is an address.
+    let mut address: sockaddr_nl = unsafe { core::mem::zeroed() };
+    let mut length = size_of::<sockaddr_nl>() as socklen_t;
+    // SAFETY: room for it on our stack, and its size.
+    unsafe { sys!(SYS_getsockname, fd, &raw mut address, &raw mut length) };
+    address.nl_pid
+}
+
+/// A netlink socket's address; `None`: it is another one's.
+///
+/// # Safety
+/// As `bind(2)`.
+unsafe fn netlink(address: *const sockaddr, length: socklen_t) -> Option<sockaddr_nl> {
+    let is_whole = length as usize >= size_of::<sockaddr_nl>() && !address.is_null();
+    // SAFETY: by the caller.
+    unsafe {
+        let is_it = is_whole && (*address).sa_family == libc::AF_NETLINK as u16;
+        is_it.then(|| address.cast::<sockaddr_nl>().read_unaligned())
     }
 }
 
@@ -106,6 +172,11 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
     // SAFETY: as the program has called us.
     if let Some(path) = unsafe { name_of(address, length, &mut path) } {
         let outcome = with(|wrap| wrap.bind_name(path, perform));
+        return answer_int(outcome.unwrap_or_else(perform));
+    }
+    // SAFETY: as the program has called us.
+    if let Some(wanted) = unsafe { netlink(address, length) } {
+        let outcome = with(|wrap| wrap.bind_netlink(fd, wanted, perform));
         return answer_int(outcome.unwrap_or_else(perform));
     }
     let mut outcome = perform();

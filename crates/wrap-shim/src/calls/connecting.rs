@@ -4,7 +4,8 @@
 //! said: the program's own socket is a placeholder, as a client's is ([`crate::live`]).
 
 use libc::{
-    AF_INET, AF_INET6, AF_UNIX, AF_UNSPEC, c_int, iovec, msghdr, sa_family_t, sockaddr, socklen_t,
+    AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, AF_UNSPEC, c_int, iovec, msghdr, sa_family_t, sockaddr,
+    socklen_t,
 };
 use wrap_abi::{
     Call, Record,
@@ -27,9 +28,9 @@ use crate::{
 enum Way {
     /// A server, by a stream of bytes.
     Stream { is_local: bool },
-    /// Anybody on a network, by datagrams.
+    /// Anybody on a network, or the kernel, by datagrams.
     Datagrams,
-    /// What is left to the program: the system's log, the kernel.
+    /// What is left to the program: the system's log.
     Unrecorded,
 }
 
@@ -41,7 +42,7 @@ impl Way {
         match family {
             AF_INET | AF_INET6 if is_stream => Self::Stream { is_local: false },
             AF_UNIX if is_stream => Self::Stream { is_local: true },
-            AF_INET | AF_INET6 => Self::Datagrams,
+            AF_INET | AF_INET6 | AF_NETLINK => Self::Datagrams,
             _ => Self::Unrecorded,
         }
     }

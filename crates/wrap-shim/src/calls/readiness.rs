@@ -19,7 +19,7 @@ const MOST_AT_ONCE: usize = 1024;
 /// For so many there is always room.
 const FEW: usize = 32;
 /// A kernel's signal set, bytes.
-const SIGSET: usize = 8;
+pub(super) const SIGSET: usize = 8;
 
 impl Wrap {
     /// A list of what is ready: the recorded one, or the one that `perform` finds.
@@ -86,19 +86,24 @@ impl Wrap {
         epoll: c_int,
         events: *mut epoll_event,
         most: c_int,
-        timeout: c_int,
+        timeout: Timeout,
         mask: *const sigset_t,
     ) -> Outcome {
         let most = most.min(MOST_AT_ONCE as c_int);
-        let arguments = epoll_arguments(epoll, events, most, timeout, mask);
         let mut at = 0;
         let outcome = self.ready(
             Call::Epoll,
             epoll,
             |wrap| match wrap.held.is_empty() {
                 // SAFETY: as the program has called us.
-                true => unsafe { blocking(libc::SYS_epoll_pwait, arguments) },
-                false => wrap.wait_and_release(arguments),
+                true => unsafe {
+                    let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
+                    blocking(timeout.call(), arguments)
+                },
+                false => {
+                    let timeout = timeout.milliseconds() as usize;
+                    wrap.wait_and_release(epoll_arguments(epoll, events, most, timeout, mask))
+                }
             },
             |writer, count| {
                 for index in 0..usize::try_from(count).unwrap_or(0) {
@@ -320,17 +325,86 @@ fn epoll_arguments(
     epoll: c_int,
     events: *mut epoll_event,
     most: c_int,
-    timeout: c_int,
+    timeout: usize,
     mask: *const sigset_t,
 ) -> [usize; 6] {
     [
         epoll as usize,
         events.addr(),
         most as usize,
-        timeout as usize,
+        timeout,
         mask.addr(),
         SIGSET,
     ]
+}
+
+/// How long epoll is to wait.
+#[derive(Clone, Copy)]
+enum Timeout {
+    /// Less than none: for ever.
+    Milliseconds(c_int),
+    /// `None`: for ever.
+    Exact(Option<timespec>),
+}
+
+impl Timeout {
+    fn call(&self) -> i64 {
+        match self {
+            Self::Milliseconds(_) => libc::SYS_epoll_pwait,
+            Self::Exact(_) => libc::SYS_epoll_pwait2,
+        }
+    }
+
+    /// As this call is told.
+    fn given(&self) -> usize {
+        match self {
+            Self::Milliseconds(milliseconds) => *milliseconds as usize,
+            Self::Exact(time) => time.as_ref().map_or(0, |time| (&raw const *time).addr()),
+        }
+    }
+
+    /// No less than that.
+    fn milliseconds(&self) -> c_int {
+        match self {
+            Self::Milliseconds(milliseconds) => *milliseconds,
+            Self::Exact(None) => -1,
+            Self::Exact(Some(time)) => {
+                let parts = time.tv_nsec.max(0) as u64;
+                let whole = (time.tv_sec.max(0) as u64).saturating_mul(1000);
+                c_int::try_from(whole.saturating_add(parts.div_ceil(1_000_000)))
+                    .unwrap_or(c_int::MAX)
+            }
+        }
+    }
+}
+
+fn wait_for_events(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: Timeout,
+    mask: *const sigset_t,
+) -> c_int {
+    let outcome = with(|wrap| wrap.epoll(epoll, events, most, timeout, mask));
+    let outcome = outcome.unwrap_or_else(|| {
+        let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
+        // SAFETY: as the program has called us.
+        unsafe { crate::sys::raw(timeout.call(), arguments) }
+    });
+    answer_int(outcome)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: as the program has called us.
+    let timeout = Timeout::Exact(unsafe { timeout.as_ref() }.copied());
+    wait_for_events(epoll, events, most, timeout, mask)
 }
 
 #[unsafe(no_mangle)]
@@ -341,13 +415,7 @@ unsafe extern "C" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let outcome = with(|wrap| wrap.epoll(epoll, events, most, timeout, mask));
-    let outcome = outcome.unwrap_or_else(|| {
-        let arguments = epoll_arguments(epoll, events, most, timeout, mask);
-        // SAFETY: as the program has called us.
-        unsafe { crate::sys::raw(libc::SYS_epoll_pwait, arguments) }
-    });
-    answer_int(outcome)
+    wait_for_events(epoll, events, most, Timeout::Milliseconds(timeout), mask)
 }
 
 #[unsafe(no_mangle)]

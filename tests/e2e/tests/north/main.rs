@@ -12,6 +12,7 @@ mod outgoing;
 mod proxies;
 mod redis;
 mod refusals;
+mod seldom;
 mod streamer;
 mod tls;
 mod websocket;
