@@ -12,7 +12,7 @@ use wrap_abi::{
 use crate::{
     descriptors::{Kind, MOST, kind_of},
     sys::{Outcome, sys},
-    wrap::{Wrap, is_helper},
+    wrap::{Wrap, is_helper_thread},
 };
 
 /// Those that are closed and not given free: bit by bit.
@@ -27,7 +27,7 @@ fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
 
 /// A thread closes this. `None`: it is not a helper, or no file.
 pub(crate) fn close(fd: c_int) -> Option<Outcome> {
-    let (word, bit) = place(fd).filter(|_| is_helper() && kind_of(fd) == Kind::File)?;
+    let (word, bit) = place(fd).filter(|_| kind_of(fd) == Kind::File && is_helper_thread())?;
     if word.load(Ordering::Acquire) & bit != 0 {
         return Some(-Outcome::from(libc::EBADF));
     }
@@ -38,7 +38,8 @@ pub(crate) fn close(fd: c_int) -> Option<Outcome> {
     Some(taken.min(0))
 }
 
-fn is_closed(fd: c_int) -> bool {
+/// Has a helper closed it, and is its number not free yet?
+pub(crate) fn is_closed(fd: c_int) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
 }
 

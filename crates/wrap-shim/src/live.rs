@@ -19,7 +19,7 @@ use wrap_abi::{
 };
 
 use crate::{
-    clock,
+    clock, closing,
     descriptors::{Backing, Connection, Descriptor},
     places,
     say::say,
@@ -261,6 +261,9 @@ fn find_files(wrap: &mut Wrap) {
 
 /// Is this descriptor still open, and not another file?
 fn is_open_still(fd: c_int, backing: Backing) -> bool {
+    if closing::is_closed(fd) {
+        return false;
+    }
     if backing == Backing::Changed {
         // SAFETY: no memory is involved.
         return unsafe { sys!(SYS_fcntl, fd, F_GETFD) } >= 0;

@@ -191,17 +191,32 @@ impl Wrap {
     /// What the dead life was about to append: as much of it as is not there.
     fn finish(&mut self, fd: c_int, pieces: &[iovec]) -> bool {
         let end = self.descriptors.get(fd).end;
-        let beyond = identity(fd).and_then(|now| now.size.checked_sub(end));
-        let Some(beyond) = beyond.and_then(|beyond| usize::try_from(beyond).ok()) else {
+        let Some(now) = identity(fd).map(|now| now.size) else {
             return false;
         };
         let length = total(pieces);
-        let there = beyond.min(length);
-        let file = readable(fd);
-        let is_there = there == 0 || is_there(fd_of(file), pieces, end, there);
-        // SAFETY: it is ours.
-        unsafe { sys!(SYS_close, file) };
-        is_there && whole(WRITE, fd, pieces, None, [there, length])
+        let has = |from: u64, length: usize| {
+            let file = readable(fd);
+            let is_there = length == 0 || is_there(fd_of(file), pieces, from, length);
+            // SAFETY: it is ours.
+            unsafe { sys!(SYS_close, file) };
+            is_there
+        };
+        let there = match now.checked_sub(end) {
+            Some(beyond) => {
+                let there = usize::try_from(beyond).unwrap_or(length).min(length);
+                if !has(end, there) {
+                    return false;
+                }
+                there
+            }
+            // Somebody has cut it off, as logs are that are rotated: it ends with that, or lacks it.
+            None => match now.checked_sub(length as u64) {
+                Some(from) if has(from, length) => length,
+                _ => 0,
+            },
+        };
+        whole(WRITE, fd, pieces, None, [there, length])
     }
 
     /// Where the file ends is known, unless somebody else appends to it.

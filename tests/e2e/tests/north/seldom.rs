@@ -1,6 +1,12 @@
 //! Calls that few servers make, by one that makes them when it is told to.
 
-use e2e::{Protected, Scene, exchange::assert_all_kept, servers::interpreter};
+use std::{fs, io::Write as _, path::Path};
+
+use e2e::{
+    Protected, Scene,
+    exchange::assert_all_kept,
+    servers::{interpreter, words},
+};
 use lab::Signal;
 
 use super::{REQUIRE, words::Client};
@@ -111,5 +117,100 @@ fn what_was_waited_for_has_come() {
         kill(&server, round);
     }
     assert_eq!(client.ask("event()"), EACH[6].1);
+    assert_all_kept(&server);
+}
+
+/// Opens a file, which a thread closes a while after the first word; answers each with how many there were.
+const CLOSER: &str = r#"
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static int file;
+static void *closes(void *nothing) {
+    usleep(300000);
+    close(file);
+    return nothing;
+}
+int main(int count, char **words) {
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(8080) };
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, (void *)&at, sizeof at) || listen(fd, 16))
+        return 1;
+    file = open(words[1], O_RDONLY);
+    int client = accept(fd, 0, 0), heard = 0;
+    char room[100];
+    while (read(client, room, sizeof room) > 0) {
+        pthread_t thread;
+        if (heard == 0)
+            pthread_create(&thread, 0, closes, 0);
+        snprintf(room, sizeof room, "%d\n", ++heard);
+        write(client, room, strlen(room));
+    }
+}
+"#;
+
+/// What is open is compared at the end of a replay, but not what a thread is about to close.
+#[test]
+fn a_file_that_a_thread_closes_may_have_changed() {
+    let scene = Scene::new("threadcloses");
+    let path = scene.write("changes", "what it was");
+    let mut server = interpreter(&scene);
+    server.command = vec![built(&scene, "closer", CLOSER), path.display().to_string()];
+    let server = scene.protect_with(&server, &REQUIRE);
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask("close"), "1");
+    append(&path, "and what is new");
+    for round in 1..=3 {
+        kill(&server, round);
+        assert_eq!(client.ask("count"), (1 + round).to_string());
+    }
+    assert_all_kept(&server);
+}
+
+/// A program in C.
+fn built(scene: &Scene, name: &str, source: &str) -> String {
+    let source = scene.write(&format!("{name}.c"), source);
+    let program = scene.directory().join(name);
+    let built = std::process::Command::new("gcc")
+        .args(["-pthread", "-o"])
+        .args([&program, &source])
+        .status();
+    assert!(built.expect("gcc").success());
+    program.display().to_string()
+}
+
+fn append(path: &Path, more: &str) {
+    let file = fs::File::options().append(true).open(path);
+    file.and_then(|mut file| file.write_all(more.as_bytes()))
+        .expect("appended");
+}
+
+/// A log that is copied and cut off while nobody serves: what was about to be appended is, and nothing else happens.
+#[test]
+fn a_log_may_be_cut_off_before_the_replay() {
+    let scene = Scene::new("copytruncate");
+    let server = scene.protect_with(&words(&scene, "/usr/bin/python3"), &REQUIRE);
+    let notes = scene.directory().join("notes");
+    let length = || fs::metadata(&notes).expect("notes").len();
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask("count"), "1");
+    for round in 1..=3 {
+        let before = length();
+        // The last that it hears: it says nothing of it.
+        client.say("note");
+        super::patiently("it is noted", || length() == before + 6);
+        server.kill_main(Signal::KILL);
+        fs::File::create(&notes).expect("cut off");
+        server.wait_serving(round);
+        client.say("note");
+        super::patiently("it is noted where the file ends", || length() == 12);
+    }
+    assert_eq!(client.ask("count"), "8");
+    assert_eq!(fs::read(&notes).expect("notes"), b"noted\nnoted\n");
     assert_all_kept(&server);
 }
