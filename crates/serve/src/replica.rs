@@ -38,6 +38,8 @@ pub(crate) struct Replica {
 /// Why it is of no use.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Useless {
+    #[error("it could not be started: {0}")]
+    NotStarted(String),
     #[error("it ended by itself ({0})")]
     Ended(Exit),
     #[error("{0}")]

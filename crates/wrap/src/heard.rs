@@ -115,7 +115,8 @@ impl Heard {
         Ok(())
     }
 
-    /// So much of the outstreams of these connections is with their clients. Others are gone: nobody lacks anything.
+    /// So much of the outstreams of these connections is with their clients. Others are gone: nobody lacks anything. Of what
+    /// another host had opened and closed nobody has a socket.
     pub(crate) fn forget(&mut self, received: &HashMap<Ends, u64>) {
         let mut later = BTreeSet::new();
         for (number, (ends, outstream)) in &mut self.said {
@@ -142,12 +143,20 @@ impl Heard {
                 outstream.forget(received.get(&one.standing.ends).copied().unwrap_or(0));
             }
         }
+        let said = &mut self.said;
+        self.opened.retain(|number, one| {
+            if one.standing.is_closed {
+                said.remove(number);
+            }
+            !one.standing.is_closed
+        });
     }
 
     /// What it takes, bytes.
     pub(crate) fn size(&self) -> usize {
         let said = self.said.values();
-        said.map(|(_, outstream)| outstream.said.len() + EACH).sum()
+        let said: usize = said.map(|(_, outstream)| outstream.said.len() + EACH).sum();
+        said + self.opened.len() * EACH
     }
 
     /// The connections that stand somewhere; processes have `open` that are open.
@@ -375,5 +384,32 @@ mod tests {
             bytes: b"more",
         };
         heard.take(&more).expect("where it was");
+    }
+
+    #[test]
+    fn what_others_have_opened_and_closed_takes_nothing() {
+        let reaches = |connection, is_closed| Entry::Reaches {
+            connection,
+            process: 0,
+            reach: Reach {
+                serial: connection.into(),
+                is_local: false,
+                instream: 5,
+                outstream: 7,
+                is_shut: false,
+                is_closed,
+            },
+        };
+        let mut heard = Heard::default();
+        for connection in 0..10 {
+            heard
+                .take(&reaches(connection, true))
+                .expect("it is closed");
+        }
+        assert_eq!(heard.size(), 10 * EACH, "it is counted");
+        heard.forget(&HashMap::new());
+        assert_eq!(heard.size(), 0);
+        heard.take(&reaches(10, false)).expect("it is open");
+        assert_eq!(heard.finish(1).expect("one").opened.len(), 1);
     }
 }

@@ -17,9 +17,7 @@ use rustix::process::{Signal, kill_process};
 use crate::{Protected, Scene, binaries, pattern};
 
 pub use proxies::{asker, asker_at, counter, ftp, haproxy, nginx_proxy, replica};
-pub use python::{
-    forking, forking_at, interpreter, interpreter_at, python, room, streamer, words,
-};
+pub use python::{forking, forking_at, interpreter, interpreter_at, python, room, streamer, words};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};
 
 /// The port of all servers.

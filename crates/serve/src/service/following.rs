@@ -122,8 +122,10 @@ impl Service {
         match said {
             Said::Followed(edition) => {
                 self.end_replica()?;
-                if let Some(edition) = edition {
-                    self.begin_replica(edition)?;
+                if let Some(edition) = edition
+                    && let Err(error) = self.begin_replica(edition)
+                {
+                    return Ok(Err(Useless::NotStarted(error.to_string()).into()));
                 }
             }
             Said::Grown(process, from, bytes) => {

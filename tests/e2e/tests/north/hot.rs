@@ -215,3 +215,34 @@ fn a_standby_that_was_killed_follows_again() {
     drop(open);
     pair.stop();
 }
+
+/// One that cannot be started is tried again, and its host stands by meanwhile.
+#[test]
+fn one_that_cannot_be_started_is_tried_again() {
+    let mut pair = hot_pair("north-hot-gone", |scene| {
+        let mut server = redis(scene);
+        let program = scene.directory().join("redis");
+        fs::copy("/usr/bin/redis-server", &program).expect("a copy");
+        server.command[0] = program.to_string_lossy().into_owned();
+        server
+    });
+    let directory = pair.scene.directory().to_owned();
+    let rename = |from: &str, to: &str| {
+        fs::rename(directory.join(from), directory.join(to)).expect("renamed");
+    };
+    let mut open = client(&pair.scene);
+    assert_eq!(open.ask(&["INCR", "counter"]), ":1");
+    let pid = replica_pid(&pair.second).expect("it follows");
+    rename("redis", "hidden");
+    let pid = Pid::from_raw(pid).expect("a process");
+    kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    let reason = pair.second.wait_for("replica_dropped", 2)["reason"].to_string();
+    assert!(reason.contains("could not be started"), "{reason}");
+    rename("hidden", "redis");
+    await_replica(&pair, 2);
+    pair.fail_over(FailOver::PowerOff);
+    assert_went_on(&pair.first, 1);
+    assert_eq!(open.ask(&["INCR", "counter"]), ":2");
+    drop(open);
+    pair.stop();
+}
