@@ -24,6 +24,8 @@ pub struct Determinants {
     held: u64,
     /// How often something was dropped.
     drops: u64,
+    /// So much of the streams was with somebody before who has it no more.
+    said: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug, Default)]
@@ -116,6 +118,24 @@ impl Determinants {
         }
     }
 
+    /// So much of this record's streams was with somebody before, and things may have been said on its account.
+    pub fn was_said(&mut self, record: u64, streams: &[(u32, u64)]) {
+        if self.record == Some(record) {
+            for (process, length) in streams {
+                let known = self.said.entry(*process).or_default();
+                *known = (*known).max(*length);
+            }
+        }
+    }
+
+    /// Is as much of it here as was anywhere before? Where there is less, what was said already would be forgotten.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let length = |process| self.streams.get(process).map_or(0, |stream| stream.length);
+        let mut said = self.said.iter();
+        said.all(|(process, said)| length(process) >= *said)
+    }
+
     /// The record is over: nothing of it is kept, nor taken.
     pub fn end(&mut self, record: u64) {
         if self.record == Some(record) {
@@ -173,6 +193,10 @@ impl Determinants {
         if let Some(stream) = stream.filter(|stream| length < stream.length) {
             self.held -= stream.cut(length);
             self.drops += 1;
+            // Who cuts it knows that nothing was said on account of the rest.
+            self.said
+                .entry(process)
+                .and_modify(|said| *said = length.min(*said));
         }
     }
 

@@ -70,6 +70,7 @@ impl Desk {
             | Request::Resume(_)
             | Request::Connections
             | Request::Determinants { .. }
+            | Request::TellDeterminants { .. }
             | Request::Follow { .. }
             | Request::ReadDeterminants { .. }
             | Request::CutDeterminants { .. }

@@ -37,7 +37,7 @@ pub use messages::{
 pub use stream::{Decoder, Message, encode};
 
 /// The version of the protocol.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
 /// [`Response::OutstreamHeads`] together, eight bytes for each head included.

@@ -3,6 +3,7 @@
 //! `wrap-shim`).
 
 mod opened;
+mod with_logger;
 
 use std::{
     collections::HashMap,
@@ -22,17 +23,14 @@ use supervise::{
 };
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
-    Divergence, Ends, Feed, Handover, HandoverError, Library, Memory, Passed, Position, Suspect,
+    Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position, Suspect,
     layout::{
         FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, SHIPPING_FD, SOCKET_FD, VARIABLE, VERSION,
     },
     repair::{Blueprint, Options, say_again},
 };
 
-use crate::{
-    error::{ServeError, SystemContext},
-    logger_client::LoggerClient,
-};
+use crate::error::{ServeError, SystemContext};
 use opened::{Opened, reset_socket};
 
 pub(crate) use opened::Outgoing;
@@ -129,40 +127,9 @@ impl North {
         Self::with(Memory::create(room.path(), record).doing(RECORD)?, room)
     }
 
-    /// Fetch it from there. An error inside: there is no room for it here.
-    pub(crate) fn fetch(&self, logger: &mut LoggerClient) -> Result<io::Result<()>, ServeError> {
-        // It may have been cut since it was asked for: another attempt was interrupted.
-        for (process, length) in logger.determinants(None)?.streams {
-            let mut feed = Feed::new(process);
-            let mut fed = Ok(());
-            logger.read_determinants(process, 0, length, |bytes| {
-                if fed.is_ok() {
-                    fed = feed.take(&self.memory, bytes);
-                }
-            })?;
-            if fed.is_err() {
-                return Ok(fed);
-            }
-            // Nothing was said that depended on what the dead host had begun to say to the logger.
-            if feed.is_torn() {
-                logger.cut_determinants(process, self.memory.length(process))?;
-            }
-        }
-        Ok(Ok(()))
-    }
-
     /// What the processes share with us.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
-    }
-
-    /// So much of the streams is with the logger, and nothing of others.
-    pub(crate) fn is_with_the_logger(&self, streams: &[(u32, u64)]) {
-        let streams: HashMap<u32, u64> = streams.iter().copied().collect();
-        for process in self.memory.processes() {
-            let bytes = streams.get(&process).copied();
-            self.memory.set_stable(process, bytes.unwrap_or(0));
-        }
     }
 
     /// There is no record from which the earlier life could be rebuilt.

@@ -168,7 +168,7 @@ impl Replica {
         &mut self,
         logger: &mut LoggerClient,
     ) -> Result<Option<Result<(), Useless>>, ServeError> {
-        let there = logger.determinants(None)?;
+        let there = logger.determinants()?;
         let lengths: HashMap<u32, u64> = there.streams.iter().copied().collect();
         let is_known = |(process, length): &(u32, u64)| {
             lengths.get(process).is_some_and(|there| there >= length)

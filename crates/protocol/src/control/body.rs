@@ -31,6 +31,7 @@ mod request {
     pub(super) const CUT_DETERMINANTS: u8 = 0x13;
     pub(super) const RELEASE: u8 = 0x14;
     pub(super) const FOLLOW: u8 = 0x15;
+    pub(super) const TELL_DETERMINANTS: u8 = 0x16;
 }
 
 mod response {
@@ -77,11 +78,12 @@ impl Message for Request {
             Self::CutDeterminants { .. } => request::CUT_DETERMINANTS,
             Self::Release { .. } => request::RELEASE,
             Self::Follow { .. } => request::FOLLOW,
+            Self::TellDeterminants { .. } => request::TELL_DETERMINANTS,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::FOLLOW).contains(&type_code)
+        (request::HELLO..=request::TELL_DETERMINANTS).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -98,7 +100,21 @@ impl Message for Request {
             Self::Frames { bytes } => body.bytes(bytes),
             Self::Barrier { token } => body.u64(*token),
             Self::InUse { session } => body.u64(*session),
-            Self::Determinants { record } => body.optional_u64(*record),
+            Self::Determinants { record, said } => {
+                body.optional_u64(*record);
+                encode_streams(said, &mut body);
+            }
+            Self::TellDeterminants {
+                record,
+                process,
+                from,
+                bytes,
+            } => {
+                body.u64(*record);
+                body.u32(*process);
+                body.u64(*from);
+                body.bytes(bytes);
+            }
             Self::ReadDeterminants {
                 process,
                 from,
@@ -178,6 +194,13 @@ impl Message for Request {
             },
             request::DETERMINANTS => Self::Determinants {
                 record: body.optional_u64()?,
+                said: until_the_end(&mut body, stream)?,
+            },
+            request::TELL_DETERMINANTS => Self::TellDeterminants {
+                record: body.u64()?,
+                process: body.u32()?,
+                from: body.u64()?,
+                bytes: body.remainder(),
             },
             request::READ_DETERMINANTS => Self::ReadDeterminants {
                 process: body.u32()?,
@@ -282,8 +305,13 @@ impl Message for Response {
             Self::Keys(keys) => body.keys(keys),
             Self::Unknown { flow_low } => body.u32(*flow_low),
             Self::Lease(lease) => lease.encode(&mut body),
-            Self::Determinants { edition, streams } => {
+            Self::Determinants {
+                edition,
+                is_whole,
+                streams,
+            } => {
                 Edition::encode(*edition, &mut body);
+                body.bool(*is_whole);
                 encode_streams(streams, &mut body);
             }
             Self::Followed { edition } => Edition::encode(*edition, &mut body),
@@ -359,6 +387,7 @@ impl Message for Response {
             response::LEASE => Self::Lease(LeaseAnswer::decode(&mut body)?),
             response::DETERMINANTS => Self::Determinants {
                 edition: Edition::decode(&mut body)?,
+                is_whole: body.bool()?,
                 streams: until_the_end(&mut body, stream)?,
             },
             response::DETERMINANT_BYTES => Self::DeterminantBytes {

@@ -83,6 +83,20 @@ pub enum Request {
         /// The record's number. If it is another one than that of what is kept, that is dropped. `None`: whichever
         /// is there.
         record: Option<u64>,
+        /// So much of its streams (number of the process, length in bytes) was with a logger before, so that things may have been
+        /// said on its account. What is less is not the record.
+        said: Vec<(u32, u64)>,
+    },
+    /// More of such a record, from who serves: a logger that has begun anew has to be told all of it. Not answered.
+    TellDeterminants {
+        /// The record's number.
+        record: u64,
+        /// The number of the process.
+        process: u32,
+        /// Bytes of its stream before these.
+        from: u64,
+        /// At most [`MAX_DATA`].
+        bytes: Vec<u8>,
     },
     /// A part of such a record. Answered by [`Response::DeterminantBytes`].
     ReadDeterminants {
@@ -313,6 +327,8 @@ pub enum Response {
     Determinants {
         /// `None`: there is none.
         edition: Option<Edition>,
+        /// Nothing of it is missing on whose account things may have been said.
+        is_whole: bool,
         /// Its streams: number of the process and length in bytes.
         streams: Vec<(u32, u64)>,
     },

@@ -10,6 +10,8 @@ use crate::error::ServeError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Streams {
     pub(crate) edition: Option<Edition>,
+    /// Nothing of it is missing on whose account things may have been said.
+    pub(crate) is_whole: bool,
     /// Number of the process, and length in bytes.
     pub(crate) streams: Vec<(u32, u64)>,
 }
@@ -21,13 +23,53 @@ const PIECE: u64 = 1 << 20;
 const READ_AHEAD: u64 = 4 << 20;
 
 impl LoggerClient {
-    /// What there is of the record that the server's processes make; nothing of another than this one, if it has a
-    /// number, from now on.
-    pub(crate) fn determinants(&mut self, record: Option<u64>) -> Result<Streams, ServeError> {
-        match self.ask(&Request::Determinants { record })? {
-            Response::Determinants { edition, streams } => Ok(Streams { edition, streams }),
+    /// What there is of the record that the server's processes make.
+    pub(crate) fn determinants(&mut self) -> Result<Streams, ServeError> {
+        self.ask_for_streams(None, Vec::new())
+    }
+
+    /// What there is of this one; nothing of another from now on. So much of it was `said` to a logger before.
+    pub(crate) fn determinants_of(
+        &mut self,
+        record: u64,
+        said: Vec<(u32, u64)>,
+    ) -> Result<Streams, ServeError> {
+        self.ask_for_streams(Some(record), said)
+    }
+
+    fn ask_for_streams(
+        &mut self,
+        record: Option<u64>,
+        said: Vec<(u32, u64)>,
+    ) -> Result<Streams, ServeError> {
+        match self.ask(&Request::Determinants { record, said })? {
+            Response::Determinants {
+                edition,
+                is_whole,
+                streams,
+            } => Ok(Streams {
+                edition,
+                is_whole,
+                streams,
+            }),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// More of that record.
+    pub(crate) fn tell_determinants(
+        &mut self,
+        record: u64,
+        process: u32,
+        from: u64,
+        bytes: Vec<u8>,
+    ) -> Result<(), ServeError> {
+        self.say(&Request::TellDeterminants {
+            record,
+            process,
+            from,
+            bytes,
+        })
     }
 
     /// The bytes of a stream of that record from there to there.

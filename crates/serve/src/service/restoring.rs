@@ -43,6 +43,8 @@ struct Inheritance {
     summaries: Vec<FlowSummary>,
     /// Of a server with state: the number of what its processes were told.
     record: Option<u64>,
+    /// Nothing of that is missing.
+    is_whole: bool,
 }
 
 /// What came of asking for it.
@@ -134,7 +136,8 @@ impl Service {
         }
         let restored = self.insert(&inheritance)?;
         self.forget_others(&inheritance, &restored)?;
-        let has_state = self.inherit_record(inheritance.record)?;
+        let record = self.whole_record(&inheritance);
+        let has_state = self.inherit_record(record)?;
         if let Some(link) = self.link() {
             link.has_heritage();
         }
@@ -151,6 +154,17 @@ impl Service {
         let lost = inheritance.connections.len() - restored.len();
         self.bring_back(restored, lost)?;
         Ok(true)
+    }
+
+    /// Of a record that lacks something the server would come to a state in which it has forgotten what it has said.
+    fn whole_record(&mut self, inheritance: &Inheritance) -> Option<u64> {
+        if inheritance.record.is_some() && !inheritance.is_whole {
+            self.tell(Happening::Trouble {
+                message: "the logger has begun anew, and the host that served has ended before it could tell it all of the server's record again: its server's state is lost, and so are its connections".into(),
+            });
+            return None;
+        }
+        inheritance.record
     }
 
     /// The connections are known behind the gate: from here on it is a recovery like any other.
@@ -246,11 +260,14 @@ impl Service {
             }
             let inheritance = self.ask_logger(|logger| {
                 let (connections, others) = newest_records(logger.connections()?);
+                let summaries = logger.summaries()?;
+                let streams = logger.determinants()?;
                 Ok(Inheritance {
                     connections,
                     others,
-                    summaries: logger.summaries()?,
-                    record: logger.determinants(None)?.edition.map(|one| one.record),
+                    summaries,
+                    record: streams.edition.map(|one| one.record),
+                    is_whole: streams.is_whole,
                 })
             })?;
             if let Some(inheritance) = inheritance {

@@ -9,13 +9,17 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt::set_ipv6_v6only};
-use wrap::layout::{Destination, Hold};
+use wrap::{
+    Memory,
+    layout::{Destination, Hold},
+};
 
 use super::Service;
 use crate::{
     error::{ServeError, SystemContext},
     events::Happening,
     link::Settings,
+    logger_client::LoggerClient,
     north::North,
 };
 
@@ -37,17 +41,31 @@ impl Service {
         Ok(())
     }
 
-    /// The logger says how much it has of the record. What it has of another one, it drops.
+    /// The logger says how much it has of the record. What it has of another one, it drops; what it lacks, since it has begun
+    /// anew, it is told: the processes do that only when they have something to say.
     pub(super) fn compare_record(&mut self) -> Result<(), ServeError> {
-        let Some(record) = self.north.as_ref().map(|north| north.memory().record()) else {
-            return Ok(());
-        };
-        if self.config.link.is_none() {
-            return Ok(());
-        }
-        let there = self.ask_logger(|logger| logger.determinants(Some(record)))?;
-        if let (Some(north), Some(there)) = (&self.north, there) {
+        // What is added meanwhile the processes tell it.
+        let heads = self
+            .north
+            .as_ref()
+            .map(|north| north.streams(Memory::length));
+        let heads = heads.unwrap_or_default();
+        while let Some(north) = self.north.as_ref().filter(|_| self.config.link.is_some()) {
+            let (record, said) = (north.memory().record(), north.streams(Memory::stable));
+            let there = self.ask_logger(|logger| logger.determinants_of(record, said))?;
+            let (Some(north), Some(there)) = (&self.north, there) else {
+                break;
+            };
             north.is_with_the_logger(&there.streams);
+            let Some((process, from, bytes)) = north.lacking(&heads, &there.streams)? else {
+                break;
+            };
+            self.ground.plane.heartbeat()?;
+            let tell =
+                |logger: &mut LoggerClient| logger.tell_determinants(record, process, from, bytes);
+            if there.edition.is_none() || self.ask_logger(tell)?.is_none() {
+                break; // it has no room
+            }
         }
         Ok(())
     }

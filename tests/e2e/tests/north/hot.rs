@@ -246,3 +246,59 @@ fn one_that_cannot_be_started_is_tried_again() {
     drop(open);
     pair.stop();
 }
+
+/// A logger that comes back without its records is told all of them again, though the server says nothing, and the standby
+/// follows it again.
+#[test]
+fn a_logger_that_was_restarted_is_followed_again() {
+    let mut pair = hot_pair("north-hot-logger", redis);
+    let mut open = client(&pair.scene);
+    let large = "x".repeat(300_000);
+    for number in 1..=20 {
+        assert_eq!(
+            open.ask(&["APPEND", "key", &large]),
+            format!(":{}", number * large.len())
+        );
+    }
+    finish(open.stream());
+    pair.logger.kill();
+    pair.logger.replace_dead(&pair.scene);
+    await_replica(&pair, 2);
+    patiently("it has followed", || {
+        let replica = &status(&pair.second)["replica"];
+        replica["record_bytes"]
+            .as_u64()
+            .is_some_and(|bytes| bytes > 20 * 300_000)
+            && replica["behind_bytes"] == 0
+    });
+    pair.first.wait_for("leased", 1);
+    pair.fail_over(FailOver::PowerOff);
+    assert_went_on(&pair.first, 1);
+    let mut after = client(&pair.scene);
+    assert_eq!(after.ask(&["STRLEN", "key"]), ":6000000");
+    drop(after);
+    pair.stop();
+}
+
+/// The same without a replica.
+#[test]
+fn a_logger_that_was_restarted_knows_what_a_cold_standby_needs() {
+    let [address, _] = addresses();
+    let mut pair = Pair::with("north-logger-cold", &[], &REQUIRE, |scene| {
+        redis_at(scene, address)
+    });
+    let mut open = client(&pair.scene);
+    assert_eq!(open.ask(&["SET", "key", "value"]), "+OK");
+    finish(open.stream());
+    pair.logger.kill();
+    pair.logger.replace_dead(&pair.scene);
+    pair.first.wait_for("logger_restarted", 1);
+    patiently("it has a standby again", || {
+        pair.first.events_of("leased").len() % 2 == 1
+    });
+    pair.fail_over(FailOver::PowerOff);
+    let mut after = client(&pair.scene);
+    assert_eq!(after.ask(&["GET", "key"]), "value");
+    drop(after);
+    pair.stop();
+}

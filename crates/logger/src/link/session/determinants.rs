@@ -31,11 +31,7 @@ impl Session {
         if at.is_over {
             self.determinants.end(at.record);
         }
-        let journal = self.intake.journal.statistics();
-        let most = self.limit.saturating_sub(journal.held + journal.idle);
-        let kept = self
-            .determinants
-            .append(at.record, at.process, at.offset, bytes, most);
+        let kept = self.keep(at.record, at.process, at.offset, bytes);
         let (offset, is_over) = match kept {
             Ok(Some(length)) => (length, false),
             Ok(None) => return,
@@ -55,6 +51,24 @@ impl Session {
         }
     }
 
+    fn keep(
+        &mut self,
+        record: u64,
+        process: u32,
+        from: u64,
+        bytes: &[u8],
+    ) -> Result<Option<u64>, NoRoom> {
+        let journal = self.intake.journal.statistics();
+        let most = self.limit.saturating_sub(journal.held + journal.idle);
+        self.determinants.append(record, process, from, bytes, most)
+    }
+
+    /// The same from its service. If there is no room, the processes hear of that when they say something.
+    pub(super) fn told(&mut self, record: u64, process: u32, from: u64, bytes: &[u8]) {
+        let _ = self.keep(record, process, from, bytes);
+        self.limit_total(self.limit); // what is left for the rest
+    }
+
     /// Once for each stream that has grown since.
     pub(super) fn tell_stable(&mut self, out: &mut Outbox) {
         if self.grown.is_empty() {
@@ -71,12 +85,14 @@ impl Session {
     }
 
     /// What is kept, of this record only if it has a number.
-    pub(super) fn determinants(&mut self, record: Option<u64>) -> Response {
+    pub(super) fn determinants(&mut self, record: Option<u64>, said: &[(u32, u64)]) -> Response {
         if let Some(record) = record {
             self.determinants.begin(record);
+            self.determinants.was_said(record, said);
         }
         Response::Determinants {
             edition: self.edition(),
+            is_whole: self.determinants.is_whole(),
             streams: self.determinants.streams().collect(),
         }
     }

@@ -58,7 +58,16 @@ impl Session {
                 }]
             }
             Request::Connections => self.connections(),
-            Request::Determinants { record } => vec![self.determinants(*record)],
+            Request::Determinants { record, said } => vec![self.determinants(*record, said)],
+            Request::TellDeterminants {
+                record,
+                process,
+                from,
+                bytes,
+            } => {
+                self.told(*record, *process, *from, bytes);
+                Vec::new()
+            }
             Request::ReadDeterminants {
                 process,
                 from,

@@ -36,14 +36,21 @@ fn datagram(at: &StreamPosition, bytes: &[u8], key: &LinkKey) -> Vec<u8> {
     datagram
 }
 
+fn asks(record: Option<u64>, said: &[(u32, u64)]) -> Request {
+    Request::Determinants {
+        record,
+        said: said.to_vec(),
+    }
+}
+
 impl Link {
     fn begin_record(&mut self) -> Vec<(u32, u64)> {
-        let record = Some(RECORD);
-        match &self.ask(&Request::Determinants { record })[..] {
+        match &self.ask(&asks(Some(RECORD), &[]))[..] {
             [
                 Response::Determinants {
                     edition: Some(edition),
                     streams,
+                    ..
                 },
             ] if edition.record == RECORD => streams.clone(),
             other => panic!("{other:?}"),
@@ -134,9 +141,10 @@ fn a_record_that_is_over_is_not_there_any_more() {
     assert_eq!(link.told(), [over]);
     link.tell(&position(5), b" world");
     assert_eq!(link.told(), [over], "nor does it come back");
-    let whichever = link.ask(&Request::Determinants { record: None });
+    let whichever = link.ask(&asks(None, &[]));
     let none = Response::Determinants {
         edition: None,
+        is_whole: true,
         streams: Vec::new(),
     };
     assert_eq!(whichever, [none]);
@@ -188,11 +196,12 @@ fn an_heir_finds_them_and_the_dead_host_is_not_heard() {
     link.sessions.take(process(), &late, later, &mut link.out);
     let session = link.sessions.get_mut(INSTANCE + 1).expect("attached");
     let mut ask = |request| session.answer(PID, &request, &mut link.out);
-    let streams = ask(Request::Determinants { record: None });
+    let streams = ask(asks(None, &[]));
     let [
         Response::Determinants {
             edition: Some(edition),
             streams,
+            ..
         },
     ] = &streams[..]
     else {
@@ -295,4 +304,43 @@ fn who_follows_has_what_is_there_and_hears_when_that_is_another() {
     let mut of_another = Follower::new("another".into(), heard.edition, &[]);
     let told = of_another.next(&link.sessions, "key");
     assert_eq!(told, Some(Response::Followed { edition: None }));
+}
+
+/// A logger that has begun anew has no whole record before it has as much as one had before, whoever tells it.
+#[test]
+fn what_was_said_before_belongs_to_it() {
+    let mut link = Link::new(AckPolicy::EachBatch, 1);
+    let is_whole =
+        |link: &mut Link, said: &[(u32, u64)]| match &link.ask(&asks(Some(RECORD), said))[..] {
+            [Response::Determinants { is_whole, .. }] => *is_whole,
+            other => panic!("{other:?}"),
+        };
+    assert!(is_whole(&mut link, &[]));
+    assert!(!is_whole(&mut link, &[(0, 11), (1, 3)]));
+    assert!(
+        !is_whole(&mut link, &[(0, 5)]),
+        "nor when it is asked again"
+    );
+    link.tell(&position(0), b"hello");
+    let tells = |record, process, from, bytes: &[u8]| Request::TellDeterminants {
+        record,
+        process,
+        from,
+        bytes: bytes.to_vec(),
+    };
+    for (record, process, from, bytes) in [
+        (RECORD, 1, 0, &b"abc"[..]),
+        (RECORD, 0, 7, b"orld"), // a hole
+        (RECORD + 1, 0, 5, b" world"),
+        (RECORD, 0, 3, b"lo worl"),
+    ] {
+        assert_eq!(link.ask(&tells(record, process, from, bytes)), []);
+        assert!(!is_whole(&mut link, &[]));
+    }
+    link.tell(&position(10), b"d");
+    assert!(is_whole(&mut link, &[]));
+    assert_eq!(link.begin_record(), [(0, 11), (1, 3)]);
+    // Another record has nothing to do with it.
+    assert_eq!(link.ask(&asks(Some(RECORD + 1), &[])).len(), 1);
+    assert!(is_whole(&mut link, &[]));
 }

@@ -66,7 +66,16 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
         any::<Vec<u8>>().prop_map(|bytes| Request::Frames { bytes }),
         any::<u64>().prop_map(|token| Request::Barrier { token }),
         any::<u64>().prop_map(|session| Request::InUse { session }),
-        any::<Option<u64>>().prop_map(|record| Request::Determinants { record }),
+        any::<(Option<u64>, Vec<(u32, u64)>)>()
+            .prop_map(|(record, said)| Request::Determinants { record, said }),
+        any::<(u64, u32, u64, Vec<u8>)>().prop_map(|(record, process, from, bytes)| {
+            Request::TellDeterminants {
+                record,
+                process,
+                from,
+                bytes,
+            }
+        }),
         (text(), edition(), any::<Vec<(u32, u64)>>()).prop_map(|(service, edition, streams)| {
             Request::Follow {
                 service,
@@ -244,8 +253,13 @@ fn response() -> impl Strategy<Value = Response> {
         link_keys().prop_map(Response::Keys),
         any::<u32>().prop_map(|flow_low| Response::Unknown { flow_low }),
         lease::answer().prop_map(Response::Lease),
-        (edition(), any::<Vec<(u32, u64)>>())
-            .prop_map(|(edition, streams)| Response::Determinants { edition, streams }),
+        (edition(), any::<(bool, Vec<(u32, u64)>)>()).prop_map(|(edition, (is_whole, streams))| {
+            Response::Determinants {
+                edition,
+                is_whole,
+                streams,
+            }
+        }),
         edition().prop_map(|edition| Response::Followed { edition }),
         any::<(u32, u64, Vec<u8>)>().prop_map(|(process, from, bytes)| Response::Grown {
             process,
