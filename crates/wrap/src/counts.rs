@@ -105,7 +105,8 @@ fn passing(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     })
 }
 
-fn option<T: Copy>(
+/// An option of a socket that is so many plain numbers.
+pub(crate) fn option<T: Copy>(
     socket: BorrowedFd<'_>,
     level: c_int,
     name: c_int,

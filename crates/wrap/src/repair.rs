@@ -7,12 +7,14 @@
 use std::{
     io::{self, Write as _},
     net::{SocketAddr, TcpStream},
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd, OwnedFd},
 };
 
 use libc::{c_int, c_void};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use wire::SeqNumber;
+
+use crate::counts::option;
 
 /// What a socket is to be like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,6 +161,20 @@ impl Blueprint {
     }
 }
 
+/// What the kernel counts for what is in the socket already, bytes.
+fn queued(socket: &TcpStream) -> io::Result<usize> {
+    /// `SK_MEMINFO_WMEM_QUEUED` of linux/sock_diag.h.
+    const QUEUED: usize = 5;
+    let mut numbers = [0u32; 9];
+    option(
+        socket.as_fd(),
+        libc::SOL_SOCKET,
+        libc::SO_MEMINFO,
+        &mut numbers,
+    )?;
+    Ok(numbers[QUEUED] as usize)
+}
+
 /// Write what the server had said, and its client may not have: all of it at once, since the program that is given the
 /// socket has written it, and does not wait for it again.
 ///
@@ -171,6 +187,7 @@ pub fn say_again(mut socket: &TcpStream, said: &[u8]) -> io::Result<()> {
         return Ok(());
     }
     let room = said.len().saturating_mul(OVERHEAD).saturating_add(64 << 10);
+    let room = room.saturating_add(queued(socket)?);
     let room = c_int::try_from(room).unwrap_or(c_int::MAX);
     set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, room)?;
     socket.set_nonblocking(true)?;

@@ -114,3 +114,24 @@ fn those_that_were_closed_are_not_held() {
         let _ = other.read_to_end(&mut Vec::new());
     }
 }
+
+/// What a process was about to send when it died is much, and so is what is in the socket already.
+#[test]
+fn much_is_said_where_much_waits() {
+    const MUCH: usize = 1 << 20;
+    let (held, mut other) = connection();
+    let socket = TcpStream::from(held);
+    socket.set_nonblocking(true).expect("set");
+    let mut waits = 3; // the bytes of before
+    while let Ok(length) = (&socket).write(&[7; 64 << 10]) {
+        waits += length;
+    }
+    let said = vec![8; MUCH];
+    let held = OwnedFd::from(socket);
+    go_on(&held, &passed(4, waits as u64, &said, true)).expect("it goes on");
+    let mut heard = Vec::new();
+    other.read_to_end(&mut heard).expect("its end");
+    assert_eq!(heard.len(), waits + MUCH);
+    assert!(heard[3..waits].iter().all(|byte| *byte == 7));
+    assert!(heard[waits..] == said);
+}
