@@ -9,7 +9,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::units;
+use crate::units::{self, Addresses};
 
 pub(crate) mod lab;
 
@@ -195,9 +195,10 @@ pub(crate) fn config_hint(file: &Path) -> String {
 /// and clients are told of nothing that is not there.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Serve {
-    /// Address and port that clients connect to; repeat it for more (IPv6 in brackets)
-    #[arg(long, value_name = "ADDRESS:PORT", required = true)]
-    pub(crate) address: Vec<SocketAddr>,
+    /// Address and port that clients connect to, or a range of ports (10.0.0.1:20000-20100; the passive ports of FTP
+    /// are some); repeat it for more (IPv6 in brackets)
+    #[arg(long, value_name = "ADDRESS:PORT[-PORT]", required = true, value_parser = units::addresses)]
+    pub(crate) address: Vec<Addresses>,
     /// Bring the addresses up on this network device when their connections are protected, tell the
     /// neighbours, and take them down at the end. Give it if connections shall outlive a restart of
     /// this host (with --logger): to addresses that the system brings up, its kernel answers first,
@@ -342,9 +343,9 @@ pub(crate) struct Events {
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// Address and port that clients would connect to
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(crate) address: Vec<SocketAddr>,
+    /// Address and port that clients would connect to, or a range of ports
+    #[arg(long, value_name = "ADDRESS:PORT[-PORT]", value_parser = units::addresses)]
+    pub(crate) address: Vec<Addresses>,
     /// Network device on which the addresses would be brought up, on this host or its standby
     #[arg(long, value_name = "DEVICE", requires = "address")]
     pub(crate) address_device: Option<String>,

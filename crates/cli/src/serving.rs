@@ -12,6 +12,7 @@ use serve::{
 use crate::{
     arguments::{self, Ack, Attach, CrashOn, LoggerLoss, North, Replay, Serve},
     exit::{Outcome, failed},
+    units,
 };
 
 /// Bounds of a connection's record, bytes: a few requests, and half of the sequence space.
@@ -106,6 +107,7 @@ fn configs(arguments: Serve, standby: bool) -> Result<(ServeConfig, Option<Serve
 }
 
 fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
+    let addresses = units::all(&arguments.address);
     let ring = u32::try_from(arguments.ring)
         .ok()
         .filter(|ring| ring.is_power_of_two() && (1 << 20..=1 << 30).contains(ring))
@@ -126,10 +128,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     if standby && (link.is_none() || arguments.address_device.is_none()) {
         return Err("a standby needs --logger, which grants who serves, and --address-device, where the addresses come with the service".into());
     }
-    if let Some(metrics) = arguments
-        .metrics
-        .filter(|at| arguments.address.contains(at))
-    {
+    if let Some(metrics) = arguments.metrics.filter(|at| addresses.contains(at)) {
         return Err(format!(
             "{metrics} is protected: metrics need a port of their own"
         ));
@@ -140,7 +139,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     if arguments.hot && (link.is_none() || arguments.address_device.is_none()) {
         return Err("--hot needs --logger, which tells what is to be followed, and --address-device, without which no host stands by".into());
     }
-    let name = match (arguments.name, arguments.address.first()) {
+    let name = match (arguments.name, addresses.first()) {
         (Some(name), _) => name,
         (None, Some(address)) => ServeConfig::default_name(*address),
         (None, None) => return Err("--address is missing".into()),
@@ -149,7 +148,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     Ok(ServeConfig {
         name,
         link,
-        addresses: arguments.address,
+        addresses,
         address_device: arguments.address_device,
         command: arguments.command,
         wrapped: has_state,

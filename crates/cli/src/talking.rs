@@ -14,6 +14,7 @@ use serve::{
 use crate::{
     arguments::{Check, Clean, Events, Key, Move, Status},
     exit::{Outcome, failed},
+    units,
 };
 
 /// Print a line; false when nobody reads any more.
@@ -182,8 +183,9 @@ fn known(run_dir: &RunDir) -> String {
 }
 
 pub(crate) fn check(arguments: &Check) -> Outcome {
+    let addresses = units::all(&arguments.address);
     let findings = preflight::report(
-        &arguments.address,
+        &addresses,
         arguments.address_device.as_deref(),
         &arguments.command,
         arguments.north.is_wanted(),

@@ -1,6 +1,6 @@
 //! Numbers with units, as people write them.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 /// `64MiB`, `1GiB`, `4096`: bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
@@ -46,6 +46,41 @@ pub(crate) fn short_time(text: &str) -> Result<Duration, String> {
         (number, "") if number != "0" => Err(format!("{text:?} has no unit: use us, ms or s")),
         _ => duration(text),
     }
+}
+
+/// Addresses in a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Addresses(pub(crate) Vec<SocketAddr>);
+
+/// All of these.
+pub(crate) fn all(rows: &[Addresses]) -> Vec<SocketAddr> {
+    rows.iter().flat_map(|row| row.0.iter().copied()).collect()
+}
+
+/// `10.0.0.1:80`, `[fd00::1]:80`, `10.0.0.1:20000-20100`: an address and a port, or a range of ports.
+pub(crate) fn addresses(text: &str) -> Result<Addresses, String> {
+    let (front, last) = match text.rsplit_once('-') {
+        Some((front, last)) if !last.contains(':') => (front, Some(last)),
+        _ => (text, None),
+    };
+    let first: SocketAddr = front.parse().map_err(|_| {
+        format!("{text:?} is no address and port: write 10.0.0.1:80, [fd00::1]:80, or a range of ports as in 10.0.0.1:20000-20100")
+    })?;
+    let Some(last) = last else {
+        return Ok(Addresses(vec![first]));
+    };
+    let last: u16 = last
+        .parse()
+        .map_err(|_| format!("{last:?} is no port: the last of a range is from 1 to 65535"))?;
+    if first.port() == 0 || last < first.port() {
+        let first = first.port();
+        return Err(format!(
+            "{first}-{last} is no range of ports: the first is at least 1, and the last not before it"
+        ));
+    }
+    let all = first.port()..=last;
+    let all = all.map(|port| SocketAddr::new(first.ip(), port));
+    Ok(Addresses(all.collect()))
 }
 
 /// Bits a second, or no limit.
@@ -108,6 +143,33 @@ mod tests {
         assert!(bytes("1 MB").is_err());
         assert!(bytes("x").is_err());
         assert!(bytes("99999999999GiB").is_err());
+    }
+
+    #[test]
+    fn addresses_may_be_ranges_of_ports() {
+        let all = |text| {
+            let all = addresses(text).expect("addresses").0;
+            all.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(all("10.0.0.1:80"), ["10.0.0.1:80"]);
+        assert_eq!(all("[fd00::1]:80-81"), ["[fd00::1]:80", "[fd00::1]:81"]);
+        assert_eq!(all("10.0.0.1:65535-65535"), ["10.0.0.1:65535"]);
+        assert_eq!(all("10.0.0.1:1-65535").len(), 65535);
+        for wrong in [
+            "10.0.0.1",
+            "10.0.0.1:",
+            "10.0.0.1:80-",
+            "10.0.0.1:80-79",
+            "10.0.0.1:0-9",
+            "10.0.0.1:80-65536",
+            "10.0.0.1:-80",
+            "10.0.0.1:80-81-82",
+            "10.0.0.1-10.0.0.2:80",
+            "host:80-81",
+            "[fd00::1]:80-x",
+        ] {
+            assert!(addresses(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -12,7 +12,9 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 5
+#define LAYOUT_VERSION 6
+/* Addresses of a service, each port of a range counted. */
+#define MOST_ADDRESSES 1024
 
 /* Options of a TCP header: at most 40 bytes (RFC 9293 3.1). */
 #define TCP_OPTIONS_MAX 40

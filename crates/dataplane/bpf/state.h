@@ -21,7 +21,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 64);
+	__uint(max_entries, 2 * MOST_ADDRESSES); /* each port alone, too */
 	__type(key, struct endpoint);
 	__type(value, __u8);
 } endpoints SEC(".maps");
@@ -29,7 +29,7 @@ struct {
 /* Their addresses alone, for what has no port (fence.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 64);
+	__uint(max_entries, MOST_ADDRESSES);
 	__uint(key_size, 16);
 	__type(value, __u8);
 } addresses SEC(".maps");

@@ -28,5 +28,5 @@ pub use link_socket::link_socket;
 pub use object::{
     AckStrategy, Counters, Dataplane, Fence, Life, LinkSettings, Settings, SplicePoint, probe,
 };
-pub use pins::{LAYOUT_VERSION, PinDirectory, pinned_services};
+pub use pins::{LAYOUT_VERSION, MOST_ADDRESSES, PinDirectory, pinned_services};
 pub use rings::{Event, EventKind, Ring};

@@ -98,25 +98,22 @@ impl Service {
             .filter(|(_, flow)| flow.server_closing)
             .map(|(key, _)| key)
             .collect();
-        for address in self.config.addresses.clone() {
-            for attempt in 1..=ORPHAN_TRIES {
-                let destroyed = destroy_sockets(address, |local, remote, state| {
-                    is_orphan(FlowKey::new(remote, local), state, &finishing)
-                })?;
-                if destroyed.remaining == 0 {
-                    break;
-                }
-                if attempt == ORPHAN_TRIES {
-                    self.tell(Happening::Trouble {
-                        message: format!(
-                            "{} sockets of the dead server cannot be removed; their connections may be lost",
-                            destroyed.remaining
-                        ),
-                    });
-                }
-                std::thread::sleep(Duration::from_millis(1));
+        let mut remaining = 0;
+        for _ in 0..ORPHAN_TRIES {
+            let destroyed = destroy_sockets(&self.config.addresses, |local, remote, state| {
+                is_orphan(FlowKey::new(remote, local), state, &finishing)
+            })?;
+            remaining = destroyed.remaining;
+            if remaining == 0 {
+                return Ok(());
             }
+            std::thread::sleep(Duration::from_millis(1));
         }
+        self.tell(Happening::Trouble {
+            message: format!(
+                "{remaining} sockets of the dead server cannot be removed; their connections may be lost"
+            ),
+        });
         Ok(())
     }
 

@@ -74,9 +74,7 @@ pub(crate) fn remove_rest(
     LoggerClient::end_left_over(lock.directory());
     // While the programs are there: when its lease is over, the kernel must not speak in its name.
     if Instance::of(lock.directory()).is_ok_and(|instance| instance.epoch().is_some()) {
-        for address in options::addresses(lock.directory()) {
-            destroy_sockets(address, |_, _, _| true)?;
-        }
+        destroy_sockets(&options::addresses(lock.directory()), |_, _, _| true)?;
     }
     cleaned.addresses = own_addresses::take_down(lock.directory())?;
     let pins = PinDirectory::new(bpffs.path(), host_name);

@@ -124,3 +124,44 @@ impl ServeConfig {
         format!("{ip}-{}", address.port())
     }
 }
+
+/// Addresses as they are told: ports in a row as one range, as `--address` has it.
+pub(crate) fn in_words(addresses: &[SocketAddr]) -> Vec<String> {
+    let is_next = |one: &SocketAddr, next: &SocketAddr| {
+        one.ip() == next.ip() && one.port().checked_add(1) == Some(next.port())
+    };
+    let rows = addresses.chunk_by(is_next);
+    rows.map(|row| match row {
+        [first, .., last] => format!("{first}-{}", last.port()),
+        _ => row.iter().map(ToString::to_string).collect(),
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_in_a_row_are_told_as_one_range() {
+        let all = [
+            "10.0.0.1:80",
+            "10.0.0.1:82",
+            "10.0.0.1:83",
+            "10.0.0.1:84",
+            "10.0.0.2:85",
+            "[fd00::1]:65534",
+            "[fd00::1]:65535",
+        ];
+        let all = all.map(|one| one.parse().expect("an address"));
+        assert_eq!(
+            in_words(&all),
+            [
+                "10.0.0.1:80",
+                "10.0.0.1:82-84",
+                "10.0.0.2:85",
+                "[fd00::1]:65534-65535"
+            ]
+        );
+    }
+}

@@ -7,7 +7,7 @@ use std::{
 };
 
 use channel::{ChannelError, KeyFileError};
-use dataplane::DataplaneError;
+use dataplane::{DataplaneError, MOST_ADDRESSES};
 use protocol::control::ControlError;
 use supervise::{CgroupError, DestroyError, Exit, SpawnError, StopError, mounts::MountError};
 
@@ -28,6 +28,14 @@ pub enum ServeError {
         "{0} is no address that a client connects to: name each address, e.g. --address 10.0.0.10:80 --address '[fd00::10]:80'"
     )]
     Wildcard(SocketAddr),
+    /// The programs have no room for so many.
+    #[error(
+        "{given} addresses are too many: at most {MOST_ADDRESSES} are protected, each port of a range counted"
+    )]
+    TooManyAddresses {
+        /// How many were given.
+        given: usize,
+    },
     /// The address is not on this host.
     #[error("{address} is not an address of this host; it has {present}")]
     NotLocal {
@@ -48,7 +56,7 @@ pub enum ServeError {
     #[error(
         "sockets of the server at {0} cannot be removed: this host stays silent, and no other takes over at once; `ss -tn` shows them"
     )]
-    SocketsLeft(SocketAddr),
+    SocketsLeft(String),
     /// They do not decide together.
     #[error(
         "several loggers do not decide together which host serves: where there is a standby, give one --logger"
@@ -238,6 +246,7 @@ impl ServeError {
             Self::NotRoot
             | Self::NoAddress
             | Self::Wildcard(_)
+            | Self::TooManyAddresses { .. }
             | Self::NotLocal { .. }
             | Self::AddressHere(_)
             | Self::NoHostNumber

@@ -2,6 +2,7 @@
 
 use std::{ffi::OsString, net::SocketAddr, path::Path};
 
+use dataplane::MOST_ADDRESSES;
 use serde::Serialize;
 use supervise::{address_is_local, check_destroy_supported, listener_on, local_addresses, resolve};
 
@@ -51,6 +52,11 @@ pub(crate) fn addresses_on(
     }
     if addresses.is_empty() {
         return Err(ServeError::NoAddress);
+    }
+    if addresses.len() > MOST_ADDRESSES {
+        return Err(ServeError::TooManyAddresses {
+            given: addresses.len(),
+        });
     }
     for address in addresses {
         if address.ip().is_unspecified() {

@@ -51,7 +51,7 @@ pub struct Destroyed {
     pub remaining: usize,
 }
 
-/// Destroys every TCP socket whose local address and port are `service`, except
+/// Destroys every TCP socket whose local address and port are one of `service`, except
 /// listening ones, in the network namespace of the calling thread: IPv4, IPv6, and IPv4
 /// connections held by IPv6 sockets. Only those for which `choose(local, remote, state)`
 /// says so; it sees IPv4-mapped addresses as IPv4.
@@ -62,7 +62,7 @@ pub struct Destroyed {
 ///
 /// See [`DestroyError`]; some sockets may have been destroyed by then.
 pub fn destroy_sockets(
-    service: SocketAddr,
+    service: &[SocketAddr],
     mut choose: impl FnMut(SocketAddr, SocketAddr, TcpState) -> bool,
 ) -> Result<Destroyed, DestroyError> {
     let mut diag = DiagSocket::open()?;
@@ -117,14 +117,29 @@ pub fn check_destroy_supported() -> Result<(), DestroyError> {
     DiagSocket::open()?.check_destroy_supported()
 }
 
-/// The sockets with the local address `service`.
-pub(crate) fn list(diag: &mut DiagSocket, service: SocketAddr) -> Result<Vec<Entry>, DestroyError> {
-    let service = canonical(service);
-    let mut found = diag.dump_v6(service.port())?;
-    if service.is_ipv4() {
-        found.extend(diag.dump_v4(service.port())?);
+/// As many ports are looked for one by one, which the kernel does; of more it tells all that it has.
+const FEW_PORTS: usize = 4;
+/// Whatever its port.
+const ANY_PORT: u16 = 0;
+
+/// The sockets whose local address is one of `service`.
+pub(crate) fn list(
+    diag: &mut DiagSocket,
+    service: &[SocketAddr],
+) -> Result<Vec<Entry>, DestroyError> {
+    let service: HashSet<SocketAddr> = service.iter().copied().map(canonical).collect();
+    let mut ports: HashSet<u16> = service.iter().map(SocketAddr::port).collect();
+    if ports.len() > FEW_PORTS {
+        ports = HashSet::from([ANY_PORT]);
     }
-    found.retain(|entry| entry.local == service);
+    let mut found = Vec::new();
+    for port in ports {
+        found.extend(diag.dump_v6(port)?);
+        if service.iter().any(SocketAddr::is_ipv4) {
+            found.extend(diag.dump_v4(port)?);
+        }
+    }
+    found.retain(|entry| service.contains(&entry.local));
     Ok(found)
 }
 

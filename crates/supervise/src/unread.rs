@@ -7,21 +7,24 @@ use crate::destroy::{DestroyError, diag::DiagSocket, list};
 /// A connection's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unread {
+    /// The server's end.
+    pub server: SocketAddr,
     /// The client's end; IPv4-mapped addresses as IPv4.
     pub client: SocketAddr,
     /// Bytes that have arrived in order and wait for the server to read them.
     pub bytes: u32,
 }
 
-/// Of all connections to this address, in the network namespace of the calling thread.
+/// Of all connections to these addresses, in the network namespace of the calling thread.
 ///
 /// # Errors
 ///
 /// The kernel does not list sockets.
-pub fn unread(service: SocketAddr) -> Result<Vec<Unread>, DestroyError> {
+pub fn unread(service: &[SocketAddr]) -> Result<Vec<Unread>, DestroyError> {
     let mut diag = DiagSocket::open()?;
     let found = list(&mut diag, service)?.into_iter();
     let unread = found.map(|entry| Unread {
+        server: entry.local,
         client: entry.remote,
         bytes: entry.unread,
     });

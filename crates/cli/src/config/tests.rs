@@ -3,7 +3,10 @@ use std::{ffi::OsString, fs, path::PathBuf};
 use clap::Parser;
 
 use super::resolve;
-use crate::arguments::{Arguments, Logger, Serve, Verb};
+use crate::{
+    arguments::{Arguments, Logger, Serve, Verb},
+    units,
+};
 
 struct Case {
     _directory: tempfile::TempDir,
@@ -97,7 +100,10 @@ fn the_command_line_wins() {
         "cat",
         "-u",
     ]);
-    assert_eq!(serve.address, ["10.0.0.11:81".parse().expect("an address")]);
+    assert_eq!(
+        serve.address,
+        [units::addresses("10.0.0.11:81").expect("an address")]
+    );
     assert_eq!(serve.ring, 1 << 20);
     assert_eq!(serve.command, ["cat", "-u"]);
     assert_eq!(serve.quarantine_after, 5);
@@ -159,7 +165,7 @@ fn mistakes_are_found_where_they_are() {
         ("address = [\"10.0.0.10:80\",\n 7]", "2: address: "),
         (
             "address = \"10.0.0.10\"",
-            "2: address: invalid socket address",
+            "2: address: \"10.0.0.10\" is no address and port",
         ),
         ("logger = []", "2: logger: an empty list"),
         (

@@ -1,6 +1,6 @@
 //! What the loader says when something is wrong, and what both languages must agree on.
 
-use dataplane::{Dataplane, DataplaneError, LAYOUT_VERSION, Settings};
+use dataplane::{Dataplane, DataplaneError, LAYOUT_VERSION, MOST_ADDRESSES, Settings};
 
 use crate::harness::*;
 
@@ -14,15 +14,15 @@ fn refused(settings: &Settings) -> DataplaneError {
 }
 
 #[test]
-fn the_layout_has_one_version() {
+fn the_layout_has_one_version_and_room_for_so_many_addresses() {
     let header = include_str!("../../bpf/intf.h");
-    let line = header
-        .lines()
-        .find_map(|line| line.strip_prefix("#define LAYOUT_VERSION "));
-    assert_eq!(
-        line.and_then(|number| number.parse().ok()),
-        Some(LAYOUT_VERSION)
-    );
+    let defined = |name: &str| {
+        let mut lines = header.lines();
+        let line = lines.find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name));
+        line.and_then(|number| number.trim().parse::<usize>().ok())
+    };
+    assert_eq!(defined("LAYOUT_VERSION "), Some(LAYOUT_VERSION as usize));
+    assert_eq!(defined("MOST_ADDRESSES "), Some(MOST_ADDRESSES));
 }
 
 #[test]

@@ -75,14 +75,11 @@ impl Service {
         // Before: what comes meanwhile is not read.
         let flows = self.ground.plane.flows()?;
         let mut read = Vec::new();
-        for address in &self.config.addresses {
-            let unread = supervise::unread(*address)?.into_iter();
-            let unread: HashMap<_, _> = unread.map(|one| (one.client, one.bytes)).collect();
-            let its = flows.iter().filter(|(key, _)| key.server() == *address);
-            for (key, flow) in its.filter(|(_, flow)| flow.closed_ns == 0) {
-                let Some(bytes) = unread.get(&key.client()) else {
-                    continue;
-                };
+        let unread = supervise::unread(&self.config.addresses)?.into_iter();
+        let unread = unread.map(|one| ((one.server, one.client), one.bytes));
+        let unread: HashMap<_, _> = unread.collect();
+        for (key, flow) in flows.iter().filter(|(_, flow)| flow.closed_ns == 0) {
+            if let Some(bytes) = unread.get(&(key.server(), key.client())) {
                 let acknowledged = flow.acknowledged_by_server();
                 read.push((flow.id, acknowledged - *bytes));
             }

@@ -10,6 +10,7 @@ use supervise::Exit;
 use super::{Ending, NotifyState, Service, tell_manager};
 use crate::{
     clock,
+    config::in_words,
     error::{ServeError, SystemContext},
     events::Happening,
 };
@@ -30,12 +31,7 @@ impl Service {
                     }
                     self.has_listened = true;
                     self.ground.plane.recovered()?;
-                    let addresses = self
-                        .config
-                        .addresses
-                        .iter()
-                        .map(ToString::to_string)
-                        .collect();
+                    let addresses = in_words(&self.config.addresses);
                     self.tell(Happening::Protecting { addresses });
                 }
                 if !std::mem::replace(&mut self.is_ready, true) {
@@ -101,12 +97,7 @@ impl Service {
                 return Ok(None);
             }
             if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
-                let addresses: Vec<_> = self
-                    .config
-                    .addresses
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect();
+                let addresses = in_words(&self.config.addresses);
                 return Err(ServeError::FirstStart {
                     exit,
                     addresses: addresses.join(", "),

@@ -11,6 +11,7 @@ use supervise::destroy_sockets;
 use super::{Ending, HEARTBEAT, Service, tell_manager};
 use crate::{
     clock,
+    config::in_words,
     error::{ServeError, SystemContext},
     events::Happening,
     keeper::{Keeper, Position},
@@ -243,19 +244,15 @@ impl Service {
     /// Whatever the kernel still has of the service's connections would speak when this host serves
     /// again, if not before.
     pub(super) fn destroy_all_sockets(&self) -> Result<(), ServeError> {
-        for address in &self.config.addresses {
-            for attempt in 1.. {
-                let destroyed = destroy_sockets(*address, |_, _, _| true)?;
-                if destroyed.remaining == 0 {
-                    break;
-                }
-                if attempt == TRIES {
-                    return Err(ServeError::SocketsLeft(*address));
-                }
-                std::thread::sleep(Duration::from_millis(1));
+        for _ in 0..TRIES {
+            let destroyed = destroy_sockets(&self.config.addresses, |_, _, _| true)?;
+            if destroyed.remaining == 0 {
+                return Ok(());
             }
+            std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        let addresses = in_words(&self.config.addresses).join(", ");
+        Err(ServeError::SocketsLeft(addresses))
     }
 
     /// What was recorded of the server's answers, and is not with the logger yet, goes there.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
 use crate::{
-    RecordStatus, Status, keeper::Keeper, logger::Logger, north::North, status::STANDBY,
-    tally::reason_name,
+    RecordStatus, Status, config::in_words, keeper::Keeper, logger::Logger, north::North,
+    status::STANDBY, tally::reason_name,
 };
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
@@ -47,12 +47,7 @@ impl Service {
         };
         Ok(Status {
             service: self.config.name.clone(),
-            addresses: self
-                .config
-                .addresses
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            addresses: in_words(&self.config.addresses),
             stage: self.stage_name().to_owned(),
             server_pid: self
                 .server

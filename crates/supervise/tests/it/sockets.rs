@@ -1,5 +1,6 @@
 //! Leftover connections and foreign listeners, on the loopback interface.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ fn leftovers(service: SocketAddr) -> Vec<(SocketAddr, TcpState)> {
         found.push((remote, state));
         false
     };
-    let destroyed = destroy_sockets(service, look).expect("listed");
+    let destroyed = destroy_sockets(&[service], look).expect("listed");
     assert_eq!(destroyed, Destroyed::default());
     found
 }
@@ -61,7 +62,7 @@ fn connections_in_fin_wait_are_destroyed_and_the_listener_stays() {
         eventually("all in FIN_WAIT2", || {
             states(service) == [TcpState::FinWait2; 3]
         });
-        let result = destroy_sockets(service, everything).expect("destroyed");
+        let result = destroy_sockets(&[service], everything).expect("destroyed");
         assert_eq!(
             result,
             Destroyed {
@@ -94,11 +95,33 @@ fn only_the_chosen_ones_are_destroyed() {
         assert_eq!(state, TcpState::FinWait2);
         remote == doomed
     };
-    let result = destroy_sockets(service, choose).expect("destroyed");
+    let result = destroy_sockets(&[service], choose).expect("destroyed");
     assert_eq!(result.destroyed, 1);
     let left = leftovers(service);
     assert_eq!(left.len(), 2);
     assert!(!left.iter().any(|(remote, _)| *remote == doomed));
+}
+
+#[test]
+fn of_several_ports_all_are_looked_for_and_no_others() {
+    let all: Vec<_> = (0..8).map(|_| listener(Ipv4Addr::LOCALHOST)).collect();
+    let addresses: Vec<SocketAddr> = all.iter().map(|(_, address)| *address).collect();
+    let connect = |address: &SocketAddr| TcpStream::connect(address).expect("connected");
+    let clients: Vec<TcpStream> = addresses.iter().map(connect).collect();
+    for few in [&addresses[..2], &addresses[..7]] {
+        let mut found = Vec::new();
+        let look = |local, remote, _| {
+            found.push((local, remote));
+            false
+        };
+        destroy_sockets(few, look).expect("listed");
+        let ends = clients.iter().zip(few);
+        let ends = ends.map(|(client, server)| (*server, client.local_addr().expect("an end")));
+        assert_eq!(
+            found.into_iter().collect::<BTreeSet<_>>(),
+            ends.collect::<BTreeSet<_>>()
+        );
+    }
 }
 
 #[test]
@@ -112,7 +135,7 @@ fn living_connections_are_closed_under_their_owner() {
         .expect("half closed");
     eventually("CLOSE_WAIT", || states(service) == [TcpState::CloseWait]);
     assert_eq!(
-        destroy_sockets(service, everything)
+        destroy_sockets(&[service], everything)
             .expect("destroyed")
             .destroyed,
         1
@@ -156,7 +179,7 @@ fn the_ipv4_connection_of_an_ipv6_socket_is_destroyed_by_its_ipv4_address() {
 /// Destroys what has the address `service`, which is one socket, and checks the report:
 /// on kernels that cannot, it must say so.
 fn assert_report_is_true(service: SocketAddr) {
-    let result = destroy_sockets(service, everything).expect("no error");
+    let result = destroy_sockets(&[service], everything).expect("no error");
     assert_eq!(result.destroyed + result.remaining, 1);
     assert_eq!(states(service).len(), result.remaining);
 }
@@ -197,7 +220,7 @@ fn ipv4_connections_of_an_ipv6_socket_are_found_by_their_ipv4_address() {
     );
     let mapped = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), address.port()));
     assert_eq!(
-        destroy_sockets(mapped, everything)
+        destroy_sockets(&[mapped], everything)
             .expect("destroyed")
             .destroyed,
         1
@@ -211,7 +234,7 @@ fn other_addresses_and_ports_are_left_alone() {
     let _clients = closed_by_server(&listener, service, 1);
     eventually("FIN_WAIT2", || states(service) == [TcpState::FinWait2]);
     let elsewhere = SocketAddr::from(([127, 0, 0, 2], service.port()));
-    let result = destroy_sockets(elsewhere, everything).expect("nothing to do");
+    let result = destroy_sockets(&[elsewhere], everything).expect("nothing to do");
     assert_eq!(result, Destroyed::default());
     assert_eq!(states(service).len(), 1);
 }
@@ -225,7 +248,7 @@ fn a_thousand_sockets_take_milliseconds() {
     let (listener, service) = listener(Ipv4Addr::LOCALHOST);
     let _clients = closed_by_server(&listener, service, 1000);
     let begin = Instant::now();
-    let result = destroy_sockets(service, everything).expect("destroyed");
+    let result = destroy_sockets(&[service], everything).expect("destroyed");
     let elapsed = begin.elapsed();
     assert_eq!(
         result,
