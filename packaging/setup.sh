@@ -8,7 +8,7 @@ PATH=$PATH:/usr/sbin:/sbin:${HOME:-/root}/.cargo/bin
 
 build="gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev iproute2"
 # nginx: Debian 12's has http_dav_module (PUT); other servers and tools are for tests and bench.
-test="nginx curl lighttpd redis-server redis-tools memcached mosquitto mosquitto-clients ngircd socat python3 tcpdump ethtool wrk iperf3 nftables procps haproxy keepalived openssl lighttpd-mod-openssl python3-websockets python3-pyftpdlib"
+test="nginx curl lighttpd redis-server redis-tools memcached mosquitto mosquitto-clients ngircd socat python3 tcpdump ethtool wrk iperf3 nftables procps haproxy keepalived openssl lighttpd-mod-openssl python3-websockets python3-pyftpdlib vsftpd"
 
 # Is what a package is wanted for there?
 has() {
@@ -43,7 +43,7 @@ fail() {
 # Servers that are not there yet, and would start by themselves when they are installed and
 # at each boot after that.
 new_services() {
-    for service in nginx lighttpd haproxy keepalived redis-server memcached mosquitto ngircd; do
+    for service in nginx lighttpd haproxy keepalived redis-server memcached mosquitto ngircd vsftpd; do
         command -v "$service" >/dev/null 2>&1 || printf ' %s' "$service"
     done
 }

@@ -3,6 +3,7 @@
 //! All serve at the server's host. Those of HTTP serve the same files: `/big.bin` with
 //! [`BIG`] bytes of [`pattern`], and `/small/0` to `/small/9`.
 
+mod ftp;
 mod proxies;
 mod python;
 mod tls;
@@ -16,7 +17,8 @@ use rustix::process::{Signal, kill_process};
 
 use crate::{Protected, Scene, binaries, pattern};
 
-pub use proxies::{asker, asker_at, counter, ftp, haproxy, nginx_proxy, replica};
+pub use ftp::{PASSIVE, ftp, vsftpd};
+pub use proxies::{asker, asker_at, counter, haproxy, nginx_proxy, replica};
 pub use python::{forking, forking_at, interpreter, interpreter_at, python, room, streamer, words};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};
 

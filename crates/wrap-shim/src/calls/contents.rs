@@ -5,7 +5,8 @@
 //! place is written there once more, and the end of a file that is appended to tells how much of it is there.
 
 use libc::{
-    AT_FDCWD, O_CLOEXEC, O_RDONLY, SEEK_CUR, SEEK_SET, c_int, c_void, iovec, off_t, ssize_t,
+    AT_FDCWD, F_DUPFD_CLOEXEC, F_GETFL, O_ACCMODE, O_CLOEXEC, O_RDONLY, O_RDWR, SEEK_CUR, SEEK_SET,
+    c_int, c_void, iovec, off_t, ssize_t,
 };
 use wrap_abi::{Call, Record, layout::Failure};
 
@@ -86,6 +87,12 @@ fn whole(
 
 /// The same file, to be read: this descriptor may be for writing only.
 fn readable(fd: c_int) -> Outcome {
+    // SAFETY: no memory is involved.
+    let flags = unsafe { sys!(SYS_fcntl, fd, F_GETFL) };
+    if flags >= 0 && flags & Outcome::from(O_ACCMODE) == Outcome::from(O_RDWR) {
+        // SAFETY: no memory is involved.
+        return unsafe { sys!(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 0) };
+    }
     const PREFIX: &[u8] = b"/proc/self/fd/";
     let number = Decimal::new(u64::from(fd.cast_unsigned()));
     let mut path = [0u8; PREFIX.len() + 21];

@@ -7,8 +7,8 @@
 use core::ffi::CStr;
 
 use libc::{
-    AT_FDCWD, EEXIST, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_PATH, O_RDONLY, O_TRUNC,
-    S_IFMT, S_IFREG, c_char, c_int, mode_t, stat,
+    AT_FDCWD, EEXIST, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_PATH, O_RDONLY, O_RDWR,
+    O_TRUNC, O_WRONLY, S_IFMT, S_IFREG, c_char, c_int, mode_t, stat,
 };
 use wrap_abi::{Call, Identity, Record, layout::Failure};
 
@@ -87,6 +87,18 @@ impl Opening<'_> {
     fn tame(&self) -> c_int {
         self.flags & !(O_CREAT | O_EXCL | O_TRUNC)
     }
+
+    /// To be read as well, where we may: what is at its end may have to be compared, and where a server has put itself
+    /// (`chroot`) there is no other way to it.
+    fn perform_readable(&self, flags: c_int) -> Outcome {
+        if flags & O_ACCMODE == O_WRONLY {
+            let opened = self.perform(flags & !O_ACCMODE | O_RDWR);
+            if opened >= 0 {
+                return opened;
+            }
+        }
+        self.perform(flags)
+    }
 }
 
 impl Wrap {
@@ -159,7 +171,7 @@ impl Wrap {
         let is_nameless = opening.has(libc::O_TMPFILE);
         let fd = match is_nameless {
             true => failed(libc::ENOENT), // each is another one
-            false => opening.perform(opening.tame()),
+            false => opening.perform_readable(opening.tame()),
         };
         if fd < 0 {
             let began_empty = is_nameless || opening.has(O_CREAT) && then.size == 0;
@@ -316,7 +328,7 @@ pub(super) unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mo
 same! {
     openat64(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) = openat(directory, path, flags, mode);
     open64(path: *const c_char, flags: c_int, mode: mode_t) = open(path, flags, mode);
-    creat(path: *const c_char, mode: mode_t) = open(path, libc::O_WRONLY | O_CREAT | O_TRUNC, mode);
+    creat(path: *const c_char, mode: mode_t) = open(path, O_WRONLY | O_CREAT | O_TRUNC, mode);
     creat64(path: *const c_char, mode: mode_t) = creat(path, mode);
     __open_2(path: *const c_char, flags: c_int) = open(path, flags, 0);
     __open64_2(path: *const c_char, flags: c_int) = open(path, flags, 0);
@@ -326,7 +338,7 @@ same! {
 
 /// `mkostemps`: the C library draws its names by itself.
 unsafe fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
-    let flags = flags & !O_ACCMODE | libc::O_RDWR | O_CREAT | O_EXCL;
+    let flags = flags & !O_ACCMODE | O_RDWR | O_CREAT | O_EXCL;
     // SAFETY: as the program has called us.
     unsafe { drawn(template, suffix, |name| open(name, flags, 0o600)) }
 }

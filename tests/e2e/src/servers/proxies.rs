@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{PORT, Server, redis, site};
+use super::{PORT, Server, redis};
 use crate::Scene;
 
 /// haproxy with one thread, in front of a server of HTTP. IPv4 only.
@@ -174,30 +174,4 @@ pub fn counter(scene: &Scene, address: SocketAddr) -> Server {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let command = ["/usr/bin/python3", &script.to_string_lossy(), &ip, &port];
     Server::new("counter", vec![address], &command)
-}
-
-const FTP: &str = r#"
-import sys
-from pyftpdlib.authorizers import DummyAuthorizer
-from pyftpdlib.handlers import FTPHandler
-from pyftpdlib.servers import FTPServer
-authorizer = DummyAuthorizer()
-authorizer.add_anonymous(sys.argv[3])
-FTPHandler.authorizer = authorizer
-FTPServer((sys.argv[1], int(sys.argv[2])), FTPHandler).serve_forever()
-"#;
-
-/// pyftpdlib, with the files of the servers of HTTP: it connects to who asks for one (active mode). IPv4 only.
-///
-/// # Panics
-/// When its files cannot be written.
-#[must_use]
-pub fn ftp(scene: &Scene) -> Server {
-    let root = site(scene);
-    let script = scene.write("ftp/ftp.py", FTP);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
-    let [script, root] = [&script, &root].map(|path| path.to_string_lossy());
-    let command = ["/usr/bin/python3", &script, &ip, &port, &root];
-    Server::new("ftp", vec![address], &command)
 }

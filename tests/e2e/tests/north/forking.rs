@@ -94,7 +94,7 @@ impl Client {
 }
 
 /// One that is at work, and not one that has ended.
-fn kill_a_child(server: &Protected) {
+pub(super) fn kill_a_child(server: &Protected) {
     patiently("it has a child", || {
         let is_alive = |pid: &Pid| {
             let about = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));

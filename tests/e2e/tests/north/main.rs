@@ -4,6 +4,7 @@
 mod disk;
 mod files;
 mod forking;
+mod ftp;
 mod hosts;
 mod hot;
 mod mosquitto;

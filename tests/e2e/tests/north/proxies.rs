@@ -9,10 +9,10 @@ use std::{
 
 use e2e::{
     Scene, Seed, assert_same_bytes,
-    clients::{Http, curl, finish},
+    clients::{Http, finish},
     exchange::{assert_all_kept, assert_untouched},
     pattern,
-    servers::{BIG, PORT, Server, ftp, haproxy, nginx_at, nginx_proxy},
+    servers::{BIG, PORT, Server, haproxy, nginx_at, nginx_proxy},
 };
 
 use super::{
@@ -69,39 +69,4 @@ fn goes_on_in_the_middle_of_downloads(label: &str, make: fn(&Scene, SocketAddr) 
     let were_kept = |(kept, reset): &(u64, u64)| *kept > 0 && *reset == 0;
     assert!(all.len() == 6 && all.iter().all(were_kept), "{all:?}");
     assert_untouched(recording, CLIENTS);
-}
-
-/// FTP, where the server connects to its client for each file (active mode).
-#[test]
-fn ftp_goes_on_in_the_middle_of_files() {
-    const KILLS: usize = 5;
-    let scene = Scene::new("ftp");
-    let server = scene.protect_with(&ftp(&scene), &REQUIRE);
-    let seed = &mut Seed::choose("ftp");
-    let ends = AtomicBool::new(false);
-    let url = format!("ftp://{}/big.bin", scene.ipv4(PORT));
-    let (scene, ends, url, big) = (&scene, &ends, &url, &pattern(BIG));
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..2)
-            .map(|_| {
-                scope.spawn(move || {
-                    while !ends.load(Ordering::Relaxed) {
-                        let arguments = ["--ftp-port", "-", "--limit-rate", "8M", url.as_str()];
-                        let got = curl(scene, &arguments);
-                        assert!(got.status.success(), "{:?}", got.stderr);
-                        assert_same_bytes("curl", big, &got.stdout);
-                    }
-                })
-            })
-            .collect();
-        kill_again_and_again(&server, KILLS, seed);
-        ends.store(true, Ordering::Relaxed);
-        for client in clients {
-            client.join().expect("a client");
-        }
-    });
-    assert_all_kept(&server);
-    let all = outgoing(&server);
-    let were_kept = |(kept, reset): &(u64, u64)| *kept > 0 && *reset == 0;
-    assert!(!all.is_empty() && all.iter().all(were_kept), "{all:?}");
 }

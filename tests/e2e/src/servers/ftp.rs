@@ -1,0 +1,67 @@
+//! Servers of files by FTP, whose connections for data are other ones than those for words.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use super::{PORT, Server, site};
+use crate::Scene;
+
+const FTP: &str = r#"
+import sys
+from pyftpdlib.authorizers import DummyAuthorizer
+from pyftpdlib.handlers import FTPHandler
+from pyftpdlib.servers import FTPServer
+authorizer = DummyAuthorizer()
+authorizer.add_anonymous(sys.argv[3])
+FTPHandler.authorizer = authorizer
+FTPServer((sys.argv[1], int(sys.argv[2])), FTPHandler).serve_forever()
+"#;
+
+/// pyftpdlib, with the files of the servers of HTTP: it connects to who asks for one (active mode). IPv4 only.
+///
+/// # Panics
+/// When its files cannot be written.
+#[must_use]
+pub fn ftp(scene: &Scene) -> Server {
+    let root = site(scene);
+    let script = scene.write("ftp/ftp.py", FTP);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let [script, root] = [&script, &root].map(|path| path.to_string_lossy());
+    let command = ["/usr/bin/python3", &script, &ip, &port, &root];
+    Server::new("ftp", vec![address], &command)
+}
+
+/// Ports of vsftpd's to which its clients connect for data (passive mode): the first and the last.
+pub const PASSIVE: [u16; 2] = [20000, 20049];
+
+/// vsftpd with a process for each session, which anybody may begin: it serves the files of the servers of HTTP, and takes what is stored
+/// in `/up`. IPv4 only.
+///
+/// # Panics
+/// When its files cannot be written.
+#[must_use]
+pub fn vsftpd(scene: &Scene) -> Server {
+    let (root, address) = (site(scene), scene.ipv4(PORT));
+    make_public(&root.join("up"));
+    let empty = scene.directory().join("vsftpd-empty");
+    fs::create_dir_all(&empty).expect("make a directory");
+    let (ip, root, empty) = (address.ip(), root.display(), empty.display());
+    let [first, last] = PASSIVE;
+    let config = scene.write(
+        "vsftpd.conf",
+        format!(
+            "listen=YES\nlisten_ipv6=NO\nlisten_address={ip}\nlisten_port={PORT}\nbackground=NO\n\
+             anonymous_enable=YES\nlocal_enable=NO\none_process_model=YES\nanon_root={root}\n\
+             write_enable=YES\nanon_upload_enable=YES\nsecure_chroot_dir={empty}\n\
+             pasv_min_port={first}\npasv_max_port={last}\nanon_umask=022\n\
+             connect_from_port_20=NO\nseccomp_sandbox=NO\nisolate=NO\nisolate_network=NO\n"
+        ),
+    );
+    let command = ["vsftpd", &config.to_string_lossy()];
+    Server::new("vsftpd", vec![address], &command)
+}
+
+fn make_public(directory: &Path) {
+    let all = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(directory, all).expect("let everybody write there");
+}
