@@ -11,10 +11,12 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
+pub use crate::remade::{RemadeFiles, Whole};
+
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -139,6 +141,8 @@ pub struct Page {
     pub processes: Processes,
     /// Which process serves a connection that several have.
     pub serving: Serving,
+    /// Files that replays on this host have made again.
+    pub remade: RemadeFiles,
 }
 
 /// Processes before a number, but for 0, have ended, and all that they have recorded is with the logger: until that is taken

@@ -26,6 +26,7 @@ mod held;
 pub mod layout;
 mod ready;
 mod record;
+mod remade;
 mod varint;
 
 #[cfg(test)]

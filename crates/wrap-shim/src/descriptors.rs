@@ -69,6 +69,8 @@ pub(crate) struct Descriptor {
     pub(crate) is_spent: bool,
     /// Of a file that is only appended to.
     pub(crate) appends: bool,
+    /// Of a file that is read where it is written to: what was read may not be there any more.
+    pub(crate) is_in_place: bool,
     pub(crate) backing: Backing,
     /// Where such a file ends, as far as this process knows.
     pub(crate) end: u64,
@@ -89,6 +91,7 @@ impl Descriptor {
         data: 0,
         is_spent: false,
         appends: false,
+        is_in_place: false,
         backing: Backing::Written,
         end: 0,
         is_end: false,

@@ -194,6 +194,7 @@ fn reaches(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> 
 #[cold]
 pub(crate) fn go(wrap: &mut Wrap) {
     find_files(wrap);
+    wrap.page.remade.are_whole(wrap.remade.all());
     // What it has said in the replay and its clients lack is said by the supervisor.
     wrap.commit_replayed();
     wrap.clock.go_on(clock::monotonic(), clock::time_of_day());

@@ -1,6 +1,7 @@
 //! What is read from regular files, and written to them.
 //!
-//! Reads are made again in a replay, as long as they were, and a hash tells whether they bring the same. Writes are not: what the
+//! Reads are made again in a replay, as long as they were, and a hash tells whether they bring the same; where a file is read
+//! that is open for writing, too, the record has the bytes. Writes are not made again: what the
 //! dead life has written is there. Only where the record has ended it may have died before it: what is to be at a
 //! place is written there once more, and the end of a file that is appended to tells how much of it is there.
 
@@ -8,13 +9,13 @@ use libc::{
     AT_FDCWD, F_DUPFD_CLOEXEC, F_GETFL, O_ACCMODE, O_CLOEXEC, O_RDONLY, O_RDWR, SEEK_CUR, SEEK_SET,
     c_int, c_void, iovec, off_t, ssize_t,
 };
-use wrap_abi::{Call, Record, layout::Failure};
+use wrap_abi::{Call, Header, Record, layout::Failure};
 
 use super::{
     files::fd_of,
     kind,
     opening::identity,
-    reading::{total, with_file_read},
+    reading::{gather, scatter, total, with_file_read},
     writing::{hash, with_file_written},
 };
 use crate::{
@@ -131,6 +132,9 @@ impl Wrap {
         offset: Option<off_t>,
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
+        if self.descriptors.get(fd).is_in_place {
+            return self.read_in_place(fd, pieces, offset, perform);
+        }
         let replayed = self.replayed(Call::File, fd, |record| {
             let sum = record.payload.try_into().map(u64::from_le_bytes);
             (record.outcome, sum.unwrap_or(0))
@@ -155,6 +159,41 @@ impl Wrap {
             && !(whole(READ, fd, pieces, offset, [0, length]) && sum(pieces, length) == then)
         {
             self.fail(Failure::OtherFile, Call::File, Some(Call::File));
+        }
+        outcome
+    }
+
+    /// The bytes are in the record.
+    fn read_in_place(
+        &mut self,
+        fd: c_int,
+        pieces: &[iovec],
+        offset: Option<off_t>,
+        perform: impl FnOnce() -> Outcome,
+    ) -> Outcome {
+        let replayed = self.replayed(Call::File, fd, |record| {
+            // SAFETY: they are the program's, which has asked for this.
+            unsafe { scatter(pieces, record.payload) };
+            record.outcome
+        });
+        let Some(outcome) = replayed else {
+            let outcome = perform();
+            let header = Header {
+                call: Call::File,
+                fd: fd.cast_unsigned(),
+                outcome,
+                length: usize::try_from(outcome).unwrap_or(0),
+            };
+            // SAFETY: the kernel has just filled them so far.
+            self.append(header, |room| unsafe { gather(pieces, room) });
+            return outcome;
+        };
+        if outcome > total(pieces) as Outcome {
+            self.fail(Failure::OtherLength, Call::File, Some(Call::File));
+        }
+        if outcome > 0 && offset.is_none() {
+            // SAFETY: no memory is involved.
+            unsafe { sys!(SYS_lseek, fd, outcome, SEEK_CUR) };
         }
         outcome
     }

@@ -55,7 +55,12 @@ impl Remade {
         }
     }
 
-    fn has(&self, inode: u64) -> bool {
+    /// All of them, by their inodes.
+    pub(crate) fn all(&self) -> &[u64] {
+        &self.inodes[..self.count]
+    }
+
+    pub(super) fn has(&self, inode: u64) -> bool {
         inode != 0 && self.inodes[..self.count].contains(&inode)
     }
 }

@@ -10,7 +10,10 @@ use libc::{
     AT_FDCWD, EEXIST, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_PATH, O_RDONLY, O_RDWR,
     O_TRUNC, O_WRONLY, S_IFMT, S_IFREG, c_char, c_int, mode_t, stat,
 };
-use wrap_abi::{Call, Identity, Record, layout::Failure};
+use wrap_abi::{
+    Call, Identity, Record,
+    layout::{Failure, Whole},
+};
 
 use super::{effects::Made, failed, files::fd_of, writing::hash};
 use crate::{
@@ -178,17 +181,30 @@ impl Wrap {
             if !began_empty {
                 return (fd, Backing::Nothing);
             }
-            let only = if is_nameless { 0 } else { O_EXCL };
-            let fd = opening.perform(opening.flags | only);
-            let remade = identity(fd_of(fd)).filter(|_| fd >= 0);
-            if !remade.is_none_or(|made| self.remade.add(made.inode)) {
-                self.fail(Failure::NotSupported, Call::File, None);
+            return (self.remake(opening, is_nameless, then), Backing::Remade);
+        }
+        let now = identity(fd_of(fd)).map_or(0, |now| now.inode);
+        // Its inode may be that of the one that is gone.
+        if self.remade.has(now) {
+            if opening.has(O_TRUNC) {
+                // SAFETY: no memory is involved.
+                unsafe { sys!(SYS_ftruncate, fd, 0) };
             }
             return (fd, Backing::Remade);
         }
-        let is_same = identity(fd_of(fd)).is_some_and(|now| now.inode == then.inode);
-        if is_same {
-            return (fd, Backing::Written);
+        match self.page.remade.find(then.inode, now) {
+            Some(Whole::Yes) => return (fd, Backing::Written),
+            // Made by a replay that did not come to its end.
+            Some(Whole::No) if self.process == 0 => {
+                // SAFETY: it is ours; a string.
+                unsafe {
+                    sys!(SYS_close, fd);
+                    sys!(SYS_unlinkat, opening.directory, opening.path.as_ptr(), 0);
+                }
+                return (self.remake(opening, false, then), Backing::Remade);
+            }
+            _ if now == then.inode => return (fd, Backing::Written),
+            _ => {}
         }
         if opening.has(O_APPEND) {
             return (fd, Backing::Successor);
@@ -196,6 +212,22 @@ impl Wrap {
         // SAFETY: it is ours.
         unsafe { sys!(SYS_close, fd) };
         (failed(libc::ENOENT), Backing::Nothing)
+    }
+
+    /// A file that is not there any more, and began empty.
+    fn remake(&mut self, opening: &Opening<'_>, is_nameless: bool, then: &Identity) -> Outcome {
+        let only = if is_nameless { 0 } else { O_CREAT | O_EXCL };
+        let fd = opening.perform(opening.flags | only);
+        let made = identity(fd_of(fd)).filter(|_| fd >= 0);
+        if let Some(made) = made {
+            if !self.remade.add(made.inode) {
+                self.fail(Failure::NotSupported, Call::File, None);
+            }
+            if !is_nameless {
+                self.page.remade.begin(then.inode, made.inode);
+            }
+        }
+        fd
     }
 
     fn opened(
@@ -213,6 +245,7 @@ impl Wrap {
         self.descriptors.set_kind(fd, kind);
         if let Some(entry) = self.descriptors.entry(fd) {
             entry.appends = opening.has(O_APPEND);
+            entry.is_in_place = kind == Kind::File && opening.flags & O_ACCMODE == libc::O_RDWR;
             entry.backing = backing;
             entry.end = identity.map_or(0, |identity| identity.size);
         }

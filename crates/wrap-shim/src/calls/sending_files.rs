@@ -10,7 +10,7 @@ use crate::{
     live,
     signals::blocking,
     sys::{Outcome, sys},
-    wrap::{Wrap, restarting},
+    wrap::{Wrap, restarting, with},
 };
 
 /// How much of a file is looked at at a time in a replay.
@@ -139,6 +139,10 @@ unsafe extern "C" fn sendfile(fd: c_int, file: c_int, offset: *mut off_t, count:
     };
     if !kind(fd, "sendfile").is_stream() {
         return answer(perform());
+    }
+    // What is sent may be other bytes before the client has them: the program is to read them.
+    if with(|wrap| wrap.descriptors.get(file).is_in_place) == Some(true) {
+        return answer(super::failed(libc::EINVAL));
     }
     let outcome = restarting(|wrap| wrap.send_file(fd, file, offset, count));
     answer(outcome.unwrap_or_else(perform))

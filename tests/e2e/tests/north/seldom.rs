@@ -1,6 +1,11 @@
 //! Calls that few servers make, by one that makes them when it is told to.
 
-use std::{fs, io::Write as _, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 use e2e::{
     Protected, Scene,
@@ -212,5 +217,129 @@ fn a_log_may_be_cut_off_before_the_replay() {
     }
     assert_eq!(client.ask("count"), "8");
     assert_eq!(fs::read(&notes).expect("notes"), b"noted\nnoted\n");
+    assert_all_kept(&server);
+}
+
+/// Files in all the ways there are: each time something is added, and what can be read is said.
+const FILES: &str = r#"
+def stream(name, mode, text, then=None):
+    file = ctypes.c_void_p(libc.fopen((where + name).encode(), mode))
+    libc.fputs(text, file)
+    if then:
+        assert libc.freopen((where + then).encode(), b"w", file)
+        libc.fputs(text * 2, file)
+    libc.fclose(file)
+def attached(name, text):
+    file = ctypes.c_void_p(libc.fdopen(os.open(where + name, os.O_WRONLY | os.O_CREAT), b"a"))
+    libc.fputs(text, file)
+    libc.fclose(file)
+def plain(name, flags, text):
+    file = os.open(where + name, flags | os.O_CREAT)
+    os.write(file, text)
+    os.close(file)
+def nameless(text):
+    file = os.open(where, os.O_TMPFILE | os.O_RDWR)
+    os.write(file, text)
+    os.lseek(file, 0, 0)
+    read = os.read(file, 100)
+    os.close(file)
+    return read
+def work(number):
+    text = b"%d\n" % number
+    plain("once", os.O_WRONLY | os.O_TRUNC, text * 3)
+    plain("once", os.O_WRONLY | os.O_APPEND, text)
+    plain("log", os.O_WRONLY | os.O_APPEND, text)
+    stream("first", b"w", text, "second")
+    stream("appended", b"a", text)
+    attached("attached", text)
+    os.mkfifo(f"{where}fifo{number}")
+    room = ctypes.create_string_buffer((where + "XXXXXX").encode())
+    assert libc.mkdtemp(room)
+    plain(room.value.decode()[len(where):] + "/within", os.O_WRONLY, text)
+    place = os.open(where + "inplace", os.O_RDWR | os.O_CREAT)
+    before = os.pread(place, 100, 0)
+    os.pwrite(place, before + text if number % 2 else text, 0)
+    after = os.read(place, 100)
+    os.close(place)
+    data.execute("insert into counts values (?)", (number,))
+    rows = data.execute("select * from counts").fetchall()
+    return nameless(text), before, after, rows
+data = sqlite3.connect(where + "data", isolation_level=None)
+data.execute("create table if not exists counts (number)")
+"#;
+
+/// A server that works with the files of a directory.
+fn works(scene: &Scene) -> (PathBuf, Protected, Client) {
+    let directory = scene.directory().join("files");
+    fs::create_dir_all(&directory).expect("a directory");
+    let server = protect(scene);
+    let mut client = Client::new(scene);
+    run(&mut client, &format!("where = '{}/'", directory.display()));
+    run(&mut client, FILES);
+    (directory, server, client)
+}
+
+/// What is in a directory and those below it; of what is no file only that it is there.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            all.extend(contents(&path));
+        }
+        let bytes = match path.is_file() {
+            true => fs::read(&path).expect("a file"),
+            false => Vec::new(),
+        };
+        all.insert(path, bytes);
+    }
+    all
+}
+
+#[test]
+fn files_are_as_if_nothing_had_happened() {
+    let scene = Scene::new("allfiles");
+    let (directory, server, mut client) = works(&scene);
+    for round in 1..=4 {
+        let said = client.ask(&format!("work({round})"));
+        assert!(said.starts_with("(b'"), "{said}");
+        let rows: Vec<String> = (1..=round).map(|number| format!("({number},)")).collect();
+        assert!(said.contains(&rows.join(", ")), "{said}");
+        let before = contents(&directory);
+        kill(&server, round);
+        // It is there when it has answered.
+        assert_eq!(client.ask("1"), "1");
+        assert!(contents(&directory) == before, "round {round}");
+    }
+    assert_all_kept(&server);
+}
+
+/// Files that are gone are made again, and are the server's in the lives after that, too.
+#[test]
+fn files_that_were_made_again_stay() {
+    let scene = Scene::new("remade");
+    let (directory, server, mut client) = works(&scene);
+    let mut kills = 0;
+    for round in 1..=3 {
+        let said = client.ask(&format!("work({round})"));
+        assert!(said.starts_with("(b'"), "{said}");
+        let before = contents(&directory);
+        if round == 1 {
+            for name in ["once", "log", "second", "appended", "attached", "inplace"] {
+                fs::remove_file(directory.join(name)).expect("removed");
+            }
+        }
+        for _ in 0..2 {
+            kills += 1;
+            kill(&server, kills);
+            assert_eq!(client.ask("1"), "1");
+            let after = contents(&directory);
+            let paths = after.keys().chain(before.keys());
+            let others: Vec<&PathBuf> = paths
+                .filter(|one| after.get(*one) != before.get(*one))
+                .collect();
+            assert!(others.is_empty(), "round {round}: {others:?}");
+        }
+    }
     assert_all_kept(&server);
 }
