@@ -2,33 +2,28 @@
 
 use std::time::Duration;
 
-use journal::{Arrival, Determinants, Limits, Refused, ReplayMode, Said, ServerProgress};
+use journal::{Determinants, Limits, ReplayMode};
 use protocol::{
     UnprotectedReason,
     control::{Attach, Replay, Response, Resume},
-    link::{
-        KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentKind, SegmentView,
-        StreamPosition, heads_digest,
-    },
+    link::{KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, StreamPosition},
 };
-use wire::{Flags, FlowId, Segment};
+use wire::FlowId;
 
 mod closing;
 mod determinants;
 mod renewal;
 mod requests;
 mod restoring;
+mod segments;
 
 use super::acks::Acks;
-use super::flows::{Flow, Flows, NotFound};
+use super::flows::{Flow, Flows};
 use super::outbox::{Outbox, Peer};
 use super::unknown::Unknown;
 use super::{Greeting, MAX_EMBRYOS};
 use crate::durable::entry::{Change, Entry};
-use crate::intake::{Intake, Notice, reason_of};
-
-/// Unknown numbers are told as long as fewer notices than this wait to be heard.
-const MAX_NOTICES: usize = 4096;
+use crate::intake::{Intake, Notice};
 
 /// When a segment that neither finds nor leaves a hole is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -377,152 +372,4 @@ impl Session {
         self.statistics.forgotten_embryos += 1;
         true
     }
-
-    fn segment(&mut self, datagram: &[u8], now: Duration, out: &mut Outbox) {
-        let Ok(view) = SegmentView::parse(datagram) else {
-            self.statistics.malformed += 1;
-            return;
-        };
-        let flow = match self.flows.of(&view, &self.up) {
-            Ok(flow) => flow,
-            Err(NotFound::BadTag) => {
-                self.statistics.bad_tags += 1;
-                return;
-            }
-            Err(NotFound::Unknown) => {
-                self.statistics.unknown += 1;
-                // Nobody may be there to be told.
-                let few = self.intake.notices.len() < MAX_NOTICES;
-                if few && self.unknown.is_news(view.flow_low(), now) {
-                    let notice = Notice::Unknown(view.flow_low());
-                    self.intake.notices.push_back(notice);
-                }
-                return;
-            }
-        };
-        if !view.is_undamaged(&flow.key) {
-            self.statistics.damaged += 1;
-            return;
-        }
-        if view.flags().kind == SegmentKind::Head {
-            let id = flow.id;
-            let payload = view.segment().payload();
-            let more = usize::from(view.whole()).saturating_sub(payload.len());
-            let said = Said {
-                seq: view.segment().seq(),
-                payload,
-                more: u32::try_from(more).unwrap_or(0),
-                after: Some(view.after()),
-            };
-            self.statistics.heads += 1;
-            self.said(id, said, out);
-            self.seen(view.flags().slot, now);
-            return;
-        }
-        let Some(mut arrival) = arrival(&view) else {
-            self.statistics.malformed += 1;
-            return;
-        };
-        if view.flags().kind == SegmentKind::HeardAll {
-            let end = self.intake.journal.heads_end(flow.id);
-            arrival.heads_known = end.is_some_and(|end| heads_digest(end) == view.heads());
-        }
-        let was_embryo = std::mem::take(&mut flow.embryo);
-        let id = flow.id;
-        observe(flow, view.segment(), now);
-        if arrival.payload.is_empty() && !arrival.fin {
-            self.statistics.progress += 1;
-            if flow.progress.is_news() {
-                flow.progress.told();
-                let progress = Change::Progress(flow.progress);
-                out.record(self.instance, &Entry::Changed(id, progress));
-            }
-            if was_embryo {
-                self.flows.born();
-            }
-            self.seen(view.flags().slot, now);
-            return;
-        }
-        self.statistics.segments += 1;
-        let recorded = self.intake.journal.instream(id, &arrival);
-        match recorded {
-            Ok(recorded) if recorded.new => {
-                flow.progress.told();
-                out.record(self.instance, &Entry::Changed(id, Change::of(&arrival)));
-                self.recorded = out.recorded();
-            }
-            Err(Refused::BecameUnprotected(_)) => {
-                out.record(self.instance, &Entry::Changed(id, Change::Unprotected));
-            }
-            _ => {}
-        }
-        match recorded {
-            Ok(recorded) if recorded.hole || self.policy == AckPolicy::EachFrame => {
-                remember(flow, &arrival);
-                self.acks.say(flow, &self.intake.journal, out);
-            }
-            Ok(_) if flow.due => {}
-            Ok(_) => {
-                flow.due = true;
-                if self.due.is_empty() {
-                    self.due_since = now;
-                }
-                self.due.push(id);
-            }
-            Err(Refused::BecameUnprotected(reason)) => {
-                let notice = Notice::Unprotected(id, reason_of(reason));
-                self.intake.notices.push_back(notice);
-            }
-            Err(Refused::Unprotected(_) | Refused::Implausible | Refused::Unknown) => {}
-        }
-        if was_embryo {
-            self.flows.born();
-        }
-        self.seen(view.flags().slot, now);
-    }
-}
-
-/// What the record takes of a segment; `None` of one that has no place in an open connection.
-fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
-    let segment = view.segment();
-    let flags = segment.flags();
-    if flags.contains(Flags::SYN) || flags.contains(Flags::RST) {
-        return None;
-    }
-    let kind = view.flags().kind;
-    let progress = ServerProgress {
-        nxt: segment.ack(),
-        ack: segment.seq(),
-    };
-    Some(Arrival {
-        seq: segment.seq(),
-        payload: segment.payload(),
-        fin: flags.contains(Flags::FIN),
-        client_ack: segment.ack(),
-        heard_all: kind != SegmentKind::Plain,
-        heads_known: false,
-        server: (kind == SegmentKind::Turn).then_some(progress),
-    })
-}
-
-/// What a segment tells of its client, whatever it carries.
-fn observe(flow: &mut Flow, segment: &Segment<'_>, now: Duration) {
-    flow.seen = Some(now);
-    if segment.flags().contains(Flags::ACK) {
-        let first = flow.server_isn + 1;
-        flow.progress.acknowledge(first, segment.ack());
-        if let Some(timestamps) = segment.timestamps() {
-            flow.progress.time(timestamps);
-        }
-    }
-}
-
-/// Bytes have come, possibly beyond a hole: there more have come later than anywhere else. The
-/// oldest place is forgotten, if there is no room: [`super::acks`] has joined those of one range.
-fn remember(flow: &mut Flow, arrival: &Arrival<'_>) {
-    if arrival.payload.is_empty() {
-        return;
-    }
-    flow.newest.rotate_right(1);
-    flow.newest[0] = Some(arrival.seq);
 }

@@ -1,0 +1,187 @@
+//! Segments of clients, and heads of answers, as they come in datagrams.
+
+use std::time::Duration;
+
+use journal::{Arrival, Refused, Said, ServerProgress};
+use protocol::link::{SegmentKind, SegmentView, heads_digest};
+use wire::{Flags, FlowId, Segment};
+
+use super::{AckPolicy, Session};
+use crate::durable::entry::{Change, Entry};
+use crate::intake::{Notice, reason_of};
+use crate::link::flows::{Flow, NotFound};
+use crate::link::outbox::Outbox;
+
+/// Unknown numbers are told as long as fewer notices than this wait to be heard.
+const MAX_NOTICES: usize = 4096;
+
+impl Session {
+    /// A datagram that holds a segment. One that cannot be believed is counted, and else nothing.
+    pub(super) fn segment(&mut self, datagram: &[u8], now: Duration, out: &mut Outbox) {
+        let Ok(view) = SegmentView::parse(datagram) else {
+            self.statistics.malformed += 1;
+            return;
+        };
+        let Some(id) = self.flow_of(&view, now) else {
+            return;
+        };
+        let is_taken = match view.flags().kind {
+            SegmentKind::Head => {
+                self.head(id, &view, out);
+                true
+            }
+            _ => self.arrived(id, &view, now, out),
+        };
+        if is_taken {
+            self.seen(view.flags().slot, now);
+        }
+    }
+
+    /// The flow of an undamaged segment whose tag is right.
+    fn flow_of(&mut self, view: &SegmentView<'_>, now: Duration) -> Option<FlowId> {
+        match self.flows.of(view, &self.up) {
+            Ok(flow) if view.is_undamaged(&flow.key) => return Some(flow.id),
+            Ok(_) => self.statistics.damaged += 1,
+            Err(NotFound::BadTag) => self.statistics.bad_tags += 1,
+            Err(NotFound::Unknown) => {
+                self.statistics.unknown += 1;
+                // Nobody may be there to be told.
+                let few = self.intake.notices.len() < MAX_NOTICES;
+                if few && self.unknown.is_news(view.flow_low(), now) {
+                    let notice = Notice::Unknown(view.flow_low());
+                    self.intake.notices.push_back(notice);
+                }
+            }
+        }
+        None
+    }
+
+    /// The beginning of an answer, before the client has it.
+    fn head(&mut self, flow: FlowId, view: &SegmentView<'_>, out: &mut Outbox) {
+        let payload = view.segment().payload();
+        let more = usize::from(view.whole()).saturating_sub(payload.len());
+        let said = Said {
+            seq: view.segment().seq(),
+            payload,
+            more: u32::try_from(more).unwrap_or(0),
+            after: Some(view.after()),
+        };
+        self.statistics.heads += 1;
+        self.said(flow, said, out);
+    }
+
+    /// A segment of a client. False: it has no place in its connection.
+    fn arrived(
+        &mut self,
+        id: FlowId,
+        view: &SegmentView<'_>,
+        now: Duration,
+        out: &mut Outbox,
+    ) -> bool {
+        let (Some(mut arrival), Some(flow)) = (arrival(view), self.flows.get_mut(id)) else {
+            self.statistics.malformed += 1;
+            return false;
+        };
+        if view.flags().kind == SegmentKind::HeardAll {
+            let end = self.intake.journal.heads_end(id);
+            arrival.heads_known = end.is_some_and(|end| heads_digest(end) == view.heads());
+        }
+        let was_embryo = std::mem::take(&mut flow.embryo);
+        observe(flow, view.segment(), now);
+        if arrival.payload.is_empty() && !arrival.fin {
+            self.statistics.progress += 1;
+            if flow.progress.is_news() {
+                flow.progress.told();
+                let progress = Change::Progress(flow.progress);
+                out.record(self.instance, &Entry::Changed(id, progress));
+            }
+        } else {
+            self.statistics.segments += 1;
+            self.record(id, &arrival, now, out);
+        }
+        if was_embryo {
+            self.flows.born();
+        }
+        true
+    }
+
+    /// What was not recorded yet is, and the service is told so, now or with the batch.
+    fn record(&mut self, id: FlowId, arrival: &Arrival<'_>, now: Duration, out: &mut Outbox) {
+        let recorded = self.intake.journal.instream(id, arrival);
+        let Some(flow) = self.flows.get_mut(id) else {
+            return;
+        };
+        match recorded {
+            Ok(recorded) if recorded.new => {
+                flow.progress.told();
+                out.record(self.instance, &Entry::Changed(id, Change::of(arrival)));
+                self.recorded = out.recorded();
+            }
+            Err(Refused::BecameUnprotected(reason)) => {
+                out.record(self.instance, &Entry::Changed(id, Change::Unprotected));
+                let notice = Notice::Unprotected(id, reason_of(reason));
+                self.intake.notices.push_back(notice);
+            }
+            Ok(_) | Err(Refused::Unprotected(_) | Refused::Implausible | Refused::Unknown) => {}
+        }
+        match recorded {
+            Ok(recorded) if recorded.hole || self.policy == AckPolicy::EachFrame => {
+                remember(flow, arrival);
+                self.acks.say(flow, &self.intake.journal, out);
+            }
+            Ok(_) if !flow.due => {
+                flow.due = true;
+                if self.due.is_empty() {
+                    self.due_since = now;
+                }
+                self.due.push(id);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// What the record takes of a segment; `None` of one that has no place in an open connection.
+fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
+    let segment = view.segment();
+    let flags = segment.flags();
+    if flags.contains(Flags::SYN) || flags.contains(Flags::RST) {
+        return None;
+    }
+    let kind = view.flags().kind;
+    let progress = ServerProgress {
+        nxt: segment.ack(),
+        ack: segment.seq(),
+    };
+    Some(Arrival {
+        seq: segment.seq(),
+        payload: segment.payload(),
+        fin: flags.contains(Flags::FIN),
+        client_ack: segment.ack(),
+        heard_all: kind != SegmentKind::Plain,
+        heads_known: false,
+        server: (kind == SegmentKind::Turn).then_some(progress),
+    })
+}
+
+/// What a segment tells of its client, whatever it carries.
+fn observe(flow: &mut Flow, segment: &Segment<'_>, now: Duration) {
+    flow.seen = Some(now);
+    if segment.flags().contains(Flags::ACK) {
+        let first = flow.server_isn + 1;
+        flow.progress.acknowledge(first, segment.ack());
+        if let Some(timestamps) = segment.timestamps() {
+            flow.progress.time(timestamps);
+        }
+    }
+}
+
+/// Bytes have come, possibly beyond a hole: there more have come later than anywhere else. The
+/// oldest place is forgotten, if there is no room: [`crate::link::acks`] has joined those of one range.
+fn remember(flow: &mut Flow, arrival: &Arrival<'_>) {
+    if arrival.payload.is_empty() {
+        return;
+    }
+    flow.newest.rotate_right(1);
+    flow.newest[0] = Some(arrival.seq);
+}
