@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
-use crate::task::{Interrupt, Interrupted, ended, program};
+use crate::task::{Interrupt, Interrupted, cache, ended, program};
 use guest::{Findings, Guest};
 
 /// A kernel of Debian's.
@@ -121,7 +121,7 @@ fn run(options: &Options) -> Result<bool> {
         console: options.console,
         limit: Duration::from_secs(900),
     };
-    let cache = cache(options)?;
+    let cache = cache(options.cache.clone(), "kernels")?;
     let kernels = if options.only.is_empty() {
         Kernel::ALL.to_vec()
     } else {
@@ -177,19 +177,6 @@ fn shown(table: &[(Kernel, String, Findings)]) -> String {
         }
     }
     text
-}
-
-/// Where kernels are kept.
-fn cache(options: &Options) -> Result<PathBuf> {
-    let directory = options.cache.clone().or_else(|| {
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-        Some(cache.or_else(home)?.join("outlive/kernels"))
-    });
-    let directory = directory.context("there is no home for a cache: use --cache")?;
-    std::fs::create_dir_all(&directory)
-        .with_context(|| format!("cannot make {}", directory.display()))?;
-    Ok(directory.canonicalize()?)
 }
 
 /// The packet tests of the data plane, built.

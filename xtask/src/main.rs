@@ -12,6 +12,7 @@ mod machine;
 mod nginx;
 mod paper;
 mod plot;
+mod redis_suite;
 mod task;
 
 use clap::{Parser, Subcommand};
@@ -34,6 +35,8 @@ enum Task {
     Paper(paper::Options),
     /// Boot Debian's kernels in qemu, and say on which the data plane works
     Kernels(kernels::Options),
+    /// Run the redis project's own tests while the server is killed again and again
+    RedisSuite(redis_suite::Options),
     /// A server of the bench: sends back what it gets
     #[command(hide = true)]
     BenchEcho(bench::tiny::Listen),
@@ -48,6 +51,7 @@ fn main() -> std::process::ExitCode {
         Task::Bench(options) => bench::main(&options),
         Task::Paper(options) => paper::main(&options),
         Task::Kernels(options) => kernels::main(&options),
+        Task::RedisSuite(options) => redis_suite::main(&options),
         Task::BenchEcho(listen) => bench::tiny::echo(&listen),
         Task::BenchSink(sink) => bench::tiny::sink(&sink),
     }

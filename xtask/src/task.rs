@@ -88,6 +88,19 @@ pub(crate) fn program(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("no {}: build it with `make build`", path.display()))
 }
 
+/// Where what was fetched is kept: there, or in the user's cache by that name.
+pub(crate) fn cache(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
+    let directory = given.or_else(|| {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+        Some(cache.or_else(home)?.join("outlive").join(name))
+    });
+    let directory = directory.context("there is no home for a cache: set XDG_CACHE_HOME")?;
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
+    Ok(directory.canonicalize()?)
+}
+
 /// What the labs of bench and paper run.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {

@@ -1,7 +1,9 @@
 //! A server with state: what its record costs, and how fast it is back.
 
 mod others;
+mod takeover;
 
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -51,6 +53,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         figures.extend(speed(bench, &server, clients, pipeline, aim)?);
     }
     figures.extend(size_and_return(bench, &server)?);
+    figures.extend(takeover::measure(bench)?);
     figures.extend(others::measure(bench)?);
     Ok(figures)
 }
@@ -113,7 +116,22 @@ fn speed(
 
 /// SETs a second, and their median latency in milliseconds.
 fn set(bench: &Bench, clients: &str, pipeline: &str, commands: &str) -> Result<[f64; 2]> {
-    let address = bench.stage.address(PORT);
+    set_at(
+        bench,
+        bench.stage.address(PORT),
+        clients,
+        pipeline,
+        commands,
+    )
+}
+
+fn set_at(
+    bench: &Bench,
+    address: SocketAddr,
+    clients: &str,
+    pipeline: &str,
+    commands: &str,
+) -> Result<[f64; 2]> {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let arguments = [
         "-h", &ip, "-p", &port, "-t", "set", "-c", clients, "-P", pipeline, "-n", commands, "--csv",

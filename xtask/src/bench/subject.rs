@@ -1,6 +1,7 @@
 //! The server that is measured: plain, or under `outlive serve`.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -83,23 +84,7 @@ impl Server {
 
     /// redis, which keeps nothing in files.
     pub(super) fn redis(bench: &Bench) -> Self {
-        let ip = bench.stage.address(PORT).ip().to_string();
-        let port = PORT.to_string();
-        let words = [
-            "redis-server",
-            "--bind",
-            &ip,
-            "--port",
-            &port,
-            "--save",
-            "",
-            "--protected-mode",
-            "no",
-        ];
-        Self {
-            command: words.map(OsString::from).into(),
-            port: PORT,
-        }
+        Self::of(redis_command(bench.stage.address(PORT)), PORT)
     }
 
     /// Kept on one CPU, as its client is on another: where the scheduler happens to put two busy
@@ -125,6 +110,23 @@ impl Server {
             port: PORT,
         }
     }
+}
+
+/// redis, which keeps nothing in files.
+pub(super) fn redis_command(address: SocketAddr) -> Vec<OsString> {
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let words = [
+        "redis-server",
+        "--bind",
+        &ip,
+        "--port",
+        &port,
+        "--save",
+        "",
+        "--protected-mode",
+        "no",
+    ];
+    words.map(OsString::from).into()
 }
 
 /// nginx with the configuration that is in a directory.

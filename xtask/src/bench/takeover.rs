@@ -26,7 +26,8 @@ use super::recovery::survivors;
 use super::traffic::{curl, wrk};
 use super::usage::{Used, anonymous};
 pub(super) use pair::{Hosts, Pair, Served, address};
-use steps::{STEPS, Steps, announced, now};
+pub(super) use steps::now;
+use steps::{STEPS, Steps, announced};
 use watching::{Silences, WHAT, Watchers};
 
 /// As `outlive logger` has it by default, milliseconds.

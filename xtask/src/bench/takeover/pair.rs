@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::bench::Bench;
 use crate::bench::stage::{PORT, SERVICE, power_off};
-use crate::bench::subject::{complaints, nginx_command};
+use crate::bench::subject::{complaints, nginx_command, redis_command};
 use crate::events::Events;
 use crate::janitor::Janitor;
 use crate::nginx;
@@ -57,6 +57,10 @@ pub(in crate::bench) fn address() -> Result<SocketAddr> {
 /// What is served.
 pub(in crate::bench) enum Served {
     Nginx,
+    /// With its state, and a standby that follows or does not.
+    Redis {
+        hot: bool,
+    },
     /// A hidden verb of this program.
     Own(&'static str),
 }
@@ -104,8 +108,13 @@ impl<'a> Pair<'a> {
         arguments.extend(["--address-device", "eth0"].map(OsString::from));
         let log = stage.ground.logger_arguments(&stage.logger);
         arguments.extend(log.into_iter().map(OsString::from));
+        if let Served::Redis { hot } = served {
+            arguments.push("--north=require".into());
+            arguments.extend(hot.then(|| "--hot".into()));
+        }
         arguments.push("--".into());
         arguments.extend(match served {
+            Served::Redis { .. } => redis_command(address()?),
             Served::Nginx => nginx_command(&stage.file("pair")),
             Served::Own(verb) => vec![
                 stage.ground.programs.xtask.clone().into(),
@@ -177,13 +186,20 @@ impl<'a> Pair<'a> {
 
     /// How many milliseconds of the lease are left to the host that serves, as it says. `None`: it does not.
     pub(in crate::bench) fn lease_left(&self) -> Result<Option<f64>> {
-        let output = self.outlive("status", 0).arg("--json").output()?;
-        let status: Value = serde_json::from_slice(&output.stdout)?;
+        let status = self.status(0)?;
         let words = status["lease"].as_str().unwrap_or_default();
         let left = words
             .split_once("for ")
             .and_then(|(_, rest)| rest.split_once(" ms more"));
         Ok(left.and_then(|(left, _)| left.parse().ok()))
+    }
+
+    /// What `outlive status --json` says on the host that serves (0), or stands by (1).
+    pub(in crate::bench) fn status(&self, which: usize) -> Result<Value> {
+        let output = self.outlive("status", which).arg("--json").output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("`outlive status` said {said}"))
     }
 
     fn outlive(&self, verb: &str, which: usize) -> Command {

@@ -88,7 +88,7 @@ impl Steps {
 }
 
 /// Seconds since 1970.
-pub(super) fn now() -> f64 {
+pub(in crate::bench) fn now() -> f64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs_f64()
 }

@@ -1,0 +1,162 @@
+//! The power goes where a server with state runs: how soon another host has what it had, replayed then, or followed before.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::set_at;
+use crate::bench::Bench;
+use crate::bench::figure::{Aim, Figure, column};
+use crate::bench::takeover::{DEFAULT_LEASE, Hosts, Pair, Served, address, now};
+
+/// What the issue asks of a host that has followed, milliseconds from the other's death.
+const AIM: f64 = 100.0;
+const BOUND: &str = "the lease must be over before another host may speak, and that is most of it";
+/// The standby has caught up when it is no further behind than what the watching client causes at any time.
+const CAUGHT_UP: u64 = 10_000;
+/// How long a replay of all may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+const REST: Duration = Duration::from_millis(300);
+
+pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
+    let hosts = Hosts::of(bench)?;
+    let mut figures = Vec::new();
+    for commands in bench.size(&["1000", "100000", "400000"][..], &["1000", "50000"][..]) {
+        for (hot, how) in [(false, "cold"), (true, "hot")] {
+            bench.say(format_args!("power-offs after {commands} commands, {how}"));
+            let runs = power_offs(bench, &hosts, commands, hot)?;
+            figures.extend(figures_of(commands, how, &runs));
+        }
+    }
+    Ok(figures)
+}
+
+/// Milliseconds since the power went: until another host may speak, until it serves, and the longest that a client waited.
+type Times = [f64; 3];
+
+fn power_offs(bench: &Bench, hosts: &Hosts, commands: &str, hot: bool) -> Result<Vec<Times>> {
+    let mut pair = Pair::start(bench, hosts, &Served::Redis { hot }, DEFAULT_LEASE)?;
+    pair.stand_by()?;
+    set_at(bench, address()?, "50", "1", commands)?;
+    let mut runs = Vec::new();
+    for _ in 0..bench.size(5, 2) {
+        bench.interrupt.check()?;
+        if hot {
+            await_follower(bench, &pair)?;
+        }
+        runs.push(power_off(bench, &mut pair)?);
+        pair.come_back()?;
+    }
+    pair.stop()?;
+    Ok(runs)
+}
+
+/// Returns when the standby's server has done what the other's has.
+fn await_follower(bench: &Bench, pair: &Pair<'_>) -> Result<()> {
+    let began = Instant::now();
+    while pair.status(1)?["replica"]["behind_bytes"]
+        .as_u64()
+        .is_none_or(|behind| behind > CAUGHT_UP)
+    {
+        bench.interrupt.check()?;
+        ensure!(began.elapsed() < PATIENCE, "the standby does not catch up");
+        thread::sleep(REST / 10);
+    }
+    Ok(())
+}
+
+fn power_off(bench: &Bench, pair: &mut Pair<'_>) -> Result<Times> {
+    let to = address()?;
+    let stream = bench.stage.client.enter(|| TcpStream::connect(to))??;
+    let ends = &AtomicBool::new(false);
+    let (times, waited) = thread::scope(|scope| {
+        let client = scope.spawn(|| count(stream, ends));
+        thread::sleep(REST);
+        let times = times(pair);
+        thread::sleep(REST);
+        ends.store(true, Ordering::Relaxed);
+        (times, client.join())
+    });
+    let waited = waited.map_err(|_| anyhow::anyhow!("the client has panicked"))?;
+    let [granted, serving] = times?;
+    Ok([granted, serving, waited?])
+}
+
+/// Of the host that takes over, since the power went.
+fn times(pair: &mut Pair<'_>) -> Result<[f64; 2]> {
+    let off = now();
+    pair.power_off()?;
+    let serving = pair.wait_for(0, "serving")?;
+    let events = pair.events(0)?;
+    let granted = events
+        .iter()
+        .rev()
+        .find(|event| event["event"] == "granted");
+    let since = |event: &Value| -> Result<f64> {
+        let time = event["time"].as_f64().context("an event without a time")?;
+        Ok((time - off) * 1e3)
+    };
+    Ok([
+        since(granted.context("it was granted nothing")?)?,
+        since(&serving)?,
+    ])
+}
+
+/// Counts, and returns the longest that it has waited for an answer, in milliseconds. None may be missing or come twice.
+fn count(stream: TcpStream, ends: &AtomicBool) -> Result<f64> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut answers = BufReader::new(stream.try_clone()?);
+    let (mut longest, mut last) = (Duration::ZERO, None);
+    while !ends.load(Ordering::Relaxed) {
+        let asked = Instant::now();
+        (&stream).write_all(b"INCR watched\r\n")?;
+        let mut answer = String::new();
+        answers.read_line(&mut answer)?;
+        longest = longest.max(asked.elapsed());
+        let number = answer
+            .strip_prefix(':')
+            .and_then(|rest| rest.trim_end().parse::<u64>().ok());
+        let number = number.with_context(|| format!("redis said {answer:?}"))?;
+        ensure!(
+            last.is_none_or(|last| number == last + 1),
+            "counted {number} after {last:?}"
+        );
+        last = Some(number);
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(longest.as_secs_f64() * 1e3)
+}
+
+fn figures_of(commands: &str, name: &str, runs: &[Times]) -> Vec<Figure> {
+    let how = format!(
+        "power-off of the host that serves redis after {commands} SETs of 50 clients, a lease of {DEFAULT_LEASE} ms, \
+         the standby {name}"
+    );
+    let figure = |index: usize, what: &str, words: &str| {
+        let name = format!("north.takeover.{commands}.{name}.{what}");
+        Figure::of(name, "ms", &column(runs, index), format!("{how}: {words}"))
+    };
+    let own: Vec<f64> = runs
+        .iter()
+        .map(|[granted, serving, _]| serving - granted)
+        .collect();
+    let own = Figure::of(
+        format!("north.takeover.{commands}.{name}.own"),
+        "ms",
+        &own,
+        format!("{how}: from the grant until it serves"),
+    );
+    let live = figure(1, "live", "until the other host serves");
+    let live = if name == "hot" {
+        live.aim(Aim::AtMost(AIM), BOUND)
+    } else {
+        live
+    };
+    let words = "the longest that a client who counts has waited for an answer";
+    vec![live, own, figure(2, "pause", words)]
+}
