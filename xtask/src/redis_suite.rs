@@ -188,7 +188,7 @@ impl Stage {
 
     fn keep(&self, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory)?;
-        for name in ["plain.txt", "killed.txt", "events"] {
+        for name in ["plain.txt", "killed.txt", "events", "output"] {
             if self.ground.file(name).is_file() {
                 fs::copy(self.ground.file(name), directory.join(name))?;
             }

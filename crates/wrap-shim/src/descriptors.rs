@@ -74,6 +74,8 @@ pub(crate) struct Descriptor {
     pub(crate) backing: Backing,
     /// Where such a file ends, as far as this process knows.
     pub(crate) end: u64,
+    /// Its number when it was opened first.
+    pub(crate) inode: u64,
     /// It is an end of a pipe or a pair of sockets.
     is_end: bool,
     /// Other processes have that, too.
@@ -94,6 +96,7 @@ impl Descriptor {
         is_in_place: false,
         backing: Backing::Written,
         end: 0,
+        inode: 0,
         is_end: false,
         crosses: false,
         partner: 0,
@@ -300,6 +303,13 @@ impl Descriptors {
     }
 
     /// Every descriptor of a file that a replay has nothing of.
+    /// One by which a file that had this number is made again.
+    pub(crate) fn remaking(&self, inode: u64) -> Option<c_int> {
+        let is = |one: &Descriptor| one.backing == Backing::Remade && one.inode == inode;
+        let fd = self.all.iter().position(is)?;
+        c_int::try_from(fd).ok()
+    }
+
     pub(crate) fn without_file(&self) -> impl Iterator<Item = (c_int, Backing)> {
         let all = (0..).zip(self.all.iter().map(|one| one.backing));
         all.filter(|(_, backing)| matches!(backing, Backing::Nothing | Backing::Changed))

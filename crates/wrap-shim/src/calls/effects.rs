@@ -11,9 +11,12 @@ use libc::{
 };
 use wrap_abi::{Call, Record};
 
-use super::opening::{named, same};
+use super::{
+    files::fd_of,
+    opening::{identity, named, same},
+};
 use crate::{
-    descriptors::Kind,
+    descriptors::{Backing, Kind},
     errno::answer_int,
     sys::{Outcome, sys},
     wrap::{Wrap, with},
@@ -184,6 +187,9 @@ impl Wrap {
         let replayed = self.replayed(Call::File, name, |record| record.outcome);
         if let Some(outcome) = replayed {
             if outcome == 0 {
+                if let (Effect::Rename(_, to), Some(Made(before))) = (effect, before) {
+                    self.find_again(before, to);
+                }
                 self.affect_again(effect, perform);
             }
             return outcome;
@@ -200,6 +206,22 @@ impl Wrap {
             payload: &[],
         });
         outcome
+    }
+
+    /// The file itself has this name now: what has it open goes on with that, and not with what was made again in its place.
+    fn find_again(&mut self, inode: u64, name: Name<'_>) {
+        if inode == 0 || name.now() != inode {
+            return;
+        }
+        while let Some(fd) = self.descriptors.remaking(inode) {
+            let is_found = exchange(fd, name);
+            if let Some(entry) = self.descriptors.entry(fd) {
+                entry.backing = match is_found {
+                    true => Backing::Written,
+                    false => Backing::Nothing,
+                };
+            }
+        }
     }
 
     /// What this replay has made again goes the way that it went then, but never over what is there: only a socket goes over
@@ -242,6 +264,28 @@ impl Wrap {
             });
             outcome
         })
+    }
+}
+
+/// Puts the file that has this name under that number, as what was there was opened, and where that has got to. `false`: it is
+/// shorter than that.
+fn exchange(fd: c_int, name: Name<'_>) -> bool {
+    // SAFETY: no memory is involved but the name, and numbers that the program has, or that are ours.
+    unsafe {
+        let flags = sys!(SYS_fcntl, fd, libc::F_GETFL);
+        let closes = sys!(SYS_fcntl, fd, libc::F_GETFD) & i64::from(libc::FD_CLOEXEC) != 0;
+        let place = sys!(SYS_lseek, fd, 0, libc::SEEK_CUR);
+        let file = sys!(SYS_openat, name.directory, name.path.as_ptr(), flags);
+        if file < 0 || flags < 0 {
+            return false;
+        }
+        let is_whole = identity(fd_of(file)).is_some_and(|now| now.size.cast_signed() >= place);
+        if is_whole {
+            sys!(SYS_lseek, file, place, libc::SEEK_SET);
+            sys!(SYS_dup3, file, fd, if closes { libc::O_CLOEXEC } else { 0 });
+        }
+        sys!(SYS_close, file);
+        is_whole
     }
 }
 

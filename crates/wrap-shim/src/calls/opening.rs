@@ -248,6 +248,7 @@ impl Wrap {
             entry.is_in_place = kind == Kind::File && opening.flags & O_ACCMODE == libc::O_RDWR;
             entry.backing = backing;
             entry.end = identity.map_or(0, |identity| identity.size);
+            entry.inode = identity.map_or(0, |identity| identity.inode);
         }
     }
 }

@@ -111,6 +111,34 @@ fn what_redis_has_saved_is_neither_loaded_nor_saved_again() {
     assert_all_kept(&server);
 }
 
+/// It begins a log when it is told to, under a name that it changes: what its next lives append is found there.
+#[test]
+fn what_redis_appends_to_a_log_with_a_new_name_is_there() {
+    let scene = Scene::new("redisnewlog");
+    let directory = directory(&scene, "files");
+    let server = redis_in(&directory, scene.ipv4(PORT), &["--save", ""]);
+    let server = scene.protect_with(&server, &REQUIRE);
+    let seed = &mut Seed::choose("redisnewlog");
+    let mut client = Client::new(&scene);
+    let begin = ["CONFIG", "SET", "appendonly", "yes"];
+    assert_eq!(client.ask(&begin), "+OK");
+    await_saved(&scene);
+    let names: Vec<PathBuf> = files(&directory).into_keys().collect();
+    for death in 1..=4 {
+        fill(&mut client, seed);
+        kill(&server, death);
+        fill(&mut client, seed);
+        let digest = client.ask(&["DEBUG", "DIGEST"]);
+        assert_eq!(client.ask(&["DEBUG", "LOADAOF"]), "+OK");
+        assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
+        let logs = ["--save", "", "--appendonly", "yes"];
+        assert_eq!(digest_of(&scene, &directory, &logs), digest);
+        let now: Vec<PathBuf> = files(&directory).into_keys().collect();
+        assert_eq!(now, names, "and nothing else");
+    }
+    assert_all_kept(&server);
+}
+
 /// Each command is in the log once, whatever its server died of, and when.
 #[test]
 fn what_redis_appends_to_its_log_is_there_once() {
