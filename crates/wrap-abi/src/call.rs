@@ -55,10 +55,13 @@ pub enum Call {
     Closed = 21,
     /// What becomes of this process, which is no first one: the outcome is a [`crate::layout::Fate`].
     Fate = 22,
+    /// A piece of a file that was read, and that the server is about to put another one in the place of: the outcome is where it
+    /// begins, the payload the file's [`crate::Identity`] and the piece.
+    Kept = 23,
 }
 
 impl Call {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Start,
         Self::Epoll,
         Self::Poll,
@@ -81,6 +84,7 @@ impl Call {
         Self::Moved,
         Self::Closed,
         Self::Fate,
+        Self::Kept,
     ];
 
     /// The kind with this number.

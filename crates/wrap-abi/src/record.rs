@@ -77,6 +77,41 @@ impl Header {
     }
 }
 
+impl Header {
+    /// The header that `bytes` begins with, and how many bytes it takes; the payload follows, or a part of it.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
+        let tag = *bytes.first().ok_or(DecodeError::CutOff)?;
+        let call = Call::from_code(tag & CALL).ok_or(DecodeError::UnknownCall(tag & CALL))?;
+        let mut at = 1;
+        let mut number = || {
+            let (value, length) =
+                varint::read(&bytes[at..]).ok_or_else(|| match bytes.len() - at {
+                    0..varint::VARINT_MAX => DecodeError::CutOff,
+                    _ => DecodeError::BadNumber,
+                })?;
+            at += length;
+            Ok(value)
+        };
+        let fd = u32::try_from(number()?).map_err(|_| DecodeError::BadNumber)?;
+        let outcome = i64::try_from(number()?).map_err(|_| DecodeError::BadNumber)?;
+        let outcome = if tag & FAILED == 0 { outcome } else { -outcome };
+        let length = match tag & HAS_LENGTH {
+            0 => implied_length(call, outcome),
+            _ => number()?,
+        };
+        let header = Self {
+            call,
+            fd,
+            outcome,
+            length: usize::try_from(length).map_err(|_| DecodeError::BadNumber)?,
+        };
+        Ok((header, at))
+    }
+}
+
 fn implied_length(call: Call, outcome: i64) -> u64 {
     match u64::try_from(outcome) {
         Ok(length) if call.brings_bytes() => length,
@@ -101,36 +136,16 @@ impl<'a> Record<'a> {
     /// # Errors
     /// It is not one.
     pub fn read(bytes: &'a [u8]) -> Result<(Self, usize), DecodeError> {
-        let tag = *bytes.first().ok_or(DecodeError::CutOff)?;
-        let call = Call::from_code(tag & CALL).ok_or(DecodeError::UnknownCall(tag & CALL))?;
-        let mut at = 1;
-        let mut number = || {
-            let (value, length) =
-                varint::read(&bytes[at..]).ok_or_else(|| match bytes.len() - at {
-                    0..varint::VARINT_MAX => DecodeError::CutOff,
-                    _ => DecodeError::BadNumber,
-                })?;
-            at += length;
-            Ok(value)
+        let (header, at) = Header::read(bytes)?;
+        let end = at
+            .checked_add(header.length)
+            .ok_or(DecodeError::BadNumber)?;
+        let record = Self {
+            call: header.call,
+            fd: header.fd,
+            outcome: header.outcome,
+            payload: bytes.get(at..end).ok_or(DecodeError::CutOff)?,
         };
-        let fd = u32::try_from(number()?).map_err(|_| DecodeError::BadNumber)?;
-        let outcome = i64::try_from(number()?).map_err(|_| DecodeError::BadNumber)?;
-        let mut record = Self {
-            call,
-            fd,
-            outcome,
-            payload: &[],
-        };
-        if tag & FAILED != 0 {
-            record.outcome = -outcome;
-        }
-        let length = match tag & HAS_LENGTH {
-            0 => implied_length(call, record.outcome),
-            _ => number()?,
-        };
-        let length = usize::try_from(length).map_err(|_| DecodeError::BadNumber)?;
-        let end = at.checked_add(length).ok_or(DecodeError::BadNumber)?;
-        record.payload = bytes.get(at..end).ok_or(DecodeError::CutOff)?;
         Ok((record, end))
     }
 }

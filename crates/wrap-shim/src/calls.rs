@@ -13,6 +13,7 @@ mod declined;
 pub(crate) mod effects;
 mod files;
 mod handlers;
+pub(crate) mod kept;
 mod looking;
 mod opening;
 mod processes;

@@ -13,7 +13,7 @@ use wrap_abi::{
 
 use crate::{
     allocators,
-    calls::{effects::Remade, writing::Unrecorded},
+    calls::{effects::Remade, kept::Kept, writing::Unrecorded},
     children::Children,
     descriptors,
     later::{self, RoundTrip, Waiting},
@@ -153,6 +153,7 @@ fn start() {
         children: Children::default(),
         kinship: Kinship::default(),
         remade: Remade::default(),
+        kept: Kept::default(),
         shipping: Shipping::default(),
         round_trip: RoundTrip::new(),
         // SAFETY: here, once.

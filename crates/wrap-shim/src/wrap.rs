@@ -12,7 +12,7 @@ use wrap_abi::{
 };
 
 use crate::{
-    calls::{effects::Remade, writing::Unrecorded},
+    calls::{effects::Remade, kept::Kept, writing::Unrecorded},
     children::Children,
     closing,
     descriptors::Descriptors,
@@ -44,6 +44,8 @@ pub(crate) struct Wrap {
     pub(crate) kinship: Kinship,
     /// Files that are made again in a replay.
     pub(crate) remade: Remade,
+    /// Files that were read, and that may go.
+    pub(crate) kept: Kept,
     /// The way to the logger.
     pub(crate) shipping: Shipping,
     pub(crate) round_trip: RoundTrip,

@@ -184,6 +184,10 @@ impl Wrap {
     fn affect(&mut self, effect: Effect<'_>, perform: impl FnOnce() -> Outcome) -> Outcome {
         let name = named(effect.name().path);
         let before = self.intend(name, || Made(effect.name().now()));
+        match effect {
+            Effect::Rename(_, goes) | Effect::Remove(goes) => self.keep(goes.directory, goes.path),
+            Effect::Make(_) => {}
+        }
         let replayed = self.replayed(Call::File, name, |record| record.outcome);
         if let Some(outcome) = replayed {
             if outcome == 0 {

@@ -111,6 +111,9 @@ impl Wrap {
             true => self.intend(name, || Made::inode(opening.directory, opening.path)),
             false => None,
         };
+        if opening.has(O_TRUNC) {
+            self.keep(opening.directory, opening.path);
+        }
         let replayed = self.replayed(Call::File, name, |record| {
             (record.outcome, Identity::from_bytes(record.payload))
         });
@@ -156,7 +159,7 @@ impl Wrap {
         let (opened, backing) = match then {
             None => (opening.perform(opening.flags), Backing::Written),
             Some(then) if opening.is_to_be_written() => self.reopen(opening, &then),
-            Some(then) => open_to_read(opening, &then),
+            Some(then) => self.open_to_read(opening, &then),
         };
         let (opened, backing) = match opened < 0 {
             true => (nothing(opening.flags), Backing::Nothing),
@@ -211,7 +214,44 @@ impl Wrap {
         }
         // SAFETY: it is ours.
         unsafe { sys!(SYS_close, fd) };
-        (failed(libc::ENOENT), Backing::Nothing)
+        match self.read_kept(opening, then) {
+            Some(copy) => (copy, Backing::Remade),
+            None => (failed(libc::ENOENT), Backing::Nothing),
+        }
+    }
+
+    /// A file that is read is the same if it was not written to since; on another host it is a copy that has kept its times.
+    /// What the kernel itself tells has no times to be compared.
+    fn open_to_read(&mut self, opening: &Opening<'_>, then: &Identity) -> (Outcome, Backing) {
+        let opened = opening.perform(opening.flags);
+        let now = identity(fd_of(opened)).filter(|_| opened >= 0);
+        let is_same = |now: Identity| (now.size, now.modified) == (then.size, then.modified);
+        if now.is_some_and(is_same) || is_input(opening.path) {
+            return (opened, Backing::Written);
+        }
+        if let Some(copy) = self.read_kept(opening, then) {
+            if opened >= 0 {
+                // SAFETY: it is ours.
+                unsafe { sys!(SYS_close, opened) };
+            }
+            return (copy, Backing::Written);
+        }
+        say(&[
+            b"not as it was when the server opened it first: ",
+            opening.path.to_bytes(),
+        ]);
+        (opened, Backing::Changed)
+    }
+
+    /// What the server itself has put another file in the place of is in the record.
+    fn read_kept(&mut self, opening: &Opening<'_>, then: &Identity) -> Option<Outcome> {
+        let copy = nothing(opening.flags);
+        if copy >= 0 && self.write_kept(then, fd_of(copy)) {
+            return Some(copy);
+        }
+        // SAFETY: it is ours.
+        unsafe { sys!(SYS_close, copy) };
+        None
     }
 
     /// A file that is not there any more, and began empty.
@@ -243,6 +283,12 @@ impl Wrap {
             _ => Kind::Other,
         };
         self.descriptors.set_kind(fd, kind);
+        if kind == Kind::File && opening.flags & O_ACCMODE != O_WRONLY {
+            let own = self.is_replay.then(|| self::identity(fd)).flatten();
+            for one in [identity, own].into_iter().flatten() {
+                self.kept.is_read(one.inode);
+            }
+        }
         if let Some(entry) = self.descriptors.entry(fd) {
             entry.appends = opening.has(O_APPEND);
             entry.is_in_place = kind == Kind::File && opening.flags & O_ACCMODE == libc::O_RDWR;
@@ -251,22 +297,6 @@ impl Wrap {
             entry.inode = identity.map_or(0, |identity| identity.inode);
         }
     }
-}
-
-/// A file that is read is the same if it was not written to since; on another host it is a copy that has kept its times.
-/// What the kernel itself tells has no times to be compared.
-fn open_to_read(opening: &Opening<'_>, then: &Identity) -> (Outcome, Backing) {
-    let opened = opening.perform(opening.flags);
-    let now = identity(fd_of(opened)).filter(|_| opened >= 0);
-    let is_same = |now: Identity| (now.size, now.modified) == (then.size, then.modified);
-    if now.is_some_and(is_same) || is_input(opening.path) {
-        return (opened, Backing::Written);
-    }
-    say(&[
-        b"not as it was when the server opened it first: ",
-        opening.path.to_bytes(),
-    ]);
-    (opened, Backing::Changed)
 }
 
 /// Something with a number where there is no file any more.

@@ -111,6 +111,39 @@ fn what_redis_has_saved_is_neither_loaded_nor_saved_again() {
     assert_all_kept(&server);
 }
 
+/// What it has read goes when it saves again: its next lives read that nonetheless, after the third save as after the first.
+#[test]
+fn what_redis_has_loaded_and_replaced_is_loaded_again() {
+    let scene = Scene::new("redisreload");
+    let saves = ["--save", ""];
+    let directory = directory(&scene, "files");
+    let first = redis_in(&directory, scene.ipv4(PORT + 2), &saves);
+    let seed = &mut Seed::choose("redisreload");
+    {
+        // It finds a dump when it begins.
+        let _other = scene.plain(&first);
+        let mut client = Client::to(&scene, scene.ipv4(PORT + 2));
+        fill(&mut client, seed);
+        assert_eq!(client.ask(&["SAVE"]), "+OK");
+    }
+    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let mut client = Client::new(&scene);
+    for death in 1..=3 {
+        fill(&mut client, seed);
+        let digest = client.ask(&["DEBUG", "DIGEST"]);
+        assert_eq!(client.ask(&["DEBUG", "RELOAD"]), "+OK");
+        assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
+        fill(&mut client, seed);
+        assert!(client.ask(&["BGSAVE"]).starts_with('+'));
+        await_saved(&scene);
+        let (saved, digest) = (files(&directory), client.ask(&["DEBUG", "DIGEST"]));
+        kill(&server, death);
+        assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
+        assert!(files(&directory) == saved, "its files are others");
+    }
+    assert_all_kept(&server);
+}
+
 /// It begins a log when it is told to, under a name that it changes: what its next lives append is found there.
 #[test]
 fn what_redis_appends_to_a_log_with_a_new_name_is_there() {
