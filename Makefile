@@ -3,6 +3,7 @@
 # make soak   some of them for longer: hundreds of deaths of a logger, many random histories
 # make bench  what the protection costs
 # make paper  the experiments of the FT-TCP paper, repeated
+# make redis-suite  redis' own tests against a redis that is killed again and again
 # make kernels  the data plane on Debian's kernels, in qemu
 # make setup  the packages that these need (they call it themselves)
 #
@@ -33,7 +34,7 @@ define timed
 	printf '%5d s  %s\n' $$(($$(date +%s) - start)) '$(1)' >>$(TIMES)
 endef
 
-.PHONY: all setup build demo bench paper kernels lint test soak clean
+.PHONY: all setup build demo bench paper kernels redis-suite lint test soak clean
 all: build
 
 setup:
@@ -50,6 +51,9 @@ bench: build
 
 paper: build
 	@$(XTASK) paper $(ARGS)
+
+redis-suite: build
+	@$(XTASK) redis-suite $(ARGS)
 
 kernels: build
 	@$(XTASK) kernels $(ARGS)

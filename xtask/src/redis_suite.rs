@@ -67,6 +67,18 @@ pub(crate) fn main(options: &Options) -> ExitCode {
 
 fn run(options: &Options) -> Result<bool> {
     need_root()?;
+    for (program, package) in [
+        ("tclsh", "tcl"),
+        ("redis-server", "redis-server"),
+        ("curl", "curl"),
+    ] {
+        let there = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .any(|directory| directory.join(program).is_file());
+        ensure!(
+            there,
+            "there is no {program}: install the package {package}"
+        );
+    }
     let source = source::get(options.source.as_deref(), &options.mirror)?;
     let interrupt = Interrupt::on_signals()?;
     let programs = Programs::find(options.outlive.clone())?;
@@ -274,7 +286,10 @@ impl<'a> Redis<'a> {
             return Ok(());
         };
         let pid = events.server_pid()?;
-        kill_process(pid, Signal::KILL)?;
+        match kill_process(pid, Signal::KILL) {
+            Err(rustix::io::Errno::SRCH) => return Ok(()), // it has died by itself, and is back soon
+            killed => killed?,
+        }
         self.kills += 1;
         events.wait_for("serving", PATIENCE, &self.stage.ground.interrupt)?;
         Ok(())
