@@ -214,10 +214,7 @@ impl Wrap {
         }
         // SAFETY: it is ours.
         unsafe { sys!(SYS_close, fd) };
-        match self.read_kept(opening, then) {
-            Some(copy) => (copy, Backing::Remade),
-            None => (failed(libc::ENOENT), Backing::Nothing),
-        }
+        (failed(libc::ENOENT), Backing::Nothing)
     }
 
     /// A file that is read is the same if it was not written to since; on another host it is a copy that has kept its times.
@@ -283,7 +280,8 @@ impl Wrap {
             _ => Kind::Other,
         };
         self.descriptors.set_kind(fd, kind);
-        if kind == Kind::File && opening.flags & O_ACCMODE != O_WRONLY {
+        // What is read by one that is also written to is in the record as it is.
+        if kind == Kind::File && opening.flags & O_ACCMODE == O_RDONLY {
             let own = self.is_replay.then(|| self::identity(fd)).flatten();
             for one in [identity, own].into_iter().flatten() {
                 self.kept.is_read(one.inode);
