@@ -8,7 +8,8 @@ use std::{
 };
 
 use e2e::{
-    Scene,
+    Protected, Scene,
+    loggers::{protect, with_logger},
     servers::{PORT, Server, interpreter, memcached},
 };
 use lab::Signal;
@@ -17,6 +18,13 @@ use lab::Signal;
 #[test]
 fn a_server_that_cannot_be_wrapped_is_refused() {
     let scene = Scene::new("static");
+    let output = serve(&scene, &[&static_server(&scene)]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("statically linked"), "{said}");
+}
+
+fn static_server(scene: &Scene) -> String {
     let source = scene.write("static.c", STATIC_SERVER);
     let program = scene.directory().join("static-server");
     let built = std::process::Command::new("gcc")
@@ -24,10 +32,7 @@ fn a_server_that_cannot_be_wrapped_is_refused() {
         .args([&program, &source])
         .status();
     assert!(built.expect("gcc").success());
-    let output = serve(&scene, &[&program.to_string_lossy()]);
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("statically linked"), "{said}");
+    program.to_string_lossy().into_owned()
 }
 
 /// What `serve` says until it ends by itself.
@@ -97,6 +102,18 @@ socket.recv_fds(here, 1, 1)"
 fn a_server_whose_threads_serve_is_served_without_a_record_if_one_was_only_preferred() {
     let scene = Scene::new("prefer");
     let server = scene.protect_with(&memcached(&scene), &["--north=prefer"]);
+    is_served_without(&scene, &server);
+}
+
+/// With a logger on another host, too.
+#[test]
+fn who_prefers_a_record_does_without_it_at_the_logger() {
+    let (scene, logger) = with_logger("prefer-logger");
+    let server = protect(&scene, &memcached(&scene), &logger, &["--north=prefer"]);
+    is_served_without(&scene, &server);
+}
+
+fn is_served_without(scene: &Scene, server: &Protected) {
     let mut first = scene.connect_to(scene.ipv4(PORT));
     first.write_all(b"version\r\n").expect("sent");
     let mut answer = [0; 8];
@@ -114,6 +131,22 @@ fn a_server_whose_threads_serve_is_served_without_a_record_if_one_was_only_prefe
         server.wait_serving(recoveries);
     }
     server.assert_none_of("lost");
+}
+
+/// Where that is known before the server begins, it begins without.
+#[test]
+fn a_static_server_is_served_without_a_record_if_one_was_only_preferred() {
+    let scene = Scene::new("prefer-static");
+    let mut definition = interpreter(&scene);
+    definition.command = vec![static_server(&scene)];
+    let server = scene.protect_with(&definition, &["--north=prefer"]);
+    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    assert!(trouble.contains("statically linked"), "{trouble}");
+    let client = scene.connect(PORT);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    server.assert_none_of("lost");
+    drop(client);
 }
 
 /// What `serve` says when the server has heard this.
