@@ -1,6 +1,6 @@
 //! Processes: their numbers, their children, and what they have used.
 
-use libc::{c_char, c_int, c_void, pid_t, rusage};
+use libc::{c_char, c_int, c_void, id_t, idtype_t, pid_t, rusage, siginfo_t};
 use wrap_abi::{Call, Record, layout::Fate};
 
 use super::refuse;
@@ -341,4 +341,59 @@ unsafe extern "C" fn wait3(status: *mut c_int, options: c_int, usage: *mut rusag
 unsafe extern "C" fn wait(status: *mut c_int) -> pid_t {
     // SAFETY: as the program has called us.
     unsafe { wait4(-1, status, 0, core::ptr::null_mut()) }
+}
+
+/// The same, told otherwise.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn waitid(
+    kind: idtype_t,
+    id: id_t,
+    information: *mut siginfo_t,
+    options: c_int,
+) -> c_int {
+    let whom = match kind {
+        libc::P_ALL => Some(-1),
+        libc::P_PID => Some(id.cast_signed()),
+        libc::P_PGID => Some(-id.cast_signed()),
+        _ => None,
+    };
+    if !wrap::is_wrapped() || options & libc::WEXITED == 0 {
+        // SAFETY: as the program has called us.
+        return answer_int(unsafe { sys!(SYS_waitid, kind, id, information, options, 0) });
+    }
+    let more = options & !(libc::WEXITED | libc::WNOHANG);
+    let Some(whom) = whom.filter(|_| more == 0) else {
+        refuse(&[b"it waits for more than the end of a child (waitid)"]);
+    };
+    let mut status = 0;
+    // SAFETY: room on our stack.
+    let ended = unsafe {
+        let flags = options & libc::WNOHANG;
+        wait4(whom, &raw mut status, flags, core::ptr::null_mut())
+    };
+    if ended < 0 {
+        return -1;
+    }
+    // SAFETY: as the program has called us.
+    let room = unsafe { structure(information) };
+    room.fill(0);
+    if ended > 0 {
+        for (place, number) in room.as_chunks_mut().0.iter_mut().zip(told(ended, status)) {
+            *place = number.to_ne_bytes();
+        }
+    }
+    0
+}
+
+/// The beginning of what is said of a child's end: `si_signo`, `si_errno`, `si_code`, nothing, `si_pid`, `si_uid`,
+/// `si_status`.
+fn told(child: pid_t, status: c_int) -> [c_int; 7] {
+    let (code, number) = match status {
+        _ if libc::WIFEXITED(status) => (libc::CLD_EXITED, libc::WEXITSTATUS(status)),
+        _ if libc::WCOREDUMP(status) => (libc::CLD_DUMPED, libc::WTERMSIG(status)),
+        _ => (libc::CLD_KILLED, libc::WTERMSIG(status)),
+    };
+    // SAFETY: no memory is involved.
+    let user = unsafe { sys!(SYS_getuid) } as c_int;
+    [libc::SIGCHLD, 0, code, 0, child, user, number]
 }

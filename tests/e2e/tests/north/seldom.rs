@@ -86,6 +86,12 @@ def event():
 alarms, none = [], ctypes.create_string_buffer(128)
 signal.signal(signal.SIGALRM, lambda *_: alarms.append(1))
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+def child():
+    child = os.fork()
+    if not child:
+        os._exit(7)
+    told = os.waitid(os.P_PID, child, os.WEXITED)
+    return told.si_pid == child, told.si_signo, told.si_code, told.si_status
 epoll, (output, input) = select.epoll(), os.pipe()
 libc.epoll_ctl(epoll.fileno(), 1, output, struct.pack("=IQ", 1, 1 << 40))
 os.write(input, b"x")
@@ -93,7 +99,8 @@ os.write(input, b"x")
 
 #[test]
 fn what_was_waited_for_has_come() {
-    const EACH: [(&str, &str); 7] = [
+    const EACH: [(&str, &str); 8] = [
+        ("child()", "(True, 17, 1, 7)"),
         (
             "take(lambda: signal.sigwait([signal.SIGUSR1]).name)",
             "'SIGUSR1'",
@@ -121,7 +128,7 @@ fn what_was_waited_for_has_come() {
         }
         kill(&server, round);
     }
-    assert_eq!(client.ask("event()"), EACH[6].1);
+    assert_eq!(client.ask("event()"), EACH[7].1);
     assert_all_kept(&server);
 }
 
