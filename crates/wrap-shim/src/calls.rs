@@ -23,6 +23,7 @@ pub(crate) mod reading;
 mod sending_files;
 mod sleeping;
 mod streams;
+mod syscalls;
 pub(crate) mod writing;
 
 use core::sync::atomic::Ordering;

@@ -4,10 +4,18 @@ use core::mem::MaybeUninit;
 
 use libc::iovec;
 
-use crate::sys::sys;
+use crate::{
+    descriptors::{Kind, kind_of},
+    sys::sys,
+};
 
-/// Say it, in one piece.
+/// Say it, in one piece. Where a client's connection is the standard error, as servers have it that inetd could begin, nobody is
+/// to hear it there.
 pub(crate) fn say(parts: &[&[u8]]) {
+    let kind = kind_of(libc::STDERR_FILENO);
+    if !matches!(kind, Kind::Other | Kind::File | Kind::Input) {
+        return;
+    }
     const MOST: usize = 8;
     let mut pieces = [const { MaybeUninit::<iovec>::uninit() }; MOST + 2];
     let mut count = 0;

@@ -311,10 +311,20 @@ pub(crate) fn exit() -> ! {
         unsafe {
             if is_child {
                 sys!(SYS_kill, sys!(SYS_getpid), libc::SIGKILL);
+                fault();
             }
             sys!(SYS_exit_group, EXIT_STATUS);
         }
     }
+}
+
+/// The first process of a namespace is spared its own signals, but not its faults.
+fn fault() {
+    let default = [0u64; 4]; // `struct kernel_sigaction`
+    // SAFETY: a structure on our stack.
+    unsafe { sys!(SYS_rt_sigaction, libc::SIGILL, &raw const default, 0, 8) };
+    // SAFETY: the process ends here.
+    unsafe { core::arch::asm!("ud2") };
 }
 
 /// The status of a process whose replay has failed.

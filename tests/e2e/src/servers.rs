@@ -17,7 +17,7 @@ use rustix::process::{Signal, kill_process};
 
 use crate::{Protected, Scene, binaries, pattern};
 
-pub use ftp::{PASSIVE, ftp, vsftpd};
+pub use ftp::{PASSIVE, ftp, vsftpd, vsftpd_at};
 pub use proxies::{asker, asker_at, counter, haproxy, nginx_proxy, replica};
 pub use python::{forking, forking_at, interpreter, interpreter_at, python, room, streamer, words};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};

@@ -8,7 +8,7 @@ use crate::{
     errno::{answer, answer_int},
     real::real,
     signals::blocking,
-    sys::{structure, sys},
+    sys::{Outcome, structure, sys},
     tree::{await_end, is_crash},
     wrap::{self, Wrap, restarting, with},
 };
@@ -77,34 +77,36 @@ fn pid_of(outcome: i64) -> pid_t {
     pid_t::try_from(outcome).unwrap_or(-1)
 }
 
-/// A child is begun, unless this is a replay that does without it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> pid_t {
+    fork_by(|| match real!(fork() -> pid_t) {
+        ..0 => super::failed(libc::EAGAIN),
+        pid => pid.into(),
+    })
+}
+
+/// A child is begun like this, unless this is a replay that does without it.
+pub(super) fn fork_by(perform: impl Fn() -> Outcome) -> pid_t {
     with(Wrap::before_sleep); // what is held is not the child's
     let Some(mut birth) = with(Wrap::conceive).flatten() else {
-        let pid = real!(fork() -> pid_t);
-        if pid == 0 {
+        let outcome = perform();
+        if outcome == 0 {
             wrap::end();
         }
-        return pid;
+        return answer_int(outcome);
     };
     loop {
         let mut child = 0;
         if with(|wrap| wrap.is_begun(&birth)) == Some(true) {
             // What the C library and others do then is neither's.
-            let pid = wrap::aside(|| real!(fork() -> pid_t));
-            if pid == 0 {
+            child = wrap::aside(&perform);
+            if child == 0 {
                 with(|wrap| wrap.become_child(&birth));
                 return 0;
             }
-            if pid < 0 && birth.is_again() {
+            if child < 0 && birth.is_again() {
                 with(|wrap| wrap.is_childless());
             }
-            child = if pid < 0 {
-                super::failed(libc::EAGAIN)
-            } else {
-                pid.into()
-            };
         }
         if let Some(outcome) = with(|wrap| wrap.parented(&mut birth, child)).flatten() {
             return answer_int(outcome);

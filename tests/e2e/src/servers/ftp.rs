@@ -1,6 +1,6 @@
 //! Servers of files by FTP, whose connections for data are other ones than those for words.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::Path};
 
 use super::{PORT, Server, site};
 use crate::Scene;
@@ -35,26 +35,36 @@ pub fn ftp(scene: &Scene) -> Server {
 pub const PASSIVE: [u16; 2] = [20000, 20049];
 
 /// vsftpd with a process for each session, which anybody may begin: it serves the files of the servers of HTTP, and takes what is stored
-/// in `/up`. IPv4 only.
+/// in `/up`. `more`: options of its own. IPv4 only.
 ///
 /// # Panics
 /// When its files cannot be written.
 #[must_use]
-pub fn vsftpd(scene: &Scene) -> Server {
-    let (root, address) = (site(scene), scene.ipv4(PORT));
+pub fn vsftpd(scene: &Scene, more: &str) -> Server {
+    vsftpd_at(scene, scene.ipv4(PORT), more)
+}
+
+/// [`vsftpd`] at this address.
+///
+/// # Panics
+/// When its files cannot be written.
+#[must_use]
+pub fn vsftpd_at(scene: &Scene, address: SocketAddr, more: &str) -> Server {
+    let root = site(scene);
     make_public(&root.join("up"));
     let empty = scene.directory().join("vsftpd-empty");
     fs::create_dir_all(&empty).expect("make a directory");
-    let (ip, root, empty) = (address.ip(), root.display(), empty.display());
+    let (ip, port) = (address.ip(), address.port());
+    let (root, empty) = (root.display(), empty.display());
     let [first, last] = PASSIVE;
     let config = scene.write(
         "vsftpd.conf",
         format!(
-            "listen=YES\nlisten_ipv6=NO\nlisten_address={ip}\nlisten_port={PORT}\nbackground=NO\n\
+            "listen=YES\nlisten_ipv6=NO\nlisten_address={ip}\nlisten_port={port}\nbackground=NO\n\
              anonymous_enable=YES\nlocal_enable=NO\none_process_model=YES\nanon_root={root}\n\
              write_enable=YES\nanon_upload_enable=YES\nsecure_chroot_dir={empty}\n\
              pasv_min_port={first}\npasv_max_port={last}\nanon_umask=022\n\
-             connect_from_port_20=NO\nseccomp_sandbox=NO\nisolate=NO\nisolate_network=NO\n"
+             connect_from_port_20=NO\n{more}\n"
         ),
     );
     let command = ["vsftpd", &config.to_string_lossy()];

@@ -1,0 +1,87 @@
+//! System calls that a program makes by their numbers, and what it forbids itself.
+
+use core::mem::MaybeUninit;
+
+use libc::{c_int, c_long, c_ulong};
+
+use super::{processes::fork_by, refuse};
+use crate::{
+    errno::{answer, answer_int},
+    sys::{self, Outcome},
+    wrap,
+};
+
+// Declared with the arguments that they may have: they are where a caller with fewer has put nothing.
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    first: usize,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+    sixth: usize,
+) -> c_long {
+    let arguments = [first, second, third, fourth, fifth, sixth];
+    let perform = || -> Outcome {
+        // SAFETY: as the program has called us.
+        unsafe { sys::raw(number, arguments) }
+    };
+    if !wrap::is_wrapped() {
+        return answer(perform()) as c_long;
+    }
+    match number {
+        // In namespaces of its own, say: of those the record knows nothing, and needs nothing.
+        libc::SYS_fork => return fork_by(perform).into(),
+        libc::SYS_clone if first & SHARES == 0 && second == 0 => return fork_by(perform).into(),
+        libc::SYS_clone if first & SHARES == 0 => refuse_clone(),
+        // SAFETY: the program's own structure, if it is one.
+        libc::SYS_clone3 if unsafe { flags_of(first, second) } & SHARES == 0 => refuse_clone(),
+        libc::SYS_vfork => refuse_clone(),
+        libc::SYS_seccomp => refuse_sandbox(),
+        _ => {}
+    }
+    answer(perform()) as c_long
+}
+
+const SHARES: usize = libc::CLONE_VM as usize;
+
+/// The first word of `struct clone_args`.
+///
+/// # Safety
+/// The program vouches for it, as it would to the kernel.
+unsafe fn flags_of(at: usize, length: usize) -> usize {
+    if length < size_of::<u64>() {
+        return SHARES; // the kernel refuses it
+    }
+    let at: *const MaybeUninit<u64> = core::ptr::with_exposed_provenance(at);
+    // SAFETY: by the caller.
+    unsafe { at.read_unaligned().assume_init() as usize }
+}
+
+#[cold]
+fn refuse_clone() -> ! {
+    refuse(&[b"it begins processes by clone()"]);
+}
+
+/// What it could not do any more, we could not either.
+#[cold]
+fn refuse_sandbox() -> ! {
+    refuse(&[b"it forbids itself system calls (seccomp), which the library makes in it"]);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prctl(
+    option: c_int,
+    second: c_ulong,
+    third: c_ulong,
+    fourth: c_ulong,
+    fifth: c_ulong,
+) -> c_int {
+    if option == libc::PR_SET_SECCOMP && wrap::is_wrapped() {
+        refuse_sandbox();
+    }
+    // SAFETY: as the program has called us.
+    answer_int(unsafe { sys::sys!(SYS_prctl, option, second, third, fourth, fifth) })
+}
