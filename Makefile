@@ -6,6 +6,7 @@
 # make redis-suite  redis' own tests against a redis that is killed again and again
 # make kernels  the data plane on Debian's kernels, in qemu
 # make setup  the packages that these need (they call it themselves)
+# make criu   CRIU for checkpoints, where the system's is missing or too old (make test calls it itself)
 #
 # All but build, lint and clean need root: they make network namespaces and load BPF programs.
 
@@ -34,11 +35,16 @@ define timed
 	printf '%5d s  %s\n' $$(($$(date +%s) - start)) '$(1)' >>$(TIMES)
 endef
 
-.PHONY: all setup build demo bench paper kernels redis-suite lint test soak clean
+CRIU_DIR = $(abspath $(CARGO_TARGET_DIR))/criu
+
+.PHONY: all setup criu build demo bench paper kernels redis-suite lint test soak clean
 all: build
 
 setup:
 	@packaging/setup.sh
+
+criu:
+	@packaging/criu.sh $(CRIU_DIR)
 
 build: setup
 	$(CARGO) build --release --package outlive --package xtask
@@ -64,6 +70,7 @@ lint: setup
 
 test: setup
 	@mkdir -p $(CARGO_TARGET_DIR) && rm -f $(TIMES)
+	$(call timed,CRIU,packaging/criu.sh $(CRIU_DIR))
 	$(call timed,format,$(CARGO) fmt --check)
 	$(call timed,clippy,$(CARGO) clippy --workspace --all-targets -- -D warnings)
 	$(call timed,documentation,RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps)

@@ -64,6 +64,9 @@ pub(crate) enum Verb {
     /// The logger process that serve starts for itself
     #[command(name = serve::LOGGER_VERB, hide = true)]
     LoggerProcess(LoggerProcess),
+    /// The first process of a room for an image of a server, which serve opens
+    #[command(name = serve::ROOM_VERB, hide = true)]
+    Room(Room),
 }
 
 #[derive(Debug, Args)]
@@ -212,6 +215,8 @@ pub(crate) struct Serve {
     /// by a preloaded library, and replayed
     #[arg(long, value_enum, default_value = "off")]
     pub(crate) north: North,
+    #[command(flatten)]
+    pub(crate) checkpoints: Checkpoints,
     /// How much of a connection the restarted server is given again
     #[arg(long, value_enum, default_value = "connection")]
     pub(crate) replay: Replay,
@@ -300,6 +305,24 @@ pub(crate) struct Serve {
     /// The server and its arguments; it must stay in the foreground (nginx: -g 'daemon off;')
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Of a server with state.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Checkpoints {
+    /// With --north: when so much was recorded since the last one, make a checkpoint with CRIU, an image of what the server would
+    /// be after a replay, and forget the record before it (bytes, KiB, MiB, GiB). The server does not stand still for it
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    pub(crate) checkpoint_at: Option<u64>,
+    /// The same when so much time has passed and something was recorded (s, min)
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(crate) checkpoint_every: Option<Duration>,
+    /// Directory for checkpoints, which are as large as the server's memory [default: in the run directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) checkpoint_dir: Option<PathBuf>,
+    /// The CRIU that makes checkpoints, version 4.0 or newer
+    #[arg(long, value_name = "PATH", default_value = "criu")]
+    pub(crate) criu: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -455,4 +478,18 @@ pub(crate) struct LoggerProcess {
     pub(crate) connections: usize,
     #[arg(long, value_enum)]
     pub(crate) replay: Replay,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Room {
+    #[arg(long)]
+    pub(crate) criu: PathBuf,
+    #[arg(long, default_value_t = 0)]
+    pub(crate) number: u64,
+    #[arg(long)]
+    pub(crate) image: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) serves: bool,
+    #[arg(last = true)]
+    pub(crate) command: Vec<OsString>,
 }

@@ -9,6 +9,7 @@ mod lab;
 mod logger_process;
 mod logging;
 mod pages;
+mod room;
 mod serving;
 mod talking;
 mod units;
@@ -61,6 +62,7 @@ fn main() -> std::process::ExitCode {
         Verb::Completions(completions) => pages::completions(completions.shell),
         Verb::Lab(verb) => return lab::run(verb),
         Verb::LoggerProcess(logger) => logger_process::run(&logger),
+        Verb::Room(room) => room::run(room),
     };
     outcome.into()
 }

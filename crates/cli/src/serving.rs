@@ -5,12 +5,12 @@ use std::{io::Write, time::Duration};
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 use serve::{
-    Ending, History, LinkConfig, LoggerLimits, OnLoggerLoss, Report, RunDir, ServeConfig,
-    ServeError, Service, Signals, Verify,
+    CheckpointConfig, Ending, History, LinkConfig, LoggerLimits, OnLoggerLoss, Report, RunDir,
+    ServeConfig, ServeError, Service, Signals, Verify,
 };
 
 use crate::{
-    arguments::{self, Ack, Attach, CrashOn, LoggerLoss, North, Replay, Serve},
+    arguments::{self, Ack, Attach, Checkpoints, CrashOn, LoggerLoss, North, Replay, Serve},
     exit::{Outcome, failed},
     units,
 };
@@ -20,6 +20,9 @@ const RECORD_LEAST: u64 = 4 << 10;
 const RECORD_MOST: u64 = 2 << 30;
 /// Least of all records together, unless one connection may have less, bytes.
 const TOTAL_LEAST: u64 = 1 << 20;
+/// Least record that is worth a checkpoint, bytes, and least time between two.
+const CHECKPOINT_LEAST: u64 = 1 << 20;
+const CHECKPOINT_OFTEN: Duration = Duration::from_secs(1);
 /// Least silence of a logger that means something: a probe goes out four times as often.
 const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
 
@@ -98,6 +101,7 @@ fn configs(arguments: Serve, standby: bool) -> Result<(ServeConfig, Option<Serve
         North::Prefer => Some(Serve {
             north: North::Off,
             hot: false,
+            checkpoints: Checkpoints::default(),
             ..arguments.clone()
         }),
         North::Off | North::Require => None,
@@ -139,6 +143,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     if arguments.hot && (link.is_none() || arguments.address_device.is_none()) {
         return Err("--hot needs --logger, which tells what is to be followed, and --address-device, without which no host stands by".into());
     }
+    let checkpoints = checkpoints(&arguments)?;
     let name = match (arguments.name, addresses.first()) {
         (Some(name), _) => name,
         (None, Some(address)) => ServeConfig::default_name(*address),
@@ -152,6 +157,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         address_device: arguments.address_device,
         command: arguments.command,
         wrapped: has_state,
+        checkpoints,
         replay: match arguments.replay {
             Replay::Connection => ReplayMode::Connection,
             Replay::Turn => ReplayMode::Turn,
@@ -185,6 +191,38 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         metrics: arguments.metrics,
         run_dir: RunDir::new(arguments.run.run_dir),
     })
+}
+
+/// When checkpoints are made.
+fn checkpoints(arguments: &Serve) -> Result<Option<CheckpointConfig>, String> {
+    let given = &arguments.checkpoints;
+    if given.checkpoint_at.is_none() && given.checkpoint_every.is_none() {
+        if given.checkpoint_dir.is_some() {
+            return Err("--checkpoint-dir needs --checkpoint-at or --checkpoint-every, which say when checkpoints are made".into());
+        }
+        return Ok(None);
+    }
+    if !arguments.north.is_wanted() {
+        return Err("checkpoints are of servers with state: give --north=require, too".into());
+    }
+    if !arguments.logger.is_empty() {
+        return Err("checkpoints are made of services without --logger only: another host would have to have the image, and images are not sent there yet".into());
+    }
+    if given.checkpoint_at.is_some_and(|at| at < CHECKPOINT_LEAST) {
+        return Err("--checkpoint-at must be at least 1MiB".into());
+    }
+    if given
+        .checkpoint_every
+        .is_some_and(|every| every < CHECKPOINT_OFTEN)
+    {
+        return Err("--checkpoint-every must be at least 1s".into());
+    }
+    Ok(Some(CheckpointConfig {
+        criu: given.criu.clone(),
+        at: given.checkpoint_at,
+        every: given.checkpoint_every,
+        directory: given.checkpoint_dir.clone(),
+    }))
 }
 
 /// The loggers on other machines.

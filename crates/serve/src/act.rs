@@ -342,9 +342,9 @@ impl Service {
         self.prepare_north()?;
         let shipping = self.shipping_socket()?;
         let shipping = shipping.as_ref().map(AsFd::as_fd);
-        let started = match &self.north {
+        let started = match &mut self.north {
             Some(north) => north.start(&command, &self.ground.cgroup, shipping),
-            None => command.start(&self.ground.cgroup),
+            None => command.start(&self.ground.cgroup).map_err(ServeError::from),
         };
         match started {
             Ok(server) => {

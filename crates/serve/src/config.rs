@@ -68,6 +68,19 @@ pub struct LinkConfig {
     pub timeout: Duration,
 }
 
+/// When checkpoints of a server with state are made, and by what.
+#[derive(Debug, Clone)]
+pub struct CheckpointConfig {
+    /// CRIU, by its path or name.
+    pub criu: PathBuf,
+    /// So many bytes were recorded since the last one.
+    pub at: Option<u64>,
+    /// So much time has passed, and something was recorded.
+    pub every: Option<Duration>,
+    /// The directory in which they are; `None`: in the service's own.
+    pub directory: Option<PathBuf>,
+}
+
 /// One service.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
@@ -82,6 +95,8 @@ pub struct ServeConfig {
     pub command: Vec<OsString>,
     /// The server has state: what it is told is recorded, and replayed before it serves again.
     pub wrapped: bool,
+    /// When an image of the server takes the place of its record.
+    pub checkpoints: Option<CheckpointConfig>,
     /// Where replays begin.
     pub replay: ReplayMode,
     /// What is compared.

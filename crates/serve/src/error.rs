@@ -159,6 +159,12 @@ pub enum ServeError {
     /// The command cannot be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
+    /// CRIU, which checkpoints need.
+    #[error(transparent)]
+    Criu(#[from] checkpoint::CriuError),
+    /// The room of an image.
+    #[error(transparent)]
+    Room(#[from] checkpoint::RoomError),
     /// The cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
@@ -261,6 +267,7 @@ impl ServeError {
             | Self::BadName(_)
             | Self::RunDir { .. }
             | Self::Spawn(_)
+            | Self::Criu(_)
             | Self::LoggerUnreachable { .. }
             | Self::NoLogger(_)
             | Self::Keys(_)

@@ -126,6 +126,20 @@ pub enum Happening {
     },
     /// The service is given to the standby, with its connections.
     HandedOver,
+    /// An image of the server has taken the place of the record before it.
+    Checkpointed {
+        /// How much of the record it has the place of, all in all, bytes.
+        record_bytes: u64,
+        /// How large it is, bytes.
+        image_bytes: u64,
+        /// How long it took to make and to try it, while the server went on.
+        took_ms: u64,
+    },
+    /// No image of the server could be made. The record stays as it is.
+    CheckpointFailed {
+        /// Why.
+        reason: String,
+    },
     /// The server could not be started.
     StartFailed {
         /// Why.
@@ -285,6 +299,18 @@ impl fmt::Display for Happening {
             Self::StartFailed { reason, retry_ms } => {
                 write!(f, "cannot be started ({reason}); next try in {retry_ms} ms")
             }
+            Self::Checkpointed {
+                record_bytes,
+                image_bytes,
+                took_ms,
+            } => write!(
+                f,
+                "checkpoint: an image of {image_bytes} bytes has the place of the first {record_bytes} bytes of the record; it took {took_ms} ms beside the server"
+            ),
+            Self::CheckpointFailed { reason } => write!(
+                f,
+                "no checkpoint could be made, and the record is kept: {reason}"
+            ),
             Self::Ended => write!(f, "ended by itself"),
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
             Self::Outgoing { kept, reset } => write!(

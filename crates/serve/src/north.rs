@@ -18,22 +18,28 @@ use rand::Rng as _;
 use recovery::Standing;
 use ssw::Flow;
 use supervise::{
-    Cgroup, Command, Server, SpawnError,
+    Cgroup, Command, Server,
     mounts::{self, Mount},
 };
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
     Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position, Suspect,
-    layout::{
-        FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, SHIPPING_FD, SOCKET_FD, VARIABLE, VERSION,
-    },
+    layout::{FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, SHIPPING_FD, SOCKET_FD},
     repair::{Blueprint, Options, say_again},
 };
 
-use crate::error::{ServeError, SystemContext};
+use crate::{
+    config::ServeConfig,
+    error::{ServeError, SystemContext},
+    images::Images,
+};
 use opened::{Opened, reset_socket};
 
 pub(crate) use opened::Outgoing;
+
+mod checkpoints;
+
+use checkpoints::Checkpoints;
 
 /// What the server's processes share with us.
 pub(crate) struct North {
@@ -61,6 +67,8 @@ pub(crate) struct North {
     /// Where the server had read last when it crashed, and how often it has crashed again of that.
     suspect: Option<u64>,
     deaths: u32,
+    /// Where images of the server take the place of its record.
+    checkpoints: Option<Checkpoints>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +97,24 @@ impl North {
         Self::with(empty(&room)?, room)
     }
 
+    /// Where images of the server are to take the place of its record, they do. One that is missing has the record with it.
+    pub(crate) fn with_images(
+        mut self,
+        config: &ServeConfig,
+        run_dir: &Path,
+    ) -> Result<Self, ServeError> {
+        if let Some(mut images) = Images::wanted(config, run_dir)? {
+            if let Err(error) = images.take_up(self.memory.image()) {
+                tracing::warn!(%error, "the last checkpoint is lost");
+                self.is_lost = true;
+            }
+            self.checkpoints = Some(Checkpoints::of(images, self.memory.length(0)));
+        } else if self.memory.image() != 0 {
+            self.is_lost = true;
+        }
+        Ok(self)
+    }
+
     fn with(memory: Memory, room: Mount) -> Result<Self, ServeError> {
         Ok(Self {
             room,
@@ -105,6 +131,7 @@ impl North {
             crash: None,
             suspect: None,
             deaths: 0,
+            checkpoints: None,
         })
     }
 
@@ -149,23 +176,26 @@ impl North {
 
     /// Start the server: it replays what there is. `shipping` is its way to the logger, where there is one.
     pub(crate) fn start(
-        &self,
+        &mut self,
         command: &Command,
         cgroup: &Cgroup,
         shipping: Option<BorrowedFd<'_>>,
-    ) -> Result<Server, SpawnError> {
-        let mut inherited = vec![
-            (self.memory.as_fd(), FILE_FD),
-            (self.handover.theirs(), SOCKET_FD),
-            (self.handover.file(), HANDOVER_FD),
-            (self.shim.as_fd(), LIBRARY_FD),
-        ];
+    ) -> Result<Server, ServeError> {
+        let mut inherited = vec![(self.memory.as_fd(), FILE_FD)];
+        inherited.extend(self.handover.theirs().map(|socket| (socket, SOCKET_FD)));
+        inherited.push((self.handover.file(), HANDOVER_FD));
+        if let Some(checkpoints) = self
+            .checkpoints
+            .as_mut()
+            .filter(|one| one.images.last().is_some())
+        {
+            let given: Vec<_> = inherited.iter().map(|(fd, _)| *fd).collect();
+            return checkpoints.restore(&given, shipping);
+        }
+        inherited.push((self.shim.as_fd(), LIBRARY_FD));
         inherited.extend(shipping.map(|socket| (socket, SHIPPING_FD)));
-        // What it does may depend on where things are: the order of objects, for one.
-        let command = command.clone().fixed_addresses();
-        let command = command.variable("LD_PRELOAD", Library::path());
-        let command = command.variable(VARIABLE, VERSION.to_string());
-        command.start_with(cgroup, &inherited)
+        let command = checkpoint::room::preloaded(command.clone());
+        Ok(command.start_with(cgroup, &inherited)?)
     }
 
     /// The server has died. `flows` are its connections.
@@ -177,7 +207,14 @@ impl North {
         for (message, descriptor) in self.handover.others() {
             self.opened.hear(message, descriptor);
         }
-        self.handover = Handover::new().doing(RECORD)?;
+        self.handover = match self.last_image() {
+            Some(last) => Handover::of(&last.kept),
+            None => Handover::new(),
+        }
+        .doing(RECORD)?;
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.stop();
+        }
         self.passed.clear();
         self.made.clear();
         self.opened.died();
@@ -188,20 +225,18 @@ impl North {
         if self.is_lost || !is_whole {
             self.opened.let_go();
             self.memory = empty(&self.room)?;
+            self.handover = Handover::new().doing(RECORD)?;
+            if let Some(checkpoints) = &mut self.checkpoints {
+                checkpoints.forget()?;
+            }
             self.is_lost = true;
             self.replays = false;
             return Ok(());
         }
         self.replays = true;
-        let mut positions: Vec<Position> = flows
-            .iter()
-            .filter(|(_, flow)| flow.closed_ns == 0)
-            .map(|(key, flow)| Position {
-                ends: ends(*key),
-                received: received(flow),
-            })
-            .collect();
-        self.memory.to_be_replayed(&mut positions).doing(RECORD)
+        self.memory
+            .to_be_replayed(&mut positions(flows))
+            .doing(RECORD)
     }
 
     /// The server has crashed now, which was nobody's hand.
@@ -217,7 +252,8 @@ impl North {
         let Some(crash) = self.crash.take().filter(|_| !self.is_lost) else {
             return Ok(None);
         };
-        let suspect = Suspect::of(&self.memory).doing(RECORD)?;
+        let open = self.last_image().map_or(&[][..], |last| &last.kept.open);
+        let suspect = Suspect::of(&self.memory, open).doing(RECORD)?;
         if crash == Crash::First || suspect.map(|one| one.at) != self.suspect {
             self.suspect = suspect.map(|one| one.at);
             self.deaths = 0;
@@ -300,7 +336,7 @@ impl North {
     pub(crate) fn record_bytes(&self) -> u64 {
         self.memory
             .processes()
-            .map(|process| self.memory.length(process))
+            .map(|process| self.memory.length(process) - self.memory.base(process))
             .sum()
     }
 
@@ -462,6 +498,16 @@ fn empty(room: &Mount) -> Result<Memory, ServeError> {
 }
 
 const RECORD: &str = "keep a record of what the server is told";
+
+/// How far clients are.
+pub(crate) fn positions(flows: &[(FlowKey, Flow)]) -> Vec<Position> {
+    let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
+    let position = |(key, flow): &(FlowKey, Flow)| Position {
+        ends: ends(*key),
+        received: received(flow),
+    };
+    open.map(position).collect()
+}
 
 pub(crate) fn ends(key: FlowKey) -> Ends {
     Ends::new(key.client(), key.server())

@@ -12,7 +12,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
-use crate::{changes, error::ServeError, instance, logger_client, options, own_addresses};
+use crate::{changes, error::ServeError, images, instance, logger_client, options, own_addresses};
 
 const DEFAULT: &str = "/run/outlive";
 
@@ -137,6 +137,9 @@ impl Lock {
 
     /// Remove the directory, and the one above if it is ours and no other service is in it.
     pub fn remove(self) {
+        if let Err(error) = images::remove(&self.directory) {
+            tracing::warn!(%error, "checkpoints of the server stay");
+        }
         for file in [
             "control.sock",
             logger_client::SOCKET,

@@ -42,6 +42,8 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const PROGRESS: Duration = Duration::from_micros(200);
 /// How often, while it is only left to be seen whether they agree with their records.
 const SETTLING: Duration = Duration::from_millis(5);
+/// How often we look at what is done beside the server: a checkpoint, or a process that is made from one.
+const BESIDE: Duration = Duration::from_millis(5);
 /// More flows than this are read all at once ...
 const MANY: usize = 100;
 /// ... if they are this part of all: reading one alone takes as long as reading so many at once.
@@ -415,7 +417,9 @@ impl Service {
             return Ok(Next::End(ending));
         }
         self.look_at_logger()?;
+        self.look_at_room()?;
         self.look_at_north()?;
+        self.look_at_checkpoints()?;
         self.progress()?;
         let acted = self.act()?;
         self.start_if_due()?;
@@ -511,6 +515,7 @@ impl Service {
 
 pub use stopping::Signals;
 
+mod checkpointing;
 mod following;
 mod link_of;
 mod logger_of;

@@ -55,6 +55,9 @@ impl Ground {
         if config.wrapped {
             preflight::recordable(&config.command)?;
         }
+        if let Some(checkpoints) = &config.checkpoints {
+            checkpoint::Criu::find(&checkpoints.criu)?;
+        }
         let lock = config.run_dir.lock(&config.name)?;
         let bpffs = mounts::bpffs(lock.directory())?;
         let host_name = config.run_dir.host_name(&config.name);

@@ -53,6 +53,9 @@ pub struct Status {
     /// The server that follows while this host stands by (`--hot`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaStatus>,
+    /// Of a server with state: its last checkpoint.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointStatus>,
     /// What the record survives.
     pub survives: String,
     /// Connections by what they have gone through: `observed`, `splicing`, `spliced`, `diverged`.
@@ -92,6 +95,15 @@ pub struct ReplicaStatus {
     pub record_bytes: u64,
     /// Those of them that it has not replayed.
     pub behind_bytes: u64,
+}
+
+/// The last image of a server with state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointStatus {
+    /// How much of the record it has the place of, bytes.
+    pub record_bytes: u64,
+    /// How large it is, bytes.
+    pub image_bytes: u64,
 }
 
 /// What the logger has counted since it was started.
@@ -171,6 +183,13 @@ impl fmt::Display for Status {
                 f,
                 "  follows      process {}, {} bytes of what the server is told where it serves, {} of them still to be replayed",
                 replica.pid, replica.record_bytes, replica.behind_bytes
+            )?;
+        }
+        if let Some(checkpoint) = self.checkpoint {
+            writeln!(
+                f,
+                "  checkpoint   an image of {} bytes, in the place of the first {} bytes of that",
+                checkpoint.image_bytes, checkpoint.record_bytes
             )?;
         }
         writeln!(f, "  logger       {}", self.logger)?;

@@ -84,7 +84,7 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 33] = [
+pub(crate) const EVENTS: [&str; 35] = [
     "started",
     "adopted",
     "restored",
@@ -105,6 +105,8 @@ pub(crate) const EVENTS: [&str; 33] = [
     "leased",
     "superseded",
     "handed_over",
+    "checkpointed",
+    "checkpoint_failed",
     "start_failed",
     "ended",
     "stopping",
@@ -142,6 +144,8 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::Leased { .. } => "leased",
         Happening::Superseded { .. } => "superseded",
         Happening::HandedOver => "handed_over",
+        Happening::Checkpointed { .. } => "checkpointed",
+        Happening::CheckpointFailed { .. } => "checkpoint_failed",
         Happening::StartFailed { .. } => "start_failed",
         Happening::Ended => "ended",
         Happening::Stopping { .. } => "stopping",

@@ -16,6 +16,7 @@ use netlink_packet_core::{
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
 };
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -210,6 +211,21 @@ impl Addresses {
                 };
             }
         }
+    }
+
+    /// Switches the device on.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn switch_on(&mut self, device: u32) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = device;
+        message.header.flags = LinkFlags::Up;
+        message.header.change_mask = LinkFlags::Up;
+        let request = RouteNetlinkMessage::SetLink(message);
+        let sequence = self.request(request, NLM_F_ACK)?;
+        self.acknowledgement(sequence)
     }
 
     /// Takes it away from the device. False: it was gone.

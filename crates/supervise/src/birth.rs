@@ -30,6 +30,8 @@ pub(crate) struct Birth {
     environment: Vec<CString>,
     directory: Option<CString>,
     has_fixed_addresses: bool,
+    /// `CLONE_NEW*`.
+    namespaces: i32,
 }
 
 /// A process that has begun to run its program.
@@ -70,7 +72,14 @@ impl Birth {
                 .map(|path| c_string(path.as_os_str()))
                 .transpose()?,
             has_fixed_addresses: false,
+            namespaces: 0,
         })
+    }
+
+    /// New namespaces of these kinds (`CLONE_NEW*`) are its own.
+    pub(crate) fn with_namespaces(mut self, kinds: i32) -> Self {
+        self.namespaces = kinds;
+        self
     }
 
     /// Whether its memory is at the same addresses each time.
@@ -79,14 +88,14 @@ impl Birth {
         self
     }
 
-    /// Start the process in the cgroup whose directory is `cgroup`, with a session of its own and with the
+    /// Start the process in the cgroup whose directory is `cgroup`, or in our own, with a session of its own and with the
     /// `inherited` descriptors under those numbers. Returns when its program runs.
     ///
     /// # Errors
     /// What clone3, chdir or execve said. Nothing is left running then.
     pub(crate) fn start(
         &self,
-        cgroup: &File,
+        cgroup: Option<&File>,
         inherited: &[(BorrowedFd<'_>, RawFd)],
     ) -> io::Result<Born> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
@@ -95,10 +104,13 @@ impl Birth {
         let mut pidfd: RawFd = -1;
         // SAFETY: all zeros is a valid value of this plain structure.
         let mut request: libc::clone_args = unsafe { MaybeUninit::zeroed().assume_init() };
-        request.flags = (libc::CLONE_PIDFD as u64) | CLONE_INTO_CGROUP;
+        request.flags = u64::from((libc::CLONE_PIDFD | self.namespaces).cast_unsigned());
         request.pidfd = ptr::from_mut(&mut pidfd) as u64;
         request.exit_signal = libc::SIGCHLD as u64;
-        request.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+        if let Some(cgroup) = cgroup {
+            request.flags |= CLONE_INTO_CGROUP;
+            request.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+        }
         let size = size_of::<libc::clone_args>();
         // SAFETY: without CLONE_VM this is a fork: the child has a copy of everything, and goes
         // nowhere but into `run_child`, which obeys the rules above.

@@ -314,6 +314,23 @@ impl Cgroup {
         Ok(())
     }
 
+    /// Processes that were born elsewhere are of this service from now on. That takes the kernel a while.
+    ///
+    /// # Errors
+    ///
+    /// When one has ended, or cgroupfs cannot be written.
+    pub fn take_in(&self, pids: &[Pid]) -> Result<(), CgroupError> {
+        let (home, _) = self
+            .new_home()
+            .map_err(failed("make a cgroup in", &self.path))?;
+        let list = home.join("cgroup.procs");
+        for pid in pids {
+            let number = pid.as_raw_pid().to_string();
+            fs::write(&list, number).map_err(failed("move a process to", &home))?;
+        }
+        Ok(())
+    }
+
     /// A new sub-cgroup for one life of the server, opened for [`crate::birth`]; those of earlier
     /// lives are removed if nothing is left in them.
     ///
@@ -321,6 +338,10 @@ impl Cgroup {
     /// into a cgroup on which `cgroup.kill` was ever used, because it compares the kill count of
     /// that cgroup with the one of its parent's.
     pub(crate) fn new_life(&self) -> io::Result<File> {
+        self.new_home().map(|(_, home)| home)
+    }
+
+    fn new_home(&self) -> io::Result<(PathBuf, File)> {
         let mut highest = 0;
         for entry in fs::read_dir(&self.path)?.flatten() {
             let name = entry.file_name();
@@ -333,7 +354,8 @@ impl Cgroup {
         }
         let path = self.path.join(format!("{LIFE}{}", highest + 1));
         fs::create_dir(&path)?;
-        File::open(path)
+        let home = File::open(&path)?;
+        Ok((path, home))
     }
 
     /// The name that `/proc/<pid>/cgroup` shows for processes in this very cgroup.

@@ -10,6 +10,7 @@
 mod tests;
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -99,6 +100,16 @@ pub struct Command {
     working_directory: Option<PathBuf>,
     variables: Vec<(OsString, OsString)>,
     has_fixed_addresses: bool,
+    namespaces: i32,
+}
+
+/// What a room has of its own: [`Command::in_room`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Its numbers of processes, and its mounts.
+    Open,
+    /// Its network, too, and what processes share by numbers (shared memory, semaphores, queues).
+    Closed,
 }
 
 impl Command {
@@ -110,7 +121,18 @@ impl Command {
             working_directory: None,
             variables: Vec::new(),
             has_fixed_addresses: false,
+            namespaces: 0,
         }
+    }
+
+    /// It is the first process of a room: of namespaces of its own. All that is in there ends when it does.
+    #[must_use]
+    pub fn in_room(mut self, room: Room) -> Self {
+        self.namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWNS;
+        if room == Room::Closed {
+            self.namespaces |= libc::CLONE_NEWNET | libc::CLONE_NEWIPC;
+        }
+        self
     }
 
     /// Its memory is at the same addresses each time it is started (`ADDR_NO_RANDOMIZE`, personality(2)), where the
@@ -156,6 +178,30 @@ impl Command {
         cgroup: &Cgroup,
         inherited: &[(BorrowedFd<'_>, RawFd)],
     ) -> Result<Server, SpawnError> {
+        let home = cgroup.new_life().map_err(|source| SpawnError::Cgroup {
+            path: cgroup.path().to_owned(),
+            source,
+        })?;
+        self.start_at(Some(&home), inherited)
+    }
+
+    /// The same in our own cgroup.
+    ///
+    /// # Errors
+    ///
+    /// As [`Command::start_with`].
+    pub fn start_beside(
+        &self,
+        inherited: &[(BorrowedFd<'_>, RawFd)],
+    ) -> Result<Server, SpawnError> {
+        self.start_at(None, inherited)
+    }
+
+    fn start_at(
+        &self,
+        home: Option<&File>,
+        inherited: &[(BorrowedFd<'_>, RawFd)],
+    ) -> Result<Server, SpawnError> {
         let (argv0, arguments) = self.argv.split_first().ok_or(SpawnError::Empty)?;
         let program = resolve(argv0)?;
         let directory = self.working_directory.as_deref();
@@ -167,13 +213,10 @@ impl Command {
             .into_iter()
             .chain(arguments)
             .map(OsString::as_os_str);
-        let home = cgroup.new_life().map_err(|source| SpawnError::Cgroup {
-            path: cgroup.path().to_owned(),
-            source,
-        })?;
         let born = Birth::new(&program, argv, directory, &self.variables)
             .map(|birth| birth.with_fixed_addresses(self.has_fixed_addresses))
-            .and_then(|birth| birth.start(&home, inherited));
+            .map(|birth| birth.with_namespaces(self.namespaces))
+            .and_then(|birth| birth.start(home, inherited));
         match born {
             Ok(born) => Ok(Server::watch(born)),
             // The program itself was found a moment ago.

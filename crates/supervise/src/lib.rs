@@ -25,6 +25,7 @@ mod birth;
 mod cgroup;
 mod command;
 mod deadline;
+mod descriptors;
 mod destroy;
 mod listening;
 mod local;
@@ -39,7 +40,8 @@ mod urgency;
 pub use addresses::{Addresses, HostAddress};
 pub use backoff::{Backoff, BackoffConfig};
 pub use cgroup::{Cgroup, CgroupError};
-pub use command::{Command, SpawnError, resolve};
+pub use command::{Command, Room, SpawnError, resolve};
+pub use descriptors::redirect_inherited;
 pub use destroy::{
     DestroyError, Destroyed, check_destroy_supported, destroy_socket, destroy_sockets,
 };

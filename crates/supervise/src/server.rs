@@ -196,6 +196,19 @@ impl Server {
         }
     }
 
+    /// Ends it (SIGKILL) and waits for that.
+    ///
+    /// # Errors
+    ///
+    /// When we may not.
+    pub fn end(&mut self) -> io::Result<()> {
+        match pidfd_send_signal(&self.pidfd, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(e) => return Err(e.into()),
+        }
+        self.wait(DEATH_THROES).map(drop)
+    }
+
     /// Stops the whole service: SIGTERM to the main process, up to `grace` for all of
     /// `cgroup` to end, then SIGKILL to what is left. Where the main process has ended
     /// before (a daemon), SIGTERM goes to every process of the cgroup. Blocks until all

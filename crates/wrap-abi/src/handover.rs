@@ -217,12 +217,22 @@ pub enum Entry<'a> {
         /// Where.
         reach: Reach,
     },
+    /// The process has stopped, for an image, with this connection of a client open.
+    Open {
+        /// The process's number for the connection.
+        connection: u32,
+        /// Its descriptor.
+        fd: u32,
+        /// Its ends.
+        ends: Ends,
+    },
 }
 
 const SAID: u8 = 1;
 const STANDS: u8 = 2;
 const REACHES: u8 = 3;
 const BEGAN: u8 = 4;
+const OPEN: u8 = 5;
 const SHUT: u32 = 1;
 const CLOSED: u32 = 2;
 const LOCAL: u32 = 4;
@@ -287,6 +297,16 @@ impl<'a> Entry<'a> {
                 put(28, &flags([(shut, SHUT), (closed, CLOSED), (local, LOCAL)]));
                 put(32, &reach.serial.to_le_bytes());
             }
+            Self::Open {
+                connection,
+                fd,
+                ends,
+            } => {
+                put(0, &[OPEN]);
+                put(4, &connection.to_le_bytes());
+                put(24, &fd.to_le_bytes());
+                put(32, &ends.0);
+            }
         }
         out
     }
@@ -348,6 +368,16 @@ impl<'a> Entry<'a> {
                 };
                 Some((reaches, HEADER))
             }
+            OPEN => {
+                let mut ends = Ends::default();
+                ends.0.copy_from_slice(&header[32..]);
+                let open = Self::Open {
+                    connection,
+                    fd: u32_at(24),
+                    ends,
+                };
+                Some((open, HEADER))
+            }
             _ => None,
         }
     }
@@ -378,6 +408,12 @@ pub enum Message {
         /// As [`Reach::serial`].
         serial: u64,
     },
+    /// The process with this number has stopped, for an image. When it has closed the socket, too, it has nothing open that is
+    /// not its own.
+    Paused {
+        /// The process.
+        process: u32,
+    },
 }
 
 impl Message {
@@ -394,6 +430,7 @@ impl Message {
             } => (1, process, u64::from(connections)),
             Self::Opened { process, serial } => (2, process, serial),
             Self::Closed { process, serial } => (3, process, serial),
+            Self::Paused { process } => (4, process, 0),
         };
         let mut bytes = [0; Self::SIZE];
         bytes[0] = kind;
@@ -418,6 +455,7 @@ impl Message {
             }),
             2 => Some(Self::Opened { process, serial }),
             3 => Some(Self::Closed { process, serial }),
+            4 => Some(Self::Paused { process }),
             _ => None,
         }
     }

@@ -16,7 +16,7 @@ pub use crate::remade::{RemadeFiles, Whole};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -54,6 +54,31 @@ pub const STREAM_MAX: u64 = 1 << STREAM_SHIFT;
 pub fn stream_offset(process: u32) -> u64 {
     (u64::from(process) + 1) << STREAM_SHIFT
 }
+
+/// The name of the abstract socket on which whoever has restored the image with this number waits for its process,
+/// without the leading 0.
+#[must_use]
+pub fn resume_name(image: u64) -> [u8; 24] {
+    let mut name = *b"outlive-0000000000000000";
+    let digits = name[8..].iter_mut().rev().enumerate();
+    for (place, digit) in digits {
+        let value = (image >> (4 * place) & 15).to_le_bytes()[0];
+        *digit = if value < 10 {
+            b'0' + value
+        } else {
+            b'a' + value - 10
+        };
+    }
+    name
+}
+
+/// Descriptors that it is given there, beside one byte: the file, the socket, the handover file, the three standard streams,
+/// and, where there is one, the socket to the logger.
+pub const RESUMED: usize = 6;
+
+/// The standard streams of a rehearsal are `/dev/null`, opened for reading and writing with these flags, by which they are known
+/// when it becomes the service (`O_APPEND` and `O_NOATIME`: of no effect there).
+pub const MUTE_FLAGS: i32 = 0o2_000 | 0o1_000_000;
 
 /// What is done about outcomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +149,11 @@ pub struct Page {
     pub shipping: Shipping,
     /// How many positions there are at [`POSITIONS_OFFSET`], or [`ALL_IS_KEPT`].
     pub positions: AtomicU64,
+    /// The process is a *rehearsal*: it stops where this much of its stream is replayed, so that an image of it can be made, and
+    /// makes no files; 0: it is the service.
+    pub pause_at: AtomicU64,
+    /// Where a process that has stopped so finds what it goes on with ([`resume_name`]). Of the service: its last image; 0: none.
+    pub image: AtomicU64,
     /// Why replay has failed: a [`Failure`], or 0.
     pub failure: AtomicU32,
     /// The process whose replay failed.
@@ -231,6 +261,8 @@ pub enum Fate {
     Holds = 8,
     /// It talks to other processes of the service by what it has from its parent.
     Talks = 16,
+    /// It has died with the service, and is not begun again. That is in no record.
+    Gone = 32,
 }
 
 impl Fate {
@@ -380,6 +412,8 @@ pub struct Process {
     pub replay_end: AtomicU64,
     /// How far it was when the process was last about to say something to a client.
     pub said: AtomicU64,
+    /// Where it begins: what was before is in an image of the process.
+    pub base: AtomicU64,
     /// The number of its parent.
     pub parent: AtomicU32,
     /// The process id of its first life; 0: it was never begun.
@@ -399,6 +433,7 @@ impl Process {
             stable: AtomicU64::new(0),
             replay_end: AtomicU64::new(0),
             said: AtomicU64::new(0),
+            base: AtomicU64::new(0),
             parent: AtomicU32::new(0),
             pid: AtomicI32::new(0),
             fate: AtomicU32::new(0),
@@ -443,6 +478,16 @@ pub enum Failure {
     NotSupported = 9,
     /// A file is not what it was.
     OtherFile = 10,
+    /// Of a rehearsal, as all that follow: it would take the name of a socket in the file system.
+    NamedSocket = 11,
+    /// It would have a file in its memory, and write to it there.
+    SharedMemory = 12,
+    /// It would lock a file.
+    FileLock = 13,
+    /// It would open a FIFO.
+    Fifo = 14,
+    /// Another thread than the first would change files.
+    HelperChanges = 15,
 }
 
 impl Failure {
@@ -460,6 +505,11 @@ impl Failure {
             Self::OtherProgram,
             Self::NotSupported,
             Self::OtherFile,
+            Self::NamedSocket,
+            Self::SharedMemory,
+            Self::FileLock,
+            Self::Fifo,
+            Self::HelperChanges,
         ]
         .into_iter()
         .find(|failure| *failure as u32 == code)

@@ -208,6 +208,7 @@ proptest! {
             Entry::Stands { connection, process, standing },
             Entry::Reaches { connection, process, reach },
             Entry::Began { connection, ends: both },
+            Entry::Open { connection, fd: connection, ends: both },
         ];
         let mut all = Vec::new();
         for entry in &entries {
@@ -231,6 +232,7 @@ proptest! {
             Message::Replayed { process, connections },
             Message::Opened { process, serial },
             Message::Closed { process, serial },
+            Message::Paused { process },
         ];
         for message in all {
             let bytes = message.to_bytes();

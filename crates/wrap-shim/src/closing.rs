@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use libc::{O_CLOEXEC, c_int};
+use libc::{AT_FDCWD, O_CLOEXEC, O_RDONLY, c_int};
 use wrap_abi::{
     Call, Record,
     layout::{FILE_FD, Failure},
@@ -31,11 +31,48 @@ pub(crate) fn close(fd: c_int) -> Option<Outcome> {
     if word.load(Ordering::Acquire) & bit != 0 {
         return Some(-Outcome::from(libc::EBADF));
     }
-    // SAFETY: a descriptor of ours takes the place of the program's, which is closed by that.
-    let taken = unsafe { sys!(SYS_dup3, FILE_FD, fd, O_CLOEXEC) };
+    let taken = take(fd);
     word.fetch_or(bit, Ordering::AcqRel);
     COUNT.fetch_add(1, Ordering::Release);
     Some(taken.min(0))
+}
+
+/// A descriptor of ours takes the place of the program's, which is closed by that.
+fn take(fd: c_int) -> Outcome {
+    // SAFETY: no memory is involved.
+    let taken = unsafe { sys!(SYS_dup3, FILE_FD, fd, O_CLOEXEC) };
+    if taken >= 0 {
+        return taken;
+    }
+    // The process has stopped for an image, and has let go of that.
+    let (path, flags) = (c"/dev/null", O_CLOEXEC | O_RDONLY);
+    // SAFETY: a string.
+    let nothing = unsafe { sys!(SYS_openat, AT_FDCWD, path.as_ptr(), flags) };
+    // SAFETY: no memory is involved.
+    let taken = unsafe { sys!(SYS_dup3, nothing, fd, O_CLOEXEC) };
+    // SAFETY: it is ours.
+    unsafe { sys!(SYS_close, nothing) };
+    taken
+}
+
+/// [`FILE_FD`] is closed: no other number is to keep that open.
+pub(crate) fn let_go_of_file() {
+    for fd in closed() {
+        take(fd);
+    }
+}
+
+/// Every one that is closed and not given free.
+fn closed() -> impl Iterator<Item = c_int> {
+    (0..).zip(&CLOSED).flat_map(|(index, word)| {
+        let mut closed = word.load(Ordering::Acquire);
+        core::iter::from_fn(move || {
+            let bit = closed.trailing_zeros().cast_signed();
+            let found = (closed != 0).then_some(index * 64 + bit);
+            closed &= closed.wrapping_sub(1);
+            found
+        })
+    })
 }
 
 /// Has a helper closed it, and is its number not free yet?
@@ -61,19 +98,14 @@ impl Wrap {
     /// Give free what helpers have closed.
     #[cold]
     pub(crate) fn give_free(&mut self) {
-        for (index, word) in (0..).zip(&CLOSED) {
-            let mut closed = word.load(Ordering::Acquire);
-            while closed != 0 {
-                let fd = index * 64 + closed.trailing_zeros().cast_signed();
-                closed &= closed - 1;
-                self.record(&Record {
-                    call: Call::Closed,
-                    fd: fd.cast_unsigned(),
-                    outcome: 0,
-                    payload: &[],
-                });
-                self.gives_free(fd);
-            }
+        for fd in closed() {
+            self.record(&Record {
+                call: Call::Closed,
+                fd: fd.cast_unsigned(),
+                outcome: 0,
+                payload: &[],
+            });
+            self.gives_free(fd);
         }
     }
 
@@ -84,7 +116,7 @@ impl Wrap {
             && record.call == Call::Closed
         {
             let fd = record.fd.cast_signed();
-            self.stream.advance(length);
+            self.advance(length);
             let mut left = ATTEMPTS;
             while !is_closed(fd) {
                 left -= 1;

@@ -10,6 +10,14 @@ pub(crate) const MOST: usize = 1 << 16;
 /// Connections of a process at once, duplicates of descriptors not counted.
 pub(crate) const CONNECTIONS: usize = 1 << 16;
 
+/// Options of a socket that are not in an image if it is connected to nobody: level, name.
+pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+];
+
 /// What a descriptor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
@@ -80,6 +88,8 @@ pub(crate) struct Descriptor {
     is_end: bool,
     /// Other processes have that, too.
     pub(crate) crosses: bool,
+    /// When a file was changed last that is only read, as it was when it was opened.
+    pub(crate) modified: u64,
     /// The other end of a pipe (its descriptor and 1), as long as this process has both; 0: there is none.
     partner: u32,
 }
@@ -99,6 +109,7 @@ impl Descriptor {
         inode: 0,
         is_end: false,
         crosses: false,
+        modified: 0,
         partner: 0,
     };
 
@@ -203,6 +214,8 @@ pub(crate) struct Connection {
     pub(crate) is_nonblocking: bool,
     /// The program has limited how much its socket takes.
     pub(crate) is_limited: bool,
+    /// Those of [`KEPT_OPTIONS`] of a placeholder, while the process is an image.
+    pub(crate) options: [c_int; KEPT_OPTIONS.len()],
     /// While this place is free: the next free one, plus 1.
     next_free: u32,
 }
@@ -211,6 +224,11 @@ impl Connection {
     /// Has the program opened it?
     pub(crate) fn is_outgoing(&self) -> bool {
         self.serial != 0
+    }
+
+    /// The first descriptor that is it.
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
     }
 
     /// Is it one descriptor, and no other?
@@ -241,6 +259,7 @@ impl Connection {
         held: 0,
         is_nonblocking: false,
         is_limited: false,
+        options: [0; KEPT_OPTIONS.len()],
         next_free: 0,
     };
 }
@@ -313,6 +332,18 @@ impl Descriptors {
     pub(crate) fn without_file(&self) -> impl Iterator<Item = (c_int, Backing)> {
         let all = (0..).zip(self.all.iter().map(|one| one.backing));
         all.filter(|(_, backing)| matches!(backing, Backing::Nothing | Backing::Changed))
+    }
+
+    /// Every descriptor of a regular file.
+    pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (c_int, &mut Descriptor)> {
+        let all = (0..).zip(&mut self.all);
+        all.filter(|(_, one)| one.kind == Kind::File)
+    }
+
+    /// Every descriptor of a file that a replay has made again.
+    pub(crate) fn remade(&self) -> impl Iterator<Item = c_int> {
+        let all = (0..).zip(self.all.iter().map(|one| one.backing));
+        all.filter_map(|(fd, backing)| (backing == Backing::Remade).then_some(fd))
     }
 
     pub(crate) fn set_kind(&mut self, fd: c_int, kind: Kind) {

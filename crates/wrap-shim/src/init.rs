@@ -13,6 +13,7 @@ use wrap_abi::{
 
 use crate::{
     allocators,
+    beside::{self, Role},
     calls::{effects::Remade, kept::Kept, writing::Unrecorded},
     children::Children,
     descriptors,
@@ -129,6 +130,9 @@ fn start() {
     }
     if page.mode.load(Ordering::Acquire) != Mode::Record as u32 {
         return;
+    }
+    if page.pause_at.load(Ordering::Acquire) != 0 {
+        beside::set_role(Role::Rehearsal);
     }
     allocators::find();
     page.next_process.fetch_max(1, Ordering::AcqRel);

@@ -21,6 +21,7 @@
 )]
 
 mod allocators;
+mod beside;
 mod calls;
 mod children;
 mod clock;
@@ -31,6 +32,7 @@ mod errno;
 mod init;
 mod later;
 mod live;
+mod pausing;
 mod places;
 mod program;
 mod real;

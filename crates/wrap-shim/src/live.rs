@@ -93,6 +93,17 @@ impl Positions {
         Self::Row(unsafe { bytes(ptr::with_exposed_provenance(row), length) })
     }
 
+    /// The row is not there any more.
+    pub(crate) fn unmap(&mut self) {
+        let row = core::mem::replace(self, Self::Row(&[]));
+        if let Self::Row(row) = row
+            && !row.is_empty()
+        {
+            // SAFETY: it was ours, and nothing refers to it any more.
+            unsafe { sys!(SYS_munmap, row.as_ptr(), row.len()) };
+        }
+    }
+
     /// What this client has; nothing is to be kept for one that is gone.
     pub(crate) fn of(&self, peer: &[u8], local: &[u8]) -> u64 {
         match self {
@@ -104,7 +115,7 @@ impl Positions {
     }
 }
 
-fn put(entry: &Entry<'_>, said: &[u8]) {
+pub(crate) fn put(entry: &Entry<'_>, said: &[u8]) {
     let header = entry.header();
     let pieces = [&header[..], said].map(|piece| iovec {
         iov_base: piece.as_ptr().cast_mut().cast(),
@@ -146,7 +157,7 @@ pub(crate) fn began(wrap: &mut Wrap, fd: c_int) {
     }
 }
 
-fn ends(connection: &Connection) -> Ends {
+pub(crate) fn ends(connection: &Connection) -> Ends {
     Ends::from_sockaddrs(connection.peer.as_bytes(), connection.local.as_bytes())
         .unwrap_or_default()
 }
@@ -242,7 +253,7 @@ pub(crate) fn ended(wrap: &mut Wrap) {
 }
 
 /// Nobody goes on with a file that is not there any more. One that a helper thread is about to close is waited for.
-fn find_files(wrap: &mut Wrap) {
+pub(crate) fn find_files(wrap: &mut Wrap) {
     const ATTEMPTS: usize = 100;
     for _ in 0..ATTEMPTS {
         let mut files = wrap.descriptors.without_file();
@@ -286,7 +297,7 @@ pub(crate) fn tell(message: &Message, beside: Option<c_int>) -> bool {
     send(message, beside, libc::MSG_DONTWAIT)
 }
 
-fn send(message: &Message, beside: Option<c_int>, flags: c_int) -> bool {
+pub(crate) fn send(message: &Message, beside: Option<c_int>, flags: c_int) -> bool {
     let bytes = message.to_bytes();
     let mut piece = iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),

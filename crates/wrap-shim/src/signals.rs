@@ -159,7 +159,7 @@ pub(crate) fn replayed(wrap: &mut Wrap) -> Option<c_int> {
                 .copy_from_nonoverlapping(record.payload.as_ptr(), record.payload.len());
         }
     }
-    wrap.stream.advance(length);
+    wrap.advance(length);
     Some(signal)
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Stream {
     at: u64,
     /// Up to here it is replayed.
     replay_end: u64,
+    /// Behind the record that ends here the process stops; 0: nowhere.
+    pause_at: u64,
 }
 
 impl Stream {
@@ -57,7 +59,23 @@ impl Stream {
             length: 0,
             at: 0,
             replay_end: entry.replay_end.load(Ordering::Acquire),
+            pause_at: page.pause_at.load(Ordering::Acquire),
         }
+    }
+
+    /// The process was made again from an image, and the page is another one.
+    pub(crate) fn resume(&mut self) {
+        self.replay_end = self.entry.replay_end.load(Ordering::Acquire);
+        self.pause_at = self.page.pause_at.load(Ordering::Acquire);
+    }
+
+    /// Nothing of the file is mapped any more, until it is needed.
+    pub(crate) fn unmap(&mut self) {
+        if self.length > 0 {
+            // SAFETY: it is ours, and nothing in it is referred to any more.
+            unsafe { sys!(SYS_munmap, self.window, self.length) };
+        }
+        (self.start, self.length) = (0, 0);
     }
 
     /// Is there anything left to replay? Where the record is still being made this waits until that is known.
@@ -110,11 +128,7 @@ impl Stream {
         let start = at / PAGE_SIZE * PAGE_SIZE;
         let least = (2 * self.length).clamp(FIRST_WINDOW, WINDOW);
         let length = (end - start).next_multiple_of(PAGE_SIZE).max(least);
-        if self.length > 0 {
-            // SAFETY: it is ours, and nothing in it is referred to any more.
-            unsafe { sys!(SYS_munmap, self.window, self.length) };
-            self.length = 0;
-        }
+        self.unmap();
         let offset = stream_offset(self.number) + start;
         // Memory that is not there would end the server when it is written to.
         // SAFETY: no memory is involved.
@@ -190,9 +204,11 @@ impl Stream {
         }
     }
 
-    /// The record with this length was replayed.
-    pub(crate) fn advance(&mut self, length: u64) {
+    /// The record with this length was replayed. Does the process stop here?
+    #[must_use]
+    pub(crate) fn advance(&mut self, length: u64) -> bool {
         self.at += length;
         self.entry.replayed.store(self.at, Ordering::Relaxed);
+        self.at == self.pause_at
     }
 }

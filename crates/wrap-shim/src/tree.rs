@@ -100,7 +100,7 @@ impl Wrap {
             && (record.call, record.fd) == (Call::Fork, 0)
         {
             number = record.outcome;
-            self.stream.advance(length);
+            self.advance(length);
         }
         u32::try_from(number).ok()
     }

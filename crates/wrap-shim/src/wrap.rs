@@ -18,6 +18,7 @@ use crate::{
     descriptors::Descriptors,
     later::{RoundTrip, Waiting},
     live::{self, Positions},
+    pausing,
     say::say,
     shipping::Shipping,
     signals,
@@ -192,8 +193,15 @@ impl Wrap {
             }
             Ok((record, length)) => (take(&record), length),
         };
-        self.stream.advance(length);
+        self.advance(length);
         Some(taken)
+    }
+
+    /// The record with this length was replayed.
+    pub(crate) fn advance(&mut self, length: u64) {
+        if self.stream.advance(length) {
+            pausing::pause(self);
+        }
     }
 
     /// Nothing is recorded any more. What the kernel was told instead of what the program wanted is still to be

@@ -15,12 +15,16 @@ use rustix::{
     fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_setfl, memfd_create},
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg,
+        socketpair,
     },
 };
-use wrap_abi::handover::{Ends, Entry, GO, Message};
+use wrap_abi::handover::{Ends, GO, Message, Position};
 
-use crate::heard::{AllPassed, Heard, Passed};
+use crate::{
+    heard::{AllPassed, Heard, Passed},
+    kept::Kept,
+};
 
 /// The supervisor's end of it.
 #[derive(Debug)]
@@ -31,7 +35,7 @@ pub struct Handover {
     given_back: u64,
     heard: Heard,
     ours: OwnedFd,
-    theirs: OwnedFd,
+    theirs: Option<OwnedFd>,
     /// Who has said where its connections stand, the way to it, and of how many it has spoken.
     replayed: BTreeMap<u32, (OwnedFd, u32)>,
     /// What else was said.
@@ -52,7 +56,10 @@ pub enum HandoverError {
         /// Where.
         at: u64,
     },
-    /// What it has said has a gap.
+    /// Of a process that has stopped for an image: what it has said to others is not kept with that.
+    #[error("the server has opened connections to others")]
+    Opened,
+    /// What it has said is not one piece.
     #[error("the replayed process has not kept all that its client may lack")]
     Gap,
     /// It has passed on more connections than it says, or fewer.
@@ -82,10 +89,51 @@ impl Handover {
             given_back: 0,
             heard: Heard::default(),
             ours,
-            theirs,
+            theirs: Some(theirs),
             replayed: BTreeMap::new(),
             others: Vec::new(),
         })
+    }
+
+    /// The same for a process that is made from an image, with what was kept when that was made.
+    ///
+    /// # Errors
+    /// As [`Handover::new`].
+    pub fn of(kept: &Kept) -> io::Result<Self> {
+        Ok(Self {
+            heard: kept.heard.clone(),
+            ..Self::new()?
+        })
+    }
+
+    /// The process has its socket: that it closes it is to be seen.
+    pub fn has_begun(&mut self) {
+        self.theirs = None;
+    }
+
+    /// Nobody has the process's socket any more, and all that was said was heard.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn is_over(&self) -> io::Result<bool> {
+        match recv(
+            &self.ours,
+            &mut [0; 1],
+            RecvFlags::DONTWAIT | RecvFlags::PEEK,
+        ) {
+            Ok((length, _)) => Ok(length == 0),
+            Err(rustix::io::Errno::AGAIN) => Ok(false),
+            Err(rustix::io::Errno::CONNRESET) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What a process has written that has stopped for an image. `positions` is how far clients were when it was begun.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn keep(&mut self, positions: &[Position]) -> Result<Kept, HandoverError> {
+        self.all()?.keep(positions)
     }
 
     /// The file, to be inherited as [`wrap_abi::layout::HANDOVER_FD`].
@@ -94,10 +142,10 @@ impl Handover {
         self.file.as_fd()
     }
 
-    /// The process's socket, to be inherited as [`wrap_abi::layout::SOCKET_FD`].
+    /// The process's socket, to be inherited as [`wrap_abi::layout::SOCKET_FD`], until it [has begun](Self::has_begun).
     #[must_use]
-    pub fn theirs(&self) -> BorrowedFd<'_> {
-        self.theirs.as_fd()
+    pub fn theirs(&self) -> Option<BorrowedFd<'_>> {
+        self.theirs.as_ref().map(AsFd::as_fd)
     }
 
     /// Our socket: readable when a process has replayed its record.
@@ -149,8 +197,9 @@ impl Handover {
             &mut beside,
             flags,
         ) {
+            Ok(received) if received.bytes == 0 => return Ok(None), // nobody has the other end
             Ok(received) => received.bytes,
-            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNRESET) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let descriptors = beside.drain().filter_map(|one| match one {
@@ -178,12 +227,7 @@ impl Handover {
         let length = usize::try_from(end - self.read).map_err(io::Error::other)?;
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, self.read)?;
-        let mut rest = &bytes[..];
-        while let Some((entry, length)) = Entry::read(rest) {
-            self.heard.take(&entry)?;
-            self.read += length as u64;
-            rest = &rest[length..];
-        }
+        self.read += self.heard.read(&bytes)? as u64;
         let free = self.read / PAGE * PAGE;
         if free > self.given_back {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -210,12 +254,17 @@ impl Handover {
     /// # Errors
     /// It makes no sense.
     pub fn take(&mut self) -> Result<AllPassed, HandoverError> {
+        let open = self.replayed.values().map(|(_, open)| open).sum();
+        self.all()?.finish(open)
+    }
+
+    /// All that was written, to its end.
+    fn all(&mut self) -> Result<Heard, HandoverError> {
         self.listen()?;
         if self.read != self.file.metadata()?.len() {
             return Err(HandoverError::Malformed { at: self.read });
         }
-        let open = self.replayed.values().map(|(_, open)| open).sum();
-        mem::take(&mut self.heard).finish(open)
+        Ok(mem::take(&mut self.heard))
     }
 
     /// The processes that have this connection go on with this socket.
@@ -268,7 +317,7 @@ impl Handover {
 mod tests {
     use std::io::Write as _;
 
-    use wrap_abi::handover::{Reach, Standing};
+    use wrap_abi::handover::{Entry, Reach, Standing};
 
     use super::*;
 

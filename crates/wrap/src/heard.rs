@@ -1,11 +1,14 @@
 //! What processes have said of their connections, of which there may be much: who follows another host's record for days
 //! keeps only what clients may lack.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map},
+    mem,
+};
 
-use wrap_abi::handover::{Ends, Entry, Reach, Standing};
+use wrap_abi::handover::{Ends, Entry, Position, Reach, Standing};
 
-use crate::handover::HandoverError;
+use crate::{handover::HandoverError, kept::Kept};
 
 /// A connection as processes have left it. `S`: where it stands, a client's ([`Standing`]) or one that a process has
 /// opened ([`Reach`]).
@@ -42,16 +45,39 @@ impl AllPassed {
 }
 
 /// What was said in a connection, as far as it is kept.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Outstream {
     /// Where the bytes begin.
     offset: u64,
     said: Vec<u8>,
+    /// It was kept with an image, and the process that was made from that has said nothing yet.
+    is_of_image: bool,
 }
 
 impl Outstream {
+    /// Nothing, up to there.
+    fn nothing(offset: u64) -> Self {
+        Self {
+            offset,
+            ..Self::default()
+        }
+    }
+
     fn end(&self) -> u64 {
-        self.offset + self.said.len() as u64
+        self.offset.saturating_add(self.said.len() as u64)
+    }
+
+    /// This was said from there on. What the first words behind an image leave out, and what was before that, a client has: the
+    /// process was told so when it was made from the image.
+    fn add(&mut self, offset: u64, bytes: &[u8]) -> Result<(), HandoverError> {
+        if mem::take(&mut self.is_of_image) && offset > self.end() {
+            *self = Self::nothing(offset);
+        }
+        if offset != self.end() {
+            return Err(HandoverError::Gap);
+        }
+        self.said.extend_from_slice(bytes);
+        Ok(())
     }
 
     /// What is before `place` is needed no more, as far as it was said.
@@ -67,20 +93,32 @@ impl Outstream {
 type Known<S> = BTreeMap<u32, Passed<S>>;
 
 /// All of it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// By connections' numbers; with their ends, where these were said.
     said: BTreeMap<u32, (Option<Ends>, Outstream)>,
     clients: Known<Standing>,
     opened: Known<Reach>,
+    /// Of a process that has stopped for an image: the descriptors and ends of its clients' connections.
+    stopped: Vec<(u32, Ends)>,
 }
 
 /// What a connection takes besides what was said, bytes, at least.
 const EACH: usize = 128;
 
 impl Heard {
+    /// All entries that are whole. Tells how many bytes these are.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<usize, HandoverError> {
+        let mut at = 0;
+        while let Some((entry, length)) = Entry::read(&bytes[at..]) {
+            self.take(&entry)?;
+            at += length;
+        }
+        Ok(at)
+    }
+
     /// One more entry.
-    pub(crate) fn take(&mut self, entry: &Entry<'_>) -> Result<(), HandoverError> {
+    fn take(&mut self, entry: &Entry<'_>) -> Result<(), HandoverError> {
         match *entry {
             Entry::Began { connection, ends } => {
                 let begins = (Some(ends), Outstream::default());
@@ -91,15 +129,9 @@ impl Heard {
                 offset,
                 bytes,
             } => {
-                let begins = || {
-                    let said = Vec::new();
-                    (None, Outstream { offset, said })
-                };
+                let begins = || (None, Outstream::nothing(offset));
                 let (_, outstream) = self.said.entry(connection).or_insert_with(begins);
-                if outstream.end() != offset {
-                    return Err(HandoverError::Gap);
-                }
-                outstream.said.extend_from_slice(bytes);
+                outstream.add(offset, bytes)?;
             }
             Entry::Stands {
                 connection,
@@ -111,6 +143,14 @@ impl Heard {
                 process,
                 reach,
             } => stands(&mut self.opened, connection, process, reach),
+            Entry::Open {
+                connection,
+                fd,
+                ends,
+            } => {
+                self.said.entry(connection).or_default().0 = Some(ends);
+                self.stopped.push((fd, ends));
+            }
         }
         Ok(())
     }
@@ -161,6 +201,11 @@ impl Heard {
 
     /// The connections that stand somewhere; processes have `open` that are open.
     pub(crate) fn finish(mut self, open: u32) -> Result<AllPassed, HandoverError> {
+        for (number, one) in &self.clients {
+            if let Some((_, outstream)) = self.said.get_mut(number) {
+                outstream.add(one.standing.outstream, &[])?;
+            }
+        }
         let all = AllPassed {
             clients: passed(self.clients, &mut self.said)?,
             opened: passed(self.opened, &mut self.said)?,
@@ -170,6 +215,51 @@ impl Heard {
             return Err(HandoverError::OtherCount { passed, said: open });
         }
         Ok(all)
+    }
+
+    /// The process has stopped for an image, and clients have so much: what they may lack belongs to that.
+    pub(crate) fn keep(mut self, positions: &[Position]) -> Result<Kept, HandoverError> {
+        if !self.opened.is_empty() {
+            return Err(HandoverError::Opened);
+        }
+        let received = positions.iter().map(|one| (one.ends, one.received));
+        self.forget(&received.collect());
+        Ok(self.of_image())
+    }
+
+    /// It is what belongs to an image.
+    pub(crate) fn of_image(mut self) -> Kept {
+        self.said.retain(|_, (_, said)| !said.said.is_empty());
+        for (number, (ends, said)) in &mut self.said {
+            (*ends, said.is_of_image) = (None, !self.clients.contains_key(number));
+        }
+        Kept {
+            open: mem::take(&mut self.stopped),
+            heard: self,
+        }
+    }
+
+    /// Of clients' connections, as it is in a handover file.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut all = Vec::new();
+        for (connection, (_, said)) in &self.said {
+            let entry = Entry::Said {
+                connection: *connection,
+                offset: said.offset,
+                bytes: &said.said,
+            };
+            all.extend_from_slice(&entry.header());
+            all.extend_from_slice(&said.said);
+        }
+        for (connection, one) in &self.clients {
+            let entry = Entry::Stands {
+                connection: *connection,
+                process: one.holders.first().copied().unwrap_or(0),
+                standing: one.standing,
+            };
+            all.extend_from_slice(&entry.header());
+        }
+        all
     }
 }
 
@@ -202,12 +292,8 @@ fn passed<S: Stands>(
     let mut all: Vec<Passed<S>> = known.into_values().collect();
     for one in &mut all {
         let offset = one.standing.outstream();
-        let nothing = || Outstream {
-            offset,
-            said: Vec::new(),
-        };
         let said = said.remove(&one.connection);
-        let outstream = said.map_or_else(nothing, |(_, said)| said);
+        let outstream = said.map_or_else(|| Outstream::nothing(offset), |(_, said)| said);
         if outstream.end() != offset {
             return Err(HandoverError::Gap);
         }

@@ -5,6 +5,7 @@
 //! - [`Feed`]: a record that comes from the logger.
 //! - [`Handover`]: what a process whose record was replayed says of its connections, and how it is given the
 //!   sockets that go on with them.
+//! - [`Kept`]: what belongs to an image of a process that has stopped in its replay.
 //! - [`Suspect`]: who said last what a server has died of.
 //! - [`program`]: whether a program can take the library.
 //! - [`counts`]: what has gone through a connection that the process had opened.
@@ -14,6 +15,7 @@ pub mod counts;
 mod feed;
 mod handover;
 mod heard;
+mod kept;
 mod library;
 mod memory;
 pub mod program;
@@ -24,8 +26,9 @@ mod whole;
 pub use feed::Feed;
 pub use handover::{Handover, HandoverError};
 pub use heard::{AllPassed, Passed};
+pub use kept::Kept;
 pub use library::Library;
-pub use memory::{Divergence, Memory};
+pub use memory::{Divergence, Memory, Score};
 pub use suspect::Suspect;
 pub use wrap_abi::{
     Call,

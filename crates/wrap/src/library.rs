@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use wrap_abi::layout::LIBRARY_FD;
+use wrap_abi::layout::{LIBRARY_FD, VARIABLE, VERSION};
 
 const BYTES: &[u8] = include_bytes!(env!("OUTLIVE_WRAP_LIBRARY"));
 
@@ -29,10 +29,13 @@ impl Library {
         Ok(Self(file))
     }
 
-    /// What `LD_PRELOAD` is to be.
+    /// The environment in which a program takes it, which inherits it as [`LIBRARY_FD`].
     #[must_use]
-    pub fn path() -> String {
-        format!("/proc/self/fd/{LIBRARY_FD}")
+    pub fn variables() -> [(&'static str, String); 2] {
+        [
+            ("LD_PRELOAD", format!("/proc/self/fd/{LIBRARY_FD}")),
+            (VARIABLE, VERSION.to_string()),
+        ]
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{MemfdFlags, ftruncate, memfd_create},
+    fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create},
     mm::{MapFlags, ProtFlags, mmap, munmap},
     thread::futex,
 };
@@ -73,6 +73,13 @@ impl fmt::Display for Divergence {
             Some(Failure::OtherFile) => "a file that it reads or writes is not what it was",
             Some(Failure::NotSupported) => "it does what cannot be replayed",
             Some(Failure::OtherProgram) => "it runs another program",
+            Some(Failure::NamedSocket) => "the server has a socket with a name in the file system",
+            Some(Failure::SharedMemory) => {
+                "the server writes to a file that is in its memory (MAP_SHARED)"
+            }
+            Some(Failure::FileLock) => "the server locks files",
+            Some(Failure::Fifo) => "the server has opened a FIFO",
+            Some(Failure::HelperChanges) => "the server's threads change files by themselves",
             None => "it did not say why",
         };
         write!(
@@ -192,6 +199,49 @@ impl Memory {
     /// It cannot be read.
     pub fn read(&self, process: u32, from: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, stream_offset(process) + from)
+    }
+
+    /// Where the stream of a process begins, bytes: what was before is in an image of it.
+    #[must_use]
+    pub fn base(&self, process: u32) -> u64 {
+        let all = &self.page().processes.0;
+        all.get(process as usize)
+            .map_or(0, |process| process.base.load(Ordering::Acquire))
+    }
+
+    /// The image with which a replay begins; 0: there is none.
+    #[must_use]
+    pub fn image(&self) -> u64 {
+        self.page().image.load(Ordering::Acquire)
+    }
+
+    /// What the only process's stream has up to there is in the image with this number, and not needed any more.
+    ///
+    /// # Errors
+    /// The file does not give memory back. Nobody needs it all the same.
+    pub fn is_in_image(&self, image: u64, base: u64) -> io::Result<()> {
+        let page = self.page();
+        let before = page.processes.0[0].base.load(Ordering::Acquire);
+        page.image.store(image, Ordering::Release);
+        page.processes.0[0].base.store(base, Ordering::Release);
+        let [from, to] = [before, base].map(|at| at / 4096 * 4096);
+        if from < to {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&self.file, flags, stream_offset(0) + from, to - from)?;
+        }
+        Ok(())
+    }
+
+    /// The only process's stream as it is now, to be rehearsed.
+    ///
+    /// # Errors
+    /// Too many files are open.
+    pub fn score(&self) -> io::Result<Score> {
+        Ok(Score {
+            file: self.file.try_clone()?,
+            base: self.base(0),
+            end: self.length(0),
+        })
     }
 
     /// The number of the record.
@@ -370,6 +420,12 @@ impl Memory {
                 }
             }
         }
+        for number in self.processes().skip(1) {
+            let process = &page.processes.0[number as usize];
+            if process.is_begun.load(Ordering::Acquire) == 0 {
+                process.set(Fate::Gone);
+            }
+        }
         Ok(())
     }
 
@@ -380,7 +436,8 @@ impl Memory {
         for (number, process) in (0..self.processes().end.max(1)).zip(&page.processes.0) {
             let head = process.head.load(Ordering::Acquire);
             process.replay_end.store(head, Ordering::Release);
-            process.replayed.store(0, Ordering::Release);
+            let base = process.base.load(Ordering::Acquire);
+            process.replayed.store(base, Ordering::Release);
             let is_first = number == 0;
             process.is_begun.store(is_first.into(), Ordering::Release);
         }
@@ -424,6 +481,21 @@ impl Memory {
             let process = &all[number as usize];
             may_serve(process) && !process.has(Fate::Executes)
         })
+    }
+
+    /// Is one of them at work, or might it be begun again? An image of the first process is without it.
+    #[must_use]
+    pub fn has_children_at_work(&self) -> bool {
+        let all = &self.page().processes.0;
+        let is_over = |process: &Process| {
+            let fates = [Fate::Ends, Fate::Executes, Fate::Gone];
+            fates.into_iter().any(|fate| process.has(fate))
+        };
+        self.is_served_by_children()
+            || self.processes().skip(1).any(|number| {
+                let process = &all[number as usize];
+                !is_over(process)
+            })
     }
 
     /// The processes that are begun again in a replay.
@@ -477,6 +549,41 @@ fn may_serve(process: &Process) -> bool {
 /// Whoever waits for another number. Nobody may.
 fn wake(number: &AtomicU32) {
     let _ = futex::wake(number, futex::Flags::empty(), u32::MAX);
+}
+
+/// What a rehearsal has to replay.
+#[derive(Debug)]
+pub struct Score {
+    file: File,
+    base: u64,
+    /// Where it ends.
+    pub end: u64,
+}
+
+impl Score {
+    /// A copy of it, in memory of its own, for a rehearsal that stops at its end and becomes the image with this number.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn copy(&self, image: u64, positions: &mut [Position]) -> io::Result<Memory> {
+        let memory = Memory::new()?;
+        let mut piece = vec![0; 1 << 20];
+        let mut at = self.base;
+        while at < self.end {
+            let length = usize::try_from(self.end - at).unwrap_or(usize::MAX);
+            let piece = &mut piece[..length.min(1 << 20)];
+            self.file.read_exact_at(piece, stream_offset(0) + at)?;
+            memory.file.write_all_at(piece, stream_offset(0) + at)?;
+            at += piece.len() as u64;
+        }
+        let page = memory.page();
+        page.processes.0[0].base.store(self.base, Ordering::Release);
+        page.processes.0[0].head.store(self.end, Ordering::Release);
+        page.image.store(image, Ordering::Release);
+        page.pause_at.store(self.end, Ordering::Release);
+        memory.to_be_replayed(positions)?;
+        Ok(memory)
+    }
 }
 
 impl AsFd for Memory {

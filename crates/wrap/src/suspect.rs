@@ -1,7 +1,7 @@
 //! Which request has killed the server? The one that was read last, if the server dies again and again before it reads
 //! another one, and has not said anything since it read that.
 
-use std::io;
+use std::{collections::BTreeMap, io};
 
 use wrap_abi::{Call, Record};
 
@@ -19,28 +19,25 @@ pub struct Suspect {
 }
 
 impl Suspect {
-    /// Of a service whose first process serves all clients; `None`: nothing was read, or others do.
+    /// Of a service whose first process serves all clients; `None`: nothing was read, or others do. `known` are the connections,
+    /// with their descriptors, that were open where the record begins.
     ///
     /// # Errors
     /// The record cannot be read.
-    pub fn of(memory: &Memory) -> io::Result<Option<Self>> {
+    pub fn of(memory: &Memory, known: &[(u32, Ends)]) -> io::Result<Option<Self>> {
         if memory.is_served_by_children() {
             return Ok(None);
         }
-        let mut open = Vec::new();
+        let mut open: BTreeMap<u32, Ends> = known.iter().copied().collect();
         let mut last = None;
-        each(memory, 0, 0, |at, record| match record.call {
+        each(memory, 0, memory.base(0), |at, record| match record.call {
             Call::Accept => {
-                if let (Ok(fd), Some(ends)) = (usize::try_from(record.outcome), ends(record)) {
-                    if open.len() <= fd {
-                        open.resize(fd + 1, None);
-                    }
-                    open[fd] = Some(ends);
+                if let (Ok(fd), Some(ends)) = (u32::try_from(record.outcome), ends(record)) {
+                    open.insert(fd, ends);
                 }
             }
             Call::Read if record.outcome > 0 => {
-                let ends = open.get(record.fd as usize).copied().flatten();
-                last = Some((at, ends));
+                last = Some((at, open.get(&record.fd).copied()));
             }
             _ => {}
         })?;

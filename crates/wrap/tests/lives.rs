@@ -13,7 +13,7 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wrap::{AllPassed, Ends, Feed, Handover, Library, Memory, Position};
-use wrap_abi::layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD, VARIABLE, VERSION};
+use wrap_abi::layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD};
 
 /// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
 const KEYS: &str = r#"
@@ -63,11 +63,10 @@ impl Life {
             .args(["-c", program])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .env("LD_PRELOAD", Library::path())
-            .env(VARIABLE, VERSION.to_string());
+            .envs(Library::variables());
         let inherited: Vec<(OwnedFd, i32)> = [
             (memory.as_fd(), FILE_FD),
-            (handover.theirs(), SOCKET_FD),
+            (handover.theirs().expect("it has not begun"), SOCKET_FD),
             (handover.file(), HANDOVER_FD),
             (library.as_fd(), LIBRARY_FD),
         ]

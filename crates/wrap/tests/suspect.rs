@@ -50,7 +50,7 @@ fn ends(client: &str) -> Ends {
 fn the_last_words_are_those_of_who_has_the_descriptor_now() {
     let memory = Memory::new().expect("memory");
     let process = &memory.page().processes.0[0];
-    assert_eq!(Suspect::of(&memory).expect("read"), None);
+    assert_eq!(Suspect::of(&memory, &[]).expect("read"), None);
     accept(&memory, 7, "10.0.0.1:1000");
     append(&memory, Call::Read, 7, 5, b"hello");
     // Longer than what is looked at at once; and the descriptor is another one's by now.
@@ -65,13 +65,13 @@ fn the_last_words_are_those_of_who_has_the_descriptor_now() {
         ends: Some(ends("10.0.0.1:2000")),
         is_answered: false,
     };
-    assert_eq!(Suspect::of(&memory).expect("read"), Some(suspect));
+    assert_eq!(Suspect::of(&memory, &[]).expect("read"), Some(suspect));
     process.said.store(at + 1, Ordering::Relaxed);
     let answered = Suspect {
         is_answered: true,
         ..suspect
     };
-    assert_eq!(Suspect::of(&memory).expect("read"), Some(answered));
+    assert_eq!(Suspect::of(&memory, &[]).expect("read"), Some(answered));
 }
 
 /// What came from elsewhere may have been answered there.
@@ -80,6 +80,22 @@ fn what_another_host_has_read_was_answered() {
     let memory = Memory::new().expect("memory");
     accept(&memory, 7, "10.0.0.1:1000");
     append(&memory, Call::Read, 9, 5, b"hello");
-    let suspect = Suspect::of(&memory).expect("read").expect("one");
+    let suspect = Suspect::of(&memory, &[]).expect("read").expect("one");
     assert_eq!((suspect.ends, suspect.is_answered), (None, true));
+}
+
+/// Who was connected already when an image was made is known from that, until the descriptor is another one's.
+#[test]
+fn who_was_there_before_the_record_begins_is_known() {
+    let memory = Memory::new().expect("memory");
+    let known = [(7, ends("10.0.0.1:1000")), (8, ends("10.0.0.1:2000"))];
+    let whose = || {
+        let suspect = Suspect::of(&memory, &known).expect("read");
+        suspect.expect("one").ends
+    };
+    append(&memory, Call::Read, 8, 5, b"hello");
+    assert_eq!(whose(), Some(ends("10.0.0.1:2000")));
+    accept(&memory, 8, "10.0.0.1:3000");
+    append(&memory, Call::Read, 8, 5, b"hello");
+    assert_eq!(whose(), Some(ends("10.0.0.1:3000")));
 }

@@ -87,3 +87,31 @@ fn a_number_is_given_once() {
     assert_eq!(memory.processes(), 0..8);
     assert_eq!(memory.length(7), 0);
 }
+
+/// An image is of the first process alone: children must be over, and nobody may wait for what they have said.
+#[test]
+fn children_at_work_are_in_the_way_of_an_image() {
+    let at_work = |fates: &[Fate]| {
+        let memory = Memory::new().expect("memory");
+        process(&memory, 0, 0, &[], Ends::default());
+        process(&memory, 1, 0, fates, Ends::default());
+        memory
+    };
+    assert!(!Memory::new().expect("memory").has_children_at_work());
+    for fates in [&[][..], &[Fate::Holds], &[Fate::Serves, Fate::Ends]] {
+        assert!(at_work(fates).has_children_at_work(), "{fates:?}");
+    }
+    let over = [
+        &[Fate::Ends][..],
+        &[Fate::Holds, Fate::Talks, Fate::Ends],
+        &[Fate::Executes],
+    ];
+    for fates in over {
+        assert!(!at_work(fates).has_children_at_work(), "{fates:?}");
+    }
+    // One that was at work when the server died has died with it.
+    let memory = at_work(&[Fate::Talks]);
+    assert!(memory.has_children_at_work());
+    memory.to_be_replayed(&mut []).expect("memory");
+    assert!(!memory.has_children_at_work());
+}

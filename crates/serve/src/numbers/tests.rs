@@ -36,6 +36,7 @@ fn status() -> Status {
             behind_bytes: 50,
         }),
         north_bytes: None,
+        checkpoint: None,
         recorded_bytes: 1000,
         held_bytes: 800,
         survives: String::new(),

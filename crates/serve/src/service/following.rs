@@ -148,7 +148,7 @@ impl Service {
     /// Start the server, to follow this.
     fn begin_replica(&mut self, edition: Edition) -> Result<(), ServeError> {
         let directory = self.ground.lock.directory();
-        let north = North::inherited(directory, self.config.limits.total, edition.record)?;
+        let mut north = North::inherited(directory, self.config.limits.total, edition.record)?;
         north.memory().hold(self.hold());
         north.memory().follow();
         let command = supervise::Command::new(self.config.command.clone());

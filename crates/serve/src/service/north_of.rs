@@ -22,6 +22,7 @@ impl Service {
             None => {
                 let directory = self.ground.lock.directory();
                 North::new(directory, self.config.limits.total)?
+                    .with_images(&self.config, directory)?
             }
         };
         if north.has_record() || north.is_lost() {
@@ -30,6 +31,10 @@ impl Service {
             }
             if let Some(divergence) = north.divergence() {
                 let message = format!("the server's record could not be replayed: {divergence}");
+                self.tell(Happening::Trouble { message });
+            }
+            if let Some(message) = north.torn_image().filter(|_| !north.is_lost()) {
+                north.is_gone();
                 self.tell(Happening::Trouble { message });
             }
             let flows = self.ground.plane.flows()?;

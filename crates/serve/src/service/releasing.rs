@@ -52,7 +52,7 @@ impl Service {
             }
             return Ok(());
         }
-        let bytes = north.record_bytes();
+        let bytes: u64 = memory.processes().map(|one| memory.length(one)).sum();
         if bytes < self.releasing.at + WORTHWHILE {
             return Ok(());
         }

@@ -75,6 +75,7 @@ impl Service {
                 .count(),
             replica: self.replica_status(),
             north_bytes: self.north.as_ref().map(North::record_bytes),
+            checkpoint: self.north.as_ref().and_then(North::checkpoint),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
             held_bytes: recorded.map_or(0, |statistics| statistics.held),
             survives,

@@ -34,7 +34,8 @@ impl Service {
         }
         if self.config.wrapped {
             let directory = self.ground.lock.directory();
-            self.north = Some(North::adopt(directory, self.config.limits.total)?);
+            let north = North::adopt(directory, self.config.limits.total)?;
+            self.north = Some(north.with_images(&self.config, directory)?);
         }
         self.bring_addresses_up()?; // they are, if nobody took them down
         self.reach_logger()?;

@@ -6,12 +6,13 @@ use dataplane::Ring;
 use recovery::Stage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{PROGRESS, SETTLING, Service};
+use super::{BESIDE, PROGRESS, SETTLING, Service};
 use crate::{
     clock,
     error::{ServeError, SystemContext},
     logger::Logger,
     logger_client::LoggerClient,
+    north::North,
 };
 
 impl Service {
@@ -33,6 +34,9 @@ impl Service {
         }
         if let Some(link) = self.ground.logger.link() {
             until = until.min(link.due_at());
+        }
+        if self.north.as_ref().is_some_and(North::is_busy) {
+            until = until.min(now + BESIDE);
         }
         if let Some(own) = &self.own_addresses {
             until = until.min(own.due());

@@ -95,6 +95,12 @@ fn all() -> Vec<Happening> {
         Happening::Leased { leased: true },
         Happening::Superseded { epoch: 3 },
         Happening::HandedOver,
+        Happening::Checkpointed {
+            record_bytes: 1,
+            image_bytes: 2,
+            took_ms: 3,
+        },
+        Happening::CheckpointFailed { reason: text() },
         Happening::StartFailed {
             reason: text(),
             retry_ms: 1,

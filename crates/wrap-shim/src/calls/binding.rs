@@ -11,6 +11,7 @@ use wrap_abi::{Call, Record, layout::Failure};
 
 use super::{effects::Made, failed, opening::named};
 use crate::{
+    beside::not_in_a_rehearsal,
     errno::answer_int,
     sys::{Outcome, bytes, sys},
     wrap::{Wrap, with},
@@ -37,6 +38,7 @@ impl Wrap {
             return outcome;
         };
         if outcome == 0 {
+            not_in_a_rehearsal(Failure::NamedSocket);
             if Made::is_socket(libc::AT_FDCWD, path) {
                 // SAFETY: a string.
                 unsafe { sys!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };

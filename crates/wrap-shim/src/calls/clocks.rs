@@ -40,7 +40,7 @@ impl Wrap {
         // Another call may be next in the record: then the clocks stood still here.
         let tick = Tick::from_record(&record).filter(|tick| tick.reads <= reads);
         if let Some(tick) = tick {
-            self.stream.advance(length);
+            self.advance(length);
             if !self.clock.replay(&tick) {
                 self.fail(Failure::OtherClock, Call::Clock, Some(Call::Clock));
             }

@@ -316,7 +316,7 @@ impl Wrap {
             _ => None,
         };
         if let Some((to, size)) = moved {
-            self.stream.advance(size);
+            self.advance(size);
             end = to.cast_unsigned();
         }
         // SAFETY: no memory is involved.

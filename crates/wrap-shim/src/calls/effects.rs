@@ -16,6 +16,7 @@ use super::{
     opening::{identity, named, same},
 };
 use crate::{
+    beside::no_helper_in_a_rehearsal,
     descriptors::{Backing, Kind},
     errno::answer_int,
     sys::{Outcome, sys},
@@ -294,6 +295,7 @@ fn exchange(fd: c_int, name: Name<'_>) -> bool {
 }
 
 fn affect(effect: Effect<'_>, perform: impl Fn() -> Outcome) -> c_int {
+    no_helper_in_a_rehearsal();
     answer_int(with(|wrap| wrap.affect(effect, &perform)).unwrap_or_else(perform))
 }
 
@@ -420,6 +422,7 @@ unsafe extern "C" fn truncate(path: *const c_char, length: off_t) -> c_int {
     // SAFETY: as the program has called us.
     unsafe {
         let name = named(Name::new(AT_FDCWD, path).path);
+        no_helper_in_a_rehearsal();
         settle(name, || sys!(SYS_truncate, path, length))
     }
 }
@@ -434,6 +437,7 @@ fn settle_file(fd: c_int, perform: impl Fn() -> Outcome) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, length: off_t) -> c_int {
+    no_helper_in_a_rehearsal();
     // SAFETY: no memory is involved.
     let perform = || unsafe { sys!(SYS_ftruncate, fd, length) };
     if super::kind(fd, "ftruncate") != Kind::File {
@@ -459,6 +463,7 @@ impl Wrap {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, from: off_t, length: off_t) -> c_int {
+    no_helper_in_a_rehearsal();
     // SAFETY: no memory is involved.
     settle_file(fd, || unsafe {
         sys!(SYS_fallocate, fd, mode, from, length)

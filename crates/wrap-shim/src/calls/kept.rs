@@ -64,6 +64,11 @@ impl Kept {
         self.count += 1;
     }
 
+    /// The record begins elsewhere by now: what it has is to be looked for anew.
+    pub(crate) fn forget_copies(&mut self) {
+        (self.found, self.is_searched) = (0, false);
+    }
+
     fn has(&self, inode: u64) -> bool {
         let known = self.read.iter().take(self.count);
         inode != 0 && (self.count > READ || known.copied().any(|one| one == inode))
@@ -84,7 +89,7 @@ impl Wrap {
         while self.is_replay() {
             match self.stream.peek() {
                 Some(Ok((record, length))) if record.call == Call::Kept => {
-                    self.stream.advance(length);
+                    self.advance(length);
                 }
                 _ => return,
             }
@@ -168,7 +173,9 @@ impl Wrap {
         let count = self.page.next_process.load(Ordering::Acquire);
         let (mut copies, mut found) = (self.kept.copies, 0);
         for process in 0..count {
-            self.each(process, 0, |record, at| {
+            let base = self.page.processes.0.get(process as usize);
+            let base = base.map_or(0, |process| process.base.load(Ordering::Acquire));
+            self.each(process, base, |record, at| {
                 let piece = piece_of(record).filter(|_| record.outcome == 0);
                 if let Some(((of, _), place)) = piece.zip(copies.get_mut(found)) {
                     *place = Copied { of, process, at };

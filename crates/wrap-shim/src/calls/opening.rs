@@ -17,6 +17,8 @@ use wrap_abi::{
 
 use super::{effects::Made, failed, files::fd_of, writing::hash};
 use crate::{
+    beside::{self, no_fifo_in_a_rehearsal, no_helper_in_a_rehearsal},
+    closing,
     descriptors::{Backing, Kind},
     errno::answer_int,
     say::say,
@@ -157,7 +159,10 @@ impl Wrap {
         then: Option<Identity>,
     ) -> Outcome {
         let (opened, backing) = match then {
-            None => (opening.perform(opening.flags), Backing::Written),
+            None => {
+                no_fifo_in_a_rehearsal(opening.directory, opening.path);
+                (opening.perform(opening.flags), Backing::Written)
+            }
             Some(then) if opening.is_to_be_written() => self.reopen(opening, &then),
             Some(then) => self.open_to_read(opening, &then),
         };
@@ -177,12 +182,18 @@ impl Wrap {
         let is_nameless = opening.has(libc::O_TMPFILE);
         let fd = match is_nameless {
             true => failed(libc::ENOENT), // each is another one
+            // CRIU does not mind that a file has grown which is only appended to, but one that is read as well.
+            false if beside::is_rehearsal() => opening.perform(opening.tame()),
             false => opening.perform_readable(opening.tame()),
         };
         if fd < 0 {
             let began_empty = is_nameless || opening.has(O_CREAT) && then.size == 0;
             if !began_empty {
                 return (fd, Backing::Nothing);
+            }
+            if beside::is_rehearsal() {
+                // The server beside it may have one of that name at any time.
+                return (nothing(opening.flags), Backing::Remade);
             }
             return (self.remake(opening, is_nameless, then), Backing::Remade);
         }
@@ -293,6 +304,24 @@ impl Wrap {
             entry.backing = backing;
             entry.end = identity.map_or(0, |identity| identity.size);
             entry.inode = identity.map_or(0, |identity| identity.inode);
+            entry.modified = identity.map_or(0, |identity| identity.modified);
+        }
+    }
+
+    /// The process was made from an image: files that it reads are the same as in [`open_to_read`], or have changed.
+    pub(crate) fn compare_files(&mut self) {
+        for (fd, entry) in self.descriptors.files_mut() {
+            // SAFETY: no memory is involved.
+            let flags = unsafe { sys!(SYS_fcntl, fd, libc::F_GETFL) };
+            let is_read = flags >= 0 && flags & i64::from(O_ACCMODE) == i64::from(O_RDONLY);
+            let now = identity(fd).map(|now| (now.size, now.modified));
+            if is_read
+                && !closing::is_closed(fd)
+                && entry.backing == Backing::Written
+                && now != Some((entry.end, entry.modified))
+            {
+                entry.backing = Backing::Changed;
+            }
         }
     }
 }
@@ -366,7 +395,12 @@ unsafe extern "C" fn openat(
             mode,
         })
     });
-    answer_int(outcome.unwrap_or_else(perform))
+    answer_int(outcome.unwrap_or_else(|| {
+        if flags & (O_ACCMODE | O_CREAT | O_TRUNC) != 0 {
+            no_helper_in_a_rehearsal();
+        }
+        perform()
+    }))
 }
 
 /// Other names for the same.

@@ -284,6 +284,7 @@ unsafe extern "C" fn mmap(
     offset: libc::off_t,
 ) -> *mut c_void {
     if flags & libc::MAP_SHARED != 0 {
+        super::sharing::look_at_mapping(flags, fd);
         with(|wrap| wrap.maps(access, flags));
     }
     // SAFETY: as the program has called us.

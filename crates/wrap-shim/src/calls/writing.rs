@@ -9,6 +9,7 @@ use super::{
     reading::{is_ready, total},
 };
 use crate::{
+    beside::no_helper_in_a_rehearsal,
     descriptors::{Kind, kind_of},
     errno::answer,
     live,
@@ -242,6 +243,7 @@ pub(super) fn with_file_written(
     offset: Option<off_t>,
     perform: impl Fn() -> Outcome,
 ) -> ssize_t {
+    no_helper_in_a_rehearsal();
     let outcome = with(|wrap| wrap.write_file(fd, pieces, offset, &perform));
     answer(outcome.unwrap_or_else(perform))
 }

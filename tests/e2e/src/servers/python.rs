@@ -96,7 +96,7 @@ pub fn streamer(scene: &Scene) -> Server {
 
 /// Answers a line with a line. `thing SIZE` makes one, and says where all of them are; `ulp` asks
 /// for the kernel's TLS; `forget` closes what it has not opened itself; `note` writes into the file `notes` of the scene;
-/// `read` says how long that is; `exit` ends the server; the other words are
+/// `read` says how long that is; `share` shares something below the file `shared` with others; `exit` ends the server; the other words are
 /// ways to close the connection, behind more than the client takes at once.
 const WORDS: &str = r#"
 import os, selectors, socket, sys
@@ -130,6 +130,9 @@ def answer(connection, word):
     elif word[0] == "read":
         with open(path, "rb") as file:
             connection.sendall(f"{len(file.read())}\n".encode())
+    elif word[0] == "share":
+        share(word[1], os.path.dirname(path) + "/shared")
+        connection.sendall(b"shared\n")
     elif word[0] == "exit":
         os._exit(3)
     else:
@@ -139,6 +142,29 @@ def answer(connection, word):
         fd = connection.detach()
         {"close": lambda: os.close(fd), "dup2": lambda: os.dup2(nowhere, fd),
          "dup3": lambda: os.dup2(nowhere, fd, False), "range": lambda: os.closerange(fd, fd + 1)}[word[0]]()
+def share(what, path):
+    import fcntl, mmap, threading
+    if what == "socket":
+        things.append(socket.socket(socket.AF_UNIX))
+        things[-1].bind(path)
+        things[-1].listen()
+    elif what == "memory":
+        file = os.open(path, os.O_RDWR)
+        memory = mmap.mmap(file, 1)
+        memory[0] += 1
+        things.append(memory)
+    elif what == "lock":
+        fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)
+    elif what == "record":
+        fcntl.lockf(os.open(path, os.O_WRONLY | os.O_APPEND), fcntl.LOCK_EX)
+    elif what == "fifo":
+        os.mkfifo(path)
+        things.append(os.open(path, os.O_RDWR))
+    elif what == "thread":
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        thread = threading.Thread(target=lambda: os.write(file, b"once"))
+        thread.start()
+        thread.join()
 def read(connection):
     received = connection.recv(1 << 20)
     if not received:

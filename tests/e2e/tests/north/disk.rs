@@ -19,14 +19,14 @@ use lab::Signal;
 use super::{REQUIRE, patiently, redis::Client, words};
 
 /// A directory for a server's files.
-fn directory(scene: &Scene, name: &str) -> PathBuf {
+pub(super) fn directory(scene: &Scene, name: &str) -> PathBuf {
     let directory = scene.directory().join(name);
     fs::create_dir_all(&directory).expect("a directory");
     directory
 }
 
 /// What is in a directory and those below it.
-fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(super) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
@@ -45,12 +45,12 @@ fn is_saving(client: &mut Client) -> bool {
     told.contains("bgsave_in_progress:1") || told.contains("rewrite_in_progress:1")
 }
 
-fn await_saved(scene: &Scene) {
+pub(super) fn await_saved(scene: &Scene) {
     patiently("it has saved", || !is_saving(&mut Client::new(scene)));
 }
 
 /// Another redis finds this in a copy of the files.
-fn digest_of(scene: &Scene, files: &Path, saves: &[&str]) -> String {
+pub(super) fn digest_of(scene: &Scene, files: &Path, saves: &[&str]) -> String {
     let copy = directory(scene, "copy");
     for (path, contents) in self::files(files) {
         let to = copy.join(path.strip_prefix(files).expect("below it"));

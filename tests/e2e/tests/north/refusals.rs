@@ -18,7 +18,7 @@ use lab::Signal;
 #[test]
 fn a_server_that_cannot_be_wrapped_is_refused() {
     let scene = Scene::new("static");
-    let output = serve(&scene, &[&static_server(&scene)]);
+    let output = serve(&scene, &[], &[&static_server(&scene)]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("statically linked"), "{said}");
@@ -36,7 +36,7 @@ fn static_server(scene: &Scene) -> String {
 }
 
 /// What `serve` says until it ends by itself.
-fn serve(scene: &Scene, server: &[&str]) -> Output {
+pub(super) fn serve(scene: &Scene, flags: &[&str], server: &[&str]) -> Output {
     let outlive = e2e::binaries::outlive();
     let mut command = scene.server.command(&outlive.to_string_lossy());
     command.args([
@@ -46,6 +46,7 @@ fn serve(scene: &Scene, server: &[&str]) -> Output {
         &scene.ipv4(PORT).to_string(),
     ]);
     command
+        .args(flags)
         .arg("--run-dir")
         .arg(scene.run_dir())
         .arg("--")
@@ -153,7 +154,7 @@ fn a_static_server_is_served_without_a_record_if_one_was_only_preferred() {
 fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
     let words: Vec<&str> = server.command.iter().map(String::as_str).collect();
     let output = thread::scope(|scope| {
-        let serving = scope.spawn(|| serve(scene, &words));
+        let serving = scope.spawn(|| serve(scene, &[], &words));
         let connect = || TcpStream::connect(scene.ipv4(PORT));
         let mut stream = loop {
             match scene.client.enter(connect).expect("a host") {

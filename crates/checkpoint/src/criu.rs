@@ -1,0 +1,194 @@
+//! The program that makes images of processes, and processes of images.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// The first version that was tried.
+const OLDEST: (u32, u32) = (4, 0);
+
+/// CRIU, where it can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Criu {
+    path: PathBuf,
+}
+
+/// Why it cannot, or could not.
+#[derive(Debug, thiserror::Error)]
+pub enum CriuError {
+    /// There is none.
+    #[error(
+        "checkpoints need CRIU, and there is no program {0:?}: install it, build it (make criu), or say where it is (--criu PATH)"
+    )]
+    NotFound(PathBuf),
+    /// It is not new enough.
+    #[error(
+        "checkpoints need CRIU {}.{} or newer, and {path:?} is {found}: build it (make criu) and say where it is (--criu PATH)",
+        OLDEST.0, OLDEST.1
+    )]
+    TooOld {
+        /// Which.
+        path: PathBuf,
+        /// What it says of itself.
+        found: String,
+    },
+    /// It says that the kernel, or our privileges, are not enough.
+    #[error("CRIU cannot work here: {0}; `criu check` tells more")]
+    NotUsable(String),
+    /// It could not be run.
+    #[error("CRIU could not be run: {0}")]
+    Io(#[from] io::Error),
+    /// It ran, and failed.
+    #[error("CRIU could not {what}: {why}")]
+    Failed {
+        /// What was asked for.
+        what: &'static str,
+        /// The last that it said of it.
+        why: String,
+    },
+}
+
+/// What is said of all images alike. Nobody's terminal is concerned; cgroups are ours to choose; what is connected to a socket by
+/// its name, such as the system's log, is connected again.
+const COMMON: [&str; 7] = [
+    "-v2",
+    "--shell-job",
+    "--ext-unix-sk",
+    "--file-locks",
+    "--manage-cgroups=ignore",
+    "--network-lock=skip",
+    "--ghost-limit=64M",
+];
+
+impl Criu {
+    /// The one at this path, or of this name.
+    ///
+    /// # Errors
+    /// It is missing, too old, or of no use here.
+    pub fn find(path: &Path) -> Result<Self, CriuError> {
+        let found = supervise::resolve(path.as_os_str());
+        let path = found.map_err(|_| CriuError::NotFound(path.to_owned()))?;
+        let said = Command::new(&path).arg("--version").output()?;
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        if version(&said).is_none_or(|version| version < OLDEST) {
+            let found = said.lines().next().unwrap_or("of no version").to_owned();
+            return Err(CriuError::TooOld { path, found });
+        }
+        let checked = Command::new(&path).arg("check").output()?;
+        if !checked.status.success() {
+            let said = [checked.stdout, checked.stderr].concat();
+            return Err(CriuError::NotUsable(errors(&String::from_utf8_lossy(
+                &said,
+            ))));
+        }
+        Ok(Self { path })
+    }
+
+    /// One that was found before.
+    #[must_use]
+    pub fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Make an image of the process, which ends by that.
+    pub(crate) fn dump(&self, pid: u32, into: &Path) -> Result<(), CriuError> {
+        let pid = pid.to_string();
+        self.run("make an image", "dump", into, &["--tree", &pid])
+    }
+
+    /// Make a process of the image, a child of the first process of its namespace.
+    pub(crate) fn restore(&self, from: &Path) -> Result<(), CriuError> {
+        let what = "make a process of an image";
+        self.run(what, "restore", from, &["--restore-detached"])
+    }
+
+    fn run(
+        &self,
+        what: &'static str,
+        verb: &str,
+        image: &Path,
+        arguments: &[&str],
+    ) -> Result<(), CriuError> {
+        let file = format!("{verb}.log");
+        let status = Command::new(&self.path)
+            .arg(verb)
+            .arg("--images-dir")
+            .arg(image)
+            .arg("--work-dir")
+            .arg(image)
+            .arg("--log-file")
+            .arg(&file)
+            .args(COMMON)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()?;
+        if status.success() {
+            return Ok(());
+        }
+        let said = fs::read(image.join(file)).unwrap_or_default();
+        let why = errors(&String::from_utf8_lossy(&said));
+        Err(CriuError::Failed { what, why })
+    }
+}
+
+/// `Version: 4.2.1`.
+fn version(said: &str) -> Option<(u32, u32)> {
+    let number = said
+        .lines()
+        .find_map(|line| line.strip_prefix("Version:"))?;
+    let mut parts = number.trim().split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+/// What went wrong first, which is what the rest is about.
+fn errors(log: &str) -> String {
+    const MOST: usize = 2;
+    let lines = log.lines().filter(|line| line.contains("Error"));
+    let first: Vec<&str> = lines.take(MOST).map(|line| line.trim()).collect();
+    if first.is_empty() {
+        return "it did not say why".to_owned();
+    }
+    first.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(version("Version: 3.17.1\n"), Some((3, 17)));
+        assert_eq!(version("Version: 4.2.1\nGitID: x\n"), Some((4, 2)));
+        assert_eq!(version("Version: 4.2-1\n"), None);
+        assert_eq!(version(""), None);
+        assert!(Some((3, 17)) < Some(OLDEST));
+    }
+
+    #[test]
+    fn what_is_missing_or_something_else_is_told() {
+        let missing = Criu::find(Path::new("/nowhere/criu")).expect_err("missing");
+        assert!(missing.to_string().contains("make criu"), "{missing}");
+        let other = Criu::find(Path::new("true")).expect_err("no criu");
+        assert!(matches!(other, CriuError::TooOld { .. }), "{other}");
+    }
+
+    #[test]
+    fn the_first_errors_are_told() {
+        let log = "(0.1) fine\n(0.2) Error (a.c:1): this\n(0.3) Error (b.c:2): that\n(0.4) Error (c.c:3): so\n";
+        assert_eq!(
+            errors(log),
+            "(0.2) Error (a.c:1): this; (0.3) Error (b.c:2): that"
+        );
+        assert_eq!(errors("nothing"), "it did not say why");
+    }
+}

@@ -1,0 +1,305 @@
+//! A room: namespaces of their own for one process that is no ordinary one, and the first process in there, which is ours
+//! (`outlive room`).
+//!
+//! A rehearsal is in a closed one. It binds the service's addresses in a network where nobody is, and its standard streams lead
+//! nowhere. What is made from an image has the numbers that its image has, its own and its threads': in a room they are free. The
+//! one that becomes the service is in an open room, in the host's network, and stays there. When our process ends, all in there
+//! does.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        linux::net::SocketAddrExt as _,
+        unix::ffi::OsStrExt as _,
+        unix::fs::MetadataExt as _,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, OFlags},
+    mount::{MountFlags, MountPropagationFlags, mount, mount_change},
+    process::{WaitOptions, wait},
+};
+use supervise::{Addresses, Command, redirect_inherited};
+use wrap::{
+    Library,
+    layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, MUTE_FLAGS, SOCKET_FD, resume_name},
+};
+
+use crate::{
+    criu::{Criu, CriuError},
+    guest::{Asked, Said, hear, say, send_rights},
+    manifest,
+};
+
+/// The hidden verb by which our own binary becomes the first process of a room.
+pub const VERB: &str = "room";
+
+/// Numbers of processes begin here in a room: CRIU's own, which come first when an image is made a process again, are lower.
+const FIRST_NUMBER: u32 = 10_000;
+
+/// The device that a new network has.
+const LOOPBACK: u32 = 1;
+
+/// How long a process that was made from an image may take to say so.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often we look whether it has ended.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// What a room is for.
+#[derive(Debug, Clone)]
+pub struct Purpose {
+    /// Where CRIU is.
+    pub criu: PathBuf,
+    /// The image that is made a process; `None`: the command is started.
+    pub image: Option<PathBuf>,
+    /// Its number.
+    pub number: u64,
+    /// The process is to become the service.
+    pub serves: bool,
+    /// The command of a rehearsal from the beginning.
+    pub command: Vec<OsString>,
+}
+
+/// Why a room is of no use.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}: {1}")]
+    System(&'static str, io::Error),
+    #[error(transparent)]
+    Criu(#[from] CriuError),
+    #[error(transparent)]
+    Spawn(#[from] supervise::SpawnError),
+    #[error("the process that was made from the image has ended")]
+    Ended,
+    #[error("the process that was made from the image does not say that it goes on")]
+    Silent,
+    #[error("nobody says what to do")]
+    Alone,
+    #[error(
+        "the server has {0:?} open to write to it, and not only to append: an image of it could not be made a process again when the file has grown"
+    )]
+    Writes(PathBuf),
+}
+
+trait Doing<T> {
+    fn doing(self, what: &'static str) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
+    fn doing(self, what: &'static str) -> Result<T, Failure> {
+        self.map_err(|error| Failure::System(what, error.into()))
+    }
+}
+
+/// Be the first process of a room. Our standard input is the supervisor's socket. Tells whether all went well.
+#[must_use]
+pub fn run(purpose: &Purpose) -> bool {
+    let Ok(control) = io::stdin().as_fd().try_clone_to_owned() else {
+        return false;
+    };
+    match live(purpose, control.as_fd()) {
+        Ok(()) => true,
+        Err(failure) => {
+            let _ = say(control.as_fd(), &Said::Failed(failure.to_string()), &[]);
+            false
+        }
+    }
+}
+
+fn live(purpose: &Purpose, control: BorrowedFd<'_>) -> Result<(), Failure> {
+    furnish(purpose.serves)?;
+    let Some(Asked::Begin(given)) = hear(control).doing("hear what to do")? else {
+        return Err(Failure::Alone);
+    };
+    let criu = Criu::at(purpose.criu.clone());
+    match &purpose.image {
+        None => start(purpose, given)?,
+        Some(image) => make(purpose, &criu, image, control, given)?,
+    }
+    if purpose.serves {
+        bury_all();
+        return Ok(());
+    }
+    obey(&criu, control)
+}
+
+/// What of the room is not as it is outside.
+fn furnish(serves: bool) -> Result<(), Failure> {
+    // Whatever is mounted outside is mounted here, and nothing the other way.
+    let kind = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", kind).doing("keep mounts apart")?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", "/proc", "proc", flags, None).doing("mount /proc")?;
+    if serves {
+        return Ok(());
+    }
+    for name in ["ipv4", "ipv6"] {
+        // Addresses that are not here can be bound. A host without IPv6 has none of those.
+        let _ = fs::write(format!("/proc/sys/net/{name}/ip_nonlocal_bind"), "1");
+    }
+    // CRIU tries what the kernel can, there.
+    let mut network = Addresses::open().doing("reach the room's network")?;
+    network
+        .switch_on(LOOPBACK)
+        .doing("switch the room's network on")?;
+    let mute = mute().doing("open /dev/null")?;
+    redirect_inherited(mute.as_fd()).doing("mute")?;
+    rustix::stdio::dup2_stdin(&mute).doing("mute")?;
+    rustix::stdio::dup2_stdout(&mute).doing("mute")?;
+    rustix::stdio::dup2_stderr(&mute).doing("mute")
+}
+
+/// As the service is started: what it does may depend on where things are, such as the order of objects.
+#[must_use]
+pub fn preloaded(command: Command) -> Command {
+    let command = command.fixed_addresses();
+    let variables = Library::variables().into_iter();
+    variables.fold(command, |command, (name, value)| {
+        command.variable(name, value)
+    })
+}
+
+/// A standard stream that leads nowhere, and by which a rehearsal's are known.
+fn mute() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let flags = flags | OFlags::from_bits_retain(MUTE_FLAGS.cast_unsigned());
+    Ok(rustix::fs::open("/dev/null", flags, Mode::empty())?)
+}
+
+/// A rehearsal from the beginning.
+fn start(purpose: &Purpose, given: Vec<OwnedFd>) -> Result<(), Failure> {
+    let last = (FIRST_NUMBER - 1).to_string();
+    fs::write("/proc/sys/kernel/ns_last_pid", last).doing("number processes")?;
+    let numbers = [FILE_FD, SOCKET_FD, HANDOVER_FD, LIBRARY_FD];
+    let inherited: Vec<_> = given.iter().map(AsFd::as_fd).zip(numbers).collect();
+    preloaded(Command::new(purpose.command.clone())).start_beside(&inherited)?;
+    Ok(())
+}
+
+/// A process of an image. It is given what it goes on with; one that is only to be seen is given nothing, and waits.
+fn make(
+    purpose: &Purpose,
+    criu: &Criu,
+    image: &Path,
+    control: BorrowedFd<'_>,
+    given: Vec<OwnedFd>,
+) -> Result<(), Failure> {
+    let name =
+        SocketAddr::from_abstract_name(resume_name(purpose.number)).doing("name a socket")?;
+    let listener = UnixListener::bind_addr(&name).doing("wait for the process")?;
+    criu.restore(image)?;
+    let guest = greet(&listener)?;
+    say(control, &Said::Resumed, &[guest.as_fd()]).doing("tell of the process")?;
+    if purpose.serves || given.is_empty() {
+        // One that is only to be seen never may.
+        let heard = hear(control).doing("hear what to do")?;
+        let Some(Asked::Go) = heard else {
+            return Err(Failure::Alone);
+        };
+    }
+    let own = (io::stdin(), io::stdout(), io::stderr());
+    let mut rights: Vec<_> = given.iter().map(AsFd::as_fd).collect();
+    if !purpose.serves {
+        rights.extend([own.0.as_fd(), own.1.as_fd(), own.2.as_fd()]); // those of a rehearsal
+    }
+    send_rights(guest.as_fd(), &[0], &rights).doing("give the process what it needs")
+}
+
+/// Wait for the process, which is one of this room.
+fn greet(listener: &UnixListener) -> Result<UnixStream, Failure> {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        let mut fds = [PollFd::new(listener, PollFlags::IN)];
+        let glance = Timespec::try_from(GLANCE).unwrap_or_default();
+        if poll(&mut fds, Some(&glance)).doing("wait for the process")? > 0 {
+            let (stream, _) = listener.accept().doing("wait for the process")?;
+            let who = getsockopt(&stream, PeerCredentials).doing("look who it is")?;
+            if who.pid() != 0 {
+                return Ok(stream);
+            }
+        }
+        if !has_guests() {
+            return Err(Failure::Ended);
+        }
+    }
+    Err(Failure::Silent)
+}
+
+/// Bury who has ended. Is anybody left?
+fn has_guests() -> bool {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Until nobody is left.
+fn bury_all() {
+    while let Ok(Some(_)) | Err(rustix::io::Errno::INTR) = wait(WaitOptions::empty()) {}
+}
+
+/// Where files that have no name but are in memory seem to be.
+const MEMORY: &[u8] = b"/memfd:";
+
+/// CRIU compares the lengths of files, but of those that are only appended to.
+fn refuse_open_files() -> Result<(), Failure> {
+    let of = |what: &str| PathBuf::from(format!("/proc/{FIRST_NUMBER}/{what}"));
+    let doing = "look at the rehearsal's files";
+    for entry in fs::read_dir(of("fd")).doing(doing)? {
+        let entry = entry.doing(doing)?;
+        let Ok(about) = fs::metadata(entry.path()) else {
+            continue; // a socket of another network
+        };
+        let name = entry.file_name();
+        let text = fs::read_to_string(of("fdinfo").join(name)).doing(doing)?;
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+        let flags = OFlags::from_bits_retain(flags.unwrap_or_default());
+        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        let appends = flags.contains(OFlags::WRONLY | OFlags::APPEND);
+        let path = fs::read_link(entry.path()).unwrap_or_default();
+        let is_gone = about.nlink() == 0;
+        // What is in memory only is in the image.
+        let is_shared =
+            about.is_file() && !(is_gone && path.as_os_str().as_bytes().starts_with(MEMORY));
+        if is_shared && writes && (is_gone || !appends) {
+            return Err(Failure::Writes(path));
+        }
+    }
+    Ok(())
+}
+
+/// What a supervisor wants of a rehearsal. When it is gone, so is the room.
+fn obey(criu: &Criu, control: BorrowedFd<'_>) -> Result<(), Failure> {
+    loop {
+        let mut fds = [PollFd::new(&control, PollFlags::IN)];
+        let glance = Timespec::try_from(GLANCE).unwrap_or_default();
+        if poll(&mut fds, Some(&glance)).doing("wait for the supervisor")? == 0 {
+            if !has_guests() {
+                return Err(Failure::Ended);
+            }
+            continue;
+        }
+        match hear(control).doing("hear the supervisor")? {
+            Some(Asked::Dump(directory)) => {
+                refuse_open_files()?;
+                criu.dump(FIRST_NUMBER, &directory)?;
+                manifest::write(&directory).doing("note what the image is")?;
+                say(control, &Said::Dumped, &[]).doing("tell of the image")?;
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
+    }
+}

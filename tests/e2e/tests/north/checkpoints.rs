@@ -1,0 +1,323 @@
+//! Checkpoints: an image takes the place of the record before it, whatever dies when.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
+
+use e2e::{
+    Protected, Scene, Seed,
+    clients::finish,
+    exchange::{assert_all_kept, assert_untouched},
+    loggers::status,
+    pattern,
+    servers::{self, BIG, PORT, lighttpd, redis, redis_in},
+};
+use lab::Signal;
+
+use super::{
+    disk::{await_saved, digest_of, directory, files},
+    redis::Client,
+    refusals::serve,
+    words,
+};
+
+/// Where `make criu` has put it, if the system's is not new enough.
+fn criu() -> String {
+    let ourselves = std::env::current_exe().expect("our own path");
+    // It is in deps, in the profile's directory, in that of all that was built.
+    let built = ourselves
+        .ancestors()
+        .nth(3)
+        .map(|target| target.join("criu/criu"));
+    match built.filter(|built| built.exists()) {
+        Some(built) => built.to_string_lossy().into_owned(),
+        None => "criu".to_owned(),
+    }
+}
+
+fn flags<'a>(criu: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["--north", "require", "--criu", criu], more].concat()
+}
+
+/// So many keys of redis, by one client.
+fn fill(client: &mut Client, from: usize, keys: usize) {
+    for first in (from..from + keys).step_by(100) {
+        for number in first..first + 100 {
+            client.send(&["SET", &format!("key-{number}"), &format!("value {number}")]);
+        }
+        for _ in 0..100 {
+            assert_eq!(client.answer(), "+OK");
+        }
+    }
+}
+
+/// The images that there are.
+fn images(scene: &Scene, server: &Protected) -> Vec<PathBuf> {
+    let directory = scene.run_dir().join(server.name()).join("images");
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    entries.flatten().map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn redis_goes_on_from_a_checkpoint() {
+    let scene = Scene::new("ckredis");
+    let criu = criu();
+    let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
+    let recording = scene.record(PORT);
+    let (mut client, mut other) = (
+        Client::to(&scene, scene.ipv4(PORT)),
+        Client::to(&scene, scene.ipv4(PORT)),
+    );
+    assert_eq!(other.ask(&["SUBSCRIBE", "news"]), "subscribe news :1");
+    for round in 1..=3 {
+        fill(&mut client, round * 100_000, 100_000);
+        let told = server.wait_for("checkpointed", round);
+        assert!(told["record_bytes"].as_u64() > Some(1 << 20), "{told}");
+        fill(&mut client, 0, 1000);
+        let state = client.ask(&["DEBUG", "DIGEST"]);
+        let id = client.ask(&["CLIENT", "ID"]);
+        server.kill_main(Signal::KILL);
+        server.wait_serving(round);
+        assert_eq!(client.ask(&["DEBUG", "DIGEST"]), state);
+        assert_eq!(client.ask(&["CLIENT", "ID"]), id);
+        assert_eq!(client.ask(&["PUBLISH", "news", "still here"]), ":1");
+        assert_eq!(other.answer(), "message news still here");
+    }
+    server.assert_none_of("checkpoint_failed");
+    finish(client.stream());
+    finish(other.stream());
+    assert_all_kept(&server);
+    assert_untouched(recording, 2);
+}
+
+/// Whatever dies while a checkpoint is made, at whatever step: the record and the last checkpoint are what they were.
+#[test]
+fn a_death_while_a_checkpoint_is_made_costs_nothing() {
+    let scene = Scene::new("ckdeath");
+    let criu = criu();
+    let definition = redis(&scene);
+    let flags = flags(&criu, &["--checkpoint-at", "1MiB"]);
+    let mut server = scene.protect_with(&definition, &flags);
+    let seed = &mut Seed::choose("ckdeath");
+    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    for round in 0..8 {
+        // So much that one is begun at its end, or before.
+        fill(&mut client, round * 30_000, 30_000);
+        let state = client.ask(&["DEBUG", "DIGEST"]);
+        thread::sleep(Duration::from_millis(seed.between(0, 500) as u64));
+        if round % 2 == 0 {
+            let served = server.events_of("serving").len();
+            server.kill_main(Signal::KILL);
+            server.wait_serving(served + 1);
+        } else {
+            server.kill_serve_itself();
+            if round % 4 == 1 {
+                server.kill_main(Signal::KILL);
+            }
+            server.succeed(&scene, &definition, &flags);
+            if round % 4 == 1 {
+                server.wait_serving(1);
+            }
+        }
+        assert_eq!(client.ask(&["DEBUG", "DIGEST"]), state);
+        assert_eq!(server.events_of("lost").len(), 0, "{}", server.said());
+    }
+    assert_eq!(client.ask(&["DBSIZE"]), ":240000");
+    drop(client);
+    server.stop();
+}
+
+/// An image that is damaged is not made a server: that is told, and all connections are reset.
+#[test]
+fn a_torn_image_is_told_and_nobody_goes_on_with_it() {
+    let scene = Scene::new("cktorn");
+    let criu = criu();
+    let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
+    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    fill(&mut client, 0, 30_000);
+    server.wait_for("checkpointed", 1);
+    let there = status(&server)["checkpoint"]["image_bytes"].as_u64();
+    assert!(there > Some(1 << 20), "{there:?}");
+    let [image] = &images(&scene, &server)[..] else {
+        panic!("one image: {:?}", images(&scene, &server));
+    };
+    let pages = fs::File::options()
+        .write(true)
+        .open(image.join("pages-1.img"));
+    pages.expect("its pages").set_len(1 << 20).expect("torn");
+    server.kill_main(Signal::KILL);
+    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    assert!(trouble.contains("not what it was"), "{trouble}");
+    let serving = server.wait_serving(1);
+    assert_eq!(serving["lost"], 1, "{serving}");
+    assert_eq!(client.answer_or_error(), None);
+    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    assert_eq!(client.ask(&["DBSIZE"]), ":0");
+    // What begins then outlives a death, with a checkpoint and without.
+    for kill in 2..=3 {
+        fill(&mut client, 0, 30_000);
+        if kill == 3 {
+            server.wait_for("checkpointed", 2);
+        }
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+        assert_eq!(client.ask(&["DBSIZE"]), ":30000");
+    }
+}
+
+/// A request that kills it after a checkpoint, of a client that was there before: that one is reset, and nobody else.
+#[test]
+fn who_kills_the_server_behind_a_checkpoint_is_found() {
+    let scene = Scene::new("ckpoison");
+    let criu = criu();
+    let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
+    let (mut client, mut poison) = (
+        Client::to(&scene, scene.ipv4(PORT)),
+        Client::to(&scene, scene.ipv4(PORT)),
+    );
+    assert_eq!(poison.ask(&["PING"]), "+PONG");
+    fill(&mut client, 0, 30_000);
+    server.wait_for("checkpointed", 1);
+    poison.send(&["DEBUG", "SEGFAULT"]);
+    server.wait_serving(1);
+    assert_eq!(poison.answer_or_error(), None);
+    assert_eq!(client.ask(&["DBSIZE"]), ":30000");
+    assert_eq!(server.events_of("lost").len(), 1, "{}", server.said());
+}
+
+/// Without a CRIU that can be used nothing is begun, and it is said what to do.
+#[test]
+fn without_criu_there_are_no_checkpoints() {
+    let scene = Scene::new("cknone");
+    for (criu, why) in [("/nowhere/criu", "make criu"), ("true", "4.0 or newer")] {
+        let flags = ["--criu", criu, "--checkpoint-every", "10s"];
+        let output = serve(&scene, &flags, &["redis-server"]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+/// A rehearsal replays what the server has saved while that saves again: there is one file, and it is whole.
+#[test]
+fn what_redis_saves_beside_a_checkpoint_is_its_own() {
+    let scene = Scene::new("cksave");
+    let criu = criu();
+    let saves = ["--save", ""];
+    let directory = directory(&scene, "files");
+    let definition = redis_in(&directory, scene.ipv4(PORT), &saves);
+    let often = flags(&criu, &["--checkpoint-every", "1s"]);
+    let server = scene.protect_with(&definition, &often);
+    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    for round in 1..=4 {
+        fill(&mut client, round * 30_000, 30_000);
+        let before = server.events_of("checkpointed").len();
+        while server.events_of("checkpointed").len() <= before {
+            assert_eq!(client.ask(&["SAVE"]), "+OK");
+            client.ask(&["INCR", "saved"]);
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(client.ask(&["SAVE"]), "+OK");
+        let (saved, digest) = (files(&directory), client.ask(&["DEBUG", "DIGEST"]));
+        assert_eq!(saved.len(), 1, "{:?}", saved.keys());
+        assert_eq!(digest_of(&scene, &directory, &saves), digest);
+        server.kill_main(Signal::KILL);
+        server.wait_serving(2 * round - 1);
+        assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
+        assert!(files(&directory) == saved, "its files are others");
+        // A child that has died with the server is in no image's way.
+        assert!(client.ask(&["BGSAVE"]).starts_with('+'));
+        server.kill_main(Signal::KILL);
+        server.wait_serving(2 * round);
+        await_saved(&scene);
+    }
+    finish(client.stream());
+    assert_all_kept(&server);
+}
+
+/// Reads so much of a download, or until it is reset.
+fn download(stream: &mut TcpStream, got: &mut Vec<u8>, length: usize) {
+    let mut piece = [0; 1 << 16];
+    while got.len() < length {
+        match stream.read(&mut piece) {
+            Ok(read) if read > 0 => got.extend_from_slice(&piece[..read]),
+            _ => return,
+        }
+    }
+}
+
+/// A download in whose middle a checkpoint was made goes on from there, but never from another file of the same length.
+#[test]
+fn a_download_goes_on_from_the_same_file_only() {
+    let scene = Scene::new("ckfile");
+    let criu = criu();
+    let often = flags(&criu, &["--checkpoint-every", "1s"]);
+    let server = scene.protect_with(&lighttpd(&scene), &often);
+    let (mut client, mut got) = (scene.connect(PORT), Vec::new());
+    client
+        .write_all(b"GET /big.bin HTTP/1.1\r\nHost: server\r\n\r\n")
+        .expect("sent");
+    download(&mut client, &mut got, 100_000);
+    server.wait_for("checkpointed", 1);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    download(&mut client, &mut got, 200_000);
+    let checkpoints = server.events_of("checkpointed").len();
+    server.wait_for("checkpointed", checkpoints + 1);
+    let (new, site) = (scene.write("new", vec![b'x'; BIG]), scene.directory());
+    fs::rename(new, site.join("www/big.bin")).expect("replaced");
+    server.kill_main(Signal::KILL);
+    let serving = server.wait_serving(2);
+    assert_eq!(serving["lost"], 1, "{serving}");
+    download(&mut client, &mut got, usize::MAX);
+    let head = got.windows(4).position(|four| four == b"\r\n\r\n");
+    let body = &got[head.expect("an answer") + 4..];
+    assert!(200_000 <= got.len() && body.len() < BIG, "{}", body.len());
+    assert!(pattern(BIG).starts_with(body), "bytes of another file");
+}
+
+/// What the server shares with others is not touched by a rehearsal beside it, which ends before that, and that is told.
+#[test]
+fn what_is_shared_is_not_touched() {
+    let criu = criu();
+    let kinds = [
+        ("socket", "a name in the file system"),
+        ("memory", "MAP_SHARED"),
+        ("lock", "locks files"),
+        ("record", "locks files"),
+        ("fifo", "FIFO"),
+        ("thread", "change files"),
+    ];
+    for (what, why) in kinds {
+        let scene = Scene::new("ckshare");
+        let shared = scene.directory().join("shared");
+        if ["memory", "lock", "record", "thread"].contains(&what) {
+            fs::write(&shared, [0]).expect("a file");
+        }
+        let definition = servers::words(&scene, "/usr/bin/python3");
+        let often = flags(&criu, &["--checkpoint-every", "1s"]);
+        let server = scene.protect_with(&definition, &often);
+        let mut client = words::Client::new(&scene);
+        assert_eq!(client.ask(&format!("share {what}")), "shared");
+        // What is the last in the record a rehearsal does not come to.
+        assert_eq!(client.ask("count"), "2");
+        let told = server.wait_for("checkpoint_failed", 1);
+        assert!(told["reason"].to_string().contains(why), "{told}");
+        match what {
+            "socket" => drop(UnixStream::connect(&shared).expect("its own")),
+            "memory" => assert_eq!(fs::read(&shared).expect("a file"), [1]),
+            "thread" => assert_eq!(fs::read(&shared).expect("a file"), b"\0once"),
+            _ => {}
+        }
+        server.kill_main(Signal::KILL);
+        server.wait_serving(1);
+        assert_eq!(client.ask("count"), "3", "{what}");
+        server.assert_none_of("lost");
+    }
+}
