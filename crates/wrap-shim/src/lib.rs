@@ -29,7 +29,6 @@ mod closing;
 mod commit;
 mod descriptors;
 mod errno;
-mod helpers;
 mod init;
 mod later;
 mod live;

@@ -19,7 +19,7 @@ use wrap_abi::{
 use crate::{
     calls::{refuse, writing::Unrecorded},
     children::Children,
-    closing, helpers, live,
+    closing, live,
     shipping::Shipping,
     signals,
     stream::Stream,
@@ -210,7 +210,6 @@ impl Wrap {
         };
         signals::forget();
         closing::forget();
-        helpers::forget();
         let mut holds = false;
         for connection in self.descriptors.connections_mut() {
             holds |= !(connection.is_served || connection.is_outgoing());
