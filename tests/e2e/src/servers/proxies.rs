@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{PORT, Server, redis};
+use super::{PORT, Server, python::LINES, redis};
 use crate::Scene;
 
 /// haproxy with one thread, in front of a server of HTTP. IPv4 only.
@@ -106,27 +106,6 @@ def answer(connection, line):
     said = ask(b"INCR " + line + b"\r\n")
     told.update(said)
     connection.sendall(said[1:] + b" " + told.hexdigest().encode() + b"\n")
-def read(connection):
-    received = connection.recv(1 << 20)
-    if not received:
-        selector.unregister(connection)
-        connection.close()
-        return
-    lines[connection] += received
-    while b"\n" in lines[connection]:
-        line, lines[connection] = lines[connection].split(b"\n", 1)
-        answer(connection, line)
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
-selector, lines = selectors.DefaultSelector(), {}
-selector.register(listener, selectors.EVENT_READ)
-while True:
-    for key, _ in selector.select():
-        if key.fileobj is listener:
-            connection, _ = listener.accept()
-            lines[connection] = b""
-            selector.register(connection, selectors.EVENT_READ)
-        else:
-            read(key.fileobj)
 "#;
 
 /// A server in Python that asks another one for each line that it hears: which count is it, and what it was told so far.
@@ -145,7 +124,7 @@ pub fn asker(scene: &Scene, way: &[&str]) -> Server {
 /// As there.
 #[must_use]
 pub fn asker_at(scene: &Scene, address: SocketAddr, way: &[&str]) -> Server {
-    let script = scene.write("asker/asker.py", ASKER);
+    let script = scene.write("asker/asker.py", format!("{ASKER}{LINES}"));
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     let command = [&["/usr/bin/python3", "-u", &script, &ip, &port], way].concat();

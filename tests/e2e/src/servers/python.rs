@@ -94,6 +94,31 @@ pub fn streamer(scene: &Scene) -> Server {
     Server::new("streamer", vec![address], &command)
 }
 
+/// The end of a script that answers lines: `answer(connection, line)` is called for each.
+pub(super) const LINES: &str = r#"
+def read(connection):
+    received = connection.recv(1 << 20)
+    if not received:
+        selector.unregister(connection)
+        connection.close()
+        return
+    lines[connection] += received
+    while b"\n" in lines[connection]:
+        line, lines[connection] = lines[connection].split(b"\n", 1)
+        answer(connection, line)
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+selector, lines = selectors.DefaultSelector(), {}
+selector.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            connection, _ = listener.accept()
+            lines[connection] = b""
+            selector.register(connection, selectors.EVENT_READ)
+        else:
+            read(key.fileobj)
+"#;
+
 /// Answers a line with a line. `thing SIZE` makes one, and says where all of them are; `ulp` asks
 /// for the kernel's TLS; `forget` closes what it has not opened itself; `note` writes into the file `notes` of the scene;
 /// `read` says how long that is; `share` shares something below the file `shared` with others; `exit` ends the server; the other words are
@@ -106,9 +131,10 @@ answered, things, marks = 0, [], set()
 nowhere = os.open("/dev/null", os.O_RDWR)
 path = os.path.dirname(os.path.dirname(sys.argv[0])) + "/notes"
 notes = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-def answer(connection, word):
+def answer(connection, line):
     global answered
     answered += 1
+    word = line.decode().split()
     if word[0] == "count":
         connection.sendall(f"{answered}\n".encode())
     elif word[0] == "thing":
@@ -165,27 +191,6 @@ def share(what, path):
         thread = threading.Thread(target=lambda: os.write(file, b"once"))
         thread.start()
         thread.join()
-def read(connection):
-    received = connection.recv(1 << 20)
-    if not received:
-        selector.unregister(connection)
-        connection.close()
-        return
-    lines[connection] += received
-    while b"\n" in lines[connection]:
-        line, lines[connection] = lines[connection].split(b"\n", 1)
-        answer(connection, line.decode().split())
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
-selector, lines = selectors.DefaultSelector(), {}
-selector.register(listener, selectors.EVENT_READ)
-while True:
-    for key, _ in selector.select():
-        if key.fileobj is listener:
-            connection, _ = listener.accept()
-            lines[connection] = b""
-            selector.register(connection, selectors.EVENT_READ)
-        else:
-            read(key.fileobj)
 "#;
 
 /// A server that does what it is told, in Python. `python` runs it. IPv4 only.
@@ -194,7 +199,7 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn words(scene: &Scene, python: &str) -> Server {
-    let script = scene.write("words/words.py", WORDS);
+    let script = scene.write("words/words.py", format!("{WORDS}{LINES}"));
     let address = scene.ipv4(PORT);
     let (ip, port) = (address.ip().to_string(), PORT.to_string());
     let command = [python, "-u", &script.to_string_lossy(), &ip, &port];
@@ -215,27 +220,8 @@ def evaluate(line):
             exec(line, globals())
     except Exception as error:
         return error
-def read(connection):
-    received = connection.recv(1 << 20)
-    if not received:
-        selector.unregister(connection)
-        connection.close()
-        return
-    lines[connection] += received
-    while b"\n" in lines[connection]:
-        line, lines[connection] = lines[connection].split(b"\n", 1)
-        connection.sendall(repr(evaluate(line.decode().replace(chr(1), "\n"))).encode() + b"\n")
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
-selector, lines = selectors.DefaultSelector(), {}
-selector.register(listener, selectors.EVENT_READ)
-while True:
-    for key, _ in selector.select():
-        if key.fileobj is listener:
-            connection, _ = listener.accept()
-            lines[connection] = b""
-            selector.register(connection, selectors.EVENT_READ)
-        else:
-            read(key.fileobj)
+def answer(connection, line):
+    connection.sendall(repr(evaluate(line.decode().replace(chr(1), "\n"))).encode() + b"\n")
 "#;
 
 /// A server that does whatever it is told in Python. IPv4 only.
@@ -253,7 +239,10 @@ pub fn interpreter(scene: &Scene) -> Server {
 /// As [`interpreter`].
 #[must_use]
 pub fn interpreter_at(scene: &Scene, address: SocketAddr) -> Server {
-    let script = scene.write("interpreter/interpreter.py", INTERPRETER);
+    let script = scene.write(
+        "interpreter/interpreter.py",
+        format!("{INTERPRETER}{LINES}"),
+    );
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     let command = ["/usr/bin/python3", "-u", &script, &ip, &port];

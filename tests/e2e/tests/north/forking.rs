@@ -22,7 +22,7 @@ use e2e::{
 use lab::{Pid, Signal};
 use rustix::process::kill_process;
 
-use super::{REQUIRE, kill_again_and_again, patiently};
+use super::{REQUIRE, hosts::fail_over_and_die, kill_again_and_again, patiently};
 
 /// A client, and what it knows of its server process.
 struct Client {
@@ -105,6 +105,16 @@ pub(super) fn kill_a_child(server: &Protected) {
     });
 }
 
+/// Kills the first process, and all with it, so often, and then three times one of its children.
+pub(super) fn kill_all_and_then_children(server: &Protected, kills: usize, seed: &mut Seed) {
+    kill_again_and_again(server, kills, seed);
+    for kill in kills + 1..=kills + 3 {
+        thread::sleep(Duration::from_millis(seed.between(100, 500) as u64));
+        kill_a_child(server);
+        server.wait_serving(kill);
+    }
+}
+
 #[test]
 fn a_process_for_each_connection_goes_on_with_it() {
     let scene = Scene::new("forking");
@@ -132,12 +142,7 @@ fn a_process_for_each_connection_goes_on_with_it() {
                 })
             })
             .collect();
-        kill_again_and_again(&server, 5, seed);
-        for kill in 6..=8 {
-            thread::sleep(Duration::from_millis(seed.between(100, 500) as u64));
-            kill_a_child(&server);
-            server.wait_serving(kill);
-        }
+        kill_all_and_then_children(&server, 5, seed);
         ends.store(true, Ordering::Relaxed);
         let clients = clients.into_iter();
         clients.map(|one| one.join().expect("a client")).sum()
@@ -193,13 +198,7 @@ fn a_process_for_each_connection_goes_on_where_its_host_has_ended() {
                 })
             })
             .collect();
-        for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
-            thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
-            pair.fail_over(way);
-        }
-        let before = pair.first.events_of("serving").len();
-        pair.first.kill_main(Signal::KILL);
-        pair.first.wait_serving(before + 1);
+        fail_over_and_die(&mut pair, seed);
         ends.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().expect("a client").end();

@@ -58,6 +58,17 @@ fn redis_goes_on_with_a_logger_that_is_far() {
     goes_on("north-far", Duration::from_millis(1));
 }
 
+/// The service goes from host to host in both ways, and its server dies where it is then.
+pub(super) fn fail_over_and_die(pair: &mut Pair, seed: &mut Seed) {
+    for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
+        thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
+        pair.fail_over(way);
+    }
+    let before = pair.first.events_of("serving").len();
+    pair.first.kill_main(Signal::KILL);
+    pair.first.wait_serving(before + 1);
+}
+
 /// `delay` is that of the logger's link, each way.
 fn goes_on(label: &str, delay: Duration) {
     let mut pair = pair(label);
@@ -74,13 +85,7 @@ fn goes_on(label: &str, delay: Duration) {
             .zip(clients)
             .map(|(number, client)| scope.spawn(move || count(client, number, ends)))
             .collect();
-        for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
-            thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
-            pair.fail_over(way);
-        }
-        let before = pair.first.events_of("serving").len();
-        pair.first.kill_main(Signal::KILL);
-        pair.first.wait_serving(before + 1);
+        fail_over_and_die(&mut pair, seed);
         ends.store(true, Ordering::Relaxed);
         let mut after = client(&pair.scene);
         for (number, client) in clients.into_iter().enumerate() {

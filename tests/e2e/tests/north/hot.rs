@@ -45,6 +45,21 @@ fn replica_pid(host: &Protected) -> Option<i32> {
     i32::try_from(pid).ok()
 }
 
+/// The replica goes on with a client that has counted to 1.
+fn takes_over_hot(mut pair: Pair, mut open: Client) {
+    pair.fail_over(FailOver::PowerOff);
+    assert_went_on(&pair.first, 1);
+    assert_eq!(open.ask(&["INCR", "counter"]), ":2");
+    drop(open);
+    pair.stop();
+}
+
+fn kill_replica(pair: &Pair) {
+    let pid = replica_pid(&pair.second).expect("it follows");
+    let pid = Pid::from_raw(pid).expect("a process");
+    kill_process(pid, Signal::KILL).expect("killed");
+}
+
 /// Whether the process runs. One that has ended is there until its parent, whoever adopted it, has asked for it: it has no
 /// command line any more.
 fn runs(pid: Pid) -> bool {
@@ -124,9 +139,7 @@ fn one_that_follows_may_die_and_the_one_that_serves_too() {
     let counting = client(&pair.scene);
     thread::scope(|scope| {
         let counting = scope.spawn(move || count(counting, 0, ends));
-        let pid = replica_pid(&pair.second).expect("it follows");
-        let pid = Pid::from_raw(pid).expect("a process");
-        kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+        kill_replica(&pair);
         pair.second.wait_for("replica_dropped", 1);
         await_replica(&pair, 2);
         for death in 1..=2 {
@@ -172,9 +185,7 @@ fn one_that_does_otherwise_is_dropped() {
     assert_eq!(open.ask(&["SET", "key", "value"]), "+OK");
     // From now on another one is started otherwise: it opens one more file.
     fs::write(&config, "port 8080\nrequirepass other\n").expect("written");
-    let pid = replica_pid(&pair.second).expect("it follows");
-    let pid = Pid::from_raw(pid).expect("a process");
-    kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    kill_replica(&pair);
     for _ in 0..200 {
         assert_eq!(open.ask(&["INCR", "counter"]).as_bytes()[0], b':');
     }
@@ -209,17 +220,13 @@ fn a_standby_that_was_killed_follows_again() {
     // What the kernel tells of a process is another thing each time, and nothing to be warned of.
     let said = pair.second.said();
     assert!(!said.contains("not as it was"), "{said}");
-    pair.fail_over(FailOver::PowerOff);
-    assert_went_on(&pair.first, 1);
-    assert_eq!(open.ask(&["INCR", "counter"]), ":2");
-    drop(open);
-    pair.stop();
+    takes_over_hot(pair, open);
 }
 
 /// One that cannot be started is tried again, and its host stands by meanwhile.
 #[test]
 fn one_that_cannot_be_started_is_tried_again() {
-    let mut pair = hot_pair("north-hot-gone", |scene| {
+    let pair = hot_pair("north-hot-gone", |scene| {
         let mut server = redis(scene);
         let program = scene.directory().join("redis");
         fs::copy("/usr/bin/redis-server", &program).expect("a copy");
@@ -232,19 +239,13 @@ fn one_that_cannot_be_started_is_tried_again() {
     };
     let mut open = client(&pair.scene);
     assert_eq!(open.ask(&["INCR", "counter"]), ":1");
-    let pid = replica_pid(&pair.second).expect("it follows");
     rename("redis", "hidden");
-    let pid = Pid::from_raw(pid).expect("a process");
-    kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    kill_replica(&pair);
     let reason = pair.second.wait_for("replica_dropped", 2)["reason"].to_string();
     assert!(reason.contains("could not be started"), "{reason}");
     rename("hidden", "redis");
     await_replica(&pair, 2);
-    pair.fail_over(FailOver::PowerOff);
-    assert_went_on(&pair.first, 1);
-    assert_eq!(open.ask(&["INCR", "counter"]), ":2");
-    drop(open);
-    pair.stop();
+    takes_over_hot(pair, open);
 }
 
 /// A logger that comes back without its records is told all of them again, though the server says nothing, and the standby

@@ -89,6 +89,15 @@ pub(super) fn outgoing(server: &Protected) -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// In each recovery in which there were any, all were kept. In how many that was.
+#[track_caller]
+pub(super) fn assert_kept_to_others(server: &Protected) -> usize {
+    let all = outgoing(server);
+    let were_kept = |(kept, reset): &(u64, u64)| *kept > 0 && *reset == 0;
+    assert!(all.iter().all(were_kept), "{all:?}");
+    all.len()
+}
+
 fn knows_what_it_was_told(scene: &Scene, server: &Server) -> Protected {
     let server = scene.protect_with(server, &REQUIRE);
     let recording = scene.record(PORT);

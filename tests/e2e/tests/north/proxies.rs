@@ -17,7 +17,7 @@ use e2e::{
 
 use super::{
     REQUIRE, kill_again_and_again,
-    outgoing::{behind, outgoing},
+    outgoing::{assert_kept_to_others, behind},
 };
 
 #[test]
@@ -65,8 +65,6 @@ fn goes_on_in_the_middle_of_downloads(label: &str, make: fn(&Scene, SocketAddr) 
         }
     });
     assert_all_kept(&server);
-    let all = outgoing(&server);
-    let were_kept = |(kept, reset): &(u64, u64)| *kept > 0 && *reset == 0;
-    assert!(all.len() == 6 && all.iter().all(were_kept), "{all:?}");
+    assert_eq!(assert_kept_to_others(&server), 6);
     assert_untouched(recording, CLIENTS);
 }

@@ -260,7 +260,7 @@ def work(number):
     stream("appended", b"a", text)
     attached("attached", text)
     os.mkfifo(f"{where}fifo{number}")
-    room = ctypes.create_string_buffer((where + "XXXXXX").encode())
+    room = ctypes.create_string_buffer((where + "X" * 6).encode())
     assert libc.mkdtemp(room)
     plain(room.value.decode()[len(where):] + "/within", os.O_WRONLY, text)
     place = os.open(where + "inplace", os.O_RDWR | os.O_CREAT)
