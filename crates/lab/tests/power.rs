@@ -131,9 +131,11 @@ fn a_cut_holds_while_the_power_comes_back() {
     server.cut().unwrap();
     server.power_off().unwrap();
     server.power_on().unwrap();
+    // One listener for both attempts: a child that another test forks holds
+    // a closed one until its exec, and its address would still be in use.
+    let listener = server.enter(|| TcpListener::bind("10.0.0.1:80")).unwrap();
+    let address = listener.as_ref().unwrap().local_addr().unwrap();
     let connect_to = |timeout| {
-        let listener = server.enter(|| TcpListener::bind("10.0.0.1:80")).unwrap();
-        let address = listener.as_ref().unwrap().local_addr().unwrap();
         client
             .enter(|| TcpStream::connect_timeout(&address, timeout))
             .unwrap()
