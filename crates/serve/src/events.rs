@@ -132,6 +132,10 @@ pub enum Happening {
         record_bytes: u64,
         /// How large it is, bytes.
         image_bytes: u64,
+        /// How much of the record was there and is not needed any more, bytes.
+        released_bytes: u64,
+        /// How much there is that was recorded meanwhile, bytes.
+        left_bytes: u64,
         /// How long it took to make and to try it, while the server went on.
         took_ms: u64,
     },
@@ -302,10 +306,12 @@ impl fmt::Display for Happening {
             Self::Checkpointed {
                 record_bytes,
                 image_bytes,
+                released_bytes,
+                left_bytes,
                 took_ms,
             } => write!(
                 f,
-                "checkpoint: an image of {image_bytes} bytes has the place of the first {record_bytes} bytes of the record; it took {took_ms} ms beside the server"
+                "checkpoint: an image of {image_bytes} bytes has the place of the first {record_bytes} bytes of the record, of which {released_bytes} were left; {left_bytes} have come since; it took {took_ms} ms beside the server"
             ),
             Self::CheckpointFailed { reason } => write!(
                 f,

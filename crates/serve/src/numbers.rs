@@ -99,6 +99,7 @@ impl Numbers for Status {
         self.of_the_service(to)?;
         self.of_connections(to)?;
         self.of_the_record(to)?;
+        self.of_the_state(to)?;
         self.of_recoveries(to)?;
         for (name, help) in Counters::DESCRIBED {
             let value = self.counters.get(*name).copied().unwrap_or_default();
@@ -223,6 +224,28 @@ impl Status {
             ]
         });
         to.counters("outlive_record_refused_frames", Unit::None, help, refused)
+    }
+
+    /// Of a server with state.
+    fn of_the_state(&self, to: &mut Families<'_>) -> fmt::Result {
+        let help = "Bytes of what the server was told that its restart replays (--north)";
+        let record = self.north_bytes.map(|bytes| (Vec::new(), bytes));
+        to.gauges("outlive_north_record", Unit::Bytes, help, record)?;
+        let happened = &self.happened;
+        let help = "How long checkpoints took that were made, beside the server";
+        to.histogram("outlive_checkpoint", help, &happened.checkpoints)?;
+        let help = "The last checkpoint: its image, and the record before it was made and after";
+        let image = self
+            .checkpoint
+            .map(|last| (label("of", "image"), last.image_bytes));
+        let record = happened.last_checkpoint.map(|(before, after)| {
+            [
+                (label("of", "record_before"), before),
+                (label("of", "record_after"), after),
+            ]
+        });
+        let sizes = image.into_iter().chain(record.into_iter().flatten());
+        to.gauges("outlive_last_checkpoint", Unit::Bytes, help, sizes)
     }
 
     fn of_recoveries(&self, to: &mut Families<'_>) -> fmt::Result {

@@ -185,13 +185,7 @@ impl fmt::Display for Status {
                 replica.pid, replica.record_bytes, replica.behind_bytes
             )?;
         }
-        if let Some(checkpoint) = self.checkpoint {
-            writeln!(
-                f,
-                "  checkpoint   an image of {} bytes, in the place of the first {} bytes of that",
-                checkpoint.image_bytes, checkpoint.record_bytes
-            )?;
-        }
+        self.checkpoint_in_words(f)?;
         writeln!(f, "  logger       {}", self.logger)?;
         if let Some(lease) = &self.lease {
             writeln!(f, "  lease        {lease}")?;
@@ -220,5 +214,25 @@ impl fmt::Display for Status {
             )?;
         }
         Ok(())
+    }
+}
+
+impl Status {
+    fn checkpoint_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |kind: &str| self.happened.events.get(kind).copied().unwrap_or_default();
+        let (made, failed) = (count("checkpointed"), count("checkpoint_failed"));
+        match self.checkpoint {
+            Some(last) => write!(
+                f,
+                "  checkpoint   an image of {} bytes, in the place of the first {} bytes of that",
+                last.image_bytes, last.record_bytes
+            )?,
+            None if made + failed > 0 => write!(f, "  checkpoint   there is none")?,
+            None => return Ok(()),
+        }
+        writeln!(
+            f,
+            "; {made} were made by this serve, {failed} could not be (outlive events says why)"
+        )
     }
 }

@@ -1,6 +1,6 @@
 //! What has happened, in numbers.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use metrics::Histogram;
 use protocol::UnprotectedReason;
@@ -34,6 +34,12 @@ pub struct Tally {
     pub pauses: Histogram,
     /// The steps of the last recovery, each from the death, seconds.
     pub last: BTreeMap<String, f64>,
+    /// How long checkpoints took that were made.
+    #[serde(default)]
+    pub checkpoints: Histogram,
+    /// Bytes of the record before the last one, and after it.
+    #[serde(default)]
+    pub last_checkpoint: Option<(u64, u64)>,
 }
 
 fn one_more(of: &mut BTreeMap<String, u64>, kind: &str) {
@@ -46,9 +52,23 @@ fn one_more(of: &mut BTreeMap<String, u64>, kind: &str) {
 impl Tally {
     pub(crate) fn add(&mut self, happening: &Happening) {
         one_more(&mut self.events, kind(happening));
-        let Happening::Recovery(event) = happening else {
-            return;
-        };
+        match happening {
+            Happening::Recovery(event) => self.add_recovery(event),
+            Happening::Checkpointed {
+                released_bytes,
+                left_bytes,
+                took_ms,
+                ..
+            } => {
+                let took = Duration::from_millis(*took_ms);
+                self.checkpoints.observe(took.as_secs_f64());
+                self.last_checkpoint = Some((released_bytes + left_bytes, *left_bytes));
+            }
+            _ => {}
+        }
+    }
+
+    fn add_recovery(&mut self, event: &Event) {
         match event {
             Event::Died { cause, .. } => one_more(&mut self.deaths, cause_name(cause)),
             Event::Lost { reason, .. } => one_more(&mut self.lost, lost_name(reason)),

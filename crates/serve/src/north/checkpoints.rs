@@ -178,6 +178,8 @@ impl North {
         let told = Happening::Checkpointed {
             record_bytes: made.end,
             image_bytes: made.bytes(),
+            released_bytes: made.end.saturating_sub(self.memory.base(0)),
+            left_bytes: self.memory.length(0).saturating_sub(made.end),
             took_ms: u64::try_from(made.took.as_millis()).unwrap_or(u64::MAX),
         };
         let replaced = checkpoints.images.replace(&self.memory, made);

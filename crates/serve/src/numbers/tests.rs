@@ -4,16 +4,18 @@ use dataplane::Counters;
 use metrics::{Health, Numbers, text};
 
 use super::{MODES, STAGES, STEPS};
-use crate::{RecordStatus, ReplicaStatus, Status, Tally, status::STANDBY, tally};
+use crate::{CheckpointStatus, RecordStatus, ReplicaStatus, Status, Tally, status::STANDBY, tally};
 
 /// One that has everything.
 fn status() -> Status {
     let mut happened = Tally {
         last: BTreeMap::from(STEPS.map(|step| (step.to_owned(), 0.25))),
+        last_checkpoint: Some((900, 40)),
         ..Tally::default()
     };
     happened.lost.insert("poison".into(), 2);
     happened.pauses.observe(0.25);
+    happened.checkpoints.observe(1.5);
     Status {
         service: "web".into(),
         addresses: vec!["192.0.2.1:80".into()],
@@ -35,8 +37,11 @@ fn status() -> Status {
             record_bytes: 700,
             behind_bytes: 50,
         }),
-        north_bytes: None,
-        checkpoint: None,
+        north_bytes: Some(60),
+        checkpoint: Some(CheckpointStatus {
+            record_bytes: 2000,
+            image_bytes: 5000,
+        }),
         recorded_bytes: 1000,
         held_bytes: 800,
         survives: String::new(),
@@ -78,6 +83,11 @@ fn the_status_is_told_in_numbers() {
         r#"outlive_stage{service="web",state="serving"} 1"#,
         r#"outlive_following{service="web"} 1"#,
         r#"outlive_following_behind_bytes{service="web"} 50"#,
+        r#"outlive_north_record_bytes{service="web"} 60"#,
+        r#"outlive_checkpoint_seconds_count{service="web"} 1"#,
+        r#"outlive_last_checkpoint_bytes{service="web",of="image"} 5000"#,
+        r#"outlive_last_checkpoint_bytes{service="web",of="record_before"} 900"#,
+        r#"outlive_last_checkpoint_bytes{service="web",of="record_after"} 40"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }

@@ -98,7 +98,9 @@ fn all() -> Vec<Happening> {
         Happening::Checkpointed {
             record_bytes: 1,
             image_bytes: 2,
-            took_ms: 3,
+            released_bytes: 30,
+            left_bytes: 4,
+            took_ms: 5000,
         },
         Happening::CheckpointFailed { reason: text() },
         Happening::StartFailed {
@@ -141,6 +143,8 @@ fn a_recovery_is_counted() {
     assert_eq!(tally.pauses.count(), 2);
     assert_eq!(tally.last["live"], 0.02);
     assert_eq!(tally.last.len(), 7);
+    assert_eq!(tally.checkpoints.count(), 2);
+    assert_eq!(tally.last_checkpoint, Some((34, 4)));
     let json = serde_json::to_string(&tally).expect("JSON");
     let read: Tally = serde_json::from_str(&json).expect("what was written");
     assert_eq!(read, tally);

@@ -79,6 +79,7 @@ fn redis_goes_on_from_a_checkpoint() {
         fill(&mut client, round * 100_000, 100_000);
         let told = server.wait_for("checkpointed", round);
         assert!(told["record_bytes"].as_u64() > Some(1 << 20), "{told}");
+        assert!(told["released_bytes"].as_u64() > Some(1 << 20), "{told}");
         fill(&mut client, 0, 1000);
         let state = client.ask(&["DEBUG", "DIGEST"]);
         let id = client.ask(&["CLIENT", "ID"]);
@@ -90,6 +91,13 @@ fn redis_goes_on_from_a_checkpoint() {
         assert_eq!(other.answer(), "message news still here");
     }
     server.assert_none_of("checkpoint_failed");
+    let shown = server.outlive("status", &[]).stdout;
+    assert!(
+        shown.contains("were made by this serve, 0 could not be"),
+        "{shown}"
+    );
+    let last = &status(&server)["happened"]["last_checkpoint"];
+    assert!(last[0].as_u64() > last[1].as_u64(), "{last}");
     finish(client.stream());
     finish(other.stream());
     assert_all_kept(&server);
