@@ -303,7 +303,13 @@ impl<'a> Redis<'a> {
         let Some(events) = self.events else {
             return Ok(Vec::new());
         };
-        let bad = ["unprotected", "lost", "trouble", "start_failed"];
+        let bad = [
+            "unprotected",
+            "lost",
+            "trouble",
+            "start_failed",
+            "record_ended",
+        ];
         let bad = |event: &&serde_json::Value| bad.iter().any(|name| event["event"] == *name);
         let message =
             |event: &serde_json::Value| event["message"].as_str().unwrap_or("?").to_owned();

@@ -247,7 +247,8 @@ pub(crate) struct Serve {
     /// that exceeds it goes on unprotected
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes)]
     pub(crate) limit_per_connection: u64,
-    /// Most that all records together may hold [default: a quarter of this host's memory]
+    /// Most that the records of all connections together may hold, and again that of a server with state (--north), which
+    /// goes on unprotected when that is full (bytes, KiB, MiB, GiB) [default: a quarter of this host's memory]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub(crate) limit_total: Option<u64>,
     /// Ring between kernel and logger (a power of two; KiB, MiB)

@@ -144,6 +144,13 @@ pub enum Happening {
         /// Why.
         reason: String,
     },
+    /// What a server with state is told is not recorded any more. It goes on, and would not be rebuilt.
+    RecordEnded {
+        /// Why.
+        reason: String,
+        /// How large the record is that is of no use now, bytes.
+        record_bytes: u64,
+    },
     /// The server could not be started.
     StartFailed {
         /// Why.
@@ -316,6 +323,13 @@ impl fmt::Display for Happening {
             Self::CheckpointFailed { reason } => write!(
                 f,
                 "no checkpoint could be made, and the record is kept: {reason}"
+            ),
+            Self::RecordEnded {
+                reason,
+                record_bytes,
+            } => write!(
+                f,
+                "unprotected: what the server is told is not recorded any more, after {record_bytes} bytes: {reason}. It goes on, but its state, and its connections, do not outlive it"
             ),
             Self::Ended => write!(f, "ended by itself"),
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),

@@ -24,7 +24,7 @@ use supervise::{
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
     Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position, Suspect,
-    layout::{FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, SHIPPING_FD, SOCKET_FD},
+    layout::{FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, SHIPPING_FD, SOCKET_FD},
     repair::{Blueprint, Options, say_again},
 };
 
@@ -93,7 +93,7 @@ pub(crate) enum Replayed {
 impl North {
     /// An empty record, for at most so many bytes.
     pub(crate) fn new(run_dir: &Path, bytes: u64) -> Result<Self, ServeError> {
-        let room = mounts::memory(run_dir, bytes)?;
+        let room = room(run_dir, bytes)?;
         Self::with(empty(&room)?, room)
     }
 
@@ -150,7 +150,7 @@ impl North {
 
     /// A record with this number, of which the logger has all there is.
     pub(crate) fn inherited(run_dir: &Path, bytes: u64, record: u64) -> Result<Self, ServeError> {
-        let room = mounts::memory(run_dir, bytes)?;
+        let room = room(run_dir, bytes)?;
         Self::with(Memory::create(room.path(), record).doing(RECORD)?, room)
     }
 
@@ -198,8 +198,8 @@ impl North {
         Ok(command.start_with(cgroup, &inherited)?)
     }
 
-    /// The server has died. `flows` are its connections.
-    pub(crate) fn died(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), ServeError> {
+    /// The server has died. `flows` are its connections. An error inside: its record, which is whole, is lost now.
+    pub(crate) fn died(&mut self, flows: &[(FlowKey, Flow)]) -> Result<io::Result<()>, ServeError> {
         // What it has opened and closed is still to be heard; then nobody of the dead life is.
         if let Err(HandoverError::Io(error)) = self.handover.hear() {
             return Err(error).doing(RECORD);
@@ -223,20 +223,28 @@ impl North {
         let is_sound = self.memory.divergence().is_none() || mem::take(&mut self.follows);
         let is_whole = self.memory.is_recording() && is_sound;
         if self.is_lost || !is_whole {
-            self.opened.let_go();
-            self.memory = empty(&self.room)?;
-            self.handover = Handover::new().doing(RECORD)?;
-            if let Some(checkpoints) = &mut self.checkpoints {
-                checkpoints.forget()?;
-            }
-            self.is_lost = true;
-            self.replays = false;
-            return Ok(());
+            return self.lose().map(Ok);
         }
         self.replays = true;
-        self.memory
-            .to_be_replayed(&mut positions(flows))
-            .doing(RECORD)
+        let ready = self.memory.to_be_replayed(&mut positions(flows));
+        if ready.is_err() {
+            self.lose()?;
+        }
+        Ok(ready)
+    }
+
+    /// The next life begins with nothing.
+    fn lose(&mut self) -> Result<(), ServeError> {
+        self.is_lost = true;
+        self.replays = false;
+        self.opened.let_go();
+        self.memory.release().doing(RECORD)?; // the next one needs room
+        self.memory = empty(&self.room)?;
+        self.handover = Handover::new().doing(RECORD)?;
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.forget()?;
+        }
+        Ok(())
     }
 
     /// The server has crashed now, which was nobody's hand.
@@ -319,12 +327,21 @@ impl North {
         self.memory.divergence()
     }
 
-    /// Has it stopped recording, and was that not told yet?
-    pub(crate) fn has_stopped(&mut self) -> bool {
-        !self.is_lost && !self.memory.is_recording() && {
-            self.is_lost = true;
-            true
-        }
+    /// Why nothing is recorded any more; `None`: everything is.
+    pub(crate) fn ended(&self) -> Option<&'static str> {
+        Some(match self.memory.ended()? {
+            Mode::Full => "there is no room for more (--limit-total)",
+            Mode::LoggerFull => "the logger has no room for more (--limit-total, here and there)",
+            Mode::Crowded => "there were more processes than can be followed",
+            Mode::Record | Mode::Off => "it was given up",
+        })
+    }
+
+    /// The same, if it was not told yet.
+    pub(crate) fn has_ended(&mut self) -> Option<&'static str> {
+        let ended = self.ended().filter(|_| !self.is_lost)?;
+        self.is_lost = true;
+        Some(ended)
     }
 
     /// It can be replayed by nobody.
@@ -490,6 +507,11 @@ pub(crate) struct Graft {
     said: Vec<u8>,
     is_shut: bool,
     is_closed: bool,
+}
+
+/// Where there is room for so many bytes of records.
+fn room(run_dir: &Path, bytes: u64) -> Result<Mount, ServeError> {
+    Ok(mounts::memory(run_dir, bytes + 2 * Memory::OVERHEAD)?)
 }
 
 /// An empty record, with a number that no other has.

@@ -123,6 +123,11 @@ impl Numbers for Status {
         if !self.logger_up {
             return Health::Ill(format!("not protected: logger {}", self.logger));
         }
+        if let Some(why) = &self.record_ended {
+            return Health::Ill(format!(
+                "not protected: the server's record has ended: {why}"
+            ));
+        }
         if stands_by {
             return Health::Well("another host serves".into());
         }
@@ -231,6 +236,10 @@ impl Status {
         let help = "Bytes of what the server was told that its restart replays (--north)";
         let record = self.north_bytes.map(|bytes| (Vec::new(), bytes));
         to.gauges("outlive_north_record", Unit::Bytes, help, record)?;
+        let help = "Whether what the server is told is recorded, so that its restart is what it was (--north)";
+        let is_recorded = u32::from(self.record_ended.is_none());
+        let recorded = self.north_bytes.map(|_| (Vec::new(), is_recorded));
+        to.gauges("outlive_north_recorded", Unit::None, help, recorded)?;
         let happened = &self.happened;
         let help = "How long checkpoints took that were made, beside the server";
         to.histogram("outlive_checkpoint", help, &happened.checkpoints)?;

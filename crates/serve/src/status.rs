@@ -50,6 +50,9 @@ pub struct Status {
     /// Bytes of the server's own record, if it has state (`--north`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub north_bytes: Option<u64>,
+    /// Why what the server is told is not recorded any more; `None`: it is, or it never was.
+    #[serde(default)]
+    pub record_ended: Option<String>,
     /// The server that follows while this host stands by (`--hot`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaStatus>,
@@ -172,11 +175,16 @@ impl fmt::Display for Status {
             "  replay       from the beginning of the {}",
             self.replay
         )?;
-        if let Some(bytes) = self.north_bytes {
-            writeln!(
+        match (self.north_bytes, &self.record_ended) {
+            (Some(bytes), None) => writeln!(
                 f,
                 "  server's own {bytes} bytes of what it was told, to be replayed by its restart"
-            )?;
+            )?,
+            (Some(_), Some(why)) => writeln!(
+                f,
+                "  server's own UNPROTECTED: what it is told is not recorded any more: {why}"
+            )?,
+            (None, _) => {}
         }
         if let Some(replica) = &self.replica {
             writeln!(

@@ -104,7 +104,7 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 35] = [
+pub(crate) const EVENTS: [&str; 36] = [
     "started",
     "adopted",
     "restored",
@@ -127,6 +127,7 @@ pub(crate) const EVENTS: [&str; 35] = [
     "handed_over",
     "checkpointed",
     "checkpoint_failed",
+    "record_ended",
     "start_failed",
     "ended",
     "stopping",
@@ -166,6 +167,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::HandedOver => "handed_over",
         Happening::Checkpointed { .. } => "checkpointed",
         Happening::CheckpointFailed { .. } => "checkpoint_failed",
+        Happening::RecordEnded { .. } => "record_ended",
         Happening::StartFailed { .. } => "start_failed",
         Happening::Ended => "ended",
         Happening::Stopping { .. } => "stopping",

@@ -16,7 +16,7 @@ pub use crate::remade::{RemadeFiles, Whole};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -88,6 +88,12 @@ pub enum Mode {
     Record = 0,
     /// Nothing is recorded any more: the record is lost, and the service goes on without.
     Off = 1,
+    /// The same, for there was no room for more in this file.
+    Full = 2,
+    /// The same, for there was none with the logger.
+    LoggerFull = 3,
+    /// The same, for there were more processes than can be followed.
+    Crowded = 4,
 }
 
 impl Mode {
@@ -97,6 +103,9 @@ impl Mode {
         match code {
             0 => Some(Self::Record),
             1 => Some(Self::Off),
+            2 => Some(Self::Full),
+            3 => Some(Self::LoggerFull),
+            4 => Some(Self::Crowded),
             _ => None,
         }
     }

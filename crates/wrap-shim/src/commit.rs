@@ -140,7 +140,8 @@ impl Wrap {
     #[cold]
     pub(crate) fn is_over(&self) {
         say(&[b"the logger has no room for the record: what follows is not recorded"]);
-        self.page.mode.store(Mode::Off as u32, Ordering::Release);
+        let ended = Mode::LoggerFull as u32;
+        self.page.mode.store(ended, Ordering::Release);
     }
 
     fn stable_bytes(&self) -> u64 {
@@ -152,7 +153,7 @@ impl Wrap {
 
     /// The record ends here. Before anything is said that is not in it, the logger is not to take it for whole.
     #[cold]
-    pub(crate) fn end_record(&mut self) {
+    pub(crate) fn end_record(&mut self, mode: Mode) {
         let mut patience = FIRST_PATIENCE;
         while self.has_to_hold() {
             if !self.find_the_way() {
@@ -167,7 +168,7 @@ impl Wrap {
             }
             patience = (patience * 2).min(LONGEST_PATIENCE);
         }
-        self.page.mode.store(Mode::Off as u32, Ordering::Release);
+        self.page.mode.store(mode as u32, Ordering::Release);
     }
 }
 

@@ -13,13 +13,14 @@ use libc::{
 use wrap_abi::{
     Call, Record,
     handover::Ends,
-    layout::{Failure, Fate, Hold, Process, SHIPPING_FD},
+    layout::{Failure, Fate, Hold, Mode, Process, SHIPPING_FD},
 };
 
 use crate::{
     calls::{refuse, writing::Unrecorded},
     children::Children,
     closing, live,
+    say::say,
     shipping::Shipping,
     signals,
     stream::Stream,
@@ -120,7 +121,8 @@ impl Wrap {
         let number = self.page.next_process.fetch_add(1, Ordering::AcqRel);
         if self.page.processes.0.get(number as usize).is_none() {
             self.page.next_process.fetch_sub(1, Ordering::AcqRel);
-            self.lose_record();
+            say(&[b"there were too many processes: what follows is not recorded"]);
+            self.end_record(Mode::Crowded);
             return None;
         }
         Some(number)

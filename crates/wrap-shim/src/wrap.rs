@@ -252,9 +252,9 @@ impl Wrap {
 
     /// There is no room for the record: the service goes on without one, rather than not at all.
     #[cold]
-    pub(crate) fn lose_record(&mut self) {
+    fn lose_record(&mut self) {
         say(&[b"the record is full: what follows is not recorded"]);
-        self.end_record();
+        self.end_record(Mode::Full);
     }
 
     /// The call with its recorded outcome, or performed and recorded. What it fills in is `filled`, once it

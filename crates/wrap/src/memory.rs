@@ -96,6 +96,9 @@ impl fmt::Display for Divergence {
 }
 
 impl Memory {
+    /// What a record takes beside what is recorded, bytes; two can be there at a time.
+    pub const OVERHEAD: u64 = size_of::<Page>() as u64;
+
     /// An empty record, in nobody's file system.
     ///
     /// # Errors
@@ -134,6 +137,8 @@ impl Memory {
 
     fn begin(file: File, record: u64) -> io::Result<Self> {
         ftruncate(&file, POSITIONS_OFFSET + STREAM_MAX)?;
+        // Whoever wrote to a page for which there is no memory later would be ended.
+        fallocate(&file, FallocateFlags::empty(), 0, Self::OVERHEAD)?;
         let memory = Self::open(file)?;
         let page = memory.page();
         page.version.store(VERSION, Ordering::Relaxed);
@@ -229,6 +234,17 @@ impl Memory {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(&self.file, flags, stream_offset(0) + from, to - from)?;
         }
+        Ok(())
+    }
+
+    /// The streams are of no use, and nobody is there who has them: their memory is given back.
+    ///
+    /// # Errors
+    /// The file does not give it back.
+    pub fn release(&self) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (from, to) = (stream_offset(0), POSITIONS_OFFSET + STREAM_MAX);
+        fallocate(&self.file, flags, from, to - from)?;
         Ok(())
     }
 
@@ -511,7 +527,14 @@ impl Memory {
     /// Is everything recorded? Not if there was no room for it, or it was given up.
     #[must_use]
     pub fn is_recording(&self) -> bool {
-        self.page().mode.load(Ordering::Acquire) == Mode::Record as u32
+        self.ended().is_none()
+    }
+
+    /// Why nothing is recorded any more; `None`: everything is.
+    #[must_use]
+    pub fn ended(&self) -> Option<Mode> {
+        let mode = self.page().mode.load(Ordering::Acquire);
+        Some(Mode::from_code(mode).unwrap_or(Mode::Off)).filter(|mode| *mode != Mode::Record)
     }
 
     /// The record is worth nothing any more: nothing is recorded from now on, and nothing waited for.

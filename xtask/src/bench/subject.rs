@@ -324,6 +324,7 @@ pub(super) fn complaints(events: &[Value]) -> Vec<String> {
         "logger_restarted",
         "trouble",
         "start_failed",
+        "record_ended",
     ];
     let bad = |event: &&Value| bad.iter().any(|name| event["event"] == *name);
     let message = |event: &Value| event["message"].as_str().unwrap_or("?").to_owned();

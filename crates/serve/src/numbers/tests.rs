@@ -38,6 +38,7 @@ fn status() -> Status {
             behind_bytes: 50,
         }),
         north_bytes: Some(60),
+        record_ended: None,
         checkpoint: Some(CheckpointStatus {
             record_bytes: 2000,
             image_bytes: 5000,
@@ -84,6 +85,7 @@ fn the_status_is_told_in_numbers() {
         r#"outlive_following{service="web"} 1"#,
         r#"outlive_following_behind_bytes{service="web"} 50"#,
         r#"outlive_north_record_bytes{service="web"} 60"#,
+        r#"outlive_north_recorded{service="web"} 1"#,
         r#"outlive_checkpoint_seconds_count{service="web"} 1"#,
         r#"outlive_last_checkpoint_bytes{service="web",of="image"} 5000"#,
         r#"outlive_last_checkpoint_bytes{service="web",of="record_before"} 900"#,
@@ -110,6 +112,18 @@ fn who_waits_for_a_server_or_has_no_logger_is_not_well() {
         other.logger_up = false;
         assert!(matches!(other.health(), Health::Ill(_)), "{stage}");
     }
+}
+
+#[test]
+fn whose_record_has_ended_is_not_well() {
+    let mut other = status();
+    other.record_ended = Some("there is no room".into());
+    assert!(matches!(other.health(), Health::Ill(why) if why.contains("no room")));
+    let text = text(other).expect("text");
+    assert!(
+        text.contains("outlive_north_recorded{service=\"web\"} 0"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -25,34 +25,48 @@ impl Service {
                     .with_images(&self.config, directory)?
             }
         };
-        if north.has_record() || north.is_lost() {
-            if north.is_not_replayable() {
-                return Err(ServeError::NotReplayable);
-            }
-            if let Some(divergence) = north.divergence() {
-                let message = format!("the server's record could not be replayed: {divergence}");
-                self.tell(Happening::Trouble { message });
-            }
-            if let Some(message) = north.torn_image().filter(|_| !north.is_lost()) {
-                north.is_gone();
-                self.tell(Happening::Trouble { message });
-            }
-            let flows = self.ground.plane.flows()?;
-            if let Some(quarantined) = north.quarantine(self.config.quarantine_after)? {
-                let its = flows.iter().filter(|(key, _)| quarantined.is(*key));
-                for (_, flow) in its {
-                    self.recovery.condemn(flow.id, quarantined.deaths);
-                }
-            }
-            north.died(&flows)?;
-        }
+        let prepared = self.prepare_next_life(&mut north);
         if north.is_lost() {
             self.recovery.forgotten();
         }
         north.memory().hold(self.hold());
+        // In any case: without it the next try would know of no earlier life.
         self.north = Some(north);
+        prepared?;
         self.show_processes_the_way()?;
         self.compare_record()
+    }
+
+    /// If there was an earlier life: what is replayed of it.
+    fn prepare_next_life(&mut self, north: &mut North) -> Result<(), ServeError> {
+        if !north.has_record() && !north.is_lost() {
+            return Ok(());
+        }
+        if north.is_not_replayable() {
+            return Err(ServeError::NotReplayable);
+        }
+        if let Some(divergence) = north.divergence() {
+            let message = format!("the server's record could not be replayed: {divergence}");
+            self.tell(Happening::Trouble { message });
+        }
+        if let Some(message) = north.torn_image().filter(|_| !north.is_lost()) {
+            north.is_gone();
+            self.tell(Happening::Trouble { message });
+        }
+        let flows = self.ground.plane.flows()?;
+        if let Some(quarantined) = north.quarantine(self.config.quarantine_after)? {
+            let its = flows.iter().filter(|(key, _)| quarantined.is(*key));
+            for (_, flow) in its {
+                self.recovery.condemn(flow.id, quarantined.deaths);
+            }
+        }
+        if let Err(error) = north.died(&flows)? {
+            let message = format!(
+                "the server's record cannot be replayed: its state is lost, and so are its connections: {error}"
+            );
+            self.tell(Happening::Trouble { message });
+        }
+        Ok(())
     }
 
     /// A server without a record has nothing to replay.
@@ -81,9 +95,12 @@ impl Service {
         let Some(north) = &mut self.north else {
             return Ok(());
         };
-        if north.has_stopped() {
-            let message = "there is no room for the server's record (--limit-total): what it is told is not recorded any more, and its connections do not outlive it".into();
-            self.tell(Happening::Trouble { message });
+        if let Some(reason) = north.has_ended() {
+            let record_bytes = north.record_bytes();
+            self.tell(Happening::RecordEnded {
+                reason: reason.to_owned(),
+                record_bytes,
+            });
             return Ok(());
         }
         match north.look(clock::now())? {

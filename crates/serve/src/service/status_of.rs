@@ -30,6 +30,7 @@ impl Service {
             Logger::Remote(link) => link.is_up() || self.stands_by(),
         };
         let counters = self.ground.plane.counters()?.named();
+        let record_ended = self.north.as_ref().and_then(North::ended);
         let (logger, logger_pid, survives) = match &self.ground.logger {
             Logger::Local(client) => (
                 "a process of this host".to_owned(),
@@ -66,21 +67,28 @@ impl Service {
             connections: open.len(),
             unprotected: open
                 .iter()
-                .filter(|(_, flow)| flow.unprotected.is_some())
+                .filter(|(_, flow)| record_ended.is_some() || flow.unprotected.is_some())
                 .count(),
-            waiting_for_turn: open.iter().filter(|(_, flow)| awaits_turn(flow)).count(),
+            waiting_for_turn: open
+                .iter()
+                .filter(|(_, flow)| record_ended.is_none() && awaits_turn(flow))
+                .count(),
             spliced: open
                 .iter()
                 .filter(|(_, flow)| flow.mode == Mode::Spliced)
                 .count(),
             replica: self.replica_status(),
             north_bytes: self.north.as_ref().map(North::record_bytes),
+            record_ended: record_ended.map(str::to_owned),
             checkpoint: self.north.as_ref().and_then(North::checkpoint),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
             held_bytes: recorded.map_or(0, |statistics| statistics.held),
             survives,
             modes: count(open.iter().map(|(_, flow)| mode_name(flow.mode))),
             unprotected_by: count(open.iter().filter_map(|(_, flow)| {
+                if record_ended.is_some() {
+                    return Some("record_ended");
+                }
                 let code = flow.unprotected?.code();
                 Some(UnprotectedReason::from_code(code).map_or("unknown", reason_name))
             })),
@@ -94,7 +102,8 @@ impl Service {
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
             list: if list {
-                open.iter().copied().map(connection_status).collect()
+                let status = |one: &&(FlowKey, Flow)| connection_status(one, record_ended);
+                open.iter().map(status).collect()
             } else {
                 Vec::new()
             },
@@ -156,14 +165,20 @@ fn awaits_turn(flow: &Flow) -> bool {
     reason == Some(UnprotectedReason::AwaitsTurn.code())
 }
 
-fn connection_status((key, flow): &(FlowKey, Flow)) -> ConnectionStatus {
+/// `record_ended` is why that of the server has, on which all connections depend.
+fn connection_status(
+    (key, flow): &(FlowKey, Flow),
+    record_ended: Option<&str>,
+) -> ConnectionStatus {
     let reason = flow
         .unprotected
-        .and_then(|reason| UnprotectedReason::from_code(reason.code()));
+        .and_then(|reason| UnprotectedReason::from_code(reason.code()))
+        .map(|reason| reason.to_string());
+    let ended = record_ended.map(|why| format!("the server's record has ended: {why}"));
     ConnectionStatus {
         connection: key.to_string(),
         mode: mode_name(flow.mode).to_owned(),
-        unprotected: reason.map(|reason| reason.to_string()),
+        unprotected: ended.or(reason),
         instream_bytes: flow
             .client
             .nxt

@@ -103,6 +103,10 @@ fn all() -> Vec<Happening> {
             took_ms: 5000,
         },
         Happening::CheckpointFailed { reason: text() },
+        Happening::RecordEnded {
+            reason: text(),
+            record_bytes: 1,
+        },
         Happening::StartFailed {
             reason: text(),
             retry_ms: 1,

@@ -1,6 +1,7 @@
 //! Servers that are rebuilt from a record of what they were told: nothing that a client was told is forgotten, and no
 //! connection ends.
 
+mod bounds;
 mod checkpoints;
 mod disk;
 mod files;

@@ -334,35 +334,6 @@ fn redis_goes_on_when_serve_is_killed_too() {
     server.stop();
 }
 
-/// What is not recorded is not rebuilt: that is told when it begins, and the next death costs the connections.
-#[test]
-fn a_record_that_is_full_is_told_and_nothing_is_rebuilt_from_it() {
-    let scene = Scene::new("redisfull");
-    let flags = [&REQUIRE[..], &["--limit-total", "8MiB"]].concat();
-    let server = scene.protect_with(&redis(&scene), &flags);
-    let mut client = Client::new(&scene);
-    let value = "x".repeat(100_000);
-    for _ in 0..100 {
-        assert_eq!(client.ask(&["SET", "key", &value]), "+OK");
-    }
-    let trouble = server.wait_for("trouble", 1);
-    assert!(
-        trouble["message"].to_string().contains("--limit-total"),
-        "{trouble}"
-    );
-    assert_eq!(client.ask(&["INCR", "counter"]), ":1", "it goes on");
-    server.kill_main(Signal::KILL);
-    let serving = server.wait_serving(1);
-    assert_eq!(
-        (&serving["kept"], &serving["lost"]),
-        (&0.into(), &1.into()),
-        "{serving}"
-    );
-    let mut rest = Vec::new();
-    assert!(client.0.read_to_end(&mut rest).is_err(), "reset");
-    assert_eq!(Client::new(&scene).ask(&["GET", "counter"]), "$-1");
-}
-
 /// A request that kills it, and kills it again in each replay: who has sent it is reset, and nobody else.
 #[test]
 fn redis_goes_on_without_the_client_that_kills_it() {
