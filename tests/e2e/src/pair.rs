@@ -1,6 +1,8 @@
 //! A service on two hosts, and a logger that knows which one serves.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +23,34 @@ pub fn addresses() -> [SocketAddr; 2] {
         assert_eq!(address.port(), PORT);
         address
     })
+}
+
+/// A server of the server's host, at the addresses of the service instead: so it is called, and so says its configuration.
+///
+/// # Panics
+/// When the file with this name cannot be written anew.
+#[must_use]
+pub fn at_addresses(scene: &Scene, mut server: Server, configuration: Option<&str>) -> Server {
+    let moved = [scene.ipv4(PORT), scene.ipv6(PORT)];
+    let moved: Vec<(SocketAddr, SocketAddr)> = moved.into_iter().zip(addresses()).collect();
+    let instead = |text: &str| {
+        moved.iter().fold(text.to_owned(), |text, (own, shared)| {
+            text.replace(&own.ip().to_string(), &shared.ip().to_string())
+        })
+    };
+    for word in &mut server.command {
+        *word = instead(word);
+    }
+    if let Some(name) = configuration {
+        let path = scene.directory().join(name);
+        let text = fs::read_to_string(&path).expect("its configuration");
+        fs::write(path, instead(&text)).expect("written");
+    }
+    for address in &mut server.addresses {
+        let shared = moved.iter().find(|(own, _)| own == address);
+        *address = shared.expect("an address of the host").1;
+    }
+    server
 }
 
 /// How `serve` is told that the addresses come with the service.
@@ -50,8 +80,8 @@ pub struct Pair {
     pub logger: Logger,
     /// What they serve.
     pub server: Server,
-    /// Where all are.
-    pub scene: Scene,
+    /// Where all are; clients may have it while hosts change their roles.
+    pub scene: Arc<Scene>,
     /// What both hosts are told besides.
     more: Vec<String>,
 }
@@ -92,7 +122,7 @@ impl Pair {
             second,
             logger,
             server,
-            scene,
+            scene: Arc::new(scene),
             more,
         };
         this.await_standby();

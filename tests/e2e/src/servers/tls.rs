@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, process::Command};
 
 use super::{PORT, Server, lighttpd, nginx_alone};
-use crate::Scene;
+use crate::{Scene, pair::addresses};
 
 /// Who says that a server is who it is, for its clients.
 #[derive(Debug, Clone)]
@@ -31,7 +31,11 @@ impl Authority {
                 "ec_paramgen_curve:prime256v1",
             ])
             .args(["-nodes", "-days", "2", "-subj", "/CN=server", "-addext"])
-            .arg(format!("subjectAltName=IP:{}", scene.ipv4(PORT).ip()))
+            .arg(format!(
+                "subjectAltName=IP:{},IP:{}",
+                scene.ipv4(PORT).ip(),
+                addresses()[0].ip()
+            ))
             .arg("-out")
             .arg(&certificate)
             .arg("-keyout")

@@ -12,7 +12,7 @@ use e2e::{
     clients::finish,
     exchange::assert_untouched,
     loggers::{Logger, protect, status, with_logger},
-    pair::{FailOver, Pair, addresses},
+    pair::{FailOver, Pair, addresses, at_addresses},
     pattern,
     servers::{Authority, BIG, PORT, Server, nginx_tls, redis, redis_at, words},
 };
@@ -205,19 +205,8 @@ fn nothing_is_said_that_the_logger_does_not_have() {
 
 /// nginx with TLS at the address that goes from host to host.
 fn nginx_tls_on_both(scene: &Scene) -> Server {
-    let mut server = nginx_tls(scene, &Authority::new(scene));
-    let path = scene.directory().join("nginx.conf");
-    let config = fs::read_to_string(&path).expect("its configuration");
-    let own = [scene.ipv4(PORT), scene.ipv6(PORT)];
-    let config = own
-        .iter()
-        .zip(addresses())
-        .fold(config, |config, (own, shared)| {
-            config.replace(&own.to_string(), &shared.to_string())
-        });
-    fs::write(&path, config).expect("written");
-    server.addresses = addresses().to_vec();
-    server
+    let server = nginx_tls(scene, &Authority::new(scene));
+    at_addresses(scene, server, Some("nginx.conf"))
 }
 
 /// What was agreed on with a client is known to the other host, and to nobody else.

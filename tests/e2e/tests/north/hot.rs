@@ -25,10 +25,15 @@ use super::{
     redis::Client,
 };
 
-/// A service whose standby has followed what a first client has caused: who has said nothing has told the logger nothing.
-fn hot_pair(label: &str, server: impl FnOnce(&Scene) -> Server) -> Pair {
+/// A service whose standby follows, when there is something to follow: who has said nothing has told the logger nothing.
+pub(super) fn with_follower(label: &str, server: impl FnOnce(&Scene) -> Server) -> Pair {
     let flags = [&REQUIRE[..], &["--hot"]].concat();
-    let pair = Pair::with(label, &[], &flags, server);
+    Pair::with(label, &[], &flags, server)
+}
+
+/// One that has followed what a first client has caused.
+fn hot_pair(label: &str, server: impl FnOnce(&Scene) -> Server) -> Pair {
+    let pair = with_follower(label, server);
     let mut first = client(&pair.scene);
     assert_eq!(first.ask(&["SET", "first", "client"]), "+OK");
     finish(first.stream());
@@ -67,7 +72,7 @@ fn runs(pid: Pid) -> bool {
 }
 
 /// Waits until the standby has followed to the end of what there is, for the `nth` time.
-fn await_replica(pair: &Pair, nth: usize) {
+pub(super) fn await_replica(pair: &Pair, nth: usize) {
     pair.second.wait_for("caught_up", nth);
 }
 
@@ -75,6 +80,20 @@ fn await_replica(pair: &Pair, nth: usize) {
 fn assert_went_on(host: &Protected, times: usize) {
     let went_on = host.events_of("goes_on").len();
     assert_eq!(went_on, times, "{}", host.said());
+}
+
+/// The standby goes on with what follows there, and the other host follows.
+pub(super) fn fail_over_hot(pair: &mut Pair, way: FailOver) {
+    let went_on = pair.second.events_of("goes_on").len();
+    let caught_up = pair.first.events_of("caught_up").len();
+    let pid = replica_pid(&pair.second).expect("it follows");
+    let off = way == FailOver::PowerOff;
+    pair.fail_over(way);
+    assert_went_on(&pair.first, went_on + 1);
+    let serves = status(&pair.first)["server_pid"].as_i64();
+    assert_eq!(serves, Some(pid.into()), "it is the same process");
+    // Of the host that has its power again, nothing is left to be counted.
+    await_replica(pair, if off { 1 } else { caught_up + 1 });
 }
 
 /// Counting clients, while roles are changed again and again: no server is started for that.
@@ -101,16 +120,7 @@ fn redis_goes_on_as_the_one_that_has_followed() {
             FailOver::PowerOff,
         ] {
             thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
-            let went_on = pair.second.events_of("goes_on").len();
-            let caught_up = pair.first.events_of("caught_up").len();
-            let pid = replica_pid(&pair.second).expect("it follows");
-            let off = way == FailOver::PowerOff;
-            pair.fail_over(way);
-            assert_went_on(&pair.first, went_on + 1);
-            let serves = status(&pair.first)["server_pid"].as_i64();
-            assert_eq!(serves, Some(pid.into()), "it is the same process");
-            // Of the host that has its power again, nothing is left to be counted.
-            await_replica(&pair, if off { 1 } else { caught_up + 1 });
+            fail_over_hot(&mut pair, way);
         }
         // Who went on is recorded, and comes back from that by itself.
         let before = pair.first.events_of("serving").len();

@@ -5,6 +5,7 @@ mod bounds;
 mod checkpoints;
 mod disk;
 mod files;
+mod followed;
 mod forking;
 mod ftp;
 mod hosts;

@@ -1,6 +1,6 @@
 //! mosquitto, with its own clients: what is published arrives, once and in order.
 
-use std::{fs, path::PathBuf, thread, time::Duration};
+use std::{fs, net::SocketAddr, path::PathBuf, thread, time::Duration};
 
 use e2e::{
     Scene, Seed,
@@ -11,17 +11,20 @@ use lab::{Output, Process, Signal};
 
 use super::{REQUIRE, kill_again_and_again, patiently};
 
+/// Qualities of service.
+pub(super) const QUALITIES: [&str; 3] = ["0", "1", "2"];
+
 /// A `mosquitto_sub` and what it prints.
-struct Subscriber {
+pub(super) struct Subscriber {
     process: Process,
     said: PathBuf,
 }
 
 impl Subscriber {
     /// It has subscribed.
-    fn new(scene: &Scene, name: &str, arguments: &[&str]) -> Self {
+    fn new(scene: &Scene, to: SocketAddr, name: &str, arguments: &[&str]) -> Self {
         let said = scene.directory().join(name);
-        let (host, port) = (scene.ipv4(PORT).ip().to_string(), PORT.to_string());
+        let (host, port) = (to.ip().to_string(), to.port().to_string());
         let mut command = scene.client.command("stdbuf");
         command.args(["-oL", "mosquitto_sub"]);
         command
@@ -35,6 +38,13 @@ impl Subscriber {
         let this = Self { process, said };
         patiently("it subscribes", || this.said().contains("Subscribed"));
         this
+    }
+
+    /// It waits for so many messages that are published with this quality.
+    pub(super) fn of(scene: &Scene, to: SocketAddr, quality: &str, count: usize) -> Self {
+        let (topic, count) = (format!("load/{quality}"), count.to_string());
+        let arguments = ["-q", quality, "-t", &topic, "-C", &count];
+        Self::new(scene, to, &topic.replace('/', "-"), &arguments)
     }
 
     fn said(&self) -> String {
@@ -52,7 +62,7 @@ impl Subscriber {
     }
 
     /// All that it was told until it ended by itself.
-    fn ends(&self) -> Vec<String> {
+    pub(super) fn ends(&self) -> Vec<String> {
         let ended = self.process.wait_with_timeout(e2e::PATIENCE).expect("wait");
         assert!(
             ended.is_some_and(|status| status.success()),
@@ -64,12 +74,12 @@ impl Subscriber {
 }
 
 /// Numbers from 1 on, a few milliseconds apart.
-fn publish(scene: &Scene, quality: &str, count: usize) {
-    let address = scene.ipv4(PORT);
+pub(super) fn publish(scene: &Scene, to: SocketAddr, quality: &str, count: usize) {
     let script = format!(
         "for n in $(seq {count}); do echo $n; sleep 0.004; done | \
-         mosquitto_pub -h {} -p {PORT} -q {quality} -t load/{quality} -l",
-        address.ip()
+         mosquitto_pub -h {} -p {} -q {quality} -t load/{quality} -l",
+        to.ip(),
+        to.port()
     );
     let finished = scene.on_client("sh", &["-c", &script]);
     assert!(finished.status.success(), "{finished:?}");
@@ -92,27 +102,19 @@ fn mosquitto_passes_on_every_message_once() {
     let server = scene.protect_with(&mosquitto(&scene), &REQUIRE);
     let recording = scene.record(PORT);
     let seed = &mut Seed::choose("mosquitto");
-    let qualities = ["0", "1", "2"];
-    let subscribers = qualities.map(|quality| {
-        let count = COUNT.to_string();
-        let topic = format!("load/{quality}");
-        Subscriber::new(
-            &scene,
-            &topic.replace('/', "-"),
-            &["-q", quality, "-t", &topic, "-C", &count],
-        )
-    });
+    let to = scene.ipv4(PORT);
+    let subscribers = QUALITIES.map(|quality| Subscriber::of(&scene, to, quality, COUNT));
     let expected: Vec<String> = (1..=COUNT).map(|number| number.to_string()).collect();
     let scene = &scene;
     thread::scope(|scope| {
         let publishers =
-            qualities.map(|quality| scope.spawn(move || publish(scene, quality, COUNT)));
+            QUALITIES.map(|quality| scope.spawn(move || publish(scene, to, quality, COUNT)));
         kill_again_and_again(&server, 5, seed);
         for publisher in publishers {
             publisher.join().expect("a publisher");
         }
     });
-    for (quality, subscriber) in qualities.iter().zip(&subscribers) {
+    for (quality, subscriber) in QUALITIES.iter().zip(&subscribers) {
         assert_eq!(subscriber.ends(), expected, "quality {quality}");
     }
     assert_all_kept(&server);
@@ -123,7 +125,8 @@ fn mosquitto_passes_on_every_message_once() {
 fn mosquitto_keeps_what_is_retained_and_the_last_will() {
     let scene = Scene::new("mosquittowill");
     let server = scene.protect_with(&mosquitto(&scene), &REQUIRE);
-    let heir = Subscriber::new(&scene, "heir", &["-q", "1", "-t", "will/#", "-C", "1"]);
+    let to = scene.ipv4(PORT);
+    let heir = Subscriber::new(&scene, to, "heir", &["-q", "1", "-t", "will/#", "-C", "1"]);
     let arguments = [
         "-t",
         "none",
@@ -134,7 +137,7 @@ fn mosquitto_keeps_what_is_retained_and_the_last_will() {
         "--will-qos",
         "1",
     ];
-    let mortal = Subscriber::new(&scene, "mortal", &arguments);
+    let mortal = Subscriber::new(&scene, to, "mortal", &arguments);
     publish_one(&scene, "kept/first", "one");
     for kill in 1..=3 {
         server.kill_main(Signal::KILL);
@@ -143,6 +146,7 @@ fn mosquitto_keeps_what_is_retained_and_the_last_will() {
     }
     let kept = Subscriber::new(
         &scene,
+        to,
         "kept",
         &["-q", "1", "-t", "kept/#", "-C", "2", "-v"],
     );

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     io::{BufRead as _, BufReader, Write as _},
+    net::SocketAddr,
     thread,
 };
 
@@ -15,11 +16,12 @@ use e2e::{
 
 use super::{REQUIRE, kill_again_and_again};
 
+pub(super) const STREAMS: usize = 4;
 const TOKENS: usize = 700;
 
 /// Reads a whole stream, and returns what its tokens say of all streams.
-fn read(scene: &Scene) -> Vec<u64> {
-    let mut stream = BufReader::new(scene.connect(PORT));
+fn read(scene: &Scene, from: SocketAddr) -> Vec<u64> {
+    let mut stream = BufReader::new(scene.connect_to(from));
     write!(
         stream.get_mut(),
         "GET /{TOKENS} HTTP/1.1\r\nHost: server\r\n\r\n"
@@ -73,19 +75,13 @@ for line in open(sys.argv[1]):
     String::from_utf8_lossy(&checked.stdout).into_owned()
 }
 
-#[test]
-fn asyncio_streams_go_on_token_by_token() {
-    const STREAMS: usize = 4;
-    let scene = Scene::new("streamer");
-    let server = scene.protect_with(&streamer(&scene), &REQUIRE);
-    let recording = scene.record(PORT);
-    let seed = &mut Seed::choose("streamer");
-    let scene = &scene;
+/// Reads whole streams while something else is done, and sees that each number was said once.
+pub(super) fn read_all(scene: &Scene, from: SocketAddr, meanwhile: impl FnOnce()) {
     thread::scope(|scope| {
         let streams: Vec<_> = (0..STREAMS)
-            .map(|_| scope.spawn(move || read(scene)))
+            .map(|_| scope.spawn(move || read(scene, from)))
             .collect();
-        kill_again_and_again(&server, 5, seed);
+        meanwhile();
         let said: Vec<u64> = streams
             .into_iter()
             .flat_map(|stream| stream.join().expect("a stream"))
@@ -93,6 +89,17 @@ fn asyncio_streams_go_on_token_by_token() {
         let all: BTreeSet<u64> = said.into_iter().collect();
         let expected = (1..=(STREAMS * TOKENS) as u64).collect();
         assert_eq!(all, expected, "each number was said once");
+    });
+}
+
+#[test]
+fn asyncio_streams_go_on_token_by_token() {
+    let scene = Scene::new("streamer");
+    let server = scene.protect_with(&streamer(&scene), &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("streamer");
+    read_all(&scene, scene.ipv4(PORT), || {
+        kill_again_and_again(&server, 5, seed);
     });
     assert_all_kept(&server);
     assert_untouched(recording, STREAMS);

@@ -1,6 +1,7 @@
 //! Servers that speak TLS: what was agreed on with a client is known to the next life, and to nobody else.
 
 use std::{
+    net::SocketAddr,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -56,9 +57,9 @@ print(count, resumed)
 "#;
 
 /// Downloads one big file after another, each on a connection of its own, slowly enough for there to be a middle.
-fn download(scene: &Scene, authority: &Authority, big: &[u8], ends: &AtomicBool) {
+fn download(scene: &Scene, from: SocketAddr, authority: &Authority, big: &[u8], ends: &AtomicBool) {
     let certificate = authority.certificate.to_string_lossy();
-    let url = format!("https://{}/big.bin", scene.ipv4(PORT));
+    let url = format!("https://{from}/big.bin");
     while !ends.load(Ordering::Relaxed) {
         let arguments = ["--cacert", &certificate, "--limit-rate", "30M", &url];
         let got = curl(scene, &arguments);
@@ -68,10 +69,9 @@ fn download(scene: &Scene, authority: &Authority, big: &[u8], ends: &AtomicBool)
 }
 
 /// Small files, again and again, until there is a file with that name.
-fn ask(scene: &Scene, authority: &Authority, version: &str, ends: &Path) {
-    let address = scene.ipv4(PORT);
+fn ask(scene: &Scene, address: SocketAddr, authority: &Authority, version: &str, ends: &Path) {
     let script = scene.write(&format!("client-{version}.py"), CLIENT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let root = scene.directory().join("www");
     let arguments = [
         &script.to_string_lossy(),
@@ -92,28 +92,39 @@ fn ask(scene: &Scene, authority: &Authority, version: &str, ends: &Path) {
     assert!(counts.iter().all(|count| *count > 0), "{version}: {said}");
 }
 
-fn goes_on_with_its_sessions(label: &str, make: fn(&Scene, &Authority) -> Server) {
-    let scene = Scene::new(label);
-    let authority = Authority::new(&scene);
-    let server = scene.protect_with(&make(&scene, &authority), &REQUIRE);
-    let seed = &mut Seed::choose(label);
-    let (ends, big) = (AtomicBool::new(false), pattern(BIG));
-    let end_file = scene.directory().join("ends");
-    let (scene, authority, big, ends, end_file) = (&scene, &authority, &big, &ends, &end_file);
+/// Clients of both kinds, while something else is done.
+pub(super) fn use_all(
+    scene: &Scene,
+    to: SocketAddr,
+    authority: &Authority,
+    meanwhile: impl FnOnce(),
+) {
+    let (ends, big) = (&AtomicBool::new(false), &pattern(BIG));
+    let end_file = &scene.directory().join("ends");
     thread::scope(|scope| {
         let mut clients = Vec::new();
         for _ in 0..2 {
-            clients.push(scope.spawn(move || download(scene, authority, big, ends)));
+            clients.push(scope.spawn(move || download(scene, to, authority, big, ends)));
         }
         for version in ["TLSv1_2", "TLSv1_3"] {
-            clients.push(scope.spawn(move || ask(scene, authority, version, end_file)));
+            clients.push(scope.spawn(move || ask(scene, to, authority, version, end_file)));
         }
-        kill_again_and_again(&server, 6, seed);
+        meanwhile();
         ends.store(true, Ordering::Relaxed);
         scene.write("ends", "");
         for client in clients {
             client.join().expect("a client");
         }
+    });
+}
+
+fn goes_on_with_its_sessions(label: &str, make: fn(&Scene, &Authority) -> Server) {
+    let scene = Scene::new(label);
+    let authority = Authority::new(&scene);
+    let server = scene.protect_with(&make(&scene, &authority), &REQUIRE);
+    let seed = &mut Seed::choose(label);
+    use_all(&scene, scene.ipv4(PORT), &authority, || {
+        kill_again_and_again(&server, 6, seed);
     });
     assert_all_kept(&server);
 }

@@ -1,6 +1,6 @@
 //! WebSockets by Python's asyncio: a connection that lasts, on which both sides speak.
 
-use std::thread;
+use std::{net::SocketAddr, thread};
 
 use e2e::{
     Scene, Seed,
@@ -34,10 +34,10 @@ async def main():
 asyncio.run(main())
 "#;
 
-fn talk(scene: &Scene, name: &str, authority: Option<&Authority>) -> u32 {
+fn talk(scene: &Scene, to: SocketAddr, name: &str, authority: Option<&Authority>) -> u32 {
     let script = scene.write(&format!("{name}.py"), CLIENT);
     let scheme = if authority.is_some() { "wss" } else { "ws" };
-    let url = format!("{scheme}://{}/", scene.ipv4(PORT));
+    let url = format!("{scheme}://{to}/");
     let ends = scene.directory().join("ends");
     let certificate = authority.map(|one| one.certificate.to_string_lossy());
     let (script, ends) = (script.to_string_lossy(), ends.to_string_lossy());
@@ -49,20 +49,31 @@ fn talk(scene: &Scene, name: &str, authority: Option<&Authority>) -> u32 {
     said.trim().parse().expect("a number")
 }
 
+/// Three talk while something else is done.
+pub(super) fn talk_all(
+    scene: &Scene,
+    to: SocketAddr,
+    authority: Option<&Authority>,
+    meanwhile: impl FnOnce(),
+) {
+    thread::scope(|scope| {
+        let clients = ["one", "two", "three"]
+            .map(|name| scope.spawn(move || talk(scene, to, name, authority)));
+        meanwhile();
+        scene.write("ends", "");
+        for client in clients {
+            assert!(client.join().expect("a client") > 0);
+        }
+    });
+}
+
 fn everybody_hears_everything(label: &str, make: fn(&Scene) -> Option<Authority>) {
     let scene = Scene::new(label);
     let authority = make(&scene);
     let server = scene.protect_with(&room(&scene, authority.as_ref()), &REQUIRE);
     let seed = &mut Seed::choose(label);
-    let (scene, authority) = (&scene, authority.as_ref());
-    thread::scope(|scope| {
-        let clients =
-            ["one", "two", "three"].map(|name| scope.spawn(move || talk(scene, name, authority)));
+    talk_all(&scene, scene.ipv4(PORT), authority.as_ref(), || {
         kill_again_and_again(&server, 6, seed);
-        scene.write("ends", "");
-        for client in clients {
-            assert!(client.join().expect("a client") > 0);
-        }
     });
     assert_all_kept(&server);
 }

@@ -1,0 +1,102 @@
+//! Other servers than redis, whose standby does already what they do: no client notices that another host goes on.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use e2e::{
+    Seed,
+    exchange::assert_untouched,
+    pair::{FailOver, Pair, addresses, at_addresses},
+    servers::{Authority, PORT, lighttpd_tls, mosquitto, room, streamer},
+};
+
+use super::{
+    hot::{await_replica, fail_over_hot, with_follower},
+    mosquitto::{QUALITIES, Subscriber, publish},
+    streamer::{STREAMS, read_all},
+    tls::use_all,
+    websocket::talk_all,
+};
+
+/// The service goes from host to host, and each time who has followed goes on.
+fn goes_from_host_to_host(pair: &mut Pair, label: &str) {
+    let seed = &mut Seed::choose(label);
+    await_replica(pair, 1);
+    for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
+        thread::sleep(Duration::from_millis(seed.between(100, 800) as u64));
+        fail_over_hot(pair, way);
+    }
+}
+
+#[test]
+fn mosquitto_passes_on_every_message_once() {
+    const COUNT: usize = 1500;
+    let label = "hot-mosquitto";
+    let mut pair = with_follower(label, |scene| {
+        at_addresses(scene, mosquitto(scene), Some("mosquitto.conf"))
+    });
+    let (scene, to) = (&Arc::clone(&pair.scene), addresses()[0]);
+    let recording = scene.record(PORT);
+    let subscribers = QUALITIES.map(|quality| Subscriber::of(scene, to, quality, COUNT));
+    thread::scope(|scope| {
+        let publishers =
+            QUALITIES.map(|quality| scope.spawn(move || publish(scene, to, quality, COUNT)));
+        goes_from_host_to_host(&mut pair, label);
+        for publisher in publishers {
+            publisher.join().expect("a publisher");
+        }
+    });
+    let expected: Vec<String> = (1..=COUNT).map(|number| number.to_string()).collect();
+    for (quality, subscriber) in QUALITIES.iter().zip(&subscribers) {
+        assert_eq!(subscriber.ends(), expected, "quality {quality}");
+    }
+    pair.first.assert_none_of("lost");
+    assert_untouched(recording, 6);
+    pair.stop();
+}
+
+#[test]
+fn asyncio_streams_go_on_token_by_token() {
+    let label = "hot-streamer";
+    let mut pair = with_follower(label, |scene| at_addresses(scene, streamer(scene), None));
+    let scene = &Arc::clone(&pair.scene);
+    let recording = scene.record(PORT);
+    read_all(scene, addresses()[0], || {
+        goes_from_host_to_host(&mut pair, label);
+    });
+    pair.first.assert_none_of("lost");
+    assert_untouched(recording, STREAMS);
+    pair.stop();
+}
+
+#[test]
+fn everybody_in_a_room_with_tls_hears_everything() {
+    let label = "hot-room";
+    let mut authority = None;
+    let mut pair = with_follower(label, |scene| {
+        let server = room(scene, Some(authority.insert(Authority::new(scene))));
+        at_addresses(scene, server, None)
+    });
+    let scene = &Arc::clone(&pair.scene);
+    talk_all(scene, addresses()[0], authority.as_ref(), || {
+        goes_from_host_to_host(&mut pair, label);
+    });
+    pair.first.assert_none_of("lost");
+    pair.stop();
+}
+
+#[test]
+fn lighttpd_goes_on_with_its_sessions() {
+    let label = "hot-lighttpd";
+    let mut authority = None;
+    let mut pair = with_follower(label, |scene| {
+        let server = lighttpd_tls(scene, authority.insert(Authority::new(scene)));
+        at_addresses(scene, server, Some("lighttpd.conf"))
+    });
+    let scene = &Arc::clone(&pair.scene);
+    let authority = authority.expect("it was made");
+    use_all(scene, addresses()[0], &authority, || {
+        goes_from_host_to_host(&mut pair, label);
+    });
+    pair.first.assert_none_of("lost");
+    pair.stop();
+}
