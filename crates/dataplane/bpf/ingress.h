@@ -75,6 +75,8 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 		sent_up_to(f, p->ack);
 		forget_dead_host(f);
 	}
+	if (!after(p->seq, f->server.ack))
+		f->log.ahead = 0; /* what is missing comes */
 	if (after(end, f->client.nxt)) {
 		f->client.nxt = end;
 		f->client.spoken = f->server.nxt;

@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 6
+#define LAYOUT_VERSION 7
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
 
@@ -165,7 +165,8 @@ struct log_half {
 	__u8 withheld; /* a block was kept from the client since it was last told */
 	__u8 ended;    /* there is no record any more, and nothing to be recovered */
 	__u8 restored; /* enum restored */
-	__u8 pad[2];
+	__u8 stateful; /* of a restored flow: its server replays a record of its own, see restored.h */
+	__u8 ahead;    /* its client has sent more than is recorded, and none of that again yet */
 	__u32 answered; /* the highest `ack` of its earlier servers: what is before it may have been answered */
 	__u32 heard; /* of a restored flow: what the client had when it spoke first */
 	__u32 reach; /* and what it had room for then: the end of what the dead host may have sent */

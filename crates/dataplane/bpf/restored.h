@@ -10,12 +10,19 @@
  * nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
  * than that.
  *
+ * A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
+ * and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
+ * believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
+ * have to wait until it sends that again, for its timer that doubles with each try. If more was acknowledged
+ * after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
+ * has sent from a place that is recorded, and one with which it stays for too long is reset by `serve`.
+ *
  * Who only guesses must not pass for it, so it is believed no further than it can be from what is
  * recorded:
  *
  *   sequence number   below the end of the record by a window of the server at most: it sends again
  *                     from what it was acknowledged, and what is recorded was offered to it (one less:
- *                     a keep-alive, RFC 9293 3.8.4)
+ *                     a keep-alive, RFC 9293 3.8.4); of one that is ahead above it by as much
  *   acknowledgement   above what is recorded by a window of its own (on its way when the host died), and
  *                     what a logger is not told of (PROGRESS in link.h)
  *   timestamps        newer than what is recorded by RESTORED_AGE at most, if they were agreed on
@@ -40,6 +47,11 @@ static __always_inline bool is_later(__u32 known, __u32 told, bool exact)
 	return age <= RESTORED_AGE || (exact && age < -RESTORED_AGE);
 }
 
+static __always_inline bool is_ahead(const struct flow *f, const struct packet *p)
+{
+	return f->log.stateful && after(p->seq, f->log.stable);
+}
+
 static __always_inline bool is_credible(const struct flow *f, const struct packet *p, bool timestamps,
 					__u32 tsval, __u32 tsecr)
 {
@@ -47,7 +59,9 @@ static __always_inline bool is_credible(const struct flow *f, const struct packe
 	__u32 window = 65535U << (f->client.window_scale & 15);
 	__u32 untold = window / 2 > PROGRESS ? window / 2 : PROGRESS;
 	bool exact = p->seq == f->log.stable;
-	if (f->log.stable - p->seq > offered + 1 ||
+	bool believed = is_ahead(f, p) ? p->seq - f->log.stable <= offered
+				       : f->log.stable - p->seq <= offered + 1;
+	if (!believed ||
 	    p->ack - f->client.ack > window + untold + (exact ? RESTORED_LAG : 0))
 		return false;
 	/* RFC 7323 3.2: who agreed on them sends them in each segment. */
@@ -82,6 +96,7 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 	}
 	f->log.heard = p->ack;
 	f->log.reach = p->ack + ((__u32)p->window << (f->client.window_scale & 15));
+	f->log.ahead = is_ahead(f, p);
 	f->log.restored = RESTORED_HEARD;
 	emit_event(s, EVENT_LATE, key, f, 0, 0);
 	return true;

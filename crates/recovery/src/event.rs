@@ -108,7 +108,7 @@ pub enum LostReason {
     /// The server has state of its own that could not be rebuilt: it does not know the connection any more.
     Forgotten,
     /// The host was restarted, and the client has not said in time where it stands; or what it said
-    /// showed that it was told of more than is recorded.
+    /// showed that it was told of more than is recorded, or it has never sent again what is not.
     ClientSilent,
 }
 

@@ -65,9 +65,10 @@ impl Recovery {
         match &mut connection.step {
             // During a long replay the client has sent again what nobody acknowledged; its timer
             // doubles with each try. What it sent is in the record by now, and delivering it
-            // spares the client the next wait.
+            // spares the client the next wait. A moment is enough for that, of one that goes on.
             Step::Replaying(replay) if replay.complete() => {
-                if replay.ask_for_more() {
+                let sent = flow.map_or(replay.end(), |flow| flow.client.nxt);
+                if replay.ask_for_more(sent) {
                     let from = replay.end();
                     self.actions
                         .push_back(Action::MoreRecord { flow: id, from });
@@ -85,9 +86,15 @@ impl Recovery {
                 if settled {
                     self.suspicion.clear(id); // whatever is still to be compared
                 }
+                let (lasted, answer) = (now.saturating_sub(*since), self.config.answer_timeout);
+                let ahead = flow.is_some_and(|f| f.log.ahead && !ended);
+                // What is missing would have come by now: somebody else had acknowledged it.
+                if ahead && lasted >= answer {
+                    return self.drop_kept(id, LostReason::ClientSilent);
+                }
                 let compared = flow.is_none_or(|f| said_again(f) || ended);
-                let patience = now.saturating_sub(*since) >= self.config.replay_timeout;
-                if settled && (compared || patience) {
+                let patience = lasted >= self.config.replay_timeout;
+                if settled && !ahead && (compared || patience) {
                     self.settle(id, flow);
                 }
             }

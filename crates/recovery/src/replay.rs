@@ -134,9 +134,11 @@ impl Replay {
         self.acked.at_or_after(self.last())
     }
 
-    /// Whether the record may have grown: true once, for one that has bytes and no FIN.
-    pub(crate) fn ask_for_more(&mut self) -> bool {
-        !std::mem::replace(&mut self.asked, true) && self.len() > 0 && self.fin.is_none()
+    /// Whether the record may have grown, of a client that has sent up to `sent`: true once, for one that has bytes, or of
+    /// which more is known, and no FIN.
+    pub(crate) fn ask_for_more(&mut self, sent: SeqNumber) -> bool {
+        let may_have = self.len() > 0 || sent.after(self.end);
+        !std::mem::replace(&mut self.asked, true) && may_have && self.fin.is_none()
     }
 
     /// What the client has sent since: the record ends at `end` now.

@@ -229,6 +229,10 @@ pub struct LogHalf {
     pub ended: bool,
     /// It was made anew from its record.
     pub restored: Restored,
+    /// Of a restored flow: its server replays a record of its own.
+    pub stateful: bool,
+    /// Its client has sent more than is recorded, and none of that again yet.
+    pub ahead: bool,
     /// The highest `ack` of its earlier servers: what is before it may have been answered.
     pub answered: SeqNumber,
     /// Of a restored flow: what the client had when it spoke first.

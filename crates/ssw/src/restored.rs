@@ -10,12 +10,19 @@
 //! nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
 //! than that.
 //!
+//! A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
+//! and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
+//! believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
+//! have to wait until it sends that again, for its timer that doubles with each try. If more was acknowledged
+//! after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
+//! has sent from a place that is recorded, and one with which it stays for too long is reset by `serve`.
+//!
 //! Who only guesses must not pass for it, so it is believed no further than it can be from what is
 //! recorded:
 //!
 //! | number | |
 //! |---|---|
-//! | sequence number | below the end of the record by a window of the server at most: it sends again from what it was acknowledged, and what is recorded was offered to it (one less: a keep-alive, RFC 9293 3.8.4) |
+//! | sequence number | below the end of the record by a window of the server at most: it sends again from what it was acknowledged, and what is recorded was offered to it (one less: a keep-alive, RFC 9293 3.8.4); of one that is ahead above it by as much |
 //! | acknowledgement | above what is recorded by a window of its own (on its way when the host died), and what a logger is not told of ([`PROGRESS`]) |
 //! | timestamps | newer than what is recorded by [`AGE`] at most, if they were agreed on |
 //!
@@ -62,6 +69,10 @@ impl Flow {
         }
     }
 
+    fn is_ahead(&self, segment: &Segment) -> bool {
+        self.log.stateful && segment.seq.after(self.log.stable)
+    }
+
     /// Can this be its client? `timestamps` are TSval and TSecr, if there are any.
     fn credits(&self, segment: &Segment, timestamps: Option<(u32, u32)>) -> bool {
         let between = |from: SeqNumber, to: SeqNumber| to.0.wrapping_sub(from.0);
@@ -72,9 +83,12 @@ impl Flow {
         );
         let exact = segment.seq == self.log.stable;
         let reach = window + PROGRESS.max(window / 2) + if exact { LAG } else { 0 };
-        if between(segment.seq, self.log.stable) > offered + 1
-            || between(self.client.ack, segment.ack) > reach
-        {
+        let believed = if self.is_ahead(segment) {
+            between(self.log.stable, segment.seq) <= offered
+        } else {
+            between(segment.seq, self.log.stable) <= offered + 1
+        };
+        if !believed || between(self.client.ack, segment.ack) > reach {
             return false;
         }
         // RFC 7323 3.2: who agreed on them sends them in each segment.
@@ -127,6 +141,7 @@ impl Shared {
         let room = u32::from(segment.window) << (flow.client.window_scale & 15);
         flow.log.heard = segment.ack;
         flow.log.reach = segment.ack + room;
+        flow.log.ahead = flow.is_ahead(segment);
         flow.log.restored = Restored::Heard;
         self.emit(late, now_ns);
         true

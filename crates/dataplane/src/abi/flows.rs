@@ -139,6 +139,8 @@ impl From<log_half> for LogHalf {
             ece: raw.ece != 0,
             withheld: raw.withheld != 0,
             ended: raw.ended != 0,
+            stateful: raw.stateful != 0,
+            ahead: raw.ahead != 0,
             answered: SeqNumber(raw.answered),
             heard: SeqNumber(raw.heard),
             reach: SeqNumber(raw.reach),
@@ -237,6 +239,8 @@ impl From<&LogHalf> for log_half {
             answered: from.answered.0,
             heard: from.heard.0,
             reach: from.reach.0,
+            stateful: u8::from(from.stateful),
+            ahead: u8::from(from.ahead),
             restored: byte(match from.restored {
                 Restored::Not => restored::RESTORED_NOT.0,
                 Restored::Silent => restored::RESTORED_SILENT.0,

@@ -168,6 +168,10 @@ fn unheard(id: u64) -> Peer {
     peer.change(|peer| peer.flow.log.restored = Restored::Silent)
 }
 
+fn heard_ahead(peer: &mut Peer) {
+    (peer.flow.log.restored, peer.flow.log.ahead) = (Restored::Heard, true);
+}
+
 fn handed_over(world: &World) -> bool {
     world.done.contains(&Action::HandOver)
 }
@@ -207,4 +211,54 @@ fn it_does_not_wait_for_ever() {
     assert!(handed_over(&world));
     assert_eq!(world.reset[&key(2)], LostReason::ClientSilent);
     assert_eq!(world.reset.len(), 1);
+}
+
+/// What it had sent to the host that has died it sends again: until then it may have been acknowledged.
+#[test]
+fn one_that_is_ahead_goes_on_and_has_to_send_that_again() {
+    let ahead = |id| Peer::new(id, 100, 50).stands(100, 50).change(heard_ahead);
+    let mut world = wrapped([ahead(1), ahead(2)]);
+    world.die();
+    world.turn_page();
+    come_back(&mut world);
+    world.until_serving(10);
+    assert!(handed_over(&world) && world.reset.is_empty());
+    world.pass_in_steps(ms(120_000), ms(100));
+    world.peer(1).flow.log.ahead = false;
+    world.pass_in_steps(ms(470_000), ms(100));
+    assert!(world.reset.is_empty());
+    assert_eq!(world.recovery.unsettled(), 1, "the other one is watched");
+    world.pass_in_steps(ms(20_000), ms(100));
+    assert_eq!(world.reset[&key(2)], LostReason::ClientSilent);
+    assert_eq!((world.reset.len(), world.recovery.unsettled()), (1, 0));
+}
+
+/// Who ends it needs nothing any more.
+#[test]
+fn one_that_is_ahead_may_end() {
+    let mut world = wrapped([Peer::new(1, 100, 50).stands(100, 50).change(heard_ahead)]);
+    world.die();
+    come_back(&mut world);
+    world.until_serving(10);
+    world.pass_in_steps(ms(1000), ms(100));
+    assert_eq!(world.recovery.unsettled(), 1);
+    world.peer(1).flow.closed_ns = 1;
+    world.pass_in_steps(ms(1000), ms(100));
+    assert_eq!((world.reset.len(), world.recovery.unsettled()), (0, 0));
+}
+
+/// It may have sent it while the gate was shut: then it is recorded, and need not be sent again.
+#[test]
+fn what_a_client_has_sent_meanwhile_is_asked_for() {
+    let more = Peer::new(1, 100, 50).stands(100, 50);
+    let more = more.change(|peer| peer.flow.client.nxt = CLIENT + 120);
+    let mut world = wrapped([more, Peer::new(2, 100, 50).stands(100, 50)]);
+    world.die();
+    come_back(&mut world);
+    world.until_serving(10);
+    let asked = world.done.iter().filter_map(|action| match action {
+        Action::MoreRecord { flow, from } => Some((flow.0, *from)),
+        _ => None,
+    });
+    assert_eq!(asked.collect::<Vec<_>>(), [(1, CLIENT + 100)]);
 }

@@ -134,9 +134,10 @@ impl Service {
         if !inheritance.connections.is_empty() {
             self.ground.plane.gate()?;
         }
-        let restored = self.insert(&inheritance)?;
-        self.forget_others(&inheritance, &restored)?;
         let record = self.whole_record(&inheritance);
+        let stateful = self.config.wrapped && record.is_some();
+        let restored = self.insert(&inheritance, stateful)?;
+        self.forget_others(&inheritance, &restored)?;
         let has_state = self.inherit_record(record)?;
         if let Some(link) = self.link() {
             link.has_heritage();
@@ -290,7 +291,12 @@ impl Service {
         Ok(())
     }
 
-    fn insert(&mut self, inheritance: &Inheritance) -> Result<Vec<(FlowKey, FlowId)>, ServeError> {
+    /// `stateful`: their server has a record of its own, too.
+    fn insert(
+        &mut self,
+        inheritance: &Inheritance,
+        stateful: bool,
+    ) -> Result<Vec<(FlowKey, FlowId)>, ServeError> {
         let summaries = inheritance.summaries.iter();
         let summaries: BTreeMap<FlowId, &FlowSummary> =
             summaries.map(|one| (one.flow, one)).collect();
@@ -306,7 +312,8 @@ impl Service {
             let Some(summary) = summaries.get(&id).filter(|_| ours) else {
                 continue;
             };
-            let flow = restored_flow(recorded, summary, self.config.verify.head());
+            let mut flow = restored_flow(recorded, summary, self.config.verify.head());
+            flow.log.stateful = stateful;
             match self.ground.plane.restore(key, &flow) {
                 Ok(()) => restored.push((key, id)),
                 Err(error) => tracing::warn!(%key, %error, "a connection was not restored"),

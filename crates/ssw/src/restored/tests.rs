@@ -156,6 +156,43 @@ fn one_that_has_sent_more_is_not_believed() {
     assert!(lab.mirrored().is_empty());
 }
 
+/// The server has a record of its own: what it was not told when its host died comes again.
+#[test]
+fn one_that_is_ahead_of_a_server_with_state_is_heard() {
+    for base in [1000, u32::MAX - 20, u32::MAX - 120] {
+        for (more, heard) in [(1, true), (OFFERED, true), (OFFERED + 1, false)] {
+            let mut lab = stateful(base, base);
+            let spec = word(&lab, TURN + more, 50);
+            assert_eq!(is_heard(&mut lab, spec), heard, "{more}");
+            assert_eq!(lab.flow().log.ahead, heard, "{more}");
+        }
+    }
+    // What follows on that is recorded, and says nothing of what is missing; what is sent again does.
+    let mut lab = stateful(1000, 5000);
+    lab.client(word(&lab, TURN + 30, 50));
+    lab.client(word(&lab, TURN + 30, 50).payload(b"next"));
+    assert!(lab.flow().log.ahead);
+    assert_eq!(lab.mirrored().len(), 1);
+    lab.client(word(&lab, TURN, 50).payload(&[7; 30]));
+    assert!(!lab.flow().log.ahead);
+    assert_eq!(lab.mirrored().len(), 1);
+    // One that is not ahead has nothing to show.
+    let mut lab = stateful(1000, 5000);
+    lab.client(word(&lab, TURN, 50));
+    assert_eq!(
+        (lab.flow().log.restored, lab.flow().log.ahead),
+        (Restored::Heard, false)
+    );
+}
+
+fn stateful(c: u32, s: u32) -> Lab {
+    let mut lab = lab(c, s);
+    let mut flow = lab.flow().clone();
+    flow.log.stateful = true;
+    lab.ssw.restore(lab.key, flow);
+    lab
+}
+
 /// A window of its server and one of its own, as the shifts of the handshake allow them.
 const OFFERED: u32 = 65_535 << SERVER_SCALE;
 const ROOM: u32 = 65_535 << CLIENT_SCALE;

@@ -141,6 +141,29 @@ fn redis_goes_on_as_the_one_that_has_followed() {
     pair.stop();
 }
 
+/// What the dead host had not heard any more its client sends again, ever less often: the server does not wait for that.
+#[test]
+fn one_that_nobody_has_heard_for_long_goes_on() {
+    let mut pair = hot_pair("north-hot-unheard", redis);
+    let mut open = client(&pair.scene);
+    assert_eq!(open.ask(&["INCR", "counter"]), ":1");
+    pair.second.kill_serve(Signal::STOP);
+    pair.first.power_off();
+    open.send(&["INCR", "counter"]);
+    // Linux has sent it again four times by now, and does so after 3 s more.
+    thread::sleep(Duration::from_millis(3500));
+    pair.second.kill_serve(Signal::CONT);
+    pair.second.wait_serving(1);
+    assert_went_on(&pair.second, 1);
+    let mut other = client(&pair.scene);
+    assert_eq!(other.ask(&["GET", "counter"]), "1", "it is live before");
+    assert_eq!(open.answer(), ":2");
+    pair.second.assert_none_of("lost");
+    drop((open, other));
+    pair.change_places();
+    pair.stop();
+}
+
 /// What happens to the one that follows concerns no client, and another one follows instead.
 #[test]
 fn one_that_follows_may_die_and_the_one_that_serves_too() {

@@ -39,6 +39,7 @@ pub(super) enum LinkStep {
     Restore {
         timestamps: bool,
         scale: u8,
+        stateful: bool,
         /// What its client says at once.
         told: Told,
     },
@@ -142,6 +143,8 @@ fn told() -> impl Strategy<Value = Told> {
         6 => Just(0u32),
         2 => 0u32..200,
         1 => about((65_535 << 7) + 1),
+        1 => (1u32..300).prop_map(u32::wrapping_neg), // ahead of the record
+        1 => about((65_535u32 << 7).wrapping_neg()),
         1 => any::<u32>(),
     ];
     let near = (65_535 << 3) + (65_535 << 2);
@@ -194,8 +197,10 @@ pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
             LinkStep::Upload { len, server_first, word }
         }),
         6 => Just(LinkStep::Reprotect),
-        8 => (prop::bool::weighted(0.8), select(vec![0u8, 3, 14]), told())
-            .prop_map(|(timestamps, scale, told)| LinkStep::Restore { timestamps, scale, told }),
+        8 => (prop::bool::weighted(0.8), select(vec![0u8, 3, 14]), any::<bool>(), told())
+            .prop_map(|(timestamps, scale, stateful, told)| {
+                LinkStep::Restore { timestamps, scale, stateful, told }
+            }),
         12 => told().prop_map(LinkStep::Told),
     ]
 }
@@ -318,16 +323,17 @@ impl World<'_> {
             LinkStep::Restore {
                 timestamps,
                 scale,
+                stateful,
                 told,
             } => {
-                self.restore(*timestamps, *scale);
+                self.restore(*timestamps, *scale, *stateful);
                 self.told(told);
             }
             LinkStep::Told(told) => self.told(told),
         }
     }
 
-    fn restore(&mut self, timestamps: bool, scale: u8) {
+    fn restore(&mut self, timestamps: bool, scale: u8, stateful: bool) {
         if self.known().is_some_and(|flow| flow.closed_ns == 0) {
             self.take(self.which, &Step::Abandon);
         }
@@ -342,6 +348,7 @@ impl World<'_> {
         let mut flow = restored_flow(&recorded, &summary, 4096);
         flow.server.timestamps = timestamps;
         flow.client.window_scale = scale;
+        flow.log.stateful = stateful;
         self.both.restore(key, &flow);
     }
 

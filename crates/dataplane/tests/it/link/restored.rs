@@ -60,11 +60,16 @@ pub(crate) fn record(
 
 /// A host that knows such a connection from its record alone, behind a shut gate.
 fn restored(strategy: AckStrategy, v6: bool) -> Linked {
+    restored_of(strategy, v6, false)
+}
+
+fn restored_of(strategy: AckStrategy, v6: bool, stateful: bool) -> Linked {
     let mut linked = Linked::over(strategy, v6, false);
     linked.both.s = SERVER_ISN;
     let ends = (linked.both.c, linked.both.s);
     let (recorded, summary) = record(linked.both.key, ends, FlowId(7));
-    let flow = restored_flow(&recorded, &summary, 4096);
+    let mut flow = restored_flow(&recorded, &summary, 4096);
+    flow.log.stateful = stateful;
     linked.both.restore(linked.both.key, &flow);
     assert_eq!(linked.both.flow(), &flow, "as it went in");
     linked
@@ -138,6 +143,22 @@ fn what_it_sends_again_is_recorded_before_anyone_serves_it() {
     assert_eq!(linked.both.client(again).verdict, DROP);
     assert_eq!(linked.both.copies().len(), 1);
     assert_eq!(linked.both.flow().log.restored, Restored::Heard);
+}
+
+/// It goes on at once, and it is known of it until it has sent that again.
+#[test]
+fn one_that_is_ahead_of_a_server_with_state_is_heard() {
+    let mut linked = restored_of(AckStrategy::Eager, false, true);
+    assert_eq!(linked.both.client(word(&linked, 101, 50)).verdict, DROP);
+    let flow = linked.both.flow();
+    assert_eq!((flow.log.restored, flow.log.ahead), (Restored::Heard, true));
+    linked
+        .both
+        .client(word(&linked, 101, 50).payload(b"and more"));
+    assert!(linked.both.flow().log.ahead);
+    linked.both.client(word(&linked, 100, 50).payload(b"?"));
+    assert!(!linked.both.flow().log.ahead);
+    assert_eq!(linked.both.copies().len(), 2);
 }
 
 /// What comes again unrecorded may have been answered by the dead server.
