@@ -25,6 +25,7 @@ mod sharing;
 mod sleeping;
 mod streams;
 mod syscalls;
+mod threads;
 pub(crate) mod writing;
 
 use core::sync::atomic::Ordering;

@@ -29,6 +29,7 @@ mod closing;
 mod commit;
 mod descriptors;
 mod errno;
+mod helpers;
 mod init;
 mod later;
 mod live;

@@ -9,13 +9,16 @@ use core::{
 /// A function of the C library, found once.
 pub(crate) struct Real {
     name: &'static CStr,
+    /// Of those by this name the one of this version; `None`: there is one.
+    version: Option<&'static CStr>,
     found: AtomicPtr<c_void>,
 }
 
 impl Real {
-    pub(crate) const fn new(name: &'static CStr) -> Self {
+    pub(crate) const fn new(name: &'static CStr, version: Option<&'static CStr>) -> Self {
         Self {
             name,
+            version,
             found: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -29,8 +32,15 @@ impl Real {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            // SAFETY: the name ends with a zero byte.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            // SAFETY: both end with a zero byte.
+            found = unsafe {
+                match self.version {
+                    Some(version) => {
+                        libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), version.as_ptr())
+                    }
+                    None => libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()),
+                }
+            };
             if found.is_null() {
                 crate::say::say(&[b"the C library has no ", self.name.to_bytes()]);
                 crate::wrap::exit();
@@ -44,12 +54,21 @@ impl Real {
 
 /// `real!(NAME: fn(c_int) -> c_int)(argument)`: call the C library's own.
 macro_rules! real {
-    ($name:ident ( $($argument:expr => $kind:ty),* $(,)? ) -> $result:ty) => {{
+    ($name:ident ( $($argument:expr => $kind:ty),* $(,)? ) -> $result:ty) => {
+        $crate::real::real_of!(None, $name($($argument => $kind),*) -> $result)
+    };
+}
+pub(crate) use real;
+
+/// The same, of a version: where there are several, others are of programs that are older than that.
+macro_rules! real_of {
+    ($version:expr, $name:ident ( $($argument:expr => $kind:ty),* $(,)? ) -> $result:ty) => {{
         static REAL: $crate::real::Real = $crate::real::Real::new(
             // SAFETY: it ends with the one zero byte.
             unsafe {
                 core::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
             },
+            $version,
         );
         // SAFETY: the types are those of the function's declaration.
         let function: unsafe extern "C" fn($($kind),*) -> $result = unsafe { REAL.get() };
@@ -57,4 +76,4 @@ macro_rules! real {
         unsafe { function($($argument),*) }
     }};
 }
-pub(crate) use real;
+pub(crate) use real_of;

@@ -19,7 +19,7 @@ use wrap_abi::{
 use crate::{
     calls::{refuse, writing::Unrecorded},
     children::Children,
-    closing, live,
+    closing, helpers, live,
     say::say,
     shipping::Shipping,
     signals,
@@ -212,6 +212,7 @@ impl Wrap {
         };
         signals::forget();
         closing::forget();
+        helpers::forget();
         let mut holds = false;
         for connection in self.descriptors.connections_mut() {
             holds |= !(connection.is_served || connection.is_outgoing());

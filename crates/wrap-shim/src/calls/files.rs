@@ -11,7 +11,7 @@ use crate::{
     closing,
     descriptors::{Kind, MOST},
     errno::answer_int,
-    live,
+    helpers, live,
     sys::{Outcome, sys},
     wrap::{Wrap, page, with},
 };
@@ -143,7 +143,7 @@ fn ours() -> Range<c_int> {
 }
 
 fn is_ours(fd: c_int) -> bool {
-    ours().contains(&fd)
+    ours().contains(&fd) || helpers::is_ours(fd)
 }
 
 #[unsafe(no_mangle)]

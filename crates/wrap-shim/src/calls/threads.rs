@@ -1,0 +1,146 @@
+//! Threads, and what they wake each other by: the first one goes on when its helpers rest ([`crate::helpers`]).
+
+use core::ffi::CStr;
+
+use libc::{
+    c_int, c_void, clockid_t, pthread_attr_t, pthread_cond_t, pthread_mutex_t, pthread_t, sem_t,
+    timespec,
+};
+
+use crate::{
+    helpers::{self, Start},
+    real::{real, real_of},
+    wrap::is_wrapped,
+};
+
+/// Conditions are another thing since then.
+const CONDITIONS: Option<&CStr> = Some(c"GLIBC_2.3.2");
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    let perform = |start: Start, argument: *mut c_void| {
+        real!(pthread_create(
+            thread => *mut pthread_t, attributes => *const pthread_attr_t, start => Start, argument => *mut c_void
+        ) -> c_int)
+    };
+    if is_wrapped() {
+        helpers::create(start, argument, perform)
+    } else {
+        perform(start, argument)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
+    lock(|| real!(pthread_mutex_lock(mutex => *mut pthread_mutex_t) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int {
+    lock(|| real!(pthread_mutex_trylock(mutex => *mut pthread_mutex_t) -> c_int))
+}
+
+#[inline]
+fn lock(perform: impl FnOnce() -> c_int) -> c_int {
+    if !is_wrapped() {
+        return perform();
+    }
+    helpers::settle();
+    let outcome = perform();
+    if outcome == 0 || outcome == libc::EOWNERDEAD {
+        helpers::locked();
+    }
+    outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int {
+    let outcome = real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
+    if is_wrapped() && outcome == 0 {
+        helpers::unlocked();
+        helpers::settle();
+    }
+    outcome
+}
+
+/// Somebody may be woken by this.
+#[inline]
+fn wake(outcome: c_int) -> c_int {
+    if is_wrapped() {
+        helpers::woke();
+    }
+    outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_cond_signal(condition: *mut pthread_cond_t) -> c_int {
+    wake(real_of!(CONDITIONS, pthread_cond_signal(condition => *mut pthread_cond_t) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_cond_broadcast(condition: *mut pthread_cond_t) -> c_int {
+    wake(real_of!(CONDITIONS, pthread_cond_broadcast(condition => *mut pthread_cond_t) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sem_post(semaphore: *mut sem_t) -> c_int {
+    wake(real!(sem_post(semaphore => *mut sem_t) -> c_int))
+}
+
+/// The first thread sleeps without its mutex, and is woken by a helper, who goes on.
+#[inline]
+fn wait(perform: impl FnOnce() -> c_int) -> c_int {
+    if !is_wrapped() {
+        return perform();
+    }
+    helpers::unlocked();
+    let outcome = perform();
+    helpers::locked();
+    helpers::woke();
+    outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_cond_wait(
+    condition: *mut pthread_cond_t,
+    mutex: *mut pthread_mutex_t,
+) -> c_int {
+    wait(|| {
+        real_of!(CONDITIONS, pthread_cond_wait(
+            condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_cond_timedwait(
+    condition: *mut pthread_cond_t,
+    mutex: *mut pthread_mutex_t,
+    until: *const timespec,
+) -> c_int {
+    wait(|| {
+        real_of!(CONDITIONS, pthread_cond_timedwait(
+            condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, until => *const timespec
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_cond_clockwait(
+    condition: *mut pthread_cond_t,
+    mutex: *mut pthread_mutex_t,
+    clock: clockid_t,
+    until: *const timespec,
+) -> c_int {
+    wait(|| {
+        real!(pthread_cond_clockwait(
+            condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, clock => clockid_t,
+            until => *const timespec
+        ) -> c_int)
+    })
+}
