@@ -323,12 +323,9 @@ fn what_is_shared_is_not_touched() {
             "thread" => assert_eq!(fs::read(&shared).expect("a file"), b"\0once"),
             _ => {}
         }
-        // How long Python waits for its threads no replay can repeat.
-        if what != "thread" {
-            server.kill_main(Signal::KILL);
-            server.wait_serving(1);
-            assert_eq!(client.ask("count"), "3", "{what}");
-            server.assert_none_of("lost");
-        }
+        server.kill_main(Signal::KILL);
+        server.wait_serving(1);
+        assert_eq!(client.ask("count"), "3", "{what}");
+        server.assert_none_of("lost");
     }
 }

@@ -13,7 +13,7 @@ use e2e::{
     clients::finish,
     exchange::{assert_all_kept, assert_untouched},
     loggers::status,
-    servers::{PORT, redis},
+    servers::{PORT, redis, redis_in},
 };
 use lab::Signal;
 
@@ -133,17 +133,36 @@ fn is_later(entry: &str, last: &str) -> bool {
 
 #[test]
 fn redis_forgets_nothing_that_it_has_answered() {
-    let scene = Scene::new("redis");
-    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    forgets_nothing("redis", &[]);
+}
+
+/// A helper thread flushes the log once in a second, and whether it is at it decides when the next bytes are written.
+#[test]
+fn redis_that_flushes_its_log_every_second_forgets_nothing() {
+    let every_second = ["--appendonly", "yes", "--appendfsync", "everysec"];
+    forgets_nothing("rediseverysec", &every_second);
+}
+
+fn forgets_nothing(label: &str, logs: &[&str]) {
+    let scene = Scene::new(label);
+    let saves = [&["--save", ""], logs].concat();
+    let redis = redis_in(scene.directory(), scene.ipv4(PORT), &saves);
+    let server = scene.protect_with(&redis, &REQUIRE);
     let recording = scene.record(PORT);
     let ends = AtomicBool::new(false);
-    let seed = &mut Seed::choose("redis");
+    let seed = &mut Seed::choose(label);
     let (scene, ends) = (&scene, &ends);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..8)
             .map(|number| scope.spawn(move || count(scene, number, ends)))
             .collect();
         kill_again_and_again(&server, 5, seed);
+        if !logs.is_empty() {
+            // Long enough for a few flushes.
+            thread::sleep(Duration::from_secs(3));
+            server.kill_main(Signal::KILL);
+            server.wait_serving(6);
+        }
         ends.store(true, Ordering::Relaxed);
         let counted: Vec<u64> = clients
             .into_iter()
