@@ -17,7 +17,11 @@ use core::{
 use libc::{FUTEX_WAIT, FUTEX_WAKE, O_CLOEXEC, O_RDONLY, c_int, c_void};
 use wrap_abi::layout::LIBRARY_FD;
 
-use crate::{clock::monotonic, say::say, sys::sys};
+use crate::{
+    clock::monotonic,
+    say::{Decimal, say},
+    sys::sys,
+};
 
 /// Helpers that are waited for; what others do is not looked at.
 const MOST: usize = 16;
@@ -29,8 +33,13 @@ const LONGEST: u64 = 5_000_000_000;
 const YIELDS: u32 = 16;
 const PAUSE: i64 = 50_000;
 
-/// The open files, 0 where there is none.
-static STATES: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
+/// A thread, and its open file; 0 where there is none.
+struct Helper {
+    thread: AtomicI32,
+    file: AtomicI32,
+}
+
+static HELPERS: [Helper; MOST] = [const { Helper::none() }; MOST];
 /// One has run for too long: it may never rest.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
@@ -78,7 +87,7 @@ fn rest() {
     let mut passes = 0;
     // Twice in a row: the one that was looked at first may have been woken by the last.
     while passes < 2 {
-        passes = match STATES.iter().all(sleeps) {
+        passes = match HELPERS.iter().all(Helper::sleeps) {
             true => passes + 1,
             false => 0,
         };
@@ -108,77 +117,110 @@ fn give_way(rounds: u32) {
     }
 }
 
-/// Does this helper sleep, or is there none any more?
-fn sleeps(state: &AtomicI32) -> bool {
-    let file = state.load(Ordering::Acquire);
-    if file == 0 {
-        return true;
+impl Helper {
+    const fn none() -> Self {
+        Self {
+            thread: AtomicI32::new(0),
+            file: AtomicI32::new(0),
+        }
     }
-    let mut room = [0_u8; 64];
-    // SAFETY: room on our stack.
-    let length = unsafe { sys!(SYS_pread64, file, room.as_mut_ptr(), room.len(), 0) };
-    let bytes = &room[..usize::try_from(length).unwrap_or(0)];
-    // The name, which is in parentheses, and may have some itself; numbers follow.
-    let letter = bytes
-        .iter()
-        .rposition(|byte| *byte == b')')
-        .and_then(|end| bytes.get(end + 2));
-    match letter {
-        Some(b'R' | b'D') => false,
-        Some(_) => true,
-        None => {
-            // It has ended.
-            state.store(0, Ordering::Release);
-            if length >= 0 || length == -i64::from(libc::ESRCH) {
-                // SAFETY: it is ours.
-                unsafe { sys!(SYS_close, file) };
+
+    /// Does it sleep, or is there none any more?
+    fn sleeps(&self) -> bool {
+        let file = self.file.load(Ordering::Acquire);
+        if file == 0 {
+            return true;
+        }
+        let mut room = [0_u8; 64];
+        // SAFETY: room on our stack.
+        let length = unsafe { sys!(SYS_pread64, file, room.as_mut_ptr(), room.len(), 0) };
+        let bytes = &room[..usize::try_from(length).unwrap_or(0)];
+        // The name, which is in parentheses, and may have some itself; numbers follow.
+        let letter = bytes
+            .iter()
+            .rposition(|byte| *byte == b')')
+            .and_then(|end| bytes.get(end + 2));
+        if letter.is_none() {
+            self.forget(); // it has ended
+        }
+        !matches!(letter, Some(b'R' | b'D'))
+    }
+
+    fn forget(&self) {
+        self.close();
+        self.thread.store(0, Ordering::Release);
+    }
+
+    fn open(&self) {
+        let thread = self.thread.load(Ordering::Relaxed);
+        let mut path = [0; 48];
+        let number = Decimal::new(u64::from(thread.unsigned_abs()));
+        let parts = [b"/proc/self/task/", number.as_bytes(), b"/stat"];
+        for (to, from) in path.iter_mut().zip(parts.into_iter().flatten()) {
+            *to = *from;
+        }
+        // SAFETY: a string, which zeros follow; the numbers are ours.
+        unsafe {
+            let flags = O_RDONLY | O_CLOEXEC;
+            let file = sys!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
+            let there = sys!(SYS_fcntl, file, libc::F_DUPFD_CLOEXEC, FIRST_FD);
+            if file >= 0 {
+                sys!(SYS_close, file);
             }
-            true
+            let there = c_int::try_from(there).unwrap_or(0).max(0);
+            self.file.store(there, Ordering::Release);
+        }
+    }
+
+    fn close(&self) {
+        let file = self.file.swap(0, Ordering::AcqRel);
+        if file != 0 {
+            // SAFETY: it is ours.
+            unsafe { sys!(SYS_close, file) };
         }
     }
 }
 
 /// This thread is one of them from here on.
 fn begin() {
-    let Some(place) = STATES
-        .iter()
-        .find(|state| state.load(Ordering::Acquire) == 0)
-    else {
-        return;
-    };
-    // SAFETY: a string; the numbers are ours.
-    unsafe {
-        let name = c"/proc/thread-self/stat".as_ptr();
-        let file = sys!(SYS_openat, libc::AT_FDCWD, name, O_RDONLY | O_CLOEXEC);
-        let file_there = sys!(SYS_fcntl, file, libc::F_DUPFD_CLOEXEC, FIRST_FD);
-        if file >= 0 {
-            sys!(SYS_close, file);
+    let is_free = |helper: &&Helper| helper.thread.load(Ordering::Acquire) == 0;
+    if let Some(helper) = HELPERS.iter().find(is_free) {
+        // SAFETY: no memory is involved.
+        let thread = unsafe { sys!(SYS_gettid) };
+        let thread = c_int::try_from(thread).unwrap_or(0);
+        helper.thread.store(thread, Ordering::Release);
+        helper.open();
+    }
+}
+
+/// No image can have these files.
+pub(crate) fn close_files() {
+    for helper in &HELPERS {
+        helper.close();
+    }
+}
+
+/// What was made again of an image has the same threads.
+pub(crate) fn open_files() {
+    for helper in &HELPERS {
+        if helper.thread.load(Ordering::Acquire) != 0 {
+            helper.open();
         }
-        place.store(
-            c_int::try_from(file_there).unwrap_or(0).max(0),
-            Ordering::Release,
-        );
     }
 }
 
 /// This process is a child: they are its parent's.
 pub(crate) fn forget() {
-    for state in &STATES {
-        let file = state.swap(0, Ordering::Relaxed);
-        if file != 0 {
-            // SAFETY: it is ours.
-            unsafe { sys!(SYS_close, file) };
-        }
+    for helper in &HELPERS {
+        helper.forget();
     }
     HAS_WOKEN.set(false);
 }
 
 /// Is this one of our files?
 pub(crate) fn is_ours(fd: c_int) -> bool {
-    fd >= FIRST_FD
-        && STATES
-            .iter()
-            .any(|state| state.load(Ordering::Relaxed) == fd)
+    let is_it = |helper: &Helper| helper.file.load(Ordering::Relaxed) == fd;
+    fd >= FIRST_FD && HELPERS.iter().any(is_it)
 }
 
 /// How a thread begins.

@@ -31,6 +31,7 @@ mod descriptors;
 mod errno;
 mod helpers;
 mod init;
+mod inodes;
 mod later;
 mod live;
 mod pausing;

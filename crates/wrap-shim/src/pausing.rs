@@ -25,6 +25,7 @@ use crate::{
     beside::{self, Role},
     closing,
     descriptors::{Connection, KEPT_OPTIONS},
+    helpers,
     live::{self, Positions},
     say::say,
     sys::{Outcome, sys},
@@ -121,6 +122,7 @@ fn forget(wrap: &mut Wrap) {
         unsafe { sys!(SYS_close, fd) };
     }
     closing::let_go_of_file();
+    helpers::close_files();
     // SAFETY: no memory is involved; it is ours.
     unsafe { sys!(SYS_close, SOCKET_FD) };
 }
@@ -242,6 +244,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
             unsafe { sys!(SYS_close, from) };
         }
     }
+    helpers::open_files();
     map_page(wrap);
     beside::set_role(match wrap.page.pause_at.load(Ordering::Acquire) {
         0 => Role::Service,

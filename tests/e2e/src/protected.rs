@@ -1,6 +1,7 @@
 //! A server under `outlive serve`, and what can be asked of it.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::thread;
@@ -62,6 +63,21 @@ impl At {
     }
 }
 
+impl At {
+    fn listens_on(&self, addresses: &[SocketAddr]) -> bool {
+        let mut list = self.host.command("ss");
+        let list = list.args(["-H", "-l", "-t", "-n"]).output();
+        let list = String::from_utf8(list.expect("ss").stdout).expect("UTF-8");
+        let local = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
+        let listens: Vec<String> = list.lines().filter_map(local).collect();
+        addresses.iter().all(|address| {
+            let any = |name: &str| format!("{name}:{}", address.port());
+            let names = [address.to_string(), any("*"), any("0.0.0.0"), any("[::]")];
+            names.iter().any(|name| listens.contains(name))
+        })
+    }
+}
+
 /// What an `outlive` verb answered.
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -89,6 +105,12 @@ impl Protected {
     pub(crate) fn start(scene: &Scene, server: &Server, name: String, flags: &[&str]) -> Self {
         let this = Self::start_unawaited(scene, server, name, flags);
         this.wait_for("protecting", 1);
+        // It listens on one of them.
+        let deadline = Instant::now() + PATIENCE;
+        while !this.at.listens_on(&server.addresses) {
+            assert!(Instant::now() < deadline, "it listens where it is to");
+            thread::sleep(PAUSE);
+        }
         this
     }
 

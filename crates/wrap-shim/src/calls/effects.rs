@@ -19,55 +19,13 @@ use crate::{
     beside::no_helper_in_a_rehearsal,
     descriptors::{Backing, Kind},
     errno::answer_int,
+    inodes::Inodes,
     sys::{Outcome, sys},
     wrap::{Wrap, with},
 };
 
-/// Files that a replay has made again, and that have their names, at once.
-const REMADE: usize = 256;
-
-/// Those: what was done to their names is done again.
-pub(crate) struct Remade {
-    inodes: [u64; REMADE],
-    count: usize,
-}
-
-impl Default for Remade {
-    fn default() -> Self {
-        Self {
-            inodes: [0; REMADE],
-            count: 0,
-        }
-    }
-}
-
-impl Remade {
-    /// One more. `false`: there is no room for it.
-    pub(super) fn add(&mut self, inode: u64) -> bool {
-        let place = self.inodes.get_mut(self.count);
-        let fits = place.map(|place| *place = inode).is_some();
-        self.count += usize::from(fits);
-        fits
-    }
-
-    /// Its name is taken away.
-    fn forget(&mut self, inode: u64) {
-        let known = self.inodes[..self.count].iter();
-        if let Some(place) = known.into_iter().position(|known| *known == inode) {
-            self.count -= 1;
-            self.inodes.swap(place, self.count);
-        }
-    }
-
-    /// All of them, by their inodes.
-    pub(crate) fn all(&self) -> &[u64] {
-        &self.inodes[..self.count]
-    }
-
-    pub(super) fn has(&self, inode: u64) -> bool {
-        inode != 0 && self.inodes[..self.count].contains(&inode)
-    }
-}
+/// Files that a replay has made again, and that have their names: what was done to those is done again.
+pub(crate) type Remade = Inodes<256>;
 
 /// The file that had a name before something was done to that; 0: none.
 #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use wrap_abi::{
 };
 
 use super::{effects::Made, files::fd_of, opening::identity};
-use crate::{sys::sys, wrap::Wrap};
+use crate::{inodes::Inodes, sys::sys, wrap::Wrap};
 
 /// Files that were read, at once; where there are more, each that goes may be one.
 const READ: usize = 1024;
@@ -33,8 +33,8 @@ struct Copied {
 
 /// Which files have been read, and what the record has of them.
 pub(crate) struct Kept {
-    read: [u64; READ],
-    count: usize,
+    read: Inodes<READ>,
+    has_read_more: bool,
     copies: [Copied; COPIES],
     found: usize,
     is_searched: bool,
@@ -43,8 +43,8 @@ pub(crate) struct Kept {
 impl Default for Kept {
     fn default() -> Self {
         Self {
-            read: [0; READ],
-            count: 0,
+            read: Inodes::default(),
+            has_read_more: false,
             copies: [Copied::default(); COPIES],
             found: 0,
             is_searched: false,
@@ -55,13 +55,7 @@ impl Default for Kept {
 impl Kept {
     /// This file is read.
     pub(super) fn is_read(&mut self, inode: u64) {
-        if self.has(inode) {
-            return;
-        }
-        if let Some(place) = self.read.get_mut(self.count) {
-            *place = inode;
-        }
-        self.count += 1;
+        self.has_read_more |= !self.read.add(inode);
     }
 
     /// The record begins elsewhere by now: what it has is to be looked for anew.
@@ -70,8 +64,7 @@ impl Kept {
     }
 
     fn has(&self, inode: u64) -> bool {
-        let known = self.read.iter().take(self.count);
-        inode != 0 && (self.count > READ || known.copied().any(|one| one == inode))
+        self.read.has(inode) || self.has_read_more && inode != 0
     }
 
     /// The best copy of this file: as it was, or else one that has grown since.
