@@ -272,7 +272,9 @@ impl Service {
         self.control.close();
         // Where something has failed, or nobody was served, or somebody else is, there are records that
         // somebody wants.
-        let ended = matches!(result, Ok(Ending::Stopped | Ending::Ended));
+        let refused = matches!(result, Err(ServeError::NotReplayable));
+        let ended = matches!(result, Ok(Ending::Stopped | Ending::Ended))
+            || refused && self.ground.keeper.is_none();
         let over = ended && self.ground.instance.has_begun();
         drop(self.north.take());
         let removed = self.ground.remove(over);
@@ -293,10 +295,11 @@ impl Service {
 
     fn end_badly(&mut self) -> Result<(), ServeError> {
         self.ground.plane.stopping(true)?;
+        let told = self.tell_those_who_wait();
         self.ground.cgroup.kill()?;
         self.ground.cgroup.wait_empty(Duration::from_secs(5))?;
         self.reap();
-        Ok(())
+        told
     }
 
     fn start_and_watch(&mut self) -> Result<Ending, ServeError> {

@@ -32,11 +32,7 @@ impl Service {
         }
         tell_manager(NotifyState::Stopping);
         self.ground.plane.stopping(true)?;
-        if self.recovery.stage() != Stage::Serving {
-            // Nobody will come back: the clients are told now.
-            self.recovery.give_up();
-            self.act()?;
-        }
+        self.tell_those_who_wait()?;
         if let Some(north) = &mut self.north {
             north.ends();
         }
@@ -48,6 +44,15 @@ impl Service {
         }
         self.linger()?;
         Ok(Ending::Stopped)
+    }
+
+    /// Nobody will come back for clients whose server has died: they are told now, also those that only listen.
+    pub(super) fn tell_those_who_wait(&mut self) -> Result<(), ServeError> {
+        if self.recovery.stage() != Stage::Serving {
+            self.recovery.give_up();
+            self.act()?;
+        }
+        Ok(())
     }
 
     /// Translated connections end properly only while the programs are there.

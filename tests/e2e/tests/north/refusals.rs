@@ -1,7 +1,7 @@
 //! Servers that cannot be rebuilt from a record are refused, and told why.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     net::TcpStream,
     process::Output,
     thread,
@@ -131,7 +131,7 @@ fn is_served_without(scene: &Scene, server: &Protected) {
         server.kill_main(Signal::KILL);
         server.wait_serving(recoveries);
     }
-    server.assert_none_of("lost");
+    assert_eq!(server.events_of("lost").len(), 1, "the first client");
 }
 
 /// Where that is known before the server begins, it begins without.
@@ -162,8 +162,13 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
                 Err(error) => assert!(!serving.is_finished(), "{error}"),
             }
         };
+        // One that only listens, and is told nonetheless.
+        let listener = scene.connect(PORT);
         stream.write_all(word).expect("sent");
-        serving.join().expect("it ends")
+        let output = serving.join().expect("it ends");
+        let heard = (&listener).read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(heard, Err(ErrorKind::ConnectionReset));
+        output
     });
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
