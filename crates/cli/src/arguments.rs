@@ -216,7 +216,7 @@ pub(crate) struct Serve {
     #[arg(long, value_enum, default_value = "off")]
     pub(crate) north: North,
     #[command(flatten)]
-    pub(crate) checkpoints: Checkpoints,
+    pub(crate) bounding: Bounding,
     /// How much of a connection the restarted server is given again
     #[arg(long, value_enum, default_value = "connection")]
     pub(crate) replay: Replay,
@@ -308,9 +308,9 @@ pub(crate) struct Serve {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Of a server with state.
+/// What keeps the record of a server with state from growing for ever.
 #[derive(Debug, Clone, Default, Args)]
-pub(crate) struct Checkpoints {
+pub(crate) struct Bounding {
     /// With --north: when so much was recorded since the last one, make a checkpoint with CRIU, an image of what the server would
     /// be after a replay, and forget the record before it (bytes, KiB, MiB, GiB). The server does not stand still for it
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
@@ -324,6 +324,13 @@ pub(crate) struct Checkpoints {
     /// The CRIU that makes checkpoints, version 4.0 or newer
     #[arg(long, value_name = "PATH", default_value = "criu")]
     pub(crate) criu: PathBuf,
+    /// With --north, in place of checkpoints: the server keeps nothing across connections that a client could miss. When nobody
+    /// is connected it may be ended and started anew, and its record begins anew with it
+    #[arg(long)]
+    pub(crate) stateless: bool,
+    /// How large its record has to be for that (bytes, KiB, MiB, GiB)
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = units::bytes, requires = "stateless")]
+    pub(crate) renew_at: u64,
 }
 
 #[derive(Debug, Args)]

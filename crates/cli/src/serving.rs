@@ -10,7 +10,7 @@ use serve::{
 };
 
 use crate::{
-    arguments::{self, Ack, Attach, Checkpoints, CrashOn, LoggerLoss, North, Replay, Serve},
+    arguments::{self, Ack, Attach, Bounding, CrashOn, LoggerLoss, North, Replay, Serve},
     exit::{Outcome, failed},
     units,
 };
@@ -20,8 +20,8 @@ const RECORD_LEAST: u64 = 4 << 10;
 const RECORD_MOST: u64 = 2 << 30;
 /// Least of all records together, unless one connection may have less, bytes.
 const TOTAL_LEAST: u64 = 1 << 20;
-/// Least record that is worth a checkpoint, bytes, and least time between two.
-const CHECKPOINT_LEAST: u64 = 1 << 20;
+/// Least record that is worth a checkpoint, or a restart, bytes, and least time between two checkpoints.
+const BOUNDING_LEAST: u64 = 1 << 20;
 const CHECKPOINT_OFTEN: Duration = Duration::from_secs(1);
 /// Least silence of a logger that means something: a probe goes out four times as often.
 const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
@@ -101,7 +101,7 @@ fn configs(arguments: Serve, standby: bool) -> Result<(ServeConfig, Option<Serve
         North::Prefer => Some(Serve {
             north: North::Off,
             hot: false,
-            checkpoints: Checkpoints::default(),
+            bounding: Bounding::default(),
             ..arguments.clone()
         }),
         North::Off | North::Require => None,
@@ -144,6 +144,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         return Err("--hot needs --logger, which tells what is to be followed, and --address-device, without which no host stands by".into());
     }
     let checkpoints = checkpoints(&arguments)?;
+    let renew_at = renewal(&arguments)?;
     let name = match (arguments.name, addresses.first()) {
         (Some(name), _) => name,
         (None, Some(address)) => ServeConfig::default_name(*address),
@@ -158,6 +159,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         command: arguments.command,
         wrapped: has_state,
         checkpoints,
+        renew_at,
         replay: match arguments.replay {
             Replay::Connection => ReplayMode::Connection,
             Replay::Turn => ReplayMode::Turn,
@@ -195,7 +197,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
 
 /// When checkpoints are made.
 fn checkpoints(arguments: &Serve) -> Result<Option<CheckpointConfig>, String> {
-    let given = &arguments.checkpoints;
+    let given = &arguments.bounding;
     if given.checkpoint_at.is_none() && given.checkpoint_every.is_none() {
         if given.checkpoint_dir.is_some() {
             return Err("--checkpoint-dir needs --checkpoint-at or --checkpoint-every, which say when checkpoints are made".into());
@@ -208,7 +210,7 @@ fn checkpoints(arguments: &Serve) -> Result<Option<CheckpointConfig>, String> {
     if !arguments.logger.is_empty() {
         return Err("checkpoints are made of services without --logger only: another host would have to have the image, and images are not sent there yet".into());
     }
-    if given.checkpoint_at.is_some_and(|at| at < CHECKPOINT_LEAST) {
+    if given.checkpoint_at.is_some_and(|at| at < BOUNDING_LEAST) {
         return Err("--checkpoint-at must be at least 1MiB".into());
     }
     if given
@@ -223,6 +225,24 @@ fn checkpoints(arguments: &Serve) -> Result<Option<CheckpointConfig>, String> {
         every: given.checkpoint_every,
         directory: given.checkpoint_dir.clone(),
     }))
+}
+
+/// How large the record of a server that keeps nothing may become before both begin anew.
+fn renewal(arguments: &Serve) -> Result<Option<u64>, String> {
+    let given = &arguments.bounding;
+    if !given.stateless {
+        return Ok(None);
+    }
+    if !arguments.north.is_wanted() {
+        return Err("--stateless says when a record may begin anew: give --north=require, too, without which there is none".into());
+    }
+    if given.checkpoint_at.is_some() || given.checkpoint_every.is_some() {
+        return Err("--stateless takes the place of checkpoints: a server that keeps nothing needs no image of it".into());
+    }
+    if given.renew_at < BOUNDING_LEAST {
+        return Err("--renew-at must be at least 1MiB".into());
+    }
+    Ok(Some(given.renew_at))
 }
 
 /// The loggers on other machines.

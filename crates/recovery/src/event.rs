@@ -28,13 +28,15 @@ pub enum Cause {
     NotServing,
     /// Its host has stopped, and runs again: what is known of its connections comes from their records.
     Host,
+    /// We have ended it, so that its record begins anew: nobody was connected.
+    Renewal,
 }
 
 impl Cause {
     /// Somebody's hand, most likely.
     #[must_use]
     pub fn is_sigkill(self) -> bool {
-        matches!(self, Self::Signal { signal: 9, .. })
+        matches!(self, Self::Signal { signal: 9, .. } | Self::Renewal)
     }
 }
 
@@ -47,6 +49,7 @@ impl fmt::Display for Cause {
             Self::Status { pid, status } => write!(f, "process {pid} exited with status {status}"),
             Self::NotServing => write!(f, "it does not serve"),
             Self::Host => write!(f, "its host had stopped"),
+            Self::Renewal => write!(f, "it was ended so that its record begins anew"),
         }
     }
 }

@@ -97,6 +97,8 @@ pub struct ServeConfig {
     pub wrapped: bool,
     /// When an image of the server takes the place of its record.
     pub checkpoints: Option<CheckpointConfig>,
+    /// It keeps nothing across connections: when nobody is connected, and its record is so large, bytes, both begin anew.
+    pub renew_at: Option<u64>,
     /// Where replays begin.
     pub replay: ReplayMode,
     /// What is compared.

@@ -151,6 +151,11 @@ pub enum Happening {
         /// How large the record is that is of no use now, bytes.
         record_bytes: u64,
     },
+    /// Nobody is connected: a server that keeps nothing across connections is started anew, and its record with it.
+    Renewed {
+        /// How large the record has become, bytes.
+        record_bytes: u64,
+    },
     /// The server could not be started.
     StartFailed {
         /// Why.
@@ -330,6 +335,10 @@ impl fmt::Display for Happening {
             } => write!(
                 f,
                 "unprotected: what the server is told is not recorded any more, after {record_bytes} bytes: {reason}. It goes on, but its state, and its connections, do not outlive it"
+            ),
+            Self::Renewed { record_bytes } => write!(
+                f,
+                "nobody is connected: the server is started anew, and with it its record of {record_bytes} bytes"
             ),
             Self::Ended => write!(f, "ended by itself"),
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),

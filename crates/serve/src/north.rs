@@ -2,12 +2,13 @@
 //! replays that before it is given its clients' connections (`ft-tcp-infocom-2001`, III.B; the wrap itself is in
 //! `wrap-shim`).
 
+mod deaths;
 mod opened;
 mod with_logger;
 
 use std::{
     collections::HashMap,
-    io, mem,
+    io,
     net::TcpStream,
     os::fd::{AsFd, BorrowedFd},
     path::Path,
@@ -23,7 +24,7 @@ use supervise::{
 };
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
-    Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position, Suspect,
+    Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position,
     layout::{FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, SHIPPING_FD, SOCKET_FD},
     repair::{Blueprint, Options, say_again},
 };
@@ -33,6 +34,7 @@ use crate::{
     error::{ServeError, SystemContext},
     images::Images,
 };
+use deaths::Crash;
 use opened::{Opened, reset_socket};
 
 pub(crate) use opened::Outgoing;
@@ -70,17 +72,6 @@ pub(crate) struct North {
     /// Where images of the server take the place of its record.
     checkpoints: Option<Checkpoints>,
 }
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Crash {
-    /// It had lived for a while.
-    First,
-    /// It had not: what killed the life before may have killed this one.
-    Again,
-}
-
-/// Who lives for so long after its replay does not die of what it has replayed.
-const SETTLED: Duration = Duration::from_secs(1);
 
 /// What became of a replay.
 pub(crate) enum Replayed {
@@ -196,90 +187,6 @@ impl North {
         inherited.extend(shipping.map(|socket| (socket, SHIPPING_FD)));
         let command = checkpoint::room::preloaded(command.clone());
         Ok(command.start_with(cgroup, &inherited)?)
-    }
-
-    /// The server has died. `flows` are its connections. An error inside: its record, which is whole, is lost now.
-    pub(crate) fn died(&mut self, flows: &[(FlowKey, Flow)]) -> Result<io::Result<()>, ServeError> {
-        // What it has opened and closed is still to be heard; then nobody of the dead life is.
-        if let Err(HandoverError::Io(error)) = self.handover.hear() {
-            return Err(error).doing(RECORD);
-        }
-        for (message, descriptor) in self.handover.others() {
-            self.opened.hear(message, descriptor);
-        }
-        self.handover = match self.last_image() {
-            Some(last) => Handover::of(&last.kept),
-            None => Handover::new(),
-        }
-        .doing(RECORD)?;
-        if let Some(checkpoints) = &mut self.checkpoints {
-            checkpoints.stop();
-        }
-        self.passed.clear();
-        self.made.clear();
-        self.opened.died();
-        self.back_at = None;
-        // One that has followed may have gone astray where another one from the beginning does not.
-        let is_sound = self.memory.divergence().is_none() || mem::take(&mut self.follows);
-        let is_whole = self.memory.is_recording() && is_sound;
-        if self.is_lost || !is_whole {
-            return self.lose().map(Ok);
-        }
-        self.replays = true;
-        let ready = self.memory.to_be_replayed(&mut positions(flows));
-        if ready.is_err() {
-            self.lose()?;
-        }
-        Ok(ready)
-    }
-
-    /// The next life begins with nothing.
-    fn lose(&mut self) -> Result<(), ServeError> {
-        self.is_lost = true;
-        self.replays = false;
-        self.opened.let_go();
-        self.memory.release().doing(RECORD)?; // the next one needs room
-        self.memory = empty(&self.room)?;
-        self.handover = Handover::new().doing(RECORD)?;
-        if let Some(checkpoints) = &mut self.checkpoints {
-            checkpoints.forget()?;
-        }
-        Ok(())
-    }
-
-    /// The server has crashed now, which was nobody's hand.
-    pub(crate) fn crashed(&mut self, now: Duration) {
-        let lived = self.back_at.map(|at| now.saturating_sub(at));
-        let at_once = self.replays || lived.is_some_and(|lived| lived < SETTLED);
-        self.crash = Some(if at_once { Crash::Again } else { Crash::First });
-    }
-
-    /// If the server has crashed `most` times more, each time at once, after it had read the same last, that is not read
-    /// again: nobody has heard an answer to it. Tells whose it was. Where that cannot be, the record is lost.
-    pub(crate) fn quarantine(&mut self, most: u32) -> Result<Option<Quarantined>, ServeError> {
-        let Some(crash) = self.crash.take().filter(|_| !self.is_lost) else {
-            return Ok(None);
-        };
-        let open = self.last_image().map_or(&[][..], |last| &last.kept.open);
-        let suspect = Suspect::of(&self.memory, open).doing(RECORD)?;
-        if crash == Crash::First || suspect.map(|one| one.at) != self.suspect {
-            self.suspect = suspect.map(|one| one.at);
-            self.deaths = 0;
-            return Ok(None);
-        }
-        self.deaths += 1;
-        let deaths = self.deaths;
-        if deaths < most {
-            return Ok(None);
-        }
-        self.deaths = 0;
-        let unanswered = suspect.filter(|one| !one.is_answered);
-        let Some((at, ends)) = unanswered.and_then(|one| Some((one.at, one.ends?))) else {
-            self.is_lost = true;
-            return Ok(None);
-        };
-        self.memory.cut(at, rand::rng().random());
-        Ok(Some(Quarantined { ends, deaths }))
     }
 
     /// The life that has followed another host's is this host's now.
@@ -481,20 +388,6 @@ impl North {
         let outgoing = self.opened.hand_over(&self.handover)?;
         self.handover.go()?;
         Ok(outgoing)
-    }
-}
-
-/// A client whose last words have killed the server again and again.
-pub(crate) struct Quarantined {
-    ends: Ends,
-    /// How often.
-    pub(crate) deaths: u32,
-}
-
-impl Quarantined {
-    /// Is it this one's?
-    pub(crate) fn is(&self, key: FlowKey) -> bool {
-        self.ends == ends(key)
     }
 }
 

@@ -107,6 +107,8 @@ pub struct Service {
     hot: following::Hot,
     /// What need not be kept twice.
     releasing: releasing::Releasing,
+    /// What is done so that its record does not grow for ever.
+    renewing: renewing::Renewing,
     /// Connections that can be given to the server only now, as the kernel has told.
     pub(crate) late: Vec<(FlowKey, FlowId)>,
     pub(crate) answers: Answers,
@@ -200,6 +202,7 @@ impl Service {
             north: None,
             hot: following::Hot::default(),
             releasing: releasing::Releasing::default(),
+            renewing: renewing::Renewing::default(),
             late: Vec::new(),
             answers: Answers::default(),
             flows_listed: 0,
@@ -467,6 +470,7 @@ impl Service {
             self.attach_new_interfaces()?;
             if self.recovery.stage() == Stage::Serving {
                 self.release_what_was_read()?;
+                self.renew_if_nobody_is_connected()?;
             }
         }
         if now >= self.next_sweep {
@@ -524,6 +528,7 @@ mod link_of;
 mod logger_of;
 mod north_of;
 mod releasing;
+mod renewing;
 mod restoring;
 mod server_of;
 mod shipping;

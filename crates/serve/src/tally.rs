@@ -14,7 +14,7 @@ use crate::events::Happening;
 pub struct Tally {
     /// Events by their kinds.
     pub events: BTreeMap<String, u64>,
-    /// Deaths by what the server died of: `signal`, `status`, `not_serving` or `host`.
+    /// Deaths by what the server died of: `signal`, `status`, `not_serving`, `host` or `renewal`.
     pub deaths: BTreeMap<String, u64>,
     /// Recoveries that came to their end.
     pub recoveries: u64,
@@ -104,7 +104,7 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 36] = [
+pub(crate) const EVENTS: [&str; 37] = [
     "started",
     "adopted",
     "restored",
@@ -128,6 +128,7 @@ pub(crate) const EVENTS: [&str; 36] = [
     "checkpointed",
     "checkpoint_failed",
     "record_ended",
+    "renewed",
     "start_failed",
     "ended",
     "stopping",
@@ -168,6 +169,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::Checkpointed { .. } => "checkpointed",
         Happening::CheckpointFailed { .. } => "checkpoint_failed",
         Happening::RecordEnded { .. } => "record_ended",
+        Happening::Renewed { .. } => "renewed",
         Happening::StartFailed { .. } => "start_failed",
         Happening::Ended => "ended",
         Happening::Stopping { .. } => "stopping",
@@ -185,7 +187,7 @@ const fn kind(of: &Happening) -> &'static str {
 }
 
 /// What servers die of.
-pub(crate) const CAUSES: [&str; 4] = ["signal", "status", "not_serving", "host"];
+pub(crate) const CAUSES: [&str; 5] = ["signal", "status", "not_serving", "host", "renewal"];
 
 const fn cause_name(cause: &Cause) -> &'static str {
     match cause {
@@ -193,6 +195,7 @@ const fn cause_name(cause: &Cause) -> &'static str {
         Cause::Status { .. } => "status",
         Cause::NotServing => "not_serving",
         Cause::Host => "host",
+        Cause::Renewal => "renewal",
     }
 }
 

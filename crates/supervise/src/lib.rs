@@ -51,5 +51,5 @@ pub use orphans::{become_subreaper, reap_orphans};
 pub use rustix::process::Pid;
 pub use server::{Exit, Server, StopError};
 pub use tcp_state::TcpState;
-pub use unread::{Unread, unread};
+pub use unread::{Unread, is_connected, unread};
 pub use urgency::become_urgent;

@@ -1,8 +1,11 @@
-//! What servers have not read yet.
+//! What servers have not read yet, and whether anybody is connected to them.
 
 use std::net::SocketAddr;
 
-use crate::destroy::{DestroyError, diag::DiagSocket, list};
+use crate::{
+    TcpState,
+    destroy::{DestroyError, diag::DiagSocket, list},
+};
 
 /// A connection's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,4 +32,16 @@ pub fn unread(service: &[SocketAddr]) -> Result<Vec<Unread>, DestroyError> {
         bytes: entry.unread,
     });
     Ok(unread.collect())
+}
+
+/// Whether there is a connection to one of these addresses, in the network namespace of the calling thread: one that is not
+/// over on both sides.
+///
+/// # Errors
+///
+/// The kernel does not list sockets.
+pub fn is_connected(service: &[SocketAddr]) -> Result<bool, DestroyError> {
+    let mut diag = DiagSocket::open()?;
+    let found = list(&mut diag, service)?;
+    Ok(found.iter().any(|entry| entry.state != TcpState::TimeWait))
 }

@@ -60,7 +60,7 @@ impl Service {
                 self.recovery.condemn(flow.id, quarantined.deaths);
             }
         }
-        if let Err(error) = north.died(&flows)? {
+        if let Err(error) = north.died(&flows, self.config.renew_at.is_some())? {
             let message = format!(
                 "the server's record cannot be replayed: its state is lost, and so are its connections: {error}"
             );

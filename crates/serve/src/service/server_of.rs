@@ -67,8 +67,12 @@ impl Service {
 
     pub(super) fn died(&mut self, cause: Cause, at: Duration) {
         let now = clock::now();
+        let cause = self.renewing.cause(cause);
         if self.recovery.stage() != Stage::Clearing {
-            self.pause = self.backoff.died(now);
+            self.pause = match cause {
+                Cause::Renewal => Duration::ZERO,
+                _ => self.backoff.died(now),
+            };
             if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {
                 north.crashed(now);
             }

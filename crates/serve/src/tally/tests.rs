@@ -107,6 +107,7 @@ fn all() -> Vec<Happening> {
             reason: text(),
             record_bytes: 1,
         },
+        Happening::Renewed { record_bytes: 1 },
         Happening::StartFailed {
             reason: text(),
             retry_ms: 1,

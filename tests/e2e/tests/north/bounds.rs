@@ -1,13 +1,23 @@
-//! The record has its bound. Behind that the server goes on, unprotected, which is told.
+//! The record has its bound. Behind that the server goes on, unprotected, which is told. Of a server that keeps nothing across
+//! connections it begins anew when nobody is connected.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use e2e::{
-    Protected, Scene,
+    Protected, Scene, Seed,
+    clients::finish,
     loggers::{protect, status, with_logger_that},
-    servers::{PORT, redis},
+    pair::{FailOver, Pair, addresses},
+    servers::{PORT, redis, redis_at},
 };
 use lab::Signal;
+use rustix::process::kill_process;
 
-use super::{REQUIRE, redis::Client};
+use super::{REQUIRE, hosts, patiently, redis::Client, refusals::serve};
 
 /// A record that is soon full.
 const SMALL: [&str; 4] = ["--limit-total", "8MiB", "--limit-per-connection", "4MiB"];
@@ -89,4 +99,166 @@ fn a_record_for_which_the_logger_has_no_room_ends_loudly() {
     let (scene, logger) = with_logger_that("nfulllog", &["--limit-total", "8MiB"]);
     let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
     ends_loudly(&scene, &server, "the logger has no room");
+}
+
+/// As if redis kept nothing: what it has forgotten shows that it was started anew.
+const STATELESS: [&str; 3] = ["--stateless", "--renew-at", "1MiB"];
+
+/// More than a megabyte of its record.
+fn fill(client: &mut Client) {
+    let value = "x".repeat(100_000);
+    for _ in 0..12 {
+        assert_eq!(client.ask(&["SET", "key", &value]), "+OK");
+    }
+}
+
+fn record_bytes(server: &Protected) -> u64 {
+    status(server)["north_bytes"].as_u64().expect("a record")
+}
+
+#[test]
+fn a_record_begins_anew_when_nobody_is_connected() {
+    let scene = Scene::new("nanew");
+    let flags = [&REQUIRE[..], &STATELESS].concat();
+    let server = scene.protect_with(&redis(&scene), &flags);
+    let mut client = Client::new(&scene);
+    fill(&mut client);
+    // Somebody is connected: the record is for him.
+    thread::sleep(Duration::from_secs(3));
+    server.assert_none_of("renewed");
+    server.kill_main(Signal::KILL);
+    assert_eq!(server.wait_serving(1)["kept"], 1);
+    assert_eq!(client.ask(&["DBSIZE"]), ":1");
+    assert!(record_bytes(&server) > 1 << 20);
+    finish(client.stream());
+    drop(client);
+
+    let told = server.wait_for("renewed", 1);
+    assert!(told["record_bytes"].as_u64() > Some(1 << 20), "{told}");
+    server.wait_serving(2);
+    assert!(record_bytes(&server) < 1 << 20);
+    assert_eq!(server.events_of("died")[1]["cause"]["kind"], "renewal");
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask(&["DBSIZE"]), ":0");
+    // Who comes then is protected as ever.
+    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(3);
+    assert_eq!(client.ask(&["GET", "new"]), "kept");
+    drop(client);
+
+    // A death with nobody there needs no replay, however small the record is.
+    patiently("nobody is connected", || {
+        status(&server)["connections"] == 0
+    });
+    server.kill_main(Signal::KILL);
+    server.wait_serving(4);
+    assert_eq!(Client::new(&scene).ask(&["DBSIZE"]), ":0");
+    server.assert_none_of("lost");
+    assert_eq!(server.events_of("renewed").len(), 1);
+}
+
+/// What had come to its bound is protected again.
+#[test]
+fn a_record_that_has_ended_begins_anew_when_nobody_is_connected() {
+    let scene = Scene::new("nanewfull");
+    let flags = [&REQUIRE[..], &SMALL, &["--stateless"]].concat();
+    let server = scene.protect_with(&redis(&scene), &flags);
+    let mut client = Client::new(&scene);
+    fill_until(&mut client, || !server.events_of("record_ended").is_empty());
+    drop(client);
+    server.wait_for("renewed", 1);
+    server.wait_serving(1);
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
+    assert_eq!(status(&server)["unprotected"], 0);
+    server.kill_main(Signal::KILL);
+    assert_eq!(server.wait_serving(2)["kept"], 1);
+    assert_eq!(client.ask(&["GET", "new"]), "kept");
+    server.assert_none_of("lost");
+}
+
+/// Short connections, one after another: each finds what it has put there, and what was drawn at random for it, whenever the
+/// server is started anew, and whenever it dies.
+fn come_and_go(scene: &Scene, number: usize, ends: &AtomicBool) -> usize {
+    let mut connections = 0;
+    let value = "x".repeat(30_000);
+    while !ends.load(Ordering::Relaxed) {
+        let mut client = Client::new(scene);
+        let key = format!("key-{number}-{connections}");
+        assert_eq!(client.ask(&["SET", &key, &value]), "+OK");
+        let drawn = client.ask(&["ACL", "GENPASS"]);
+        assert_eq!(client.ask(&["APPEND", &key, &drawn]), ":30064");
+        assert_eq!(client.ask(&["GETRANGE", &key, "30000", "-1"]), drawn);
+        finish(client.stream());
+        drop(client);
+        connections += 1;
+        thread::sleep(Duration::from_millis(20));
+    }
+    connections
+}
+
+#[test]
+fn who_comes_when_it_begins_anew_is_served() {
+    let scene = Scene::new("nanewbusy");
+    let flags = [&REQUIRE[..], &STATELESS].concat();
+    let server = scene.protect_with(&redis(&scene), &flags);
+    let (scene, ends) = (&scene, &AtomicBool::new(false));
+    let seed = &mut Seed::choose("nanewbusy");
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..2)
+            .map(|number| scope.spawn(move || come_and_go(scene, number, ends)))
+            .collect();
+        for kill in 1..=3 {
+            server.wait_for("renewed", 2 * kill);
+            thread::sleep(Duration::from_millis(seed.between(0, 400) as u64));
+            let served = server.events_of("serving").len();
+            // Unless it is being started anew just then.
+            let _ = kill_process(server.main_pid(), Signal::KILL);
+            server.wait_serving(served + 1);
+        }
+        ends.store(true, Ordering::Relaxed);
+        for client in clients {
+            assert!(client.join().expect("a client") > 10);
+        }
+    });
+    server.assert_none_of("lost");
+    server.assert_none_of("trouble");
+}
+
+/// The logger's record begins anew, too, and what the next host finds there is of the server that serves.
+#[test]
+fn a_record_with_a_logger_begins_anew() {
+    let [address, _] = addresses();
+    let flags = [&REQUIRE[..], &STATELESS].concat();
+    let mut pair = Pair::with("nanewlog", &[], &flags, |scene| redis_at(scene, address));
+    let mut client = hosts::client(&pair.scene);
+    fill(&mut client);
+    drop(client);
+    pair.first.wait_for("renewed", 1);
+    pair.first.wait_serving(1);
+    let mut client = hosts::client(&pair.scene);
+    assert_eq!(client.ask(&["DBSIZE"]), ":0");
+    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
+    pair.fail_over(FailOver::PowerOff);
+    assert_eq!(client.ask(&["GET", "new"]), "kept");
+    finish(client.stream());
+    drop(client);
+    pair.stop();
+}
+
+#[test]
+fn what_contradicts_a_server_without_a_memory_is_refused() {
+    let scene = Scene::new("nanewbad");
+    let wrong: [(&[&str], &str); 3] = [
+        (&["--stateless", "--checkpoint-at", "1MiB"], "checkpoints"),
+        (&["--stateless", "--renew-at", "1KiB"], "at least 1MiB"),
+        (&["--renew-at", "2MiB"], "--stateless"),
+    ];
+    for (flags, why) in wrong {
+        let output = serve(&scene, flags, &["redis-server"]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(why), "{said}");
+    }
 }

@@ -1,0 +1,137 @@
+//! The server dies: what becomes of its record.
+
+use std::{io, mem, time::Duration};
+
+use rand::Rng as _;
+use ssw::Flow;
+use wire::FlowKey;
+use wrap::{Ends, Handover, HandoverError, Suspect};
+
+use super::{North, RECORD, empty, ends, positions};
+use crate::error::{ServeError, SystemContext as _};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Crash {
+    /// It had lived for a while.
+    First,
+    /// It had not: what killed the life before may have killed this one.
+    Again,
+}
+
+/// Who lives for so long after its replay does not die of what it has replayed.
+const SETTLED: Duration = Duration::from_secs(1);
+
+impl North {
+    /// Is one of these connections open?
+    pub(crate) fn has_clients(flows: &[(FlowKey, Flow)]) -> bool {
+        flows.iter().any(|(_, flow)| flow.closed_ns == 0)
+    }
+
+    /// The server has died. `flows` are its connections; `forgets`: it keeps nothing but for them. An error inside: its record, which
+    /// is whole, is lost now.
+    pub(crate) fn died(
+        &mut self,
+        flows: &[(FlowKey, Flow)],
+        forgets: bool,
+    ) -> Result<io::Result<()>, ServeError> {
+        // What it has opened and closed is still to be heard; then nobody of the dead life is.
+        if let Err(HandoverError::Io(error)) = self.handover.hear() {
+            return Err(error).doing(RECORD);
+        }
+        for (message, descriptor) in self.handover.others() {
+            self.opened.hear(message, descriptor);
+        }
+        self.handover = match self.last_image() {
+            Some(last) => Handover::of(&last.kept),
+            None => Handover::new(),
+        }
+        .doing(RECORD)?;
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.stop();
+        }
+        self.passed.clear();
+        self.made.clear();
+        self.opened.died();
+        self.back_at = None;
+        // One that has followed may have gone astray where another one from the beginning does not.
+        let is_sound = self.memory.divergence().is_none() || mem::take(&mut self.follows);
+        let is_whole = self.memory.is_recording() && is_sound;
+        if self.is_lost || !is_whole {
+            return self.lose().map(Ok);
+        }
+        if forgets && !Self::has_clients(flows) {
+            self.lose()?;
+            self.is_lost = false; // there is nothing that anybody could miss
+            return Ok(Ok(()));
+        }
+        self.replays = true;
+        let ready = self.memory.to_be_replayed(&mut positions(flows));
+        if ready.is_err() {
+            self.lose()?;
+        }
+        Ok(ready)
+    }
+
+    /// The next life begins with nothing.
+    fn lose(&mut self) -> Result<(), ServeError> {
+        (self.is_lost, self.replays) = (true, false);
+        (self.suspect, self.deaths) = (None, 0);
+        self.opened.let_go();
+        self.memory.release().doing(RECORD)?; // the next one needs room
+        self.memory = empty(&self.room)?;
+        self.handover = Handover::new().doing(RECORD)?;
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.forget()?;
+        }
+        Ok(())
+    }
+
+    /// The server has crashed now, which was nobody's hand.
+    pub(crate) fn crashed(&mut self, now: Duration) {
+        let lived = self.back_at.map(|at| now.saturating_sub(at));
+        let at_once = self.replays || lived.is_some_and(|lived| lived < SETTLED);
+        self.crash = Some(if at_once { Crash::Again } else { Crash::First });
+    }
+
+    /// If the server has crashed `most` times more, each time at once, after it had read the same last, that is not read
+    /// again: nobody has heard an answer to it. Tells whose it was. Where that cannot be, the record is lost.
+    pub(crate) fn quarantine(&mut self, most: u32) -> Result<Option<Quarantined>, ServeError> {
+        let Some(crash) = self.crash.take().filter(|_| !self.is_lost) else {
+            return Ok(None);
+        };
+        let open = self.last_image().map_or(&[][..], |last| &last.kept.open);
+        let suspect = Suspect::of(&self.memory, open).doing(RECORD)?;
+        if crash == Crash::First || suspect.map(|one| one.at) != self.suspect {
+            self.suspect = suspect.map(|one| one.at);
+            self.deaths = 0;
+            return Ok(None);
+        }
+        self.deaths += 1;
+        let deaths = self.deaths;
+        if deaths < most {
+            return Ok(None);
+        }
+        self.deaths = 0;
+        let unanswered = suspect.filter(|one| !one.is_answered);
+        let Some((at, ends)) = unanswered.and_then(|one| Some((one.at, one.ends?))) else {
+            self.is_lost = true;
+            return Ok(None);
+        };
+        self.memory.cut(at, rand::rng().random());
+        Ok(Some(Quarantined { ends, deaths }))
+    }
+}
+
+/// A client whose last words have killed the server again and again.
+pub(crate) struct Quarantined {
+    ends: Ends,
+    /// How often.
+    pub(crate) deaths: u32,
+}
+
+impl Quarantined {
+    /// Is it this one's?
+    pub(crate) fn is(&self, key: FlowKey) -> bool {
+        self.ends == ends(key)
+    }
+}

@@ -1,0 +1,66 @@
+//! A server that keeps nothing across connections is started anew when nobody is connected, and its record with it.
+//!
+//! To cut the record at such a moment, and let the server go on, would not do: what a process does depends on more than on
+//! what its clients left (where its objects are, when its timers are due, which descriptors are free), so behind the
+//! cut the record would be of a process that no replay of it makes.
+//!
+//! It is a death as any other. Who connects just then is carried over it with the whole record, which begins anew only when
+//! the dead server had nobody.
+
+use recovery::Cause;
+
+use super::Service;
+use crate::{error::ServeError, events::Happening, north::North};
+
+/// What was done of that.
+#[derive(Debug, Default)]
+pub(super) struct Renewing {
+    /// The server was ended, and has not died yet.
+    is_under_way: bool,
+    /// How large the record was then, bytes.
+    at: u64,
+}
+
+impl Renewing {
+    /// What a server has died of that may have been ended.
+    pub(super) fn cause(&mut self, cause: Cause) -> Cause {
+        match std::mem::take(&mut self.is_under_way) {
+            true => Cause::Renewal,
+            false => cause,
+        }
+    }
+}
+
+impl Service {
+    /// To be called every second while the service serves.
+    pub(super) fn renew_if_nobody_is_connected(&mut self) -> Result<(), ServeError> {
+        let (Some(at), Some(north)) = (self.config.renew_at, &self.north) else {
+            return Ok(());
+        };
+        let record_bytes = north.record_bytes();
+        if record_bytes < self.renewing.at {
+            self.renewing.at = 0; // it has begun anew since
+        }
+        let is_due = north.is_lost() || record_bytes >= self.renewing.at.saturating_add(at);
+        if !self.has_listened || !is_due || self.is_connected()? {
+            return Ok(());
+        }
+        self.renewing = Renewing {
+            is_under_way: true,
+            at: record_bytes,
+        };
+        self.tell(Happening::Renewed { record_bytes });
+        self.ground.cgroup.kill()?;
+        Ok(())
+    }
+
+    /// Is anybody, as the data plane or the kernel knows? The latter has those that are not protected.
+    fn is_connected(&self) -> Result<bool, ServeError> {
+        let flows = self.ground.plane.flows()?;
+        if North::has_clients(&flows) {
+            return Ok(true);
+        }
+        let addresses = &self.config.addresses;
+        Ok(supervise::is_connected(addresses)?)
+    }
+}
