@@ -52,7 +52,7 @@ build: setup
 demo: build
 	@$(XTASK) demo $(ARGS)
 
-bench: build
+bench: build criu
 	@$(XTASK) bench $(ARGS)
 
 paper: build

@@ -114,10 +114,12 @@ enum Subject {
     Keepalived,
     /// redis with a record of its own
     North,
+    /// Images that take the place of that
+    Checkpoints,
 }
 
 impl Subject {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -138,6 +140,7 @@ impl Subject {
         Self::Takeover,
         Self::Keepalived,
         Self::North,
+        Self::Checkpoints,
     ];
 
     fn measure(self, bench: &Bench) -> Result<Measured> {
@@ -162,6 +165,7 @@ impl Subject {
             Self::Takeover => takeover::measure(bench),
             Self::Keepalived => return keepalived::measure(bench),
             Self::North => north::measure(bench),
+            Self::Checkpoints => north::checkpoints::measure(bench),
         };
         Ok(Measured {
             figures: figures?,

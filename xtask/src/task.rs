@@ -116,4 +116,13 @@ impl Programs {
             xtask: program(None, "xtask")?,
         })
     }
+
+    /// The CRIU that `make criu` has built, if it had to; else the system's.
+    pub(crate) fn criu(&self) -> PathBuf {
+        let built = self.xtask.ancestors().nth(2);
+        let built = built.map(|built| built.join("criu/criu"));
+        built
+            .filter(|built| built.exists())
+            .unwrap_or_else(|| "criu".into())
+    }
 }

@@ -1,5 +1,6 @@
 //! A server with state: what its record costs, and how fast it is back.
 
+pub(super) mod checkpoints;
 mod others;
 mod takeover;
 

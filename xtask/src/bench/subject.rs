@@ -31,7 +31,9 @@ pub(super) enum Mode {
     LinkedBy(&'static str),
     /// Under `outlive serve --north=require`, the record on its host.
     Wrapped,
-    /// The same with a logger on a host of its own, so many microseconds of round trip away besides what the lab takes:
+    /// The same with `--checkpoint-at` so many bytes.
+    Checkpointed(u64),
+    /// Wrapped, with a logger on a host of its own, so many microseconds of round trip away besides what the lab takes:
     /// nothing is said that it does not have.
     Committed(u32),
     /// The same with the logger on its own host, by its address.
@@ -44,7 +46,7 @@ impl Mode {
         match self {
             Self::Plain => "plain",
             Self::Protected(_) => "protected",
-            Self::Wrapped => "wrapped",
+            Self::Wrapped | Self::Checkpointed(_) => "wrapped",
             Self::Committed(_) | Self::CommittedHere => "committed",
             Self::Linked(_) | Self::LinkedBy(_) => "linked",
         }
@@ -161,7 +163,7 @@ impl<'a> Subject<'a> {
         let rate = match mode {
             Mode::Linked(rate) => Some(rate),
             Mode::LinkedBy(_) | Mode::Committed(_) | Mode::CommittedHere => Some(None),
-            Mode::Plain | Mode::Protected(_) | Mode::Wrapped => None,
+            Mode::Plain | Mode::Protected(_) | Mode::Wrapped | Mode::Checkpointed(_) => None,
         };
         let logger_host = match mode {
             Mode::CommittedHere => &stage.server,
@@ -187,9 +189,13 @@ impl<'a> Subject<'a> {
         }
         if matches!(
             mode,
-            Mode::Wrapped | Mode::Committed(_) | Mode::CommittedHere
+            Mode::Wrapped | Mode::Checkpointed(_) | Mode::Committed(_) | Mode::CommittedHere
         ) {
             arguments.push("--north=require".to_owned());
+        }
+        if let Mode::Checkpointed(bytes) = mode {
+            arguments.push(format!("--checkpoint-at={bytes}"));
+            arguments.push(format!("--criu={}", stage.ground.programs.criu().display()));
         }
         if logger.is_some() {
             arguments.extend(stage.ground.logger_arguments(logger_host));
@@ -325,6 +331,7 @@ pub(super) fn complaints(events: &[Value]) -> Vec<String> {
         "trouble",
         "start_failed",
         "record_ended",
+        "checkpoint_failed",
     ];
     let bad = |event: &&Value| bad.iter().any(|name| event["event"] == *name);
     let message = |event: &Value| event["message"].as_str().unwrap_or("?").to_owned();

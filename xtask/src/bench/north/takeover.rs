@@ -108,7 +108,7 @@ fn times(pair: &mut Pair<'_>) -> Result<[f64; 2]> {
 }
 
 /// Counts, and returns the longest that it has waited for an answer, in milliseconds. None may be missing or come twice.
-fn count(stream: TcpStream, ends: &AtomicBool) -> Result<f64> {
+pub(super) fn count(stream: TcpStream, ends: &AtomicBool) -> Result<f64> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut answers = BufReader::new(stream.try_clone()?);
     let (mut longest, mut last) = (Duration::ZERO, None);
