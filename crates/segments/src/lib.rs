@@ -25,7 +25,8 @@
 //! **What is promised.** Records are read in the order in which they were written. After a crash
 //! those that were committed are there, and possibly some of those after them, without a gap: a
 //! segment is read up to the first record that is not whole, and what follows (a *torn tail*) is
-//! cut off, never guessed. A later run writes into segments of its own. Where a sealed segment is
+//! cut off, never guessed. A later run writes into segments of its own. Segments that were removed may be there again after
+//! a crash, each by itself: those before a number that is missing are not read. Where a sealed segment is
 //! damaged, which no crash does, the reader is told ([`Piece::Damaged`]): committed records are
 //! missing there.
 //!

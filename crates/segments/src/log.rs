@@ -147,6 +147,7 @@ impl<S: Storage> Log<S> {
     ///
     /// # Errors
     /// One could not be removed.
+    /// Of what is to stay all must have been committed: the current segment may not even have a name before.
     pub fn remove_before(&mut self, number: u64) -> Result<(), S::Error> {
         let end = number.min(self.current);
         if self.oldest >= end {
@@ -167,7 +168,11 @@ fn read_all<S: Storage>(
     storage: &mut S,
     each: &mut impl FnMut(Piece<'_>),
 ) -> Result<Vec<u64>, OpenError<S::Error>> {
-    let numbers = storage.list()?;
+    let mut numbers = storage.list()?;
+    let from = remains(&numbers);
+    for number in numbers.drain(..from) {
+        storage.remove(number)?;
+    }
     for number in &numbers {
         let bytes = storage.read(*number)?;
         read(&bytes, *number, each)?;
@@ -175,6 +180,15 @@ fn read_all<S: Storage>(
         storage.sync_old(*number)?;
     }
     Ok(numbers)
+}
+
+/// How many of these were to be removed: those that were behind them are not there any more, so nobody needs them.
+fn remains(numbers: &[u64]) -> usize {
+    let is_gap = |pair: &[u64]| pair[0] + 1 != pair[1];
+    numbers
+        .windows(2)
+        .rposition(is_gap)
+        .map_or(0, |place| place + 1)
 }
 
 /// Reads a segment.

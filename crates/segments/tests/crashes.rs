@@ -12,6 +12,8 @@ enum Step {
     Append(u8, u16),
     Commit,
     NextSegment,
+    /// Segments before the current one are not needed any more.
+    Remove,
     /// The host crashes, and comes back.
     Crash,
     /// The process ends, and comes back.
@@ -24,7 +26,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1u8..5, 0u16..3000).prop_map(|(count, len)| Step::Append(count, len)),
         4 => Just(Step::Commit),
-        1 => Just(Step::NextSegment),
+        2 => Just(Step::NextSegment),
+        1 => Just(Step::Remove),
         2 => Just(Step::Crash),
         1 => Just(Step::Restart),
         1 => (0u8..10).prop_map(Step::Fail),
@@ -66,6 +69,8 @@ proptest! {
         // What should be in the log, how many of them surely, and whether it has failed.
         let mut written: Vec<Vec<u8>> = Vec::new();
         let (mut committed, mut failed, mut next) = (0, false, 0u32);
+        // How many of them are not in the current segment, and how many were removed.
+        let (mut before, mut removed) = (0, 0);
         for step in steps.into_iter().chain([Step::Crash]) {
             match step {
                 Step::Append(count, len) if !failed => {
@@ -83,9 +88,18 @@ proptest! {
                     Err(_) => failed = true,
                 },
                 Step::NextSegment if !failed => match log.next_segment() {
-                    Ok(()) => committed = written.len(),
+                    Ok(()) => {
+                        committed = written.len();
+                        before = committed;
+                    }
                     Err(_) => failed = true,
                 },
+                Step::Remove if !failed && log.commit().is_ok() => {
+                    committed = written.len();
+                    removed = before; // or some of them
+                    failed = log.remove_before(log.current()).is_err();
+                }
+                Step::Remove => failed = true,
                 Step::Fail(after) => {
                     log.storage().fail_after(Some(u64::from(after)));
                 }
@@ -96,12 +110,16 @@ proptest! {
                         _ => storage.restart(),
                     }
                     let (again, read) = open(storage);
-                    prop_assert!(read.len() >= committed, "{} < {committed}", read.len());
-                    prop_assert!(written.starts_with(&read), "not what was written");
+                    let is_first = |record: &Vec<u8>| read.first() == Some(record);
+                    let first = written.iter().position(is_first).unwrap_or(removed);
+                    prop_assert!(first <= removed, "{first} > {removed}");
+                    let end = first + read.len();
+                    prop_assert!(end >= committed, "{end} < {committed}");
+                    prop_assert!(written[first..].starts_with(&read), "not what was written");
                     // What was read is durable, even if it was never committed.
                     written = read;
                     committed = written.len();
-                    failed = false;
+                    (before, removed, failed) = (committed, 0, false);
                     log = again;
                 }
                 Step::Append(..) | Step::Commit | Step::NextSegment => {}
