@@ -1,6 +1,6 @@
 //! The service's own record: its server's next life replays it.
 
-use recovery::{Candidate, Cause, SplicePoint};
+use recovery::{Candidate, Cause, SplicePoint, Stage};
 use wire::{FlowId, FlowKey};
 
 use super::Service;
@@ -87,6 +87,25 @@ impl Service {
             let message =
                 format!("the server ended by itself while its record was replayed: {cause}");
             self.tell(Happening::Trouble { message });
+        }
+    }
+
+    /// Why the life that serves now would not be rebuilt; `None`: it would be, or it has no state.
+    pub(super) fn record_ended(&self) -> Option<&'static str> {
+        let north = self.north.as_ref()?;
+        let is_lost = self.recovery.stage() == Stage::Serving && north.is_lost();
+        let lost = "its beginning is lost: another version of outlive has made it, or a checkpoint is gone";
+        north.ended().or(is_lost.then_some(lost))
+    }
+
+    /// A life that was found running goes on, and would not be rebuilt: that is told.
+    pub(super) fn look_at_adopted_record(&mut self) {
+        let is_lost = self.north.as_ref().is_some_and(North::is_lost);
+        if let Some(reason) = self.record_ended().filter(|_| is_lost) {
+            self.tell(Happening::RecordEnded {
+                reason: reason.to_owned(),
+                record_bytes: 0,
+            });
         }
     }
 

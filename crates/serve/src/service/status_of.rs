@@ -30,7 +30,7 @@ impl Service {
             Logger::Remote(link) => link.is_up() || self.stands_by(),
         };
         let counters = self.ground.plane.counters()?.named();
-        let record_ended = self.north.as_ref().and_then(North::ended);
+        let record_ended = self.record_ended();
         let (logger, logger_pid, survives) = match &self.ground.logger {
             Logger::Local(client) => (
                 "a process of this host".to_owned(),

@@ -58,6 +58,7 @@ impl Service {
             if life.gated || life.recovering || !runs {
                 self.died(Cause::NotServing, clock::now());
             } else {
+                self.look_at_adopted_record();
                 // Whoever the earlier one waited for it cannot tell us.
                 let left = flows.iter().filter(|(_, flow)| {
                     flow.incarnation != life.incarnation

@@ -2,6 +2,8 @@
 //! connections it begins anew when nobody is connected.
 
 use std::{
+    fs,
+    os::unix::fs::FileExt as _,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -92,6 +94,40 @@ fn that_a_record_has_ended_is_known_to_the_next_serve() {
     let serving = server.wait_serving(1);
     assert_eq!(serving["lost"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
+}
+
+/// Nor is one that another version has made that of the server that goes on.
+#[test]
+fn a_record_of_another_version_is_none() {
+    let scene = Scene::new("nversion");
+    let definition = redis(&scene);
+    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask(&["SET", "key", "value"]), "+OK");
+    server.kill_serve_itself();
+    let record = scene.run_dir().join(server.name()).join("memory/record");
+    let record = fs::File::options().write(true).open(record);
+    let (version, its_place) = (1u32.to_le_bytes(), 8);
+    let written = record.expect("it is there").write_at(&version, its_place);
+    assert_eq!(written.expect("it is written to"), 4);
+    server.succeed(&scene, &definition, &REQUIRE);
+    let told = server.wait_for("record_ended", 1);
+    assert!(
+        told["reason"].to_string().contains("another version"),
+        "{told}"
+    );
+    assert_eq!(status(&server)["unprotected"], 1);
+    assert_eq!(client.ask(&["GET", "key"]), "value", "it goes on");
+    server.kill_main(Signal::KILL);
+    let serving = server.wait_serving(1);
+    assert_eq!(serving["lost"], 1, "{serving}");
+    assert_eq!(client.answer_or_error(), None);
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
+    assert_eq!(status(&server)["unprotected"], 0);
+    server.kill_main(Signal::KILL);
+    assert_eq!(server.wait_serving(2)["kept"], 1);
+    assert_eq!(client.ask(&["GET", "new"]), "kept");
 }
 
 #[test]
