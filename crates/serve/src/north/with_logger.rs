@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, io};
 
-use wrap::{Feed, Memory, layout::PROCESSES};
+use wrap::{Feed, Memory};
 
 use super::{North, RECORD};
 use crate::{
@@ -44,7 +44,7 @@ impl North {
 
     /// The streams, each with a number that is not 0.
     pub(crate) fn streams(&self, number: fn(&Memory, u32) -> u64) -> Vec<(u32, u64)> {
-        let all = 0..u32::try_from(PROCESSES).unwrap_or(u32::MAX);
+        let all = self.memory.processes();
         let numbered = all.map(|process| (process, number(&self.memory, process)));
         numbered.filter(|(_, number)| *number != 0).collect()
     }

@@ -88,15 +88,22 @@ impl DiagSocket {
         }
     }
 
+    /// Where sockets with the local port `port` listen. The kernel looks at no others for that.
+    pub(crate) fn listeners(&mut self, port: u16) -> Result<Vec<SocketAddr>, DestroyError> {
+        let mut found = self.dump(AF_INET6, SocketId::new_v6(), port, StateFlags::LISTEN)?;
+        found.extend(self.dump(AF_INET, SocketId::new_v4(), port, StateFlags::LISTEN)?);
+        Ok(found.into_iter().map(|entry| entry.local).collect())
+    }
+
     /// The IPv4 sockets with the local port `port`, except listening ones.
     pub(super) fn dump_v4(&mut self, port: u16) -> Result<Vec<Entry>, DestroyError> {
-        self.dump(AF_INET, SocketId::new_v4(), port)
+        self.dump(AF_INET, SocketId::new_v4(), port, connections())
     }
 
     /// The IPv6 sockets with the local port `port`, except listening ones; those with
     /// IPv4-mapped addresses are among them.
     pub(super) fn dump_v6(&mut self, port: u16) -> Result<Vec<Entry>, DestroyError> {
-        self.dump(AF_INET6, SocketId::new_v6(), port)
+        self.dump(AF_INET6, SocketId::new_v6(), port, connections())
     }
 
     /// The socket with these canonical ends, if there is one. (The kernel finds an IPv6 socket
@@ -145,12 +152,21 @@ impl DiagSocket {
         }
     }
 
-    fn dump(&mut self, family: u8, any: SocketId, port: u16) -> Result<Vec<Entry>, DestroyError> {
-        let id = SocketId {
+    fn dump(
+        &mut self,
+        family: u8,
+        any: SocketId,
+        port: u16,
+        states: StateFlags,
+    ) -> Result<Vec<Entry>, DestroyError> {
+        let socket_id = SocketId {
             source_port: port,
             ..any
         };
-        let request = SockDiagMessage::InetRequest(request(family, id));
+        let request = SockDiagMessage::InetRequest(InetRequest {
+            states,
+            ..request(family, socket_id)
+        });
         let mut bytes = Vec::new();
         let sequence = self.netlink.next_sequence();
         encode(request, NLM_F_REQUEST | NLM_F_DUMP, sequence, &mut bytes);
@@ -239,9 +255,13 @@ fn request(family: u8, id: SocketId) -> InetRequest {
         family,
         protocol: IPPROTO_TCP,
         extensions: ExtensionFlags::empty(),
-        states: StateFlags::all() - StateFlags::LISTEN - StateFlags::CLOSE,
+        states: connections(),
         socket_id: id,
     }
+}
+
+fn connections() -> StateFlags {
+    StateFlags::all() - StateFlags::LISTEN - StateFlags::CLOSE
 }
 
 fn outcome(code: i32) -> Result<Outcome, DestroyError> {

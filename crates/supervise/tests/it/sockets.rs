@@ -304,7 +304,13 @@ fn connections_alone_are_no_listener() {
 #[test]
 fn wildcards_cover_what_the_kernel_says() {
     let (v4, address) = listener(Ipv4Addr::UNSPECIFIED);
-    let on = |ip: IpAddr, port| listener_on(SocketAddr::new(ip, port)).expect("/proc/net");
+    let on = |ip: IpAddr, port| {
+        let address = SocketAddr::new(ip, port);
+        let owner = listener_on(address).expect("/proc/net");
+        let is_there = is_listened_on(address).expect("sock_diag");
+        assert_eq!(is_there, owner.is_some(), "{address}");
+        owner
+    };
     assert!(on(Ipv4Addr::LOCALHOST.into(), address.port()).is_some());
     assert!(on(Ipv6Addr::LOCALHOST.into(), address.port()).is_none());
     drop(v4);
