@@ -434,30 +434,29 @@ impl Link {
 
     /// Everything to be waited for.
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        if let Some((dialing, _)) = &self.dialing {
-            fds.push(PollFd::from_borrowed_fd(dialing.as_fd(), PollFlags::IN));
-        }
-        let Some(session) = &self.session else { return };
-        fds.push(PollFd::from_borrowed_fd(
-            session.socket.as_fd(),
-            PollFlags::IN,
-        ));
-        if let Some(client) = &session.client {
+        self.watch_loggers(fds);
+        let session = self.session.as_ref();
+        if let Some(client) = session.and_then(|session| session.client.as_ref()) {
             let queued = client.queued();
-            let out = if queued > 0 {
-                PollFlags::OUT
-            } else {
-                PollFlags::empty()
-            };
-            fds.push(PollFd::from_borrowed_fd(
-                client.as_fd(),
-                PollFlags::IN | out,
-            ));
+            if queued > 0 {
+                fds.push(PollFd::from_borrowed_fd(client.as_fd(), PollFlags::OUT));
+            }
             if queued < MOST_WAITING {
                 let ring: BorrowedFd<'a> = self.frames.as_fd();
                 fds.push(PollFd::from_borrowed_fd(ring, PollFlags::IN));
             }
         }
+    }
+
+    /// What loggers say; [`Self::poll`] hears it.
+    pub(crate) fn watch_loggers<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        let dialing = self.dialing.as_ref().map(|(dialing, _)| dialing.as_fd());
+        let session = self.session.as_ref();
+        let socket = session.map(|session| session.socket.as_fd());
+        let client = session.and_then(|session| session.client.as_ref());
+        let all = [dialing, socket, client.map(LoggerClient::as_fd)];
+        let watched = all.into_iter().flatten();
+        fds.extend(watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     }
 
     /// Somebody wants other keys to be used: read the file now, and take new ones for the link.

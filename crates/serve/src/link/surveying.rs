@@ -9,6 +9,7 @@
 use std::{cmp::Reverse, net::UdpSocket, time::Duration};
 
 use dataplane::link_socket;
+use rustix::event::{PollFd, PollFlags};
 
 use super::{
     Link, RETRY, Refused,
@@ -97,6 +98,15 @@ impl Survey {
             patience.none.is_none_or(|none| waited < none)
         };
         Ok(known || (tried && !patient))
+    }
+
+    /// Whose answers are awaited.
+    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        let asked = self.asked.iter().filter_map(|one| match &one.state {
+            State::Now(dialing, _) => Some(dialing.as_fd()),
+            _ => None,
+        });
+        fds.extend(asked.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     }
 
     /// Take the one in use that knows most, if any has answered.

@@ -52,7 +52,7 @@ impl Service {
             if link.is_out_of_reach() {
                 break; // and the policy says what that means
             }
-            std::thread::sleep(Duration::from_millis(2));
+            self.await_loggers(None)?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use std::{
 
 use protocol::control::{FlowSummary, Recorded};
 use recovery::Cause;
+use rustix::event::{Timespec, poll};
 use ssw::{Flow, call_to_client, newest_records, restored_flow};
 use wire::{EmitError, FlowId, FlowKey};
 
@@ -20,9 +21,10 @@ use super::Service;
 use crate::{
     clock,
     config::OnLoggerLoss,
-    error::ServeError,
+    error::{ServeError, SystemContext},
     events::Happening,
     link::{Link, Patience, Survey},
+    logger::Logger,
     north::North,
     own_addresses::OwnAddresses,
 };
@@ -34,6 +36,9 @@ const ALL_OF_THEM: Duration = Duration::from_secs(30);
 /// How long the logger may take to say what it has, and after how long that is told.
 const PATIENCE: Duration = Duration::from_secs(30);
 const TOLD_AFTER: Duration = Duration::from_secs(2);
+
+/// Between two looks at what else may have happened, while only loggers are waited for.
+const MOMENT: Duration = Duration::from_millis(2);
 
 /// What a logger has of an earlier life.
 struct Inheritance {
@@ -81,7 +86,7 @@ impl Service {
                     at_most_s: patience.none.map(|none| none.as_secs()),
                 });
             }
-            self.idle()?;
+            self.idle_in(Some(&survey))?;
         }
         let stops = self.is_to_stop();
         if let Some(link) = self.link().filter(|_| !stops) {
@@ -283,12 +288,31 @@ impl Service {
         Ok(Asked::Nobody)
     }
 
-    /// A moment of waiting.
+    /// A moment of waiting, or until a logger says something.
     pub(super) fn idle(&mut self) -> Result<(), ServeError> {
+        self.idle_in(None)
+    }
+
+    fn idle_in(&mut self, survey: Option<&Survey>) -> Result<(), ServeError> {
         self.ground.plane.heartbeat()?;
         self.answer_control();
-        std::thread::sleep(Duration::from_millis(2));
-        Ok(())
+        self.await_loggers(survey)
+    }
+
+    /// Wait for the loggers, or for a moment.
+    pub(super) fn await_loggers(&self, survey: Option<&Survey>) -> Result<(), ServeError> {
+        let mut fds = Vec::new();
+        if let Logger::Remote(link) = &self.ground.logger {
+            link.watch_loggers(&mut fds);
+        }
+        if let Some(survey) = survey {
+            survey.watch(&mut fds);
+        }
+        let moment = Timespec::try_from(MOMENT).unwrap_or_default();
+        match poll(&mut fds, Some(&moment)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error).doing("wait for a logger"),
+        }
     }
 
     /// `stateful`: their server has a record of its own, too.
