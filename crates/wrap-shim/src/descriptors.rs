@@ -118,6 +118,11 @@ impl Descriptor {
         self.partner != 0
     }
 
+    /// Is it both ends, under this number?
+    pub(crate) fn is_counter(&self, own: c_int) -> bool {
+        self.partner == own.cast_unsigned() + 1
+    }
+
     /// Is it the connection at this place?
     pub(crate) fn is_connection(&self, place: u32) -> bool {
         self.kind.is_stream() && self.connection == place

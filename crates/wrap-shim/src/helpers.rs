@@ -18,6 +18,7 @@ use libc::{FUTEX_WAIT, FUTEX_WAKE, O_CLOEXEC, O_RDONLY, c_int, c_void};
 use wrap_abi::layout::LIBRARY_FD;
 
 use crate::{
+    calls::reading::becomes_ready,
     clock::monotonic,
     say::{Decimal, say},
     sys::sys,
@@ -29,6 +30,8 @@ const MOST: usize = 16;
 const FIRST_FD: c_int = LIBRARY_FD + 1;
 /// How long they may run after they were woken, nanoseconds; the first thread does nothing meanwhile.
 const LONGEST: u64 = 5_000_000_000;
+/// How long a replay waits for what one has said, nanoseconds: it may have slept before.
+const LATEST: u64 = 2_000_000_000;
 /// How often the first thread gives way before it sleeps, and for how long, nanoseconds.
 const YIELDS: u32 = 16;
 const PAUSE: i64 = 50_000;
@@ -37,6 +40,8 @@ const PAUSE: i64 = 50_000;
 struct Helper {
     thread: AtomicI32,
     file: AtomicI32,
+    /// It waits for a condition or a semaphore: nobody need look.
+    waits: AtomicBool,
 }
 
 static HELPERS: [Helper; MOST] = [const { Helper::none() }; MOST];
@@ -48,6 +53,27 @@ thread_local! {
     static HAS_WOKEN: Cell<bool> = const { Cell::new(false) };
     /// How many mutexes it holds.
     static LOCKS: Cell<u32> = const { Cell::new(0) };
+    /// Which of them this thread is.
+    static OWN: Cell<Option<&'static Helper>> = const { Cell::new(None) };
+}
+
+/// A helper waits for others by `perform`.
+pub(crate) fn waits(perform: impl FnOnce() -> c_int) -> c_int {
+    let Some(own) = OWN.get() else {
+        return perform();
+    };
+    own.waits.store(true, Ordering::Release);
+    let outcome = perform();
+    own.waits.store(false, Ordering::Release);
+    outcome
+}
+
+/// The first thread has slept: meanwhile they may have gone on by themselves.
+#[inline]
+pub(crate) fn slept() {
+    if HELPERS.iter().any(Helper::may_run) {
+        woke();
+    }
 }
 
 /// The first thread has woken somebody, maybe.
@@ -74,6 +100,22 @@ pub(crate) fn locked() {
 #[inline]
 pub(crate) fn unlocked() {
     LOCKS.set(LOCKS.get().saturating_sub(1));
+}
+
+/// In a replay: is one of them about to write what can be read here? It has done so in the dead life.
+#[cold]
+pub(crate) fn will_write(fd: c_int) -> bool {
+    if !HELPERS.iter().any(Helper::is_there) || IS_OVER.load(Ordering::Relaxed) {
+        return false;
+    }
+    let writes = becomes_ready(fd, libc::POLLIN, LATEST);
+    if writes {
+        woke();
+    } else {
+        IS_OVER.store(true, Ordering::Relaxed);
+        say(&[b"no thread of the server says again what one has said: they are not waited for any more"]);
+    }
+    writes
 }
 
 #[cold]
@@ -122,7 +164,16 @@ impl Helper {
         Self {
             thread: AtomicI32::new(0),
             file: AtomicI32::new(0),
+            waits: AtomicBool::new(false),
         }
+    }
+
+    fn is_there(&self) -> bool {
+        self.file.load(Ordering::Relaxed) != 0
+    }
+
+    fn may_run(&self) -> bool {
+        self.is_there() && !self.waits.load(Ordering::Acquire)
     }
 
     /// Does it sleep, or is there none any more?
@@ -189,7 +240,9 @@ fn begin() {
         let thread = unsafe { sys!(SYS_gettid) };
         let thread = c_int::try_from(thread).unwrap_or(0);
         helper.thread.store(thread, Ordering::Release);
+        helper.waits.store(false, Ordering::Relaxed);
         helper.open();
+        OWN.set(Some(helper));
     }
 }
 

@@ -19,7 +19,9 @@ use crate::{Protected, Scene, binaries, pattern};
 
 pub use ftp::{PASSIVE, ftp, vsftpd, vsftpd_at};
 pub use proxies::{asker, asker_at, counter, haproxy, nginx_proxy, replica};
-pub use python::{forking, forking_at, interpreter, interpreter_at, python, room, streamer, words};
+pub use python::{
+    forking, forking_at, interpreter, interpreter_at, python, room, sleeper, streamer, words,
+};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};
 
 /// The port of all servers.

@@ -1,14 +1,15 @@
 //! What is ready, and in which order.
 
 use libc::{
-    EPOLL_CTL_DEL, EPOLLONESHOT, c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, time_t,
-    timespec, timeval,
+    EPOLL_CTL_DEL, EPOLLIN, EPOLLONESHOT, POLLIN, c_int, epoll_event, fd_set, nfds_t, pollfd,
+    sigset_t, time_t, timespec, timeval,
 };
 use wrap_abi::{Call, Header, Ready, ReadyReader, ReadyWriter};
 
-use super::{failed, refuse};
+use super::{failed, reading::is_ready, refuse};
 use crate::{
     errno::answer_int,
+    helpers,
     signals::blocking,
     sys::{Outcome, sys},
     wrap::{Wrap, with},
@@ -43,9 +44,11 @@ impl Wrap {
             count
         });
         if let Some(outcome) = replayed {
+            helpers::slept();
             return outcome;
         }
         let outcome = perform(self);
+        helpers::slept();
         let mut room = [0; FEW * ReadyWriter::MAX_EACH];
         if usize::try_from(outcome).is_ok_and(|count| count > FEW) {
             let mut room = [0; MOST_AT_ONCE * ReadyWriter::MAX_EACH];
@@ -91,6 +94,7 @@ impl Wrap {
     ) -> Outcome {
         let most = most.min(MOST_AT_ONCE as c_int);
         let mut at = 0;
+        let is_replay = self.is_replay();
         let outcome = self.ready(
             Call::Epoll,
             epoll,
@@ -131,9 +135,26 @@ impl Wrap {
         );
         for index in 0..usize::try_from(outcome).unwrap_or(0) {
             // SAFETY: so many are filled in now.
-            unsafe { self.translate(&mut *events.add(index)) };
+            let event = unsafe { &mut *events.add(index) };
+            if is_replay {
+                self.await_helper(event);
+            }
+            self.translate(event);
         }
         outcome
+    }
+
+    /// If a helper has written what can be read there, it is to have come so far in the replay, too.
+    fn await_helper(&self, event: &epoll_event) {
+        let fd = c_int::try_from(event.u64).unwrap_or(-1);
+        let descriptor = self.descriptors.get(fd);
+        if event.events & EPOLLIN.cast_unsigned() != 0
+            && descriptor.is_paired()
+            && !descriptor.crosses
+            && !is_ready(fd, POLLIN)
+        {
+            helpers::will_write(fd);
+        }
     }
 
     /// The kernel has our data, which is the descriptor; the program gets its own.

@@ -9,6 +9,7 @@ use super::{datagrams, kind, refuse};
 use crate::{
     descriptors::Kind,
     errno::answer,
+    helpers,
     signals::blocking,
     sys::{self, Outcome, bytes, bytes_mut, sys},
     wrap::{Wrap, restarting, with},
@@ -49,11 +50,12 @@ pub(crate) fn total(pieces: Pieces<'_>) -> usize {
     lengths.fold(0, usize::saturating_add)
 }
 
-/// In a replay what the program has written to itself is in its pipe, until it has read that.
-fn drain(fd: c_int, length: usize) {
+/// In a replay what the program has written to itself is in its pipe, until it has read that. A helper may not have come so
+/// far yet.
+fn drain(fd: c_int, length: usize, helpers_write: bool) {
     let mut block = [0u8; 512];
     let mut left = length;
-    while left > 0 && is_ready(fd, libc::POLLIN) {
+    while left > 0 && (is_ready(fd, libc::POLLIN) || helpers_write && helpers::will_write(fd)) {
         let part = left.min(block.len());
         // SAFETY: into our own block.
         let read = unsafe { sys!(SYS_read, fd, block.as_mut_ptr(), part) };
@@ -64,19 +66,38 @@ fn drain(fd: c_int, length: usize) {
     }
 }
 
+/// The same where the descriptor is a counter (`eventfd`), of which so much was read at once.
+fn drain_counter(fd: c_int, count: u64, helpers_write: bool) {
+    let mut left = count;
+    while left > 0 && (is_ready(fd, libc::POLLIN) || helpers_write && helpers::will_write(fd)) {
+        let mut part = 0_u64;
+        // SAFETY: a number of ours.
+        let read = unsafe { sys!(SYS_read, fd, &raw mut part, size_of::<u64>()) };
+        if read <= 0 {
+            return;
+        }
+        left = left.saturating_sub(part);
+    }
+}
+
 /// Can it be read from, or written to, without waiting?
 pub(crate) fn is_ready(fd: c_int, events: i16) -> bool {
+    becomes_ready(fd, events, 0)
+}
+
+/// The same within so many nanoseconds.
+pub(crate) fn becomes_ready(fd: c_int, events: i16, within: u64) -> bool {
     let mut place = libc::pollfd {
         fd,
         events,
         revents: 0,
     };
-    let at_once = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
+    let within = libc::timespec {
+        tv_sec: (within / 1_000_000_000).cast_signed(),
+        tv_nsec: (within % 1_000_000_000).cast_signed(),
     };
     // SAFETY: both are on our stack.
-    let count = unsafe { sys!(SYS_ppoll, &raw mut place, 1, &raw const at_once, 0, 8) };
+    let count = unsafe { sys!(SYS_ppoll, &raw mut place, 1, &raw const within, 0, 8) };
     count > 0 && place.revents & events != 0
 }
 
@@ -97,15 +118,21 @@ impl Wrap {
         // SAFETY: they are the program's, which has asked for this.
         let replayed = self.replayed(call, fd, |record| unsafe {
             scatter(pieces, record.payload);
-            record.outcome
+            (record.outcome, record.payload.first_chunk().copied())
         });
-        if let Some(Ok(length)) = replayed.map(usize::try_from)
-            && flags & MSG_PEEK == 0
-            && self.descriptors.get(fd).is_paired()
+        let is_paired = self.descriptors.get(fd).is_paired() && flags & MSG_PEEK == 0;
+        if let (true, Some((outcome, first))) = (is_paired, replayed)
+            && let Ok(length) = usize::try_from(outcome)
         {
-            drain(fd, length);
+            let descriptor = self.descriptors.get(fd);
+            let helpers_write = !descriptor.crosses;
+            match first.map(u64::from_le_bytes) {
+                Some(count) if descriptor.is_counter(fd) => drain_counter(fd, count, helpers_write),
+                _ => drain(fd, length, helpers_write),
+            }
         }
-        let outcome = replayed.unwrap_or_else(|| {
+        let outcome = replayed.map(|(outcome, _)| outcome);
+        let outcome = outcome.unwrap_or_else(|| {
             if flags & libc::MSG_WAITALL != 0 {
                 self.before_sleep();
             } else if flags & MSG_DONTWAIT == 0 {
@@ -121,6 +148,9 @@ impl Wrap {
             self.record_received(call, fd, pieces, flags, outcome);
             outcome
         });
+        if is_paired && outcome > 0 {
+            helpers::woke(); // one of them may have written that, and be at work still
+        }
         if let (Ok(length), true) = (u64::try_from(outcome), flags & MSG_PEEK == 0)
             && let Some(connection) = self.descriptors.connection(fd)
         {

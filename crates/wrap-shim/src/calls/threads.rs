@@ -96,7 +96,7 @@ unsafe extern "C" fn sem_post(semaphore: *mut sem_t) -> c_int {
 #[inline]
 fn wait(perform: impl FnOnce() -> c_int) -> c_int {
     if !is_wrapped() {
-        return perform();
+        return helpers::waits(perform);
     }
     helpers::unlocked();
     let outcome = perform();
@@ -141,6 +141,42 @@ unsafe extern "C" fn pthread_cond_clockwait(
         real!(pthread_cond_clockwait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, clock => clockid_t,
             until => *const timespec
+        ) -> c_int)
+    })
+}
+
+/// The same without a mutex.
+#[inline]
+fn wait_for_semaphore(perform: impl FnOnce() -> c_int) -> c_int {
+    if !is_wrapped() {
+        return helpers::waits(perform);
+    }
+    let outcome = perform();
+    helpers::woke();
+    outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
+    wait_for_semaphore(|| real!(sem_wait(semaphore => *mut sem_t) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int {
+    wait_for_semaphore(
+        || real!(sem_timedwait(semaphore => *mut sem_t, until => *const timespec) -> c_int),
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sem_clockwait(
+    semaphore: *mut sem_t,
+    clock: clockid_t,
+    until: *const timespec,
+) -> c_int {
+    wait_for_semaphore(|| {
+        real!(sem_clockwait(
+            semaphore => *mut sem_t, clock => clockid_t, until => *const timespec
         ) -> c_int)
     })
 }

@@ -249,6 +249,39 @@ pub fn interpreter_at(scene: &Scene, address: SocketAddr) -> Server {
     Server::new("interpreter", vec![address], &command)
 }
 
+/// Answers each line with it and a number, both given by a thread that sleeps before.
+const SLEEPER: &str = r#"
+import asyncio, sys, time
+count = 0
+def work(word):
+    global count
+    time.sleep(0.005)
+    count += 1
+    return f"{word} {count}\n".encode()
+async def serve(reader, writer):
+    while line := await reader.readline():
+        writer.write(await asyncio.to_thread(work, line.decode().strip()))
+        await writer.drain()
+async def main():
+    server = await asyncio.start_server(serve, sys.argv[1], int(sys.argv[2]))
+    await server.serve_forever()
+asyncio.run(main())
+"#;
+
+/// A server whose threads answer, by `asyncio`. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn sleeper(scene: &Scene) -> Server {
+    let script = scene.write("sleeper/sleeper.py", SLEEPER);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let script = script.to_string_lossy();
+    let command = ["/usr/bin/python3", "-u", &script, &ip, &port];
+    Server::new("sleeper", vec![address], &command)
+}
+
 /// A room: what one says all hear, numbered, and each is greeted with how many have spoken. `wss` if there is a certificate.
 const ROOM: &str = r#"
 import asyncio, secrets, ssl, sys, websockets

@@ -18,6 +18,7 @@ mod redis;
 mod refusals;
 mod seldom;
 mod streamer;
+mod threads;
 mod tls;
 mod websocket;
 mod words;

@@ -5,8 +5,6 @@ use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
-    thread,
-    time::Duration,
 };
 
 use e2e::{
@@ -22,14 +20,14 @@ fn protect(scene: &Scene) -> Protected {
     scene.protect_with(&interpreter(scene), &REQUIRE)
 }
 
-fn kill(server: &Protected, kill: usize) {
+pub(super) fn kill(server: &Protected, kill: usize) {
     server.kill_main(Signal::KILL);
     server.wait_serving(kill);
 }
 
 /// Has it run some lines.
 #[track_caller]
-fn run(client: &mut Client, lines: &str) {
+pub(super) fn run(client: &mut Client, lines: &str) {
     let one = lines.trim().replace('\n', "\x01");
     assert_eq!(client.ask(&one), "None", "{lines}");
 }
@@ -187,41 +185,6 @@ fn a_file_that_a_thread_closes_may_have_changed() {
 }
 
 /// A program in C.
-/// A helper, which works as long as it is not waited for.
-const HELPER: &str = r#"
-import hashlib
-wake, work, done = threading.Event(), bytes(1 << 25), []
-def help():
-    while True:
-        wake.wait()
-        wake.clear()
-        for _ in range(4):
-            hashlib.sha256(work)
-        done.append(None)
-threading.Thread(target=help, daemon=True).start()
-"#;
-
-/// A replay has no time between two lines. What a helper has done by the second one is the same nonetheless.
-#[test]
-fn a_helper_has_ended_its_work_before_it_is_looked_at() {
-    let scene = Scene::new("helper");
-    let server = protect(&scene);
-    let mut client = Client::new(&scene);
-    run(&mut client, HELPER);
-    for round in 1..=6 {
-        run(&mut client, "wake.set()");
-        if round % 3 != 0 {
-            thread::sleep(Duration::from_millis(500));
-        }
-        assert_eq!(client.ask("len(done)"), round.to_string());
-        if round % 2 == 0 {
-            kill(&server, round / 2);
-            assert_eq!(client.ask("len(done)"), round.to_string());
-        }
-    }
-    assert_all_kept(&server);
-}
-
 fn built(scene: &Scene, name: &str, source: &str) -> String {
     let source = scene.write(&format!("{name}.c"), source);
     let program = scene.directory().join(name);
