@@ -1,22 +1,18 @@
 //! What this process's descriptors are, as far as that matters.
 
-use core::{cell::UnsafeCell, mem::MaybeUninit};
+mod connection;
 
-use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
+use core::cell::UnsafeCell;
+
+use libc::c_int;
 use wrap_abi::handover::Reach;
+
+pub(crate) use connection::{Address, Connection, KEPT_OPTIONS};
 
 /// Descriptors beyond this are not followed; connections there are refused.
 pub(crate) const MOST: usize = 1 << 16;
 /// Connections of a process at once, duplicates of descriptors not counted.
 pub(crate) const CONNECTIONS: usize = 1 << 16;
-
-/// Options of a socket that are not in an image if it is connected to nobody: level, name.
-pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
-    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
-    (libc::IPPROTO_TCP, libc::TCP_CORK),
-    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
-];
 
 /// What a descriptor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -127,146 +123,6 @@ impl Descriptor {
     pub(crate) fn is_connection(&self, place: u32) -> bool {
         self.kind.is_stream() && self.connection == place
     }
-}
-
-/// An address of either family.
-#[derive(Clone, Copy)]
-pub(crate) struct Address {
-    pub(crate) bytes: [u8; 28],
-    pub(crate) length: u8,
-}
-
-impl Address {
-    pub(crate) const NONE: Self = Self {
-        bytes: [0; 28],
-        length: 0,
-    };
-
-    /// What the kernel has filled in.
-    pub(crate) fn new(storage: &MaybeUninit<sockaddr_storage>, length: u32) -> Self {
-        let mut address = Self::NONE;
-        let length = (length as usize).min(address.bytes.len());
-        // SAFETY: the kernel has written so many bytes at least.
-        let filled = unsafe { core::slice::from_raw_parts(storage.as_ptr().cast::<u8>(), length) };
-        address.bytes[..length].copy_from_slice(filled);
-        address.length = u8::try_from(length).unwrap_or(0);
-        address
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
-    }
-
-    /// From a record.
-    pub(crate) fn fill(&mut self, from: &[u8]) {
-        let length = from.len().min(self.bytes.len());
-        self.bytes[..length].copy_from_slice(&from[..length]);
-        self.length = u8::try_from(length).unwrap_or(0);
-    }
-
-    /// As the kernel gives it: cut off where there is no room, with its full length.
-    ///
-    /// # Safety
-    /// As `accept(2)`.
-    pub(crate) unsafe fn give(&self, to: *mut sockaddr, length: *mut socklen_t) {
-        if to.is_null() || length.is_null() {
-            return;
-        }
-        // SAFETY: by the caller.
-        let room = unsafe { length.replace(self.length.into()) } as usize;
-        let given = self.as_bytes();
-        let given = &given[..given.len().min(room)];
-        // SAFETY: there is room for so many.
-        unsafe {
-            to.cast::<u8>()
-                .copy_from_nonoverlapping(given.as_ptr(), given.len())
-        };
-    }
-}
-
-/// One client's connection, or one that the program has opened.
-#[derive(Clone, Copy)]
-pub(crate) struct Connection {
-    /// Descriptors that are it; 0: this place is free.
-    pub(crate) references: u32,
-    /// Its number, which all processes know that have it.
-    pub(crate) number: u32,
-    /// Other processes have it, too, or had it.
-    pub(crate) is_shared: bool,
-    /// It is this process that serves it.
-    pub(crate) is_served: bool,
-    /// The first of them.
-    fd: c_int,
-    pub(crate) peer: Address,
-    pub(crate) local: Address,
-    /// Bytes that the program has read.
-    pub(crate) instream: u64,
-    /// Bytes that it has written.
-    pub(crate) outstream: u64,
-    /// How many of these its client has for certain, as far as that matters in a replay.
-    pub(crate) received: u64,
-    /// Which of those it is that the program has opened, from 1; 0: it is a client's.
-    pub(crate) serial: u64,
-    /// It leads to another process of the host.
-    pub(crate) is_local: bool,
-    /// The supervisor has it, too.
-    pub(crate) is_held: bool,
-    /// It has said that it will write no more.
-    pub(crate) is_shut: bool,
-    /// What is held of it ([`crate::later`]), as it will be in its socket.
-    pub(crate) held: u32,
-    /// It is known not to block.
-    pub(crate) is_nonblocking: bool,
-    /// The program has limited how much its socket takes.
-    pub(crate) is_limited: bool,
-    /// Those of [`KEPT_OPTIONS`] of a placeholder, while the process is an image.
-    pub(crate) options: [c_int; KEPT_OPTIONS.len()],
-    /// While this place is free: the next free one, plus 1.
-    next_free: u32,
-}
-
-impl Connection {
-    /// Has the program opened it?
-    pub(crate) fn is_outgoing(&self) -> bool {
-        self.serial != 0
-    }
-
-    /// The first descriptor that is it.
-    pub(crate) fn fd(&self) -> c_int {
-        self.fd
-    }
-
-    /// Is it one descriptor, and no other?
-    pub(crate) fn is_last(&self) -> bool {
-        self.references == 1
-    }
-
-    /// Has this process read from it, written to it, or shut it down?
-    pub(crate) fn is_touched(&self) -> bool {
-        self.instream > 0 || self.outstream > 0 || self.is_shut
-    }
-
-    const FREE: Self = Self {
-        references: 0,
-        number: 0,
-        is_shared: false,
-        is_served: false,
-        fd: -1,
-        peer: Address::NONE,
-        local: Address::NONE,
-        instream: 0,
-        outstream: 0,
-        received: 0,
-        serial: 0,
-        is_local: false,
-        is_held: false,
-        is_shut: false,
-        held: 0,
-        is_nonblocking: false,
-        is_limited: false,
-        options: [0; KEPT_OPTIONS.len()],
-        next_free: 0,
-    };
 }
 
 /// All of them. Memory that was never used is never touched.

@@ -1,0 +1,143 @@
+//! A turn of the loop.
+
+use std::{collections::HashMap, sync::mpsc, time::Duration};
+
+use dataplane::{Event as KernelEvent, Ring};
+use recovery::Stage;
+use ssw::Flow;
+use wire::{FlowId, FlowKey};
+
+use super::{HEARTBEAT, Next, Service};
+use crate::{
+    changes, clock,
+    error::{ServeError, SystemContext},
+    events::Happening,
+    logger_client::LoggerClient,
+};
+
+/// More flows than this are read all at once ...
+const MANY: usize = 100;
+/// ... if they are this part of all: reading one alone takes as long as reading so many at once.
+const PART: usize = 8;
+/// How often closed flows are forgotten, and after how long: TIME_WAIT lasts a minute.
+const SWEEP: Duration = Duration::from_secs(5);
+const SWEEP_AGE: Duration = Duration::from_secs(65);
+
+impl Service {
+    /// Hear, decide, act: once.
+    pub(super) fn turn(
+        &mut self,
+        ring: &Ring<'_>,
+        kernel_events: &mpsc::Receiver<KernelEvent>,
+    ) -> Result<Next, ServeError> {
+        if let Some(link) = self.ground.logger.link() {
+            link.fetch()?;
+        }
+        ring.consume()?;
+        while let Ok(event) = kernel_events.try_recv() {
+            self.kernel_event(event)?;
+        }
+        self.late_connections()?;
+        if let Some(ending) = self.look_at_lease()? {
+            return Ok(Next::End(ending));
+        }
+        if let Some(ending) = self.look_at_server()? {
+            return Ok(Next::End(ending));
+        }
+        self.look_at_logger()?;
+        self.look_at_room()?;
+        self.look_at_north()?;
+        self.look_at_checkpoints()?;
+        self.progress()?;
+        let acted = self.act()?;
+        self.start_if_due()?;
+        self.periodic()?;
+        self.answer_control();
+        Ok(Next::Go { acted })
+    }
+
+    /// Look at the flows that are on their way back.
+    fn progress(&mut self) -> Result<(), ServeError> {
+        let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
+        if watched.len() > MANY && watched.len() * PART > self.flows_listed {
+            // One call for a thousand flows, instead of one for each.
+            let all: HashMap<FlowKey, Flow> = self.ground.plane.flows()?.into_iter().collect();
+            for (id, key) in watched {
+                self.recovery.observe(id, all.get(&key), clock::now());
+            }
+        } else {
+            for (id, key) in watched {
+                let flow = self.ground.plane.flow(key)?;
+                self.recovery.observe(id, flow.as_ref(), clock::now());
+            }
+        }
+        self.recovery.poll(clock::now());
+        Ok(())
+    }
+
+    fn periodic(&mut self) -> Result<(), ServeError> {
+        self.look_at_addresses()?;
+        let now = clock::now();
+        if now >= self.next_heartbeat {
+            self.next_heartbeat = now + HEARTBEAT;
+            self.ground.plane.heartbeat()?;
+            // One that hangs would fill the ring and stop all uploads.
+            if self.config.link.is_none() {
+                let _ = self.ask_logger(LoggerClient::ping)?;
+            }
+            self.reap();
+            if self.recovery.stage() == Stage::Starting && self.listens()? {
+                self.recovery.listening(now); // the kernel's word of it was lost
+            }
+            self.attach_new_interfaces()?;
+            if self.recovery.stage() == Stage::Serving {
+                self.release_what_was_read()?;
+                self.renew_if_nobody_is_connected()?;
+            }
+        }
+        if now >= self.next_sweep {
+            self.next_sweep = now + SWEEP;
+            self.ground.plane.sweep(SWEEP_AGE)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn attach_new_interfaces(&mut self) -> Result<(), ServeError> {
+        let before = self.ground.plane.interfaces().count();
+        for interface in dataplane::ethernet_interfaces()? {
+            self.ground
+                .plane
+                .attach_interface(&interface, self.config.attach)?;
+        }
+        if self.ground.plane.interfaces().count() != before {
+            changes::keep(self.ground.lock.directory(), &self.ground.plane)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn listens(&self) -> Result<bool, ServeError> {
+        for address in &self.config.addresses {
+            if supervise::is_listened_on(*address).doing("list the listening sockets")? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub(crate) fn answer_control(&mut self) {
+        let status = self.control.receive().map(|list| self.status_of(list));
+        if let Some(Err(error)) = &status {
+            self.tell(Happening::Trouble {
+                message: format!("no status: {error}"),
+            });
+        }
+        let status = status.and_then(Result::ok);
+        if self.control.wants_move() {
+            match self.cannot_move() {
+                None => self.moves = true,
+                Some(why) => self.control.refuse_move(why),
+            }
+        }
+        self.control.reply(&self.reports, status.as_ref());
+    }
+}

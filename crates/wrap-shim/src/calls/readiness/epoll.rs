@@ -1,0 +1,267 @@
+//! epoll.
+
+use libc::{EPOLL_CTL_DEL, EPOLLIN, EPOLLONESHOT, POLLIN, c_int, epoll_event, sigset_t, timespec};
+use wrap_abi::{Call, Ready};
+
+use super::{
+    super::{failed, reading::is_ready, refuse},
+    MOST_AT_ONCE, SIGSET,
+};
+use crate::{
+    errno::answer_int,
+    helpers,
+    signals::blocking,
+    sys::{Outcome, sys},
+    wrap::{Wrap, with},
+};
+
+impl Wrap {
+    fn epoll(
+        &mut self,
+        epoll: c_int,
+        events: *mut epoll_event,
+        most: c_int,
+        timeout: Timeout,
+        mask: *const sigset_t,
+    ) -> Outcome {
+        let most = most.min(MOST_AT_ONCE as c_int);
+        let mut at = 0;
+        let is_replay = self.is_replay();
+        let outcome = self.ready(
+            Call::Epoll,
+            epoll,
+            |wrap| match wrap.held.is_empty() {
+                // SAFETY: as the program has called us.
+                true => unsafe {
+                    let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
+                    blocking(timeout.call(), arguments)
+                },
+                false => {
+                    let timeout = timeout.milliseconds() as usize;
+                    wrap.wait_and_release(epoll_arguments(epoll, events, most, timeout, mask))
+                }
+            },
+            |writer, count| {
+                for index in 0..usize::try_from(count).unwrap_or(0) {
+                    // SAFETY: so many were filled in by the kernel.
+                    let event = unsafe { events.add(index).read_unaligned() };
+                    let fd = event.u64.to_le_bytes();
+                    let ready = Ready {
+                        fd: u32::from_le_bytes([fd[0], fd[1], fd[2], fd[3]]),
+                        events: event.events,
+                    };
+                    let _ = writer.push(ready); // there is room for so many
+                }
+            },
+            |ready| {
+                if at < most {
+                    let event = epoll_event {
+                        events: ready.events,
+                        u64: ready.fd.into(),
+                    };
+                    // SAFETY: the program has room for so many.
+                    unsafe { events.add(at as usize).write_unaligned(event) };
+                    at += 1;
+                }
+            },
+        );
+        for index in 0..usize::try_from(outcome).unwrap_or(0) {
+            // SAFETY: so many are filled in now.
+            let event = unsafe { &mut *events.add(index) };
+            if is_replay {
+                self.await_helper(event);
+            }
+            self.translate(event);
+        }
+        outcome
+    }
+
+    /// If a helper has written what can be read there, it is to have come so far in the replay, too.
+    fn await_helper(&self, event: &epoll_event) {
+        let fd = c_int::try_from(event.u64).unwrap_or(-1);
+        let descriptor = self.descriptors.get(fd);
+        if event.events & EPOLLIN.cast_unsigned() != 0
+            && descriptor.is_paired()
+            && !descriptor.crosses
+            && !is_ready(fd, POLLIN)
+        {
+            helpers::will_write(fd);
+        }
+    }
+
+    /// The kernel has our data, which is the descriptor; the program gets its own.
+    fn translate(&mut self, event: &mut epoll_event) {
+        let Ok(fd) = c_int::try_from(event.u64) else {
+            return;
+        };
+        let Some(descriptor) = self.descriptors.entry(fd) else {
+            return;
+        };
+        event.u64 = descriptor.data;
+        if descriptor.events & EPOLLONESHOT.cast_unsigned() != 0 {
+            descriptor.is_spent = true;
+        }
+    }
+
+    fn control(
+        &mut self,
+        epoll: c_int,
+        operation: c_int,
+        fd: c_int,
+        event: *mut epoll_event,
+    ) -> Outcome {
+        let perform = |event: *const epoll_event| {
+            // SAFETY: as the program has called us.
+            unsafe { sys!(SYS_epoll_ctl, epoll, operation, fd, event) }
+        };
+        if operation == EPOLL_CTL_DEL || event.is_null() {
+            if let Some(descriptor) = self.descriptors.entry(fd) {
+                descriptor.epoll = 0;
+            }
+            return perform(event);
+        }
+        // SAFETY: as the program has called us.
+        let wanted = unsafe { event.read_unaligned() };
+        let own = epoll_event {
+            events: wanted.events,
+            u64: u64::from(fd.cast_unsigned()),
+        };
+        let outcome = perform(&raw const own);
+        let Some(descriptor) = self.descriptors.entry(fd) else {
+            return failed(libc::ENOMEM);
+        };
+        if outcome == 0 {
+            let epoll = epoll.cast_unsigned() + 1;
+            if descriptor.epoll != 0 && descriptor.epoll != epoll {
+                refuse(&[b"it watches one descriptor with two epoll instances"]);
+            }
+            descriptor.epoll = epoll;
+            descriptor.events = wanted.events;
+            descriptor.data = wanted.u64;
+            descriptor.is_spent = false;
+        }
+        outcome
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let outcome = with(|wrap| wrap.control(epoll, operation, fd, event));
+    // SAFETY: as the program has called us.
+    answer_int(
+        outcome.unwrap_or_else(|| unsafe { sys!(SYS_epoll_ctl, epoll, operation, fd, event) }),
+    )
+}
+
+fn epoll_arguments(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: usize,
+    mask: *const sigset_t,
+) -> [usize; 6] {
+    [
+        epoll as usize,
+        events.addr(),
+        most as usize,
+        timeout,
+        mask.addr(),
+        SIGSET,
+    ]
+}
+
+/// How long epoll is to wait.
+#[derive(Clone, Copy)]
+enum Timeout {
+    /// Less than none: for ever.
+    Milliseconds(c_int),
+    /// `None`: for ever.
+    Exact(Option<timespec>),
+}
+
+impl Timeout {
+    fn call(&self) -> i64 {
+        match self {
+            Self::Milliseconds(_) => libc::SYS_epoll_pwait,
+            Self::Exact(_) => libc::SYS_epoll_pwait2,
+        }
+    }
+
+    /// As this call is told.
+    fn given(&self) -> usize {
+        match self {
+            Self::Milliseconds(milliseconds) => *milliseconds as usize,
+            Self::Exact(time) => time.as_ref().map_or(0, |time| (&raw const *time).addr()),
+        }
+    }
+
+    /// No less than that.
+    fn milliseconds(&self) -> c_int {
+        match self {
+            Self::Milliseconds(milliseconds) => *milliseconds,
+            Self::Exact(None) => -1,
+            Self::Exact(Some(time)) => {
+                let parts = time.tv_nsec.max(0) as u64;
+                let whole = (time.tv_sec.max(0) as u64).saturating_mul(1000);
+                c_int::try_from(whole.saturating_add(parts.div_ceil(1_000_000)))
+                    .unwrap_or(c_int::MAX)
+            }
+        }
+    }
+}
+
+fn wait_for_events(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: Timeout,
+    mask: *const sigset_t,
+) -> c_int {
+    let outcome = with(|wrap| wrap.epoll(epoll, events, most, timeout, mask));
+    let outcome = outcome.unwrap_or_else(|| {
+        let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
+        // SAFETY: as the program has called us.
+        unsafe { crate::sys::raw(timeout.call(), arguments) }
+    });
+    answer_int(outcome)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: as the program has called us.
+    let timeout = Timeout::Exact(unsafe { timeout.as_ref() }.copied());
+    wait_for_events(epoll, events, most, timeout, mask)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    wait_for_events(epoll, events, most, Timeout::Milliseconds(timeout), mask)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: as the program has called us.
+    unsafe { epoll_pwait(epoll, events, most, timeout, core::ptr::null()) }
+}
