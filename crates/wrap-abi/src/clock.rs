@@ -132,6 +132,21 @@ impl Clock {
         self.monotonic().wrapping_add_signed(self.wall)
     }
 
+    /// When this clock shows `deadline`, the kernel's monotonic clock shows this; nanoseconds.
+    #[must_use]
+    pub fn kernels(&self, deadline: u64) -> u64 {
+        deadline.saturating_add_signed(self.shift.saturating_neg())
+    }
+
+    /// How long it is until this clock shows `deadline`, or, if it is a time of day, until that; nanoseconds. For a replay,
+    /// where the clocks stand still.
+    #[must_use]
+    pub fn until(&self, deadline: u64, is_wall: bool) -> u64 {
+        let stands = self.at.saturating_add(u64::from(self.reads));
+        let wall = if is_wall { self.wall } else { 0 };
+        deadline.saturating_sub(stands.saturating_add_signed(wall))
+    }
+
     /// A replay is over, and the kernel's clocks show this, in nanoseconds: go on from where these stand, plus
     /// the time that has passed since.
     pub fn go_on(&mut self, monotonic: u64, time_of_day: u64) {

@@ -11,7 +11,7 @@ use super::{
 };
 
 fn any_call() -> impl Strategy<Value = Call> {
-    (1u8..=22).prop_map(|code| Call::from_code(code).expect("a kind"))
+    (1u8..=23).prop_map(|code| Call::from_code(code).expect("a kind"))
 }
 
 fn write(record: &Record<'_>) -> Vec<u8> {
@@ -266,4 +266,28 @@ fn a_connection_is_served_by_one_process() {
     assert!(serving.claim(8, 0) && !serving.claim(8, 1));
     serving.clear(8);
     assert!(serving.claim(7, 2));
+}
+
+proptest! {
+    /// On a host that has been up for another time, a deadline by this clock comes when it should.
+    #[test]
+    fn deadlines_are_the_kernels_own(
+        stood in 0..u64::MAX / 8,
+        kernels in 0..u64::MAX / 8,
+        passed in 0..1u64 << 60,
+        wait in 0..1u64 << 60,
+    ) {
+        let mut clock = Clock::default();
+        let wall = 1 << 60;
+        let _ = clock.tick(stood, stood + wall);
+        let stands = clock.monotonic();
+        prop_assert_eq!(clock.until(stands + 1 + wait, false), wait);
+        let day = clock.time_of_day();
+        prop_assert_eq!(clock.until(day + 1 + wait, true), wait);
+        clock.go_on(kernels, day + passed);
+        let _ = clock.tick(kernels, 0);
+        let now = clock.monotonic();
+        let at = clock.kernels(now + wait);
+        prop_assert!(at.abs_diff(kernels + wait) <= 1000, "{at} for {}", kernels + wait);
+    }
 }

@@ -220,6 +220,9 @@ impl Helper {
             }
             let there = c_int::try_from(there).unwrap_or(0).max(0);
             self.file.store(there, Ordering::Release);
+            if there == 0 {
+                self.thread.store(0, Ordering::Release); // it has ended, or cannot be looked at
+            }
         }
     }
 
@@ -274,6 +277,17 @@ pub(crate) fn forget() {
 pub(crate) fn is_ours(fd: c_int) -> bool {
     let is_it = |helper: &Helper| helper.file.load(Ordering::Relaxed) == fd;
     fd >= FIRST_FD && HELPERS.iter().any(is_it)
+}
+
+/// Behind the last of them; 0: there is none.
+pub(crate) fn end_of_files() -> c_int {
+    let files = HELPERS
+        .iter()
+        .map(|helper| helper.file.load(Ordering::Relaxed));
+    files
+        .filter(|file| *file != 0)
+        .max()
+        .map_or(0, |last| last + 1)
 }
 
 /// How a thread begins.

@@ -13,10 +13,17 @@ use core::{
 use libc::{SA_NODEFER, SA_RESETHAND, SA_SIGINFO, c_int, c_void, sigaction, siginfo_t};
 use wrap_abi::{Call, Record};
 
-use crate::{sys::Outcome, tree::await_end, wrap::Wrap};
+use crate::{
+    sys::{Outcome, sys},
+    tree::await_end,
+    wrap::Wrap,
+};
 
 /// Where a child's process id is in what the kernel says.
 const CHILD: usize = 16;
+
+/// The kernel has sent it by itself.
+const SI_KERNEL: c_int = 0x80;
 
 /// Signals are numbered from 1 to this.
 const MOST: usize = 64;
@@ -160,7 +167,39 @@ pub(crate) fn replayed(wrap: &mut Wrap) -> Option<c_int> {
         }
     }
     wrap.advance(length);
+    // SAFETY: see `Slots`; any bytes are such a structure.
+    if unsafe { (*place).information.si_code } == SI_KERNEL {
+        has_come(signal);
+    }
     Some(signal)
+}
+
+/// A timer that the program has set runs in a replay, too: what the record has of it does not come once more.
+fn has_come(signal: c_int) {
+    let timer = match signal {
+        libc::SIGALRM => libc::ITIMER_REAL,
+        libc::SIGVTALRM => libc::ITIMER_VIRTUAL,
+        libc::SIGPROF => libc::ITIMER_PROF,
+        _ => return,
+    };
+    let never = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let mut left = libc::itimerval {
+        it_interval: never,
+        it_value: never,
+    };
+    let is_set = |time: &libc::timeval| (time.tv_sec, time.tv_usec) != (0, 0);
+    // SAFETY: structures on our stack.
+    unsafe {
+        sys!(SYS_getitimer, timer, &raw mut left);
+        if !is_set(&left.it_interval) && is_set(&left.it_value) {
+            left.it_value = never;
+            sys!(SYS_setitimer, timer, &raw const left, 0);
+        }
+    }
+    PENDING.fetch_and(!(1 << (signal - 1)), Ordering::AcqRel);
 }
 
 /// Run the program's handler. Is a call that the signal has interrupted to be begun again?

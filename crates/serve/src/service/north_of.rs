@@ -128,8 +128,9 @@ impl Service {
             Replayed::Not(message) => {
                 self.tell(Happening::Trouble { message });
                 // It dies of that, as of a crash, and begins without a record.
-                if let Some(north) = &self.north {
+                if let Some(north) = &mut self.north {
                     north.give_up();
+                    north.is_gone();
                 }
                 self.ground.cgroup.kill()?;
             }

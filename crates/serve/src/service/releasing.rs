@@ -26,9 +26,9 @@ pub(super) struct Releasing {
 }
 
 impl Releasing {
-    /// The server has died: perhaps between a read and its record.
+    /// The server has died: perhaps between a read and its record, which may begin anew.
     pub(super) fn forget(&mut self) {
-        self.read.clear();
+        *self = Self::default();
     }
 }
 

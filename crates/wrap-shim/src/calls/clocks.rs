@@ -48,6 +48,31 @@ impl Wrap {
     }
 }
 
+/// The kernel's clock is to show this when the process's own shows `until`: a deadline of the program, by monotonic time or (what is
+/// so large) the time of day. `None`: it is the kernel's already.
+///
+/// # Safety
+/// It is null, or a time that can be read.
+pub(super) unsafe fn deadline(until: *const timespec) -> Option<timespec> {
+    /// Seconds. No host is up for so long, and the time of day was this in 2001.
+    const WALL: time_t = 1_000_000_000;
+    // SAFETY: by the caller.
+    let until = unsafe { until.as_ref() }?;
+    let is_wall = until.tv_sec >= WALL;
+    let seconds = u64::try_from(until.tv_sec).ok()?;
+    let at = seconds * 1_000_000_000 + u64::try_from(until.tv_nsec).ok()?;
+    let kernels = with(|wrap| match (wrap.is_replay, is_wall) {
+        (true, _) => {
+            let now = if is_wall { time_of_day() } else { monotonic() };
+            Some(now.saturating_add(wrap.clock.until(at, is_wall)))
+        }
+        (false, true) => None,
+        (false, false) => Some(wrap.clock.kernels(at)),
+    });
+    let (tv_sec, tv_nsec) = split(kernels.flatten()?);
+    Some(timespec { tv_sec, tv_nsec })
+}
+
 fn split(nanoseconds: u64) -> (time_t, i64) {
     let seconds = nanoseconds / 1_000_000_000;
     let rest = nanoseconds % 1_000_000_000;

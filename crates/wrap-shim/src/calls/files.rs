@@ -175,7 +175,13 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         }
     });
     let ours = ours();
-    let [start, end] = [ours.start, ours.end].map(c_int::cast_unsigned);
+    let end = helpers::end_of_files().max(ours.end);
+    for fd in ours.end..end {
+        if (first..=last).contains(&fd.cast_unsigned()) && !is_ours(fd) {
+            perform(fd.cast_unsigned(), fd.cast_unsigned());
+        }
+    }
+    let [start, end] = [ours.start, end].map(c_int::cast_unsigned);
     let below = (first < start).then(|| perform(first, last.min(start - 1)));
     let above = (last >= end).then(|| perform(first.max(end), last));
     let failed = [below, above]

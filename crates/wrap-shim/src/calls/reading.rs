@@ -7,6 +7,7 @@ use wrap_abi::{Call, Header};
 
 use super::{datagrams, kind, refuse};
 use crate::{
+    clock::monotonic,
     descriptors::Kind,
     errno::answer,
     helpers,
@@ -76,17 +77,33 @@ fn drain_counter(fd: c_int, count: u64, helpers_write: bool) {
         if read <= 0 {
             return;
         }
+        if let Some(beyond) = part.checked_sub(left).filter(|beyond| *beyond > 0) {
+            // Helpers have counted more by now than they had then: that is read later.
+            // SAFETY: a number of ours.
+            unsafe { sys!(SYS_write, fd, &raw const beyond, size_of::<u64>()) };
+        }
         left = left.saturating_sub(part);
     }
 }
 
 /// Can it be read from, or written to, without waiting?
 pub(crate) fn is_ready(fd: c_int, events: i16) -> bool {
-    becomes_ready(fd, events, 0)
+    poll(fd, events, 0) == Ok(true)
 }
 
-/// The same within so many nanoseconds.
+/// The same within so many nanoseconds, whatever signals arrive.
 pub(crate) fn becomes_ready(fd: c_int, events: i16, within: u64) -> bool {
+    let until = monotonic().saturating_add(within);
+    loop {
+        let left = until.saturating_sub(monotonic());
+        match poll(fd, events, left) {
+            Err(libc::EINTR) if left > 0 => {}
+            outcome => return outcome == Ok(true),
+        }
+    }
+}
+
+fn poll(fd: c_int, events: i16, within: u64) -> Result<bool, c_int> {
     let mut place = libc::pollfd {
         fd,
         events,
@@ -98,7 +115,10 @@ pub(crate) fn becomes_ready(fd: c_int, events: i16, within: u64) -> bool {
     };
     // SAFETY: both are on our stack.
     let count = unsafe { sys!(SYS_ppoll, &raw mut place, 1, &raw const within, 0, 8) };
-    count > 0 && place.revents & events != 0
+    match c_int::try_from(-count) {
+        Ok(errno) if errno > 0 => Err(errno),
+        _ => Ok(count > 0 && place.revents & events != 0),
+    }
 }
 
 impl Wrap {

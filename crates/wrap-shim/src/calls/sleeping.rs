@@ -5,7 +5,7 @@ use core::{mem::MaybeUninit, ptr};
 use libc::{c_int, c_uint, clockid_t, siginfo_t, sigset_t, timespec, useconds_t};
 use wrap_abi::Call;
 
-use super::{failed, readiness::SIGSET};
+use super::{clocks::deadline, failed, readiness::SIGSET};
 use crate::{
     errno::answer_int,
     signals::blocking,
@@ -20,11 +20,17 @@ fn sleep_for(
     time: *const timespec,
     left: *mut timespec,
 ) -> Outcome {
+    let is_deadline = flags & libc::TIMER_ABSTIME != 0
+        && matches!(clock, libc::CLOCK_MONOTONIC | libc::CLOCK_REALTIME);
+    // SAFETY: as the program has called us.
+    let own = is_deadline.then(|| unsafe { deadline(time) });
+    let own = own.flatten();
+    let until = own.as_ref().map_or(time, core::ptr::from_ref);
     let perform = || {
         let arguments = [
             clock as usize,
             flags as usize,
-            time.addr(),
+            until.addr(),
             left.addr(),
             0,
             0,

@@ -1,12 +1,13 @@
 //! Threads, and what they wake each other by: the first one goes on when its helpers rest ([`crate::helpers`]).
 
-use core::ffi::CStr;
+use core::{ffi::CStr, ptr};
 
 use libc::{
     c_int, c_void, clockid_t, pthread_attr_t, pthread_cond_t, pthread_mutex_t, pthread_t, sem_t,
     timespec,
 };
 
+use super::clocks::deadline;
 use crate::{
     helpers::{self, Start},
     real::{real, real_of},
@@ -43,6 +44,37 @@ unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int {
     lock(|| real!(pthread_mutex_trylock(mutex => *mut pthread_mutex_t) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_mutex_timedlock(
+    mutex: *mut pthread_mutex_t,
+    until: *const timespec,
+) -> c_int {
+    // SAFETY: as the program has called us.
+    let own = unsafe { deadline(until) };
+    let until = own.as_ref().map_or(until, ptr::from_ref);
+    lock(|| {
+        real!(pthread_mutex_timedlock(
+            mutex => *mut pthread_mutex_t, until => *const timespec
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_mutex_clocklock(
+    mutex: *mut pthread_mutex_t,
+    clock: clockid_t,
+    until: *const timespec,
+) -> c_int {
+    // SAFETY: as the program has called us.
+    let own = unsafe { deadline(until) };
+    let until = own.as_ref().map_or(until, ptr::from_ref);
+    lock(|| {
+        real!(pthread_mutex_clocklock(
+            mutex => *mut pthread_mutex_t, clock => clockid_t, until => *const timespec
+        ) -> c_int)
+    })
 }
 
 #[inline]
@@ -92,16 +124,18 @@ unsafe extern "C" fn sem_post(semaphore: *mut sem_t) -> c_int {
     wake(real!(sem_post(semaphore => *mut sem_t) -> c_int))
 }
 
-/// The first thread sleeps without its mutex, and is woken by a helper, who goes on.
+/// The first thread sleeps without its mutex, and is woken by a helper, who goes on: before it has the mutex again, they rest.
 #[inline]
-fn wait(perform: impl FnOnce() -> c_int) -> c_int {
+fn wait(mutex: *mut pthread_mutex_t, perform: impl FnOnce() -> c_int) -> c_int {
     if !is_wrapped() {
         return helpers::waits(perform);
     }
     helpers::unlocked();
     let outcome = perform();
-    helpers::locked();
+    real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
     helpers::woke();
+    real!(pthread_mutex_lock(mutex => *mut pthread_mutex_t) -> c_int);
+    helpers::locked();
     outcome
 }
 
@@ -110,7 +144,7 @@ unsafe extern "C" fn pthread_cond_wait(
     condition: *mut pthread_cond_t,
     mutex: *mut pthread_mutex_t,
 ) -> c_int {
-    wait(|| {
+    wait(mutex, || {
         real_of!(CONDITIONS, pthread_cond_wait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t
         ) -> c_int)
@@ -123,7 +157,10 @@ unsafe extern "C" fn pthread_cond_timedwait(
     mutex: *mut pthread_mutex_t,
     until: *const timespec,
 ) -> c_int {
-    wait(|| {
+    // SAFETY: as the program has called us.
+    let own = unsafe { deadline(until) };
+    let until = own.as_ref().map_or(until, ptr::from_ref);
+    wait(mutex, || {
         real_of!(CONDITIONS, pthread_cond_timedwait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, until => *const timespec
         ) -> c_int)
@@ -137,7 +174,10 @@ unsafe extern "C" fn pthread_cond_clockwait(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
-    wait(|| {
+    // SAFETY: as the program has called us.
+    let own = unsafe { deadline(until) };
+    let until = own.as_ref().map_or(until, ptr::from_ref);
+    wait(mutex, || {
         real!(pthread_cond_clockwait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, clock => clockid_t,
             until => *const timespec
@@ -163,6 +203,9 @@ unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int {
+    // SAFETY: as the program has called us.
+    let own = unsafe { deadline(until) };
+    let until = own.as_ref().map_or(until, ptr::from_ref);
     wait_for_semaphore(
         || real!(sem_timedwait(semaphore => *mut sem_t, until => *const timespec) -> c_int),
     )
@@ -174,6 +217,9 @@ unsafe extern "C" fn sem_clockwait(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
+    // SAFETY: as the program has called us.
+    let own = unsafe { deadline(until) };
+    let until = own.as_ref().map_or(until, ptr::from_ref);
     wait_for_semaphore(|| {
         real!(sem_clockwait(
             semaphore => *mut sem_t, clock => clockid_t, until => *const timespec

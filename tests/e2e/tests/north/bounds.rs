@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::FileExt as _,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use e2e::{
@@ -215,8 +215,9 @@ fn a_record_that_has_ended_begins_anew_when_nobody_is_connected() {
 }
 
 /// Short connections, one after another: each finds what it has put there, and what was drawn at random for it, whenever the
-/// server is started anew, and whenever it dies.
-fn come_and_go(scene: &Scene, number: usize, ends: &AtomicBool) -> usize {
+/// server is started anew, and whenever it dies. For half of the time, since `began`, none is there.
+fn come_and_go(scene: &Scene, number: usize, began: Instant, ends: &AtomicBool) -> usize {
+    const PERIOD: u128 = 400;
     let mut connections = 0;
     let value = "x".repeat(30_000);
     while !ends.load(Ordering::Relaxed) {
@@ -230,6 +231,9 @@ fn come_and_go(scene: &Scene, number: usize, ends: &AtomicBool) -> usize {
         drop(client);
         connections += 1;
         thread::sleep(Duration::from_millis(20));
+        while began.elapsed().as_millis() % PERIOD > PERIOD / 2 {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
     connections
 }
@@ -241,9 +245,10 @@ fn who_comes_when_it_begins_anew_is_served() {
     let server = scene.protect_with(&redis(&scene), &flags);
     let (scene, ends) = (&scene, &AtomicBool::new(false));
     let seed = &mut Seed::choose("nanewbusy");
+    let began = Instant::now();
     thread::scope(|scope| {
         let clients: Vec<_> = (0..2)
-            .map(|number| scope.spawn(move || come_and_go(scene, number, ends)))
+            .map(|number| scope.spawn(move || come_and_go(scene, number, began, ends)))
             .collect();
         for kill in 1..=3 {
             server.wait_for("renewed", 2 * kill);

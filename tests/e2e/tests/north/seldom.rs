@@ -5,6 +5,8 @@ use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use e2e::{
@@ -127,6 +129,9 @@ fn what_was_waited_for_has_come() {
             assert_eq!(client.ask(expression), gives, "{expression}");
         }
         kill(&server, round);
+        // Its timers run in a replay, too.
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(client.ask("len(alarms)"), (2 * round).to_string());
     }
     assert_eq!(client.ask("event()"), EACH[7].1);
     assert_all_kept(&server);

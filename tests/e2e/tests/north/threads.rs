@@ -65,3 +65,19 @@ fn what_helpers_have_told_they_tell_again() {
     assert_eq!(client.ask("word"), "word 56");
     assert_all_kept(&server);
 }
+
+/// By its own clocks, which stand still in a replay.
+#[test]
+fn who_waits_in_vain_waits_as_long_in_each_life() {
+    let scene = Scene::new("vain");
+    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let mut client = Client::new(&scene);
+    for round in 1..=3 {
+        for _ in 0..3 {
+            assert_eq!(client.ask("threading.Event().wait(0.03)"), "False");
+        }
+        kill(&server, round);
+        assert_eq!(client.ask("round(1.5)"), "2");
+    }
+    assert_all_kept(&server);
+}
