@@ -1,8 +1,11 @@
 //! The memory file.
 
+mod divergence;
+mod replaying;
+mod score;
+
 use std::{
     collections::BTreeSet,
-    fmt,
     fs::{self, File},
     io,
     os::{
@@ -11,22 +14,24 @@ use std::{
     },
     path::Path,
     ptr::NonNull,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::Ordering,
 };
 
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create},
     mm::{MapFlags, ProtFlags, mmap, munmap},
-    thread::futex,
 };
 use wrap_abi::{
     Call, Record,
     handover::{Ends, Position},
     layout::{
-        ALL_IS_KEPT, Destination, Failure, Fate, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES,
-        Page, Process, STREAM_MAX, VERSION, stream_offset,
+        Destination, Fate, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page, Process,
+        STREAM_MAX, VERSION, stream_offset,
     },
 };
+
+pub use divergence::Divergence;
+pub use score::Score;
 
 use crate::whole::each;
 
@@ -42,58 +47,6 @@ pub struct Memory {
 
 // SAFETY: the page is nothing but atomics, and is mapped as long as this lives.
 unsafe impl Send for Memory {}
-
-/// Why a replay was given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Divergence {
-    /// In which process.
-    pub process: u32,
-    /// Where in its stream, bytes.
-    pub at: u64,
-    /// What went wrong; `None`: something that this version does not know.
-    pub failure: Option<Failure>,
-    /// What the server called there.
-    pub called: Option<Call>,
-    /// What the record has.
-    pub recorded: Option<Call>,
-}
-
-impl fmt::Display for Divergence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.failure {
-            Some(Failure::OtherCall) => "it made another call than then",
-            Some(Failure::OtherDescriptor) => {
-                "it made the call for another descriptor, or another file"
-            }
-            Some(Failure::BadRecord) => "the record cannot be read",
-            Some(Failure::OtherOutput) => "it said something else than then",
-            Some(Failure::OtherClock) => "it read its clocks more often than then",
-            Some(Failure::DescriptorTaken) => "a connection's descriptor is taken",
-            Some(Failure::OtherLength) => "it was given more than it asked for",
-            Some(Failure::OtherFile) => "a file that it reads or writes is not what it was",
-            Some(Failure::NotSupported) => "it does what cannot be replayed",
-            Some(Failure::OtherProgram) => "it runs another program",
-            Some(Failure::NamedSocket) => "the server has a socket with a name in the file system",
-            Some(Failure::SharedMemory) => {
-                "the server writes to a file that is in its memory (MAP_SHARED)"
-            }
-            Some(Failure::FileLock) => "the server locks files",
-            Some(Failure::Fifo) => "the server has opened a FIFO",
-            Some(Failure::HelperChanges) => "the server's threads change files by themselves",
-            None => "it did not say why",
-        };
-        write!(
-            f,
-            "{what}, in process {} after {} bytes of its record",
-            self.process, self.at
-        )?;
-        match (self.called, self.recorded) {
-            (Some(called), Some(recorded)) => write!(f, " ({called:?}; then it was {recorded:?})"),
-            (Some(called), None) => write!(f, " ({called:?})"),
-            _ => Ok(()),
-        }
-    }
-}
 
 impl Memory {
     /// What a record takes beside what is recorded, bytes; two can be there at a time.
@@ -327,49 +280,6 @@ impl Memory {
         }
     }
 
-    /// The next processes are to replay what there is, and then what comes: it is still being made on another host.
-    /// Only the first process is begun: which children have clients is not known before.
-    pub fn follow(&self) {
-        let page = self.page();
-        self.replay_all();
-        page.positions.store(ALL_IS_KEPT, Ordering::Release);
-        page.follow.store(1, Ordering::Release);
-    }
-
-    /// Is it still being made on another host?
-    #[must_use]
-    pub fn is_followed(&self) -> bool {
-        self.page().follow.load(Ordering::Acquire) != 0
-    }
-
-    /// More was appended to what is followed: the processes go on.
-    pub fn tell_more(&self) {
-        let follow = &self.page().follow;
-        let next = follow.load(Ordering::Relaxed).wrapping_add(1).max(1);
-        follow.store(next, Ordering::Release);
-        wake(follow);
-    }
-
-    /// What there is is all: the processes go live when they have replayed it.
-    pub fn end_following(&self) {
-        let follow = &self.page().follow;
-        follow.store(0, Ordering::Release);
-        wake(follow);
-    }
-
-    /// How much of the streams is still to be replayed by those who follow, bytes.
-    #[must_use]
-    pub fn behind(&self) -> u64 {
-        let all = &self.page().processes.0;
-        let behind = self.begun().into_iter().map(|number| {
-            let process = &all[number as usize];
-            let replayed = process.replayed.load(Ordering::Relaxed);
-            let head = process.head.load(Ordering::Acquire);
-            head.saturating_sub(replayed)
-        });
-        behind.sum()
-    }
-
     /// The stream of the only process ends there, and the record is another one from now on.
     pub fn cut(&self, length: u64, record: u64) {
         let page = self.page();
@@ -410,56 +320,6 @@ impl Memory {
             stream.stable.store(bytes, Ordering::Release);
         }
         self.page().settled.take_back();
-    }
-
-    /// The next processes are to replay what there is. `positions` is how far clients are, in any order.
-    ///
-    /// # Errors
-    /// There is no memory for it.
-    pub fn to_be_replayed(&self, positions: &mut [Position]) -> io::Result<()> {
-        positions.sort_unstable_by_key(|position| position.ends);
-        let bytes: Vec<u8> = positions.iter().flat_map(Position::to_bytes).collect();
-        self.file.write_all_at(&bytes, POSITIONS_OFFSET)?;
-        let count = positions.len() as u64;
-        let page = self.page();
-        page.positions.store(count, Ordering::Release);
-        self.replay_all();
-        // Whoever has children that are begun is begun; children have higher numbers.
-        for number in self.processes().rev() {
-            let process = &page.processes.0[number as usize];
-            let is_begun = process.is_begun.load(Ordering::Acquire) != 0;
-            if is_begun || self.serves(number, positions)? {
-                process.is_begun.store(1, Ordering::Release);
-                let parent = process.parent.load(Ordering::Acquire) as usize;
-                if let Some(parent) = page.processes.0.get(parent) {
-                    parent.is_begun.store(1, Ordering::Release);
-                }
-            }
-        }
-        for number in self.processes().skip(1) {
-            let process = &page.processes.0[number as usize];
-            if process.is_begun.load(Ordering::Acquire) == 0 {
-                process.set(Fate::Gone);
-            }
-        }
-        Ok(())
-    }
-
-    /// The next processes begin with what there is: of those that there were, the first one.
-    fn replay_all(&self) {
-        let page = self.page();
-        page.follow.store(0, Ordering::Release);
-        for (number, process) in (0..self.processes().end.max(1)).zip(&page.processes.0) {
-            let head = process.head.load(Ordering::Acquire);
-            process.replay_end.store(head, Ordering::Release);
-            let base = process.base.load(Ordering::Acquire);
-            process.replayed.store(base, Ordering::Release);
-            let is_first = number == 0;
-            process.is_begun.store(is_first.into(), Ordering::Release);
-        }
-        let connections = page.next_connection.swap(0, Ordering::AcqRel);
-        page.serving.clear(connections);
-        page.failure.store(0, Ordering::Release);
     }
 
     /// Has this child clients, or may it have? If it has ended: has it had one that is still to hear of it?
@@ -543,70 +403,12 @@ impl Memory {
         page.mode.store(Mode::Off as u32, Ordering::Release);
         page.hold.store(Hold::Never as u32, Ordering::Release);
     }
-
-    /// Why the replay was given up; `None`: it was not.
-    #[must_use]
-    pub fn divergence(&self) -> Option<Divergence> {
-        let page = self.page();
-        let code = page.failure.load(Ordering::Acquire);
-        let call = |index: usize| {
-            let code = page.failed_calls[index].load(Ordering::Relaxed);
-            u8::try_from(code).ok().and_then(Call::from_code)
-        };
-        (code != 0).then(|| Divergence {
-            process: page.failed_process.load(Ordering::Relaxed),
-            at: page.failed_at.load(Ordering::Relaxed),
-            failure: Failure::from_code(code),
-            called: call(0),
-            recorded: call(1),
-        })
-    }
 }
 
 /// It has a connection that it has not served yet, and may serve.
 fn may_serve(process: &Process) -> bool {
     let has = |fate| process.has(fate);
     has(Fate::Holds) && !has(Fate::Talks) && !has(Fate::Ends)
-}
-
-/// Whoever waits for another number. Nobody may.
-fn wake(number: &AtomicU32) {
-    let _ = futex::wake(number, futex::Flags::empty(), u32::MAX);
-}
-
-/// What a rehearsal has to replay.
-#[derive(Debug)]
-pub struct Score {
-    file: File,
-    base: u64,
-    /// Where it ends.
-    pub end: u64,
-}
-
-impl Score {
-    /// A copy of it, in memory of its own, for a rehearsal that stops at its end and becomes the image with this number.
-    ///
-    /// # Errors
-    /// There is no memory for it.
-    pub fn copy(&self, image: u64, positions: &mut [Position]) -> io::Result<Memory> {
-        let memory = Memory::new()?;
-        let mut piece = vec![0; 1 << 20];
-        let mut at = self.base;
-        while at < self.end {
-            let length = usize::try_from(self.end - at).unwrap_or(usize::MAX);
-            let piece = &mut piece[..length.min(1 << 20)];
-            self.file.read_exact_at(piece, stream_offset(0) + at)?;
-            memory.file.write_all_at(piece, stream_offset(0) + at)?;
-            at += piece.len() as u64;
-        }
-        let page = memory.page();
-        page.processes.0[0].base.store(self.base, Ordering::Release);
-        page.processes.0[0].head.store(self.end, Ordering::Release);
-        page.image.store(image, Ordering::Release);
-        page.pause_at.store(self.end, Ordering::Release);
-        memory.to_be_replayed(positions)?;
-        Ok(memory)
-    }
 }
 
 impl AsFd for Memory {

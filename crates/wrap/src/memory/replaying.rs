@@ -1,0 +1,115 @@
+//! What the next processes are to replay: all that there is, or what is still being made elsewhere.
+
+use std::{
+    io,
+    os::unix::fs::FileExt as _,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use rustix::thread::futex;
+use wrap_abi::{
+    handover::Position,
+    layout::{ALL_IS_KEPT, Fate, POSITIONS_OFFSET},
+};
+
+use super::Memory;
+
+impl Memory {
+    /// The next processes are to replay what there is, and then what comes: it is still being made on another host.
+    /// Only the first process is begun: which children have clients is not known before.
+    pub fn follow(&self) {
+        let page = self.page();
+        self.replay_all();
+        page.positions.store(ALL_IS_KEPT, Ordering::Release);
+        page.follow.store(1, Ordering::Release);
+    }
+
+    /// Is it still being made on another host?
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        self.page().follow.load(Ordering::Acquire) != 0
+    }
+
+    /// More was appended to what is followed: the processes go on.
+    pub fn tell_more(&self) {
+        let follow = &self.page().follow;
+        let next = follow.load(Ordering::Relaxed).wrapping_add(1).max(1);
+        follow.store(next, Ordering::Release);
+        wake(follow);
+    }
+
+    /// What there is is all: the processes go live when they have replayed it.
+    pub fn end_following(&self) {
+        let follow = &self.page().follow;
+        follow.store(0, Ordering::Release);
+        wake(follow);
+    }
+
+    /// How much of the streams is still to be replayed by those who follow, bytes.
+    #[must_use]
+    pub fn behind(&self) -> u64 {
+        let all = &self.page().processes.0;
+        let behind = self.begun().into_iter().map(|number| {
+            let process = &all[number as usize];
+            let replayed = process.replayed.load(Ordering::Relaxed);
+            let head = process.head.load(Ordering::Acquire);
+            head.saturating_sub(replayed)
+        });
+        behind.sum()
+    }
+
+    /// The next processes are to replay what there is. `positions` is how far clients are, in any order.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn to_be_replayed(&self, positions: &mut [Position]) -> io::Result<()> {
+        positions.sort_unstable_by_key(|position| position.ends);
+        let bytes: Vec<u8> = positions.iter().flat_map(Position::to_bytes).collect();
+        self.file.write_all_at(&bytes, POSITIONS_OFFSET)?;
+        let count = positions.len() as u64;
+        let page = self.page();
+        page.positions.store(count, Ordering::Release);
+        self.replay_all();
+        // Whoever has children that are begun is begun; children have higher numbers.
+        for number in self.processes().rev() {
+            let process = &page.processes.0[number as usize];
+            let is_begun = process.is_begun.load(Ordering::Acquire) != 0;
+            if is_begun || self.serves(number, positions)? {
+                process.is_begun.store(1, Ordering::Release);
+                let parent = process.parent.load(Ordering::Acquire) as usize;
+                if let Some(parent) = page.processes.0.get(parent) {
+                    parent.is_begun.store(1, Ordering::Release);
+                }
+            }
+        }
+        for number in self.processes().skip(1) {
+            let process = &page.processes.0[number as usize];
+            if process.is_begun.load(Ordering::Acquire) == 0 {
+                process.set(Fate::Gone);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next processes begin with what there is: of those that there were, the first one.
+    fn replay_all(&self) {
+        let page = self.page();
+        page.follow.store(0, Ordering::Release);
+        for (number, process) in (0..self.processes().end.max(1)).zip(&page.processes.0) {
+            let head = process.head.load(Ordering::Acquire);
+            process.replay_end.store(head, Ordering::Release);
+            let base = process.base.load(Ordering::Acquire);
+            process.replayed.store(base, Ordering::Release);
+            let is_first = number == 0;
+            process.is_begun.store(is_first.into(), Ordering::Release);
+        }
+        let connections = page.next_connection.swap(0, Ordering::AcqRel);
+        page.serving.clear(connections);
+        page.failure.store(0, Ordering::Release);
+    }
+}
+
+/// Whoever waits for another number. Nobody may.
+fn wake(number: &AtomicU32) {
+    let _ = futex::wake(number, futex::Flags::empty(), u32::MAX);
+}
