@@ -51,13 +51,12 @@ unsafe extern "C" fn pthread_mutex_timedlock(
     mutex: *mut pthread_mutex_t,
     until: *const timespec,
 ) -> c_int {
-    // SAFETY: as the program has called us.
-    let own = unsafe { deadline(until) };
-    let until = own.as_ref().map_or(until, ptr::from_ref);
     lock(|| {
-        real!(pthread_mutex_timedlock(
-            mutex => *mut pthread_mutex_t, until => *const timespec
-        ) -> c_int)
+        by(until, |until| {
+            real!(pthread_mutex_timedlock(
+                mutex => *mut pthread_mutex_t, until => *const timespec
+            ) -> c_int)
+        })
     })
 }
 
@@ -67,14 +66,20 @@ unsafe extern "C" fn pthread_mutex_clocklock(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
+    lock(|| {
+        by(until, |until| {
+            real!(pthread_mutex_clocklock(
+                mutex => *mut pthread_mutex_t, clock => clockid_t, until => *const timespec
+            ) -> c_int)
+        })
+    })
+}
+
+/// With a deadline, which the program has by its own clocks.
+fn by(until: *const timespec, perform: impl FnOnce(*const timespec) -> c_int) -> c_int {
     // SAFETY: as the program has called us.
     let own = unsafe { deadline(until) };
-    let until = own.as_ref().map_or(until, ptr::from_ref);
-    lock(|| {
-        real!(pthread_mutex_clocklock(
-            mutex => *mut pthread_mutex_t, clock => clockid_t, until => *const timespec
-        ) -> c_int)
-    })
+    perform(own.as_ref().map_or(until, ptr::from_ref))
 }
 
 #[inline]
@@ -132,9 +137,12 @@ fn wait(mutex: *mut pthread_mutex_t, perform: impl FnOnce() -> c_int) -> c_int {
     }
     helpers::unlocked();
     let outcome = perform();
-    real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
-    helpers::woke();
-    real!(pthread_mutex_lock(mutex => *mut pthread_mutex_t) -> c_int);
+    // Another error leaves the mutex as it was.
+    if matches!(outcome, 0 | libc::ETIMEDOUT) {
+        real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
+        helpers::woke();
+        real!(pthread_mutex_lock(mutex => *mut pthread_mutex_t) -> c_int);
+    }
     helpers::locked();
     outcome
 }
@@ -157,13 +165,12 @@ unsafe extern "C" fn pthread_cond_timedwait(
     mutex: *mut pthread_mutex_t,
     until: *const timespec,
 ) -> c_int {
-    // SAFETY: as the program has called us.
-    let own = unsafe { deadline(until) };
-    let until = own.as_ref().map_or(until, ptr::from_ref);
     wait(mutex, || {
-        real_of!(CONDITIONS, pthread_cond_timedwait(
-            condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, until => *const timespec
-        ) -> c_int)
+        by(until, |until| {
+            real_of!(CONDITIONS, pthread_cond_timedwait(
+                condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, until => *const timespec
+            ) -> c_int)
+        })
     })
 }
 
@@ -174,14 +181,13 @@ unsafe extern "C" fn pthread_cond_clockwait(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
-    // SAFETY: as the program has called us.
-    let own = unsafe { deadline(until) };
-    let until = own.as_ref().map_or(until, ptr::from_ref);
     wait(mutex, || {
-        real!(pthread_cond_clockwait(
-            condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, clock => clockid_t,
-            until => *const timespec
-        ) -> c_int)
+        by(until, |until| {
+            real!(pthread_cond_clockwait(
+                condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, clock => clockid_t,
+                until => *const timespec
+            ) -> c_int)
+        })
     })
 }
 
@@ -203,12 +209,12 @@ unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int {
-    // SAFETY: as the program has called us.
-    let own = unsafe { deadline(until) };
-    let until = own.as_ref().map_or(until, ptr::from_ref);
-    wait_for_semaphore(
-        || real!(sem_timedwait(semaphore => *mut sem_t, until => *const timespec) -> c_int),
-    )
+    wait_for_semaphore(|| {
+        by(
+            until,
+            |until| real!(sem_timedwait(semaphore => *mut sem_t, until => *const timespec) -> c_int),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -217,12 +223,11 @@ unsafe extern "C" fn sem_clockwait(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
-    // SAFETY: as the program has called us.
-    let own = unsafe { deadline(until) };
-    let until = own.as_ref().map_or(until, ptr::from_ref);
     wait_for_semaphore(|| {
-        real!(sem_clockwait(
-            semaphore => *mut sem_t, clock => clockid_t, until => *const timespec
-        ) -> c_int)
+        by(until, |until| {
+            real!(sem_clockwait(
+                semaphore => *mut sem_t, clock => clockid_t, until => *const timespec
+            ) -> c_int)
+        })
     })
 }
