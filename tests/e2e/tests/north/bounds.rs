@@ -96,6 +96,16 @@ fn that_a_record_has_ended_is_known_to_the_next_serve() {
     assert_eq!(client.answer_or_error(), None);
 }
 
+/// After the first recovery there is a record again.
+fn assert_protected_again(scene: &Scene, server: &Protected) {
+    let mut client = Client::new(scene);
+    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
+    assert_eq!(status(server)["unprotected"], 0);
+    server.kill_main(Signal::KILL);
+    assert_eq!(server.wait_serving(2)["kept"], 1);
+    assert_eq!(client.ask(&["GET", "new"]), "kept");
+}
+
 /// Nor is one that another version has made that of the server that goes on.
 #[test]
 fn a_record_of_another_version_is_none() {
@@ -122,12 +132,7 @@ fn a_record_of_another_version_is_none() {
     let serving = server.wait_serving(1);
     assert_eq!(serving["lost"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
-    let mut client = Client::new(&scene);
-    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
-    assert_eq!(status(&server)["unprotected"], 0);
-    server.kill_main(Signal::KILL);
-    assert_eq!(server.wait_serving(2)["kept"], 1);
-    assert_eq!(client.ask(&["GET", "new"]), "kept");
+    assert_protected_again(&scene, &server);
 }
 
 #[test]
@@ -205,12 +210,7 @@ fn a_record_that_has_ended_begins_anew_when_nobody_is_connected() {
     drop(client);
     server.wait_for("renewed", 1);
     server.wait_serving(1);
-    let mut client = Client::new(&scene);
-    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
-    assert_eq!(status(&server)["unprotected"], 0);
-    server.kill_main(Signal::KILL);
-    assert_eq!(server.wait_serving(2)["kept"], 1);
-    assert_eq!(client.ask(&["GET", "new"]), "kept");
+    assert_protected_again(&scene, &server);
     server.assert_none_of("lost");
 }
 
