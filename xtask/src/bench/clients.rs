@@ -1,6 +1,6 @@
 //! A crowd: connections of the client's host that stay, and now and then ask for something.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -129,11 +129,22 @@ fn ask(stream: &mut TcpStream) -> Result<()> {
     answer(stream)
 }
 
+/// What has come. A stopped and continued process, or one that is looked at, is interrupted where a read has a
+/// time limit (signal(7)): that is no answer.
+pub(super) fn hear(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            heard => return heard,
+        }
+    }
+}
+
 fn answer(stream: &mut TcpStream) -> Result<()> {
     let mut answer = [0; 2048];
     let mut length = 0;
     loop {
-        let read = stream.read(&mut answer[length..])?;
+        let read = hear(stream, &mut answer[length..])?;
         ensure!(read > 0, "closed by the server");
         length += read;
         let header = answer[..length]

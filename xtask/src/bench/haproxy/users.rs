@@ -1,7 +1,7 @@
 //! Who uses the service while servers are killed: some download all the time, each time over a new
 //! connection, others ask for something small now and then, over a connection that stays.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::bench::Bench;
+use crate::bench::clients::hear;
 
 /// In words, with the numbers from below.
 pub(in crate::bench) const WHAT: &str = "8 clients download 32 MiB again and again, each time over a new connection, and 8 ask for 128 \
@@ -203,7 +204,7 @@ fn download(address: SocketAddr, object: &[u8]) -> Result<Duration> {
     let mut longest = Duration::ZERO;
     let mut have = 0;
     while have < object.len() {
-        let read = stream.read(&mut buffer)?;
+        let read = hear(&mut stream, &mut buffer)?;
         ensure!(read > 0, "closed after {have} bytes");
         let now = Instant::now();
         longest = longest.max(now - std::mem::replace(&mut last, now));
@@ -227,7 +228,7 @@ fn ask(stream: &mut Option<TcpStream>, address: SocketAddr) -> Result<Duration> 
     let mut buffer = [0; 4096];
     let mut have = 0;
     while have < crate::bench::stage::SMALL {
-        let read = stream.read(&mut buffer)?;
+        let read = hear(stream, &mut buffer)?;
         ensure!(read > 0, "closed instead of an answer");
         have += answer.body(&buffer[..read])?.len();
     }

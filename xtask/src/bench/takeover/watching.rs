@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::bench::Bench;
+use crate::bench::clients::hear;
 use crate::bench::stage::{SMALL, limit};
 
 /// The client's link, bits per second: so slow that the programs on its host are not busy.
@@ -115,7 +116,7 @@ fn read_on(over: &AtomicBool, mut stream: TcpStream) -> Result<Duration> {
     let (mut longest, mut last) = (Duration::ZERO, Instant::now());
     let mut buffer = vec![0; 64 << 10];
     while !over.load(Ordering::Relaxed) {
-        let read = stream.read(&mut buffer).context("a download")?;
+        let read = hear(&mut stream, &mut buffer).context("a download")?;
         ensure!(read > 0, "a download was closed");
         let zeros = buffer[..read].iter().all(|byte| *byte == 0);
         ensure!(zeros, "a download has other bytes than the file");
@@ -135,7 +136,7 @@ fn ask_on(over: &AtomicBool, mut stream: TcpStream) -> Result<Duration> {
         answer.clear();
         while !is_whole(&answer) {
             let mut buffer = [0; 2048];
-            let read = stream.read(&mut buffer).context("a request")?;
+            let read = hear(&mut stream, &mut buffer).context("a request")?;
             ensure!(read > 0, "a connection was closed");
             answer.extend_from_slice(&buffer[..read]);
         }
