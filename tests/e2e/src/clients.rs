@@ -1,7 +1,7 @@
 //! Clients: plain sockets that give up rather than hang, HTTP enough for the tests, curl.
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::Output;
 
@@ -17,13 +17,27 @@ pub fn read_exactly(mut stream: &TcpStream, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let mut got = 0;
     while got < length {
-        match stream.read(&mut bytes[got..]) {
+        match read_some(&mut stream, &mut bytes[got..]) {
             Ok(0) => panic!("the connection ended after {got} of {length} bytes"),
             Ok(more) => got += more,
             Err(error) => panic!("after {got} of {length} bytes: {error}"),
         }
     }
     bytes
+}
+
+/// What has come. A stopped and continued process, or one that is looked at, is interrupted where a read has a
+/// time limit (signal(7)): that says nothing of the connection.
+///
+/// # Errors
+/// Those of the connection.
+pub fn read_some(mut stream: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            heard => return heard,
+        }
+    }
 }
 
 /// Reads until the other end has closed.
@@ -153,7 +167,7 @@ impl Http {
             progress(got);
             // In steps, so that `progress` is called at the offset that it waits for.
             let end = length.min(got + 16_384);
-            match self.stream.read(&mut body[got..end]) {
+            match read_some(&mut self.stream, &mut body[got..end]) {
                 Ok(0) => panic!("the connection ended after {got} of {length} bytes"),
                 Ok(more) => got += more,
                 Err(error) => panic!("after {got} of {length} bytes: {error}"),

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use e2e::arrange::{run, test_server_at};
-use e2e::clients::{read_exactly, write};
+use e2e::clients::{read_exactly, read_some, write};
 use e2e::exchange::{Exchange, assert_all_kept, assert_untouched, echo_survives_a_kill};
 use e2e::servers::{PORT, test_server};
 use e2e::{PATIENCE, Scene, Seed, pattern};
@@ -155,13 +155,11 @@ fn timestamps_vanish_between_lives() {
 
 /// Reads so many bytes into `got`, or to the first error.
 fn read_up_to(stream: &TcpStream, length: usize, got: &mut Vec<u8>) -> std::io::Result<()> {
-    use std::io::Read;
-    let mut stream = stream;
     let mut buffer = vec![0; 65_536];
     let end = got.len() + length;
     while got.len() < end {
         let most = buffer.len().min(end - got.len());
-        match stream.read(&mut buffer[..most])? {
+        match read_some(stream, &mut buffer[..most])? {
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
             more => got.extend(&buffer[..more]),
         }

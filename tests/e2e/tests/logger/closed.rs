@@ -1,12 +1,12 @@
 //! Nobody serves for a while: one host has lost its power, the other one hangs (FT-TCP IV.E.1-2).
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::arrange::slowly;
-use e2e::clients::{read_exactly, write};
+use e2e::clients::{read_exactly, read_some, write};
 use e2e::exchange::{assert_untouched, end, talks};
 use e2e::servers::{PORT, test_server_at};
 use e2e::{Checksum, PATIENCE, Scene, assert_same_bytes, pattern};
@@ -91,8 +91,8 @@ fn seen(packet: &Packet) -> Option<Seen<'_>> {
 }
 
 /// How a client fares that nobody tells anything: it gives up.
-fn gives_up(mut stream: &TcpStream) {
-    let error = stream.read(&mut [0]).expect_err("nobody answers");
+fn gives_up(stream: &TcpStream) {
+    let error = read_some(stream, &mut [0]).expect_err("nobody answers");
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert_eq!(
         error.raw_os_error(),

@@ -1,18 +1,13 @@
 //! Checkpoints: an image takes the place of the record before it, whatever dies when.
 
 use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    os::unix::net::UnixStream,
-    path::PathBuf,
-    thread,
+    fs, io::Write as _, net::TcpStream, os::unix::net::UnixStream, path::PathBuf, thread,
     time::Duration,
 };
 
 use e2e::{
     Protected, Scene, Seed,
-    clients::finish,
+    clients::{finish, read_some},
     exchange::{assert_all_kept, assert_untouched},
     loggers::status,
     pattern,
@@ -253,7 +248,7 @@ fn what_redis_saves_beside_a_checkpoint_is_its_own() {
 fn download(stream: &mut TcpStream, got: &mut Vec<u8>, length: usize) {
     let mut piece = [0; 1 << 16];
     while got.len() < length {
-        match stream.read(&mut piece) {
+        match read_some(&*stream, &mut piece) {
             Ok(read) if read > 0 => got.extend_from_slice(&piece[..read]),
             _ => return,
         }

@@ -8,20 +8,21 @@ mod replay;
 mod starting;
 mod verbs;
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::path::PathBuf;
 
+use e2e::clients::read_some;
 use e2e::exchange::{echoes, echoing, talks};
 use e2e::servers;
 use e2e::{Protected, Scene};
 
 /// The next thing on this connection is a RST.
 #[track_caller]
-fn is_reset(mut stream: &TcpStream) {
+fn is_reset(stream: &TcpStream) {
     let mut buffer = [0; 4096];
     loop {
-        match stream.read(&mut buffer) {
+        match read_some(stream, &mut buffer) {
             Ok(0) => panic!("a proper end, not a reset"),
             // What was on its way before.
             Ok(_) => {}
