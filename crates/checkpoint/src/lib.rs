@@ -10,15 +10,18 @@
 //!   first process in there is ours.
 //! - [`Room`]: the supervisor's end of it.
 //! - [`Store`]: images on disk. One that is not whole never takes the place of one that is.
+//! - [`Pack`], [`Unpack`]: images on their way to another host.
 
 #![forbid(unsafe_code)]
 
 mod criu;
 mod guest;
 mod manifest;
+mod pack;
 pub mod room;
 mod store;
 
 pub use criu::{Criu, CriuError};
 pub use guest::{Room, RoomError, Said, Way};
+pub use pack::{Pack, Unpack};
 pub use store::{Image, Store};

@@ -27,6 +27,18 @@ pub(crate) fn write(directory: &Path) -> io::Result<()> {
     fs::write(directory.join(MANIFEST), text)
 }
 
+/// The files that belong to the image in this directory, and their lengths; the one that says so is the last.
+pub(crate) fn files(directory: &Path) -> io::Result<Vec<(String, u64)>> {
+    let text = fs::read_to_string(directory.join(MANIFEST))?;
+    let noted = parse(&text).ok_or_else(|| torn(MANIFEST))?;
+    let noted = noted.into_iter();
+    let mut files: Vec<_> = noted
+        .map(|(name, (length, _))| (name.to_owned(), length))
+        .collect();
+    files.push((MANIFEST.to_owned(), text.len() as u64));
+    Ok(files)
+}
+
 /// Are all that were noted as they were?
 pub(crate) fn check(directory: &Path) -> io::Result<()> {
     let text = fs::read_to_string(directory.join(MANIFEST))?;

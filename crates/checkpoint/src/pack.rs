@@ -1,0 +1,288 @@
+//! An image as one row of bytes, on its way to another host: its files, one behind the other, the manifest last.
+//!
+//! ```text
+//! u16    length of the name
+//! u64    length of the file
+//! bytes  name
+//! bytes  file
+//! ```
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Write as _},
+    os::unix::{ffi::OsStrExt as _, fs::FileExt as _},
+    path::{Path, PathBuf},
+};
+
+use crate::{manifest, store::Image};
+
+/// The two lengths.
+const LENGTHS: usize = 2 + 8;
+
+/// An image that is whole, to be read.
+#[derive(Debug)]
+pub struct Pack {
+    files: Vec<Packed>,
+    length: u64,
+}
+
+/// One of its files.
+#[derive(Debug)]
+struct Packed {
+    /// Where in all of it.
+    begin: u64,
+    header: Vec<u8>,
+    path: PathBuf,
+    length: u64,
+}
+
+impl Packed {
+    fn end(&self) -> u64 {
+        self.begin + self.header.len() as u64 + self.length
+    }
+
+    /// Bytes of it from this place on, as many as there are and `into` has room for.
+    fn read(&self, from: u64, into: &mut [u8]) -> io::Result<usize> {
+        let at = from - self.begin;
+        let header = usize::try_from(at)
+            .ok()
+            .and_then(|at| self.header.get(at..));
+        if let Some(rest) = header.filter(|rest| !rest.is_empty()) {
+            let length = rest.len().min(into.len());
+            into[..length].copy_from_slice(&rest[..length]);
+            return Ok(length);
+        }
+        let left = usize::try_from(self.end() - from).unwrap_or(usize::MAX);
+        let length = left.min(into.len());
+        let file = File::open(&self.path)?;
+        file.read_exact_at(&mut into[..length], at - self.header.len() as u64)?;
+        Ok(length)
+    }
+}
+
+impl Pack {
+    /// Of this image.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of(image: &Image) -> io::Result<Self> {
+        let mut files = Vec::new();
+        let mut begin = 0;
+        for (name, length) in manifest::files(&image.directory)? {
+            let file = Packed {
+                begin,
+                header: header(&name, length)?,
+                path: image.directory.join(&name),
+                length,
+            };
+            begin = file.end();
+            files.push(file);
+        }
+        Ok(Self {
+            files,
+            length: begin,
+        })
+    }
+
+    /// How long it is, bytes.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// So many bytes of it from this place on, fewer at its end.
+    ///
+    /// # Errors
+    /// A file is not what it was.
+    pub fn read(&self, from: u64, most: usize) -> io::Result<Vec<u8>> {
+        let left = usize::try_from(self.length.saturating_sub(from)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; most.min(left)];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let at = from + filled as u64;
+            let next = self.files.partition_point(|file| file.end() <= at);
+            let file = self.files.get(next).ok_or(io::ErrorKind::UnexpectedEof)?;
+            filled += file.read(at, &mut bytes[filled..])?;
+        }
+        Ok(bytes)
+    }
+}
+
+fn header(name: &str, length: u64) -> io::Result<Vec<u8>> {
+    let named = u16::try_from(name.len()).map_err(io::Error::other)?;
+    let lengths = [&named.to_le_bytes()[..], &length.to_le_bytes()];
+    Ok([&lengths.concat(), name.as_bytes()].concat())
+}
+
+/// An image that comes from another host.
+#[derive(Debug)]
+pub struct Unpack {
+    image: Image,
+    /// The beginning of a header.
+    header: Vec<u8>,
+    /// The file that is being written, and how much of it is missing.
+    file: Option<(File, u64)>,
+}
+
+impl Unpack {
+    /// Into this place, where nothing is.
+    #[must_use]
+    pub fn into(image: Image) -> Self {
+        Self {
+            image,
+            header: Vec::new(),
+            file: None,
+        }
+    }
+
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// They are none of an image, or there is no room for them.
+    pub fn take(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            bytes = match &mut self.file {
+                Some((file, left)) => {
+                    let now = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(bytes.len());
+                    file.write_all(&bytes[..now])?;
+                    *left -= now as u64;
+                    &bytes[now..]
+                }
+                None => self.take_header(bytes)?,
+            };
+            self.file.take_if(|(_, left)| *left == 0);
+        }
+        Ok(())
+    }
+
+    /// Tells what is behind it.
+    fn take_header<'a>(&mut self, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
+        let missing = match self.header.split_first_chunk::<2>() {
+            Some((named, _)) => LENGTHS + usize::from(u16::from_le_bytes(*named)),
+            None => 2,
+        } - self.header.len();
+        let (now, rest) = bytes.split_at(missing.min(bytes.len()));
+        self.header.extend_from_slice(now);
+        if let Some((named, more)) = self.header.split_first_chunk::<2>()
+            && let Some((length, name)) = more.split_first_chunk()
+            && name.len() == usize::from(u16::from_le_bytes(*named))
+        {
+            let file = File::create_new(self.place(name)?)?;
+            self.file = Some((file, u64::from_le_bytes(*length)));
+            self.header.clear();
+        }
+        Ok(rest)
+    }
+
+    /// Where a file of this name belongs: in the image's directory, and nowhere else.
+    fn place(&self, name: &[u8]) -> io::Result<PathBuf> {
+        let name = Path::new(OsStr::from_bytes(name));
+        if name.file_name() != Some(name.as_os_str()) {
+            let what = format!("an image has a file {name:?}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Ok(self.image.directory.join(name))
+    }
+
+    /// That was all.
+    ///
+    /// # Errors
+    /// It is not whole, or not what it was when it was made.
+    pub fn finish(self) -> io::Result<Image> {
+        if self.file.is_some() || !self.header.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.image.check()?;
+        Ok(self.image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::Store;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::new(directory.path().to_owned()).expect("a store");
+        (directory, store)
+    }
+
+    fn packed() -> (tempfile::TempDir, Vec<u8>) {
+        let (directory, store) = store();
+        let image = store.begin(1).expect("an image");
+        let pages: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        for (name, bytes) in [("pages", &pages[..]), ("empty", b""), ("a b", b"kept")] {
+            fs::write(image.directory.join(name), bytes).expect("written");
+        }
+        manifest::write(&image.directory).expect("noted");
+        fs::write(image.directory.join("restore.log"), "of a try").expect("written");
+        let pack = Pack::of(&image).expect("a pack");
+        let all = pack.read(0, usize::MAX).expect("read");
+        assert_eq!(all.len() as u64, pack.length());
+        for from in [0, 1, 9, 10, 11, 500, all.len() - 3, all.len()] {
+            for most in [0, 1, 7, 5000, usize::MAX] {
+                let piece = pack.read(from as u64, most).expect("read");
+                assert!(piece == all[from..][..most.min(all.len() - from)]);
+            }
+        }
+        (directory, all)
+    }
+
+    #[test]
+    fn an_image_is_the_same_elsewhere_in_whatever_pieces_it_comes() {
+        let (_kept, all) = packed();
+        for piece in [1, 7, 1000, 65_536, all.len()] {
+            let (_directory, store) = store();
+            let mut unpack = Unpack::into(store.begin(1).expect("an image"));
+            for bytes in all.chunks(piece) {
+                unpack.take(bytes).expect("taken");
+            }
+            let image = unpack.finish().expect("whole");
+            let pack = Pack::of(&image).expect("a pack");
+            assert!(pack.read(0, usize::MAX).expect("read") == all);
+            assert!(!image.directory.join("restore.log").exists());
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_changed_is_no_image() {
+        let (_kept, all) = packed();
+        let is_image = |bytes: &[u8]| {
+            let (_directory, store) = store();
+            let mut unpack = Unpack::into(store.begin(1).expect("an image"));
+            unpack.take(bytes).and_then(|()| unpack.finish()).is_ok()
+        };
+        assert!(is_image(&all));
+        for cut in (0..all.len())
+            .step_by(4099)
+            .chain(all.len() - 30..all.len())
+        {
+            assert!(!is_image(&all[..cut]), "cut at {cut}");
+        }
+        for at in (0..all.len()).step_by(10_007) {
+            let mut changed = all.clone();
+            changed[at] ^= 1;
+            assert!(!is_image(&changed), "changed at {at}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_elsewhere() {
+        for name in ["../x", "/x", "..", ".", "", "a/b", "a/"] {
+            let (directory, store) = store();
+            let mut unpack = Unpack::into(store.begin(1).expect("an image"));
+            let bytes = header(name, 1).expect("a header");
+            assert!(
+                unpack.take(&[&bytes[..], b"x"].concat()).is_err(),
+                "{name:?}"
+            );
+            assert!(!directory.path().join("x").exists());
+        }
+    }
+}
