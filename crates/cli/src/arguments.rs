@@ -312,7 +312,8 @@ pub(crate) struct Serve {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Bounding {
     /// With --north: when so much was recorded since the last one, make a checkpoint with CRIU, an image of what the server would
-    /// be after a replay, and forget the record before it (bytes, KiB, MiB, GiB). The server does not stand still for it
+    /// be after a replay, and forget the record before it (bytes, KiB, MiB, GiB). The server does not stand still for it. With
+    /// --logger the image goes there, and a standby with the same options goes on from it
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub(crate) checkpoint_at: Option<u64>,
     /// The same when so much time has passed and something was recorded (s, min)
@@ -321,7 +322,7 @@ pub(crate) struct Bounding {
     /// Directory for checkpoints, which are as large as the server's memory [default: in the run directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoint_dir: Option<PathBuf>,
-    /// The CRIU that makes checkpoints, version 4.0 or newer
+    /// The CRIU that makes checkpoints, and servers of them, version 4.0 or newer
     #[arg(long, value_name = "PATH", default_value = "criu")]
     pub(crate) criu: PathBuf,
     /// With --north, in place of checkpoints: the server keeps nothing across connections that a client could miss. When nobody

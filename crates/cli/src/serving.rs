@@ -207,8 +207,8 @@ fn checkpoints(arguments: &Serve) -> Result<Option<CheckpointConfig>, String> {
     if !arguments.north.is_wanted() {
         return Err("checkpoints are of servers with state: give --north=require, too".into());
     }
-    if !arguments.logger.is_empty() {
-        return Err("checkpoints are made of services without --logger only: another host would have to have the image, and images are not sent there yet".into());
+    if arguments.hot {
+        return Err("--hot follows the server from its beginning, which checkpoints give back: leave one of them out (--hot, --checkpoint-at, --checkpoint-every)".into());
     }
     if given.checkpoint_at.is_some_and(|at| at < BOUNDING_LEAST) {
         return Err("--checkpoint-at must be at least 1MiB".into());

@@ -3,11 +3,15 @@
 //!
 //! The streams belong together: a part of them that ends anywhere can be replayed, one that lacks something in its
 //! middle cannot. So there are no holes, and where there is no room for more all of it goes.
+//!
+//! An image of the first process takes the place of what is before its end in that one's stream, in one step
+//! ([`Determinants::commit_image`]): before it, the record is the image before and all since; after it, the new image and what
+//! comes behind that. What has come of an image that was not committed is no part of the record, and the first to go.
 
 use std::collections::BTreeMap;
 
-/// How much memory is asked for at a time, bytes.
-const CHUNK: usize = 1 << 16;
+use crate::image::{Image, ImageError, Upload};
+use crate::stream::Stream;
 
 /// Nothing of the record is kept any more: there was no room for what came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -26,67 +30,14 @@ pub struct Determinants {
     drops: u64,
     /// So much of the streams was with somebody before who has it no more.
     said: BTreeMap<u32, u64>,
+    /// What the stream of the first process begins behind.
+    image: Option<Image>,
+    /// One that is on its way.
+    upload: Option<Upload>,
 }
 
-#[derive(Debug, Default)]
-struct Stream {
-    length: u64,
-    /// All but the last one are full.
-    chunks: Vec<Vec<u8>>,
-}
-
-impl Stream {
-    fn append(&mut self, mut bytes: &[u8]) -> u64 {
-        let mut held = 0;
-        self.length += bytes.len() as u64;
-        while !bytes.is_empty() {
-            let room = self.chunks.last().map_or(0, |last| CHUNK - last.len());
-            if room == 0 {
-                self.chunks.push(Vec::with_capacity(CHUNK));
-                held += CHUNK as u64;
-                continue;
-            }
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            if let Some(last) = self.chunks.last_mut() {
-                last.extend_from_slice(now);
-            }
-            bytes = later;
-        }
-        held
-    }
-
-    /// Tells how much memory is not held any more.
-    fn cut(&mut self, length: u64) -> u64 {
-        let Some(whole) = usize::try_from(length)
-            .ok()
-            .filter(|_| length < self.length)
-        else {
-            return 0;
-        };
-        let before = self.chunks.len();
-        self.chunks.truncate(whole.div_ceil(CHUNK));
-        if let Some(last) = self.chunks.last_mut().filter(|_| whole % CHUNK != 0) {
-            last.truncate(whole % CHUNK);
-        }
-        self.length = length;
-        ((before - self.chunks.len()) * CHUNK) as u64
-    }
-
-    fn read(&self, from: u64, most: usize) -> Vec<u8> {
-        let Ok(from) = usize::try_from(from) else {
-            return Vec::new();
-        };
-        let chunks = self.chunks.iter().skip(from / CHUNK);
-        let mut out = Vec::new();
-        let mut skip = from % CHUNK;
-        for chunk in chunks {
-            let rest = chunk.get(skip..).unwrap_or_default();
-            out.extend_from_slice(&rest[..rest.len().min(most - out.len())]);
-            skip = 0;
-        }
-        out
-    }
-}
+/// Of what may be held, this part is left to other things by an image: it must not take the room of clients' bytes.
+const SPARED: u64 = 8;
 
 impl Determinants {
     /// The number of the record, if there is one.
@@ -98,13 +49,20 @@ impl Determinants {
     /// The streams: number of the process, and length in bytes.
     pub fn streams(&self) -> impl Iterator<Item = (u32, u64)> {
         let streams = self.streams.iter();
-        streams.map(|(process, stream)| (*process, stream.length))
+        streams.map(|(process, stream)| (*process, stream.length()))
     }
 
-    /// Memory that is held, bytes.
+    /// Memory that is held, that of images included, bytes.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.held
+        self.held + self.held_by_images()
+    }
+
+    /// Memory of images, bytes.
+    #[must_use]
+    pub fn held_by_images(&self) -> u64 {
+        let whole = self.image.as_ref().map_or(0, Image::held);
+        whole + self.upload.as_ref().map_or(0, Upload::held)
     }
 
     /// What comes from now on belongs to the record with this number; what is kept of another one is dropped.
@@ -131,7 +89,7 @@ impl Determinants {
     /// Is as much of it here as was anywhere before? Where there is less, what was said already would be forgotten.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        let length = |process| self.streams.get(process).map_or(0, |stream| stream.length);
+        let length = |process| self.streams.get(process).map_or(0, Stream::length);
         let mut said = self.said.iter();
         said.all(|(process, said)| length(process) >= *said)
     }
@@ -174,13 +132,16 @@ impl Determinants {
             };
         }
         let stream = self.streams.entry(process).or_default();
-        let known = stream.length.checked_sub(offset);
+        let known = stream.length().checked_sub(offset);
         let known = known.and_then(|known| usize::try_from(known).ok());
         if let Some(new) = known.and_then(|known| bytes.get(known..)) {
             self.held += stream.append(new);
         }
-        let length = stream.length;
-        if self.held > most {
+        let length = stream.length();
+        if self.held() > most {
+            self.drop_upload(); // the record is worth more than one that may come
+        }
+        if self.held() > most {
             self.end(record);
             return Err(NoRoom);
         }
@@ -190,7 +151,7 @@ impl Determinants {
     /// What is behind the first `length` bytes of a stream is dropped.
     pub fn cut(&mut self, process: u32, length: u64) {
         let stream = self.streams.get_mut(&process);
-        if let Some(stream) = stream.filter(|stream| length < stream.length) {
+        if let Some(stream) = stream.filter(|stream| length < stream.length()) {
             self.held -= stream.cut(length);
             self.drops += 1;
             // Who cuts it knows that nothing was said on account of the rest.
@@ -206,7 +167,85 @@ impl Determinants {
         self.drops
     }
 
-    /// So many bytes of a stream at the most, fewer at its end.
+    /// The next bytes of an image of the record's first process, `length` bytes long, from its first on. `most` is what may be
+    /// held. Tells how much of it is there.
+    ///
+    /// # Errors
+    /// Why it is not taken. Nothing is left of it then.
+    pub fn take_image(
+        &mut self,
+        record: u64,
+        (image, length): (u64, u64),
+        from: u64,
+        bytes: &[u8],
+        most: u64,
+    ) -> Result<u64, ImageError> {
+        if self.record != Some(record) {
+            return Err(ImageError::OtherRecord);
+        }
+        if from == 0 {
+            self.drop_upload();
+            let needed = self.held() + Upload::held_in_the_end(length);
+            if needed > most - most / SPARED {
+                return Err(ImageError::NoRoom);
+            }
+            self.upload = Some(Upload::new(image, length));
+        }
+        let taken = match &mut self.upload {
+            Some(upload) if upload.is(image, length) => upload.take(from, bytes),
+            _ => return Err(ImageError::Torn),
+        };
+        if taken.is_err() {
+            self.drop_upload();
+        }
+        taken
+    }
+
+    /// What has come of an image that is not part of the record is not wanted.
+    pub fn drop_upload(&mut self) {
+        self.upload = None;
+    }
+
+    /// From now on the record is this image, which has come as a whole, and what the stream of the first process has from
+    /// `base` on. There were so many `processes`. Who says so again is told the same.
+    ///
+    /// # Errors
+    /// It is not here as a whole, or the record does not go on with it. All is as it was.
+    pub fn commit_image(
+        &mut self,
+        record: u64,
+        image: u64,
+        base: u64,
+        processes: u32,
+    ) -> Result<(), ImageError> {
+        if self.record != Some(record) {
+            return Err(ImageError::OtherRecord);
+        }
+        if self
+            .image
+            .as_ref()
+            .is_some_and(|known| known.is(image, base))
+        {
+            return Ok(());
+        }
+        let before = self.streams.get(&0).map_or(0, Stream::base);
+        let whole = self
+            .upload
+            .take_if(|upload| upload.is_whole(image) && base >= before);
+        let whole = whole.ok_or(ImageError::Torn)?;
+        self.image = Some(whole.commit(base, processes));
+        self.held -= self.streams.entry(0).or_default().release(base);
+        self.drops += 1;
+        Ok(())
+    }
+
+    /// The image that the record begins with.
+    #[must_use]
+    pub fn image(&self) -> Option<&Image> {
+        self.image.as_ref()
+    }
+
+    /// So many bytes of a stream at the most, fewer at its end; none of what an image has the place of.
     #[must_use]
     pub fn read(&self, process: u32, from: u64, most: usize) -> Vec<u8> {
         let stream = self.streams.get(&process);

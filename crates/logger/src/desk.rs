@@ -74,6 +74,10 @@ impl Desk {
             | Request::Follow { .. }
             | Request::ReadDeterminants { .. }
             | Request::CutDeterminants { .. }
+            | Request::TellImage { .. }
+            | Request::CommitImage { .. }
+            | Request::DropImage
+            | Request::ReadImage { .. }
             | Request::InUse { .. }
             | Request::Lease(_) => vec![Response::Error {
                 code: ErrorCode::BadRequest,

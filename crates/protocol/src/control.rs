@@ -16,7 +16,8 @@
 //! [`Request::Frames`].
 //!
 //! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`],
-//! [`Response::Unknown`], [`Response::Followed`] and [`Response::Grown`] also come unasked; a [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several,
+//! [`Response::Unknown`], [`Response::Followed`] and [`Response::Grown`] also come unasked, and nobody waits for what is said of an
+//! image that is uploaded ([`Request::TellImage`], [`Request::CommitImage`]); a [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several,
 //! the final one marked `last`; [`MAX_DATA`] and [`FlowSummary::PER_MESSAGE`] say what fits.
 //!
 //! Encoding is deterministic, and decoding accepts nothing but the encoding: a body that is too
@@ -27,17 +28,19 @@ mod body;
 mod cursor;
 mod lease;
 mod messages;
+mod parts;
 mod stream;
 
 pub use lease::{LeaseAnswer, LeaseRequest, Standing, Verdict};
-pub use messages::{
-    Attach, ClientFin, Edition, ErrorCode, FlowSummary, Recorded, Replay, Request, Response,
-    Resume, Statistics,
+pub use messages::{Request, Response};
+pub use parts::{
+    Attach, ClientFin, Edition, ErrorCode, FlowSummary, KeptImage, Recorded, Replay, Resume,
+    Statistics,
 };
 pub use stream::{Decoder, Message, encode};
 
 /// The version of the protocol.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
 /// [`Response::OutstreamHeads`] together, eight bytes for each head included.

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet, fs, io, os::unix::fs::symlink, path::Path, thread, time::Duration,
 };
 
-use checkpoint::{Criu, Image, Room, Said, Store, Way};
+use checkpoint::{Criu, Image, Room, Said, Store, Unpack, Way};
 use rand::Rng as _;
 use wrap::{Handover, Kept, Library, Memory, Message, Position, Score};
 
@@ -76,6 +76,12 @@ impl Images {
         self.store.remove_others(number).doing(IMAGES)
     }
 
+    /// A place for the image with this number, which comes from elsewhere. All others are rests.
+    pub(crate) fn receive(&mut self, number: u64) -> Result<Unpack, ServeError> {
+        self.forget()?;
+        Ok(Unpack::into(self.store.begin(number).doing(IMAGES)?))
+    }
+
     /// There is none any more that the next life could begin with.
     pub(crate) fn forget(&mut self) -> Result<(), ServeError> {
         self.take_up(0)
@@ -109,10 +115,14 @@ impl Images {
     }
 
     /// It is whole, and the record before its end not needed any more.
-    pub(crate) fn replace(&mut self, memory: &Memory, made: Made) -> Result<(), ServeError> {
-        let number = made.last.image.number;
-        memory.is_in_image(number, made.end).doing(IMAGES)?;
-        self.last = Some(made.last);
+    pub(crate) fn replace(&mut self, memory: &Memory, mut made: Made) -> Result<(), ServeError> {
+        let Some(last) = made.last.take() else {
+            return Ok(());
+        };
+        let number = last.image.number;
+        let given_back = memory.is_in_image(number, made.end);
+        self.last = Some(last); // whatever became of the memory
+        given_back.doing(IMAGES)?;
         self.store.remove_others(number).doing(IMAGES)
     }
 }
@@ -171,9 +181,10 @@ struct Play {
     behind: (u64, Duration),
 }
 
-/// An image that is whole.
+/// An image that is whole. Dropping it before it is in use leaves nothing.
 pub(crate) struct Made {
-    last: Last,
+    /// `None`: it is in use.
+    last: Option<Last>,
     /// How far of the record it reaches.
     pub(crate) end: u64,
     /// How long it took.
@@ -183,7 +194,20 @@ pub(crate) struct Made {
 impl Made {
     /// How large it is, bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.last.bytes
+        self.last.as_ref().map_or(0, |last| last.bytes)
+    }
+
+    /// It itself.
+    pub(crate) fn image(&self) -> Option<&Image> {
+        self.last.as_ref().map(|last| &last.image)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Some(last) = self.last.take() {
+            remove_image(&last.image);
+        }
     }
 }
 
@@ -242,7 +266,7 @@ impl Rehearsal {
                     let image = self.image.take();
                     let last = image.map(|image| Last { image, kept, bytes });
                     return Ok(last.map(|last| Made {
-                        last,
+                        last: Some(last),
                         end: self.end,
                         took: clock::now().saturating_sub(self.began),
                     }));
@@ -256,9 +280,14 @@ impl Rehearsal {
 impl Drop for Rehearsal {
     fn drop(&mut self) {
         if let Some(image) = self.image.take() {
-            let _ = fs::remove_dir_all(image.directory); // else by the next one
+            remove_image(&image);
         }
     }
+}
+
+/// If not now, then by the next one.
+fn remove_image(image: &Image) {
+    let _ = fs::remove_dir_all(&image.directory);
 }
 
 /// What the room says; an error, if that it is of no use.

@@ -28,6 +28,7 @@ use recovery::ReplayMode;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use wire::{FlowId, SeqNumber};
 
+pub(crate) use self::determinants::{Is, OfImage, Streams};
 use self::stream::Stream;
 use crate::{
     config::ServeConfig,
@@ -56,6 +57,8 @@ pub(crate) enum Said {
     Followed(Option<Edition>),
     /// More of the stream of a process, from that place on.
     Grown(u32, u64, Vec<u8>),
+    /// What becomes of an image that it is told.
+    Image(OfImage),
 }
 
 /// What a logger on another machine says to who attaches.
@@ -269,6 +272,15 @@ impl LoggerClient {
                 from,
                 bytes,
             } => Said::Grown(process, from, bytes),
+            Response::ImageTaken {
+                record,
+                image,
+                there,
+            } => of_image(record, image, Is::There(there)),
+            Response::ImageKept { record, image } => of_image(record, image, Is::Kept),
+            Response::ImageRefused { record, image, why } => {
+                of_image(record, image, Is::Refused(why))
+            }
             answer => return Some(answer),
         };
         self.said.push_back(said);
@@ -480,6 +492,11 @@ impl LoggerClient {
             Process::Elsewhere => {}
         }
     }
+}
+
+fn of_image(record: u64, image: u64, is: Is) -> Said {
+    let image = (record, image);
+    Said::Image(OfImage { image, is })
 }
 
 fn unexpected(response: &Response) -> ServeError {

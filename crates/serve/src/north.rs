@@ -4,6 +4,7 @@
 
 mod deaths;
 mod opened;
+mod uploading;
 mod with_logger;
 
 use std::{
@@ -38,6 +39,7 @@ use deaths::Crash;
 use opened::{Opened, reset_socket};
 
 pub(crate) use opened::Outgoing;
+pub(crate) use uploading::Uploaded;
 
 mod checkpoints;
 
@@ -94,6 +96,16 @@ impl North {
         config: &ServeConfig,
         run_dir: &Path,
     ) -> Result<Self, ServeError> {
+        self.take_images(config, run_dir)?;
+        Ok(self)
+    }
+
+    /// The same.
+    pub(crate) fn take_images(
+        &mut self,
+        config: &ServeConfig,
+        run_dir: &Path,
+    ) -> Result<(), ServeError> {
         if let Some(mut images) = Images::wanted(config, run_dir)? {
             if let Err(error) = images.take_up(self.memory.image()) {
                 tracing::warn!(%error, "the last checkpoint is lost");
@@ -103,7 +115,7 @@ impl North {
         } else if self.memory.image() != 0 {
             self.is_lost = true;
         }
-        Ok(self)
+        Ok(())
     }
 
     fn with(memory: Memory, room: Mount) -> Result<Self, ServeError> {

@@ -393,6 +393,7 @@ pub use stopping::Signals;
 
 mod checkpointing;
 mod following;
+mod images_of;
 mod link_of;
 mod logger_of;
 mod north_of;

@@ -17,7 +17,7 @@ use protocol::link::{
     DETERMINANTS_OVERHEAD, Determinants, KeySet, KeySlot, LinkKey, STABLE_LEN, Stable,
     StreamPosition,
 };
-use wrap_abi::layout::{Destination, FILE_FD, SHIPPING_FD, stream_offset};
+use wrap_abi::layout::{Destination, FILE_FD, Process, SHIPPING_FD, stream_offset};
 
 use crate::{
     sys::{Outcome, sys},
@@ -82,7 +82,7 @@ impl Wrap {
         let mut sent = 0;
         for (number, process) in self.processes() {
             let head = process.head.load(Ordering::Acquire);
-            let from = process.stable.load(Ordering::Acquire).min(head);
+            let from = first_to_ship(process).min(head);
             let to = head.min(from + WINDOW);
             self.ship_stream(number, from, to);
             if number == self.process {
@@ -95,9 +95,10 @@ impl Wrap {
 
     /// Send what this process has recorded and was not sent yet. `false`: there was nothing, or no room on the way.
     pub(crate) fn ship_news(&mut self) -> bool {
-        let (head, stable) = (self.stream.position(), self.stable());
-        let from = self.shipping.sent.clamp(stable, head.max(stable));
-        let to = head.min(stable + WINDOW);
+        let own = self.page.processes.0.get(self.process as usize);
+        let (head, first) = (self.stream.position(), own.map_or(0, first_to_ship));
+        let from = self.shipping.sent.clamp(first, head.max(first));
+        let to = head.min(first + WINDOW);
         if from >= to {
             return false;
         }
@@ -117,6 +118,11 @@ impl Wrap {
         own.map_or(0, |own| own.stable.load(Ordering::Acquire))
     }
 
+    fn base(&self, process: u32) -> u64 {
+        let process = self.page.processes.0.get(process as usize);
+        process.map_or(0, |process| process.base.load(Ordering::Acquire))
+    }
+
     fn ship_stream(&self, process: u32, from: u64, to: u64) {
         let there = &self.shipping.there;
         let most = usize::from(there.datagram).clamp(DETERMINANTS_OVERHEAD + 1, DATAGRAM_MAX);
@@ -129,7 +135,8 @@ impl Wrap {
             let offset = stream_offset(process) + at;
             // SAFETY: into our own buffer, as much as fits.
             let read = unsafe { sys!(SYS_pread64, FILE_FD, room.as_mut_ptr(), length, offset) };
-            if read != length as Outcome {
+            // What is before the base is not there any more, and is read as zeros.
+            if read != length as Outcome || at < self.base(process) {
                 return;
             }
             Determinants::seal(&self.position(process, at, false), &key(there.up), datagram);
@@ -237,6 +244,12 @@ impl Wrap {
         }
         Heard::News
     }
+}
+
+/// What the logger does not have. What an image has the place of the supervisor tells it, with the image.
+fn first_to_ship(process: &Process) -> u64 {
+    let stable = process.stable.load(Ordering::Acquire);
+    stable.max(process.base.load(Ordering::Acquire))
 }
 
 fn key(bytes: [u8; 16]) -> LinkKey {

@@ -190,6 +190,18 @@ impl Memory {
         Ok(())
     }
 
+    /// This record, which comes from elsewhere, begins with the image with this number: what is before `base` in the first
+    /// process's stream is not here. So many processes had been begun.
+    pub fn begins_with(&self, image: u64, base: u64, processes: u32) {
+        let page = self.page();
+        let first = &page.processes.0[0];
+        for place in [&first.base, &first.said, &first.head] {
+            place.store(base, Ordering::Release);
+        }
+        page.image.store(image, Ordering::Release);
+        page.next_process.fetch_max(processes, Ordering::AcqRel);
+    }
+
     /// The streams are of no use, and nobody is there who has them: their memory is given back.
     ///
     /// # Errors
@@ -395,6 +407,18 @@ impl Memory {
     pub fn ended(&self) -> Option<Mode> {
         let mode = self.page().mode.load(Ordering::Acquire);
         Some(Mode::from_code(mode).unwrap_or(Mode::Off)).filter(|mode| *mode != Mode::Record)
+    }
+
+    /// So much of a stream has been with a logger at some time, bytes.
+    #[must_use]
+    pub fn told(&self, process: u32) -> u64 {
+        self.stable(process).max(self.base(process))
+    }
+
+    /// The logger has no room for what it lacks: nothing is recorded from now on, and nothing waited for.
+    pub fn logger_is_full(&self) {
+        let ended = Mode::LoggerFull as u32;
+        self.page().mode.store(ended, Ordering::Release);
     }
 
     /// The record is worth nothing any more: nothing is recorded from now on, and nothing waited for.

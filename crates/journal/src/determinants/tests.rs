@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::stream::CHUNK;
 
 const RECORD: u64 = 7;
 const ROOM: u64 = u64::MAX;
@@ -90,4 +91,205 @@ fn where_there_is_no_room_nothing_is_left() {
     assert_eq!(kept.append(1, 0, 0, &[1], ROOM), Err(NoRoom));
     kept.begin(2);
     assert_eq!(kept.append(2, 0, 0, &[1], ROOM), Ok(Some(1)));
+}
+
+/// A step of a host that uploads, commits, dies in the middle of it, and comes back.
+#[derive(Debug, Clone)]
+enum Step {
+    /// It notes so much more.
+    Note(usize),
+    /// It begins to upload an image of all up to there, and comes so far with it, in thousandths.
+    Upload(usize),
+    /// It commits what it has uploaded, if it believes it has.
+    Commit,
+    /// Its stream has ended: what was not committed is thrown away.
+    Break,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0..100_000usize).prop_map(Step::Note),
+        2 => (0..=1000usize).prop_map(Step::Upload),
+        2 => Just(Step::Upload(1000)),
+        3 => Just(Step::Commit),
+        1 => Just(Step::Break),
+    ]
+}
+
+proptest! {
+    /// Whatever is torn when: the record is an image that has come as a whole, and all that was noted since it was made.
+    #[test]
+    fn an_image_takes_the_place_of_what_is_before_it_or_of_nothing(
+        steps in prop::collection::vec(step(), 0..30),
+    ) {
+        let mut kept = Determinants::default();
+        kept.begin(RECORD);
+        let all = said(0, 3_000_000);
+        let mut length = 0;
+        // Number, end in the stream, and bytes of the one in use, and of the one that is uploaded.
+        let mut used: Option<(u64, usize, Vec<u8>)> = None;
+        let mut uploaded: Option<(u64, usize, Vec<u8>)> = None;
+        let mut is_whole = false;
+        for (step, number) in steps.into_iter().zip(1u64..) {
+            match step {
+                Step::Note(more) => {
+                    let bytes = &all[length..length + more];
+                    let stable = kept.append(RECORD, 0, length as u64, bytes, ROOM);
+                    length += more;
+                    prop_assert_eq!(stable, Ok(Some(length as u64)));
+                }
+                Step::Upload(part) => {
+                    let image = said(u32::try_from(number).unwrap(), 150_000);
+                    let until = (image.len() * part / 1000).max(1);
+                    let of = (number, image.len() as u64);
+                    let mut there = 0;
+                    for piece in image[..until].chunks(60_000) {
+                        let taken = kept.take_image(RECORD, of, there, piece, ROOM);
+                        there += piece.len() as u64;
+                        prop_assert_eq!(taken, Ok(there));
+                    }
+                    is_whole = until == image.len();
+                    uploaded = Some((number, length, image));
+                }
+                Step::Commit => {
+                    let Some((number, end, image)) = uploaded.clone() else {
+                        continue;
+                    };
+                    let committed = kept.commit_image(RECORD, number, end as u64, 1);
+                    prop_assert_eq!(committed.is_ok(), is_whole);
+                    if committed.is_ok() {
+                        used = Some((number, end, image));
+                    }
+                }
+                Step::Break => {
+                    kept.drop_upload();
+                    if uploaded.as_ref().map(|one| one.0) != used.as_ref().map(|one| one.0) {
+                        uploaded = None;
+                    }
+                }
+            }
+            let base = used.as_ref().map_or(0, |(_, end, _)| *end);
+            prop_assert!(kept.read(0, base as u64, usize::MAX) == all[base..length]);
+            match (&used, kept.image()) {
+                (None, None) => {}
+                (Some((number, end, image)), Some(known)) => {
+                    prop_assert_eq!((known.number(), known.base()), (*number, *end as u64));
+                    prop_assert!(known.read(0, usize::MAX) == *image);
+                    prop_assert!(*end == 0 || kept.read(0, *end as u64 - 1, 1).is_empty());
+                }
+                (one, other) => prop_assert!(false, "{:?} and {:?}", one.is_some(), other.is_some()),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_image_that_is_torn_or_of_another_record_is_none() {
+    let mut kept = Determinants::default();
+    kept.begin(RECORD);
+    let _ = kept.append(RECORD, 0, 0, b"hello, world", ROOM);
+    let image = (1, 10);
+    let take = |kept: &mut Determinants, record, image, from, bytes: &[u8]| {
+        kept.take_image(record, image, from, bytes, ROOM)
+    };
+    assert_eq!(
+        take(&mut kept, 9, image, 0, b"01234"),
+        Err(ImageError::OtherRecord)
+    );
+    assert_eq!(
+        take(&mut kept, RECORD, image, 5, b"56789"),
+        Err(ImageError::Torn)
+    );
+    assert_eq!(take(&mut kept, RECORD, image, 0, b"01234"), Ok(5));
+    assert_eq!(kept.commit_image(RECORD, 1, 5, 1), Err(ImageError::Torn));
+    assert_eq!(
+        take(&mut kept, RECORD, image, 6, b"6789"),
+        Err(ImageError::Torn)
+    );
+    assert_eq!(
+        take(&mut kept, RECORD, image, 5, b"56789"),
+        Err(ImageError::Torn),
+        "it is gone"
+    );
+    assert_eq!(
+        take(&mut kept, RECORD, image, 0, b"0123456789!"),
+        Err(ImageError::Torn)
+    );
+    assert_eq!(take(&mut kept, RECORD, image, 0, b"0123456789"), Ok(10));
+    assert_eq!(
+        take(&mut kept, RECORD, (2, 10), 10, b""),
+        Err(ImageError::Torn)
+    );
+    assert_eq!(kept.commit_image(9, 1, 5, 1), Err(ImageError::OtherRecord));
+    assert_eq!(kept.commit_image(RECORD, 2, 5, 1), Err(ImageError::Torn));
+    assert_eq!(kept.image().map(Image::number), None);
+    assert_eq!(kept.read(0, 0, 99), b"hello, world");
+    assert_eq!(kept.commit_image(RECORD, 1, 7, 3), Ok(()));
+    assert_eq!(
+        kept.commit_image(RECORD, 1, 7, 3),
+        Ok(()),
+        "who has not heard the answer asks again"
+    );
+    assert_eq!(
+        (kept.read(0, 0, 99), kept.read(0, 7, 99)),
+        (Vec::new(), b"world".to_vec())
+    );
+    // Nothing goes back behind it.
+    assert_eq!(take(&mut kept, RECORD, (3, 1), 0, b"0"), Ok(1));
+    assert_eq!(kept.commit_image(RECORD, 3, 6, 3), Err(ImageError::Torn));
+    // Another record has nothing to do with it.
+    kept.begin(2);
+    assert_eq!((kept.image().map(Image::number), kept.held()), (None, 0));
+}
+
+/// A logger that has begun anew has no whole record before it has the image again, and all that came behind it.
+#[test]
+fn without_the_image_the_record_is_not_whole() {
+    let mut kept = Determinants::default();
+    kept.begin(RECORD);
+    kept.was_said(RECORD, &[(0, 100)]);
+    assert!(!kept.is_whole());
+    assert_eq!(
+        kept.append(RECORD, 0, 90, &[7; 10], ROOM),
+        Ok(Some(0)),
+        "a hole"
+    );
+    assert_eq!(kept.take_image(RECORD, (5, 4), 0, b"1234", ROOM), Ok(4));
+    assert!(!kept.is_whole());
+    assert_eq!(kept.commit_image(RECORD, 5, 90, 1), Ok(()));
+    assert!(!kept.is_whole());
+    assert_eq!(kept.append(RECORD, 0, 90, &[7; 10], ROOM), Ok(Some(100)));
+    assert!(kept.is_whole());
+}
+
+/// Where there is no room for both, what may come goes before what is there.
+#[test]
+fn an_image_takes_nobodys_room() {
+    let mut kept = Determinants::default();
+    kept.begin(RECORD);
+    let chunk = CHUNK as u64;
+    let most = 32 * chunk;
+    let large = (1, 30 * chunk);
+    assert_eq!(
+        kept.take_image(RECORD, large, 0, &[1], most),
+        Err(ImageError::NoRoom)
+    );
+    let image = (2, 20 * chunk);
+    let bytes = vec![1; 20 * CHUNK];
+    assert_eq!(
+        kept.take_image(RECORD, image, 0, &bytes, most),
+        Ok(20 * chunk)
+    );
+    assert_eq!(kept.held_by_images(), 20 * chunk);
+    let notes = vec![2; 13 * CHUNK];
+    assert_eq!(
+        kept.append(RECORD, 0, 0, &notes, most),
+        Ok(Some(13 * chunk))
+    );
+    assert_eq!((kept.held(), kept.held_by_images()), (13 * chunk, 0));
+    assert_eq!(
+        kept.commit_image(RECORD, 2, chunk, 1),
+        Err(ImageError::Torn)
+    );
+    assert_eq!(kept.read(0, 0, usize::MAX), notes);
 }

@@ -41,6 +41,8 @@ impl Follower {
     /// The next thing that it is to hear; `key` is the name of the key that it has proven to have.
     pub fn next(&mut self, sessions: &Sessions, key: &str) -> Option<Response> {
         let session = sessions.followed(&self.service, key);
+        // What begins with an image nobody can follow from the beginning.
+        let session = session.filter(|one| one.kept_determinants().image().is_none());
         let edition = session.and_then(super::Session::edition);
         if !self.is_told || edition != self.edition {
             self.is_told = true;

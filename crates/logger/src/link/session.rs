@@ -154,6 +154,7 @@ impl Session {
         peer: Peer,
         greeting: &Greeting,
     ) -> LinkKeys {
+        self.drop_upload();
         self.acks.to = Some(peer);
         self.acks.counter = self.acks.counter.max(greeting.counter);
         self.wanted = attach.total;
@@ -224,6 +225,18 @@ impl Session {
     pub(super) fn held(&self) -> u64 {
         let statistics = self.intake.journal.statistics();
         statistics.held + statistics.idle + self.determinants.held()
+    }
+
+    /// Memory of what the processes of a server with state were told, bytes.
+    #[must_use]
+    pub fn held_by_notes(&self) -> u64 {
+        self.determinants.held() - self.determinants.held_by_images()
+    }
+
+    /// Memory of images of it, bytes.
+    #[must_use]
+    pub fn held_by_images(&self) -> u64 {
+        self.determinants.held_by_images()
     }
 
     /// Gives memory back that is not needed. To be called every second or so.

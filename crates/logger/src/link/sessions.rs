@@ -191,6 +191,7 @@ impl Sessions {
     pub fn detach(&mut self, instance: u64, now: Duration) {
         if let Some(entry) = self.by_instance.get_mut(&instance) {
             entry.detached = Some(now);
+            entry.session.drop_upload();
         }
     }
 

@@ -79,6 +79,9 @@ struct OfSession {
     embryos: usize,
     link: LinkStatistics,
     journal: journal::Statistics,
+    /// What a server with state was told, and images of it, bytes.
+    notes: u64,
+    images: u64,
 }
 
 /// All numbers at one moment.
@@ -141,6 +144,8 @@ impl Service {
             embryos: session.embryos(),
             link: session.statistics(),
             journal: session.journal().statistics(),
+            notes: session.held_by_notes(),
+            images: session.held_by_images(),
         });
         Snapshot {
             taken: Instant::now(),
@@ -328,8 +333,13 @@ impl Snapshot {
         let help = "Connections from whose clients nothing has come";
         let embryos = self.each(|s| s.embryos);
         to.gauges("outlive_logger_embryos", Unit::None, help, embryos)?;
-        let help = "Memory of records: in use, or to be used again";
-        let memory: [(_, Count); 2] = [("held", |s| s.journal.held), ("idle", |s| s.journal.idle)];
+        let help = "Memory of records: of connections, in use (held) or to be used again (idle); of what a server with state was told (notes), and of images of it";
+        let memory: [(_, Count); 4] = [
+            ("held", |s| s.journal.held),
+            ("idle", |s| s.journal.idle),
+            ("notes", |s| s.notes),
+            ("images", |s| s.images),
+        ];
         let memory = self.by("use", memory);
         to.gauges("outlive_logger_memory", Unit::Bytes, help, memory)?;
         let help = "Bytes recorded, of clients (instream) and of the server (outstream)";

@@ -5,8 +5,8 @@
 use super::cursor::{Cursor, Writer, text};
 use super::stream::Message;
 use super::{
-    Attach, ControlError, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest, Recorded,
-    Request, Response, Resume, Statistics,
+    Attach, ControlError, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer, LeaseRequest,
+    Recorded, Request, Response, Resume, Statistics,
 };
 
 mod parts;
@@ -36,6 +36,10 @@ mod request {
     pub(super) const RELEASE: u8 = 0x14;
     pub(super) const FOLLOW: u8 = 0x15;
     pub(super) const TELL_DETERMINANTS: u8 = 0x16;
+    pub(super) const TELL_IMAGE: u8 = 0x17;
+    pub(super) const COMMIT_IMAGE: u8 = 0x18;
+    pub(super) const DROP_IMAGE: u8 = 0x19;
+    pub(super) const READ_IMAGE: u8 = 0x1a;
 }
 
 mod response {
@@ -56,6 +60,10 @@ mod response {
     pub(super) const DETERMINANT_BYTES: u8 = 0x8f;
     pub(super) const FOLLOWED: u8 = 0x90;
     pub(super) const GROWN: u8 = 0x91;
+    pub(super) const IMAGE_TAKEN: u8 = 0x92;
+    pub(super) const IMAGE_KEPT: u8 = 0x93;
+    pub(super) const IMAGE_REFUSED: u8 = 0x94;
+    pub(super) const IMAGE_BYTES: u8 = 0x95;
 }
 
 impl Message for Request {
@@ -83,11 +91,15 @@ impl Message for Request {
             Self::Release { .. } => request::RELEASE,
             Self::Follow { .. } => request::FOLLOW,
             Self::TellDeterminants { .. } => request::TELL_DETERMINANTS,
+            Self::TellImage { .. } => request::TELL_IMAGE,
+            Self::CommitImage { .. } => request::COMMIT_IMAGE,
+            Self::DropImage => request::DROP_IMAGE,
+            Self::ReadImage { .. } => request::READ_IMAGE,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::TELL_DETERMINANTS).contains(&type_code)
+        (request::HELLO..=request::READ_IMAGE).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -98,7 +110,8 @@ impl Message for Request {
             | Self::Statistics
             | Self::Shutdown
             | Self::Rekey
-            | Self::Connections => {}
+            | Self::Connections
+            | Self::DropImage => {}
             Self::HoldTurns { hold } => body.bool(*hold),
             Self::Attach(attach) => attach.encode(&mut body),
             Self::Frames { bytes } => body.bytes(bytes),
@@ -118,6 +131,38 @@ impl Message for Request {
                 body.u32(*process);
                 body.u64(*from);
                 body.bytes(bytes);
+            }
+            Self::TellImage {
+                record,
+                image,
+                length,
+                from,
+                bytes,
+            } => {
+                for number in [record, image, length, from] {
+                    body.u64(*number);
+                }
+                body.bytes(bytes);
+            }
+            Self::CommitImage {
+                record,
+                image,
+                base,
+                processes,
+            } => {
+                for number in [record, image, base] {
+                    body.u64(*number);
+                }
+                body.u32(*processes);
+            }
+            Self::ReadImage {
+                image,
+                from,
+                max_len,
+            } => {
+                body.u64(*image);
+                body.u64(*from);
+                body.u32(*max_len);
             }
             Self::ReadDeterminants {
                 process,
@@ -206,6 +251,25 @@ impl Message for Request {
                 from: body.u64()?,
                 bytes: body.remainder(),
             },
+            request::TELL_IMAGE => Self::TellImage {
+                record: body.u64()?,
+                image: body.u64()?,
+                length: body.u64()?,
+                from: body.u64()?,
+                bytes: body.remainder(),
+            },
+            request::COMMIT_IMAGE => Self::CommitImage {
+                record: body.u64()?,
+                image: body.u64()?,
+                base: body.u64()?,
+                processes: body.u32()?,
+            },
+            request::DROP_IMAGE => Self::DropImage,
+            request::READ_IMAGE => Self::ReadImage {
+                image: body.u64()?,
+                from: body.u64()?,
+                max_len: body.u32()?,
+            },
             request::READ_DETERMINANTS => Self::ReadDeterminants {
                 process: body.u32()?,
                 from: body.u64()?,
@@ -253,11 +317,15 @@ impl Message for Response {
             Self::DeterminantBytes { .. } => response::DETERMINANT_BYTES,
             Self::Followed { .. } => response::FOLLOWED,
             Self::Grown { .. } => response::GROWN,
+            Self::ImageTaken { .. } => response::IMAGE_TAKEN,
+            Self::ImageKept { .. } => response::IMAGE_KEPT,
+            Self::ImageRefused { .. } => response::IMAGE_REFUSED,
+            Self::ImageBytes { .. } => response::IMAGE_BYTES,
         }
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::GROWN).contains(&type_code)
+        (response::HELLO..=response::IMAGE_BYTES).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -312,10 +380,12 @@ impl Message for Response {
             Self::Determinants {
                 edition,
                 is_whole,
+                image,
                 streams,
             } => {
                 Edition::encode(*edition, &mut body);
                 body.bool(*is_whole);
+                KeptImage::encode(*image, &mut body);
                 encode_streams(streams, &mut body);
             }
             Self::Followed { edition } => Edition::encode(*edition, &mut body),
@@ -328,7 +398,25 @@ impl Message for Response {
                 body.u64(*from);
                 body.bytes(bytes);
             }
-            Self::DeterminantBytes { bytes } => body.bytes(bytes),
+            Self::DeterminantBytes { bytes } | Self::ImageBytes { bytes } => body.bytes(bytes),
+            Self::ImageTaken {
+                record,
+                image,
+                there,
+            } => {
+                for number in [record, image, there] {
+                    body.u64(*number);
+                }
+            }
+            Self::ImageKept { record, image } => {
+                body.u64(*record);
+                body.u64(*image);
+            }
+            Self::ImageRefused { record, image, why } => {
+                body.u64(*record);
+                body.u64(*image);
+                body.bytes(why.as_bytes());
+            }
             Self::Connections { connections, last } => {
                 body.bool(*last);
                 for connection in connections {
@@ -392,9 +480,27 @@ impl Message for Response {
             response::DETERMINANTS => Self::Determinants {
                 edition: Edition::decode(&mut body)?,
                 is_whole: body.bool()?,
+                image: KeptImage::decode(&mut body)?,
                 streams: until_the_end(&mut body, stream)?,
             },
             response::DETERMINANT_BYTES => Self::DeterminantBytes {
+                bytes: body.remainder(),
+            },
+            response::IMAGE_TAKEN => Self::ImageTaken {
+                record: body.u64()?,
+                image: body.u64()?,
+                there: body.u64()?,
+            },
+            response::IMAGE_KEPT => Self::ImageKept {
+                record: body.u64()?,
+                image: body.u64()?,
+            },
+            response::IMAGE_REFUSED => Self::ImageRefused {
+                record: body.u64()?,
+                image: body.u64()?,
+                why: body.text()?,
+            },
+            response::IMAGE_BYTES => Self::ImageBytes {
                 bytes: body.remainder(),
             },
             response::FOLLOWED => Self::Followed {

@@ -1,10 +1,13 @@
 //! What the messages of the control protocol say.
 
-use wire::{FlowId, FlowKey, SeqNumber};
+use wire::{FlowId, SeqNumber};
 
-use super::{LeaseAnswer, LeaseRequest, MAX_DATA};
+use super::{
+    Attach, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer, LeaseRequest, Recorded,
+    Resume, Statistics,
+};
 use crate::UnprotectedReason;
-use crate::link::{Handshake, LinkKeys};
+use crate::link::LinkKeys;
 
 /// What `serve` asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub enum Request {
         flow: FlowId,
         /// The first byte wanted.
         from: SeqNumber,
-        /// The most bytes wanted. The answer may be shorter, and never exceeds [`MAX_DATA`].
+        /// The most bytes wanted. The answer may be shorter, and never exceeds [`super::MAX_DATA`].
         max_len: u32,
     },
     /// The recorded heads of the outstream's turns. Answered by [`Response::OutstreamHeads`].
@@ -54,7 +57,7 @@ pub enum Request {
     /// what the datagrams of the link do not tell (heads of the outstream, ends of connections).
     /// Not answered.
     Frames {
-        /// At most [`MAX_DATA`].
+        /// At most [`super::MAX_DATA`].
         bytes: Vec<u8>,
     },
     /// Has everything before this been recorded? Answered by [`Response::Drained`].
@@ -95,7 +98,7 @@ pub enum Request {
         process: u32,
         /// Bytes of its stream before these.
         from: u64,
-        /// At most [`MAX_DATA`].
+        /// At most [`super::MAX_DATA`].
         bytes: Vec<u8>,
     },
     /// A part of such a record. Answered by [`Response::DeterminantBytes`].
@@ -104,12 +107,12 @@ pub enum Request {
         process: u32,
         /// Bytes of its stream before what is wanted.
         from: u64,
-        /// The most bytes wanted. The answer may be shorter, and never exceeds [`MAX_DATA`].
+        /// The most bytes wanted. The answer may be shorter, and never exceeds [`super::MAX_DATA`].
         max_len: u32,
     },
     /// What is before there is needed no more. Not answered.
     Release {
-        /// Connections, and the first bytes of their instreams that are to be kept. At most [`MAX_DATA`] bytes.
+        /// Connections, and the first bytes of their instreams that are to be kept. At most [`super::MAX_DATA`] bytes.
         places: Vec<(FlowId, SeqNumber)>,
     },
     /// What is behind there was never said whole, and is dropped. Not answered.
@@ -130,113 +133,44 @@ pub enum Request {
         /// Of that: number of the process and length in bytes. What is behind these comes next, if that is what is kept.
         streams: Vec<(u32, u64)>,
     },
-}
-
-/// What is kept of what a server's processes were told. As long as this is the same, what is there was there before, and is
-/// only added to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Edition {
-    /// The record's number.
-    pub record: u64,
-    /// Another one whenever something of it was dropped.
-    pub history: u64,
-}
-
-/// Who attaches, and what it wants.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attach {
-    /// Drawn at random when the service was first started, the same for as long as its connections
-    /// may live: who attaches again with it finds its records.
-    pub instance: u64,
-    /// How much of a connection is kept.
-    pub replay: Replay,
-    /// Most bytes that the record of a connection may hold.
-    pub per_connection: u64,
-    /// Most bytes that all records of the service may hold.
-    pub total: u64,
-    /// Most connections that are protected at a time.
-    pub connections: u32,
-    /// The UDP port from which the datagrams of the link will come.
-    pub udp_port: u16,
-    /// Its host has begun a new life, and knows nothing of connections of an earlier one: if the
-    /// records of the service with this name on the host with this address are here, they are those
-    /// of this instance from now on.
-    pub inherit: bool,
-    /// The name of the service.
-    pub service: String,
-}
-
-/// How much of a connection is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Replay {
-    /// Everything from its beginning on.
-    Connection,
-    /// What belongs to its last turn.
-    Turn,
-}
-
-impl Replay {
-    /// The stable code, 0 or 1.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Connection => 0,
-            Self::Turn => 1,
-        }
-    }
-
-    /// What this code means.
-    #[must_use]
-    pub const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::Connection),
-            1 => Some(Self::Turn),
-            _ => None,
-        }
-    }
-}
-
-/// A connection whose record was lost, or never was, gets one from here on: everything before this
-/// place is answered and needed no more (the beginning of a turn). Also of a connection that is
-/// known: what it had is dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resume {
-    /// The connection.
-    pub flow: FlowId,
-    /// Its addresses and ports.
-    pub key: FlowKey,
-    /// The client's initial sequence number.
-    pub client_isn: SeqNumber,
-    /// The server's initial sequence number, as the client knows it.
-    pub server_isn: SeqNumber,
-    /// The first byte from the client that is to be recorded.
-    pub instream: SeqNumber,
-    /// The first byte from the server that belongs to this turn.
-    pub outstream: SeqNumber,
-    /// What the two agreed on.
-    pub handshake: Handshake,
-}
-
-/// A connection that has a record: all that another host has to know of it, besides the record, to
-/// take it over. What was not seen of it, its client is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Recorded {
-    /// Who it is, and where its record begins.
-    pub beginning: Resume,
-    /// How many bytes of the outstream the client has acknowledged at least, of the whole connection.
-    pub acknowledged: u64,
-    /// Its newest TSval that was seen; 0 without timestamps.
-    pub tsval: u32,
-    /// Its newest echo of the server's TSval that was seen; 0 without timestamps.
-    pub tsecr: u32,
-}
-
-impl Recorded {
-    /// The most bytes that one takes in a message.
-    pub(super) const MAX_ENCODED: usize = 8 + 36 + 4 * 4 + 52 + 8 + 4 + 4;
-
-    /// How many fit into one message.
-    pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;
+    /// The next bytes of an image of the server's first process; the first of them begin another one. Answered by
+    /// [`Response::ImageTaken`], or by [`Response::ImageRefused`], and then nothing of it is left.
+    TellImage {
+        /// The record that it is of.
+        record: u64,
+        /// Its number.
+        image: u64,
+        /// How large it is, bytes.
+        length: u64,
+        /// Bytes of it before these.
+        from: u64,
+        /// At most [`super::MAX_DATA`].
+        bytes: Vec<u8>,
+    },
+    /// From now on the record is this image, which was told as a whole, and what comes behind `base`. Answered by
+    /// [`Response::ImageKept`] when it is so, or by [`Response::ImageRefused`], and then all is as it was.
+    CommitImage {
+        /// The record's number.
+        record: u64,
+        /// The image's.
+        image: u64,
+        /// So much of the first process's stream it has the place of, bytes.
+        base: u64,
+        /// So many processes had been begun.
+        processes: u32,
+    },
+    /// What was told of an image that was not committed is not wanted. Not answered.
+    DropImage,
+    /// A part of the image that the record begins with. Answered by [`Response::ImageBytes`].
+    ReadImage {
+        /// Its number.
+        image: u64,
+        /// Bytes of it before what is wanted.
+        from: u64,
+        /// The most bytes wanted. The answer may be shorter, and never exceeds [`super::MAX_DATA`]; it is empty if that image is not
+        /// there.
+        max_len: u32,
+    },
 }
 
 /// What the logger answers, or tells unasked.
@@ -265,7 +199,7 @@ pub enum Response {
         flow: FlowId,
         /// The sequence number of the first of these bytes.
         from: SeqNumber,
-        /// At most [`MAX_DATA`]; empty if nothing is recorded from there on.
+        /// At most [`super::MAX_DATA`]; empty if nothing is recorded from there on.
         bytes: Vec<u8>,
     },
     /// To [`Request::OutstreamHeads`].
@@ -329,12 +263,44 @@ pub enum Response {
         edition: Option<Edition>,
         /// Nothing of it is missing on whose account things may have been said.
         is_whole: bool,
+        /// What the stream of its first process begins behind.
+        image: Option<KeptImage>,
         /// Its streams: number of the process and length in bytes.
         streams: Vec<(u32, u64)>,
     },
     /// To [`Request::ReadDeterminants`].
     DeterminantBytes {
-        /// At most [`MAX_DATA`]; empty at the end of the stream.
+        /// At most [`super::MAX_DATA`]; empty at the end of the stream.
+        bytes: Vec<u8>,
+    },
+    /// To [`Request::TellImage`]: so much of it is there.
+    ImageTaken {
+        /// The record that it is of.
+        record: u64,
+        /// Its number.
+        image: u64,
+        /// Bytes.
+        there: u64,
+    },
+    /// To [`Request::CommitImage`]: it is so.
+    ImageKept {
+        /// The record that it is of.
+        record: u64,
+        /// Its number.
+        image: u64,
+    },
+    /// It is not taken, or is not what the record begins with.
+    ImageRefused {
+        /// The record that it is said to be of.
+        record: u64,
+        /// Its number.
+        image: u64,
+        /// Why, for the operator.
+        why: String,
+    },
+    /// To [`Request::ReadImage`].
+    ImageBytes {
+        /// At most [`super::MAX_DATA`].
         bytes: Vec<u8>,
     },
     /// To who follows: what comes is of this edition, from its beginning on.
@@ -348,125 +314,7 @@ pub enum Response {
         process: u32,
         /// Bytes of its stream before these.
         from: u64,
-        /// At most [`MAX_DATA`].
+        /// At most [`super::MAX_DATA`].
         bytes: Vec<u8>,
     },
-}
-
-/// The end of an instream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientFin {
-    /// Its sequence number.
-    pub seq: SeqNumber,
-    /// What the client had acknowledged when it sent it.
-    pub heard: SeqNumber,
-}
-
-/// What is recorded of one connection. Sequence numbers are those of the client's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlowSummary {
-    /// The connection.
-    pub flow: FlowId,
-    /// The client's initial sequence number.
-    pub client_isn: SeqNumber,
-    /// The server's initial sequence number, as the client knows it.
-    pub server_isn: SeqNumber,
-    /// The first instream byte that is still kept.
-    pub start: SeqNumber,
-    /// The lowest instream byte that is not in the record: all from `start` up to it are (the
-    /// paper's `stable_seq`).
-    pub stable_seq: SeqNumber,
-    /// The client's FIN, if all before it is recorded.
-    pub client_fin: Option<ClientFin>,
-    /// Where the last unanswered turn begins in the instream.
-    pub turn_instream: SeqNumber,
-    /// Where the last unanswered turn begins in the outstream.
-    pub turn_outstream: SeqNumber,
-    /// Where answers began in the outstream whose heads may not be recorded: the oldest, and the one
-    /// after it (not after its beginning). Both are one if there is only one.
-    pub answers: [SeqNumber; 2],
-    /// The end of the last recorded head of the outstream.
-    pub outstream_end: Option<SeqNumber>,
-    /// Why the connection is not protected, if it is not.
-    pub unprotected: Option<UnprotectedReason>,
-}
-
-impl FlowSummary {
-    /// The most bytes that a summary takes in a message.
-    pub(super) const MAX_ENCODED: usize = 8 + 8 * 4 + 9 + 5 + 1;
-
-    /// How many summaries fit into one message, whatever they say.
-    pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;
-}
-
-/// Counters of the logger since it was started, and sizes as they are now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Statistics {
-    /// Connections that are known now.
-    pub flows: u64,
-    /// Those of them that are not protected.
-    pub unprotected_flows: u64,
-    /// Instream bytes that were recorded.
-    pub instream_bytes: u64,
-    /// Outstream bytes (heads of turns) that were recorded.
-    pub outstream_bytes: u64,
-    /// Bytes of memory that the records hold now.
-    pub held: u64,
-    /// Mirror frames that were received.
-    pub frames: u64,
-    /// Those of them that could not be read.
-    pub malformed_frames: u64,
-    /// Those of them that belong to no known connection.
-    pub unknown_flow_frames: u64,
-}
-
-/// Why a request cannot be answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorCode {
-    /// The logger does not know the connection.
-    UnknownFlow,
-    /// The connection is not protected, so there is no record to read.
-    Unprotected,
-    /// The record does not reach back to the byte that was asked for.
-    NotKept,
-    /// The request makes no sense here: a second `Hello` or `Attach`, or none at the beginning.
-    BadRequest,
-    /// Something failed in the logger.
-    Internal,
-    /// The records are somebody's who was heard of a moment ago.
-    StillServed,
-    /// The records are still being written: a moment later they can be had.
-    StillWritten,
-}
-
-impl ErrorCode {
-    const ALL: [Self; 7] = [
-        Self::UnknownFlow,
-        Self::Unprotected,
-        Self::NotKept,
-        Self::BadRequest,
-        Self::Internal,
-        Self::StillServed,
-        Self::StillWritten,
-    ];
-
-    /// The stable code, 1 to 7.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::UnknownFlow => 1,
-            Self::Unprotected => 2,
-            Self::NotKept => 3,
-            Self::BadRequest => 4,
-            Self::Internal => 5,
-            Self::StillServed => 6,
-            Self::StillWritten => 7,
-        }
-    }
-
-    /// The error with this code.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|error| error.code() == code)
-    }
 }

@@ -1,6 +1,6 @@
 //! What a logger is asked of a server with state.
 
-use protocol::control::{Edition, Request, Response};
+use protocol::control::{Edition, KeptImage, Request, Response};
 use wire::{FlowId, SeqNumber};
 
 use super::{LoggerClient, unexpected};
@@ -12,8 +12,37 @@ pub(crate) struct Streams {
     pub(crate) edition: Option<Edition>,
     /// Nothing of it is missing on whose account things may have been said.
     pub(crate) is_whole: bool,
+    /// What the stream of the first process begins behind.
+    pub(crate) image: Option<KeptImage>,
     /// Number of the process, and length in bytes.
     pub(crate) streams: Vec<(u32, u64)>,
+}
+
+impl Streams {
+    /// How much there is of this process's, bytes.
+    pub(crate) fn length(&self, process: u32) -> u64 {
+        let mut all = self.streams.iter();
+        all.find(|(number, _)| *number == process)
+            .map_or(0, |(_, length)| *length)
+    }
+}
+
+/// What a logger says of an image that it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OfImage {
+    /// Of this record, and with this number.
+    pub(crate) image: (u64, u64),
+    pub(crate) is: Is,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Is {
+    /// So much of it is there, bytes.
+    There(u64),
+    /// The record begins with it.
+    Kept,
+    /// It is not taken, for this reason.
+    Refused(String),
 }
 
 /// So many places are told at a time.
@@ -46,10 +75,12 @@ impl LoggerClient {
             Response::Determinants {
                 edition,
                 is_whole,
+                image,
                 streams,
             } => Ok(Streams {
                 edition,
                 is_whole,
+                image,
                 streams,
             }),
             other => Err(unexpected(&other)),
@@ -78,22 +109,52 @@ impl LoggerClient {
         process: u32,
         from: u64,
         length: u64,
-        mut take: impl FnMut(&[u8]),
+        take: impl FnMut(&[u8]),
     ) -> Result<(), ServeError> {
-        let piece = |from: u64| Request::ReadDeterminants {
+        let piece = |from, max_len| Request::ReadDeterminants {
             process,
             from,
-            max_len: u32::try_from((length - from).min(PIECE)).unwrap_or(u32::MAX),
+            max_len,
         };
+        self.read_pieces(from, length, piece, take)
+    }
+
+    /// The bytes of an image from there to there.
+    pub(crate) fn read_image(
+        &mut self,
+        image: u64,
+        from: u64,
+        length: u64,
+        take: impl FnMut(&[u8]),
+    ) -> Result<(), ServeError> {
+        let piece = |from, max_len| Request::ReadImage {
+            image,
+            from,
+            max_len,
+        };
+        self.read_pieces(from, length, piece, take)
+    }
+
+    /// From there to there, by such requests.
+    fn read_pieces(
+        &mut self,
+        from: u64,
+        length: u64,
+        piece: impl Fn(u64, u32) -> Request,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<(), ServeError> {
         let mut asked = from;
         let mut taken = from;
         while taken < length {
             while asked < length && asked - taken < READ_AHEAD {
-                self.say(&piece(asked))?;
-                asked = length.min(asked + PIECE);
+                let most = (length - asked).min(PIECE);
+                self.say(&piece(asked, u32::try_from(most).unwrap_or(u32::MAX)))?;
+                asked += most;
             }
             match self.next_answer()? {
-                Response::DeterminantBytes { bytes } if !bytes.is_empty() => {
+                Response::DeterminantBytes { bytes } | Response::ImageBytes { bytes }
+                    if !bytes.is_empty() =>
+                {
                     taken += bytes.len() as u64;
                     take(&bytes);
                 }
@@ -101,6 +162,11 @@ impl LoggerClient {
             }
         }
         Ok(())
+    }
+
+    /// What is said of an image that goes there; how it is taken is said unasked.
+    pub(crate) fn tell_image(&mut self, requests: Vec<Request>) -> Result<(), ServeError> {
+        self.say_all(requests)
     }
 
     /// Hear from now on what the processes of this service are told. What this host has is not told again.

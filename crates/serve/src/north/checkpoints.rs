@@ -7,17 +7,18 @@ use std::{
 };
 
 use checkpoint::{Room, Said, Way};
+use protocol::control::KeptImage;
 use ssw::Flow;
 use supervise::{Cgroup, Pid, Server};
 use wire::FlowKey;
 
-use super::{North, positions};
+use super::{North, positions, uploading::Upload};
 use crate::{
     CheckpointStatus, clock,
     config::ServeConfig,
     error::ServeError,
     events::Happening,
-    images::{Images, Last, Rehearsal},
+    images::{Images, Last, Made, Rehearsal},
 };
 
 /// So often a process is tried to be made from an image that cannot be, in a row.
@@ -28,6 +29,10 @@ pub(super) struct Checkpoints {
     pub(super) images: Images,
     /// The one that is being made.
     rehearsal: Option<Rehearsal>,
+    /// One on its way to the logger.
+    pub(super) upload: Option<Upload>,
+    /// The logger is to forget what it was told of one.
+    pub(super) drops_upload: bool,
     /// The server, while it is made from one.
     room: Option<Room>,
     /// How often that has failed.
@@ -41,10 +46,18 @@ impl Checkpoints {
         Self {
             images,
             rehearsal: None,
+            upload: None,
+            drops_upload: false,
             room: None,
             failures: 0,
             begun: (length, clock::now()),
         }
+    }
+
+    /// The record begins with this one, which has come from elsewhere.
+    pub(super) fn begins_with(&mut self, image: &KeptImage) -> Result<(), ServeError> {
+        self.begun = (image.base, clock::now());
+        self.images.take_up(image.number)
     }
 
     /// What is being made, be it an image or a process of one, is not any more.
@@ -56,6 +69,7 @@ impl Checkpoints {
     pub(super) fn forget(&mut self) -> Result<(), ServeError> {
         self.images.forget()?;
         self.begun = (0, clock::now());
+        self.upload = None; // the logger drops all of this record
         self.stop();
         self.failures = 0;
         Ok(())
@@ -116,10 +130,10 @@ impl North {
         checkpoints.is_some_and(|one| one.rehearsal.is_some() || one.room.is_some())
     }
 
-    /// Is a checkpoint being made?
+    /// Is a checkpoint being made, or on its way?
     pub(crate) fn rehearses(&self) -> bool {
         let checkpoints = self.checkpoints.as_ref();
-        checkpoints.is_some_and(|one| one.rehearsal.is_some())
+        checkpoints.is_some_and(|one| one.rehearsal.is_some() || one.upload.is_some())
     }
 
     /// Is it time for one?
@@ -175,6 +189,20 @@ impl North {
             }
         };
         checkpoints.rehearsal = None;
+        if config.link.is_some() {
+            return self.upload(made).map(|()| None);
+        }
+        self.replace(made).map(Some)
+    }
+
+    /// The image takes the place of the record before its end.
+    ///
+    /// # Errors
+    /// What is left of that.
+    pub(crate) fn replace(&mut self, made: Made) -> Result<Happening, String> {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return Err("there are none to be made".into());
+        };
         let told = Happening::Checkpointed {
             record_bytes: made.end,
             image_bytes: made.bytes(),
@@ -184,7 +212,7 @@ impl North {
         };
         let replaced = checkpoints.images.replace(&self.memory, made);
         replaced.map_err(|error| error.to_string())?;
-        Ok(Some(told))
+        Ok(told)
     }
 
     /// The one that is being made is given up: nothing is left of it.
@@ -192,6 +220,7 @@ impl North {
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.rehearsal = None;
         }
+        self.drop_new_upload();
     }
 
     /// The process that was made from an image, when it goes on.

@@ -46,6 +46,7 @@ impl North {
             None => Handover::new(),
         }
         .doing(RECORD)?;
+        self.drop_new_upload();
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.stop();
         }

@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, io};
 
+use checkpoint::Unpack;
+use protocol::control::KeptImage;
 use wrap::{Feed, Memory};
 
 use super::{North, RECORD};
@@ -11,13 +13,37 @@ use crate::{
 };
 
 impl North {
-    /// Fetch it from there. An error inside: there is no room for it here.
+    /// A place for this image, with which it begins; `None`: without CRIU it is of no use here.
+    pub(crate) fn receive(&mut self, image: &KeptImage) -> Result<Option<Unpack>, ServeError> {
+        let checkpoints = self.checkpoints.as_mut();
+        checkpoints
+            .map(|one| one.images.receive(image.number))
+            .transpose()
+    }
+
+    /// It is there.
+    pub(crate) fn begins_with(&mut self, image: &KeptImage) -> Result<(), ServeError> {
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.begins_with(image)?;
+        }
+        let KeptImage {
+            number,
+            base,
+            processes,
+            ..
+        } = *image;
+        self.memory.begins_with(number, base, processes);
+        Ok(())
+    }
+
+    /// Fetch it from there, behind the image with which it begins. An error inside: there is no room for it here.
     pub(crate) fn fetch(&self, logger: &mut LoggerClient) -> Result<io::Result<()>, ServeError> {
         // It may have been cut since it was asked for: another attempt was interrupted.
         for (process, length) in logger.determinants()?.streams {
             let mut feed = Feed::new(process);
             let mut fed = Ok(());
-            logger.read_determinants(process, 0, length, |bytes| {
+            let from = self.memory.base(process);
+            logger.read_determinants(process, from, length, |bytes| {
                 if fed.is_ok() {
                     fed = feed.take(&self.memory, bytes);
                 }
@@ -50,7 +76,7 @@ impl North {
     }
 
     /// The next bytes, with their place, of streams that are as long as `heads` says, of which the logger has so many; `None`: it
-    /// has all.
+    /// has all, but for what is behind an image that it does not have.
     pub(crate) fn lacking(
         &self,
         heads: &[(u32, u64)],
@@ -61,7 +87,8 @@ impl North {
         let there: HashMap<u32, u64> = there.iter().copied().collect();
         let lacks = heads.iter().find_map(|(process, length)| {
             let from = there.get(process).copied().unwrap_or(0);
-            (from < *length).then(|| (*process, from, length - from))
+            (self.memory.base(*process) <= from && from < *length)
+                .then(|| (*process, from, length - from))
         });
         let Some((process, from, more)) = lacks else {
             return Ok(None);

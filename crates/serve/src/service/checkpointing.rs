@@ -11,8 +11,13 @@ use crate::{
 };
 
 impl Service {
-    /// Go on with the checkpoint that is being made, or begin one that is due.
+    /// Go on with the checkpoint that is being made, or is on its way to the logger, or begin one that is due.
     pub(super) fn look_at_checkpoints(&mut self) -> Result<(), ServeError> {
+        self.make_checkpoints()?;
+        self.upload_image()
+    }
+
+    fn make_checkpoints(&mut self) -> Result<(), ServeError> {
         let serves = self.recovery.stage() == Stage::Serving && self.has_listened;
         let Some(north) = self.north.as_mut() else {
             return Ok(());
@@ -33,7 +38,7 @@ impl Service {
         self.tell_of_checkpoint(begun.unwrap_or(Ok(())).map(|()| None))
     }
 
-    fn tell_of_checkpoint(
+    pub(super) fn tell_of_checkpoint(
         &mut self,
         made: Result<Option<Happening>, String>,
     ) -> Result<(), ServeError> {

@@ -113,6 +113,9 @@ impl Service {
     fn greet_logger(&mut self) -> Result<(), ServeError> {
         let hold = self.recovery.stage() != Stage::Serving;
         let _ = self.ask_logger(|logger| logger.hold_turns(hold))?;
+        if let Some(north) = &mut self.north {
+            north.restart_upload();
+        }
         self.compare_record()?;
         // Before that, nothing here knows of any connection.
         if self.ground.instance.has_begun() {

@@ -34,6 +34,7 @@ impl Service {
                 }
                 Said::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
                 Said::Unknown(flow_low) => self.not_recorded(flow_low)?,
+                Said::Image(said) => self.hear_of_image(said)?,
                 // Said on other streams.
                 Said::Lease(_) | Said::Followed(_) | Said::Grown(..) => {}
             }

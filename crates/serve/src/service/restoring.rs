@@ -154,8 +154,13 @@ impl Service {
             // They are known to nobody.
             let directory = self.ground.lock.directory();
             let mut north = North::new(directory, self.config.limits.total)?;
+            let images = north.take_images(&self.config, directory);
             north.is_gone();
             self.north = Some(north);
+            if let Err(error) = images {
+                let message = format!("no checkpoints are made: {error}");
+                self.tell(Happening::Trouble { message });
+            }
         }
         let lost = inheritance.connections.len() - restored.len();
         self.bring_back(restored, lost)?;

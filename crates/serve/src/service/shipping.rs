@@ -14,7 +14,7 @@ use wrap::{
     layout::{Destination, Hold},
 };
 
-use super::Service;
+use super::{Service, images_of::Fetched};
 use crate::{
     error::{ServeError, SystemContext},
     events::Happening,
@@ -51,12 +51,17 @@ impl Service {
             .map(|north| north.streams(Memory::length));
         let heads = heads.unwrap_or_default();
         while let Some(north) = self.north.as_ref().filter(|_| self.config.link.is_some()) {
-            let (record, said) = (north.memory().record(), north.streams(Memory::stable));
+            let (record, said) = (north.memory().record(), north.streams(Memory::told));
             let there = self.ask_logger(|logger| logger.determinants_of(record, said))?;
-            let (Some(north), Some(there)) = (&self.north, there) else {
+            let (Some(north), Some(there)) = (&mut self.north, there) else {
                 break;
             };
             north.is_with_the_logger(&there.streams);
+            let uploaded = north.compare_image(&there);
+            self.heed_upload(uploaded)?;
+            let Some(north) = &self.north else {
+                break;
+            };
             let Some((process, from, bytes)) = north.lacking(&heads, &there.streams)? else {
                 break;
             };
@@ -115,25 +120,57 @@ impl Service {
         }
         self.end_replica()?;
         while !self.is_to_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
-            let directory = self.ground.lock.directory();
-            let north = North::inherited(directory, self.config.limits.total, record)?;
-            match self.ask_logger(|logger| north.fetch(logger))? {
-                Some(Ok(())) => {
-                    self.north = Some(north);
-                    return Ok(true);
+            match self.fetch_record(record)? {
+                Fetched::Whole => return Ok(true),
+                Fetched::Silent => {
+                    self.look_at_link()?;
+                    self.idle()?;
                 }
-                Some(Err(error)) => {
-                    self.tell(Happening::Trouble {
-                        message: format!("there is no room for the server's record here (--limit-total): its state is lost, and so are its connections: {error}"),
-                    });
+                Fetched::Not(why) => {
+                    let message =
+                        format!("the server's state is lost, and so are its connections: {why}");
+                    self.tell(Happening::Trouble { message });
                     return Ok(false);
                 }
-                None => {}
             }
-            self.look_at_link()?;
-            self.idle()?;
         }
         Ok(false)
+    }
+
+    /// The image with which it begins, if there is one, and what is behind that.
+    fn fetch_record(&mut self, record: u64) -> Result<Fetched, ServeError> {
+        // It may be another one than it was: another attempt was interrupted.
+        let Some(there) = self.ask_logger(LoggerClient::determinants)? else {
+            return Ok(Fetched::Silent);
+        };
+        if !there.is_whole || there.edition.map(|one| one.record) != Some(record) {
+            return Ok(Fetched::Not("the logger has lost its record".into()));
+        }
+        let directory = self.ground.lock.directory().to_owned();
+        let mut north = North::inherited(&directory, self.config.limits.total, record)?;
+        if let Err(error) = north.take_images(&self.config, &directory) {
+            if there.image.is_some() {
+                return Ok(Fetched::Not(error.to_string()));
+            }
+            let message = format!("no checkpoints are made: {error}");
+            self.tell(Happening::Trouble { message });
+        }
+        if let Some(image) = &there.image {
+            match self.fetch_image(&mut north, image)? {
+                Fetched::Whole => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(match self.ask_logger(|logger| north.fetch(logger))? {
+            Some(Ok(())) => {
+                self.north = Some(north);
+                Fetched::Whole
+            }
+            Some(Err(error)) => Fetched::Not(format!(
+                "there is no room for the server's record here (--limit-total): {error}"
+            )),
+            None => Fetched::Silent,
+        })
     }
 }
 

@@ -23,7 +23,7 @@ use super::{
 };
 
 /// Where `make criu` has put it, if the system's is not new enough.
-fn criu() -> String {
+pub(super) fn criu() -> String {
     let ourselves = std::env::current_exe().expect("our own path");
     // It is in deps, in the profile's directory, in that of all that was built.
     let built = ourselves
@@ -36,12 +36,12 @@ fn criu() -> String {
     }
 }
 
-fn flags<'a>(criu: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+pub(super) fn flags<'a>(criu: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["--north", "require", "--criu", criu], more].concat()
 }
 
 /// So many keys of redis, by one client.
-fn fill(client: &mut Client, from: usize, keys: usize) {
+pub(super) fn fill(client: &mut Client, from: usize, keys: usize) {
     for first in (from..from + keys).step_by(100) {
         for number in first..first + 100 {
             client.send(&["SET", &format!("key-{number}"), &format!("value {number}")]);
@@ -53,7 +53,7 @@ fn fill(client: &mut Client, from: usize, keys: usize) {
 }
 
 /// The images that there are.
-fn images(scene: &Scene, server: &Protected) -> Vec<PathBuf> {
+pub(super) fn images(scene: &Scene, server: &Protected) -> Vec<PathBuf> {
     let directory = scene.run_dir().join(server.name()).join("images");
     let entries = fs::read_dir(directory).into_iter().flatten();
     entries.flatten().map(|entry| entry.path()).collect()

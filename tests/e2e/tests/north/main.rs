@@ -17,6 +17,7 @@ mod proxies;
 mod redis;
 mod refusals;
 mod seldom;
+mod shipped;
 mod streamer;
 mod threads;
 mod tls;

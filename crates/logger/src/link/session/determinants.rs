@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use journal::NoRoom;
+use journal::{Image, ImageError, NoRoom};
 use protocol::{
-    control::{Edition, MAX_DATA, Response},
+    control::{Edition, KeptImage, MAX_DATA, Request, Response},
     link::{Determinants, Stable, StreamPosition},
 };
 
@@ -58,9 +58,14 @@ impl Session {
         from: u64,
         bytes: &[u8],
     ) -> Result<Option<u64>, NoRoom> {
-        let journal = self.intake.journal.statistics();
-        let most = self.limit.saturating_sub(journal.held + journal.idle);
+        let most = self.most();
         self.determinants.append(record, process, from, bytes, most)
+    }
+
+    /// Bytes that they may be, images included.
+    fn most(&self) -> u64 {
+        let journal = self.intake.journal.statistics();
+        self.limit.saturating_sub(journal.held + journal.idle)
     }
 
     /// The same from its service. If there is no room, the processes hear of that when they say something.
@@ -93,6 +98,7 @@ impl Session {
         Response::Determinants {
             edition: self.edition(),
             is_whole: self.determinants.is_whole(),
+            image: self.determinants.image().map(kept),
             streams: self.determinants.streams().collect(),
         }
     }
@@ -115,11 +121,85 @@ impl Session {
         self.determinants.cut(process, length);
     }
 
+    /// What is said, and asked, about images of the server.
+    pub(super) fn image(&mut self, request: &Request) -> Option<Response> {
+        let answer = match *request {
+            Request::TellImage {
+                record,
+                image,
+                length,
+                from,
+                ref bytes,
+            } => {
+                let (of, most) = ((image, length), self.most());
+                let taken = self.determinants.take_image(record, of, from, bytes, most);
+                let taken = taken.map(|there| Response::ImageTaken {
+                    record,
+                    image,
+                    there,
+                });
+                taken.unwrap_or_else(|why| refused(record, image, why))
+            }
+            Request::CommitImage {
+                record,
+                image,
+                base,
+                processes,
+            } => {
+                let committed = self
+                    .determinants
+                    .commit_image(record, image, base, processes);
+                let committed = committed.map(|()| Response::ImageKept { record, image });
+                committed.unwrap_or_else(|why| refused(record, image, why))
+            }
+            Request::ReadImage {
+                image,
+                from,
+                max_len,
+            } => {
+                let most = usize::try_from(max_len).unwrap_or(MAX_DATA).min(MAX_DATA);
+                let there = self.determinants.image();
+                let there = there.filter(|there| there.number() == image);
+                let bytes = there.map_or_else(Vec::new, |there| there.read(from, most));
+                return Some(Response::ImageBytes { bytes });
+            }
+            _ => {
+                self.drop_upload();
+                return None;
+            }
+        };
+        self.limit_total(self.limit); // what is left for the rest
+        Some(answer)
+    }
+
+    /// Whoever was telling of an image does not go on with it.
+    pub(in crate::link) fn drop_upload(&mut self) {
+        self.determinants.drop_upload();
+        self.limit_total(self.limit);
+    }
+
     /// A part of a stream.
     pub(super) fn determinant_bytes(&self, process: u32, from: u64, most: u32) -> Response {
         let most = usize::try_from(most).unwrap_or(MAX_DATA).min(MAX_DATA);
         Response::DeterminantBytes {
             bytes: self.determinants.read(process, from, most),
         }
+    }
+}
+
+fn kept(image: &Image) -> KeptImage {
+    KeptImage {
+        number: image.number(),
+        length: image.length(),
+        base: image.base(),
+        processes: image.processes(),
+    }
+}
+
+fn refused(record: u64, image: u64, why: ImageError) -> Response {
+    Response::ImageRefused {
+        record,
+        image,
+        why: why.to_string(),
     }
 }

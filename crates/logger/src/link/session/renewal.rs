@@ -17,6 +17,7 @@ impl Session {
         self.heard = None;
         self.due.clear();
         self.grown.clear();
+        self.drop_upload();
         for flow in self.flows.iter_mut() {
             flow.due = false;
         }

@@ -77,6 +77,10 @@ impl Session {
                 self.cut_determinants(*process, *length);
                 Vec::new()
             }
+            Request::TellImage { .. }
+            | Request::CommitImage { .. }
+            | Request::DropImage
+            | Request::ReadImage { .. } => self.image(request).into_iter().collect(),
             Request::Statistics => {
                 let mut answers = desk.answer(&mut self.intake, request);
                 for answer in &mut answers {

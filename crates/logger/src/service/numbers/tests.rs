@@ -19,6 +19,8 @@ fn snapshot(log: Option<(LogState, u64)>) -> Snapshot {
             unprotected: 1,
             ..journal::Statistics::default()
         },
+        notes: 3,
+        images: 4,
     };
     Snapshot {
         taken: Instant::now(),
@@ -42,6 +44,7 @@ fn sessions_of_one_service_are_told_apart() {
         r#"outlive_logger_connections{service="web",session="0000000000000001",protection="protected"} 4"#,
         r#"outlive_logger_connections{service="web",session="0000000000000002",protection="unprotected"} 1"#,
         r#"outlive_logger_refused_datagrams_total{service="web",session="0000000000000002",reason="bad_tag"} 7"#,
+        r#"outlive_logger_memory_bytes{service="web",session="0000000000000002",use="images"} 4"#,
         r#"outlive_logger_sessions{state="detached"} 1"#,
         r#"outlive_logger_log{state="durable"} 1"#,
         "outlive_logger_log_size_bytes 4096",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use logger::link::Follower;
-use protocol::control::Edition;
+use protocol::control::{Edition, KeptImage};
 use protocol::link::{DETERMINANTS_OVERHEAD, Determinants, KeySet, Stable, StreamPosition};
 
 use super::*;
@@ -145,6 +145,7 @@ fn a_record_that_is_over_is_not_there_any_more() {
     let none = Response::Determinants {
         edition: None,
         is_whole: true,
+        image: None,
         streams: Vec::new(),
     };
     assert_eq!(whichever, [none]);
@@ -343,4 +344,164 @@ fn what_was_said_before_belongs_to_it() {
     // Another record has nothing to do with it.
     assert_eq!(link.ask(&asks(Some(RECORD + 1), &[])).len(), 1);
     assert!(is_whole(&mut link, &[]));
+}
+
+const IMAGE: u64 = 77;
+
+fn of_image(length: usize, from: usize, bytes: &[u8]) -> Request {
+    Request::TellImage {
+        record: RECORD,
+        image: IMAGE,
+        length: length as u64,
+        from: from as u64,
+        bytes: bytes.to_vec(),
+    }
+}
+
+fn commits(base: u64) -> Request {
+    Request::CommitImage {
+        record: RECORD,
+        image: IMAGE,
+        base,
+        processes: 4,
+    }
+}
+
+impl Link {
+    /// The image that the record begins with, and how long the first process's stream is.
+    fn image(&mut self) -> (Option<KeptImage>, Option<u64>) {
+        match &self.ask(&asks(None, &[]))[..] {
+            [Response::Determinants { image, streams, .. }] => {
+                (*image, streams.first().map(|(_, length)| *length))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_image_takes_the_place_of_what_is_before_it_when_it_is_there_as_a_whole() {
+    let mut link = Link::new(AckPolicy::EachBatch, 1);
+    link.begin_record();
+    link.tell(&position(0), b"hello, world");
+    link.told();
+    let taken = |there| {
+        vec![Response::ImageTaken {
+            record: RECORD,
+            image: IMAGE,
+            there,
+        }]
+    };
+    assert_eq!(link.ask(&of_image(10, 0, b"01234")), taken(5));
+    let refused = link.ask(&commits(7));
+    assert!(
+        matches!(&refused[..], [Response::ImageRefused { image: IMAGE, .. }]),
+        "{refused:?}"
+    );
+    assert_eq!(link.image(), (None, Some(12)));
+    assert_eq!(link.ask(&of_image(10, 5, b"56789")), taken(10));
+    let kept = Response::ImageKept {
+        record: RECORD,
+        image: IMAGE,
+    };
+    assert_eq!(link.ask(&commits(7)), [kept]);
+    let image = KeptImage {
+        number: IMAGE,
+        length: 10,
+        base: 7,
+        processes: 4,
+    };
+    assert_eq!(link.image(), (Some(image), Some(12)));
+    let reads = |image, from| Request::ReadImage {
+        image,
+        from,
+        max_len: 4,
+    };
+    for (image, from, bytes) in [(IMAGE, 0, &b"0123"[..]), (IMAGE, 8, b"89"), (1, 0, b"")] {
+        let bytes = bytes.to_vec();
+        assert_eq!(
+            link.ask(&reads(image, from)),
+            [Response::ImageBytes { bytes }]
+        );
+    }
+    // What is said again of what is gone changes nothing.
+    link.tell(&position(0), b"0000000000000");
+    assert_eq!(link.told(), [position(13)]);
+    let behind = Request::ReadDeterminants {
+        process: 0,
+        from: 7,
+        max_len: 100,
+    };
+    let bytes = b"world0".to_vec();
+    assert_eq!(link.ask(&behind), [Response::DeterminantBytes { bytes }]);
+}
+
+/// Who dies while it tells of one, or goes, leaves the record as it was; so does who takes over.
+#[test]
+fn an_image_that_was_not_committed_is_gone_with_whoever_told_of_it() {
+    for step in ["attach", "detach", "inherit", "drop"] {
+        let mut link = Link::new(AckPolicy::EachBatch, 1);
+        link.begin_record();
+        link.tell(&position(0), b"hello");
+        link.ask(&of_image(10, 0, b"0123456789"));
+        assert!(link.session().held_by_images() > 0);
+        let mut instance = INSTANCE;
+        match step {
+            "attach" => {
+                let again = attach(INSTANCE, 1000);
+                link.sessions
+                    .attach(&again, peer(), "key", &greeting(2), &mut link.out);
+            }
+            "detach" => link.sessions.detach(INSTANCE, NOW),
+            "inherit" => {
+                let heir = Attach {
+                    inherit: true,
+                    ..attach(INSTANCE + 1, 2000)
+                };
+                let later = NOW + Duration::from_secs(5);
+                let inherited =
+                    link.sessions
+                        .inherit(&heir, peer(), "key", false, later, &mut link.out);
+                assert!(inherited.expect("nobody is heard").is_some());
+                instance += 1;
+            }
+            _ => assert_eq!(link.ask(&Request::DropImage), []),
+        }
+        let session = link.sessions.get_mut(instance).expect("a session");
+        assert_eq!(session.held_by_images(), 0, "{step}");
+        let answers = session.answer(PID, &commits(5), &mut link.out);
+        assert!(
+            matches!(&answers[..], [Response::ImageRefused { .. }]),
+            "{step}: {answers:?}"
+        );
+        let kept = session.answer(PID, &asks(None, &[]), &mut link.out);
+        let [
+            Response::Determinants {
+                image: None,
+                streams,
+                ..
+            },
+        ] = &kept[..]
+        else {
+            panic!("{step}: {kept:?}");
+        };
+        assert_eq!(streams[..], [(0, 5)], "{step}");
+    }
+}
+
+/// What begins with an image nobody can follow from its beginning.
+#[test]
+fn who_follows_is_told_of_no_record_that_begins_with_an_image() {
+    let mut link = Link::new(AckPolicy::EachBatch, 1);
+    let mut follower = Follower::new("test".into(), None, &[]);
+    let mut heard = Heard::default();
+    link.begin_record();
+    link.tell(&position(0), b"hello");
+    heard.all(&mut follower, &link.sessions, "key");
+    assert_eq!(heard.streams[&0], b"hello");
+    link.ask(&of_image(1, 0, b"i"));
+    link.ask(&commits(3));
+    link.tell(&position(5), b" world");
+    heard.all(&mut follower, &link.sessions, "key");
+    assert_eq!(heard, Heard::default());
 }

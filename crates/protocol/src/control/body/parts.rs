@@ -2,7 +2,8 @@
 
 use crate::control::cursor::{Cursor, Writer};
 use crate::control::{
-    Attach, ClientFin, ControlError, Edition, FlowSummary, Recorded, Replay, Resume, Statistics,
+    Attach, ClientFin, ControlError, Edition, FlowSummary, KeptImage, Recorded, Replay, Resume,
+    Statistics,
 };
 
 /// Reads items until the body ends.
@@ -43,6 +44,30 @@ impl Edition {
             true => Some(Self {
                 record: body.u64()?,
                 history: body.u64()?,
+            }),
+            false => None,
+        })
+    }
+}
+
+impl KeptImage {
+    pub(super) fn encode(image: Option<Self>, body: &mut Writer<'_>) {
+        body.bool(image.is_some());
+        if let Some(image) = image {
+            body.u64(image.number);
+            body.u64(image.length);
+            body.u64(image.base);
+            body.u32(image.processes);
+        }
+    }
+
+    pub(super) fn decode(body: &mut Cursor<'_>) -> Result<Option<Self>, ControlError> {
+        Ok(match body.bool()? {
+            true => Some(Self {
+                number: body.u64()?,
+                length: body.u64()?,
+                base: body.u64()?,
+                processes: body.u32()?,
             }),
             false => None,
         })

@@ -23,6 +23,45 @@ fn edition() -> impl Strategy<Value = Option<Edition>> {
     prop::option::of(some)
 }
 
+fn kept_image() -> impl Strategy<Value = Option<KeptImage>> {
+    let some = any::<(u64, u64, u64, u32)>();
+    let some = some.prop_map(|(number, length, base, processes)| KeptImage {
+        number,
+        length,
+        base,
+        processes,
+    });
+    prop::option::of(some)
+}
+
+fn request_of_an_image() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        any::<([u64; 4], Vec<u8>)>().prop_map(|([record, image, length, from], bytes)| {
+            Request::TellImage {
+                record,
+                image,
+                length,
+                from,
+                bytes,
+            }
+        }),
+        any::<([u64; 3], u32)>().prop_map(|([record, image, base], processes)| {
+            Request::CommitImage {
+                record,
+                image,
+                base,
+                processes,
+            }
+        }),
+        Just(Request::DropImage),
+        any::<(u64, u64, u32)>().prop_map(|(image, from, max_len)| Request::ReadImage {
+            image,
+            from,
+            max_len
+        }),
+    ]
+}
+
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         text().prop_map(|service| Request::Hello { service }),
@@ -38,6 +77,7 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Shutdown),
         any::<bool>().prop_map(|hold| Request::HoldTurns { hold }),
         request_of_a_link(),
+        request_of_an_image(),
     ]
 }
 
@@ -253,13 +293,14 @@ fn response() -> impl Strategy<Value = Response> {
         link_keys().prop_map(Response::Keys),
         any::<u32>().prop_map(|flow_low| Response::Unknown { flow_low }),
         lease::answer().prop_map(Response::Lease),
-        (edition(), any::<(bool, Vec<(u32, u64)>)>()).prop_map(|(edition, (is_whole, streams))| {
-            Response::Determinants {
+        (edition(), kept_image(), any::<(bool, Vec<(u32, u64)>)>()).prop_map(
+            |(edition, image, (is_whole, streams))| Response::Determinants {
                 edition,
                 is_whole,
+                image,
                 streams,
             }
-        }),
+        ),
         edition().prop_map(|edition| Response::Followed { edition }),
         any::<(u32, u64, Vec<u8>)>().prop_map(|(process, from, bytes)| Response::Grown {
             process,
@@ -267,6 +308,24 @@ fn response() -> impl Strategy<Value = Response> {
             bytes
         }),
         any::<Vec<u8>>().prop_map(|bytes| Response::DeterminantBytes { bytes }),
+        of_an_image(),
+    ]
+}
+
+fn of_an_image() -> impl Strategy<Value = Response> {
+    prop_oneof![
+        any::<[u64; 3]>().prop_map(|[record, image, there]| Response::ImageTaken {
+            record,
+            image,
+            there
+        }),
+        any::<[u64; 2]>().prop_map(|[record, image]| Response::ImageKept { record, image }),
+        (any::<[u64; 2]>(), text()).prop_map(|([record, image], why)| Response::ImageRefused {
+            record,
+            image,
+            why
+        }),
+        any::<Vec<u8>>().prop_map(|bytes| Response::ImageBytes { bytes }),
     ]
 }
 

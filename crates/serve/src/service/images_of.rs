@@ -1,0 +1,133 @@
+//! Images of the server, and the logger on another machine: they go there, and a host that begins where another one has ended
+//! fetches the last one.
+
+use checkpoint::Unpack;
+use protocol::control::KeptImage;
+
+use super::Service;
+use crate::{
+    error::{ServeError, SystemContext as _},
+    events::Happening,
+    logger_client::{LoggerClient, OfImage},
+    north::{North, Uploaded},
+};
+
+/// So much is fetched before we look around, bytes.
+const AT_ONCE: u64 = 4 << 20;
+
+const UNPACK: &str = "unpack the server's last checkpoint";
+
+/// What became of fetching an image.
+pub(super) enum Fetched {
+    /// It is here, and the record begins with it.
+    Whole,
+    /// The logger does not answer.
+    Silent,
+    /// It cannot be had, or is of no use here.
+    Not(String),
+}
+
+impl Service {
+    /// Tell the logger more of the image that goes there.
+    pub(super) fn upload_image(&mut self) -> Result<(), ServeError> {
+        if self.ground.logger.client().is_none() {
+            return Ok(()); // one that is there again is told from the beginning
+        }
+        match self.north.as_mut().map(North::of_image) {
+            None => Ok(()),
+            Some(Ok(requests)) if requests.is_empty() => Ok(()),
+            Some(Ok(requests)) => {
+                let told = self.ask_logger(|logger| logger.tell_image(requests));
+                told.map(drop)
+            }
+            Some(Err(uploaded)) => self.heed_upload(uploaded),
+        }
+    }
+
+    /// The logger has said something of it.
+    pub(super) fn hear_of_image(&mut self, said: OfImage) -> Result<(), ServeError> {
+        let Some(north) = &mut self.north else {
+            return Ok(());
+        };
+        let uploaded = north.hear_of_image(said);
+        let is_there = matches!(uploaded, Uploaded::New(_) | Uploaded::Again);
+        self.heed_upload(uploaded)?;
+        if is_there {
+            self.compare_record()?; // a logger that has begun anew lacks what is behind it
+        }
+        self.upload_image()
+    }
+
+    pub(super) fn heed_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
+        match uploaded {
+            Uploaded::NotYet | Uploaded::Again => Ok(()),
+            Uploaded::New(made) => {
+                let replaced = self.north.as_mut().map(|north| north.replace(*made));
+                self.tell_of_checkpoint(replaced.transpose())
+            }
+            Uploaded::Failed(reason) => self.tell_of_checkpoint(Err(reason)),
+            Uploaded::Never(why) => {
+                let message = format!(
+                    "the logger has begun anew, and cannot be given the server's last checkpoint again: {why}"
+                );
+                self.tell(Happening::Trouble { message });
+                Ok(())
+            }
+        }
+    }
+
+    /// Fetch the image with which the record begins.
+    pub(super) fn fetch_image(
+        &mut self,
+        north: &mut North,
+        image: &KeptImage,
+    ) -> Result<Fetched, ServeError> {
+        let unpack = match north.receive(image) {
+            Ok(Some(unpack)) => unpack,
+            Ok(None) => {
+                return Ok(Fetched::Not(
+                    "the service was served with checkpoints, and this host makes none: give all hosts the same options (--checkpoint-at, --checkpoint-every, --criu)".into(),
+                ));
+            }
+            Err(error) => return Ok(Fetched::Not(error.to_string())),
+        };
+        Ok(match self.fill(unpack, image)? {
+            None => Fetched::Silent,
+            Some(Ok(())) => match north.begins_with(image) {
+                Ok(()) => Fetched::Whole,
+                Err(error) => Fetched::Not(error.to_string()),
+            },
+            Some(Err(error)) => Fetched::Not(error.to_string()),
+        })
+    }
+
+    /// `None`: the logger does not answer. An error inside: it cannot be unpacked here, or is none.
+    fn fill(
+        &mut self,
+        mut unpack: Unpack,
+        image: &KeptImage,
+    ) -> Result<Option<Result<(), ServeError>>, ServeError> {
+        let mut from = 0;
+        while from < image.length {
+            let to = image.length.min(from + AT_ONCE);
+            let mut taken = Ok(());
+            let read = |logger: &mut LoggerClient| {
+                logger.read_image(image.number, from, to, |bytes| {
+                    if taken.is_ok() {
+                        taken = unpack.take(bytes);
+                    }
+                })
+            };
+            if self.ask_logger(read)?.is_none() {
+                return Ok(None);
+            }
+            if taken.is_err() {
+                return Ok(Some(taken.doing(UNPACK)));
+            }
+            from = to;
+            self.ground.plane.heartbeat()?;
+            self.answer_control();
+        }
+        Ok(Some(unpack.finish().map(drop).doing(UNPACK)))
+    }
+}

@@ -1,0 +1,279 @@
+//! Checkpoints go to the logger, and another host goes on from there: whatever dies when.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use e2e::{
+    Protected, Seed,
+    clients::finish,
+    exchange::assert_untouched,
+    loggers::{Logger, protect, with_logger, with_logger_that},
+    pair::{FailOver, Pair, addresses},
+    servers::{PORT, redis, redis_at},
+};
+use lab::{Direction, Signal};
+
+use super::{
+    REQUIRE,
+    checkpoints::{criu, fill, flags, images},
+    hosts::{client, count, fail_over_and_die},
+    patiently,
+    redis::Client,
+    refusals::serve,
+};
+
+/// Where the logger shows its numbers.
+const METRICS: &str = "10.0.0.20:9600";
+
+/// Two hosts that make a checkpoint for each MiB of notes.
+fn pair(label: &str) -> Pair {
+    let criu = criu();
+    let [address, _] = addresses();
+    let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
+    let logger = ["--metrics", METRICS];
+    Pair::with(label, &logger, &often, |scene| redis_at(scene, address))
+}
+
+/// What the logger's memory has of this use, bytes.
+fn held(logger: &Logger, kind: &str) -> u64 {
+    let mut curl = logger.host().command("curl");
+    curl.args(["-s", "-S", "-f", "-m", "10"]);
+    let output = curl.arg(format!("http://{METRICS}/metrics")).output();
+    let text = String::from_utf8(output.expect("curl").stdout).expect("text");
+    let kind = format!("use=\"{kind}\"}} ");
+    let values = text.lines().filter_map(|line| line.split_once(&kind));
+    values
+        .map(|(_, value)| value.parse::<u64>().expect("a number"))
+        .sum()
+}
+
+/// Waits until so many more checkpoints were made there.
+fn await_checkpoints(server: &Protected, more: usize) {
+    let before = server.events_of("checkpointed").len();
+    server.wait_for("checkpointed", before + more);
+}
+
+/// Under load the service goes from host to host, from the last image and what came behind it, and its server dies where it
+/// is then.
+#[test]
+fn redis_goes_on_from_a_checkpoint_where_its_host_has_ended() {
+    let mut pair = pair("ckhosts");
+    let recording = pair.scene.record(PORT);
+    let ends = &AtomicBool::new(false);
+    let seed = &mut Seed::choose("ckhosts");
+    let mut open = client(&pair.scene);
+    assert_eq!(open.ask(&["MULTI"]), "+OK");
+    assert_eq!(open.ask(&["SET", "open", "kept"]), "+QUEUED");
+    let mut quiet = client(&pair.scene);
+    fill(&mut quiet, 0, 10_000);
+    let state = quiet.ask(&["DBSIZE"]);
+    let clients: Vec<Client> = (0..4).map(|_| client(&pair.scene)).collect();
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..)
+            .zip(clients)
+            .map(|(number, client)| scope.spawn(move || count(client, number, ends)))
+            .collect();
+        await_checkpoints(&pair.first, 2);
+        // What an image has the place of the logger has given back.
+        let told = &pair.first.wait_for("checkpointed", 2)["record_bytes"];
+        assert!(told.as_u64() > Some(2 << 20), "{told}");
+        patiently("an image, and few notes", || {
+            held(&pair.logger, "images") > 1 << 20 && held(&pair.logger, "notes") < 2 << 20
+        });
+        fail_over_and_die(&mut pair, seed);
+        await_checkpoints(&pair.first, 1);
+        pair.fail_over(FailOver::PowerOff);
+        ends.store(true, Ordering::Relaxed);
+        let mut after = client(&pair.scene);
+        for (number, client) in clients.into_iter().enumerate() {
+            let counted = client.join().expect("a client").to_string();
+            let key = format!("counter-{number}");
+            assert_eq!(after.ask(&["GET", &key]), counted);
+        }
+    });
+    assert_eq!(open.ask(&["EXEC"]), "+OK");
+    assert_eq!(open.ask(&["GET", "open"]), "kept");
+    assert_eq!(quiet.ask(&["GET", "key-9999"]), "value 9999");
+    assert!(state.starts_with(":10"), "{state}");
+    for stream in [open.stream(), quiet.stream()] {
+        finish(stream);
+    }
+    assert_untouched(recording, 7);
+    pair.stop();
+}
+
+/// A logger that begins anew is given the image again, and what came behind it.
+#[test]
+fn a_logger_that_was_restarted_is_given_the_checkpoint_again() {
+    let mut pair = pair("cklogger");
+    let mut client = client(&pair.scene);
+    fill(&mut client, 0, 30_000);
+    pair.first.wait_for("checkpointed", 1);
+    fill(&mut client, 30_000, 1000);
+    pair.logger.kill();
+    pair.logger.replace_dead(&pair.scene);
+    pair.first.wait_for("logger_restarted", 1);
+    // Nothing is said before it has all of it.
+    fill(&mut client, 31_000, 1000);
+    patiently("it has the image", || {
+        held(&pair.logger, "images") > 1 << 20
+    });
+    let state = client.ask(&["DEBUG", "DIGEST"]);
+    thread::sleep(Duration::from_secs(3));
+    pair.fail_over(FailOver::PowerOff);
+    let mut after = self::client(&pair.scene);
+    assert_eq!(after.ask(&["DBSIZE"]), ":32000");
+    assert_eq!(after.ask(&["DEBUG", "DIGEST"]), state);
+    drop((client, after));
+    pair.stop();
+}
+
+/// Whoever dies while an image is on its way: the one before, and the notes since, are what they were.
+#[test]
+fn a_death_while_a_checkpoint_is_on_its_way_costs_nothing() {
+    let (scene, mut logger) = with_logger_that("ckway", &["--metrics", METRICS]);
+    let (criu, definition) = (criu(), redis(&scene));
+    let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
+    let mut server = protect(&scene, &definition, &logger, &often);
+    let way = logger.flags();
+    let all: Vec<&str> = way.iter().map(String::as_str).chain(often).collect();
+    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    for (round, what) in ["server", "serve", "logger"].into_iter().enumerate() {
+        upload(&mut client, round * 30_000, &logger);
+        let state = client.ask(&["DEBUG", "DIGEST"]);
+        let served = server.events_of("serving").len();
+        match what {
+            "server" => server.kill_main(Signal::KILL),
+            "serve" => {
+                server.kill_serve_itself();
+                server.kill_main(Signal::KILL);
+                server.succeed(&scene, &definition, &all);
+            }
+            _ => {
+                logger.kill();
+                logger.replace_dead(&scene);
+                server.wait_for("logger_restarted", 1);
+            }
+        }
+        put_away(&logger, Duration::ZERO);
+        match what {
+            "server" => drop(server.wait_serving(served + 1)),
+            "serve" => drop(server.wait_serving(1)),
+            _ => patiently("the logger has all of it", || {
+                held(&logger, "images") > 1 << 20
+            }),
+        }
+        assert_eq!(client.ask(&["DEBUG", "DIGEST"]), state, "{what}");
+        let all = (round + 1) * 30_000;
+        assert_eq!(client.ask(&["DBSIZE"]), format!(":{all}"));
+        server.assert_none_of("lost");
+    }
+    drop(client);
+    server.stop();
+}
+
+/// The same when it is the host: another one goes on from the image before, and all notes since.
+#[test]
+fn a_host_that_ends_while_a_checkpoint_is_on_its_way_leaves_the_one_before() {
+    let mut pair = pair("ckpower");
+    let mut client = client(&pair.scene);
+    fill(&mut client, 0, 30_000);
+    pair.first.wait_for("checkpointed", 1);
+    upload(&mut client, 30_000, &pair.logger);
+    let state = client.ask(&["DEBUG", "DIGEST"]);
+    pair.first.power_off();
+    put_away(&pair.logger, Duration::ZERO);
+    pair.second.wait_serving(1);
+    assert_eq!(client.ask(&["DEBUG", "DIGEST"]), state);
+    assert_eq!(client.ask(&["DBSIZE"]), ":60000");
+    pair.change_places();
+    drop(client);
+    pair.stop();
+}
+
+/// So many keys more, from there on, make a checkpoint due; returns when that is on its way to the logger, which is far then.
+fn upload(client: &mut Client, from: usize, logger: &Logger) {
+    let before = held(logger, "images");
+    put_away(logger, Duration::from_millis(60));
+    let numbers = from..from + 30_000;
+    for number in numbers.clone() {
+        client.send(&["SET", &format!("key-{number}"), &format!("value {number}")]);
+    }
+    for _ in numbers {
+        assert_eq!(client.answer(), "+OK");
+    }
+    patiently("an image is on its way", || {
+        held(logger, "images") > before + (1 << 20)
+    });
+}
+
+/// Makes the way to the logger this long.
+fn put_away(logger: &Logger, delay: Duration) {
+    let link = &logger.host().links()[0];
+    let adjusted = link.adjust(&Direction::BOTH, |link| link.delay(delay));
+    adjusted.expect("a link");
+}
+
+/// A host that makes no checkpoints does not guess what an image has the place of.
+#[test]
+fn a_standby_without_checkpoints_serves_nobody_of_before() {
+    let mut pair = pair("ckoptions");
+    let mut client = client(&pair.scene);
+    fill(&mut client, 0, 30_000);
+    pair.first.wait_for("checkpointed", 1);
+    pair.second.kill_serve(Signal::TERM);
+    assert!(pair.second.ended(e2e::PATIENCE).is_some());
+    pair.tell_hosts(&REQUIRE);
+    pair.begin_standby();
+    pair.await_standby();
+    pair.first.power_off();
+    let trouble = pair.second.wait_for("trouble", 1)["message"].to_string();
+    assert!(trouble.contains("--checkpoint-at"), "{trouble}");
+    pair.second.wait_for("lost", 1);
+    assert_eq!(client.answer_or_error(), None, "reset");
+    pair.change_places();
+    pair.stop();
+}
+
+/// What cannot be together, and what is missing, is said at the start.
+#[test]
+fn what_is_missing_for_checkpoints_is_said_at_the_start() {
+    let (scene, logger) = with_logger("ckflags");
+    let logger = logger.flags();
+    let logger: Vec<&str> = logger.iter().map(String::as_str).collect();
+    let often = ["--checkpoint-every", "10s", "--address-device", "eth0"];
+    for (more, status, why) in [
+        (&["--hot"][..], 2, "leave one of them out"),
+        (&["--criu", "/nowhere/criu"], 2, "make criu"),
+    ] {
+        let output = serve(
+            &scene,
+            &[&logger[..], &often, more].concat(),
+            &["redis-server"],
+        );
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+/// Where the logger has no room for an image none is made, which is told, and the notes are kept.
+#[test]
+fn without_room_for_it_at_the_logger_there_is_no_checkpoint() {
+    let (scene, logger) = with_logger_that("ckroom", &["--limit-total", "4MiB"]);
+    let criu = criu();
+    let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
+    let server = protect(&scene, &redis(&scene), &logger, &often);
+    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    fill(&mut client, 0, 30_000);
+    let told = server.wait_for("checkpoint_failed", 1)["reason"].to_string();
+    assert!(told.contains("no room"), "{told}");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    assert_eq!(client.ask(&["DBSIZE"]), ":30000");
+    assert_eq!(images(&scene, &server).len(), 0);
+    server.assert_none_of("lost");
+}
