@@ -170,6 +170,7 @@ impl Service {
                 services: restored.sessions,
                 connections: restored.connections,
                 damaged: restored.damaged,
+                removed: restored.removed.into_iter().map(disk::name).collect(),
             });
             out = Outbox::with_log(restored.ledger);
             writer = Some(Writer::start(restored.log)?);

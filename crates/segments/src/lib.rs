@@ -26,7 +26,8 @@
 //! those that were committed are there, and possibly some of those after them, without a gap: a
 //! segment is read up to the first record that is not whole, and what follows (a *torn tail*) is
 //! cut off, never guessed. A later run writes into segments of its own. Segments that were removed may be there again after
-//! a crash, each by itself: those before a number that is missing are not read. Where a sealed segment is
+//! a crash, each by itself: those before a number that is missing are not read, and the reader is told which these were
+//! ([`Piece::Removed`]). Where a sealed segment is
 //! damaged, which no crash does, the reader is told ([`Piece::Damaged`]): committed records are
 //! missing there.
 //!

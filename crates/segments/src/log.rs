@@ -9,6 +9,12 @@ use crate::storage::Storage;
 /// Something that was read from a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
+    /// Before all others: segments that are there, and that are removed unread, for there is a gap behind them. What
+    /// was in them is needed by nobody, unless it is the gap that should not be there.
+    Removed {
+        /// Which, in their order.
+        segments: &'a [u64],
+    },
     /// A record.
     Record {
         /// The segment that it is in.
@@ -169,8 +175,11 @@ fn read_all<S: Storage>(
     each: &mut impl FnMut(Piece<'_>),
 ) -> Result<Vec<u64>, OpenError<S::Error>> {
     let mut numbers = storage.list()?;
-    let from = remains(&numbers);
-    for number in numbers.drain(..from) {
+    let removed: Vec<u64> = numbers.drain(..remains(&numbers)).collect();
+    if !removed.is_empty() {
+        each(Piece::Removed { segments: &removed });
+    }
+    for number in removed {
         storage.remove(number)?;
     }
     for number in &numbers {

@@ -46,7 +46,7 @@ fn open(storage: Simulated) -> (Log<Simulated>, Vec<Vec<u8>>) {
     let mut read = Vec::new();
     let log = Log::open(storage, |piece| match piece {
         Piece::Record { bytes, .. } => read.push(bytes.to_vec()),
-        Piece::End { .. } => {}
+        Piece::End { .. } | Piece::Removed { .. } => {}
         Piece::Damaged { segment } => panic!("no crash damages segment {segment}"),
     });
     (log.expect("the storage does not fail now"), read)
@@ -168,6 +168,7 @@ fn told(mut storage: Simulated) -> Vec<String> {
             Piece::Record { segment, bytes } => format!("{segment}: {}", bytes[0]),
             Piece::Damaged { segment } => format!("{segment} damaged"),
             Piece::End { segment, .. } => format!("{segment} ends"),
+            Piece::Removed { segments } => format!("{segments:?} removed"),
         });
     });
     log.expect("readable");
@@ -216,6 +217,26 @@ fn segments_are_removed_as_a_whole() {
     );
     log.remove_before(u64::MAX).expect("removed");
     assert_eq!(told(log.storage().clone()), ["3 ends"]);
+}
+
+/// Those that were to be removed and are there again, and those that stand before one that somebody has taken away.
+#[test]
+fn what_is_before_a_gap_is_removed_and_told() {
+    for (missing, said) in [
+        (0, &["1: 2", "1: 3", "1 ends", "2: 4", "2: 5", "2 ends"][..]),
+        (1, &["[0] removed", "2: 4", "2: 5", "2 ends"]),
+        (2, &["0: 0", "0: 1", "0 ends", "1: 2", "1: 3", "1 ends"]),
+    ] {
+        let mut storage = three_segments();
+        storage.remove(missing).expect("it is there");
+        assert_eq!(told(storage), said, "without {missing}");
+    }
+    let mut storage = three_segments();
+    storage.create(7).expect("it is new");
+    storage.restart();
+    let (mut log, read) = open(storage);
+    assert_eq!(read.len(), 0);
+    assert_eq!(log.storage().list(), Ok(vec![7, 8]));
 }
 
 #[test]

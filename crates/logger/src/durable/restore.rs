@@ -22,6 +22,8 @@ pub struct Restored<S> {
     pub sessions: usize,
     /// Connections that are unprotected because of damage to the files.
     pub damaged: usize,
+    /// Segments before a gap, which were not read, and are removed.
+    pub removed: Vec<u64>,
 }
 
 /// In the place of the number of a connection whose record is being copied: no service has as many
@@ -43,9 +45,11 @@ pub fn restore<S: Storage>(
         ledger: Ledger::new(segment_size, 0),
         copying: None,
         damaged: 0,
+        removed: Vec::new(),
     };
     let log = Log::open(storage, |piece| match piece {
         Piece::Record { segment, bytes } => reading.record(segment, bytes),
+        Piece::Removed { segments } => reading.removed = segments.to_vec(),
         Piece::Damaged { segment } => reading.damage(segment),
         Piece::End { segment, len } => reading.ledger.add_segment(segment, len),
     });
@@ -53,6 +57,7 @@ pub fn restore<S: Storage>(
     let Reading {
         mut ledger,
         damaged,
+        removed,
         ..
     } = reading;
     ledger.continue_in(log.current());
@@ -67,6 +72,7 @@ pub fn restore<S: Storage>(
         connections,
         sessions: count,
         damaged,
+        removed,
     })
 }
 
@@ -89,6 +95,7 @@ struct Reading<'a> {
     /// The connection whose record is being copied, and where that began.
     copying: Option<(u64, Resume, u64)>,
     damaged: usize,
+    removed: Vec<u64>,
 }
 
 impl Reading<'_> {

@@ -60,13 +60,18 @@ impl Disk {
     }
 
     fn segment(&self, number: u64) -> PathBuf {
-        self.path.join(format!("{number:016x}{SUFFIX}"))
+        self.path.join(name(number) + SUFFIX)
     }
 
     fn current(&mut self) -> io::Result<&mut File> {
         let missing = || io::Error::other("no segment is written to");
         self.current.as_mut().ok_or_else(missing)
     }
+}
+
+/// A segment's number, as in the name of its file.
+pub(super) fn name(number: u64) -> String {
+    format!("{number:016x}")
 }
 
 fn writable() -> OpenOptions {

@@ -25,6 +25,10 @@ pub enum Event {
         connections: usize,
         /// Connections whose records are lost, because files are damaged.
         damaged: usize,
+        /// Files of the directory that were removed unread, for one behind them is missing: their numbers, as in their
+        /// names. After a crash of the host these are of before the last clearing away; otherwise somebody has taken files
+        /// away, and what was in these is lost.
+        removed: Vec<String>,
     },
     /// The log cannot be written: records are only in memory from now on.
     LogFailed {
@@ -132,6 +136,7 @@ impl fmt::Display for Event {
                 services,
                 connections,
                 damaged,
+                removed,
             } => {
                 write!(
                     f,
@@ -139,6 +144,13 @@ impl fmt::Display for Event {
                 )?;
                 if *damaged > 0 {
                     write!(f, "; those of {damaged} more are lost: files are damaged")?;
+                }
+                if let (Some(first), Some(last)) = (removed.first(), removed.last()) {
+                    write!(
+                        f,
+                        "; {} files, from {first} to {last}, were removed unread: one behind them is missing",
+                        removed.len()
+                    )?;
                 }
                 Ok(())
             }

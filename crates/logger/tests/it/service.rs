@@ -522,6 +522,7 @@ fn records_outlive_the_logger_in_its_directory() {
         services: 1,
         connections: 3,
         damaged: 0,
+        removed: Vec::new(),
     };
     assert_eq!(found, expected);
     let mut service = Attached::to(&logger, &key, 3);
@@ -533,6 +534,26 @@ fn records_outlive_the_logger_in_its_directory() {
     host.use_keys(service.keys);
     host.connect(4, 10_000);
     service.upload(&mut host);
+}
+
+#[test]
+fn files_that_are_removed_unread_are_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for number in [0, 1, 3] {
+        let file = directory.path().join(format!("{number:016x}.segment"));
+        std::fs::write(file, "").expect("written");
+    }
+    let (_, ring) = keys();
+    let logger = Running::start(ServiceConfig {
+        directory: Some(directory.path().to_owned()),
+        ..config(ring, "127.0.0.1:0")
+    });
+    let found = logger.event(|event| matches!(event, Event::Restored { .. }));
+    let Event::Restored { removed, .. } = &found else {
+        panic!("{found}");
+    };
+    assert_eq!(removed, &["0000000000000000", "0000000000000001"]);
+    assert!(found.to_string().contains("; 2 files"), "{found}");
 }
 
 #[test]
