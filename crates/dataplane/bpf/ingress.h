@@ -75,7 +75,7 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 		sent_up_to(f, p->ack);
 		forget_dead_host(f);
 	}
-	if (!after(p->seq, f->server.ack))
+	if (sequence_len(p) && !after(p->seq, f->server.ack))
 		f->log.ahead = 0; /* what is missing comes */
 	if (after(end, f->client.nxt)) {
 		f->client.nxt = end;

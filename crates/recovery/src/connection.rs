@@ -323,6 +323,29 @@ impl Connection {
         }
     }
 
+    /// One that was found at the end of its way, which somebody else has watched so far.
+    pub(crate) fn found(key: FlowKey, flow: &Flow, now: Duration) -> Self {
+        Self {
+            key,
+            flow: flow.id,
+            incarnation: flow.incarnation.wrapping_sub(1), // or an earlier one
+            point: SplicePoint {
+                instream: flow.server.ack,
+                outstream: flow.server.nxt,
+                verify_end: flow.server.nxt,
+            },
+            end: flow.server.ack,
+            fin: None,
+            suspect: false,
+            to_be_told: false,
+            is_graft: true,
+            step: Step::Settling {
+                since: now,
+                look_at: now,
+            },
+        }
+    }
+
     pub(crate) fn begin(&mut self, now: Duration) {
         self.step = Step::Splicing {
             since: now,

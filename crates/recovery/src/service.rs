@@ -371,6 +371,15 @@ impl Recovery {
         }
     }
 
+    /// The service was found serving this connection, of which nobody knows yet whether its client has to send again what
+    /// the host before had acknowledged ([`ssw::LogHalf::ahead`]).
+    pub fn found_ahead(&mut self, key: FlowKey, flow: &Flow, now: Duration) {
+        if self.stage == Stage::Serving {
+            let found = Connection::found(key, flow, now);
+            self.connections.entry(flow.id).or_insert(found);
+        }
+    }
+
     fn consider(&mut self, candidate: &Candidate, now: Duration) {
         let (key, id) = (candidate.key, candidate.flow.id);
         // It may have been listed, and then be reported as late.

@@ -442,7 +442,7 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
         sent_up_to(&mut flow.server, segment.ack);
         flow.forget_dead_host();
     }
-    if !segment.seq.after(flow.server.ack) {
+    if segment.end() != segment.seq && !segment.seq.after(flow.server.ack) {
         flow.log.ahead = false; // what is missing comes
     }
     if segment.end().after(flow.client.nxt) {

@@ -15,7 +15,7 @@
 //! believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
 //! have to wait until it sends that again, for its timer that doubles with each try. If more was acknowledged
 //! after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
-//! has sent from a place that is recorded, and one with which it stays for too long is reset by `serve`.
+//! has sent bytes from a place that is recorded, and one with which it stays for too long is reset by `serve`.
 //!
 //! Who only guesses must not pass for it, so it is believed no further than it can be from what is
 //! recorded:

@@ -233,6 +233,28 @@ fn one_that_is_ahead_goes_on_and_has_to_send_that_again() {
     assert_eq!((world.reset.len(), world.recovery.unsettled()), (1, 0));
 }
 
+/// Whoever looks after the service next looks after that, too.
+#[test]
+fn one_that_is_ahead_is_watched_when_it_is_found() {
+    let ahead = |id| Peer::new(id, 100, 50).change(heard_ahead);
+    let mut world = wrapped([ahead(1), ahead(2), ahead(3)]);
+    for id in [1, 2, 3] {
+        let flow = world.peer(id).flow.clone();
+        world.recovery.found_ahead(key(id), &flow, world.now);
+    }
+    assert_eq!(world.recovery.unsettled(), 3);
+    world.pass_in_steps(ms(1000), ms(100));
+    assert_eq!(world.recovery.unsettled(), 3);
+    world.peer(1).flow.log.ahead = false;
+    world.peer(2).flow.closed_ns = 1;
+    world.pass_in_steps(ms(590_000), ms(100));
+    assert!(world.reset.is_empty());
+    assert_eq!(world.recovery.unsettled(), 1);
+    world.pass_in_steps(ms(20_000), ms(100));
+    assert_eq!(world.reset[&key(3)], LostReason::ClientSilent);
+    assert_eq!((world.reset.len(), world.recovery.unsettled()), (1, 0));
+}
+
 /// Who ends it needs nothing any more.
 #[test]
 fn one_that_is_ahead_may_end() {

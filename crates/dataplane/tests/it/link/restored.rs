@@ -156,6 +156,8 @@ fn one_that_is_ahead_of_a_server_with_state_is_heard() {
         .both
         .client(word(&linked, 101, 50).payload(b"and more"));
     assert!(linked.both.flow().log.ahead);
+    linked.both.client(word(&linked, 100, 50));
+    assert!(linked.both.flow().log.ahead, "it brings nothing");
     linked.both.client(word(&linked, 100, 50).payload(b"?"));
     assert!(!linked.both.flow().log.ahead);
     assert_eq!(linked.both.copies().len(), 2);
