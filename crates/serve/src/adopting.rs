@@ -23,6 +23,7 @@ use crate::{
     leasing,
     logger::Logger,
     logger_client::LoggerClient,
+    north::North,
     options,
     rundir::Lock,
     setup::{self, Ground, HEARTBEAT_TIMEOUT},
@@ -35,6 +36,17 @@ pub(crate) struct Adopted {
     pub(crate) server: Option<Server>,
     /// Nothing was recorded for a while, or the records are gone.
     pub(crate) records_lost: bool,
+    /// Its server's own record.
+    pub(crate) north: Option<North>,
+}
+
+impl Adopted {
+    /// Leave it for whoever comes next.
+    pub(crate) fn leave(self) {
+        if let Some(north) = self.north {
+            north.leave();
+        }
+    }
 }
 
 /// Take over what is pinned there. If that fails everything stays as it was.
@@ -125,10 +137,16 @@ fn take_over(
         None => None,
     };
     let keeper = leasing::go_on(config, instance, &plane, &life)?;
+    // At last: what was looked at is dropped if anything fails.
+    let north = match config.wrapped {
+        true => Some(North::adopt(config, lock.directory())?),
+        false => None,
+    };
     let adopted = Adopted {
         life,
         server,
         records_lost: expired || !kept,
+        north,
     };
     Ok((plane, injector, (logger, keeper), cgroup, adopted))
 }

@@ -47,8 +47,9 @@ use checkpoints::Checkpoints;
 
 /// What the server's processes share with us.
 pub(crate) struct North {
-    /// Where the memory file is.
+    /// Where the memory file is, and how many bytes of records it is for.
     room: Mount,
+    bytes: u64,
     shim: Library,
     memory: Memory,
     handover: Handover,
@@ -87,7 +88,7 @@ impl North {
     /// An empty record, for at most so many bytes.
     pub(crate) fn new(run_dir: &Path, bytes: u64) -> Result<Self, ServeError> {
         let room = room(run_dir, bytes)?;
-        Self::with(empty(&room)?, room)
+        Ok(Self::with(empty(&room)?, room, bytes, shared()?))
     }
 
     /// Where images of the server are to take the place of its record, they do. One that is missing has the record with it.
@@ -106,7 +107,12 @@ impl North {
         config: &ServeConfig,
         run_dir: &Path,
     ) -> Result<(), ServeError> {
-        if let Some(mut images) = Images::wanted(config, run_dir)? {
+        self.has_images(Images::wanted(config, run_dir)?);
+        Ok(())
+    }
+
+    fn has_images(&mut self, wanted: Option<Images>) {
+        if let Some(mut images) = wanted {
             if let Err(error) = images.take_up(self.memory.image()) {
                 tracing::warn!(%error, "the last checkpoint is lost");
                 self.is_lost = true;
@@ -115,15 +121,20 @@ impl North {
         } else if self.memory.image() != 0 {
             self.is_lost = true;
         }
-        Ok(())
     }
 
-    fn with(memory: Memory, room: Mount) -> Result<Self, ServeError> {
-        Ok(Self {
+    fn with(
+        memory: Memory,
+        room: Mount,
+        bytes: u64,
+        (shim, handover): (Library, Handover),
+    ) -> Self {
+        Self {
             room,
-            shim: Library::new().doing(RECORD)?,
+            bytes,
+            shim,
             memory,
-            handover: Handover::new().doing(RECORD)?,
+            handover,
             passed: HashMap::new(),
             made: HashMap::new(),
             opened: Opened::default(),
@@ -135,26 +146,42 @@ impl North {
             suspect: None,
             deaths: 0,
             checkpoints: None,
-        })
+        }
     }
 
-    /// The record that an earlier `serve` has begun. Without it the server's state is lost with its process.
-    pub(crate) fn adopt(run_dir: &Path, bytes: u64) -> Result<Self, ServeError> {
-        if let Some(room) = mounts::memory_left(run_dir) {
-            if let Some(memory) = Memory::left(room.path()) {
-                return Self::with(memory, room);
+    /// The record that an earlier `serve` has begun. Without it the server's state is lost with its process. If that fails
+    /// everything stays as it was, but for a record that is of no use.
+    pub(crate) fn adopt(config: &ServeConfig, run_dir: &Path) -> Result<Self, ServeError> {
+        let (images, bytes) = (Images::wanted(config, run_dir)?, config.limits.total);
+        let Some(room) = mounts::memory_left(run_dir) else {
+            let mut north = Self::new(run_dir, bytes)?;
+            north.is_lost = true;
+            north.has_images(images);
+            return Ok(north);
+        };
+        let memory = match Memory::left(room.path()) {
+            Some(memory) => Ok((memory, false)),
+            None => beside(&room, bytes).map(|memory| (memory, true)),
+        };
+        match memory.and_then(|memory| Ok((memory, shared()?))) {
+            Ok(((memory, is_lost), shared)) => {
+                let mut north = Self::with(memory, room, bytes, shared);
+                north.is_lost = is_lost;
+                north.has_images(images);
+                Ok(north)
             }
-            room.leave(); // and is found again
+            Err(error) => {
+                room.leave();
+                Err(error)
+            }
         }
-        let mut north = Self::new(run_dir, bytes)?;
-        north.is_lost = true;
-        Ok(north)
     }
 
     /// A record with this number, of which the logger has all there is.
     pub(crate) fn inherited(run_dir: &Path, bytes: u64, record: u64) -> Result<Self, ServeError> {
         let room = room(run_dir, bytes)?;
-        Self::with(Memory::create(room.path(), record).doing(RECORD)?, room)
+        let memory = Memory::create(room.path(), record).doing(RECORD)?;
+        Ok(Self::with(memory, room, bytes, shared()?))
     }
 
     /// What the processes share with us.
@@ -414,9 +441,27 @@ pub(crate) struct Graft {
     is_closed: bool,
 }
 
+/// What a life has besides its record.
+fn shared() -> Result<(Library, Handover), ServeError> {
+    let library = Library::new().doing(RECORD)?;
+    Ok((library, Handover::new().doing(RECORD)?))
+}
+
 /// Where there is room for so many bytes of records.
 fn room(run_dir: &Path, bytes: u64) -> Result<Mount, ServeError> {
-    Ok(mounts::memory(run_dir, bytes + 2 * Memory::OVERHEAD)?)
+    Ok(mounts::memory(run_dir, room_for(bytes))?)
+}
+
+fn room_for(bytes: u64) -> u64 {
+    bytes + 2 * Memory::OVERHEAD
+}
+
+/// An empty record beside one that is of no use, and that the server has, with all its memory, for as long as it lives.
+fn beside(room: &Mount, bytes: u64) -> Result<Memory, ServeError> {
+    Memory::remove(room.path()).doing(RECORD)?;
+    let used = room.used().doing(RECORD)?;
+    room.resize(used + room_for(bytes))?;
+    empty(room)
 }
 
 /// An empty record, with a number that no other has.

@@ -155,12 +155,14 @@ impl Service {
         let (ground, adopted) = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
             Ok(control) => control,
-            Err(error) if adopted.is_some() => {
-                ground.leave(); // for the next one
-                return Err(error);
-            }
             Err(error) => {
-                ground.remove(false)?;
+                match adopted {
+                    Some(adopted) => {
+                        adopted.leave();
+                        ground.leave();
+                    }
+                    None => ground.remove(false)?,
+                }
                 return Err(error);
             }
         };

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statfs;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 
 use mountinfo::MountPoint;
 
@@ -56,6 +56,11 @@ const CGROUP2: Filesystem = Filesystem {
     options: None,
     kernel_option: "CONFIG_CGROUPS",
 };
+
+/// Of all that we mount.
+const FLAGS: MountFlags = MountFlags::NOSUID
+    .union(MountFlags::NODEV)
+    .union(MountFlags::NOEXEC);
 
 /// Not the host's `/run`, which may be small: what does not fit there ends whoever writes it.
 const MEMORY: Filesystem = Filesystem {
@@ -166,6 +171,28 @@ impl Mount {
         })
     }
 
+    /// Of one in memory: it has room for `bytes` now. What is in it is not touched.
+    ///
+    /// # Errors
+    ///
+    /// When there is more in it.
+    pub fn resize(&self, bytes: u64) -> Result<(), MountError> {
+        let options = size_of_memory(bytes);
+        mount_remount(&self.path, FLAGS, &*options)
+            .map_err(|errno| mount_error(&MEMORY, self.path.clone(), errno))
+    }
+
+    /// Of one in memory: what is in it, bytes, names or not.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be asked.
+    pub fn used(&self) -> io::Result<u64> {
+        let about = statfs(&self.path)?;
+        let block = u64::try_from(about.f_bsize).unwrap_or(0);
+        Ok(about.f_blocks.saturating_sub(about.f_bfree) * block)
+    }
+
     /// Leaves it mounted for a supervisor that comes after us.
     pub fn leave(mut self) {
         self.ours = false;
@@ -227,8 +254,12 @@ pub fn memory(run_dir: &Path, bytes: u64) -> Result<Mount, MountError> {
     if let Some(found) = memory_left(run_dir) {
         return Ok(found);
     }
-    let options = CString::new(format!("mode=0700,size={bytes}")).unwrap_or_default();
+    let options = size_of_memory(bytes);
     mount_own(&MEMORY, run_dir.join(MEMORY.own_directory), Some(&options))
+}
+
+fn size_of_memory(bytes: u64) -> CString {
+    CString::new(format!("mode=0700,size={bytes}")).unwrap_or_default()
 }
 
 /// The one that an earlier life has left in `run_dir`.
@@ -284,9 +315,8 @@ fn mount_own(
     if let Err(source) = fs::create_dir_all(&path) {
         return Err(MountError::Directory { path, source });
     }
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let name = filesystem.name;
-    match mount(name, &path, name, flags, options) {
+    match mount(name, &path, name, FLAGS, options) {
         Ok(()) => Ok(Mount { path, ours: true }),
         Err(errno) => {
             // It was made a moment ago, for this mount alone.

@@ -67,15 +67,22 @@ impl Memory {
     /// # Errors
     /// There is no room for it.
     pub fn create(directory: &Path, record: u64) -> io::Result<Self> {
-        let path = directory.join(NAME);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        Self::remove(directory)?;
         let mut options = File::options();
         // Random numbers are in it, and so the keys of TLS.
         options.read(true).write(true).create_new(true).mode(0o600);
-        Self::begin(options.open(path)?, record)
+        Self::begin(options.open(directory.join(NAME))?, record)
+    }
+
+    /// The record in this directory is nobody's any more but of those who have it open.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(directory: &Path) -> io::Result<()> {
+        match fs::remove_file(directory.join(NAME)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The record that an earlier life has begun in this directory; `None`: there is none of this version.

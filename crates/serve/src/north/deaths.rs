@@ -7,7 +7,7 @@ use ssw::Flow;
 use wire::FlowKey;
 use wrap::{Ends, Handover, HandoverError, Suspect};
 
-use super::{North, RECORD, empty, ends, positions};
+use super::{North, RECORD, empty, ends, positions, room_for};
 use crate::error::{ServeError, SystemContext as _};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,10 @@ impl North {
         (self.suspect, self.deaths) = (None, 0);
         self.opened.let_go();
         self.memory.release().doing(RECORD)?; // the next one needs room
+        // One of another version may have been there besides, until now.
+        if let Err(error) = self.room.resize(room_for(self.bytes)) {
+            tracing::warn!(%error, "the room for the record keeps its size");
+        }
         self.memory = empty(&self.room)?;
         self.handover = Handover::new().doing(RECORD)?;
         if let Some(checkpoints) = &mut self.checkpoints {

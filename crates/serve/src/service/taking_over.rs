@@ -6,9 +6,10 @@ use dataplane::{Event as KernelEvent, Ring};
 use protocol::UnprotectedReason;
 use recovery::{Cause, Stage};
 use sd_notify::NotifyState;
+use ssw::Flow;
 
 use super::{Service, tell_manager};
-use crate::{adopting::Adopted, clock, error::ServeError, events::Happening, north::North};
+use crate::{adopting::Adopted, clock, error::ServeError, events::Happening};
 
 impl Service {
     pub(super) fn take_over(
@@ -21,7 +22,9 @@ impl Service {
             life,
             server,
             records_lost,
+            north,
         } = adopted;
+        self.north = north;
         self.incarnation = life.incarnation;
         self.server = server;
         self.has_listened = true;
@@ -31,11 +34,6 @@ impl Service {
                 None => UnprotectedReason::MirrorLost,
             };
             self.unprotect_all(reason)?;
-        }
-        if self.config.wrapped {
-            let directory = self.ground.lock.directory();
-            let north = North::adopt(directory, self.config.limits.total)?;
-            self.north = Some(north.with_images(&self.config, directory)?);
         }
         self.bring_addresses_up()?; // they are, if nobody took them down
         self.reach_logger()?;
@@ -59,12 +57,16 @@ impl Service {
                 self.died(Cause::NotServing, clock::now());
             } else {
                 self.look_at_adopted_record();
+                let is_open = |flow: &Flow| flow.closed_ns == 0 && !flow.server_closing;
+                for (key, flow) in flows.iter().filter(|(_, flow)| flow.log.ahead) {
+                    if is_open(flow) && flow.incarnation == life.incarnation {
+                        self.recovery.found_ahead(*key, flow, clock::now());
+                    }
+                }
                 // Whoever the earlier one waited for it cannot tell us.
-                let left = flows.iter().filter(|(_, flow)| {
-                    flow.incarnation != life.incarnation
-                        && flow.closed_ns == 0
-                        && !flow.server_closing
-                });
+                let left = flows
+                    .iter()
+                    .filter(|(_, flow)| flow.incarnation != life.incarnation && is_open(flow));
                 self.late.extend(left.map(|(key, flow)| (*key, flow.id)));
                 self.late_connections()?;
                 // Perhaps the earlier one held them, and was killed before it let go.

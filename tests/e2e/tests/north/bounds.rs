@@ -110,9 +110,30 @@ fn assert_protected_again(scene: &Scene, server: &Protected) {
 #[test]
 fn a_record_of_another_version_is_none() {
     let scene = Scene::new("nversion");
-    let definition = redis(&scene);
-    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    becomes_another_versions(&scene, server, &REQUIRE);
+}
+
+/// One that is full leaves no room for another: the server goes on all the same.
+#[test]
+fn a_full_record_of_another_version_is_none() {
+    let scene = Scene::new("nversionfull");
+    let flags = [&REQUIRE[..], &SMALL].concat();
+    let server = scene.protect_with(&redis(&scene), &flags);
     let mut client = Client::new(&scene);
+    fill_until(&mut client, || !server.events_of("record_ended").is_empty());
+    finish(client.stream());
+    drop(client);
+    patiently("nobody is connected", || {
+        status(&server)["connections"] == 0
+    });
+    becomes_another_versions(&scene, server, &flags);
+}
+
+/// `serve` finds the server's record to be another version's.
+fn becomes_another_versions(scene: &Scene, mut server: Protected, flags: &[&str]) {
+    let definition = redis(scene);
+    let mut client = Client::new(scene);
     assert_eq!(client.ask(&["SET", "key", "value"]), "+OK");
     server.kill_serve_itself();
     let record = scene.run_dir().join(server.name()).join("memory/record");
@@ -120,7 +141,7 @@ fn a_record_of_another_version_is_none() {
     let (version, its_place) = (1u32.to_le_bytes(), 8);
     let written = record.expect("it is there").write_at(&version, its_place);
     assert_eq!(written.expect("it is written to"), 4);
-    server.succeed(&scene, &definition, &REQUIRE);
+    server.succeed(scene, &definition, flags);
     let told = server.wait_for("record_ended", 1);
     assert!(
         told["reason"].to_string().contains("another version"),
@@ -132,7 +153,7 @@ fn a_record_of_another_version_is_none() {
     let serving = server.wait_serving(1);
     assert_eq!(serving["lost"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
-    assert_protected_again(&scene, &server);
+    assert_protected_again(scene, &server);
 }
 
 #[test]
