@@ -16,7 +16,7 @@ pub use crate::remade::{RemadeFiles, Whole};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -487,6 +487,8 @@ pub enum Failure {
     NotSupported = 9,
     /// A file is not what it was.
     OtherFile = 10,
+    /// A port that the kernel had chosen, and that clients may know, is another program's by now.
+    PortTaken = 16,
     /// Of a rehearsal, as all that follow: it would take the name of a socket in the file system.
     NamedSocket = 11,
     /// It would have a file in its memory, and write to it there.
@@ -514,6 +516,7 @@ impl Failure {
             Self::OtherProgram,
             Self::NotSupported,
             Self::OtherFile,
+            Self::PortTaken,
             Self::NamedSocket,
             Self::SharedMemory,
             Self::FileLock,

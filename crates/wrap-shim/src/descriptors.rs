@@ -86,6 +86,8 @@ pub(crate) struct Descriptor {
     pub(crate) crosses: bool,
     /// When a file was changed last that is only read, as it was when it was opened.
     pub(crate) modified: u64,
+    /// Of a socket whose port the kernel had chosen: it has another one in this life.
+    pub(crate) lacks_port: bool,
     /// The other end of a pipe (its descriptor and 1), as long as this process has both; 0: there is none.
     partner: u32,
 }
@@ -106,6 +108,7 @@ impl Descriptor {
         is_end: false,
         crosses: false,
         modified: 0,
+        lacks_port: false,
         partner: 0,
     };
 

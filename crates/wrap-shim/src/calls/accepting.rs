@@ -37,8 +37,8 @@ fn perform(listener: c_int, flags: c_int) -> (Outcome, Address) {
     (fd, peer)
 }
 
-/// The server's own end of a connection.
-fn local(fd: c_int) -> Address {
+/// A socket's own end.
+pub(super) fn local(fd: c_int) -> Address {
     let mut local = MaybeUninit::<sockaddr_storage>::uninit();
     let mut length = u32::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
     // SAFETY: room on our stack.
@@ -176,9 +176,10 @@ unsafe extern "C" fn accept(listener: c_int, peer: *mut sockaddr, length: *mut s
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    with(|wrap| wrap.is_to_listen(fd));
     // SAFETY: as the program has called us.
     let outcome = unsafe { sys!(SYS_listen, fd, backlog) };
-    if outcome == 0 && is_internet(fd) {
+    if outcome == 0 && local(fd).port().is_some() {
         // It may be watched already.
         with(|wrap| {
             if let Some(descriptor) = wrap.descriptors.entry(fd) {
@@ -187,19 +188,6 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         });
     }
     answer_int(outcome)
-}
-
-/// Is it a socket whose clients may be anywhere?
-fn is_internet(fd: c_int) -> bool {
-    let family = local(fd);
-    let family = family
-        .as_bytes()
-        .first_chunk()
-        .map(|family| u16::from_ne_bytes(*family));
-    [libc::AF_INET, libc::AF_INET6]
-        .map(|family| family as u16)
-        .map(Some)
-        .contains(&family)
 }
 
 /// An end of a client's connection; `None`: it is none.

@@ -3,15 +3,16 @@
 use core::{ffi::CStr, sync::atomic::Ordering};
 
 use libc::{
-    EADDRNOTAVAIL, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND, c_int, sockaddr,
-    sockaddr_nl, socklen_t,
+    EADDRNOTAVAIL, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND, SO_TYPE, SOCK_STREAM,
+    c_int, sockaddr, sockaddr_nl, socklen_t,
 };
 
 use wrap_abi::{Call, Record, layout::Failure};
 
-use super::{effects::Made, failed, opening::named};
+use super::{accepting::local, connecting::number, effects::Made, failed, opening::named};
 use crate::{
     beside::not_in_a_rehearsal,
+    descriptors::Address,
     errno::answer_int,
     sys::{Outcome, bytes, sys},
     wrap::{Wrap, with},
@@ -49,6 +50,71 @@ impl Wrap {
         }
         outcome
     }
+}
+
+impl Wrap {
+    /// The kernel is to choose the port of a stream. Clients may be told which it is, so it stays. Where that is another program's
+    /// by now, any other one does as well, as long as nobody listens there.
+    fn bind_any_port(&mut self, fd: c_int, wanted: &Address) -> Outcome {
+        let replayed = self.replayed(Call::Value, fd, |record| {
+            (record.outcome, record.payload.first_chunk().copied())
+        });
+        if let Some((outcome, port)) = replayed {
+            if let Some(port) = port
+                && self.bind_here(fd, &wanted.with_port(port)) != 0
+            {
+                self.bind_here(fd, wanted);
+                if let Some(entry) = self.descriptors.entry(fd) {
+                    entry.lacks_port = true;
+                }
+            }
+            return outcome;
+        }
+        let outcome = self.bind_here(fd, wanted);
+        let port = local(fd).port().filter(|_| outcome == 0);
+        self.record(&Record {
+            call: Call::Value,
+            fd: fd.cast_unsigned(),
+            outcome,
+            payload: port.as_ref().map_or(&[], |port| port),
+        });
+        outcome
+    }
+
+    /// It is to be listened on. One that has no port is given one by that.
+    pub(super) fn is_to_listen(&mut self, fd: c_int) {
+        let own = local(fd);
+        if own.port() == Some([0; 2]) {
+            self.bind_any_port(fd, &own);
+        }
+        if self.descriptors.get(fd).lacks_port {
+            self.fail(Failure::PortTaken, Call::Value, Some(Call::Value));
+        }
+    }
+
+    /// An address of a network, which may be another host's as yet.
+    fn bind_here(&self, fd: c_int, address: &Address) -> Outcome {
+        let bytes = address.as_bytes();
+        // SAFETY: an address that lives.
+        let bind = || unsafe { sys!(SYS_bind, fd, bytes.as_ptr(), bytes.len()) };
+        let outcome = bind();
+        if outcome == failed(EADDRNOTAVAIL) && self.follows() {
+            allow_absent(fd);
+            return bind();
+        }
+        outcome
+    }
+}
+
+/// The address of a network that a socket is to have; `None`: it is another one.
+///
+/// # Safety
+/// As `bind(2)`.
+unsafe fn internet(address: *const sockaddr, length: socklen_t) -> Option<Address> {
+    let mut copy = Address::NONE;
+    // SAFETY: by the caller.
+    copy.fill(unsafe { bytes(address.cast(), length as usize) });
+    copy.port().is_some().then_some(copy)
 }
 
 impl Wrap {
@@ -181,10 +247,13 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
         let outcome = with(|wrap| wrap.bind_netlink(fd, wanted, perform));
         return answer_int(outcome.unwrap_or_else(perform));
     }
-    let mut outcome = perform();
-    if outcome == failed(EADDRNOTAVAIL) && with(|wrap| wrap.follows()) == Some(true) {
-        allow_absent(fd);
-        outcome = perform();
-    }
-    answer_int(outcome)
+    // SAFETY: as the program has called us.
+    let outcome = unsafe { internet(address, length) }.and_then(|wanted| {
+        let is_any = wanted.port() == Some([0; 2]) && number(fd, SO_TYPE) == SOCK_STREAM;
+        with(|wrap| match is_any {
+            true => wrap.bind_any_port(fd, &wanted),
+            false => wrap.bind_here(fd, &wanted),
+        })
+    });
+    answer_int(outcome.unwrap_or_else(perform))
 }

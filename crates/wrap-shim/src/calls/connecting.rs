@@ -48,7 +48,8 @@ impl Way {
     }
 }
 
-fn number(fd: c_int, name: c_int) -> c_int {
+/// An option of a socket that is a number.
+pub(super) fn number(fd: c_int, name: c_int) -> c_int {
     let (mut value, mut length): (c_int, socklen_t) = (-1, 4);
     // SAFETY: an `int` and its size, on our stack.
     unsafe {

@@ -40,6 +40,20 @@ impl Address {
         &self.bytes[..usize::from(self.length)]
     }
 
+    /// Of a network, with this port.
+    pub(crate) fn with_port(mut self, port: [u8; 2]) -> Self {
+        self.bytes[2..4].copy_from_slice(&port);
+        self
+    }
+
+    /// The port of one of a network, 0: none; `None`: it is another one.
+    pub(crate) fn port(&self) -> Option<[u8; 2]> {
+        let (family, rest) = self.as_bytes().split_first_chunk()?;
+        let family = c_int::from(u16::from_ne_bytes(*family));
+        let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&family);
+        rest.first_chunk().copied().filter(|_| is_internet)
+    }
+
     /// From a record.
     pub(crate) fn fill(&mut self, from: &[u8]) {
         let length = from.len().min(self.bytes.len());

@@ -34,6 +34,9 @@ impl fmt::Display for Divergence {
             Some(Failure::DescriptorTaken) => "a connection's descriptor is taken",
             Some(Failure::OtherLength) => "it was given more than it asked for",
             Some(Failure::OtherFile) => "a file that it reads or writes is not what it was",
+            Some(Failure::PortTaken) => {
+                "a port that it listens on, and that the kernel had chosen, is another program's now"
+            }
             Some(Failure::NotSupported) => "it does what cannot be replayed",
             Some(Failure::OtherProgram) => "it runs another program",
             Some(Failure::NamedSocket) => "the server has a socket with a name in the file system",

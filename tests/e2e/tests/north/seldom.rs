@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Write as _,
+    net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -12,11 +13,12 @@ use std::{
 use e2e::{
     Protected, Scene,
     exchange::assert_all_kept,
-    servers::{interpreter, words},
+    pair::{Pair, addresses},
+    servers::{PASSIVE, interpreter, interpreter_at, words},
 };
-use lab::Signal;
+use lab::{Output, Signal};
 
-use super::{REQUIRE, words::Client};
+use super::{REQUIRE, patiently, words::Client};
 
 fn protect(scene: &Scene) -> Protected {
     scene.protect_with(&interpreter(scene), &REQUIRE)
@@ -68,6 +70,98 @@ fn what_the_kernel_has_said_by_netlink_is_known() {
         assert_eq!(client.ask("links()"), links);
     }
     assert_all_kept(&server);
+}
+
+/// Listens where the kernel says, and tells where that is.
+const LISTENS: &str = r#"
+def listens(*bound):
+    listener = socket.socket()
+    for address in bound:
+        listener.bind(address)
+    listener.listen()
+    listeners.append(listener)
+    return listener.getsockname()[1]
+def takes(which):
+    accepted.append(listeners[which].accept()[0])
+    accepted[-1].sendall(b"hello\n")
+listeners, accepted = [], []
+"#;
+
+/// Clients that were told of a port find the server there.
+#[test]
+fn a_port_that_the_kernel_chose_stays() {
+    let scene = Scene::new("anyport");
+    let [first, last] = PASSIVE;
+    let range = format!("{first} {last}");
+    let ranged = scene.server.sysctl("net.ipv4.ip_local_port_range", &range);
+    ranged.expect("a kernel parameter");
+    let range = format!("{}-{last}", scene.ipv4(first));
+    let flags = [&REQUIRE[..], &["--address", &range]].concat();
+    let server = scene.protect_with(&interpreter(&scene), &flags);
+    let mut client = Client::new(&scene);
+    run(&mut client, LISTENS);
+    let bound = format!("listens(('{}', 0))", scene.ipv4(0).ip());
+    let ports = [&*bound, "listens()"].map(|one| client.ask(one));
+    assert_ne!(ports[0], ports[1]);
+    let port = |which: usize| ports[which].parse().expect("a port");
+    let connect = |client: &mut Client, which: usize| {
+        let mut other = Client::at(scene.connect(port(which)));
+        run(client, &format!("takes({which})"));
+        assert_eq!(other.hear(), "hello");
+        other
+    };
+    let mut early = [0, 1].map(|which| connect(&mut client, which));
+    for round in 1..=2 {
+        kill(&server, round);
+        for which in [0, 1] {
+            let port = client.ask(&format!("listeners[{which}].getsockname()[1]"));
+            assert_eq!(port, ports[which]);
+            assert_eq!(
+                client.ask(&format!("accepted[{which}].send(b'more\\n')")),
+                "5"
+            );
+            assert_eq!(early[which].hear(), "more");
+            connect(&mut client, which);
+        }
+    }
+    assert_all_kept(&server);
+}
+
+const TAKES_ALL: &str = "
+import socket, sys, time
+taken = [socket.create_server((sys.argv[1], port)) for port in range(int(sys.argv[2]), int(sys.argv[3]) + 1)]
+time.sleep(1000)
+";
+
+/// One that another program has by then, on another host, cannot be told to be somewhere else.
+#[test]
+fn a_port_that_the_kernel_chose_and_that_is_taken_is_told() {
+    let ([address, _], [first, last]) = (addresses(), PASSIVE);
+    let mut pair = Pair::with("takenport", &[], &REQUIRE, |scene| {
+        let range = format!("{first} {last}");
+        let ranged = scene.server.sysctl("net.ipv4.ip_local_port_range", &range);
+        ranged.expect("a kernel parameter");
+        interpreter_at(scene, address)
+    });
+    let mut client = Client::at(pair.scene.connect_to(address));
+    run(&mut client, LISTENS);
+    client.ask("listens()");
+    let other = pair.second.host();
+    let mut takes = other.command("/usr/bin/python3");
+    let ports = [first, last].map(|port| port.to_string());
+    takes.args(["-c", TAKES_ALL, "0.0.0.0"]).args(ports);
+    let taking = other.spawn(&mut takes, &Output::Null).expect("it starts");
+    patiently("they are taken", || {
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, last));
+        other.enter(connect).expect("a host").is_ok()
+    });
+    pair.first.power_off();
+    let told = pair.second.wait_for("trouble", 1)["message"].to_string();
+    assert!(told.contains("another program's now"), "{told}");
+    pair.second.wait_for("serving", 1);
+    drop(taking);
+    pair.change_places();
+    pair.stop();
 }
 
 /// In a replay nobody sends these signals.

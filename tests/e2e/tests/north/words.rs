@@ -23,7 +23,11 @@ pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
     pub(super) fn new(scene: &Scene) -> Self {
-        Self(BufReader::new(scene.connect(PORT)))
+        Self::at(scene.connect(PORT))
+    }
+
+    pub(super) fn at(stream: TcpStream) -> Self {
+        Self(BufReader::new(stream))
     }
 
     pub(super) fn say(&mut self, line: &str) {
@@ -33,6 +37,11 @@ impl Client {
     #[track_caller]
     pub(super) fn ask(&mut self, line: &str) -> String {
         self.say(line);
+        self.hear()
+    }
+
+    #[track_caller]
+    pub(super) fn hear(&mut self) -> String {
         let mut answer = String::new();
         self.0.read_line(&mut answer).expect("an answer");
         assert!(answer.ends_with('\n'), "the connection has ended");
