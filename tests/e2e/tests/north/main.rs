@@ -45,7 +45,7 @@ fn kill_again_and_again(server: &Protected, kills: usize, seed: &mut Seed) {
 
 /// Waits until it is so.
 #[track_caller]
-fn patiently(what: &str, is_so: impl Fn() -> bool) {
+fn patiently(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");

@@ -5,12 +5,14 @@ use std::{
     net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::Duration,
 };
 
 use e2e::{
     Protected, Scene, Seed,
     clients::finish,
     exchange::{assert_all_kept, assert_untouched},
+    loggers::{protect, status, with_logger},
     pair::{FailOver, Pair, addresses},
     servers::{PORT, Server, asker, asker_at, counter, redis_at, replica},
 };
@@ -33,10 +35,19 @@ impl Asks {
         Self(BufReader::new(scene.connect(PORT)))
     }
 
+    fn say(&mut self) {
+        writeln!(self.0.get_mut(), "count").expect("sent");
+    }
+
     /// The count, and what the server was told so far.
     #[track_caller]
     fn ask(&mut self) -> (u64, String) {
-        writeln!(self.0.get_mut(), "count").expect("sent");
+        self.say();
+        self.hear()
+    }
+
+    #[track_caller]
+    fn hear(&mut self) -> (u64, String) {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("an answer");
         let (count, told) = line.trim_end().split_once(' ').expect("two words");
@@ -204,6 +215,51 @@ fn another_host_knows_what_others_have_said() {
     drop(client);
     pair.stop();
     drop(redis);
+}
+
+/// What is said to other servers waits for the logger, too: that a connection is to be opened, and each word.
+#[test]
+fn nothing_is_asked_that_the_logger_does_not_know() {
+    let (scene, logger) = with_logger("north-asks");
+    let there: SocketAddr = (scene.client.address().ipv4(), BEHIND).into();
+    let _redis = scene.plain_on(&scene.client, &redis_at(&scene, there));
+    let mut beside = Client::to(&scene, there);
+    let port = BEHIND.to_string();
+    let definition = asker(&scene, &["tcp", &there.ip().to_string(), &port]);
+    let server = protect(&scene, &definition, &logger, &REQUIRE);
+    let recorded = || status(&server)["north_bytes"].as_u64().expect("a number");
+    let link = &logger.host().links()[0];
+    // The last one is not asked by the life that has read that it is to.
+    for count in 1..=3 {
+        // What the one before has said may not have been acknowledged yet.
+        let mut client = Asks::new(&scene);
+        patiently("it is accepted", || {
+            let before = recorded();
+            thread::sleep(Duration::from_millis(50));
+            recorded() == before
+        });
+        let before = recorded();
+        link.cut().expect("a cut");
+        client.say();
+        patiently("it has read that", || recorded() > before);
+        thread::sleep(Duration::from_millis(500));
+        let clients = beside.ask(&["INFO", "clients"]);
+        let (connected, known) = match count {
+            1 => (1, "$-1".to_owned()),
+            _ => (2, (count - 1).to_string()),
+        };
+        let connected = format!("connected_clients:{connected}");
+        assert!(clients.lines().any(|line| line == connected), "{clients}");
+        assert_eq!(beside.ask(&["GET", "count"]), known, "it has been asked");
+        if count == 3 {
+            server.kill_main(Signal::KILL);
+        }
+        link.heal().expect("a link");
+        assert_eq!(client.hear().0, count);
+        assert_eq!(beside.ask(&["GET", "count"]), count.to_string());
+        finish(client.0.get_ref());
+    }
+    server.assert_none_of("lost");
 }
 
 /// Who comes after a `serve` that was killed holds nothing of what the server had opened before.

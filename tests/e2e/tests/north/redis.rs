@@ -180,6 +180,74 @@ fn forgets_nothing(label: &str, logs: &[&str]) {
     assert_untouched(recording, 9);
 }
 
+/// Sets keys for as long as it is told, of which redis forgets some by itself: one that it has forgotten stays so, and what it has
+/// is what was set.
+fn overfill(scene: &Scene, number: usize, ends: &AtomicBool) {
+    let mut client = Client::new(scene);
+    let mut seed = Seed::from(number as u64);
+    let value = |key: usize| format!("{number}-{key} ").repeat(60);
+    let mut forgotten = Vec::new();
+    while !ends.load(Ordering::Relaxed) {
+        let (new, name) = (forgotten.len(), |key: usize| format!("key-{number}-{key}"));
+        let expires = (3_000_000 + new).to_string();
+        let set = client.ask(&["SET", &name(new), &value(new), "PX", &expires]);
+        assert_eq!(set, "+OK");
+        forgotten.push(false);
+        for _ in 0..3 {
+            let key = new - seed.between(0, new.min(400));
+            let known = client.ask(&["GET", &name(key)]);
+            if known == "$-1" {
+                forgotten[key] = true;
+            } else {
+                assert!(!forgotten[key], "{key} has come back");
+                assert_eq!(known, value(key));
+            }
+        }
+    }
+}
+
+/// Which keys go, when memory is short, is decided by its clocks, its random numbers, and how much memory it has used.
+#[test]
+fn redis_forgets_the_same_again_when_its_memory_is_short() {
+    for policy in ["allkeys-random", "allkeys-lru", "volatile-ttl"] {
+        let scene = Scene::new("redisevict");
+        let more = ["--save", "", "--maxmemory", "2mb", "--maxmemory-policy"];
+        let more = [&more[..], &[policy]].concat();
+        let redis = redis_in(scene.directory(), scene.ipv4(PORT), &more);
+        let server = scene.protect_with(&redis, &REQUIRE);
+        let (ends, seed) = (AtomicBool::new(false), &mut Seed::choose(policy));
+        let (scene, ends) = (&scene, &ends);
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..3)
+                .map(|number| scope.spawn(move || overfill(scene, number, ends)))
+                .collect();
+            kill_again_and_again(&server, 3, seed);
+            ends.store(true, Ordering::Relaxed);
+            for client in clients {
+                client.join().expect("a client");
+            }
+        });
+        let mut client = Client::new(scene);
+        let mut state = || {
+            let about = client.ask(&["INFO", "stats"]);
+            let evicted = about.lines().find(|line| line.starts_with("evicted_keys"));
+            let evicted = evicted.expect("a number").to_owned();
+            (client.ask(&["DEBUG", "DIGEST"]), evicted)
+        };
+        // What was too much is not gone at once.
+        let mut then = state();
+        patiently("nothing more goes", || {
+            let before = std::mem::replace(&mut then, state());
+            before == then
+        });
+        assert_ne!(then.1, "evicted_keys:0", "{policy}");
+        server.kill_main(Signal::KILL);
+        server.wait_serving(4);
+        assert_eq!(state(), then, "{policy}");
+        assert_all_kept(&server);
+    }
+}
+
 /// What redis answers to these depends on all that was before, on its clocks and on its random numbers.
 const COMMANDS: [&[&str]; 22] = [
     &["SET", "s%", "value %"],
