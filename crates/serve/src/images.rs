@@ -203,6 +203,24 @@ impl Made {
     }
 }
 
+#[cfg(test)]
+impl Made {
+    /// This image, of a record up to there.
+    pub(crate) fn of(image: Image, end: u64) -> Self {
+        let (kept, bytes) = (Kept::default(), 0);
+        Self {
+            last: Some(Last { image, kept, bytes }),
+            end,
+            took: Duration::ZERO,
+        }
+    }
+
+    /// It is in use.
+    pub(crate) fn used(mut self) -> Option<Image> {
+        self.last.take().map(|last| last.image)
+    }
+}
+
 impl Drop for Made {
     fn drop(&mut self) {
         if let Some(last) = self.last.take() {

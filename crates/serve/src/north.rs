@@ -44,6 +44,7 @@ pub(crate) use uploading::Uploaded;
 mod checkpoints;
 
 use checkpoints::Checkpoints;
+use with_logger::Told;
 
 /// What the server's processes share with us.
 pub(crate) struct North {
@@ -74,6 +75,8 @@ pub(crate) struct North {
     deaths: u32,
     /// Where images of the server take the place of its record.
     checkpoints: Option<Checkpoints>,
+    /// What has been with a logger.
+    told: Told,
 }
 
 /// What became of a replay.
@@ -146,6 +149,7 @@ impl North {
             suspect: None,
             deaths: 0,
             checkpoints: None,
+            told: Told::default(),
         }
     }
 
@@ -168,6 +172,7 @@ impl North {
                 let mut north = Self::with(memory, room, bytes, shared);
                 north.is_lost = is_lost;
                 north.has_images(images);
+                north.may_have_been_told();
                 Ok(north)
             }
             Err(error) => {

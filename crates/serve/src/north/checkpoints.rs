@@ -12,7 +12,7 @@ use ssw::Flow;
 use supervise::{Cgroup, Pid, Server};
 use wire::FlowKey;
 
-use super::{North, positions, uploading::Upload};
+use super::{North, positions, uploading::Uploads};
 use crate::{
     CheckpointStatus, clock,
     config::ServeConfig,
@@ -29,10 +29,8 @@ pub(super) struct Checkpoints {
     pub(super) images: Images,
     /// The one that is being made.
     rehearsal: Option<Rehearsal>,
-    /// One on its way to the logger.
-    pub(super) upload: Option<Upload>,
-    /// The logger is to forget what it was told of one.
-    pub(super) drops_upload: bool,
+    /// Those on their way to the logger.
+    pub(super) uploads: Uploads,
     /// The server, while it is made from one.
     room: Option<Room>,
     /// How often that has failed.
@@ -46,8 +44,7 @@ impl Checkpoints {
         Self {
             images,
             rehearsal: None,
-            upload: None,
-            drops_upload: false,
+            uploads: Uploads::default(),
             room: None,
             failures: 0,
             begun: (length, clock::now()),
@@ -63,13 +60,14 @@ impl Checkpoints {
     /// What is being made, be it an image or a process of one, is not any more.
     pub(super) fn stop(&mut self) {
         (self.rehearsal, self.room) = (None, None);
+        self.uploads.stop_new();
     }
 
     /// The server begins anew, without any.
     pub(super) fn forget(&mut self) -> Result<(), ServeError> {
         self.images.forget()?;
         self.begun = (0, clock::now());
-        self.upload = None; // the logger drops all of this record
+        self.uploads.forget();
         self.stop();
         self.failures = 0;
         Ok(())
@@ -133,7 +131,7 @@ impl North {
     /// Is a checkpoint being made, or on its way?
     pub(crate) fn rehearses(&self) -> bool {
         let checkpoints = self.checkpoints.as_ref();
-        checkpoints.is_some_and(|one| one.rehearsal.is_some() || one.upload.is_some())
+        checkpoints.is_some_and(|one| one.rehearsal.is_some() || one.uploads.is_under_way())
     }
 
     /// Is it time for one?
@@ -190,7 +188,8 @@ impl North {
         };
         checkpoints.rehearsal = None;
         if config.link.is_some() {
-            return self.upload(made).map(|()| None);
+            let record = self.memory.record();
+            return checkpoints.uploads.begin(made, record).map(|()| None);
         }
         self.replace(made).map(Some)
     }
@@ -219,8 +218,8 @@ impl North {
     pub(crate) fn stop_rehearsal(&mut self) {
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.rehearsal = None;
+            checkpoints.uploads.stop_new();
         }
-        self.drop_new_upload();
     }
 
     /// The process that was made from an image, when it goes on.

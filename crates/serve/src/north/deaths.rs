@@ -46,7 +46,6 @@ impl North {
             None => Handover::new(),
         }
         .doing(RECORD)?;
-        self.drop_new_upload();
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.stop();
         }
@@ -123,6 +122,7 @@ impl North {
             return Ok(None);
         };
         self.memory.cut(at, rand::rng().random());
+        self.told.begin(self.memory.record(), &[(0, at)]);
         Ok(Some(Quarantined { ends, deaths }))
     }
 }

@@ -95,82 +95,78 @@ impl Upload {
     }
 }
 
-impl North {
-    /// An image was made: it goes to the logger first.
-    pub(super) fn upload(&mut self, made: Made) -> Result<(), String> {
-        let (record, base) = (self.memory.record(), made.end);
+/// Those of a service: one at a time.
+#[derive(Default)]
+pub(super) struct Uploads {
+    now: Option<Upload>,
+    /// The logger is to forget what it was told of one.
+    drops: bool,
+}
+
+/// What there is here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Here<'a> {
+    pub(super) record: u64,
+    /// Where the first process's stream begins, and the image that has the place of what is before.
+    pub(super) base: u64,
+    pub(super) last: Option<&'a Image>,
+}
+
+impl Uploads {
+    pub(super) fn is_under_way(&self) -> bool {
+        self.now.is_some()
+    }
+
+    /// One was made, of this record.
+    pub(super) fn begin(&mut self, made: Made, record: u64) -> Result<(), String> {
         let image = made.image().ok_or("it is in use")?;
-        let upload = Upload::new(image, record, base).map_err(|error| error.to_string())?;
-        self.set_upload(Upload {
+        let upload = Upload::new(image, record, made.end).map_err(|error| error.to_string())?;
+        self.now = Some(Upload {
             made: Some(made),
             ..upload
         });
         Ok(())
     }
 
-    fn set_upload(&mut self, upload: Upload) {
-        if let Some(checkpoints) = &mut self.checkpoints {
-            checkpoints.upload = Some(upload);
-        }
-    }
-
-    fn uploading(&mut self) -> Option<&mut Upload> {
-        self.checkpoints.as_mut()?.upload.as_mut()
-    }
-
-    /// What the logger is to be told of an image now.
-    ///
-    /// # Errors
-    /// It cannot be read, and goes there no more.
-    pub(crate) fn of_image(&mut self) -> Result<Vec<Request>, Uploaded> {
-        let processes = self.memory.processes().end;
-        let Some(checkpoints) = &mut self.checkpoints else {
-            return Ok(Vec::new());
-        };
-        let mut requests = Vec::new();
-        if std::mem::take(&mut checkpoints.drops_upload) {
-            requests.push(Request::DropImage);
-        }
-        if let Some(upload) = &mut checkpoints.upload {
+    /// What the logger is to be told now. An error inside: it cannot be read, and goes there no more.
+    fn requests(&mut self, processes: u32) -> Result<Vec<Request>, Uploaded> {
+        let drops = std::mem::take(&mut self.drops).then_some(Request::DropImage);
+        let mut requests: Vec<_> = drops.into_iter().collect();
+        if let Some(upload) = &mut self.now {
             match upload.requests(processes) {
                 Ok(more) => requests.extend(more),
-                Err(error) => return Err(self.ends_upload(error.to_string())),
+                Err(error) => return Err(self.end(error.to_string())),
             }
         }
         Ok(requests)
     }
 
     /// The one that is on its way will not come there.
-    fn ends_upload(&mut self, why: String) -> Uploaded {
-        let upload = self.checkpoints.as_mut().and_then(|one| one.upload.take());
-        match upload {
+    fn end(&mut self, why: String) -> Uploaded {
+        match self.now.take() {
             None => Uploaded::NotYet,
             Some(Upload { made: Some(_), .. }) => Uploaded::Failed(why),
-            Some(_) => {
-                self.memory.logger_is_full(); // or what is said waits for ever
-                Uploaded::Never(why)
-            }
+            Some(_) => Uploaded::Never(why),
         }
     }
 
     /// The logger has said something of an image.
-    pub(crate) fn hear_of_image(&mut self, said: OfImage) -> Uploaded {
-        let Some(upload) = self.uploading().filter(|one| one.of == said.image) else {
+    fn hear(&mut self, said: OfImage) -> Uploaded {
+        let Some(upload) = self.now.as_mut().filter(|one| one.of == said.image) else {
             return Uploaded::NotYet; // of one that nobody waits for any more
         };
         match said.is {
             Is::There(bytes) => {
-                upload.there = bytes;
+                upload.there = bytes.min(upload.told);
                 Uploaded::NotYet
             }
-            Is::Kept => self.is_uploaded(),
-            Is::Refused(why) => self.ends_upload(why),
+            Is::Kept => self.is_there(),
+            Is::Refused(why) => self.end(why),
         }
     }
 
-    fn is_uploaded(&mut self) -> Uploaded {
-        let upload = self.checkpoints.as_mut().and_then(|one| one.upload.take());
-        match upload.map(|upload| upload.made) {
+    fn is_there(&mut self) -> Uploaded {
+        match self.now.take().map(|upload| upload.made) {
             None => Uploaded::NotYet,
             Some(Some(made)) => Uploaded::New(Box::new(made)),
             Some(None) => Uploaded::Again,
@@ -178,52 +174,106 @@ impl North {
     }
 
     /// There is another stream to the logger: what was under way is lost.
-    pub(crate) fn restart_upload(&mut self) {
-        if let Some(upload) = self.uploading() {
+    fn restart(&mut self) {
+        if let Some(upload) = &mut self.now {
             upload.restart();
         }
     }
 
-    /// This is what the logger has. If it lacks what only the image has, that goes there again.
-    pub(crate) fn compare_image(&mut self, there: &Streams) -> Uploaded {
-        let record = self.memory.record();
-        let known = there.image.map(|image| (record, image.number));
-        if let Some(upload) = self.uploading() {
+    /// That is what the logger has. If it lacks what only the image has, that goes there again.
+    fn compare(&mut self, there: &Streams, here: Here<'_>) -> Uploaded {
+        if let Some(upload) = &self.now {
+            let known = there.image.map(|image| (here.record, image.number));
             if Some(upload.of) == known {
-                return self.is_uploaded(); // and its answer was lost
+                return self.is_there(); // and its answer was lost
             }
-            if upload.of.0 == record {
+            if upload.of.0 == here.record {
                 return Uploaded::NotYet;
             }
-            self.drop_upload();
+            self.stop();
         }
-        let base = self.memory.base(0);
-        let lacks = there.edition.is_some() && there.length(0) < base;
-        let Some(last) = self.last_image().filter(|_| lacks) else {
+        let lacks = there.edition.is_some() && there.length(0) < here.base;
+        let Some(last) = here.last.filter(|_| lacks) else {
             return Uploaded::NotYet;
         };
-        match Upload::new(&last.image, record, base) {
+        match Upload::new(last, here.record, here.base) {
             Ok(upload) => {
-                self.set_upload(upload);
+                self.now = Some(upload);
                 Uploaded::NotYet
             }
-            Err(error) => {
-                self.memory.logger_is_full();
-                Uploaded::Never(error.to_string())
-            }
+            Err(error) => Uploaded::Never(error.to_string()),
         }
     }
 
     /// One that was made just now is not wanted any more: the server has died.
-    pub(super) fn drop_new_upload(&mut self) {
-        if self.uploading().is_some_and(|upload| upload.made.is_some()) {
-            self.drop_upload();
+    pub(super) fn stop_new(&mut self) {
+        if self
+            .now
+            .as_ref()
+            .is_some_and(|upload| upload.made.is_some())
+        {
+            self.stop();
         }
     }
 
-    fn drop_upload(&mut self) {
-        if let Some(checkpoints) = &mut self.checkpoints {
-            checkpoints.drops_upload |= checkpoints.upload.take().is_some();
-        }
+    fn stop(&mut self) {
+        self.drops |= self.now.take().is_some();
+    }
+
+    /// The record is another one, of which the logger has no image.
+    pub(super) fn forget(&mut self) {
+        self.now = None;
     }
 }
+
+impl North {
+    /// What the logger is to be told of an image now. An error inside: it goes there no more.
+    pub(crate) fn of_image(&mut self) -> Result<Vec<Request>, Uploaded> {
+        let processes = self.memory.processes().end;
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return Ok(Vec::new());
+        };
+        let requests = checkpoints.uploads.requests(processes);
+        requests.map_err(|uploaded| self.noted(uploaded))
+    }
+
+    /// The logger has said something of an image.
+    pub(crate) fn hear_of_image(&mut self, said: OfImage) -> Uploaded {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return Uploaded::NotYet;
+        };
+        let uploaded = checkpoints.uploads.hear(said);
+        self.noted(uploaded)
+    }
+
+    /// There is another stream to the logger.
+    pub(crate) fn restart_upload(&mut self) {
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.uploads.restart();
+        }
+    }
+
+    /// That is what the logger has.
+    pub(crate) fn compare_image(&mut self, there: &Streams) -> Uploaded {
+        let Some(checkpoints) = &mut self.checkpoints else {
+            return Uploaded::NotYet;
+        };
+        let here = Here {
+            record: self.memory.record(),
+            base: self.memory.base(0),
+            last: checkpoints.images.last().map(|last| &last.image),
+        };
+        let uploaded = checkpoints.uploads.compare(there, here);
+        self.noted(uploaded)
+    }
+
+    fn noted(&self, uploaded: Uploaded) -> Uploaded {
+        if let Uploaded::Never(_) = uploaded {
+            self.memory.logger_is_full(); // or what is said waits for ever
+        }
+        uploaded
+    }
+}
+
+#[cfg(test)]
+mod tests;

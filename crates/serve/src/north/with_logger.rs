@@ -12,6 +12,34 @@ use crate::{
     logger_client::LoggerClient,
 };
 
+/// What has been with a logger at any time of a record: things were said on its account. One that has begun anew, and then once
+/// more before it had all of it again, still lacks it.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    record: u64,
+    streams: HashMap<u32, u64>,
+}
+
+impl Told {
+    /// So much is there now. Tells how much it was at the most.
+    pub(super) fn add(&mut self, record: u64, streams: &[(u32, u64)]) -> Vec<(u32, u64)> {
+        if self.record != record {
+            (self.record, self.streams) = (record, HashMap::new());
+        }
+        for (process, length) in streams {
+            let known = self.streams.entry(*process).or_default();
+            *known = (*known).max(*length);
+        }
+        let all = self.streams.iter();
+        all.map(|(process, length)| (*process, *length)).collect()
+    }
+
+    /// Of the record with this number so much may have been there, for all that is known.
+    pub(super) fn begin(&mut self, record: u64, streams: &[(u32, u64)]) {
+        (self.record, self.streams) = (record, streams.iter().copied().collect());
+    }
+}
+
 impl North {
     /// A place for this image, with which it begins; `None`: without CRIU it is of no use here.
     pub(crate) fn receive(&mut self, image: &KeptImage) -> Result<Option<Unpack>, ServeError> {
@@ -59,6 +87,18 @@ impl North {
         Ok(Ok(()))
     }
 
+    /// So much of the streams has been with a logger.
+    pub(crate) fn told(&mut self) -> Vec<(u32, u64)> {
+        let streams = self.streams(Memory::told);
+        self.told.add(self.memory.record(), &streams)
+    }
+
+    /// An earlier `serve` knew that: whatever was about to be said may have been.
+    pub(super) fn may_have_been_told(&mut self) {
+        let streams = self.streams(Memory::said);
+        self.told.begin(self.memory.record(), &streams);
+    }
+
     /// So much of the streams is with the logger, and nothing of others.
     pub(crate) fn is_with_the_logger(&self, streams: &[(u32, u64)]) {
         let streams: HashMap<u32, u64> = streams.iter().copied().collect();
@@ -96,5 +136,22 @@ impl North {
         let mut bytes = vec![0; usize::try_from(more.min(PIECE)).unwrap_or(0)];
         self.memory.read(process, from, &mut bytes).doing(RECORD)?;
         Ok(Some((process, from, bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_once_is_lacking_until_it_is_there_again() {
+        let mut told = Told::default();
+        assert_eq!(told.add(1, &[(0, 150)]), [(0, 150)]);
+        // The logger has begun anew, and has the image.
+        assert_eq!(told.add(1, &[(0, 100)]), [(0, 150)]);
+        assert_eq!(told.add(1, &[(0, 200)]), [(0, 200)]);
+        assert_eq!(told.add(2, &[]), []);
+        told.begin(3, &[(0, 70)]);
+        assert_eq!(told.add(3, &[]), [(0, 70)]);
     }
 }

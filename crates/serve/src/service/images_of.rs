@@ -40,7 +40,7 @@ impl Service {
                 let told = self.ask_logger(|logger| logger.tell_image(requests));
                 told.map(drop)
             }
-            Some(Err(uploaded)) => self.heed_upload(uploaded),
+            Some(Err(uploaded)) => self.end_upload(uploaded),
         }
     }
 
@@ -49,13 +49,20 @@ impl Service {
         let Some(north) = &mut self.north else {
             return Ok(());
         };
-        let uploaded = north.hear_of_image(said);
-        let is_there = matches!(uploaded, Uploaded::New(_) | Uploaded::Again);
-        self.heed_upload(uploaded)?;
-        if is_there {
-            self.compare_record()?; // a logger that has begun anew lacks what is behind it
+        match north.hear_of_image(said) {
+            Uploaded::NotYet => self.upload_image(),
+            uploaded => self.end_upload(uploaded),
         }
-        self.upload_image()
+    }
+
+    /// A logger that has begun anew meanwhile lacks what is behind the image, or, if it has none now, the one before.
+    fn end_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
+        let is_over = matches!(uploaded, Uploaded::Never(_));
+        self.heed_upload(uploaded)?;
+        match is_over {
+            true => Ok(()),
+            false => self.compare_record(),
+        }
     }
 
     pub(super) fn heed_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {

@@ -50,8 +50,8 @@ impl Service {
             .as_ref()
             .map(|north| north.streams(Memory::length));
         let heads = heads.unwrap_or_default();
-        while let Some(north) = self.north.as_ref().filter(|_| self.config.link.is_some()) {
-            let (record, said) = (north.memory().record(), north.streams(Memory::told));
+        while let Some(north) = self.north.as_mut().filter(|_| self.config.link.is_some()) {
+            let (record, said) = (north.memory().record(), north.told());
             let there = self.ask_logger(|logger| logger.determinants_of(record, said))?;
             let (Some(north), Some(there)) = (&mut self.north, there) else {
                 break;
