@@ -106,7 +106,15 @@ impl Logger {
     pub fn replace_dead(&mut self, scene: &Scene) {
         let more = self.more.clone();
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
-        *self = Self::start(scene, &self.host.clone(), &self.keys.clone(), &more);
+        self.replace_dead_with(scene, &more);
+    }
+
+    /// The same, but it is told this.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn replace_dead_with(&mut self, scene: &Scene, flags: &[&str]) {
+        *self = Self::start(scene, &self.host.clone(), &self.keys.clone(), flags);
     }
 }
 

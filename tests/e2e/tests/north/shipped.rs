@@ -278,3 +278,36 @@ fn without_room_for_it_at_the_logger_there_is_no_checkpoint() {
     assert_eq!(images(&scene, &server).len(), 0);
     server.assert_none_of("lost");
 }
+
+/// A logger that has begun anew and has no room for the image any more has no record: that is told, and nobody waits for it.
+#[test]
+fn a_checkpoint_that_the_logger_cannot_have_again_is_told() {
+    let (scene, mut logger) = with_logger("ckagain");
+    let criu = criu();
+    let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
+    let server = protect(&scene, &redis(&scene), &logger, &often);
+    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    fill(&mut client, 0, 30_000);
+    server.wait_for("checkpointed", 1);
+    logger.kill();
+    logger.replace_dead_with(&scene, &["--limit-total", "4MiB"]);
+    let ended = server.wait_for("record_ended", 1)["reason"].to_string();
+    assert!(ended.contains("no room"), "{ended}");
+    let told = server.events_of("trouble");
+    let is_it =
+        |one: &serde_json::Value| one["message"].to_string().contains("last checkpoint again");
+    assert!(told.iter().any(is_it), "{told:?}");
+    assert_eq!(client.ask(&["DBSIZE"]), ":30000");
+    fill(&mut client, 30_000, 1000);
+    assert_eq!(client.ask(&["DBSIZE"]), ":31000");
+    // Its next life begins with nothing, and is recorded again.
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    assert_eq!(client.answer_or_error(), None, "reset");
+    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    assert_eq!(client.ask(&["DBSIZE"]), ":0");
+    fill(&mut client, 0, 100);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(2);
+    assert_eq!(client.ask(&["DBSIZE"]), ":100");
+}
