@@ -23,6 +23,7 @@ pub(crate) mod reading;
 mod sending_files;
 mod sharing;
 mod sleeping;
+mod statistics;
 mod streams;
 mod syscalls;
 mod threads;

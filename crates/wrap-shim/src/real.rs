@@ -52,6 +52,12 @@ impl Real {
     }
 }
 
+/// Is there one by this name behind ours?
+pub(crate) fn is_there(name: &CStr) -> bool {
+    // SAFETY: a string.
+    !unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }.is_null()
+}
+
 /// `real!(NAME: fn(c_int) -> c_int)(argument)`: call the C library's own.
 macro_rules! real {
     ($name:ident ( $($argument:expr => $kind:ty),* $(,)? ) -> $result:ty) => {

@@ -40,6 +40,23 @@ while True:
     time.sleep(0.01)
 "#;
 
+/// Says how much memory its allocator held when it began, of which it takes more or less in each life.
+const MEMORY: &str = r#"
+import ctypes, os, time
+every = ctypes.CDLL(None)
+every.getauxval.restype = every.memset.restype = every.malloc.restype = ctypes.c_void_p
+AT_RANDOM = 25
+drawn = ctypes.string_at(every.getauxval(AT_RANDOM), 2)
+size = 1 << 20 | int.from_bytes(drawn, "big") << 8
+every.memset(ctypes.c_void_p(every.malloc(size)), 1, size)
+held, length = ctypes.c_size_t(), ctypes.c_size_t(8)
+told = every.mallctl(b"stats.resident", ctypes.byref(held), ctypes.byref(length), None, 0)
+assert (told, length.value) == (0, 8)
+while True:
+    print(held.value, flush=True)
+    time.sleep(0.01)
+"#;
+
 struct Life {
     child: Child,
     handover: Handover,
@@ -56,6 +73,16 @@ impl Drop for Life {
 impl Life {
     /// Its addresses are at random, or as those of a service are.
     fn begin(memory: &Memory, program: &str, has_fixed_addresses: bool) -> Self {
+        Self::begin_with(None, memory, program, has_fixed_addresses)
+    }
+
+    /// With another library.
+    fn begin_with(
+        other: Option<&str>,
+        memory: &Memory,
+        program: &str,
+        has_fixed_addresses: bool,
+    ) -> Self {
         let handover = Handover::new().expect("a handover");
         let library = Library::new().expect("the library");
         let mut command = Command::new("/usr/bin/python3");
@@ -64,6 +91,10 @@ impl Life {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .envs(Library::variables());
+        if let Some(other) = other {
+            let ours = Library::variables().into_iter().next().expect("it");
+            command.env(ours.0, format!("{}:{other}", ours.1));
+        }
         let inherited: Vec<(OwnedFd, i32)> = [
             (memory.as_fd(), FILE_FD),
             (handover.theirs().expect("it has not begun"), SOCKET_FD),
@@ -142,6 +173,25 @@ fn what_openssl_draws_is_the_same_in_each_life() {
     }
     let other = Memory::new().expect("memory");
     assert_ne!(Life::begin(&other, KEYS, false).line(), said, "random");
+}
+
+/// What an allocator says of itself is in the record.
+#[test]
+fn what_an_allocator_has_said_is_the_same_in_each_life() {
+    let begin = |memory: &Memory| Life::begin_with(Some("libjemalloc.so.2"), memory, MEMORY, true);
+    let memory = Memory::new().expect("memory");
+    let mut life = begin(&memory);
+    let said = life.line();
+    for _ in 0..2 {
+        drop(life);
+        memory.to_be_replayed(&mut []).expect("memory");
+        life = begin(&memory);
+        life.replays(&memory);
+        life.handover.go().expect("gone on");
+        assert_eq!(life.line(), said);
+    }
+    let other = Memory::new().expect("memory");
+    assert_ne!(begin(&other).line(), said);
 }
 
 /// Whoever waits for its connections, and loses who would give them, does not go on without.
