@@ -26,7 +26,9 @@ use supervise::{
 use wire::{FlowKey, SeqNumber, TcpOption};
 use wrap::{
     Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position,
-    layout::{FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, SHIPPING_FD, SOCKET_FD},
+    layout::{
+        FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, Restless, SHIPPING_FD, SOCKET_FD,
+    },
     repair::{Blueprint, Options, say_again},
 };
 
@@ -62,6 +64,8 @@ pub(crate) struct North {
     opened: Opened,
     /// There is no record from which the next life could be rebuilt.
     is_lost: bool,
+    /// It was told that helper threads are not waited for.
+    is_restless: bool,
     /// The present life has a record to replay, and is not at its end.
     replays: bool,
     /// The present life has followed that of another host, and has not gone on yet.
@@ -142,6 +146,7 @@ impl North {
             made: HashMap::new(),
             opened: Opened::default(),
             is_lost: false,
+            is_restless: false,
             replays: false,
             follows: false,
             back_at: None,
@@ -293,6 +298,17 @@ impl North {
         let ended = self.ended().filter(|_| !self.is_lost)?;
         self.is_lost = true;
         Some(ended)
+    }
+
+    /// Why helper threads are not waited for any more, if it was not told yet of this record.
+    pub(crate) fn is_restless(&mut self) -> Option<&'static str> {
+        let reason = self.memory.restless().filter(|_| !self.is_restless)?;
+        self.is_restless = true;
+        Some(match reason {
+            Restless::Runs => "one has run for five seconds after it was woken",
+            Restless::TooMany => "there are more than sixteen",
+            Restless::Unseen => "what they do cannot be seen (is /proc mounted?)",
+        })
     }
 
     /// It can be replayed by nobody.

@@ -58,10 +58,13 @@ pub enum Call {
     /// A piece of a file that was read, and that the server is about to put another one in the place of: the outcome is where it
     /// begins, the payload the file's [`crate::Identity`] and the piece.
     Kept = 23,
+    /// Helper threads are not waited for from here on: the outcome is a [`crate::layout::Restless`], and the descriptor how often
+    /// they were since the last record.
+    Helpers = 24,
 }
 
 impl Call {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 24] = [
         Self::Start,
         Self::Epoll,
         Self::Poll,
@@ -85,6 +88,7 @@ impl Call {
         Self::Closed,
         Self::Fate,
         Self::Kept,
+        Self::Helpers,
     ];
 
     /// The kind with this number.

@@ -16,7 +16,7 @@ pub use crate::remade::{RemadeFiles, Whole};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -33,6 +33,10 @@ pub const HANDOVER_FD: i32 = 1002;
 pub const SHIPPING_FD: i32 = 1003;
 /// The preloaded library, in the same way, until it is there.
 pub const LIBRARY_FD: i32 = 1004;
+/// From here on the shim has so many for looking at a process's threads.
+pub const HELPERS_FD: i32 = 1005;
+/// As many, so that all are below 1024.
+pub const HELPERS: usize = 16;
 
 /// The variable that says that the file is there. Its value is the version.
 pub const VARIABLE: &str = "OUTLIVE_WRAP";
@@ -176,6 +180,8 @@ pub struct Page {
     pub follow: AtomicU32,
     /// The number of the next connection of this life.
     pub next_connection: AtomicU32,
+    /// Why helper threads of a process are not waited for any more: a [`Restless`], or 0.
+    pub restless: AtomicU32,
     /// The processes, by their numbers.
     pub processes: Processes,
     /// Which process serves a connection that several have.
@@ -463,6 +469,27 @@ impl Process {
     }
 }
 
+/// Why a process's helper threads are not waited for: its first thread may see then what a replay does not find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Restless {
+    /// One has run for too long.
+    Runs = 1,
+    /// There are too many.
+    TooMany = 2,
+    /// What they do cannot be looked at.
+    Unseen = 3,
+}
+
+impl Restless {
+    /// The reason with this number.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        let all = [Self::Runs, Self::TooMany, Self::Unseen];
+        all.into_iter().find(|reason| *reason as u32 == code)
+    }
+}
+
 /// Why a replay was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -489,6 +516,10 @@ pub enum Failure {
     OtherFile = 10,
     /// A port that the kernel had chosen, and that clients may know, is another program's by now.
     PortTaken = 16,
+    /// Another thread than the first does not come to rest, where it had.
+    HelperRuns = 17,
+    /// One has not said again what it had said.
+    HelperIsSilent = 18,
     /// Of a rehearsal, as all that follow: it would take the name of a socket in the file system.
     NamedSocket = 11,
     /// It would have a file in its memory, and write to it there.
@@ -522,6 +553,8 @@ impl Failure {
             Self::FileLock,
             Self::Fifo,
             Self::HelperChanges,
+            Self::HelperRuns,
+            Self::HelperIsSilent,
         ]
         .into_iter()
         .find(|failure| *failure as u32 == code)

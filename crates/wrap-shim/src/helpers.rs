@@ -11,42 +11,50 @@
 use core::{
     cell::Cell,
     ptr,
-    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
 use libc::{FUTEX_WAIT, FUTEX_WAKE, O_CLOEXEC, O_RDONLY, c_int, c_void};
-use wrap_abi::layout::LIBRARY_FD;
+use wrap_abi::{
+    Call, Record,
+    layout::{FILE_FD, Failure, HELPERS, HELPERS_FD, Restless},
+};
 
 use crate::{
     calls::reading::becomes_ready,
-    clock::monotonic,
+    clock::{monotonic, time_of_day},
     say::{Decimal, say},
     sys::sys,
+    wrap::{Wrap, with},
 };
 
-/// Helpers that are waited for; what others do is not looked at.
-const MOST: usize = 16;
-/// Their files are opened there, if nothing is in the way.
-const FIRST_FD: c_int = LIBRARY_FD + 1;
 /// How long they may run after they were woken, nanoseconds; the first thread does nothing meanwhile.
 const LONGEST: u64 = 5_000_000_000;
-/// How long a replay waits for what one has said, nanoseconds: it may have slept before.
-const LATEST: u64 = 2_000_000_000;
+/// How long a replay waits for what they have done: they may have slept before.
+const LONGEST_AGAIN: u64 = 30_000_000_000;
 /// How often the first thread gives way before it sleeps, and for how long, nanoseconds.
 const YIELDS: u32 = 16;
 const PAUSE: i64 = 50_000;
+/// One waits for ever.
+const FOREVER: u64 = u64::MAX;
+/// A deadline by the time of day.
+const WALL: u64 = 1 << 63;
 
-/// A thread, and its open file; 0 where there is none.
+/// A thread, and what it waits for.
 struct Helper {
+    /// 0: there is none.
     thread: AtomicI32,
-    file: AtomicI32,
-    /// It waits for a condition or a semaphore: nobody need look.
-    waits: AtomicBool,
+    /// It waits for a condition or a semaphore until then, nanoseconds; 0: it does not.
+    until: AtomicU64,
 }
 
-static HELPERS: [Helper; MOST] = [const { Helper::none() }; MOST];
-/// One has run for too long: it may never rest.
-static IS_OVER: AtomicBool = AtomicBool::new(false);
+static ALL: [Helper; HELPERS] = [const { Helper::none() }; HELPERS];
+/// They are not waited for any more: a [`Restless`], or 0.
+static IS_OVER: AtomicU32 = AtomicU32::new(0);
+/// One of them may have woken another one that waits for ever.
+static HAVE_WOKEN: AtomicBool = AtomicBool::new(false);
+/// Why the one that begins now cannot be waited for.
+static UNKNOWN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// The first thread has woken somebody since they rested.
@@ -57,22 +65,37 @@ thread_local! {
     static OWN: Cell<Option<&'static Helper>> = const { Cell::new(None) };
 }
 
-/// A helper waits for others by `perform`.
-pub(crate) fn waits(perform: impl FnOnce() -> c_int) -> c_int {
+/// A helper waits for others by `perform`, not longer than until then: null is for ever.
+pub(crate) fn waits(until: *const libc::timespec, perform: impl FnOnce() -> c_int) -> c_int {
     let Some(own) = OWN.get() else {
         return perform();
     };
-    own.waits.store(true, Ordering::Release);
+    // SAFETY: as the program has called us.
+    let until = unsafe { until.as_ref() }.map_or(FOREVER, deadline);
+    own.until.store(until, Ordering::Release);
     let outcome = perform();
-    own.waits.store(false, Ordering::Release);
+    own.until.store(0, Ordering::Release);
     outcome
 }
 
-/// The first thread has slept: meanwhile they may have gone on by themselves.
+/// By the kernel's clocks, of which one is far ahead of the other.
+fn deadline(until: &libc::timespec) -> u64 {
+    /// Seconds. No host is up for so long, and the time of day was this in 2001.
+    const SINCE_1970: i64 = 1_000_000_000;
+    let seconds = u64::try_from(until.tv_sec).unwrap_or(0);
+    let at = seconds.saturating_mul(1_000_000_000) + u64::try_from(until.tv_nsec).unwrap_or(0);
+    match until.tv_sec {
+        _ if at >= WALL => FOREVER,
+        0..SINCE_1970 => at.max(1),
+        _ => at | WALL,
+    }
+}
+
+/// A helper may have woken another one.
 #[inline]
-pub(crate) fn slept() {
-    if HELPERS.iter().any(Helper::may_run) {
-        woke();
+pub(crate) fn helper_woke() {
+    if OWN.get().is_some() {
+        HAVE_WOKEN.store(true, Ordering::Release);
     }
 }
 
@@ -86,7 +109,7 @@ pub(crate) fn woke() {
 #[inline]
 pub(crate) fn settle() {
     if HAS_WOKEN.get() && LOCKS.get() == 0 {
-        rest();
+        with(Wrap::await_rest);
     }
 }
 
@@ -102,34 +125,107 @@ pub(crate) fn unlocked() {
     LOCKS.set(LOCKS.get().saturating_sub(1));
 }
 
-/// In a replay: is one of them about to write what can be read here? It has done so in the dead life.
-#[cold]
-pub(crate) fn will_write(fd: c_int) -> bool {
-    if !HELPERS.iter().any(Helper::is_there) || IS_OVER.load(Ordering::Relaxed) {
-        return false;
-    }
-    let writes = becomes_ready(fd, libc::POLLIN, LATEST);
-    if writes {
-        woke();
-    } else {
-        IS_OVER.store(true, Ordering::Relaxed);
-        say(&[b"no thread of the server says again what one has said: they are not waited for any more"]);
-    }
-    writes
+fn is_over() -> bool {
+    IS_OVER.load(Ordering::Relaxed) != 0
 }
 
-#[cold]
-fn rest() {
-    HAS_WOKEN.set(false);
-    if IS_OVER.load(Ordering::Relaxed) {
-        return;
+impl Wrap {
+    /// The first thread has slept: meanwhile they may have gone on by themselves.
+    #[inline]
+    pub(crate) fn has_slept(&mut self) {
+        if ALL.iter().any(Helper::may_run) || HAVE_WOKEN.load(Ordering::Relaxed) {
+            HAVE_WOKEN.store(false, Ordering::Relaxed);
+            self.has_heard_helpers();
+        }
     }
+
+    /// The first thread knows that one of them has done something.
+    pub(crate) fn has_heard_helpers(&mut self) {
+        HAS_WOKEN.set(true);
+        if LOCKS.get() == 0 {
+            self.await_rest();
+        }
+    }
+
+    /// In a replay: is one of them about to write what can be read here? It has done so in the dead life.
+    #[cold]
+    pub(crate) fn awaits_helper(&mut self, fd: c_int) -> bool {
+        if is_over() || !ALL.iter().any(Helper::is_there) {
+            return false;
+        }
+        if !becomes_ready(fd, libc::POLLIN, LONGEST_AGAIN) {
+            self.fail(Failure::HelperIsSilent, Call::Input, None);
+        }
+        self.has_heard_helpers();
+        true
+    }
+
+    #[cold]
+    fn await_rest(&mut self) {
+        HAS_WOKEN.set(false);
+        if is_over() || self.gives_up_again() {
+            return;
+        }
+        // Where the record goes on, they did rest.
+        let did_rest = self.is_replay && self.stream.peek().is_some();
+        let longest = if did_rest { LONGEST_AGAIN } else { LONGEST };
+        if !all_sleep(longest) {
+            self.give_up_helpers(Restless::Runs);
+        }
+        self.rests.add(self.stream.position());
+    }
+
+    /// The dead life has not waited for them any more from here on.
+    fn gives_up_again(&mut self) -> bool {
+        if !self.is_replay {
+            return false;
+        }
+        let before = self.rests.before(self.stream.position());
+        let (reason, length) = match self.stream.peek() {
+            Some(Ok((record, length))) if (record.call, record.fd) == (Call::Helpers, before) => {
+                (u32::try_from(record.outcome).unwrap_or(0), length)
+            }
+            _ => return false,
+        };
+        self.advance(length);
+        self.are_over(reason);
+        true
+    }
+
+    /// They are not waited for any more, which the next lives are to know.
+    #[cold]
+    fn give_up_helpers(&mut self, reason: Restless) {
+        if is_over() || self.gives_up_again() {
+            return;
+        }
+        let before = self.rests.before(self.stream.position());
+        if self.is_replay() {
+            self.fail(Failure::HelperRuns, Call::Helpers, None);
+        }
+        self.record(&Record {
+            call: Call::Helpers,
+            fd: before,
+            outcome: reason as i64,
+            payload: &[],
+        });
+        self.are_over(reason as u32);
+        say(&[b"the server's threads are not waited for any more"]);
+    }
+
+    fn are_over(&self, reason: u32) {
+        IS_OVER.store(reason, Ordering::Relaxed);
+        self.page.restless.store(reason, Ordering::Release);
+    }
+}
+
+/// Within so many nanoseconds.
+fn all_sleep(longest: u64) -> bool {
     let since = monotonic();
     let mut rounds = 0;
     let mut passes = 0;
     // Twice in a row: the one that was looked at first may have been woken by the last.
     while passes < 2 {
-        passes = match HELPERS.iter().all(Helper::sleeps) {
+        passes = match ALL.iter().all(Helper::sleeps) {
             true => passes + 1,
             false => 0,
         };
@@ -137,12 +233,11 @@ fn rest() {
             give_way(rounds);
             rounds += 1;
         }
-        if monotonic().saturating_sub(since) > LONGEST {
-            IS_OVER.store(true, Ordering::Relaxed);
-            say(&[b"a thread of the server does not come to rest: it is not waited for any more"]);
-            return;
+        if monotonic().saturating_sub(since) > longest {
+            return false;
         }
     }
+    true
 }
 
 fn give_way(rounds: u32) {
@@ -163,28 +258,39 @@ impl Helper {
     const fn none() -> Self {
         Self {
             thread: AtomicI32::new(0),
-            file: AtomicI32::new(0),
-            waits: AtomicBool::new(false),
+            until: AtomicU64::new(0),
         }
     }
 
     fn is_there(&self) -> bool {
-        self.file.load(Ordering::Relaxed) != 0
+        self.thread.load(Ordering::Relaxed) != 0
     }
 
+    /// One that waits for ever and was woken by the first thread has come to rest since then.
     fn may_run(&self) -> bool {
-        self.is_there() && !self.waits.load(Ordering::Acquire)
+        self.is_there()
+            && match self.until.load(Ordering::Acquire) {
+                0 => true,
+                FOREVER => false,
+                at if at & WALL != 0 => time_of_day() >= at & !WALL,
+                at => monotonic() >= at,
+            }
+    }
+
+    /// The number of its file.
+    fn file(&self) -> c_int {
+        let place = ptr::from_ref(self).addr() - ALL.as_ptr().addr();
+        HELPERS_FD + (place / size_of::<Self>()) as c_int
     }
 
     /// Does it sleep, or is there none any more?
     fn sleeps(&self) -> bool {
-        let file = self.file.load(Ordering::Acquire);
-        if file == 0 {
+        if !self.is_there() {
             return true;
         }
         let mut room = [0_u8; 64];
         // SAFETY: room on our stack.
-        let length = unsafe { sys!(SYS_pread64, file, room.as_mut_ptr(), room.len(), 0) };
+        let length = unsafe { sys!(SYS_pread64, self.file(), room.as_mut_ptr(), room.len(), 0) };
         let bytes = &room[..usize::try_from(length).unwrap_or(0)];
         // The name, which is in parentheses, and may have some itself; numbers follow.
         let letter = bytes
@@ -198,11 +304,20 @@ impl Helper {
     }
 
     fn forget(&self) {
-        self.close();
-        self.thread.store(0, Ordering::Release);
+        if self.is_there() {
+            self.keep_number();
+            self.thread.store(0, Ordering::Release);
+        }
     }
 
-    fn open(&self) {
+    /// Its number is nobody else's while it has no file.
+    fn keep_number(&self) {
+        // SAFETY: both numbers are ours.
+        unsafe { sys!(SYS_dup3, FILE_FD, self.file(), O_CLOEXEC) };
+    }
+
+    /// `false`: the thread cannot be looked at.
+    fn open(&self) -> bool {
         let thread = self.thread.load(Ordering::Relaxed);
         let mut path = [0; 48];
         let number = Decimal::new(u64::from(thread.unsigned_abs()));
@@ -214,81 +329,76 @@ impl Helper {
         unsafe {
             let flags = O_RDONLY | O_CLOEXEC;
             let file = sys!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
-            let there = sys!(SYS_fcntl, file, libc::F_DUPFD_CLOEXEC, FIRST_FD);
-            if file >= 0 {
-                sys!(SYS_close, file);
+            if file < 0 {
+                return false;
             }
-            let there = c_int::try_from(there).unwrap_or(0).max(0);
-            self.file.store(there, Ordering::Release);
-            if there == 0 {
-                self.thread.store(0, Ordering::Release); // it has ended, or cannot be looked at
-            }
-        }
-    }
-
-    fn close(&self) {
-        let file = self.file.swap(0, Ordering::AcqRel);
-        if file != 0 {
-            // SAFETY: it is ours.
-            unsafe { sys!(SYS_close, file) };
+            let there = sys!(SYS_dup3, file, self.file(), O_CLOEXEC);
+            sys!(SYS_close, file);
+            there >= 0
         }
     }
 }
 
 /// This thread is one of them from here on.
 fn begin() {
-    let is_free = |helper: &&Helper| helper.thread.load(Ordering::Acquire) == 0;
-    if let Some(helper) = HELPERS.iter().find(is_free) {
-        // SAFETY: no memory is involved.
-        let thread = unsafe { sys!(SYS_gettid) };
-        let thread = c_int::try_from(thread).unwrap_or(0);
-        helper.thread.store(thread, Ordering::Release);
-        helper.waits.store(false, Ordering::Relaxed);
-        helper.open();
+    let is_free = |helper: &&Helper| !helper.is_there();
+    let Some(helper) = ALL.iter().find(is_free) else {
+        UNKNOWN.store(Restless::TooMany as u32, Ordering::Release);
+        return;
+    };
+    // SAFETY: no memory is involved.
+    let thread = unsafe { sys!(SYS_gettid) };
+    helper.until.store(0, Ordering::Relaxed);
+    helper.thread.store(thread as c_int, Ordering::Release);
+    if helper.open() {
         OWN.set(Some(helper));
+    } else {
+        helper.thread.store(0, Ordering::Release);
+        UNKNOWN.store(Restless::Unseen as u32, Ordering::Release);
+    }
+}
+
+/// The numbers of their files are taken before the program begins: it finds the same ones free in each life.
+pub(crate) fn keep_numbers() {
+    for (number, _) in (HELPERS_FD..).zip(&ALL) {
+        // SAFETY: both numbers are ours.
+        unsafe {
+            let taken = sys!(SYS_fcntl, FILE_FD, libc::F_DUPFD_CLOEXEC, number);
+            if taken > number.into() {
+                sys!(SYS_close, taken);
+            }
+        }
     }
 }
 
 /// No image can have these files.
 pub(crate) fn close_files() {
-    for helper in &HELPERS {
-        helper.close();
+    for helper in &ALL {
+        // SAFETY: no memory is involved; it is ours.
+        unsafe { sys!(SYS_close, helper.file()) };
     }
 }
 
 /// What was made again of an image has the same threads.
-pub(crate) fn open_files() {
-    for helper in &HELPERS {
-        if helper.thread.load(Ordering::Acquire) != 0 {
-            helper.open();
-        }
+pub(crate) fn open_files(wrap: &Wrap) {
+    keep_numbers();
+    for helper in ALL.iter().filter(|helper| helper.is_there()) {
+        helper.open();
     }
+    wrap.are_over(IS_OVER.load(Ordering::Relaxed));
 }
 
 /// This process is a child: they are its parent's.
 pub(crate) fn forget() {
-    for helper in &HELPERS {
+    for helper in &ALL {
         helper.forget();
     }
+    IS_OVER.store(0, Ordering::Relaxed);
     HAS_WOKEN.set(false);
 }
 
-/// Is this one of our files?
-pub(crate) fn is_ours(fd: c_int) -> bool {
-    let is_it = |helper: &Helper| helper.file.load(Ordering::Relaxed) == fd;
-    fd >= FIRST_FD && HELPERS.iter().any(is_it)
-}
-
-/// Behind the last of them; 0: there is none.
-pub(crate) fn end_of_files() -> c_int {
-    let files = HELPERS
-        .iter()
-        .map(|helper| helper.file.load(Ordering::Relaxed));
-    files
-        .filter(|file| *file != 0)
-        .max()
-        .map_or(0, |last| last + 1)
-}
+/// These descriptors are for their files.
+pub(crate) const FILES: core::ops::Range<c_int> = HELPERS_FD..HELPERS_FD + HELPERS as c_int;
 
 /// How a thread begins.
 pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -313,6 +423,10 @@ pub(crate) fn create(
         while HAS_BEGUN.load(Ordering::Acquire) == 0 {
             // SAFETY: an address that stays.
             unsafe { sys!(SYS_futex, HAS_BEGUN.as_ptr(), FUTEX_WAIT, 0, 0) };
+        }
+        let unknown = Restless::from_code(UNKNOWN.swap(0, Ordering::AcqRel));
+        if let Some(reason) = unknown {
+            with(|wrap| wrap.give_up_helpers(reason));
         }
         woke();
     }

@@ -16,7 +16,7 @@ use crate::{
     beside::{self, Role},
     calls::{effects::Remade, kept::Kept, writing::Unrecorded},
     children::Children,
-    descriptors,
+    descriptors, helpers,
     later::{self, RoundTrip, Waiting},
     live::Positions,
     places,
@@ -116,6 +116,7 @@ fn start() {
     // It is loaded: the number is the program's.
     // SAFETY: no memory is involved.
     unsafe { sys!(SYS_close, LIBRARY_FD) };
+    helpers::keep_numbers();
     // What the program executes has its addresses at random again; its own it has already.
     // SAFETY: no memory is involved.
     unsafe {
@@ -154,6 +155,7 @@ fn start() {
         outstream: 0,
         unhashed: 0,
         unrecorded: Unrecorded::default(),
+        rests: Unrecorded::default(),
         children: Children::default(),
         kinship: Kinship::default(),
         remade: Remade::default(),

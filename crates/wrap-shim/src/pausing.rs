@@ -244,8 +244,8 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
             unsafe { sys!(SYS_close, from) };
         }
     }
-    helpers::open_files();
     map_page(wrap);
+    helpers::open_files(wrap);
     beside::set_role(match wrap.page.pause_at.load(Ordering::Acquire) {
         0 => Role::Service,
         _ => Role::Rehearsal,

@@ -203,6 +203,7 @@ impl Wrap {
         self.is_replay = self.stream.is_replay();
         self.hold_nothing();
         self.unrecorded = Unrecorded::default();
+        self.rests = Unrecorded::default();
         self.children = Children::default();
         self.kinship = Kinship {
             parent: None,

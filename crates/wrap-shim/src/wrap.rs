@@ -41,6 +41,8 @@ pub(crate) struct Wrap {
     pub(crate) outstream: u64,
     pub(crate) unhashed: u32,
     pub(crate) unrecorded: Unrecorded,
+    /// How often its helpers have come to rest.
+    pub(crate) rests: Unrecorded,
     pub(crate) children: Children,
     pub(crate) kinship: Kinship,
     /// Files that are made again in a replay.

@@ -25,7 +25,7 @@ use wrap_abi::{
     Call, Record,
     handover::{Ends, Position},
     layout::{
-        Destination, Fate, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page, Process,
+        Destination, Fate, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page, Process, Restless,
         STREAM_MAX, VERSION, stream_offset,
     },
 };
@@ -401,6 +401,12 @@ impl Memory {
             process.is_begun.load(Ordering::Acquire) != 0
         };
         self.processes().filter(begun).collect()
+    }
+
+    /// Why the helper threads of a process are not waited for any more; `None`: they are.
+    #[must_use]
+    pub fn restless(&self) -> Option<Restless> {
+        Restless::from_code(self.page().restless.load(Ordering::Acquire))
     }
 
     /// Is everything recorded? Not if there was no room for it, or it was given up.

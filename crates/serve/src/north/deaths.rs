@@ -75,6 +75,7 @@ impl North {
     /// The next life begins with nothing.
     fn lose(&mut self) -> Result<(), ServeError> {
         (self.is_lost, self.replays) = (true, false);
+        self.is_restless = false;
         (self.suspect, self.deaths) = (None, 0);
         self.opened.let_go();
         self.memory.release().doing(RECORD)?; // the next one needs room

@@ -122,6 +122,15 @@ impl Service {
             });
             return Ok(());
         }
+        if let Some(reason) = north.is_restless() {
+            let message = format!(
+                "threads of the server beside its first one are not waited for any more: {reason}. If what its first thread does depends on them, its record may not be replayable from here on"
+            );
+            self.tell(Happening::Trouble { message });
+        }
+        let Some(north) = &mut self.north else {
+            return Ok(());
+        };
         match north.look(clock::now())? {
             Replayed::NotYet => {}
             Replayed::Whole => self.recovery.replayed(clock::now()),

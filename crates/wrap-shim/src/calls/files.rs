@@ -143,7 +143,8 @@ fn ours() -> Range<c_int> {
 }
 
 fn is_ours(fd: c_int) -> bool {
-    ours().contains(&fd) || helpers::is_ours(fd)
+    let ours = ours();
+    ours.contains(&fd) || !ours.is_empty() && helpers::FILES.contains(&fd)
 }
 
 #[unsafe(no_mangle)]
@@ -175,7 +176,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         }
     });
     let ours = ours();
-    let end = helpers::end_of_files().max(ours.end);
+    let end = helpers::FILES.end.max(ours.end);
     for fd in ours.end..end {
         if (first..=last).contains(&fd.cast_unsigned()) && !is_ours(fd) {
             perform(fd.cast_unsigned(), fd.cast_unsigned());

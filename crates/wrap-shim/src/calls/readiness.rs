@@ -6,7 +6,7 @@ mod polling;
 use libc::c_int;
 use wrap_abi::{Call, Header, Ready, ReadyReader, ReadyWriter};
 
-use crate::{helpers, sys::Outcome, wrap::Wrap};
+use crate::{sys::Outcome, wrap::Wrap};
 
 /// Most descriptors that are told of at once: a program that asks for more is given these first.
 const MOST_AT_ONCE: usize = 1024;
@@ -37,11 +37,11 @@ impl Wrap {
             count
         });
         if let Some(outcome) = replayed {
-            helpers::slept();
+            self.has_slept();
             return outcome;
         }
         let outcome = perform(self);
-        helpers::slept();
+        self.has_slept();
         let mut room = [0; FEW * ReadyWriter::MAX_EACH];
         if usize::try_from(outcome).is_ok_and(|count| count > FEW) {
             let mut room = [0; MOST_AT_ONCE * ReadyWriter::MAX_EACH];

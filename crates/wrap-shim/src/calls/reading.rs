@@ -10,7 +10,6 @@ use crate::{
     clock::monotonic,
     descriptors::Kind,
     errno::answer,
-    helpers,
     signals::blocking,
     sys::{self, Outcome, bytes, bytes_mut, sys},
     wrap::{Wrap, restarting, with},
@@ -53,10 +52,10 @@ pub(crate) fn total(pieces: Pieces<'_>) -> usize {
 
 /// In a replay what the program has written to itself is in its pipe, until it has read that. A helper may not have come so
 /// far yet.
-fn drain(fd: c_int, length: usize, helpers_write: bool) {
+fn drain(wrap: &mut Wrap, fd: c_int, length: usize, helpers_write: bool) {
     let mut block = [0u8; 512];
     let mut left = length;
-    while left > 0 && (is_ready(fd, libc::POLLIN) || helpers_write && helpers::will_write(fd)) {
+    while left > 0 && (is_ready(fd, libc::POLLIN) || helpers_write && wrap.awaits_helper(fd)) {
         let part = left.min(block.len());
         // SAFETY: into our own block.
         let read = unsafe { sys!(SYS_read, fd, block.as_mut_ptr(), part) };
@@ -68,9 +67,9 @@ fn drain(fd: c_int, length: usize, helpers_write: bool) {
 }
 
 /// The same where the descriptor is a counter (`eventfd`), of which so much was read at once.
-fn drain_counter(fd: c_int, count: u64, helpers_write: bool) {
+fn drain_counter(wrap: &mut Wrap, fd: c_int, count: u64, helpers_write: bool) {
     let mut left = count;
-    while left > 0 && (is_ready(fd, libc::POLLIN) || helpers_write && helpers::will_write(fd)) {
+    while left > 0 && (is_ready(fd, libc::POLLIN) || helpers_write && wrap.awaits_helper(fd)) {
         let mut part = 0_u64;
         // SAFETY: a number of ours.
         let read = unsafe { sys!(SYS_read, fd, &raw mut part, size_of::<u64>()) };
@@ -147,8 +146,10 @@ impl Wrap {
             let descriptor = self.descriptors.get(fd);
             let helpers_write = !descriptor.crosses;
             match first.map(u64::from_le_bytes) {
-                Some(count) if descriptor.is_counter(fd) => drain_counter(fd, count, helpers_write),
-                _ => drain(fd, length, helpers_write),
+                Some(count) if descriptor.is_counter(fd) => {
+                    drain_counter(self, fd, count, helpers_write);
+                }
+                _ => drain(self, fd, length, helpers_write),
             }
         }
         let outcome = replayed.map(|(outcome, _)| outcome);
@@ -169,7 +170,7 @@ impl Wrap {
             outcome
         });
         if is_paired && outcome > 0 {
-            helpers::woke(); // one of them may have written that, and be at work still
+            self.has_heard_helpers(); // one of them may have written that, and be at work still
         }
         if let (Ok(length), true) = (u64::try_from(outcome), flags & MSG_PEEK == 0)
             && let Some(connection) = self.descriptors.connection(fd)

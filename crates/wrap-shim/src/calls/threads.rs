@@ -110,6 +110,8 @@ unsafe extern "C" fn pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int 
 fn wake(outcome: c_int) -> c_int {
     if is_wrapped() {
         helpers::woke();
+    } else {
+        helpers::helper_woke();
     }
     outcome
 }
@@ -131,12 +133,16 @@ unsafe extern "C" fn sem_post(semaphore: *mut sem_t) -> c_int {
 
 /// The first thread sleeps without its mutex, and is woken by a helper, who goes on: before it has the mutex again, they rest.
 #[inline]
-fn wait(mutex: *mut pthread_mutex_t, perform: impl FnOnce() -> c_int) -> c_int {
+fn wait(
+    mutex: *mut pthread_mutex_t,
+    until: *const timespec,
+    perform: impl FnOnce(*const timespec) -> c_int,
+) -> c_int {
     if !is_wrapped() {
-        return helpers::waits(perform);
+        return helpers::waits(until, || perform(until));
     }
     helpers::unlocked();
-    let outcome = perform();
+    let outcome = by(until, perform);
     // Another error leaves the mutex as it was.
     if matches!(outcome, 0 | libc::ETIMEDOUT) {
         real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
@@ -152,7 +158,7 @@ unsafe extern "C" fn pthread_cond_wait(
     condition: *mut pthread_cond_t,
     mutex: *mut pthread_mutex_t,
 ) -> c_int {
-    wait(mutex, || {
+    wait(mutex, ptr::null(), |_| {
         real_of!(CONDITIONS, pthread_cond_wait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t
         ) -> c_int)
@@ -165,12 +171,10 @@ unsafe extern "C" fn pthread_cond_timedwait(
     mutex: *mut pthread_mutex_t,
     until: *const timespec,
 ) -> c_int {
-    wait(mutex, || {
-        by(until, |until| {
-            real_of!(CONDITIONS, pthread_cond_timedwait(
-                condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, until => *const timespec
-            ) -> c_int)
-        })
+    wait(mutex, until, |until| {
+        real_of!(CONDITIONS, pthread_cond_timedwait(
+            condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, until => *const timespec
+        ) -> c_int)
     })
 }
 
@@ -181,40 +185,42 @@ unsafe extern "C" fn pthread_cond_clockwait(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
-    wait(mutex, || {
-        by(until, |until| {
-            real!(pthread_cond_clockwait(
-                condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, clock => clockid_t,
-                until => *const timespec
-            ) -> c_int)
-        })
+    wait(mutex, until, |until| {
+        real!(pthread_cond_clockwait(
+            condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, clock => clockid_t,
+            until => *const timespec
+        ) -> c_int)
     })
 }
 
 /// The same without a mutex.
 #[inline]
-fn wait_for_semaphore(perform: impl FnOnce() -> c_int) -> c_int {
+fn wait_for_semaphore(
+    until: *const timespec,
+    perform: impl FnOnce(*const timespec) -> c_int,
+) -> c_int {
     if !is_wrapped() {
-        return helpers::waits(perform);
+        return helpers::waits(until, || perform(until));
     }
-    let outcome = perform();
+    let outcome = by(until, perform);
     helpers::woke();
     outcome
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
-    wait_for_semaphore(|| real!(sem_wait(semaphore => *mut sem_t) -> c_int))
+    wait_for_semaphore(
+        ptr::null(),
+        |_| real!(sem_wait(semaphore => *mut sem_t) -> c_int),
+    )
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int {
-    wait_for_semaphore(|| {
-        by(
-            until,
-            |until| real!(sem_timedwait(semaphore => *mut sem_t, until => *const timespec) -> c_int),
-        )
-    })
+    wait_for_semaphore(
+        until,
+        |until| real!(sem_timedwait(semaphore => *mut sem_t, until => *const timespec) -> c_int),
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -223,11 +229,9 @@ unsafe extern "C" fn sem_clockwait(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
-    wait_for_semaphore(|| {
-        by(until, |until| {
-            real!(sem_clockwait(
-                semaphore => *mut sem_t, clock => clockid_t, until => *const timespec
-            ) -> c_int)
-        })
+    wait_for_semaphore(until, |until| {
+        real!(sem_clockwait(
+            semaphore => *mut sem_t, clock => clockid_t, until => *const timespec
+        ) -> c_int)
     })
 }

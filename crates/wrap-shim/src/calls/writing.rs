@@ -21,8 +21,8 @@ use crate::{
 /// A hash of the outstream is recorded after so many records.
 const HASH_EVERY: u32 = 64;
 
-/// Writes since the last record, whatever that was, which have left none themselves: they tell which of several
-/// writes in a row a record is about.
+/// What has left no record since the last one, whatever that was: how many writes, say, which tells which of several in a row a
+/// record is about.
 #[derive(Default)]
 pub(crate) struct Unrecorded {
     /// Where the record stood.
@@ -31,11 +31,11 @@ pub(crate) struct Unrecorded {
 }
 
 impl Unrecorded {
-    fn before(&self, position: u64) -> u32 {
+    pub(crate) fn before(&self, position: u64) -> u32 {
         if self.at == position { self.count } else { 0 }
     }
 
-    fn add(&mut self, position: u64) {
+    pub(crate) fn add(&mut self, position: u64) {
         self.count = self.before(position).saturating_add(1);
         self.at = position;
     }

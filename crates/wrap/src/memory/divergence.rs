@@ -46,6 +46,12 @@ impl fmt::Display for Divergence {
             Some(Failure::FileLock) => "the server locks files",
             Some(Failure::Fifo) => "the server has opened a FIFO",
             Some(Failure::HelperChanges) => "the server's threads change files by themselves",
+            Some(Failure::HelperRuns) => {
+                "a thread of the server does not come to rest, as it had then"
+            }
+            Some(Failure::HelperIsSilent) => {
+                "a thread of the server does not say again what it had said"
+            }
             None => "it did not say why",
         };
         write!(

@@ -106,6 +106,7 @@ impl Memory {
         let connections = page.next_connection.swap(0, Ordering::AcqRel);
         page.serving.clear(connections);
         page.failure.store(0, Ordering::Release);
+        page.restless.store(0, Ordering::Release);
     }
 }
 

@@ -284,7 +284,7 @@ fn a_file_that_a_thread_closes_may_have_changed() {
 }
 
 /// A program in C.
-fn built(scene: &Scene, name: &str, source: &str) -> String {
+pub(super) fn built(scene: &Scene, name: &str, source: &str) -> String {
     let source = scene.write(&format!("{name}.c"), source);
     let program = scene.directory().join(name);
     let built = std::process::Command::new("gcc")

@@ -10,7 +10,7 @@ use e2e::{
 
 use super::{
     REQUIRE,
-    seldom::{kill, run},
+    seldom::{built, kill, run},
     words::Client,
 };
 
@@ -26,6 +26,46 @@ def help():
             hashlib.sha256(work)
         done.append(None)
 threading.Thread(target=help, daemon=True).start()
+"#;
+
+/// Counts its client's words; a helper that it wakes by the first one computes for ever.
+const RESTLESS: &str = r#"
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
+static int heard;
+static void *compute(void *nothing) {
+    pthread_mutex_lock(&mutex);
+    while (!heard)
+        pthread_cond_wait(&woken, &mutex);
+    pthread_mutex_unlock(&mutex);
+    for (volatile long count = 0;; count++)
+        ;
+    return nothing;
+}
+int main(void) {
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(8080) };
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    pthread_t thread;
+    if (bind(fd, (void *)&at, sizeof at) || listen(fd, 16) || pthread_create(&thread, 0, compute, 0))
+        return 1;
+    int client = accept(fd, 0, 0);
+    char room[100];
+    while (read(client, room, sizeof room) > 0) {
+        pthread_mutex_lock(&mutex);
+        snprintf(room, sizeof room, "%d\n", ++heard);
+        pthread_mutex_unlock(&mutex);
+        pthread_cond_signal(&woken);
+        write(client, room, strlen(room));
+    }
+}
 "#;
 
 /// A replay has no time between two lines. What a helper has done by the second one is the same nonetheless.
@@ -80,4 +120,27 @@ fn who_waits_in_vain_waits_as_long_in_each_life() {
         assert_eq!(client.ask("round(1.5)"), "2");
     }
     assert_all_kept(&server);
+}
+
+/// It is told, once, that a replay may find something else from there on; and no life waits again.
+#[test]
+fn who_never_rests_is_not_waited_for_in_any_life() {
+    let scene = Scene::new("restless");
+    let mut server = interpreter(&scene);
+    server.command = vec![built(&scene, "restless", RESTLESS)];
+    let server = scene.protect_with(&server, &REQUIRE);
+    let mut client = Client::new(&scene);
+    let mut count = 0;
+    for round in 1..=3 {
+        for _ in 0..3 {
+            count += 1;
+            assert_eq!(client.ask("word"), count.to_string());
+        }
+        let told = server.wait_for("trouble", 1)["message"].to_string();
+        assert!(told.contains("five seconds"), "{told}");
+        kill(&server, round);
+    }
+    assert_eq!(client.ask("word"), (count + 1).to_string());
+    assert_eq!(server.events_of("trouble").len(), 1);
+    server.assert_none_of("lost");
 }

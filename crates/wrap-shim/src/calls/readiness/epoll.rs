@@ -9,7 +9,6 @@ use super::{
 };
 use crate::{
     errno::answer_int,
-    helpers,
     signals::blocking,
     sys::{Outcome, sys},
     wrap::{Wrap, with},
@@ -77,7 +76,7 @@ impl Wrap {
     }
 
     /// If a helper has written what can be read there, it is to have come so far in the replay, too.
-    fn await_helper(&self, event: &epoll_event) {
+    fn await_helper(&mut self, event: &epoll_event) {
         let fd = c_int::try_from(event.u64).unwrap_or(-1);
         let descriptor = self.descriptors.get(fd);
         if event.events & EPOLLIN.cast_unsigned() != 0
@@ -85,7 +84,7 @@ impl Wrap {
             && !descriptor.crosses
             && !is_ready(fd, POLLIN)
         {
-            helpers::will_write(fd);
+            self.awaits_helper(fd);
         }
     }
 
