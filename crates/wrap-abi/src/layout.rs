@@ -278,6 +278,10 @@ pub enum Fate {
     Talks = 16,
     /// It has died with the service, and is not begun again. That is in no record.
     Gone = 32,
+    /// It has memory that other processes of the service write to as well.
+    Shares = 64,
+    /// It is replaying, and not at the end of its record. That is in no record.
+    Replays = 128,
 }
 
 impl Fate {
@@ -290,6 +294,7 @@ impl Fate {
             Self::Executes,
             Self::Holds,
             Self::Talks,
+            Self::Shares,
         ];
         all.into_iter().find(|fate| *fate as i64 == code)
     }
@@ -466,6 +471,11 @@ impl Process {
     /// This is its fate.
     pub fn set(&self, fate: Fate) {
         self.fate.fetch_or(fate as u32, Ordering::AcqRel);
+    }
+
+    /// It is not any more.
+    pub fn unset(&self, fate: Fate) {
+        self.fate.fetch_and(!(fate as u32), Ordering::AcqRel);
     }
 }
 

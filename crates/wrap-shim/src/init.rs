@@ -6,7 +6,7 @@ use libc::{ADDR_NO_RANDOMIZE, MAP_SHARED, PROT_READ, PROT_WRITE, c_char, c_int};
 use wrap_abi::{
     Call, Clock, Record,
     layout::{
-        FILE_FD, Failure, HANDOVER_FD, LIBRARY_FD, MAGIC, Mode, Page, SHIPPING_FD, SOCKET_FD,
+        FILE_FD, Failure, Fate, HANDOVER_FD, LIBRARY_FD, MAGIC, Mode, Page, SHIPPING_FD, SOCKET_FD,
         VARIABLE, VERSION,
     },
 };
@@ -171,6 +171,7 @@ fn start() {
         refuse(b"/proc does not say which program it is");
     };
     if wrap.is_replay {
+        entry.set(Fate::Replays);
         let first = wrap.replayed(Call::Start, 0, |record| {
             (record.outcome, record.payload == program.as_bytes())
         });

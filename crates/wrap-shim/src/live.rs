@@ -15,7 +15,7 @@ use libc::{
 use wrap_abi::{
     Call,
     handover::{Ends, Entry, GO, Message, Position, Reach, Standing},
-    layout::{ALL_IS_KEPT, FILE_FD, Failure, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
+    layout::{ALL_IS_KEPT, FILE_FD, Failure, Fate, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
 };
 
 use crate::{
@@ -226,6 +226,7 @@ pub(crate) fn go(wrap: &mut Wrap) {
 /// Everything that this process has to say of its connections is in the handover file. The answer comes by a socket of its
 /// own.
 pub(crate) fn report(wrap: &Wrap) -> c_int {
+    wrap.page.processes.0[wrap.process as usize].unset(Fate::Replays);
     let connections = wrap.descriptors.connections().count();
     let message = Message::Replayed {
         process: wrap.process,

@@ -16,7 +16,7 @@ use wrap_abi::{
     Call,
     handover::{Entry, Message},
     layout::{
-        FILE_FD, Failure, HANDOVER_FD, Hold, MAGIC, MUTE_FLAGS, Page, RESUMED, SHIPPING_FD,
+        FILE_FD, Failure, Fate, HANDOVER_FD, Hold, MAGIC, MUTE_FLAGS, Page, RESUMED, SHIPPING_FD,
         SOCKET_FD, VERSION, resume_name,
     },
 };
@@ -251,6 +251,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
         _ => Role::Rehearsal,
     });
     let page = wrap.page;
+    page.processes.0[wrap.process as usize].set(Fate::Replays);
     page.next_process.fetch_max(1, Ordering::AcqRel);
     page.next_connection
         .fetch_max(connections, Ordering::AcqRel);

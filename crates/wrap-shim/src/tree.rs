@@ -25,7 +25,7 @@ use crate::{
     signals,
     stream::Stream,
     sys::sys,
-    wrap::Wrap,
+    wrap::{Wrap, exit},
 };
 
 /// What a process has that its children are to find as it was.
@@ -44,6 +44,8 @@ pub(crate) struct Kinship {
 /// How long a process that has seen another one crash waits for its own end, seconds: `serve` ends all of them. Where it
 /// does not, because it is ending the service anyway, they go on.
 const PATIENCE: i64 = 1;
+/// Between two looks at how far others are, nanoseconds.
+const PACE: i64 = 100_000;
 
 /// Has a process that ended like this crashed, so that the service has?
 pub(crate) fn is_crash(status: c_int) -> bool {
@@ -129,8 +131,87 @@ impl Wrap {
     }
 
     /// Is this child to be begun, now or again?
-    pub(crate) fn is_begun(&self, birth: &Birth) -> bool {
+    fn is_begun(&self, birth: &Birth) -> bool {
         !birth.is_again || self.kin(birth).is_begun.load(Ordering::Acquire) != 0
+    }
+
+    /// The same, and if it is, others wait for it from here on.
+    pub(crate) fn begins(&self, birth: &Birth) -> bool {
+        let is_begun = self.is_begun(birth);
+        if is_begun && birth.is_again {
+            self.kin(birth).set(Fate::Replays);
+        }
+        is_begun
+    }
+
+    fn all_processes(&self) -> impl Iterator<Item = (u32, &'static Process)> + use<> {
+        let count = self.page.next_process.load(Ordering::Acquire);
+        (0..count).zip(&self.page.processes.0)
+    }
+
+    /// Does a child that is begun again talk to others of the service in this replay?
+    fn is_talked(&self) -> bool {
+        self.is_replay && {
+            let talks =
+                |one: &Process| one.has(Fate::Talks) && one.is_begun.load(Ordering::Acquire) != 0;
+            self.all_processes().any(|(_, process)| talks(process))
+        }
+    }
+
+    /// This leads to other processes, and what was told by it is told again.
+    pub(crate) fn leads_to_kin(&self, fd: c_int) -> bool {
+        let descriptor = self.descriptors.get(fd);
+        self.is_replay && descriptor.crosses && !descriptor.is_counter(fd) && self.is_talked()
+    }
+
+    /// Other processes come to this in their replays, if they do: at the end of theirs they will not.
+    pub(crate) fn await_kin(&self, mut is_so: impl FnMut() -> bool) -> bool {
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: PACE,
+        };
+        loop {
+            // In this order.
+            let others_replay = self
+                .all_processes()
+                .any(|(number, process)| number != self.process && process.has(Fate::Replays));
+            if is_so() || !others_replay {
+                return is_so();
+            }
+            // SAFETY: a structure on our stack.
+            unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
+        }
+    }
+
+    /// Nobody has the other end of what leads to other processes. If that is because the parent has crashed, which is known a
+    /// moment later, this process is to end with it.
+    #[cold]
+    pub(crate) fn is_left_alone(&self, fd: c_int) {
+        const LOOKS: u32 = 500;
+        let kin = self.kinship.parent;
+        let Some([_, parent]) = kin.filter(|_| self.descriptors.get(fd).crosses) else {
+            return;
+        };
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: PACE,
+        };
+        for _ in 0..LOOKS {
+            // SAFETY: no memory is involved.
+            if unsafe { sys!(SYS_getppid) } != i64::from(parent) {
+                return await_end();
+            }
+            // SAFETY: a structure on our stack.
+            unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
+        }
+    }
+
+    /// A child without clients contradicts its record, or is contradicted: nobody needs it. It is not begun again, and its
+    /// parent is told that it was killed.
+    pub(crate) fn is_dispensable(&self) -> bool {
+        let own = &self.page.processes.0[self.process as usize];
+        let may_serve = own.has(Fate::Holds) && !own.has(Fate::Talks);
+        self.process != 0 && !own.has(Fate::Serves) && !may_serve
     }
 
     fn kin(&self, birth: &Birth) -> &'static Process {
@@ -194,13 +275,48 @@ impl Wrap {
         }
     }
 
+    /// This child is not begun again. Its end is the service's, whose next life is without it.
+    #[cold]
+    pub(crate) fn is_given_up(&self) -> ! {
+        say(&[b"a child that was at work cannot go on: it is not begun again"]);
+        self.page.processes.0[self.process as usize].set(Fate::Gone);
+        exit();
+    }
+
+    /// How the parent, whose record this still is, knows a child that is begun again.
+    fn known_as(&mut self, birth: &Birth) -> Option<i64> {
+        match self.stream.peek()? {
+            Ok((record, _)) if birth.is_again && record.call == Call::Fork => {
+                (record.fd == birth.number && record.outcome > 0).then_some(record.outcome)
+            }
+            _ => None,
+        }
+    }
+
+    /// What a child told that is begun again is not what it had told.
+    #[cold]
+    pub(crate) fn kin_contradicts(&self) -> ! {
+        for (number, process) in self.all_processes() {
+            if number != 0 && process.has(Fate::Talks) {
+                process.set(Fate::Gone);
+            }
+        }
+        say(&[b"a child that was at work tells something else: it is not begun again"]);
+        // Not an end that it has chosen.
+        // SAFETY: no memory is involved.
+        unsafe { sys!(SYS_kill, sys!(SYS_getpid), libc::SIGKILL) };
+        exit();
+    }
+
     /// This process is the child.
     pub(crate) fn become_child(&mut self, birth: &Birth) {
         let entry = self.kin(birth);
         let parent = (self.process, self.pid);
+        let known = self.known_as(birth);
         self.process = birth.number;
         self.stream = Stream::new(self.page, entry, birth.number);
-        self.is_replay = self.stream.is_replay();
+        // One that is begun again may have had no time to note anything.
+        self.is_replay = birth.is_again;
         self.hold_nothing();
         self.unrecorded = Unrecorded::default();
         self.rests = Unrecorded::default();
@@ -225,12 +341,13 @@ impl Wrap {
         self.kinship.parent = Some([parent.1, now as pid_t]);
         self.pid_now = own as pid_t;
         entry.parent.store(parent.0, Ordering::Release);
-        let began = self.replayed(Call::Start, 0, |record| record.outcome);
+        let mut began = self.replayed(Call::Start, 0, |record| record.outcome);
         if began.is_none() {
+            began = known;
             self.record(&Record {
                 call: Call::Start,
                 fd: 0,
-                outcome: own,
+                outcome: known.unwrap_or(own),
                 payload: &parent.0.to_le_bytes(),
             });
         }
@@ -238,6 +355,9 @@ impl Wrap {
         entry.pid.store(self.pid, Ordering::Release);
         if holds {
             self.befalls(Fate::Holds, &[]);
+        }
+        if self.kinship.shares_memory {
+            self.befalls(Fate::Shares, &[]);
         }
     }
 

@@ -301,6 +301,9 @@ impl Wrap {
     #[cold]
     pub(crate) fn fail(&mut self, failure: Failure, call: Call, found: Option<Call>) -> ! {
         let page = self.page;
+        if self.is_dispensable() {
+            self.is_given_up();
+        }
         page.failed_process.store(self.process, Ordering::Relaxed);
         page.failed_at
             .store(self.stream.position(), Ordering::Relaxed);

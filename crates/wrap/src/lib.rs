@@ -11,6 +11,7 @@
 //! - [`counts`]: what has gone through a connection that the process had opened.
 //! - [`repair`]: such a socket, made at exact sequence numbers (`TCP_REPAIR`).
 
+mod children;
 pub mod counts;
 mod feed;
 mod handover;

@@ -6,9 +6,13 @@ use wrap::{Call, Ends, Feed, Memory, Position, layout::Fate};
 use wrap_abi::{HEADER_MAX, Record};
 
 fn add(bytes: &mut Vec<u8>, call: Call, outcome: i64, payload: &[u8]) {
+    add_of(bytes, call, 0, outcome, payload);
+}
+
+fn add_of(bytes: &mut Vec<u8>, call: Call, fd: u32, outcome: i64, payload: &[u8]) {
     let record = Record {
         call,
-        fd: 0,
+        fd,
         outcome,
         payload,
     };
@@ -58,6 +62,70 @@ fn those_with_clients_are_begun_and_their_parents() {
     memory.to_be_replayed(&mut positions).expect("memory");
     assert_eq!(memory.begun(), BTreeSet::from([0, 1, 2, 3, 5, 10]));
     assert!(memory.is_served_by_children());
+}
+
+/// A process has begun these.
+fn forks(bytes: &mut Vec<u8>, numbers: impl IntoIterator<Item = u32>) {
+    for number in numbers {
+        add(bytes, Call::Fork, number.into(), &[]);
+        add_of(bytes, Call::Fork, number, i64::from(number) + 100, &[]);
+    }
+}
+
+/// Those that have no clients go on where they were, if that is known, and their parents wait for them.
+#[test]
+fn children_at_work_are_begun() {
+    let memory = Memory::new().expect("memory");
+    let all: [(u32, &[Fate]); 13] = [
+        (0, &[]),
+        (0, &[]),                         // 1
+        (0, &[Fate::Holds, Fate::Talks]), // 2
+        (0, &[Fate::Ends]),               // 3: its parent has not heard of that
+        (0, &[Fate::Ends]),               // 4: it has
+        (0, &[]),                         // 5: it was sent a signal
+        (0, &[]),                         // 6: another one was begun in its place
+        (0, &[]),                         // 7
+        (7, &[]),                         // 8
+        (0, &[Fate::Executes]),           // 9
+        (0, &[Fate::Shares]),             // 10
+        (4, &[]),                         // 11
+        (0, &[Fate::Ends, Fate::Talks]),  // 12: its parent has heard of that
+    ];
+    for (number, (parent, fates)) in (0..).zip(all) {
+        process(&memory, number, parent, fates, Ends::default());
+    }
+    let feed = |number: u32, bytes: &[u8]| {
+        Feed::new(number).take(&memory, bytes).expect("room for it");
+    };
+    let mut first = Vec::new();
+    forks(&mut first, 1..=5);
+    add(&mut first, Call::Wait, 104, &[]);
+    add_of(&mut first, Call::Value, 105, 0, &[]);
+    add(&mut first, Call::Fork, 6, &[]);
+    forks(&mut first, [7, 9, 10, 12, 14]); // 14 has noted nothing yet
+    add(&mut first, Call::Wait, 112, &[]);
+    feed(0, &first);
+    for (parent, child) in [(7, 8), (4, 11)] {
+        let mut bytes = Vec::new();
+        forks(&mut bytes, [child]);
+        feed(parent, &bytes);
+    }
+    memory.to_be_replayed(&mut []).expect("memory");
+    assert_eq!(memory.begun(), BTreeSet::from([0, 1, 2, 3, 7, 8, 14]));
+    // Of what two write to one pipe, nobody knows the order.
+    process(&memory, 15, 0, &[Fate::Talks], Ends::default());
+    let mut more = Vec::new();
+    forks(&mut more, [15]);
+    feed(0, &more);
+    memory.to_be_replayed(&mut []).expect("memory");
+    assert_eq!(memory.begun(), BTreeSet::from([0, 1, 3, 7, 8, 14]));
+    // A signal to a group may have been for any of them that was at work.
+    let mut last = Vec::new();
+    let group = (-100_i32).cast_unsigned();
+    add_of(&mut last, Call::Value, group, 0, &[]);
+    feed(0, &last);
+    memory.to_be_replayed(&mut []).expect("memory");
+    assert_eq!(memory.begun(), BTreeSet::from([0, 3]));
 }
 
 /// Who follows begins the first process only, and is of use as long as no child may have a client.

@@ -35,7 +35,9 @@ impl Wrap {
             group if group == -self.pid => -pid_of(real_pid()),
             other => self.children.real(other),
         };
-        self.value(Call::Value, pid, || {
+        // Of 0 the record could not tell whom it concerns.
+        let noted = if pid == 0 { -self.pid } else { pid };
+        self.value(Call::Value, noted, || {
             if is_gone {
                 return super::failed(libc::ESRCH);
             }
@@ -97,7 +99,7 @@ pub(super) fn fork_by(perform: impl Fn() -> Outcome) -> pid_t {
     };
     loop {
         let mut child = 0;
-        if with(|wrap| wrap.is_begun(&birth)) == Some(true) {
+        if with(|wrap| wrap.begins(&birth)) == Some(true) {
             // What the C library and others do then is neither's.
             child = wrap::aside(&perform);
             if child == 0 {

@@ -66,6 +66,25 @@ fn drain(wrap: &mut Wrap, fd: c_int, length: usize, helpers_write: bool) {
     }
 }
 
+/// Is this at that place of the pieces?
+///
+/// # Safety
+/// As [`scatter`].
+unsafe fn is_at(pieces: Pieces<'_>, mut place: usize, mut wanted: &[u8]) -> bool {
+    for piece in pieces {
+        let from = place.min(piece.iov_len);
+        let length = wanted.len().min(piece.iov_len - from);
+        // SAFETY: by the caller.
+        let there = &unsafe { bytes(piece.iov_base, from + length) }[from..];
+        let (part, rest) = wanted.split_at(length);
+        if there != part {
+            return false;
+        }
+        (wanted, place) = (rest, place - from);
+    }
+    wanted.is_empty()
+}
+
 /// The same where the descriptor is a counter (`eventfd`), of which so much was read at once.
 fn drain_counter(wrap: &mut Wrap, fd: c_int, count: u64, helpers_write: bool) {
     let mut left = count;
@@ -140,7 +159,12 @@ impl Wrap {
             (record.outcome, record.payload.first_chunk().copied())
         });
         let is_paired = self.descriptors.get(fd).is_paired() && flags & MSG_PEEK == 0;
-        if let (true, Some((outcome, first))) = (is_paired, replayed)
+        if let Some((outcome, _)) = replayed
+            && flags & MSG_PEEK == 0
+            && self.leads_to_kin(fd)
+        {
+            self.drain_kin(fd, pieces, usize::try_from(outcome).unwrap_or(0));
+        } else if let (true, Some((outcome, first))) = (is_paired, replayed)
             && let Ok(length) = usize::try_from(outcome)
         {
             let descriptor = self.descriptors.get(fd);
@@ -166,6 +190,9 @@ impl Wrap {
                 return self.receive_held(fd, pieces, flags);
             }
             let outcome = perform();
+            if outcome == 0 && call == Call::Input {
+                self.is_left_alone(fd);
+            }
             self.record_received(call, fd, pieces, flags, outcome);
             outcome
         });
@@ -178,6 +205,27 @@ impl Wrap {
             connection.instream += length;
         }
         outcome
+    }
+
+    /// As [`drain`], where other processes of the service have written that, which do it again.
+    #[cold]
+    fn drain_kin(&mut self, fd: c_int, pieces: Pieces<'_>, length: usize) {
+        let mut block = [0u8; 512];
+        let mut done = 0;
+        while done < length && self.await_kin(|| is_ready(fd, libc::POLLIN)) {
+            let part = (length - done).min(block.len());
+            // SAFETY: into our own block.
+            let read = unsafe { sys!(SYS_read, fd, block.as_mut_ptr(), part) };
+            let read = block.get(..usize::try_from(read).unwrap_or(0));
+            let Some(read) = read.filter(|read| !read.is_empty()) else {
+                return; // its writers have ended
+            };
+            // SAFETY: they are the program's, which has asked for this.
+            if !unsafe { is_at(pieces, done, read) } {
+                self.kin_contradicts();
+            }
+            done += read.len();
+        }
     }
 
     pub(super) fn record_received(

@@ -91,10 +91,17 @@ impl Wrap {
         let Some(outcome) = self.replayed_write(fd, whole) else {
             self.commit_effect();
             let outcome = perform();
+            if outcome == super::failed(libc::EPIPE) {
+                self.is_left_alone(fd);
+            }
             self.record_write(fd, whole, outcome);
             return outcome;
         };
-        if outcome > 0 && self.descriptors.get(fd).is_paired() {
+        if outcome > 0 && self.leads_to_kin(fd) {
+            if self.await_kin(|| is_ready(fd, libc::POLLOUT)) && !is_ready(fd, libc::POLLERR) {
+                perform();
+            }
+        } else if outcome > 0 && self.descriptors.get(fd).is_paired() {
             // What was not read when the record ends is to be there.
             if is_ready(fd, libc::POLLOUT) {
                 perform();

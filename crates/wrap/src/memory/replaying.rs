@@ -1,6 +1,7 @@
 //! What the next processes are to replay: all that there is, or what is still being made elsewhere.
 
 use std::{
+    collections::BTreeMap,
     io,
     os::unix::fs::FileExt as _,
     sync::atomic::{AtomicU32, Ordering},
@@ -9,10 +10,11 @@ use std::{
 use rustix::thread::futex;
 use wrap_abi::{
     handover::Position,
-    layout::{ALL_IS_KEPT, Fate, POSITIONS_OFFSET},
+    layout::{ALL_IS_KEPT, Fate, POSITIONS_OFFSET, Process},
 };
 
 use super::Memory;
+use crate::children::Children;
 
 impl Memory {
     /// The next processes are to replay what there is, and then what comes: it is still being made on another host.
@@ -82,6 +84,10 @@ impl Memory {
                 }
             }
         }
+        for number in self.at_work()? {
+            let process = &page.processes.0[number as usize];
+            process.is_begun.store(1, Ordering::Release);
+        }
         for number in self.processes().skip(1) {
             let process = &page.processes.0[number as usize];
             if process.is_begun.load(Ordering::Acquire) == 0 {
@@ -89,6 +95,54 @@ impl Memory {
             }
         }
         Ok(())
+    }
+
+    /// Of children without clients those that go on: they were at work, or their parents have not heard yet that they
+    /// have ended. Each as its parent's record has it, which is begun, too.
+    fn at_work(&self) -> io::Result<Vec<u32>> {
+        let all = &self.page().processes.0;
+        let has = |number: u32, fate| all[number as usize].has(fate);
+        let is_begun = |number: u32| all[number as usize].is_begun.load(Ordering::Acquire) != 0;
+        // By their numbers: whose they are.
+        let mut found: BTreeMap<u32, u32> = BTreeMap::new();
+        for parent in self.processes() {
+            let goes_on = is_begun(parent) || found.contains_key(&parent);
+            if !goes_on || has(parent, Fate::Ends) || !self.may_have_children(parent) {
+                continue;
+            }
+            let children = Children::of(self, parent)?;
+            for (number, is_known) in children.unheard(|number| has(number, Fate::Ends)) {
+                let process = &all[number as usize];
+                let was_begun = is_known || process.pid.load(Ordering::Acquire) != 0;
+                if was_begun && may_go_on(process) && !is_begun(number) {
+                    process.parent.store(parent, Ordering::Release);
+                    found.insert(number, parent);
+                }
+            }
+        }
+        // Of what several write to one pipe, which comes first is in no record.
+        let talks = |number: &u32| has(*number, Fate::Talks);
+        if found.keys().filter(|number| talks(number)).count() > 1 {
+            found.retain(|number, _| !talks(number));
+        }
+        let mut go_on = Vec::new();
+        for (number, parent) in found {
+            if is_begun(parent) || go_on.contains(&parent) {
+                go_on.push(number);
+            }
+        }
+        Ok(go_on)
+    }
+
+    /// Is it worth looking for children of this process that go on? Of one that has noted nothing yet nobody knows whose it is.
+    fn may_have_children(&self, parent: u32) -> bool {
+        let all = &self.page().processes.0;
+        self.processes().skip(1).any(|number| {
+            let process = &all[number as usize];
+            let is_new = process.pid.load(Ordering::Acquire) == 0;
+            let is_its = process.parent.load(Ordering::Acquire) == parent;
+            may_go_on(process) && (is_new || is_its)
+        })
     }
 
     /// The next processes begin with what there is: of those that there were, the first one.
@@ -102,12 +156,19 @@ impl Memory {
             process.replayed.store(base, Ordering::Release);
             let is_first = number == 0;
             process.is_begun.store(is_first.into(), Ordering::Release);
+            process.unset(Fate::Replays);
         }
         let connections = page.next_connection.swap(0, Ordering::AcqRel);
         page.serving.clear(connections);
         page.failure.store(0, Ordering::Release);
         page.restless.store(0, Ordering::Release);
     }
+}
+
+/// Nothing is known of it that would forbid that it be begun again: a client, another program, memory that others have.
+fn may_go_on(process: &Process) -> bool {
+    let others = [Fate::Serves, Fate::Executes, Fate::Gone, Fate::Shares];
+    !others.into_iter().any(|fate| process.has(fate))
 }
 
 /// Whoever waits for another number. Nobody may.

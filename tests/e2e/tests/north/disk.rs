@@ -111,6 +111,79 @@ fn what_redis_has_saved_is_neither_loaded_nor_saved_again() {
     assert_all_kept(&server);
 }
 
+/// Slow enough to be hit by a kill, or by two.
+fn save_slowly(client: &mut Client) {
+    let slowly = ["CONFIG", "SET", "rdb-key-save-delay", "3000"];
+    assert_eq!(client.ask(&slowly), "+OK");
+}
+
+/// A child that saves goes on with that, with what it had when it was begun.
+#[test]
+fn a_save_that_is_under_way_goes_on() {
+    let scene = Scene::new("redissaving");
+    let saves = ["--save", ""];
+    let directory = directory(&scene, "files");
+    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let seed = &mut Seed::choose("redissaving");
+    let mut client = Client::new(&scene);
+    save_slowly(&mut client);
+    for round in 0..3 {
+        fill(&mut client, seed);
+        let digest = client.ask(&["DEBUG", "DIGEST"]);
+        let save = ["BGSAVE", "BGREWRITEAOF", "BGSAVE"][round];
+        assert!(client.ask(&[save]).starts_with('+'));
+        for death in 1..=2 {
+            thread::sleep(Duration::from_millis(seed.between(20, 200) as u64));
+            kill(&server, 2 * round + death);
+            client.ask(&["INCR", "later"]);
+        }
+        await_saved(&scene);
+        let told = client.ask(&["INFO", "persistence"]);
+        for status in ["rdb_last_bgsave_status:ok", "aof_last_bgrewrite_status:ok"] {
+            assert!(told.contains(status), "{told}");
+        }
+        if save == "BGSAVE" {
+            assert_eq!(digest_of(&scene, &directory, &saves), digest);
+        }
+        assert_ne!(client.ask(&["DEBUG", "DIGEST"]), digest);
+    }
+    assert_all_kept(&server);
+}
+
+/// Who is to be told all of it, and what comes then, hears it from the child that was at work.
+#[test]
+fn a_replica_hears_what_was_being_saved() {
+    let scene = Scene::new("redissync");
+    let directory = directory(&scene, "files");
+    let server = redis_in(&directory, scene.ipv4(PORT), &["--save", ""]);
+    let server = scene.protect_with(&server, &REQUIRE);
+    let seed = &mut Seed::choose("redissync");
+    let mut client = Client::new(&scene);
+    save_slowly(&mut client);
+    for death in 1..=3 {
+        fill(&mut client, seed);
+        let mut replica = Client::new(&scene);
+        replica.send(&["SYNC"]);
+        patiently("it saves", || is_saving(&mut Client::new(&scene)));
+        kill(&server, death);
+        let number = death.to_string();
+        assert_eq!(client.ask(&["SET", "told", &number]), "+OK");
+        let dump = replica.dump();
+        assert!(dump.starts_with(b"REDIS00"), "{:?}", dump.get(..10));
+        // All that follows is commands.
+        let last = format!("SET told {number}");
+        let mut command = replica.answer();
+        while command != last {
+            let is_its_own = ["ping", "SELECT"]
+                .iter()
+                .any(|own| command.starts_with(own));
+            assert!(is_its_own, "{command}");
+            command = replica.answer();
+        }
+    }
+    assert_all_kept(&server);
+}
+
 /// What it has read goes when it saves again: its next lives read that nonetheless, after the third save as after the first.
 #[test]
 fn what_redis_has_loaded_and_replaced_is_loaded_again() {

@@ -90,6 +90,20 @@ impl Client {
         }
     }
 
+    /// What a replica is told first: lines without anything while it waits, then all that there is.
+    pub(super) fn dump(&mut self) -> Vec<u8> {
+        let mut line = String::new();
+        while line.trim_end().is_empty() {
+            line.clear();
+            assert_ne!(self.0.read_line(&mut line).expect("a line"), 0, "the end");
+        }
+        let length = line.trim_end().strip_prefix('$');
+        let length = length.and_then(|length| length.parse().ok());
+        let mut bytes = vec![0; length.unwrap_or_else(|| panic!("{line:?}"))];
+        self.0.read_exact(&mut bytes).expect("all of it");
+        bytes
+    }
+
     #[track_caller]
     pub(super) fn ask(&mut self, words: &[&str]) -> String {
         self.send(words);
