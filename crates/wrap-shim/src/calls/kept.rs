@@ -17,7 +17,7 @@ use crate::{inodes::Inodes, sys::sys, wrap::Wrap};
 /// Files that were read, at once; where there are more, each that goes may be one.
 const READ: usize = 1024;
 /// Copies that a record has.
-const COPIES: usize = 256;
+const COPIES: usize = 1024;
 /// How much of a file is in one record, bytes; and how much of a stream is looked at at a time.
 const PIECE: usize = 16 << 10;
 const WINDOW: usize = 64 << 10;
@@ -67,12 +67,17 @@ impl Kept {
         self.read.has(inode) || self.has_read_more && inode != 0
     }
 
-    /// The best copy of this file: as it was, or else one that has grown since.
+    /// The best copy of this file: as it was, or else one that has grown since. A number may have been another file's before, and
+    /// may be later: of those that are not older it is the first.
     fn best(&self, of: &Identity) -> Option<Copied> {
         let all = &self.copies[..self.found];
-        let grown = |one: &&Copied| one.of.inode == of.inode && one.of.size >= of.size;
         let exact = all.iter().find(|one| one.of == *of);
-        exact.or_else(|| all.iter().find(grown)).copied()
+        let later = all
+            .iter()
+            .filter(|one| one.of.inode == of.inode && one.of.modified >= of.modified);
+        let first = later.min_by_key(|one| one.of.modified);
+        let grown = first.filter(|one| one.of.size >= of.size);
+        exact.or(grown).copied()
     }
 }
 
