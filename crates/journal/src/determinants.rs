@@ -38,6 +38,8 @@ pub struct Determinants {
 
 /// Of what may be held, this part is left to other things by an image: it must not take the room of clients' bytes.
 const SPARED: u64 = 8;
+/// No stream is longer, bytes.
+const LONGEST: u64 = 1 << 48;
 
 impl Determinants {
     /// The number of the record, if there is one.
@@ -184,12 +186,12 @@ impl Determinants {
             return Err(ImageError::OtherRecord);
         }
         if from == 0 {
-            self.drop_upload();
-            let needed = self.held() + Upload::held_in_the_end(length);
-            if needed > most - most / SPARED {
-                return Err(ImageError::NoRoom);
-            }
             self.upload = Some(Upload::new(image, length));
+        }
+        // Each time: others take room meanwhile.
+        if !self.has_room_for(length, most) {
+            self.drop_upload();
+            return Err(ImageError::NoRoom);
         }
         let taken = match &mut self.upload {
             Some(upload) if upload.is(image, length) => upload.take(from, bytes),
@@ -199,6 +201,14 @@ impl Determinants {
             self.drop_upload();
         }
         taken
+    }
+
+    /// With a whole image of so many bytes besides all else.
+    fn has_room_for(&self, length: u64, most: u64) -> bool {
+        let come = self.upload.as_ref().map_or(0, Upload::held);
+        let others = self.held() - come;
+        let needed = others.saturating_add(Upload::held_in_the_end(length));
+        needed <= most - most / SPARED
     }
 
     /// What has come of an image that is not part of the record is not wanted.
@@ -220,6 +230,9 @@ impl Determinants {
     ) -> Result<(), ImageError> {
         if self.record != Some(record) {
             return Err(ImageError::OtherRecord);
+        }
+        if image == 0 || base > LONGEST {
+            return Err(ImageError::Impossible);
         }
         if self
             .image

@@ -15,6 +15,9 @@ pub enum ImageError {
     /// It is of another record than the one that is kept.
     #[error("the image is of another record")]
     OtherRecord,
+    /// It says of itself what no image has: no number, or more before it than a record can have.
+    #[error("there can be no such image")]
+    Impossible,
 }
 
 /// One that is on its way.

@@ -199,7 +199,13 @@ impl Memory {
 
     /// This record, which comes from elsewhere, begins with the image with this number: what is before `base` in the first
     /// process's stream is not here. So many processes had been begun.
-    pub fn begins_with(&self, image: u64, base: u64, processes: u32) {
+    ///
+    /// # Errors
+    /// No record can begin so.
+    pub fn begins_with(&self, image: u64, base: u64, processes: u32) -> io::Result<()> {
+        if image == 0 || base > STREAM_MAX || processes as usize > PROCESSES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         let page = self.page();
         let first = &page.processes.0[0];
         for place in [&first.base, &first.said, &first.head] {
@@ -207,6 +213,7 @@ impl Memory {
         }
         page.image.store(image, Ordering::Release);
         page.next_process.fetch_max(processes, Ordering::AcqRel);
+        Ok(())
     }
 
     /// The streams are of no use, and nobody is there who has them: their memory is given back.
@@ -249,10 +256,9 @@ impl Memory {
             .get(process as usize)
             .ok_or(io::ErrorKind::InvalidData)?;
         let head = stream.head.load(Ordering::Acquire);
-        let end = head + bytes.len() as u64;
-        if end > STREAM_MAX {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
+        let end = head.checked_add(bytes.len() as u64);
+        let end = end.filter(|end| *end <= STREAM_MAX);
+        let end = end.ok_or(io::ErrorKind::InvalidData)?;
         self.file
             .write_all_at(bytes, stream_offset(process) + head)?;
         stream.said.store(end, Ordering::Release);

@@ -135,7 +135,10 @@ impl Uploads {
         if let Some(upload) = &mut self.now {
             match upload.requests(processes) {
                 Ok(more) => requests.extend(more),
-                Err(error) => return Err(self.end(error.to_string())),
+                Err(error) => {
+                    self.drops = true;
+                    return Err(self.end(error.to_string()));
+                }
             }
         }
         Ok(requests)

@@ -60,8 +60,8 @@ impl North {
             processes,
             ..
         } = *image;
-        self.memory.begins_with(number, base, processes);
-        Ok(())
+        let begun = self.memory.begins_with(number, base, processes);
+        begun.doing("begin with the image that the logger has")
     }
 
     /// Fetch it from there, behind the image with which it begins. An error inside: there is no room for it here.
@@ -87,8 +87,16 @@ impl North {
         Ok(Ok(()))
     }
 
-    /// So much of the streams has been with a logger.
+    /// Nothing is added to it any more, or it is not what the server has been told: another host must not go on from it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_lost || !self.memory.is_recording()
+    }
+
+    /// So much of the streams has been with a logger; of a record that is over, more than there will ever be.
     pub(crate) fn told(&mut self) -> Vec<(u32, u64)> {
+        if self.is_over() {
+            return vec![(0, u64::MAX)];
+        }
         let streams = self.streams(Memory::told);
         self.told.add(self.memory.record(), &streams)
     }

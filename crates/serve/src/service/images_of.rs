@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// So much is fetched before we look around, bytes.
-const AT_ONCE: u64 = 4 << 20;
+const AT_ONCE: u64 = 1 << 20;
 
 const UNPACK: &str = "unpack the server's last checkpoint";
 
@@ -55,14 +55,11 @@ impl Service {
         }
     }
 
-    /// A logger that has begun anew meanwhile lacks what is behind the image, or, if it has none now, the one before.
+    /// A logger that has begun anew meanwhile lacks what is behind the image, or, if it has none now, the one before; or it is
+    /// to know that the record is over.
     fn end_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
-        let is_over = matches!(uploaded, Uploaded::Never(_));
         self.heed_upload(uploaded)?;
-        match is_over {
-            true => Ok(()),
-            false => self.compare_record(),
-        }
+        self.compare_record()
     }
 
     pub(super) fn heed_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
@@ -134,6 +131,9 @@ impl Service {
             from = to;
             self.ground.plane.heartbeat()?;
             self.answer_control();
+            if self.is_to_stop() {
+                return Ok(None);
+            }
         }
         Ok(Some(unpack.finish().map(drop).doing(UNPACK)))
     }

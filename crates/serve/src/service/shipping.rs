@@ -57,11 +57,17 @@ impl Service {
                 break;
             };
             north.is_with_the_logger(&there.streams);
+            if north.is_over() {
+                break; // which it knows now
+            }
             let uploaded = north.compare_image(&there);
             self.heed_upload(uploaded)?;
             let Some(north) = &self.north else {
                 break;
             };
+            if north.is_over() {
+                continue; // which it does not know yet
+            }
             let Some((process, from, bytes)) = north.lacking(&heads, &there.streams)? else {
                 break;
             };

@@ -163,6 +163,31 @@ fn a_record_for_which_the_logger_has_no_room_ends_loudly() {
     ends_loudly(&scene, &server, "the logger has no room");
 }
 
+/// A logger that begins anew does not take what was recorded for all there is: no other host goes on from what the server was then.
+#[test]
+fn a_record_that_has_ended_is_no_other_hosts() {
+    let [address, _] = addresses();
+    let flags = [&REQUIRE[..], &SMALL].concat();
+    let mut pair = Pair::with("nfullhost", &[], &flags, |scene| redis_at(scene, address));
+    let mut client = hosts::client(&pair.scene);
+    let ended = || !pair.first.events_of("record_ended").is_empty();
+    fill_until(&mut client, ended);
+    pair.logger.kill();
+    pair.logger.replace_dead(&pair.scene);
+    pair.first.wait_for("logger_restarted", 1);
+    pair.await_standby();
+    assert_eq!(client.ask(&["PING"]), "+PONG");
+    pair.first.power_off();
+    pair.second.wait_for("trouble", 1);
+    assert_eq!(client.answer_or_error(), None, "reset");
+    pair.second.wait_for("protecting", 1);
+    let mut client = hosts::client(&pair.scene);
+    assert_eq!(client.ask(&["DBSIZE"]), ":0");
+    drop(client);
+    pair.change_places();
+    pair.stop();
+}
+
 /// As if redis kept nothing: what it has forgotten shows that it was started anew.
 const STATELESS: [&str; 3] = ["--stateless", "--renew-at", "1MiB"];
 
