@@ -190,8 +190,9 @@ fn what_an_allocator_has_said_is_the_same_in_each_life() {
         life.handover.go().expect("gone on");
         assert_eq!(life.line(), said);
     }
-    let other = Memory::new().expect("memory");
-    assert_ne!(begin(&other).line(), said);
+    // Allocators round up: two lives may have the same by chance, all of these have not.
+    let is_other = |_| begin(&Memory::new().expect("memory")).line() != said;
+    assert!((0..16).any(is_other), "it is not random");
 }
 
 /// Whoever waits for its connections, and loses who would give them, does not go on without.
