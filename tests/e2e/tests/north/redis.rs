@@ -245,7 +245,8 @@ fn redis_forgets_the_same_again_when_its_memory_is_short() {
         let mut state = || {
             let about = client.ask(&["INFO", "stats"]);
             let evicted = about.lines().find(|line| line.starts_with("evicted_keys"));
-            let evicted = evicted.expect("a number").to_owned();
+            let (_, evicted) = evicted.and_then(|line| line.split_once(':')).expect("both");
+            let evicted: u64 = evicted.parse().expect("a number");
             (client.ask(&["DEBUG", "DIGEST"]), evicted)
         };
         // What was too much is not gone at once.
@@ -254,10 +255,15 @@ fn redis_forgets_the_same_again_when_its_memory_is_short() {
             let before = std::mem::replace(&mut then, state());
             before == then
         });
-        assert_ne!(then.1, "evicted_keys:0", "{policy}");
+        assert_ne!(then.1, 0, "{policy}");
         server.kill_main(Signal::KILL);
         server.wait_serving(4);
-        assert_eq!(state(), then, "{policy}");
+        // What is said takes memory, too: another key may go for that, as it may have without a death.
+        let now = state();
+        assert!(
+            now.1 > then.1 || now == then,
+            "{policy}: {now:?}, not {then:?}"
+        );
         assert_all_kept(&server);
     }
 }

@@ -30,6 +30,8 @@ async def main():
                 if who == name:
                     heard += 1
                     assert int(what) == heard, f"{what} instead of {heard}"
+            # A server that never has a pause nobody can follow who has the same processor.
+            await asyncio.sleep(0.002)
         print(said)
 asyncio.run(main())
 "#;
