@@ -18,8 +18,9 @@ use crate::{
     wrap::{Wrap, is_wrapped, restarting, with},
 };
 
-/// A hash of the outstream is recorded after so many records.
-const HASH_EVERY: u32 = 64;
+/// A hash of the outstream is recorded after so many writes. What is said between the last one and the end of the record is compared
+/// with nothing, and may be what a client gets: a replay that says something longer would go on in the middle of it.
+const HASH_EVERY: u32 = 1;
 
 /// What has left no record since the last one, whatever that was: how many writes, say, which tells which of several in a row a
 /// record is about.
@@ -193,7 +194,7 @@ impl Wrap {
         connection.outstream += written.len() as u64;
     }
 
-    /// Once in a while what was said is recorded, as a hash, and compared with what is said again. Writes leave no
+    /// What was said is recorded, as a hash, and compared with what is said again. Writes leave no
     /// records, so how many there were since the last hash says which one this is.
     fn hash_outstream(&mut self) {
         let hash = self.outstream.to_le_bytes();
