@@ -38,7 +38,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use figure::Figure;
@@ -182,6 +182,8 @@ struct Measured {
     plots: Vec<(String, String)>,
     /// Paragraphs of Markdown.
     notes: Vec<String>,
+    /// What could not be measured, and why.
+    failed: Vec<(String, String)>,
 }
 
 /// What every measurement needs.
@@ -217,17 +219,19 @@ fn run(options: &Options) -> Result<bool> {
     clients::raise_limit(memory::CONNECTIONS)?;
     let programs = Programs::find(options.outlive.clone())?;
     let interrupt = Interrupt::on_signals()?;
-    let bench = Bench {
-        stage: Stage::build(programs, interrupt.clone())?,
-        quick: options.quick,
-        rounds: options.rounds.map_or(rounds, usize::from),
-        interrupt,
-    };
-    let result = measure_all(&bench, &options.only);
-    // Whatever happened: what is left must be known.
-    let removed = bench.stage.remove();
-    let measured = result?;
-    removed?;
+    let mut measured = Measured::default();
+    for subject in Subject::ALL {
+        if !options.only.is_empty() && !options.only.contains(&subject) {
+            continue;
+        }
+        let bench = Bench {
+            stage: Stage::build(programs.clone(), interrupt.clone())?,
+            quick: options.quick,
+            rounds: options.rounds.map_or(rounds, usize::from),
+            interrupt: interrupt.clone(),
+        };
+        measure(subject, bench, &mut measured)?;
+    }
 
     let report = report::Report::new(measured, options.quick, began.elapsed());
     println!("\n{}", report.table());
@@ -236,31 +240,35 @@ fn run(options: &Options) -> Result<bool> {
         println!("written to {}", directory.display());
     }
     ensure!(report.sound(), "connections were lost");
+    ensure!(report.whole(), "not everything could be measured");
     Ok(true)
 }
 
-fn measure_all(bench: &Bench, only: &[Subject]) -> Result<Measured> {
-    let mut all = Measured::default();
-    for subject in Subject::ALL {
-        if !only.is_empty() && !only.contains(&subject) {
-            continue;
+/// Measures this on a stage of its own. What others have come to is not lost if it fails.
+fn measure(subject: Subject, bench: Bench, all: &mut Measured) -> Result<()> {
+    let name = subject.to_possible_value();
+    let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
+    println!("{name}");
+    let began = Instant::now();
+    match subject.measure(&bench) {
+        Ok(measured) => {
+            bench.stage.remove()?;
+            for figure in &measured.figures {
+                println!("  {figure}");
+            }
+            println!("  ({:.1} s)", began.elapsed().as_secs_f64());
+            all.figures.extend(measured.figures);
+            all.plots.extend(measured.plots);
+            all.notes.extend(measured.notes);
         }
-        let name = subject.to_possible_value();
-        let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
-        println!("{name}");
-        let began = Instant::now();
-        let measured = subject
-            .measure(bench)
-            .with_context(|| format!("while measuring {name}"))?;
-        for figure in &measured.figures {
-            println!("  {figure}");
+        Err(error) => {
+            bench.stage.abandon();
+            bench.interrupt.check()?;
+            println!("  not measured: {error:#}");
+            all.failed.push((name, format!("{error:#}")));
         }
-        println!("  ({:.1} s)", began.elapsed().as_secs_f64());
-        all.figures.extend(measured.figures);
-        all.plots.extend(measured.plots);
-        all.notes.extend(measured.notes);
     }
-    Ok(all)
+    Ok(())
 }
 
 fn output(options: &Options) -> Option<PathBuf> {

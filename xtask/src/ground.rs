@@ -132,6 +132,12 @@ impl Ground {
         self.janitor.dismiss();
         Ok(())
     }
+
+    /// The same where something has failed: whatever is still there is killed, and the janitor removes what it has left.
+    pub(crate) fn abandon(self) {
+        let _ = self.lab.remove();
+        drop(self.janitor);
+    }
 }
 
 fn logger_at(host: &Host) -> SocketAddr {

@@ -13,13 +13,17 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 
 /// `$1`: outlive, `$2`: the run directory, `$3`: the service. A line to read means that
-/// there is nothing to do. While `serve` still lives, clean refuses.
+/// there is nothing to do. While `serve` still lives, clean refuses. Hosts that have a run
+/// directory each have it as `run-*` in there.
 const SCRIPT: &str = r#"
 read -r line && exit 0
 tries=0
-until "$1" clean --kill --run-dir "$2" "$3" || [ "$tries" -ge 100 ]; do
-    sleep 0.1
-    tries=$((tries + 1))
+for directory in "$2" "$2"/run-*; do
+    [ -d "$directory" ] || continue
+    until "$1" clean --kill --run-dir "$directory" "$3" || [ "$tries" -ge 100 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
 done
 rm -rf --one-file-system -- "$2"
 "#;

@@ -23,14 +23,14 @@ use channel::{Channel, Key, Received};
 use host::{Host, attach};
 use protocol::{
     control::{Decoder, FlowSummary, Request, Response, encode},
-    link::{KeySlot, LinkKey, LinkKeys},
+    link::{Ack, KeySlot, LinkKey, LinkKeys},
     mirror::{CloseReason, FrameKind},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::SliceRandom};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use wire::{FlowId, SeqNumber};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 const INSTANCE: u64 = 0xabcd;
 /// Deaths of the logger; OUTLIVE_KILLS is another number.
 const KILLS: u32 = 40;
@@ -166,7 +166,11 @@ fn hear(link: &UdpSocket, host: &mut Host) {
     let mut buffer = [0; 2048];
     loop {
         match link.recv(&mut buffer) {
-            Ok(len) => drop(host.hear(&buffer[..len])),
+            Ok(len) => {
+                for ack in Ack::each(&buffer[..len]) {
+                    host.hear(ack);
+                }
+            }
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(error) => panic!("{error}"),

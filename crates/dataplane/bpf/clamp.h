@@ -209,6 +209,8 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 	__u16 window = window_up_to(f, edge, ack);
 	if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
 		return TCX_DROP;
+	if (o->timestamps && !f->log.tsecr) /* the server has opened it, and knows what it was answered */
+		f->log.tsecr = option_tsecr(sc->tcp, o);
 	bool echo = o->timestamps && option_tsecr(sc->tcp, o) != f->log.tsecr;
 	if (ack != p->ack || o->sack || echo) {
 		begin_edit(sc);
@@ -352,14 +354,13 @@ static __always_inline void close_record(struct flow *f, bool reset)
 	f->log.ended = mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
 }
 
-/* The logger's word on a connection. */
-static __always_inline int acknowledged(struct __sk_buff *skb, struct service *s, struct scratch *sc,
-					const struct link *l, const struct flow_key *key, struct flow *f)
+/* The logger's word on a connection. Is its client to be told? How much is in `told`. */
+static __always_inline bool acknowledged(struct service *s, const struct link *l, const struct link_ack *a,
+					 struct flow *f, __u32 *told)
 {
-	const struct link_ack *a = &sc->frame.ack;
 	struct log_half *log = &f->log;
 	if (!linked(s, f) || a->head.counter <= log->counter)
-		return TCX_DROP;
+		return false;
 	/* A sign of life: not one that is played again. */
 	count(COUNT_LINK_ACKS);
 	log->counter = a->head.counter;
@@ -369,7 +370,7 @@ static __always_inline int acknowledged(struct __sk_buff *skb, struct service *s
 	meet(log);
 	if (flow_gated(s, f) || f->mode == FLOW_SPLICING || f->mode == FLOW_DIVERGED || !log->ifindex ||
 	    fenced(s))
-		return TCX_DROP;
+		return false;
 
 	__u32 ack = before(log->stable, log->ack) ? log->stable : log->ack;
 	bool news = after(ack, f->server.ack);
@@ -381,57 +382,117 @@ static __always_inline int acknowledged(struct __sk_buff *skb, struct service *s
 		tell = gap || (news && log->stable == f->client.nxt && ack == log->stable);
 	else if (l->strategy == ACK_LAZY)
 		tell = (released(log, &ack) && after(ack, f->server.ack)) || gap;
-	if (!tell)
-		return TCX_DROP;
-	if (before(ack, f->server.ack))
-		ack = f->server.ack;
-	int verdict = tell_client(skb, s, sc, key, f, ack, false);
-	close_record(f, false);
-	return verdict;
+	if (tell)
+		*told = ack;
+	return tell;
 }
 
-/* Both initial sequence numbers are logged: now the client may know that the connection exists. */
-static __always_inline int opened(struct __sk_buff *skb, struct service *s, struct scratch *sc,
-				  const struct flow_key *key, struct flow *e)
+/* Both initial sequence numbers are logged. May the client know now that the connection exists? */
+static __always_inline bool opened(struct service *s, const struct link_ack *a, const struct flow_key *key,
+				   struct flow *e)
 {
-	const struct synack *waiting = bpf_map_lookup_elem(&synacks, key);
-	if (!waiting || sc->frame.ack.stable != e->client.isn + 1 || !e->server.answered ||
+	if (!bpf_map_lookup_elem(&synacks, key) || a->stable != e->client.isn + 1 || !e->server.answered ||
 	    e->incarnation != s->incarnation || service_gated(s) || fenced(s))
-		return TCX_DROP;
+		return false;
 	e->log.stable = e->client.isn + 1;
-	__builtin_memset(sc->edit, 0, 64);
-	__builtin_memcpy(sc->edit, waiting->header, sizeof(waiting->header));
-	__builtin_memset(sc->edit + TCP_CHECKSUM, 0, 2);
-	return send_to_client(skb, s, sc, key, &e->log, waiting->len, false);
+	return true;
 }
 
-/* A packet that is none of TCP arrives: is it the logger's word? */
-__noinline int ingress_link(struct __sk_buff *skb)
+enum word { NO_WORD, WORD_FORGED, WORD_HEARD };
+
+/* One acknowledgement, if there is one at this place. Whom it lets be told something is in `sc->told`. */
+__noinline int hear_word(struct __sk_buff *skb, __u32 at)
 {
 	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
 	struct service *s = the_service();
 	struct link *l = the_link();
 	if (!sc || !s || !l)
-		return TCX_NEXT;
+		return NO_WORD;
 	struct link_ack *a = &sc->frame.ack;
-	__u32 at = link_payload(skb, l, l->remote, l->local, l->remote_port, l->local_port);
-	if (!at || bpf_skb_load_bytes(skb, at, a, sizeof(*a)) || a->head.magic != LINK_MAGIC ||
+	if (bpf_skb_load_bytes(skb, at, a, sizeof(*a)) || a->head.magic != LINK_MAGIC ||
 	    a->head.version != LINK_VERSION || a->head.kind != LINK_ACK)
-		return TCX_NEXT; /* the answer to a probe is for the socket */
+		return NO_WORD;
 	/* A slot that was never used has a key that anybody knows. */
 	const struct link_key *secret = &l->down[a->head.slot & 1];
 	if (!(secret->k0 | secret->k1) || a->head.slot > 1 || a->head.count > LINK_RANGES ||
 	    siphash((struct sip_input *)sc->frame.words, offsetof(struct link_ack, tag) / 8, secret->k0,
 		    secret->k1) != a->tag) {
 		count(COUNT_LINK_FORGED);
-		return TCX_DROP;
+		return WORD_FORGED;
 	}
+	struct told *told = &sc->told[sc->told_count & (TOLD - 1)];
 	struct flow_key key = a->key;
+	bool tell = false;
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
-	if (f && f->id == a->head.flow_id)
-		return acknowledged(skb, s, sc, l, &key, f);
-	struct flow *e = bpf_map_lookup_elem(&embryos, &key);
-	if (e && e->id == a->head.flow_id)
-		return opened(skb, s, sc, &key, e);
-	return TCX_DROP;
+	if (f && f->id == a->head.flow_id) {
+		tell = acknowledged(s, l, a, f, &told->ack);
+		told->opens = false;
+	} else {
+		struct flow *e = bpf_map_lookup_elem(&embryos, &key);
+		tell = e && e->id == a->head.flow_id && opened(s, a, &key, e);
+		told->opens = true;
+	}
+	told->key = key;
+	told->flow_id = a->head.flow_id;
+	sc->told_count += tell;
+	return WORD_HEARD;
+}
+
+/* The packet becomes what a word of the logger's lets its client know. */
+__noinline int speak(struct __sk_buff *skb, __u32 which)
+{
+	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
+	struct service *s = the_service();
+	if (!sc || !s)
+		return TCX_DROP;
+	struct told *told = &sc->told[which & (TOLD - 1)];
+	struct flow_key key = told->key;
+	if (!told->opens) {
+		struct flow *f = bpf_map_lookup_elem(&flows, &key);
+		if (!f || f->id != told->flow_id)
+			return TCX_DROP;
+		told->ifindex = f->log.ifindex;
+		__u32 ack = before(told->ack, f->server.ack) ? f->server.ack : told->ack;
+		int verdict = tell_client(skb, s, sc, &key, f, ack, false);
+		close_record(f, false);
+		return verdict;
+	}
+	const struct synack *waiting = bpf_map_lookup_elem(&synacks, &key);
+	const struct flow *e = bpf_map_lookup_elem(&embryos, &key);
+	if (!waiting || !e || e->id != told->flow_id)
+		return TCX_DROP;
+	told->ifindex = e->log.ifindex;
+	__builtin_memset(sc->edit, 0, 64);
+	__builtin_memcpy(sc->edit, waiting->header, sizeof(waiting->header));
+	__builtin_memset(sc->edit + TCP_CHECKSUM, 0, 2);
+	return send_to_client(skb, s, sc, &key, &e->log, waiting->len, false);
+}
+
+/* A packet that is none of TCP arrives: is it the logger's word, or several? All are heard before anything is
+ * said, for the packet that brought them becomes the last that is said to a client, and copies of it
+ * what is said before. */
+__noinline int ingress_link(struct __sk_buff *skb)
+{
+	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
+	struct link *l = the_link();
+	if (!sc || !l)
+		return TCX_NEXT;
+	__u32 at = link_payload(skb, l, l->remote, l->local, l->remote_port, l->local_port);
+	if (!at)
+		return TCX_NEXT;
+	sc->told_count = 0;
+	for (__u32 i = 0; i < LINK_ACKS; i++) {
+		int word = hear_word(skb, at + i * sizeof(struct link_ack));
+		if (word == NO_WORD && !i)
+			return TCX_NEXT; /* the answer to a probe is for the socket */
+		if (word != WORD_HEARD)
+			break;
+	}
+	int verdict = TCX_DROP;
+	for (__u32 i = 0; i < LINK_ACKS && i < sc->told_count; i++) {
+		verdict = speak(skb, i);
+		if (verdict != TCX_DROP && i + 1 < sc->told_count)
+			bpf_clone_redirect(skb, sc->told[i].ifindex, 0);
+	}
+	return verdict;
 }

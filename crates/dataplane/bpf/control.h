@@ -108,6 +108,10 @@ static __always_inline __s32 control_flow(struct service *s, struct control *c)
 	case CONTROL_ABANDON:
 		evict(&key, f);
 		return 0;
+	case CONTROL_OPENED:
+		if (!s->link && !mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn))
+			return -ENOSPC;
+		return 0;
 	}
 	return -EINVAL;
 }
@@ -138,6 +142,10 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 	case CONTROL_NUMBERS:
 		if (s->next_flow_id < c->argument)
 			s->next_flow_id = c->argument;
+		return 0;
+	case CONTROL_NUMBER:
+		c->flow_id = __sync_fetch_and_add(&s->next_flow_id, 1);
+		c->argument = s->incarnation;
 		return 0;
 	case CONTROL_SPEAK:
 		s->speak_until_ns = c->argument;
@@ -180,7 +188,7 @@ int control(struct control *c)
 		return 0;
 	}
 	if (c->op == CONTROL_SPLICE || c->op == CONTROL_GRAFT || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT ||
-	    c->op == CONTROL_REPROTECT)
+	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED)
 		c->result = control_flow(s, c);
 	else
 		c->result = control_service(s, c);

@@ -6,12 +6,15 @@
  *   our own packet for the client               -> others
  *   anything of the service that would leave,   -> dropped (fence.h)
  *     when the lease is over
- *   not from a protected address:port           -> others
+ *   not from a protected address:port, nor of a -> others
+ *     connection that the server has opened
  *   flow or service gated                       -> dropped: FIN and RST of the dying included
  *   RST where all was said and acknowledged     -> dropped; with a log link it becomes the ACK that
  *                                                  the client may have missed
  *   SYN-ACK of a new connection                 -> remembered in its embryo, to the client; a flow
  *                                                  that has its ends still is over
+ *   flow on its first server, the first RST     -> dropped: the kernel may not have found its socket
+ *     before a word
  *   flow on its first server                    -> noted; the head of a turn is recorded
  *   flow being spliced, SYN-ACK                 -> delta_seq and the timestamp offset follow from
  *                                                  it; the packet itself becomes the client's
@@ -319,13 +322,27 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 }
 
 /* A RST for a connection that both sides have ended and acknowledged: the answer to a straggler,
- * perhaps one of ours. */
+ * perhaps one of ours. A server that ends one with a RST, because it has not read all, is to be heard. */
 static __always_inline bool is_afterthought(const struct service *s, const struct flow *f,
 					    const struct packet *p)
 {
 	/* With a log link the client may not have been told yet; it will be when it is logged. */
-	return (p->flags & TCP_RST) && f->closed_ns && f->client.ack == f->server.nxt &&
+	return (p->flags & TCP_RST) && f->closed_ns && f->server_closing != CLOSED_BY_RST &&
+	       f->client.ack == f->server.nxt &&
 	       f->client.nxt == (s->link ? had(f) : f->server.ack);
+}
+
+/* Has the kernel not found the socket that is there? It looks for one without a lock: in the moment in which that takes the
+ * place of its request it finds neither, if another CPU brings the client's first words just then (mended in Linux
+ * 6.19), and says RST to them. They come again; who is told so twice is not there. */
+static __always_inline bool is_unfound(struct flow *f, const struct packet *p)
+{
+	__u32 first = f->server.isn + 1;
+	if ((p->flags & (TCP_RST | TCP_ACK)) != TCP_RST || p->seq != first || f->server.nxt != first ||
+	    sequence_len(p) || f->closed_ns || f->log.unfound)
+		return false;
+	f->log.unfound = true;
+	return true;
 }
 
 static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s, struct scratch *sc,
@@ -345,6 +362,10 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 	if (f->mode == FLOW_OBSERVED) {
 		if (fenced(s))
 			return drop_fenced();
+		if (is_unfound(f, p)) {
+			count(COUNT_GATED_OUT);
+			return TCX_DROP;
+		}
 		struct options o = find_options(sc, p, false);
 		if (linked(s, f) && (p->flags & (TCP_ACK | TCP_RST)) == TCP_ACK) {
 			if (egress_clamped(skb, f, p, &o) == TCX_DROP)
@@ -374,11 +395,13 @@ static __always_inline int egress_answer(struct __sk_buff *skb, struct service *
 	return s->link ? egress_synack_linked(skb, key, e, p) : TCX_NEXT;
 }
 
-/* Does the server answer a SYN that came while its last connection with these ends was being closed?
+/* Does the server answer a SYN that came while its last connection with these ends was being closed, or say one itself?
  * No two sockets have the same ends. */
 static __always_inline bool opens_anew(struct service *s, const struct flow_key *key, struct flow *f,
 				       const struct packet *p)
 {
+	if ((p->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN)
+		return f->closed_ns && !flow_stands_still(s, f);
 	if ((p->flags & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK) || p->ack == f->client.isn + 1 ||
 	    flow_stands_still(s, f) || (f->mode == FLOW_SPLICED && p->ack == f->splice.instream + 1))
 		return false;
@@ -416,7 +439,7 @@ int egress(struct __sk_buff *skb)
 	key.client_port = ports[1];
 	__builtin_memcpy(local.address, key.server, 16);
 	local.port = key.server_port;
-	if (!bpf_map_lookup_elem(&endpoints, &local))
+	if (!bpf_map_lookup_elem(&endpoints, &local) && !bpf_map_lookup_elem(&flows, &key))
 		return fenced(s) ? fence_other(skb) : TCX_NEXT;
 
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);

@@ -2,7 +2,8 @@
  *
  * Ingress: from the client's side to the server's TCP.
  *
- *   not for a protected address:port            -> others
+ *   not for a protected address:port, nor of a  -> others
+ *     connection that the server has opened
  *   our own packet, server space                -> the server's TCP, untouched
  *   our own packet, client space                -> translated, to the server's TCP
  *   SYN of a new connection                     -> remembered in `embryos`, to the server; one that
@@ -62,7 +63,7 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 	}
 	if (o->timestamps) {
 		__u32 tsval = option_tsval(s->tcp, o);
-		if (before(tsval, f->client.tsval))
+		if (f->client.tsval && before(tsval, f->client.tsval))
 			return; /* PAWS, RFC 7323 5 */
 		f->client.tsval = tsval;
 		/* With a log link, who receives is server and logger together. The server's own echo would be
@@ -312,7 +313,8 @@ int ingress(struct __sk_buff *skb)
 		return TCX_NEXT; /* both ports: they are adjacent in the key, too */
 	__builtin_memcpy(local.address, key.server, 16);
 	local.port = key.server_port;
-	if (!bpf_map_lookup_elem(&endpoints, &local))
+	/* What the server has opened itself begins at any port. */
+	if (!bpf_map_lookup_elem(&endpoints, &local) && !bpf_map_lookup_elem(&flows, &key))
 		return TCX_NEXT;
 
 	__u32 ours = skb->mark - s->mark;

@@ -62,7 +62,7 @@ struct client_half {
 	__u32 isn;
 	__u32 nxt;   /* end of the highest segment seen (its SND.NXT) */
 	__u32 ack;   /* outstream that it has acknowledged, client space */
-	__u32 tsval; /* newest TSval */
+	__u32 tsval; /* newest TSval; 0 of one that the server has opened, and that has not spoken since */
 	__u16 window; /* newest window field, unscaled */
 	__u8 window_scale;
 	__u8 reset; /* it sent a RST while nobody served it */
@@ -170,7 +170,15 @@ struct log_half {
 	__u32 answered; /* the highest `ack` of its earlier servers: what is before it may have been answered */
 	__u32 heard; /* of a restored flow: what the client had when it spoke first */
 	__u32 reach; /* and what it had room for then: the end of what the dead host may have sent */
-	__u8 pad2[4];
+	__u8 unfound; /* its socket was not found once, see egress.h */
+	__u8 pad2[3];
+};
+
+/* What has become of the socket of a living server: the kernel finishes it, no gate stops that. */
+enum closing {
+	NOT_CLOSING = 0,
+	CLOSES_BY_FIN = 1,
+	CLOSED_BY_RST = 2, /* of one of the two, without the server's FIN */
 };
 
 struct flow {
@@ -181,8 +189,8 @@ struct flow {
 	__u32 ifindex; /* where the client's packets arrive */
 	__u8 mode;
 	__u8 unprotected;
-	__u8 server_closing; /* a living server closed it: the kernel finishes, no gate */
-	__u8 syn_flags;
+	__u8 server_closing; /* enum closing */
+	__u8 syn_flags; /* with TCP_ACK: it is the server that has opened the connection */
 	__u16 syn_window;
 	__u8 syn_options_len;
 	__u8 whole_segments; /* it may not be sent what it has in part (see egress.h) */
@@ -294,7 +302,7 @@ struct mirror_header {
  * read what one side writes with the code of the other. Little endian, where it is not the
  * client's own packet. ---- */
 #define LINK_MAGIC 0x6b4c4ff1
-#define LINK_VERSION 4
+#define LINK_VERSION 5
 enum link_kind {
 	LINK_OPEN = 1, /* a SYN-ACK waits for this to be recorded */
 	LINK_ACK = 3,
@@ -379,6 +387,8 @@ struct link_open {
 	struct link_handshake handshake;
 	__u64 tag;
 };
+/* One behind the other in a datagram, up to LINK_ACKS. */
+#define LINK_ACKS 5
 struct link_ack {
 	struct link_head head;
 	struct flow_key key;
@@ -438,6 +448,8 @@ enum control_op {
 	CONTROL_NUMBERS = 14,  /* argument: flows are numbered from here on */
 	CONTROL_SPEAK = 15,    /* argument: service.speak_until_ns */
 	CONTROL_GRAFT = 16,    /* as SPLICE, to a socket that is there already; argument: its window, bytes */
+	CONTROL_NUMBER = 17,   /* fills in a number for a flow, and in `argument` the present incarnation */
+	CONTROL_OPENED = 18,   /* the flow was not hatched: have its record opened, if it is not behind a link */
 };
 struct control {
 	__u32 op;

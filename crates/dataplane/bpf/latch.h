@@ -149,7 +149,8 @@ int BPF_PROG(on_state, struct sock *sk, int old_state, int new_state)
 	if (!f || flow_gated(s, f) || f->mode == FLOW_SPLICING || !is_socket_of(f, sk))
 		return 0;
 	bool orderly = f->server_closing; /* else one of the two has reset it */
-	f->server_closing = 1;
+	if (!orderly)
+		f->server_closing = new_state == TCP_CLOSE ? CLOSED_BY_RST : CLOSES_BY_FIN;
 	if (new_state == TCP_CLOSE && !f->closed_ns)
 		connection_closed(s, &key, f, orderly);
 	return 0;

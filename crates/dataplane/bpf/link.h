@@ -10,8 +10,8 @@
  *                             the client when they are recorded (IV.B).
  *   the head of an answer  -> the segment that it is in goes to the logger before it goes to the client,
  *                             cut to what one datagram carries. It may be lost; the ring has it, too.
- *   acknowledgement of     -> stable_seq of its flow; the packet itself becomes the client's ACK, if
- *   the logger                the strategy says so (clamp.h).
+ *   acknowledgements of    -> stable_seq of their flows; the packet itself, or a copy of it, becomes the client's
+ *   the logger                ACK, if the strategy says so (clamp.h).
  *
  * The way to the logger (interface and link header) is learned from the probes that `serve` sends
  * through its own socket: the kernel's routing and neighbour tables have then done their work. If they

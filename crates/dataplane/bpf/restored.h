@@ -40,11 +40,11 @@
  * commit) to write it: two seconds at 1 Gbit/s. */
 #define RESTORED_LAG (1U << 28)
 
-/* Can `told` be what became of the timestamp `known`? */
+/* Can `told` be what became of the timestamp `known`? 0: it was not heard, for the server has opened the connection. */
 static __always_inline bool is_later(__u32 known, __u32 told, bool exact)
 {
 	__u32 age = told - known;
-	return age <= RESTORED_AGE || (exact && age < -RESTORED_AGE);
+	return age <= RESTORED_AGE || (exact && (!known || age < -RESTORED_AGE));
 }
 
 static __always_inline bool is_ahead(const struct flow *f, const struct packet *p)

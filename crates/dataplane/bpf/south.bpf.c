@@ -49,6 +49,7 @@ const struct event *generate_event;
 const struct mirror_header *generate_mirror_header;
 const struct control *generate_control;
 enum flow_mode generate_flow_mode;
+enum closing generate_closing;
 enum said generate_said;
 enum unprotected generate_unprotected;
 enum crash_policy generate_crash_policy;

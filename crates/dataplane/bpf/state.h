@@ -107,6 +107,8 @@ struct synack {
 	__u32 len;
 };
 
+#define TOLD 8
+
 /* Too large for the stack. One packet at a time is handled on a CPU in each direction, but an
  * egress program can be interrupted by the ingress one (softirq): one slot for each. */
 struct scratch {
@@ -123,6 +125,16 @@ struct scratch {
 		__u64 words[SIPHASH_WORDS];
 		__u8 bytes[8 * SIPHASH_WORDS];
 	} frame;
+	/* Whom a datagram of the logger lets be told something: what of its instream is recorded, or that the
+	 * connection exists. As many as LINK_ACKS, and a power of two for the verifier. */
+	struct told {
+		struct flow_key key;
+		__u64 flow_id;
+		__u32 ack;
+		__u32 ifindex;
+		__u32 opens;
+	} told[TOLD];
+	__u32 told_count;
 	struct synack waiting; /* on its way to the map: the stack has no room for it (Linux 6.1) */
 	__u8 network[ETH_HLEN + 40]; /* link and network header of a packet that we make */
 };

@@ -239,13 +239,12 @@ impl Determinants {
             .as_ref()
             .is_some_and(|known| known.is(image, base))
         {
+            self.drop_upload(); // that was told again
             return Ok(());
         }
         let before = self.streams.get(&0).map_or(0, Stream::base);
-        let whole = self
-            .upload
-            .take_if(|upload| upload.is_whole(image) && base >= before);
-        let whole = whole.ok_or(ImageError::Torn)?;
+        let whole = self.upload.take_if(|upload| upload.is_whole(image));
+        let whole = whole.filter(|_| base >= before).ok_or(ImageError::Torn)?;
         self.image = Some(whole.commit(base, processes));
         self.held -= self.streams.entry(0).or_default().release(base);
         self.drops += 1;

@@ -133,12 +133,21 @@ impl Namespace {
 
     /// The processes whose main thread is in this namespace, without our own.
     pub(crate) fn pids(&self) -> Result<Vec<Pid>, Error> {
+        self.pids_that(|pid| self.contains(pid))
+    }
+
+    /// The same, and those that they have begun.
+    fn pids_begun_here(&self) -> Result<Vec<Pid>, Error> {
+        self.pids_that(|pid| self.contains(pid) || self.has_begun(pid))
+    }
+
+    fn pids_that(&self, is_wanted: impl Fn(Pid) -> bool) -> Result<Vec<Pid>, Error> {
         let own = rustix::process::getpid();
         let entries = fs::read_dir("/proc").doing(|| "list /proc".to_owned())?;
         Ok(entries
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .filter_map(Pid::from_raw)
-            .filter(|pid| *pid != own && self.contains(*pid))
+            .filter(|pid| *pid != own && is_wanted(*pid))
             .collect())
     }
 
@@ -149,7 +158,19 @@ impl Namespace {
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
     }
 
-    /// Sends SIGKILL to those of `pids` that are in this namespace, all at once, and
+    /// Whether a process here has begun it, or one that has: it may have given itself a namespace of its own.
+    fn has_begun(&self, pid: Pid) -> bool {
+        let parent = |pid: Pid| {
+            let about = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let (_, rest) = about.rsplit_once(") ")?;
+            Pid::from_raw(rest.split(' ').nth(1)?.parse().ok()?)
+        };
+        std::iter::successors(parent(pid), |pid| parent(*pid))
+            .take_while(|pid| *pid != rustix::process::getpid())
+            .any(|pid| self.contains(pid))
+    }
+
+    /// Sends SIGKILL to those of `pids` that are of this namespace, all at once, and
     /// returns when they are gone.
     pub(crate) fn kill(&self, pids: &[Pid]) -> Result<(), Error> {
         let victims = self.signal(pids, Signal::KILL);
@@ -170,14 +191,14 @@ impl Namespace {
         })
     }
 
-    /// Sends a signal to those of `pids` that are in this namespace, and tells which.
+    /// Sends a signal to those of `pids` that are of this namespace, and tells which.
     pub(crate) fn signal(&self, pids: &[Pid], signal: Signal) -> Vec<(Pid, OwnedFd)> {
         let here: Vec<(Pid, OwnedFd)> = pids
             .iter()
             .filter_map(|pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?)))
             // Asked after the descriptor is there, so that a number which was given
             // away anew in between does not hit a stranger.
-            .filter(|(pid, _)| self.contains(*pid))
+            .filter(|(pid, _)| self.contains(*pid) || self.has_begun(*pid))
             .collect();
         for (_, pidfd) in &here {
             // The only failure left is that it died by itself.
@@ -190,7 +211,7 @@ impl Namespace {
     pub(crate) fn kill_all(&self) -> Result<(), Error> {
         let deadline = Instant::now() + DEATH_LIMIT;
         loop {
-            let pids = self.pids()?;
+            let pids = self.pids_begun_here()?;
             if pids.is_empty() {
                 return Ok(());
             }

@@ -17,6 +17,8 @@ const TCP: u8 = 6;
 /// The part of a TCP header that tests look at (RFC 9293, section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSegment {
+    /// That of IP: 4 or 6, each of which has its own connections between the same ports.
+    pub version: u8,
     /// The sender's port.
     pub source: u16,
     /// The receiver's port.
@@ -43,6 +45,7 @@ impl TcpSegment {
             _ => return None,
         };
         Some(Self {
+            version: payload.first()? >> 4,
             source: half(tcp, 0)?,
             destination: half(tcp, 2)?,
             sequence: word(tcp, 4)?,

@@ -284,12 +284,12 @@ impl Service {
 
     /// Sends what is to be sent. What cannot be sent is lost, as on the way.
     fn send(&mut self) {
-        for datagram in self.out.datagrams() {
-            if let Err(error) = self.sockets[datagram.to.via].send(datagram) {
-                tracing::debug!(to = %datagram.to.address, %error, "not sent");
+        let sockets = &self.sockets;
+        self.out.drain(|to, datagram| {
+            if let Err(error) = sockets[to.via].send(to, datagram) {
+                tracing::debug!(to = %to.address, %error, "not sent");
             }
-        }
-        self.out.clear();
+        });
     }
 
     /// How long there is nothing to do, if nothing comes.

@@ -41,7 +41,7 @@ mod segment;
 pub(crate) use flow_key::{FLOW_KEY_LEN, flow_key_from, flow_key_into};
 pub(crate) use handshake::HANDSHAKE_LEN;
 
-pub use ack::{ACK_LEN, Ack, MAX_RANGES};
+pub use ack::{ACK_LEN, Ack, MAX_ACKS, MAX_RANGES};
 pub use determinants::{DETERMINANTS_OVERHEAD, Determinants, STABLE_LEN, Stable, StreamPosition};
 pub use handshake::{Handshake, SynOptions};
 pub use head::MAGIC;
@@ -53,7 +53,7 @@ pub use segment::{
 };
 
 /// The version of all formats of the link.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// A datagram that is not one of ours, or not from who we share a key with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -143,6 +143,10 @@ pub(crate) fn judge(
     if let Some(standing) = candidate.standing {
         return judge_graft(flow, &record, standing);
     }
+    // To a connection that the server has opened itself it does not listen.
+    if flow.is_opened_by_server() {
+        return Verdict::Lose(LostReason::Forgotten);
+    }
     let (instream, outstream) = match mode {
         ReplayMode::Connection => (flow.client.isn + 1, flow.server.isn + 1),
         ReplayMode::Turn => (record.turn_instream, record.turn_outstream),

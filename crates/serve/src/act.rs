@@ -17,7 +17,7 @@ use crate::{
     events::Happening,
     read_ahead::ReadAhead,
     records::Records,
-    service::Service,
+    service::{Service, opened_by_server},
 };
 
 /// Orphans are gone after the first try, or the kernel is too old to destroy them.
@@ -90,18 +90,20 @@ impl Service {
     /// Sockets that the dead server left in the kernel would take the segments of the spliced
     /// connections.
     fn remove_orphans(&mut self) -> Result<(), ServeError> {
-        let finishing: BTreeSet<FlowKey> = self
-            .ground
-            .plane
-            .flows()?
+        let flows = self.ground.plane.flows()?;
+        let opened = opened_by_server(&flows);
+        let addresses = self.all_addresses(&opened);
+        let finishing: BTreeSet<FlowKey> = flows
             .into_iter()
             .filter(|(_, flow)| flow.server_closing)
             .map(|(key, _)| key)
             .collect();
         let mut remaining = 0;
         for _ in 0..ORPHAN_TRIES {
-            let destroyed = destroy_sockets(&self.config.addresses, |local, remote, state| {
-                is_orphan(FlowKey::new(remote, local), state, &finishing)
+            let destroyed = destroy_sockets(&addresses, |local, remote, state| {
+                // Others may begin at the port of one that the server has opened.
+                let key = FlowKey::new(remote, local);
+                self.is_of_service(key, &opened) && is_orphan(key, state, &finishing)
             })?;
             remaining = destroyed.remaining;
             if remaining == 0 {

@@ -141,6 +141,11 @@ pub enum ServeError {
         "what the server is told cannot be recorded: the preloaded library is not in it. It may be statically linked, or set aside its environment. `--north=off` protects its connections, if it keeps nothing between requests"
     )]
     NotWrapped,
+    /// Another program listens than the one that is recorded.
+    #[error(
+        "what listens to clients is another program than the one that is recorded, which has begun it. Give the server itself to `serve`, not what begins it (a script, a shell); or `--north=off` protects its connections, if it keeps nothing between requests"
+    )]
+    NotRecorded,
     /// The server does what cannot be replayed.
     #[error(
         "what the server does cannot be replayed (see its last words above). `--north=off` protects its connections, if it keeps nothing between requests"
@@ -241,7 +246,7 @@ impl ServeError {
     pub fn is_of_the_north(&self) -> bool {
         matches!(
             self,
-            Self::NotWrappable(_) | Self::NotWrapped | Self::NotReplayable
+            Self::NotWrappable(_) | Self::NotWrapped | Self::NotRecorded | Self::NotReplayable
         )
     }
 
@@ -278,6 +283,7 @@ impl ServeError {
             Self::FirstStart { .. } => Fault::Server,
             Self::NotWrappable(_)
             | Self::NotWrapped
+            | Self::NotRecorded
             | Self::NotReplayable
             | Self::Mount(_)
             | Self::SocketsLeft(_)

@@ -359,8 +359,9 @@ impl Play {
 
     /// Has it come further lately?
     fn goes_on(&mut self) -> bool {
+        // Before its process is there it is not behind at all.
         let (behind, now) = (self.memory.behind(), clock::now());
-        if behind < self.behind.0 {
+        if behind != self.behind.0 {
             self.behind = (behind, now);
         }
         now.saturating_sub(self.behind.1) < STANDSTILL

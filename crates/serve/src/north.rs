@@ -23,7 +23,7 @@ use supervise::{
     Cgroup, Command, Server,
     mounts::{self, Mount},
 };
-use wire::{FlowKey, SeqNumber, TcpOption};
+use wire::{FlowId, FlowKey, SeqNumber, TcpOption};
 use wrap::{
     Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position,
     layout::{
@@ -40,7 +40,7 @@ use crate::{
 use deaths::Crash;
 use opened::{Opened, reset_socket};
 
-pub(crate) use opened::Outgoing;
+pub(crate) use opened::{Joining, Outgoing};
 pub(crate) use uploading::Uploaded;
 
 mod checkpoints;
@@ -60,8 +60,9 @@ pub(crate) struct North {
     passed: HashMap<Ends, Passed>,
     /// The sockets that were made for them.
     made: HashMap<u32, TcpStream>,
-    /// Those that it has opened itself.
+    /// Those that it has opened itself, and how many of them go on as clients' do.
     opened: Opened,
+    rejoined: usize,
     /// There is no record from which the next life could be rebuilt.
     is_lost: bool,
     /// It was told that helper threads are not waited for.
@@ -145,6 +146,7 @@ impl North {
             passed: HashMap::new(),
             made: HashMap::new(),
             opened: Opened::default(),
+            rejoined: 0,
             is_lost: false,
             is_restless: false,
             replays: false,
@@ -334,6 +336,11 @@ impl North {
         self.memory.length(0) > 0
     }
 
+    /// Is it the program that is recorded that listens to clients?
+    pub(crate) fn has_listener(&self) -> bool {
+        self.memory.has_listener()
+    }
+
     /// What the server has said: that it has replayed its record, or that it has opened or closed a connection.
     pub(crate) fn look(&mut self, now: Duration) -> Result<Replayed, ServeError> {
         match self.handover.hear() {
@@ -365,15 +372,34 @@ impl North {
         Ok(Replayed::Whole)
     }
 
+    /// The next connection that the server has opened and that is to go on as its clients' do; to be answered.
+    pub(crate) fn joins(&mut self) -> Option<Joining> {
+        self.opened.joins()
+    }
+
+    /// By which number it will, if it does. `false`: nobody has heard that.
+    pub(crate) fn answer(&mut self, joining: Joining, flow: Option<FlowId>) -> bool {
+        self.opened.answer(joining, flow)
+    }
+
     /// The server is about to be ended, and with it what it has opened.
     pub(crate) fn ends(&mut self) {
+        self.memory.is_ending();
+        // Nobody is to wait for an answer while we wait for the server's end.
+        if self.handover.stop_listening().is_ok() && self.handover.hear().is_ok() {
+            for (message, descriptor) in self.handover.others() {
+                self.opened.hear(message, descriptor);
+            }
+        }
         self.opened.let_go();
     }
 
     /// Where the server stands with this connection; `None`: it has never accepted it.
     pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
         let standing = self.passed.get(&ends(key))?.standing;
-        Some(Standing {
+        // One that the server has opened later may have the same ends.
+        let is_this = standing.flow == u64::from(flow.is_opened_by_server()) * flow.id.0;
+        is_this.then(|| Standing {
             instream: at(flow.client.isn, standing.instream),
             outstream: at(flow.server.isn, standing.outstream),
             is_closed: standing.is_closed,
@@ -418,6 +444,7 @@ impl North {
             said: said.to_vec(),
             is_shut: passed.standing.is_shut,
             is_closed: passed.standing.is_closed,
+            is_opened_by_server: flow.is_opened_by_server(),
         }))
     }
 
@@ -430,6 +457,7 @@ impl North {
         if graft.is_shut {
             graft.socket.shutdown(std::net::Shutdown::Write)?;
         }
+        self.rejoined += usize::from(graft.is_opened_by_server);
         self.made.insert(graft.connection, graft.socket);
         Ok(())
     }
@@ -445,7 +473,8 @@ impl North {
             self.handover.give(passed, socket.as_fd())?;
         }
         self.passed.clear();
-        let outgoing = self.opened.hand_over(&self.handover)?;
+        let mut outgoing = self.opened.hand_over(&self.handover)?;
+        outgoing.kept += std::mem::take(&mut self.rejoined);
         self.handover.go()?;
         Ok(outgoing)
     }
@@ -460,6 +489,7 @@ pub(crate) struct Graft {
     said: Vec<u8>,
     is_shut: bool,
     is_closed: bool,
+    is_opened_by_server: bool,
 }
 
 /// What a life has besides its record.

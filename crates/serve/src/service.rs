@@ -337,6 +337,7 @@ impl Service {
                 Err(
                     error @ (ServeError::FirstStart { .. }
                     | ServeError::NotWrapped
+                    | ServeError::NotRecorded
                     | ServeError::NotReplayable),
                 ) => return Err(error),
                 // A healthy server is not ended because something of ours failed once.
@@ -396,6 +397,8 @@ pub use stopping::Signals;
 mod checkpointing;
 mod following;
 mod images_of;
+mod joining;
+pub(crate) use joining::opened_by_server;
 mod link_of;
 mod logger_of;
 mod north_of;

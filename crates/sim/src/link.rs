@@ -286,11 +286,9 @@ impl Remote {
             let ack = || Ack::decode(datagram.bytes(), &keys);
             trace::note(at, || format!("the logger says: {:?}", ack()));
         }
-        let said = self.out.datagrams().iter();
-        let packets = said
-            .map(|datagram| packet(REMOTE, LOCAL, datagram.bytes()))
-            .collect();
-        self.out.clear();
+        let mut packets = Vec::new();
+        let mut send = |_, datagram: &[u8]| packets.push(packet(REMOTE, LOCAL, datagram));
+        self.out.drain(&mut send);
         packets
     }
 

@@ -152,6 +152,10 @@ impl Node {
                 self.to_logger
                     .extend(self.ssw.wrap(&copy).map(|packet| packet.bytes));
             }
+            while let Some(said) = self.ssw.take_said() {
+                witness.leaves(&said.bytes, false)?;
+                self.leaving.push(said.bytes);
+            }
             match verdict {
                 Verdict::Next => {
                     let said = self.host.receive(finished(packet), now);

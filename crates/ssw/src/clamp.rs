@@ -88,6 +88,9 @@ impl Shared {
             return false;
         }
         let echo = options.tsecr(&segment.header);
+        if let Some(tsecr) = echo.filter(|_| flow.log.tsecr == 0) {
+            flow.log.tsecr = tsecr; // the server has opened it, and knows what it was answered
+        }
         let echo = echo.is_some_and(|tsecr| tsecr != flow.log.tsecr);
         if ack != segment.ack || options.sack.is_some() || echo {
             let mut header = segment.header.clone();
@@ -104,17 +107,16 @@ impl Shared {
         true
     }
 
-    /// The logger's word on a connection.
+    /// The logger's word on a connection. How much its client is to be told, if anything.
     pub(crate) fn acknowledged(
         &mut self,
-        packet: &mut Packet,
         link: &Link,
         flow: &mut Flow,
         word: &Ack,
         now_ns: u64,
-    ) -> Verdict {
+    ) -> Option<SeqNumber> {
         if !self.linked(flow) || word.counter <= flow.log.counter {
-            return Verdict::Drop;
+            return None;
         }
         // A sign of life: not one that is played again.
         self.counters.link_acks += 1;
@@ -125,15 +127,9 @@ impl Shared {
         log.ranges = ranges.map(|&(start, end)| Range { start, end }).collect();
         let silent = matches!(flow.mode, Mode::Splicing | Mode::Diverged) || flow.log.ifindex == 0;
         if silent || self.flow_gated(flow, now_ns) || self.fenced(now_ns) {
-            return Verdict::Drop;
+            return None;
         }
-        let Some(ack) = to_be_told(flow, link.settings.strategy) else {
-            return Verdict::Drop;
-        };
-        let ack = ack.max_seq(flow.server.ack);
-        self.tell_client(packet, word.key, flow, ack);
-        self.close_record(flow, false, now_ns);
-        Verdict::Redirect
+        to_be_told(flow, link.settings.strategy)
     }
 
     /// A RST for a connection that is over: the last ACK is lost, which no socket can repeat any more.
@@ -169,32 +165,28 @@ impl Shared {
         }
     }
 
-    /// Both initial sequence numbers are logged: now the client may know that the connection exists.
-    /// `synack` is the TCP header that waits for it.
-    pub(crate) fn opened(
-        &mut self,
-        packet: &mut Packet,
-        embryo: &mut Flow,
-        synack: Option<Vec<u8>>,
-        word: &Ack,
-        now_ns: u64,
-    ) -> Verdict {
+    /// Both initial sequence numbers are logged. May the client know now that the connection exists?
+    pub(crate) fn opened(&self, embryo: &mut Flow, word: &Ack, now_ns: u64) -> bool {
         let current = embryo.server.answered
             && embryo.incarnation == self.service.incarnation
             && !self.service_gated(now_ns)
             && !self.fenced(now_ns);
-        match synack {
-            Some(header) if current && word.stable_seq == embryo.client.isn + 1 => {
-                embryo.log.stable = embryo.client.isn + 1;
-                self.send_to_client(packet, word.key, &embryo.log, header);
-                Verdict::Redirect
-            }
-            _ => Verdict::Drop,
+        let first = embryo.client.isn + 1;
+        if !current || word.stable_seq != first {
+            return false;
         }
+        embryo.log.stable = first;
+        true
     }
 
     /// Tell the client `ack`, and what both have beyond it.
-    fn tell_client(&mut self, packet: &mut Packet, key: FlowKey, flow: &mut Flow, ack: SeqNumber) {
+    pub(crate) fn tell_client(
+        &mut self,
+        packet: &mut Packet,
+        key: FlowKey,
+        flow: &mut Flow,
+        ack: SeqNumber,
+    ) {
         let window = window_up_to(flow, flow.log.edge, ack);
         let log = &flow.log;
         let mut header = vec![0; MIN_TCP_HEADER];
@@ -229,7 +221,13 @@ impl Shared {
 
     /// Make a packet for the client of what brought the logger's word, behind the headers with which
     /// the server's segments travel.
-    fn send_to_client(&self, packet: &mut Packet, key: FlowKey, log: &LogHalf, header: Vec<u8>) {
+    pub(crate) fn send_to_client(
+        &self,
+        packet: &mut Packet,
+        key: FlowKey,
+        log: &LogHalf,
+        header: Vec<u8>,
+    ) {
         let (server, client) = (key.server().ip(), key.client().ip());
         let mut header = header;
         write(&mut header, CHECKSUM, [0, 0]);

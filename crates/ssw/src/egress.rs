@@ -9,6 +9,7 @@
 //! | of a gated flow or service | dropped: FIN and RST of the dying included |
 //! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have missed |
 //! | SYN-ACK of a new connection | remembered in its embryo, to the client; a flow that has its ends still is over |
+//! | of a flow on its first server, the first RST before a word | dropped: the kernel may not have found its socket |
 //! | of a flow on its first server | noted; the head of a turn is recorded |
 //! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes the client's third ACK and goes back up the stack |
 //! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
@@ -40,6 +41,17 @@ use crate::{
 /// smaller window Linux sends one of the loopback's (65483 bytes) only when its persist timer
 /// fires, five times a second.
 const SELF_ACK_WINDOW: u32 = 65_535;
+
+/// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request?
+fn is_unfound(flow: &mut Flow, segment: &Segment) -> bool {
+    let first = flow.server.isn + 1;
+    let is_reset = segment.has(Flags::RST) && !segment.has(Flags::ACK);
+    let is_bare = is_reset && segment.sequence_len() == 0;
+    let is_first = segment.seq == first && flow.server.nxt == first;
+    let unfound = is_bare && is_first && flow.closed_ns == 0 && !flow.log.unfound;
+    flow.log.unfound |= unfound;
+    unfound
+}
 
 impl SouthSide {
     /// What becomes of a packet that leaves, from the server or from ourselves.
@@ -77,11 +89,14 @@ impl SouthSide {
     }
 
     /// Does the server answer a SYN that came while its last connection with these ends was being
-    /// closed? No two sockets have the same ends.
+    /// closed, or say one itself? No two sockets have the same ends.
     fn opens_anew(&mut self, key: FlowKey, segment: &Segment, now_ns: u64) -> bool {
         let Some(flow) = self.flows.get(&key) else {
             return false;
         };
+        if segment.has(Flags::SYN) && !segment.has(Flags::ACK) && !segment.has(Flags::RST) {
+            return flow.closed_ns != 0 && !self.shared.flow_stands_still(flow, now_ns);
+        }
         let known = segment.ack == flow.client.isn + 1
             || (flow.mode == Mode::Spliced && segment.ack == flow.splice.instream + 1);
         if known
@@ -97,8 +112,9 @@ impl SouthSide {
     fn sent_by_us(&self, packet: &Packet) -> Option<(Network, FlowKey)> {
         let network = Network::parse(&packet.bytes)?;
         let (server, client) = network.ends(&packet.bytes)?;
-        let ours = self.shared.is_endpoint(server);
-        ours.then(|| (network, FlowKey::new(client, server)))
+        let key = FlowKey::new(client, server);
+        let ours = self.shared.is_endpoint(server) || self.flows.contains_key(&key);
+        ours.then_some((network, key))
     }
 
     /// No flow: a handshake, a connection that is not protected, or an answer to a stray.
@@ -178,6 +194,10 @@ impl SouthSide {
         if flow.mode == Mode::Observed {
             if shared.fenced(now_ns) {
                 return shared.drop_fenced();
+            }
+            if is_unfound(flow, segment) {
+                shared.counters.gated_out += 1;
+                return Verdict::Drop;
             }
             let tells = segment.has(Flags::ACK) && !segment.has(Flags::RST);
             if shared.linked(flow) && tells {
@@ -329,7 +349,7 @@ impl Shared {
 
     /// A RST for a connection that both sides have ended and acknowledged: the answer to a straggler,
     /// perhaps one of ours. With a log link the client may not have been told yet; it will be when it
-    /// is logged.
+    /// is logged. A server that ends one with a RST, because it has not read all, is to be heard.
     fn is_afterthought(&self, flow: &Flow, segment: &Segment) -> bool {
         let acknowledged = if self.settings.link {
             had(flow)
@@ -338,6 +358,7 @@ impl Shared {
         };
         segment.has(Flags::RST)
             && flow.closed_ns != 0
+            && !flow.was_reset
             && flow.client.ack == flow.server.nxt
             && flow.client.nxt == acknowledged
     }

@@ -1,6 +1,6 @@
 //! One connection, as the data plane knows it: `struct flow` of `intf.h`.
 
-use wire::{FlowId, SeqNumber};
+use wire::{Flags, FlowId, SeqNumber};
 
 /// Whether and how a flow is translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,7 +73,7 @@ pub struct ClientHalf {
     pub nxt: SeqNumber,
     /// Outstream that it has acknowledged; client space.
     pub ack: SeqNumber,
-    /// Its newest TSval.
+    /// Its newest TSval; 0 of one that the server has opened, and that has not spoken since.
     pub tsval: u32,
     /// Its newest window field, not scaled.
     pub window: u16,
@@ -239,6 +239,8 @@ pub struct LogHalf {
     pub heard: SeqNumber,
     /// And what it had room for then: the end of what the dead host may have sent.
     pub reach: SeqNumber,
+    /// Its socket was not found once, though it is there.
+    pub unfound: bool,
 }
 
 /// One connection. Also the snapshot in which the rest of the system reads it from the kernel.
@@ -260,10 +262,12 @@ pub struct Flow {
     pub unprotected: Option<Unprotected>,
     /// A living server closed it: the kernel finishes, and no gate stops it.
     pub server_closing: bool,
+    /// It was closed by a RST of one of the two, without the server's FIN.
+    pub was_reset: bool,
     /// It may not be sent what it has in part: an MPTCP client that fell back to plain TCP never
     /// reads on behind such a segment.
     pub whole_segments: bool,
-    /// Flags of the client's SYN (byte 13 of the header).
+    /// Flags of the client's SYN (byte 13 of the header). With ACK it is the server that has opened the connection.
     pub syn_flags: u8,
     /// Window of the client's SYN.
     pub syn_window: u16,
@@ -282,6 +286,12 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// It is the server that has opened the connection: what is called its client here has answered.
+    #[must_use]
+    pub fn is_opened_by_server(&self) -> bool {
+        Flags::from_bits(self.syn_flags).contains(Flags::ACK)
+    }
+
     /// The next byte that the present server's TCP waits for, or one before it.
     #[must_use]
     pub fn acknowledged_by_server(&self) -> SeqNumber {
@@ -305,6 +315,7 @@ impl Default for Flow {
             mode: Mode::default(),
             unprotected: None,
             server_closing: false,
+            was_reset: false,
             whole_segments: false,
             syn_flags: 0,
             syn_window: 0,

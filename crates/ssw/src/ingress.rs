@@ -85,8 +85,10 @@ impl SouthSide {
     fn addressed_to_us(&self, packet: &Packet) -> Option<(Network, FlowKey)> {
         let network = Network::parse(&packet.bytes)?;
         let (client, server) = network.ends(&packet.bytes)?;
-        let ours = self.shared.is_endpoint(server);
-        ours.then(|| (network, FlowKey::new(client, server)))
+        let key = FlowKey::new(client, server);
+        // What the server has opened itself begins at any port.
+        let ours = self.shared.is_endpoint(server) || self.flows.contains_key(&key);
+        ours.then_some((network, key))
     }
 
     fn ingress_replayed(
@@ -427,7 +429,7 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
         return;
     }
     if let Some(tsval) = options.tsval(&segment.header) {
-        if SeqNumber(tsval).before(SeqNumber(flow.client.tsval)) {
+        if flow.client.tsval != 0 && SeqNumber(tsval).before(SeqNumber(flow.client.tsval)) {
             return; // PAWS, RFC 7323 5
         }
         flow.client.tsval = tsval;

@@ -93,7 +93,7 @@ impl SouthSide {
                 }
             }
             SocketState::FinWait1 | SocketState::LastAck | SocketState::Closing => {
-                self.server_closes(change.key, now_ns);
+                self.server_closes(change.key, false, now_ns);
             }
             SocketState::Close => {
                 // Else one of the two has reset it.
@@ -101,7 +101,7 @@ impl SouthSide {
                     .flows
                     .get(&change.key)
                     .is_some_and(|flow| flow.server_closing);
-                if self.server_closes(change.key, now_ns) {
+                if self.server_closes(change.key, !orderly, now_ns) {
                     self.connection_closed(change.key, orderly, now_ns);
                 }
             }
@@ -111,11 +111,12 @@ impl SouthSide {
 
     /// Returns whether a living server does it. Gated: it is the death that closes the socket, or
     /// the removal of what the dead left.
-    fn server_closes(&mut self, key: FlowKey, now_ns: u64) -> bool {
+    fn server_closes(&mut self, key: FlowKey, by_reset: bool, now_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(&key) else {
             return false;
         };
         let alive = !self.shared.flow_gated(flow, now_ns) && flow.mode != Mode::Splicing;
+        flow.was_reset |= alive && by_reset && !flow.server_closing;
         flow.server_closing |= alive;
         alive
     }

@@ -16,7 +16,7 @@ use protocol::link::{
     ACK_LEN, Ack, Handshake, Head, KeySet, Kind, LinkKeys, Open, SegmentFlags, SegmentKind,
     SynOptions, seal, seal_head,
 };
-use wire::{ChecksumMode, FlowId, FlowKey, MIN_TCP_HEADER, checksum};
+use wire::{ChecksumMode, FlowId, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum};
 
 use crate::{
     flow::{Flow, Restored, Unprotected},
@@ -95,6 +95,14 @@ pub struct Copy {
     pub head: Head,
 }
 
+/// Who is told what.
+enum Told {
+    /// What is recorded of its instream.
+    Ack(FlowKey, SeqNumber),
+    /// That the connection exists.
+    Opened(FlowKey),
+}
+
 impl SouthSide {
     /// Use this link from now on.
     pub fn set_link(&mut self, settings: LinkSettings) {
@@ -164,27 +172,74 @@ impl SouthSide {
         let Some(payload) = datagram(&packet.bytes, ends.0, ends.1) else {
             return Verdict::Next;
         };
-        let word = match payload.first_chunk::<ACK_LEN>() {
-            Some(word) if Kind::of(word) == Ok(Kind::Ack) => word,
-            _ => return Verdict::Next, // the answer to a probe is for the socket
-        };
-        let Ok(ack) = Ack::decode(word, &link.down) else {
-            self.shared.counters.link_forged += 1;
+        // All are heard before anything is said.
+        let mut told = Vec::new();
+        for (nth, word) in Ack::each(payload).enumerate() {
+            if Kind::of(word) != Ok(Kind::Ack) {
+                if nth == 0 {
+                    return Verdict::Next;
+                }
+                break;
+            }
+            let Ok(ack) = Ack::decode(word, &link.down) else {
+                self.shared.counters.link_forged += 1;
+                break;
+            };
+            told.extend(self.hear_word(&link, &ack, now_ns));
+        }
+        if payload.len() < ACK_LEN {
+            return Verdict::Next; // the answer to a probe is for the socket
+        }
+        let said = told
+            .iter()
+            .filter_map(|told| self.speak(packet, told, now_ns));
+        let mut said: Vec<Packet> = said.collect();
+        let Some(last) = said.pop() else {
             return Verdict::Drop;
         };
-        if let Some(flow) = self.flows.get_mut(&ack.key)
+        self.shared.said.extend(said);
+        *packet = last;
+        Verdict::Redirect
+    }
+
+    /// One acknowledgement: whom it lets be told what.
+    fn hear_word(&mut self, link: &Link, ack: &Ack, now_ns: u64) -> Option<Told> {
+        let (key, shared) = (ack.key, &mut self.shared);
+        if let Some(flow) = self.flows.get_mut(&key)
             && flow.id == ack.flow
         {
-            return self.shared.acknowledged(packet, &link, flow, &ack, now_ns);
+            let told = shared.acknowledged(link, flow, ack, now_ns)?;
+            return Some(Told::Ack(key, told));
         }
-        let shared = &mut self.shared;
-        match self.embryos.get_mut(&ack.key) {
-            Some(embryo) if embryo.id == ack.flow => {
-                let synack = self.synacks.get_mut(&ack.key).cloned();
-                shared.opened(packet, embryo, synack, &ack, now_ns)
+        let embryo = self.embryos.get_mut(&key).filter(|e| e.id == ack.flow)?;
+        let waits = self.synacks.get_mut(&key).is_some();
+        (waits && shared.opened(embryo, ack, now_ns)).then_some(Told::Opened(key))
+    }
+
+    /// What a word of the logger's lets its client know, made of the packet that brought it.
+    fn speak(&mut self, brought: &Packet, told: &Told, now_ns: u64) -> Option<Packet> {
+        let mut packet = brought.clone();
+        match told {
+            Told::Ack(key, ack) => {
+                let flow = self.flows.get_mut(key)?;
+                let ack = ack.max_seq(flow.server.ack);
+                self.shared.tell_client(&mut packet, *key, flow, ack);
+                self.shared.close_record(flow, false, now_ns);
             }
-            _ => Verdict::Drop,
+            Told::Opened(key) => {
+                let (header, embryo) = (self.synacks.get_mut(key)?, self.embryos.get_mut(key)?);
+                let header = header.clone();
+                self.shared
+                    .send_to_client(&mut packet, *key, &embryo.log, header);
+            }
         }
+        Some(packet)
+    }
+
+    /// The next packet for a client that left, besides the one that a call has returned: a datagram of the
+    /// logger's may let several be told.
+    pub fn take_said(&mut self) -> Option<Packet> {
+        self.shared.said.pop_front()
     }
 
     /// A SYN-ACK of a connection that is to have a record behind the link.

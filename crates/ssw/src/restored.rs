@@ -148,10 +148,10 @@ impl Shared {
     }
 }
 
-/// Can `told` be what became of the timestamp `known`?
+/// Can `told` be what became of the timestamp `known`? 0: it was not heard, for the server has opened the connection.
 fn is_later(known: u32, told: u32, exact: bool) -> bool {
     let age = told.wrapping_sub(known);
-    age <= AGE || (exact && age < AGE.wrapping_neg())
+    age <= AGE || (exact && (known == 0 || age < AGE.wrapping_neg()))
 }
 
 /// Of two timestamps the newer one (RFC 7323 5.2).

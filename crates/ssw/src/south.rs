@@ -11,6 +11,7 @@ use crate::{
     flow::{Flow, Mode, Unprotected},
     link::{Copy, Link},
     mirror::MirrorFrame,
+    packet::Packet,
     ring::{LruMap, Ring},
     tolerance::Expect,
 };
@@ -231,6 +232,8 @@ pub(crate) struct Shared {
     /// The interface by which probes leave for the logger.
     pub(crate) path: Option<u32>,
     pub(crate) copies: VecDeque<Copy>,
+    /// What left for clients, besides what calls have returned.
+    pub(crate) said: VecDeque<Packet>,
 }
 
 impl SouthSide {
@@ -267,6 +270,7 @@ impl SouthSide {
                 link: None,
                 path: None,
                 copies: VecDeque::new(),
+                said: VecDeque::new(),
                 settings,
             },
         }

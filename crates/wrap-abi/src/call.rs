@@ -37,7 +37,7 @@ pub enum Call {
     Wait = 13,
     /// A signal arrived here: the outcome is its number.
     Signal = 14,
-    /// All that was written to connections so far: the payload is a hash of it.
+    /// This is about to be said ([`crate::Header::outstream`]).
     Outstream = 15,
     /// Bytes from what is neither a client's connection nor a regular file (a pipe, `/dev/urandom`, a file
     /// below `/proc`): the payload.
@@ -61,10 +61,20 @@ pub enum Call {
     /// Helper threads are not waited for from here on: the outcome is a [`crate::layout::Restless`], and the descriptor how often
     /// they were since the last record.
     Helpers = 24,
+    /// A signal was sent: the descriptor is the process, as the program knows it, or a group, less than 0.
+    Kill = 25,
+    /// A connection that the server opened itself is recorded as a client's from here on: the payload is as of [`Call::Accept`].
+    Joined = 26,
+    /// An address that a socket was not given (payload: 0), or not allowed to listen on (1): the outcome says why. Where it was, there
+    /// is no record.
+    Bind = 27,
+    /// A connection that another process has passed on, with the bytes beside it: the outcome is its descriptor, the payload both
+    /// its addresses ([`crate::passing::ADDRESS`] bytes each), and the bytes.
+    Passed = 28,
 }
 
 impl Call {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 28] = [
         Self::Start,
         Self::Epoll,
         Self::Poll,
@@ -89,6 +99,10 @@ impl Call {
         Self::Fate,
         Self::Kept,
         Self::Helpers,
+        Self::Kill,
+        Self::Joined,
+        Self::Bind,
+        Self::Passed,
     ];
 
     /// The kind with this number.

@@ -13,7 +13,8 @@
 //! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length, or process | u32 flags | ends
 //!          | bytes, if something was said
 //! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses as IPv6 has them.
-//!          For a connection that the server has opened: u64, which, and zeros
+//!          For a connection that the server has opened: u64, which, and zeros. For one that a process has served: u64 and u64
+//!          of where it has begun, and zeros
 //! ```
 //!
 //! Numbers are little-endian.
@@ -22,6 +23,10 @@ use core::net::{IpAddr, SocketAddr};
 
 /// The supervisor's last word: these were all, go on.
 pub const GO: u8 = 2;
+
+/// Bytes of the supervisor's answer to [`Message::Joins`]: the number by which the data plane knows the connection from here
+/// on, or 0: it stays as it is.
+pub const JOIN_ANSWER: usize = 8;
 
 /// The two ends of a connection, the client's first. Ordered as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,6 +131,39 @@ impl Position {
     }
 }
 
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Place {
+    /// Bytes that were read.
+    pub instream: u64,
+    /// Bytes that were written.
+    pub outstream: u64,
+}
+
+impl Place {
+    /// Bytes that one takes.
+    pub const SIZE: usize = 16;
+
+    /// As it is in a record.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..8].copy_from_slice(&self.instream.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.outstream.to_le_bytes());
+        bytes
+    }
+
+    /// From a record.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
+        let (words, _) = bytes.as_chunks();
+        Self {
+            instream: u64::from_le_bytes(words[0]),
+            outstream: u64::from_le_bytes(words[1]),
+        }
+    }
+}
+
 /// Where a connection stands when its record is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
@@ -139,6 +177,9 @@ pub struct Standing {
     pub is_shut: bool,
     /// It has closed it: nobody wants its descriptor.
     pub is_closed: bool,
+    /// Of one that the server has opened, and that goes on as clients' do: its number ([`JOIN_ANSWER`]). Others with the same ends
+    /// have others. 0 of a client's.
+    pub flow: u64,
 }
 
 /// Where a connection stands that the server has opened itself.
@@ -217,6 +258,15 @@ pub enum Entry<'a> {
         /// Where.
         reach: Reach,
     },
+    /// A process has served a connection, as others may have before and after.
+    Served {
+        /// The connection's number.
+        connection: u32,
+        /// From where on.
+        from: Place,
+        /// And up to where.
+        to: Place,
+    },
     /// The process has stopped, for an image, with this connection of a client open.
     Open {
         /// The process's number for the connection.
@@ -233,6 +283,7 @@ const STANDS: u8 = 2;
 const REACHES: u8 = 3;
 const BEGAN: u8 = 4;
 const OPEN: u8 = 5;
+const SERVED: u8 = 6;
 const SHUT: u32 = 1;
 const CLOSED: u32 = 2;
 const LOCAL: u32 = 4;
@@ -243,7 +294,9 @@ fn flags(all: [(bool, u32); 3]) -> [u8; 4] {
 }
 
 /// What an entry takes without what was said.
-const HEADER: usize = 68;
+const HEADER: usize = 76;
+/// Where the ends of a connection stand in it.
+const ENDS: core::ops::Range<usize> = 32..68;
 
 impl<'a> Entry<'a> {
     /// The entry but for what was said, which follows as it is.
@@ -266,7 +319,7 @@ impl<'a> Entry<'a> {
             Self::Began { connection, ends } => {
                 put(0, &[BEGAN]);
                 put(4, &connection.to_le_bytes());
-                put(32, &ends.0);
+                put(ENDS.start, &ends.0);
             }
             Self::Stands {
                 connection,
@@ -280,7 +333,8 @@ impl<'a> Entry<'a> {
                 put(16, &standing.instream.to_le_bytes());
                 let (shut, closed) = (standing.is_shut, standing.is_closed);
                 put(28, &flags([(shut, SHUT), (closed, CLOSED), (false, LOCAL)]));
-                put(32, &standing.ends.0);
+                put(ENDS.start, &standing.ends.0);
+                put(ENDS.end, &standing.flow.to_le_bytes());
             }
             Self::Reaches {
                 connection,
@@ -297,6 +351,17 @@ impl<'a> Entry<'a> {
                 put(28, &flags([(shut, SHUT), (closed, CLOSED), (local, LOCAL)]));
                 put(32, &reach.serial.to_le_bytes());
             }
+            Self::Served {
+                connection,
+                from,
+                to,
+            } => {
+                put(0, &[SERVED]);
+                put(4, &connection.to_le_bytes());
+                put(8, &to.outstream.to_le_bytes());
+                put(16, &to.instream.to_le_bytes());
+                put(32, &from.to_bytes());
+            }
             Self::Open {
                 connection,
                 fd,
@@ -305,7 +370,7 @@ impl<'a> Entry<'a> {
                 put(0, &[OPEN]);
                 put(4, &connection.to_le_bytes());
                 put(24, &fd.to_le_bytes());
-                put(32, &ends.0);
+                put(ENDS.start, &ends.0);
             }
         }
         out
@@ -332,18 +397,19 @@ impl<'a> Entry<'a> {
             }
             BEGAN => {
                 let mut ends = Ends::default();
-                ends.0.copy_from_slice(&header[32..]);
+                ends.0.copy_from_slice(&header[ENDS]);
                 Some((Self::Began { connection, ends }, HEADER))
             }
             STANDS => {
                 let mut ends = Ends::default();
-                ends.0.copy_from_slice(&header[32..]);
+                ends.0.copy_from_slice(&header[ENDS]);
                 let standing = Standing {
                     ends,
                     outstream: u64_at(8),
                     instream: u64_at(16),
                     is_shut: u32_at(28) & SHUT != 0,
                     is_closed: u32_at(28) & CLOSED != 0,
+                    flow: u64_at(ENDS.end),
                 };
                 let stands = Self::Stands {
                     connection,
@@ -368,9 +434,21 @@ impl<'a> Entry<'a> {
                 };
                 Some((reaches, HEADER))
             }
+            SERVED => {
+                let place = |instream: usize, outstream: usize| Place {
+                    instream: u64_at(instream),
+                    outstream: u64_at(outstream),
+                };
+                let served = Self::Served {
+                    connection,
+                    from: place(32, 40),
+                    to: place(16, 8),
+                };
+                Some((served, HEADER))
+            }
             OPEN => {
                 let mut ends = Ends::default();
-                ends.0.copy_from_slice(&header[32..]);
+                ends.0.copy_from_slice(&header[ENDS]);
                 let open = Self::Open {
                     connection,
                     fd: u32_at(24),
@@ -396,6 +474,15 @@ pub enum Message {
     /// It opens a connection to another server, whose descriptor is beside the message: held by the supervisor, it does not
     /// end with the process.
     Opened {
+        /// The process.
+        process: u32,
+        /// As [`Reach::serial`].
+        serial: u64,
+    },
+    /// That connection is there, and nothing was said in it yet: is it to go on elsewhere, too, as those of clients do? Beside the
+    /// message is the end of a socket for the answer ([`JOIN_ANSWER`] bytes, little-endian). If that ends without one, the supervisor
+    /// may have died while it looked at the connection, which nobody may use any more.
+    Joins {
         /// The process.
         process: u32,
         /// As [`Reach::serial`].
@@ -431,6 +518,7 @@ impl Message {
             Self::Opened { process, serial } => (2, process, serial),
             Self::Closed { process, serial } => (3, process, serial),
             Self::Paused { process } => (4, process, 0),
+            Self::Joins { process, serial } => (5, process, serial),
         };
         let mut bytes = [0; Self::SIZE];
         bytes[0] = kind;
@@ -456,6 +544,7 @@ impl Message {
             2 => Some(Self::Opened { process, serial }),
             3 => Some(Self::Closed { process, serial }),
             4 => Some(Self::Paused { process }),
+            5 => Some(Self::Joins { process, serial }),
             _ => None,
         }
     }

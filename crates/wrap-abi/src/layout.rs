@@ -16,7 +16,7 @@ pub use crate::remade::{RemadeFiles, Whole};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 20;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -186,6 +186,14 @@ pub struct Page {
     pub processes: Processes,
     /// Which process serves a connection that several have.
     pub serving: Serving,
+    /// Connections that one process passes to another.
+    pub passing: Passing,
+    /// Which processes are dead.
+    pub lives: Lives,
+    /// Not 0: the service is ended on purpose, and who sees others end may go on until it is its turn.
+    pub is_ending: AtomicU32,
+    /// Not 0: a process with the library in it has listened to clients.
+    pub listens: AtomicU32,
     /// Files that replays on this host have made again.
     pub remade: RemadeFiles,
 }
@@ -226,46 +234,18 @@ impl Settled {
     }
 }
 
-/// Of connections that several processes have, the one that reads from it, or writes to it: by the connection's number, modulo
-/// the size of the table.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Serving([AtomicU64; SERVED]);
-
-const SERVED: usize = 1 << 16;
-
-impl Default for Serving {
-    fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; SERVED])
-    }
-}
-
-impl Serving {
-    /// This process serves the connection. `false`: another one does.
-    #[must_use]
-    pub fn claim(&self, connection: u32, process: u32) -> bool {
-        let place = &self.0[connection as usize % SERVED];
-        let own = (u64::from(connection) << 32) | (u64::from(process) + 1);
-        let claimed = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
-            let is_this = now >> 32 == u64::from(connection) && now != 0;
-            (!is_this || now == own).then_some(own)
-        });
-        claimed.is_ok()
-    }
-
-    /// Nobody serves any of these connections, which are all there were.
-    pub fn clear(&self, connections: u32) {
-        for place in self.0.iter().take(connections as usize) {
-            place.store(0, Ordering::Relaxed);
-        }
-    }
-}
+pub use crate::{
+    lives::{Life, Lives},
+    passing::Passing,
+    serving::{Claimed, Serving},
+};
 
 /// What becomes of a process, as its stream says ([`crate::Call::Fate`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fate {
-    /// It serves a connection that it has from its parent: the payload says which, as [`crate::handover::Ends`].
+    /// It serves a connection that it has from its parent: the payload says which, as [`crate::handover::Ends`], and from where on,
+    /// as [`crate::handover::Place`].
     Serves = 1,
     /// It ends.
     Ends = 2,
@@ -274,7 +254,7 @@ pub enum Fate {
     Executes = 4,
     /// It has a connection from its parent which neither has served yet.
     Holds = 8,
-    /// It talks to other processes of the service by what it has from its parent.
+    /// It talks to other processes of the service by what the first one has made, or to other programs.
     Talks = 16,
     /// It has died with the service, and is not begun again. That is in no record.
     Gone = 32,
@@ -282,6 +262,8 @@ pub enum Fate {
     Shares = 64,
     /// It is replaying, and not at the end of its record. That is in no record.
     Replays = 128,
+    /// It talks to others by what another one than the first has made: the payload says which one that is.
+    Confers = 256,
 }
 
 impl Fate {
@@ -295,6 +277,7 @@ impl Fate {
             Self::Holds,
             Self::Talks,
             Self::Shares,
+            Self::Confers,
         ];
         all.into_iter().find(|fate| *fate as i64 == code)
     }
@@ -438,13 +421,17 @@ pub struct Process {
     pub parent: AtomicU32,
     /// The process id of its first life; 0: it was never begun.
     pub pid: AtomicI32,
-    /// Its [`Fate`]s, as bits.
+    /// Its [`Fate`]s, as bits, and behind all of them the number of the process of [`Fate::Confers`].
     pub fate: AtomicU32,
     /// Not 0: it is begun again in a replay.
     pub is_begun: AtomicU32,
     /// How far it has replayed. Written by the process.
     pub replayed: AtomicU64,
 }
+
+/// Behind all [`Fate`]s.
+const GROUP_SHIFT: u32 = 16;
+const _: () = assert!(PROCESSES <= 1 << (u32::BITS - GROUP_SHIFT));
 
 impl Process {
     const fn new() -> Self {
@@ -471,6 +458,19 @@ impl Process {
     /// This is its fate.
     pub fn set(&self, fate: Fate) {
         self.fate.fetch_or(fate as u32, Ordering::AcqRel);
+    }
+
+    /// It talks by what this process has made.
+    pub fn confers(&self, maker: u32) {
+        let fate = (maker << GROUP_SHIFT) | Fate::Confers as u32;
+        self.fate.fetch_or(fate, Ordering::AcqRel);
+    }
+
+    /// The process that has made what it talks by; `None`: it does not.
+    #[must_use]
+    pub fn maker(&self) -> Option<u32> {
+        let maker = self.fate.load(Ordering::Acquire) >> GROUP_SHIFT;
+        (maker != 0).then_some(maker)
     }
 
     /// It is not any more.

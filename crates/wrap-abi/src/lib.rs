@@ -24,9 +24,12 @@ mod file;
 pub mod handover;
 mod held;
 pub mod layout;
+mod lives;
+pub mod passing;
 mod ready;
 mod record;
 mod remade;
+mod serving;
 mod varint;
 
 #[cfg(test)]

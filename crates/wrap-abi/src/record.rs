@@ -61,6 +61,19 @@ pub struct Header {
 }
 
 impl Header {
+    /// The program is about to write to a connection: 21 bits of a hash of all that it has written so far, this included, in the place
+    /// of a descriptor and an outcome. Four bytes, since there is one for each write; a replay that says something else is let
+    /// through once in two million.
+    #[must_use]
+    pub fn outstream(hash: u64) -> Self {
+        Self {
+            call: Call::Outstream,
+            fd: (hash & 0x3fff) as u32,
+            outcome: (hash >> 14 & 0x7f) as i64,
+            length: 0,
+        }
+    }
+
     /// Write it at the beginning of `out`; how many bytes that took. The payload follows as it is.
     pub fn write(&self, out: &mut [u8; HEADER_MAX]) -> usize {
         let has_length = self.length as u64 != implied_length(self.call, self.outcome);

@@ -5,13 +5,14 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::{
-    handover::{Ends, Entry, Message, Reach, Standing},
-    layout::{Destination, Shipping},
+    handover::{Ends, Entry, Message, Place, Reach, Standing},
+    layout::{Claimed, Destination, Serving, Shipping},
+    passing::Passed,
     *,
 };
 
 fn any_call() -> impl Strategy<Value = Call> {
-    (1u8..=23).prop_map(|code| Call::from_code(code).expect("a kind"))
+    (1u8..=27).prop_map(|code| Call::from_code(code).expect("a kind"))
 }
 
 fn write(record: &Record<'_>) -> Vec<u8> {
@@ -201,7 +202,7 @@ proptest! {
     ) {
         let mut both = Ends::default();
         both.0[..32].copy_from_slice(&ends);
-        let standing = Standing { ends: both, instream, outstream, is_shut, is_closed };
+        let standing = Standing { ends: both, instream, outstream, is_shut, is_closed, flow: instream ^ outstream };
         let reach = Reach { serial, is_local, instream, outstream, is_shut, is_closed };
         let entries = [
             Entry::Said { connection, offset: outstream, bytes: &bytes },
@@ -209,6 +210,11 @@ proptest! {
             Entry::Reaches { connection, process, reach },
             Entry::Began { connection, ends: both },
             Entry::Open { connection, fd: connection, ends: both },
+            Entry::Served {
+                connection,
+                from: Place { instream: serial, outstream },
+                to: Place { instream, outstream: serial },
+            },
         ];
         let mut all = Vec::new();
         for entry in &entries {
@@ -259,13 +265,75 @@ proptest! {
 }
 
 #[test]
-fn a_connection_is_served_by_one_process() {
-    let serving = std::boxed::Box::<super::layout::Serving>::default();
-    assert!(serving.claim(7, 1) && serving.claim(7, 1));
-    assert!(!serving.claim(7, 2) && !serving.claim(7, 0));
-    assert!(serving.claim(8, 0) && !serving.claim(8, 1));
+fn a_connection_is_served_by_one_process_after_another() {
+    let serving = std::boxed::Box::<Serving>::default();
+    let place = |instream| Place {
+        instream,
+        outstream: 3,
+    };
+    for connection in [0, 7] {
+        assert_eq!(serving.claim(connection, 1), Claimed::Own);
+        serving.let_go(connection, 1, place(0));
+        assert_eq!(serving.claim(connection, 2), Claimed::From(place(0)));
+        serving.let_go(connection, 2, place(1));
+        assert_eq!(serving.claim(connection, 1), Claimed::From(place(1)));
+        assert_eq!(serving.claim(connection, 1), Claimed::Own);
+        assert_eq!(serving.claim(connection, 2), Claimed::No);
+        serving.let_go(connection, 2, place(9));
+        assert_eq!(serving.claim(connection, 0), Claimed::No);
+        serving.let_go(connection, 1, place(5));
+        // Of replays the one that has come furthest counts.
+        serving.let_go(connection, 3, place(4));
+        assert_eq!(serving.claim(connection, 2), Claimed::From(place(5)));
+        assert_eq!(serving.claim(connection, 1), Claimed::No);
+        serving.let_go(connection, 2, place(6));
+        serving.let_go(connection, 1, place(8));
+        assert_eq!(serving.claim(connection, 2), Claimed::From(place(8)));
+    }
+    // One is forgotten for another.
+    let other = 7 + (1 << 16);
+    assert_eq!(serving.claim(other, 4), Claimed::Own);
+    assert_eq!(serving.claim(7, 5), Claimed::Own);
     serving.clear(8);
-    assert!(serving.claim(7, 2));
+    assert_eq!(serving.claim(7, 1), Claimed::Own);
+}
+
+proptest! {
+    #[test]
+    fn what_is_passed_on_arrives_once(
+        (number, sender, serial, is_held) in any::<(u32, u32, u64, bool)>(),
+        (one, other) in (prop::array::uniform29(any::<u8>()), prop::array::uniform29(any::<u8>())),
+        inode in 1u64..,
+    ) {
+        let passing = std::boxed::Box::<layout::Passing>::default();
+        let passed = Passed { number, sender, serial, is_held, ends: [one, other] };
+        prop_assert_eq!(passing.take(inode), None);
+        prop_assert!(passing.send(inode, &passed) && !passing.send(inode, &passed));
+        prop_assert!(passing.is_under_way(sender) && !passing.is_under_way(sender ^ 1));
+        prop_assert_eq!(passing.take(inode ^ 1), None);
+        prop_assert_eq!(passing.take(inode), Some(passed));
+        prop_assert_eq!(passing.take(inode), None);
+        prop_assert!(!passing.is_under_way(sender));
+    }
+}
+
+#[test]
+fn there_is_room_for_so_many_that_are_passed_on() {
+    let passing = std::boxed::Box::<layout::Passing>::default();
+    let passed = Passed {
+        number: 1,
+        sender: 2,
+        serial: 3,
+        is_held: true,
+        ends: [[4; 29]; 2],
+    };
+    let sent = (1..2000)
+        .filter(|inode| passing.send(*inode, &passed))
+        .count();
+    assert_eq!(sent, 1024);
+    assert!(passing.take(7).is_some() && passing.send(3000, &passed));
+    passing.clear();
+    assert!(!passing.is_under_way(2));
 }
 
 proptest! {

@@ -5,7 +5,7 @@
 
 mod accepting;
 mod binding;
-mod clocks;
+pub(crate) mod clocks;
 mod connecting;
 mod contents;
 mod datagrams;
@@ -13,9 +13,11 @@ mod declined;
 pub(crate) mod effects;
 mod files;
 mod handlers;
+mod joining;
 pub(crate) mod kept;
 mod looking;
 pub(crate) mod opening;
+mod passing;
 mod processes;
 mod randomness;
 mod readiness;

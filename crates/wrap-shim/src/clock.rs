@@ -2,7 +2,7 @@
 
 use libc::{CLOCK_MONOTONIC, CLOCK_REALTIME, c_int, clockid_t, timespec};
 
-use crate::real::real;
+use crate::{real::real, sys::sys};
 
 /// What it shows, nanoseconds.
 pub(crate) fn monotonic() -> u64 {
@@ -12,6 +12,16 @@ pub(crate) fn monotonic() -> u64 {
 /// What it shows, nanoseconds since 1970.
 pub(crate) fn time_of_day() -> u64 {
     read(CLOCK_REALTIME)
+}
+
+/// For so many nanoseconds, less than a second; a signal ends it.
+pub(crate) fn sleep(nanoseconds: i64) {
+    let time = timespec {
+        tv_sec: 0,
+        tv_nsec: nanoseconds,
+    };
+    // SAFETY: a structure on our stack.
+    unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
 }
 
 fn read(clock: clockid_t) -> u64 {

@@ -10,6 +10,7 @@ use wrap_abi::{
 };
 
 use crate::{
+    clock,
     descriptors::{Kind, MOST, kind_of},
     sys::{Outcome, sys},
     wrap::{Wrap, is_helper_thread},
@@ -123,12 +124,7 @@ impl Wrap {
                 if left == 0 {
                     self.fail(Failure::DescriptorTaken, Call::Closed, Some(Call::Closed));
                 }
-                let time = libc::timespec {
-                    tv_sec: 0,
-                    tv_nsec: 1_000_000,
-                };
-                // SAFETY: a structure on our stack.
-                unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
+                clock::sleep(1_000_000);
             }
             self.gives_free(fd);
         }

@@ -1,15 +1,15 @@
 //! Output leaves when all that it may depend on is with the logger (*output commit*; `ft-tcp-infocom-2001`, IV.D).
 //!
 //! The process tells the logger by itself ([`crate::shipping`]) when it is about to say something and there is something that
-//! the logger does not have, so once for each turn of an event loop, however much is said in it. It says all that any process
-//! of the service has recorded: what it is about to say may depend on that. Where the logger answers soon, the
-//! program waits for it here; else it goes on, and what it has said leaves later ([`crate::later`]).
+//! the logger does not have. That is so with every word, whose own note is new. It says all that any process
+//! of the service has recorded: what it is about to say may depend on that. Here the program waits for the answer. Where it says
+//! several words in a turn of its event loop, or the answer takes long, they leave later ([`crate::later`]).
 
 use core::sync::atomic::Ordering;
 
 use wrap_abi::layout::{Fate, Hold, Mode, Process};
 
-use crate::{clock, say::say, shipping::Heard, sys::sys, wrap::Wrap};
+use crate::{clock, say::say, shipping::Heard, wrap::Wrap};
 
 /// How long the answer is waited for before it is all said again, microseconds: at first, and at last.
 pub(crate) const FIRST_PATIENCE: i64 = 20_000;
@@ -177,10 +177,5 @@ pub(crate) fn is_stable(process: &Process) -> bool {
 }
 
 fn pause(microseconds: i64) {
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: microseconds * 1000,
-    };
-    // SAFETY: a structure on our stack.
-    unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
+    clock::sleep(microseconds * 1000);
 }

@@ -2,10 +2,15 @@
 
 mod connection;
 
-use core::cell::UnsafeCell;
+use core::{cell::UnsafeCell, mem::MaybeUninit};
 
 use libc::c_int;
-use wrap_abi::handover::Reach;
+use wrap_abi::{
+    handover::Reach,
+    layout::{HELPERS, HELPERS_FD},
+};
+
+use crate::sys::sys;
 
 pub(crate) use connection::{Address, Connection, KEPT_OPTIONS};
 
@@ -13,6 +18,29 @@ pub(crate) use connection::{Address, Connection, KEPT_OPTIONS};
 pub(crate) const MOST: usize = 1 << 16;
 /// Connections of a process at once, duplicates of descriptors not counted.
 pub(crate) const CONNECTIONS: usize = 1 << 16;
+
+/// Ways to others of a session that are looked at for connections that had not arrived.
+const WAYS: usize = 64;
+
+/// The number of the file that this is; 0: it is none.
+pub(crate) fn inode(fd: c_int) -> u64 {
+    let mut about = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: room on our stack, which is read if it was filled in.
+    unsafe {
+        match sys!(SYS_fstat, fd, about.as_mut_ptr()) {
+            0 => about.assume_init().st_ino,
+            _ => 0,
+        }
+    }
+}
+
+/// The same file once more, where the program's own descriptors are not; `None`: there is no room.
+pub(crate) fn hidden(fd: c_int) -> Option<c_int> {
+    let at = HELPERS_FD + HELPERS as c_int;
+    // SAFETY: no memory is involved.
+    let hidden = unsafe { sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, at) };
+    c_int::try_from(hidden).ok().filter(|fd| *fd >= 0)
+}
 
 /// What a descriptor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,6 +112,8 @@ pub(crate) struct Descriptor {
     is_end: bool,
     /// Other processes have that, too.
     pub(crate) crosses: bool,
+    /// The process that has made it ([`crate::talk`]); 0: the first one, or it is not followed.
+    pub(crate) maker: u32,
     /// When a file was changed last that is only read, as it was when it was opened.
     pub(crate) modified: u64,
     /// Of a socket whose port the kernel had chosen: it has another one in this life.
@@ -107,6 +137,7 @@ impl Descriptor {
         inode: 0,
         is_end: false,
         crosses: false,
+        maker: 0,
         modified: 0,
         lacks_port: false,
         partner: 0,
@@ -229,44 +260,56 @@ impl Descriptors {
     /// A new connection. `false`: there is no room for it.
     pub(crate) fn accept(&mut self, fd: c_int, number: u32, peer: Address, local: Address) -> bool {
         self.close(fd);
-        let Some(place) = self.free_place() else {
-            return false;
-        };
-        let Some(entry) = self.entry(fd) else {
-            return false;
-        };
-        entry.kind = Kind::Connection;
-        entry.connection = place;
-        self.connections[place as usize] = Connection {
-            references: 1,
+        let connection = Connection {
             number,
-            fd,
             peer,
             local,
             ..Connection::FREE
         };
-        true
+        self.add(fd, Kind::Connection, connection)
     }
 
     /// A connection that the program opens. What epoll knows of the descriptor stays. `false`: there is no room for it.
     pub(crate) fn open(&mut self, fd: c_int, number: u32, process: u32, is_local: bool) -> bool {
+        let connection = Connection {
+            number,
+            serial: Reach::serial_of(process, self.opened + 1),
+            is_local,
+            received: u64::MAX,
+            ..Connection::FREE
+        };
+        let has_room = self.add(fd, Kind::Outgoing, connection);
+        self.opened += u64::from(has_room);
+        has_room
+    }
+
+    /// One that another process has opened, and passed on. `false`: there is no room for it.
+    pub(crate) fn take_over(&mut self, fd: c_int, number: u32, serial: u64, is_held: bool) -> bool {
+        self.close(fd);
+        let connection = Connection {
+            number,
+            serial,
+            is_held,
+            received: u64::MAX,
+            ..Connection::FREE
+        };
+        self.add(fd, Kind::Outgoing, connection)
+    }
+
+    /// The descriptor is this connection, and the only one that is. `false`: there is no room for it.
+    fn add(&mut self, fd: c_int, kind: Kind, connection: Connection) -> bool {
         let Some(place) = self.free_place() else {
             return false;
         };
         let Some(entry) = self.entry(fd) else {
             return false;
         };
-        entry.kind = Kind::Outgoing;
+        entry.kind = kind;
         entry.connection = place;
-        self.opened += 1;
         self.connections[place as usize] = Connection {
             references: 1,
-            number,
             fd,
-            serial: Reach::serial_of(process, self.opened),
-            is_local,
-            received: u64::MAX,
-            ..Connection::FREE
+            ..connection
         };
         true
     }
@@ -302,6 +345,15 @@ impl Descriptors {
         *entry = original;
         if let Some(connection) = self.connection(to) {
             connection.references += 1;
+        }
+    }
+
+    /// The connection at `from` is at `to` from here on.
+    pub(crate) fn moves(&mut self, from: c_int, to: c_int) {
+        self.duplicate(from, to);
+        self.close(from);
+        if let Some(connection) = self.connection(to) {
+            connection.fd = to;
         }
     }
 
@@ -380,6 +432,24 @@ impl Descriptors {
         let mut all = self.connections();
         all.find(|(_, connection)| connection.number == number)
             .map(|(place, _)| place)
+    }
+
+    /// What others have, too, each with who has made it.
+    pub(crate) fn makers(&self) -> impl Iterator<Item = (c_int, u32)> {
+        let all = (0..)
+            .zip(&self.all)
+            .filter(|(_, one)| one.crosses && one.maker != 0);
+        all.map(|(fd, one)| (fd, one.maker))
+    }
+
+    /// Every descriptor that leads to others of the session.
+    pub(crate) fn ways(&self) -> [c_int; WAYS] {
+        let mut ways = [-1; WAYS];
+        let all = self.makers().filter(|(fd, _)| !self.get(*fd).is_paired());
+        for (way, (fd, _)) in ways.iter_mut().zip(all) {
+            *way = fd;
+        }
+        ways
     }
 
     /// Another process has all of this, too.

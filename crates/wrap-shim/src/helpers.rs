@@ -2,8 +2,9 @@
 //!
 //! How far a helper is, the first thread can see in many ways: a counter under a mutex, a queue that is empty. That depends on the
 //! machine, and in a replay it would be another thing. So whenever the first thread has begun a helper, or has woken some by a
-//! condition or a semaphore, it waits until all of them sleep, before it can look: when it holds no mutex any more, and before it
-//! takes one. Then they have done all that there was to do, in each life.
+//! condition or a semaphore, it waits until all of them sleep, before it can look: at once, or, if it holds a mutex that they may
+//! want first, when it gives one back, and before it takes one. Then they have done all that there was to do, in each life. One
+//! that sleeps may wait for a mutex that the first thread holds ([`mutexes`]): when it gives that back, they rest once more.
 //!
 //! Whether a thread sleeps its state says, in `/proc`: that file is open for each of them, and made anew whenever it is read. One
 //! that waits for a disk does not sleep: it is waited for.
@@ -23,6 +24,7 @@ use wrap_abi::{
 use crate::{
     calls::reading::becomes_ready,
     clock::{monotonic, time_of_day},
+    mutexes,
     say::{Decimal, say},
     sys::sys,
     wrap::{Wrap, with},
@@ -59,8 +61,6 @@ static UNKNOWN: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// The first thread has woken somebody since they rested.
     static HAS_WOKEN: Cell<bool> = const { Cell::new(false) };
-    /// How many mutexes it holds.
-    static LOCKS: Cell<u32> = const { Cell::new(0) };
     /// Which of them this thread is.
     static OWN: Cell<Option<&'static Helper>> = const { Cell::new(None) };
 }
@@ -102,27 +102,32 @@ pub(crate) fn helper_woke() {
 /// The first thread has woken somebody, maybe.
 pub(crate) fn woke() {
     HAS_WOKEN.set(true);
+    if !mutexes::any_is_new() {
+        settle();
+    }
+}
+
+/// A helper has woken the first thread, maybe, and goes on.
+pub(crate) fn was_woken() {
+    HAS_WOKEN.set(true);
     settle();
 }
 
-/// The first thread is about to look at something, or to go on without a mutex.
+/// The first thread is about to look at something.
 #[inline]
 pub(crate) fn settle() {
-    if HAS_WOKEN.get() && LOCKS.get() == 0 {
+    if HAS_WOKEN.get() {
         with(Wrap::await_rest);
     }
 }
 
-/// The first thread has taken a mutex.
+/// The first thread has given this mutex back.
 #[inline]
-pub(crate) fn locked() {
-    LOCKS.set(LOCKS.get().saturating_add(1));
-}
-
-/// The first thread has given a mutex back.
-#[inline]
-pub(crate) fn unlocked() {
-    LOCKS.set(LOCKS.get().saturating_sub(1));
+pub(crate) fn unlocked(mutex: usize) {
+    if mutexes::given_back(mutex) {
+        HAS_WOKEN.set(true);
+    }
+    settle();
 }
 
 fn is_over() -> bool {
@@ -141,10 +146,7 @@ impl Wrap {
 
     /// The first thread knows that one of them has done something.
     pub(crate) fn has_heard_helpers(&mut self) {
-        HAS_WOKEN.set(true);
-        if LOCKS.get() == 0 {
-            self.await_rest();
-        }
+        self.await_rest();
     }
 
     /// In a replay: is one of them about to write what can be read here? It has done so in the dead life.
@@ -172,6 +174,7 @@ impl Wrap {
         if !all_sleep(longest) {
             self.give_up_helpers(Restless::Runs);
         }
+        mutexes::all_are_old();
         self.rests.add(self.stream.position());
     }
 

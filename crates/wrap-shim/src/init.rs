@@ -17,6 +17,7 @@ use crate::{
     calls::{effects::Remade, kept::Kept, writing::Unrecorded},
     children::Children,
     descriptors, helpers,
+    kinship::Kinship,
     later::{self, RoundTrip, Waiting},
     live::Positions,
     places,
@@ -25,7 +26,7 @@ use crate::{
     shipping::Shipping,
     stream::Stream,
     sys::sys,
-    tree::Kinship,
+    talk::Rest,
     wrap::{self, Wrap, exit},
 };
 
@@ -153,11 +154,12 @@ fn start() {
         descriptors: unsafe { descriptors::table() },
         clock: Clock::default(),
         outstream: 0,
-        unhashed: 0,
         unrecorded: Unrecorded::default(),
         rests: Unrecorded::default(),
         children: Children::default(),
         kinship: Kinship::default(),
+        rest: Rest::default(),
+        limit: None,
         remade: Remade::default(),
         kept: Kept::default(),
         shipping: Shipping::default(),
@@ -187,5 +189,6 @@ fn start() {
             payload: program.as_bytes(),
         });
     }
+    wrap.lives();
     wrap::begin(wrap);
 }

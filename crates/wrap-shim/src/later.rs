@@ -1,36 +1,41 @@
-//! Output that leaves later: where the logger is far, the program is not made to wait for it (*output commit*;
-//! `ft-tcp-infocom-2001`, IV.D).
+//! Output that leaves later (*output commit*; `ft-tcp-infocom-2001`, IV.D): the logger is told once of all that is said in a turn
+//! of the event loop, and where it is far, the program is not made to wait for it.
 //!
 //! What it writes is taken for written and kept ([`Held`]). What it has recorded is sent to the logger when its event loop
-//! comes to wait, and while it does, we listen to the logger, too: what is safe by then leaves. If the
+//! comes to wait. A logger that is near is waited for then; where it is far, we listen to it, too, while the program waits: what is
+//! safe by then leaves. If the
 //! process dies first, what was not said is said by its next life: the record has the write's causes.
 //!
 //! That is for writes that the kernel would have taken whole and at once. For any other, for the end of a connection, and before
 //! the program sleeps anywhere but in its event loop, all that is held is waited for.
 
+mod sockets;
+
 use core::cell::UnsafeCell;
 
-use libc::{
-    EAGAIN, EINTR, F_GETFL, MSG_DONTWAIT, MSG_NOSIGNAL, O_NONBLOCK, POLLIN, POLLOUT, SO_MEMINFO,
-    SOL_SOCKET, c_int, iovec, pollfd, timespec,
-};
+use libc::{EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLIN, POLLOUT, c_int, iovec, timespec};
 use wrap_abi::{Held, layout::SHIPPING_FD};
 
+use self::sockets::{
+    free_in, is_limited, is_nonblocking, sleep, sockets_take_enough, write_through,
+};
 use crate::{
     calls::reading::{gather, is_ready, total},
     clock,
     commit::{FIRST_PATIENCE, LONGEST_PATIENCE, is_stable},
-    say::say,
     shipping::Heard,
     signals::blocking,
-    sys::{Outcome, sys},
+    sys::Outcome,
     wrap::Wrap,
 };
 
 /// From this round trip to the logger on the program does not wait for it, nanoseconds; below half of it, it does again.
 const FAR: u64 = 100_000;
+/// For so long after a word the next one belongs to it, nanoseconds; and what is held for longer leaves, near the logger, whatever the
+/// program is about to do that we see.
+const LATE: u64 = 1_000_000;
 /// No more is held of a connection, or is in its socket when more is held, bytes.
-const MOST_OF_EACH: usize = 64 << 10;
+const MOST_OF_EACH: usize = 256 << 10;
 /// What a write may take up in a socket besides its bytes.
 const OVERHEAD: usize = 4 << 10;
 
@@ -69,7 +74,7 @@ impl RoundTrip {
 
     /// Is it better not to wait?
     fn is_long(&self) -> bool {
-        self.is_long && !self.is_irrelevant
+        self.is_long
     }
 
     /// It has taken so long, nanoseconds.
@@ -96,6 +101,11 @@ pub(crate) struct Waiting {
     probed_at: u64,
     /// Which logger has all that other processes had recorded before what is held was said.
     confirmed_by: u32,
+    /// How often something was said in this turn of the event loop, when the last time, and that it was more than once in the turn
+    /// before.
+    turn: u32,
+    said_at: u64,
+    is_talkative: bool,
 }
 
 impl Default for Waiting {
@@ -106,19 +116,37 @@ impl Default for Waiting {
             probe: 0,
             probed_at: 0,
             confirmed_by: 0,
+            turn: 0,
+            said_at: 0,
+            is_talkative: false,
         }
     }
 }
 
+impl Waiting {
+    /// Something is said. Is it likely that more follows in this turn, or does it follow already? Who pauses between two words is not
+    /// in the middle of many.
+    fn is_one_of_many(&mut self) -> bool {
+        let now = clock::monotonic();
+        let follows = self.turn > 0 && now.saturating_sub(self.said_at) < LATE;
+        let is_likely = self.turn == 0 && self.is_talkative;
+        self.turn = self.turn.saturating_add(1);
+        self.said_at = now;
+        follows || is_likely
+    }
+}
+
 impl Wrap {
-    /// Take this write for made, and have it leave later. `false`: it is to be made now.
+    /// Take this write for made, and have it leave later. `false`: it is to be made now. One that is made now waits by itself for
+    /// its own note, so where there are several in a turn, they are better held.
     pub(crate) fn hold(&mut self, fd: c_int, pieces: &[iovec], flags: c_int) -> bool {
-        let length = total(pieces);
-        let plain = flags & !(MSG_DONTWAIT | MSG_NOSIGNAL) == 0;
-        if !self.round_trip.is_long() || !plain || length == 0 || !self.has_to_hold() {
+        if !self.has_to_hold() {
             return false;
         }
-        if self.held.is_empty() && self.processes().all(|(_, process)| is_stable(process)) {
+        let length = total(pieces);
+        let plain = flags & !(MSG_DONTWAIT | MSG_NOSIGNAL) == 0;
+        let is_better = self.waiting.is_one_of_many() || self.round_trip.is_long();
+        if !is_better || self.round_trip.is_irrelevant || !plain || length == 0 {
             return false;
         }
         if !self.others_are_stable() || !self.has_room(fd, length, flags) {
@@ -133,7 +161,9 @@ impl Wrap {
             connection.held += (2 * length + OVERHEAD) as u32;
         }
         self.stream.speaks();
-        self.tell_early();
+        if self.round_trip.is_long() {
+            self.tell_early();
+        }
         true
     }
 
@@ -182,6 +212,7 @@ impl Wrap {
             if !connection.is_nonblocking {
                 return false;
             }
+            connection.is_limited |= is_limited(fd);
         }
         // What has gone to another server is counted by the kernel, so it has to be there before more is recorded.
         if connection.is_outgoing() {
@@ -196,6 +227,16 @@ impl Wrap {
     pub(crate) fn may_block(&mut self, fd: c_int) {
         if let Some(connection) = self.descriptors.connection(fd) {
             connection.is_nonblocking = false; // it is asked for again
+        }
+    }
+
+    /// The program is about to look what is next. A logger that is near is waited for.
+    #[inline]
+    pub(crate) fn turns(&mut self) {
+        self.waiting.is_talkative = self.waiting.turn > 1;
+        self.waiting.turn = 0;
+        if !self.round_trip.is_long() {
+            self.before_sleep();
         }
     }
 
@@ -227,15 +268,38 @@ impl Wrap {
         }
     }
 
-    /// The same if it sleeps for lack of what this descriptor brings.
+    /// The same if it sleeps for lack of what this descriptor brings. One that does not sleep may be asking again and again.
     #[inline]
-    pub(crate) fn before_reading(&mut self, fd: c_int) {
+    pub(crate) fn before_reading(&mut self, fd: c_int, flags: c_int) {
         if self.held.is_empty() {
             return;
         }
         let known = self.descriptors.connection(fd);
-        let is_nonblocking = known.is_some_and(|connection| connection.is_nonblocking);
-        if !is_nonblocking && !is_ready(fd, POLLIN) && !self::is_nonblocking(fd) {
+        let is_nonblocking =
+            flags & MSG_DONTWAIT != 0 || known.is_some_and(|connection| connection.is_nonblocking);
+        let sleeps = !is_nonblocking && !is_ready(fd, POLLIN) && !sockets::is_nonblocking(fd);
+        if sleeps {
+            self.await_stable();
+        } else {
+            self.hurry();
+        }
+    }
+
+    /// The same before it writes where it may sleep, or be ended.
+    #[inline]
+    pub(crate) fn before_writing(&mut self, fd: c_int) {
+        if !self.held.is_empty() && (!is_ready(fd, POLLOUT) || is_ready(fd, POLLERR)) {
+            self.await_stable();
+        }
+    }
+
+    /// What was held for long leaves.
+    fn hurry(&mut self) {
+        let now = clock::monotonic();
+        if now.saturating_sub(self.waiting.said_at) < LATE {
+        } else if self.round_trip.is_long() {
+            self.tell_and_hear(now);
+        } else {
             self.await_stable();
         }
     }
@@ -332,8 +396,9 @@ impl Wrap {
         self.waiting = Waiting {
             since: now,
             patience: (self.waiting.patience * 2).min(LONGEST_PATIENCE),
-            confirmed_by: self.waiting.confirmed_by,
-            ..Waiting::default()
+            probe: 0,
+            probed_at: 0,
+            ..self.waiting
         };
     }
 
@@ -354,116 +419,4 @@ impl Wrap {
             self.waiting.probe = 0;
         }
     }
-}
-
-/// Until one of these (-1: none) has something to be read, or so many microseconds later.
-fn sleep(either: [c_int; 2], microseconds: i64, mask: usize) -> Outcome {
-    let mut places = either.map(|fd| pollfd {
-        fd,
-        events: POLLIN,
-        revents: 0,
-    });
-    let mut time = timespec {
-        tv_sec: microseconds / 1_000_000,
-        tv_nsec: microseconds % 1_000_000 * 1000,
-    };
-    let arguments = [
-        places.as_mut_ptr().addr(),
-        places.len(),
-        (&raw mut time).addr(),
-        mask,
-        8,
-        0,
-    ];
-    // SAFETY: all is on our stack, but the mask, which is the program's.
-    unsafe { blocking(libc::SYS_ppoll, arguments) }
-}
-
-/// Does what is asked of it return at once?
-fn is_nonblocking(fd: c_int) -> bool {
-    // SAFETY: no memory is involved.
-    let flags = unsafe { sys!(SYS_fcntl, fd, F_GETFL) };
-    flags >= 0 && flags & Outcome::from(O_NONBLOCK) != 0
-}
-
-/// How much a socket takes, as the kernel counts it.
-fn free_in(fd: c_int) -> usize {
-    /// `SK_MEMINFO_*` of the kernel.
-    const SNDBUF: usize = 3;
-    const QUEUED: usize = 5;
-    let mut numbers = [0u32; 9];
-    let mut length = size_of_val(&numbers) as u32;
-    // SAFETY: room on our stack.
-    let outcome = unsafe {
-        let (at, size) = (numbers.as_mut_ptr(), &raw mut length);
-        sys!(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, at, size)
-    };
-    if outcome < 0 {
-        return 0;
-    }
-    (numbers[SNDBUF] as usize)
-        .min(MOST_OF_EACH)
-        .saturating_sub(numbers[QUEUED] as usize)
-}
-
-/// A connection that has ended takes nothing: the program finds that out by itself. One that has no room after all
-/// (the kernel is short of memory, and has taken it back) is waited for, but not for ever: the others wait, too.
-fn write_through(fd: c_int, mut bytes: &[u8]) {
-    while !bytes.is_empty() {
-        let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
-        // SAFETY: bytes of ours.
-        let outcome = unsafe { sys!(SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0) };
-        match usize::try_from(outcome) {
-            Ok(length) => bytes = bytes.get(length..).unwrap_or_default(),
-            Err(_) if outcome == -Outcome::from(EINTR) => {}
-            Err(_) if outcome == -Outcome::from(EAGAIN) && has_room_in_time(fd) => {}
-            Err(_) if outcome == -Outcome::from(EAGAIN) => return reset(fd),
-            Err(_) => return,
-        }
-    }
-}
-
-#[cold]
-fn has_room_in_time(fd: c_int) -> bool {
-    let mut place = pollfd {
-        fd,
-        events: POLLOUT,
-        revents: 0,
-    };
-    let time = timespec {
-        tv_sec: 1,
-        tv_nsec: 0,
-    };
-    // SAFETY: on our stack.
-    unsafe { sys!(SYS_ppoll, &raw mut place, 1, &raw const time, 0, 8) != 0 }
-}
-
-/// What was taken for written cannot be: the client is to know.
-#[cold]
-fn reset(fd: c_int) {
-    say(&[b"the kernel has no room for what a client was told: its connection is reset"]);
-    let nowhere = libc::sockaddr {
-        sa_family: libc::AF_UNSPEC as u16,
-        sa_data: [0; 14],
-    };
-    // SAFETY: an address on our stack.
-    unsafe { sys!(SYS_connect, fd, &raw const nowhere, size_of_val(&nowhere)) };
-}
-
-/// Does this host let sockets take as much as may be held of each?
-fn sockets_take_enough() -> bool {
-    const PLACE: &core::ffi::CStr = c"/proc/sys/net/ipv4/tcp_notsent_lowat";
-    let mut text = [0u8; 16];
-    // SAFETY: a string, and room on our stack.
-    let length = unsafe {
-        let file = sys!(SYS_openat, libc::AT_FDCWD, PLACE.as_ptr(), libc::O_RDONLY);
-        let length = sys!(SYS_read, file, text.as_mut_ptr(), text.len());
-        sys!(SYS_close, file);
-        length
-    };
-    let text = usize::try_from(length)
-        .ok()
-        .and_then(|length| text.get(..length));
-    let number = text.and_then(|text| core::str::from_utf8(text).ok()?.trim().parse::<u64>().ok());
-    number.is_some_and(|number| number >= 2 * MOST_OF_EACH as u64)
 }

@@ -14,7 +14,7 @@ use libc::{
 };
 use wrap_abi::{
     Call,
-    handover::{Ends, Entry, GO, Message, Position, Reach, Standing},
+    handover::{Ends, Entry, GO, JOIN_ANSWER, Message, Position, Reach, Standing},
     layout::{ALL_IS_KEPT, FILE_FD, Failure, Fate, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
 };
 
@@ -23,6 +23,7 @@ use crate::{
     descriptors::{Backing, Connection, Descriptor},
     places,
     say::say,
+    signals,
     sys::{bytes, sys},
     wrap::{Wrap, exit},
 };
@@ -174,6 +175,7 @@ pub(crate) fn stands(process: u32, connection: &Connection, is_closed: bool) {
         outstream: connection.outstream,
         is_shut: connection.is_shut,
         is_closed,
+        flow: connection.flow,
     };
     put(
         &Entry::Stands {
@@ -183,6 +185,18 @@ pub(crate) fn stands(process: u32, connection: &Connection, is_closed: bool) {
         },
         &[],
     );
+}
+
+/// This process has served it from there on up to here.
+pub(crate) fn served(connection: &Connection) {
+    if connection.received < u64::MAX {
+        let entry = Entry::Served {
+            connection: connection.number,
+            from: connection.since,
+            to: connection.place(),
+        };
+        put(&entry, &[]);
+    }
 }
 
 fn reaches(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> {
@@ -205,12 +219,16 @@ fn reaches(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> 
 #[cold]
 pub(crate) fn go(wrap: &mut Wrap) {
     find_files(wrap);
+    wrap.settle_passed();
     wrap.page.remade.are_whole(wrap.remade.all());
     // What it has said in the replay and its clients lack is said by the supervisor.
     wrap.commit_replayed();
     wrap.clock.go_on(clock::monotonic(), clock::time_of_day());
     for (_, connection) in wrap.descriptors.connections() {
         stands(wrap.process, connection, false);
+        if connection.is_served && wrap.process != 0 && !connection.is_outgoing() {
+            served(connection);
+        }
     }
     let socket = report(wrap);
     while let Some((number, connection)) = receive(socket) {
@@ -221,6 +239,13 @@ pub(crate) fn go(wrap: &mut Wrap) {
     }
     // SAFETY: it is ours.
     unsafe { sys!(SYS_close, socket) };
+    signals::forget_heard(wrap);
+    wrap.say_rest();
+    wrap.serves_on();
+    if let Some(limit) = wrap.limit.take() {
+        // SAFETY: a limit that lives.
+        unsafe { sys!(SYS_setrlimit, libc::RLIMIT_NOFILE, &raw const limit) };
+    }
 }
 
 /// Everything that this process has to say of its connections is in the handover file. The answer comes by a socket of its
@@ -232,19 +257,65 @@ pub(crate) fn report(wrap: &Wrap) -> c_int {
         process: wrap.process,
         connections: u32::try_from(connections).unwrap_or(u32::MAX),
     };
+    send_for_answer(&message).unwrap_or_else(|| {
+        say(&[b"the supervisor is gone: nobody has the clients' connections"]);
+        exit();
+    })
+}
+
+/// Say it to the supervisor, with a socket for its answer; ours is returned. `None`: it is gone.
+fn send_for_answer(message: &Message) -> Option<c_int> {
     let mut ends = [-1; 2];
     // SAFETY: room on our stack.
     let paired = unsafe {
         let kind = libc::SOCK_SEQPACKET | SOCK_CLOEXEC;
         sys!(SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr())
     };
-    if paired < 0 || !send(&message, Some(ends[1]), 0) {
-        say(&[b"the supervisor is gone: nobody has the clients' connections"]);
-        exit();
+    if paired < 0 {
+        return None;
     }
+    let is_sent = send(message, Some(ends[1]), 0);
+    let [ours, theirs] = ends;
+    // SAFETY: these are ours.
+    unsafe { sys!(SYS_close, theirs) };
+    if !is_sent {
+        // SAFETY: so is this.
+        unsafe { sys!(SYS_close, ours) };
+    }
+    is_sent.then_some(ours)
+}
+
+/// What the supervisor says to [`Message::Joins`].
+pub(crate) enum Answer {
+    /// It is known by this number from here on.
+    Joined(u64),
+    /// It stays as it is. One that was gone before it was asked has not touched it.
+    Stays,
+    /// It has died, perhaps while it looked at the socket in a way in which nobody may use it.
+    Lost,
+}
+
+/// Ask the supervisor, and wait for its answer, however long that takes.
+pub(crate) fn ask(message: &Message) -> Answer {
+    let Some(socket) = send_for_answer(message) else {
+        return Answer::Stays;
+    };
+    let mut answer = [0u8; JOIN_ANSWER];
+    let received = loop {
+        let at = answer.as_mut_ptr();
+        // SAFETY: room on our stack.
+        let received = unsafe { sys!(SYS_recvfrom, socket, at, JOIN_ANSWER, 0, 0, 0) };
+        if received != -i64::from(libc::EINTR) {
+            break received;
+        }
+    };
     // SAFETY: it is ours.
-    unsafe { sys!(SYS_close, ends[1]) };
-    ends[0]
+    unsafe { sys!(SYS_close, socket) };
+    match u64::from_le_bytes(answer) {
+        _ if received != JOIN_ANSWER as i64 => Answer::Lost,
+        0 => Answer::Stays,
+        flow => Answer::Joined(flow),
+    }
 }
 
 /// It has ended in its replay, as it had: it has no connections any more, and waits for nobody.
@@ -261,12 +332,7 @@ pub(crate) fn find_files(wrap: &mut Wrap) {
         if !files.any(|(fd, backing)| is_open_still(fd, backing)) {
             return;
         }
-        let time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 10_000_000,
-        };
-        // SAFETY: a structure on our stack.
-        unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
+        clock::sleep(10_000_000);
     }
     say(&[b"a file that the server has open is not there any more, or has changed"]);
     wrap.fail(Failure::OtherFile, Call::File, None);

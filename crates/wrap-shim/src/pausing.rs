@@ -16,16 +16,17 @@ use wrap_abi::{
     Call,
     handover::{Entry, Message},
     layout::{
-        FILE_FD, Failure, Fate, HANDOVER_FD, Hold, MAGIC, MUTE_FLAGS, Page, RESUMED, SHIPPING_FD,
-        SOCKET_FD, VERSION, resume_name,
+        Claimed, FILE_FD, Failure, Fate, HANDOVER_FD, Hold, MAGIC, MUTE_FLAGS, Page, RESUMED,
+        SHIPPING_FD, SOCKET_FD, VERSION, resume_name,
     },
 };
 
 use crate::{
     beside::{self, Role},
-    closing,
+    clock, closing,
     descriptors::{Connection, KEPT_OPTIONS},
     helpers,
+    later::RoundTrip,
     live::{self, Positions},
     say::say,
     sys::{Outcome, sys},
@@ -129,12 +130,7 @@ fn forget(wrap: &mut Wrap) {
 
 /// For a while.
 pub(crate) fn sleep() {
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: PACE,
-    };
-    // SAFETY: a structure on our stack.
-    unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
+    clock::sleep(PACE);
 }
 
 /// What the process goes on with, if somebody is there who has made it again.
@@ -245,6 +241,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
         }
     }
     map_page(wrap);
+    wrap.lives();
     helpers::open_files(wrap);
     beside::set_role(match wrap.page.pause_at.load(Ordering::Acquire) {
         0 => Role::Service,
@@ -256,6 +253,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
     page.next_connection
         .fetch_max(connections, Ordering::AcqRel);
     wrap.stream.resume();
+    wrap.round_trip = RoundTrip::new(); // it was another network's
     wrap.kept.forget_copies();
     wrap.compare_files();
     wrap.positions = Positions::new(page.positions.load(Ordering::Acquire));
@@ -263,7 +261,10 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
     for connection in wrap.descriptors.connections_mut() {
         restore_options(connection);
         // Nobody else is there that could.
-        connection.is_served &= page.serving.claim(connection.number, wrap.process);
+        if connection.is_served {
+            let claimed = page.serving.claim(connection.number, wrap.process);
+            connection.is_served = claimed == Claimed::Own;
+        }
         if !connection.is_outgoing() {
             let received = positions.of(connection.peer.as_bytes(), connection.local.as_bytes());
             connection.received = connection.received.max(received);

@@ -14,8 +14,9 @@ use libc::{SA_NODEFER, SA_RESETHAND, SA_SIGINFO, c_int, c_void, sigaction, sigin
 use wrap_abi::{Call, Record};
 
 use crate::{
+    children::End,
+    life::await_end,
     sys::{Outcome, sys},
-    tree::await_end,
     wrap::Wrap,
 };
 
@@ -128,11 +129,16 @@ pub(crate) fn take(wrap: &mut Wrap) -> Option<c_int> {
                 .cast::<libc::pid_t>();
             child.write(wrap.children.known(child.read()));
             let information = &(*place).information;
-            let has_crashed = matches!(information.si_code, libc::CLD_KILLED | libc::CLD_DUMPED);
-            if has_crashed && information.si_status() != libc::SIGPIPE {
+            let end = End(*information);
+            if end.is_broken() {
+                wrap.is_orphaned(information.si_pid());
+            } else if end.is_kill() {
                 await_end();
             }
         }
+    }
+    if wrap.process != 0 {
+        wrap.look_for_crashes(); // it may be the signal that it is to have then (`PR_SET_PDEATHSIG`)
     }
     // SAFETY: see `Slots`; a plain structure's bytes.
     let payload = unsafe {
@@ -146,6 +152,26 @@ pub(crate) fn take(wrap: &mut Wrap) -> Option<c_int> {
         payload,
     });
     Some(signal)
+}
+
+/// A child's end that the record has had is no news, though it has ended once more. Is there any?
+fn is_news(wrap: &Wrap, place: *mut Slot) -> bool {
+    let other = wrap.children.ended();
+    if let Some(other) = other {
+        // SAFETY: see `Slots`.
+        unsafe { (*place).information = other };
+    }
+    other.is_some()
+}
+
+/// The same of the mark of a replay that is over, or has come to where a child's end was heard of.
+pub(crate) fn forget_heard(wrap: &Wrap) {
+    let bit = 1 << (libc::SIGCHLD - 1);
+    let is_marked = PENDING.load(Ordering::Acquire) & bit != 0;
+    let place = slot(libc::SIGCHLD).filter(|_| is_marked);
+    if place.is_some_and(|place| !is_news(wrap, place)) {
+        PENDING.fetch_and(!bit, Ordering::AcqRel);
+    }
 }
 
 /// The signal that the record has here, if the next record is one.
@@ -168,7 +194,13 @@ pub(crate) fn replayed(wrap: &mut Wrap) -> Option<c_int> {
     }
     wrap.advance(length);
     // SAFETY: see `Slots`; any bytes are such a structure.
-    if unsafe { (*place).information.si_code } == SI_KERNEL {
+    let (code, child) = unsafe { ((*place).information.si_code, (*place).information.si_pid()) };
+    // Not of one that was stopped, or goes on.
+    let tells_of_end = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&code);
+    if signal == libc::SIGCHLD && tells_of_end {
+        wrap.children.hear(child);
+    }
+    if code == SI_KERNEL {
         has_come(signal);
     }
     Some(signal)

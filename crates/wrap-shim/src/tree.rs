@@ -2,24 +2,26 @@
 //!
 //! A child is known by the number of its stream, which is noted before it is begun. In a replay those are begun again that
 //! have clients, or have children that do, and are not done with them; the others' ends and what they told are in
-//! the records of those who heard of it. What two processes would have to decide together is refused: two that serve one
-//! connection, and one with clients that talks to others by pipes.
+//! the records of those who heard of it. One may go on with a connection where another one has let it go. What two processes
+//! would have to decide together is refused: two that serve one connection at once, and one with clients that talks to the first one,
+//! or to another program, by pipes ([`crate::talk`]).
 
 use core::sync::atomic::Ordering;
 
-use libc::{
-    AF_INET, AF_INET6, MAP_SHARED, O_CLOEXEC, PROT_WRITE, SOCK_CLOEXEC, SOCK_DGRAM, c_int, pid_t,
-};
+use libc::{AF_INET, AF_INET6, O_CLOEXEC, SOCK_CLOEXEC, SOCK_DGRAM, c_int, pid_t};
 use wrap_abi::{
     Call, Record,
-    handover::Ends,
     layout::{Failure, Fate, Hold, Mode, Process, SHIPPING_FD},
 };
 
 use crate::{
-    calls::{refuse, writing::Unrecorded},
+    calls::{clocks, refuse, writing::Unrecorded},
     children::Children,
-    closing, helpers, live,
+    closing,
+    descriptors::hidden,
+    helpers,
+    kinship::Kinship,
+    live,
     say::say,
     shipping::Shipping,
     signals,
@@ -28,52 +30,31 @@ use crate::{
     wrap::{Wrap, exit},
 };
 
-/// What a process has that its children are to find as it was.
-#[derive(Default)]
-pub(crate) struct Kinship {
-    /// Its parent's process id in its first life, and now.
-    pub(crate) parent: Option<[pid_t; 2]>,
-    /// It has shared memory with others, or may have.
-    shares_memory: bool,
-    /// It has clients.
-    serves: bool,
-    /// It has talked to other processes of the service.
-    talks: bool,
-}
-
-/// How long a process that has seen another one crash waits for its own end, seconds: `serve` ends all of them. Where it
-/// does not, because it is ending the service anyway, they go on.
-const PATIENCE: i64 = 1;
-/// Between two looks at how far others are, nanoseconds.
-const PACE: i64 = 100_000;
-
-/// Has a process that ended like this crashed, so that the service has?
-pub(crate) fn is_crash(status: c_int) -> bool {
-    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) != libc::SIGPIPE
-}
-
-/// The service has crashed, and this process is to end with it: nothing that it finds out now is to be in its record.
-#[cold]
-pub(crate) fn await_end() {
-    let time = libc::timespec {
-        tv_sec: PATIENCE,
-        tv_nsec: 0,
-    };
-    // SAFETY: a structure on our stack.
-    unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
-}
-
 /// A child that is about to be begun.
 pub(crate) struct Birth {
     /// The number of its stream.
     number: u32,
     /// It is begun in a replay.
     is_again: bool,
+    /// Its way to the logger; -1: there is none. It may have a network of its own, where none would be.
+    way: c_int,
 }
 
 impl Birth {
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     pub(crate) fn is_again(&self) -> bool {
         self.is_again
+    }
+
+    /// It is the child's alone.
+    fn lets_way_go(&self) {
+        if self.way >= 0 {
+            // SAFETY: it is ours.
+            unsafe { sys!(SYS_close, self.way) };
+        }
     }
 }
 
@@ -94,6 +75,7 @@ impl Wrap {
         Some(Birth {
             number,
             is_again: again.is_some(),
+            way: self.new_way(),
         })
     }
 
@@ -144,76 +126,6 @@ impl Wrap {
         is_begun
     }
 
-    fn all_processes(&self) -> impl Iterator<Item = (u32, &'static Process)> + use<> {
-        let count = self.page.next_process.load(Ordering::Acquire);
-        (0..count).zip(&self.page.processes.0)
-    }
-
-    /// Does a child that is begun again talk to others of the service in this replay?
-    fn is_talked(&self) -> bool {
-        self.is_replay && {
-            let talks =
-                |one: &Process| one.has(Fate::Talks) && one.is_begun.load(Ordering::Acquire) != 0;
-            self.all_processes().any(|(_, process)| talks(process))
-        }
-    }
-
-    /// This leads to other processes, and what was told by it is told again.
-    pub(crate) fn leads_to_kin(&self, fd: c_int) -> bool {
-        let descriptor = self.descriptors.get(fd);
-        self.is_replay && descriptor.crosses && !descriptor.is_counter(fd) && self.is_talked()
-    }
-
-    /// Other processes come to this in their replays, if they do: at the end of theirs they will not.
-    pub(crate) fn await_kin(&self, mut is_so: impl FnMut() -> bool) -> bool {
-        let time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: PACE,
-        };
-        loop {
-            // In this order.
-            let others_replay = self
-                .all_processes()
-                .any(|(number, process)| number != self.process && process.has(Fate::Replays));
-            if is_so() || !others_replay {
-                return is_so();
-            }
-            // SAFETY: a structure on our stack.
-            unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
-        }
-    }
-
-    /// Nobody has the other end of what leads to other processes. If that is because the parent has crashed, which is known a
-    /// moment later, this process is to end with it.
-    #[cold]
-    pub(crate) fn is_left_alone(&self, fd: c_int) {
-        const LOOKS: u32 = 500;
-        let kin = self.kinship.parent;
-        let Some([_, parent]) = kin.filter(|_| self.descriptors.get(fd).crosses) else {
-            return;
-        };
-        let time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: PACE,
-        };
-        for _ in 0..LOOKS {
-            // SAFETY: no memory is involved.
-            if unsafe { sys!(SYS_getppid) } != i64::from(parent) {
-                return await_end();
-            }
-            // SAFETY: a structure on our stack.
-            unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
-        }
-    }
-
-    /// A child without clients contradicts its record, or is contradicted: nobody needs it. It is not begun again, and its
-    /// parent is told that it was killed.
-    pub(crate) fn is_dispensable(&self) -> bool {
-        let own = &self.page.processes.0[self.process as usize];
-        let may_serve = own.has(Fate::Holds) && !own.has(Fate::Talks);
-        self.process != 0 && !own.has(Fate::Serves) && !may_serve
-    }
-
     fn kin(&self, birth: &Birth) -> &'static Process {
         &self.page.processes.0[birth.number as usize]
     }
@@ -226,6 +138,15 @@ impl Wrap {
     /// The parent goes on; the child, if there is one, has this process id. What the program is told; `None`: the dead life had
     /// not come so far, and the child is to be begun now.
     pub(crate) fn parented(&mut self, birth: &mut Birth, real: i64) -> Option<i64> {
+        // An earlier replay has begun another one in its place, after a signal.
+        if birth.is_again
+            && real == 0
+            && let Some(Ok((record, _))) = self.stream.peek()
+            && (record.call, record.fd) == (Call::Fork, 0)
+        {
+            birth.number = self.last_number(0)?;
+            return None;
+        }
         let fd = birth.number.cast_signed();
         let mut told = self.replayed(Call::Fork, fd, |record| record.outcome);
         if told.is_none() {
@@ -236,7 +157,9 @@ impl Wrap {
                 birth.number = self.new_stream()?;
                 return None;
             }
-            let outcome = if birth.is_again { first.into() } else { real };
+            // In a namespace of its own it knows itself by another number.
+            let is_known = birth.is_again && first > 1;
+            let outcome = if is_known { first.into() } else { real };
             self.record(&Record {
                 call: Call::Fork,
                 fd: birth.number,
@@ -246,6 +169,7 @@ impl Wrap {
             told = Some(outcome);
         }
         let outcome = told?;
+        birth.lets_way_go();
         let begun = if self.is_begun(birth) { real } else { 0 };
         if outcome > 0
             && !self
@@ -314,6 +238,7 @@ impl Wrap {
         let parent = (self.process, self.pid);
         let known = self.known_as(birth);
         self.process = birth.number;
+        self.lives();
         self.stream = Stream::new(self.page, entry, birth.number);
         // One that is begun again may have had no time to note anything.
         self.is_replay = birth.is_again;
@@ -325,17 +250,22 @@ impl Wrap {
             parent: None,
             serves: false,
             talks: false,
+            confers: 0,
+            has_ways: false,
+            holds: false,
             ..self.kinship
         };
+        self.forget_rest();
         signals::forget();
         closing::forget();
         helpers::forget();
+        clocks::forget();
         let mut holds = false;
         for connection in self.descriptors.connections_mut() {
             holds |= !(connection.is_served || connection.is_outgoing());
-            connection.is_served = false;
+            (connection.is_served, connection.is_inherited) = (false, true);
         }
-        self.find_own_way();
+        self.takes_way(birth);
         // SAFETY: no memory is involved.
         let (own, now) = unsafe { (sys!(SYS_getpid), sys!(SYS_getppid)) };
         self.kinship.parent = Some([parent.1, now as pid_t]);
@@ -353,6 +283,7 @@ impl Wrap {
         }
         self.pid = began.unwrap_or(own) as pid_t;
         entry.pid.store(self.pid, Ordering::Release);
+        self.kinship.holds = holds;
         if holds {
             self.befalls(Fate::Holds, &[]);
         }
@@ -361,35 +292,56 @@ impl Wrap {
         }
     }
 
-    /// What the logger answers to this process nobody else is to hear.
-    fn find_own_way(&mut self) {
-        self.shipping = Shipping::default();
+    /// What the logger answers to a process nobody else is to hear.
+    fn new_way(&self) -> c_int {
         if self.page.hold.load(Ordering::Relaxed) == Hold::Never as u32 {
-            return;
+            return -1;
         }
         for family in [AF_INET6, AF_INET] {
             // SAFETY: a new socket.
             let socket = unsafe { sys!(SYS_socket, family, SOCK_DGRAM | SOCK_CLOEXEC, 0) };
-            if socket >= 0 {
-                // SAFETY: both are ours.
-                unsafe {
+            if socket < 0 {
+                continue;
+            }
+            let socket = socket as c_int;
+            // Where there is no room for it, it is not ours to take from the program: the child looks for itself.
+            let way = hidden(socket);
+            // SAFETY: it is ours.
+            unsafe { sys!(SYS_close, socket) };
+            return way.unwrap_or(-1);
+        }
+        -1
+    }
+
+    fn takes_way(&mut self, birth: &Birth) {
+        self.shipping = Shipping::default();
+        if self.page.hold.load(Ordering::Relaxed) == Hold::Never as u32 {
+            return;
+        }
+        if birth.way < 0 {
+            return self.find_own_way();
+        }
+        // SAFETY: both are ours.
+        unsafe { sys!(SYS_dup3, birth.way, SHIPPING_FD, O_CLOEXEC) };
+        birth.lets_way_go();
+    }
+
+    fn find_own_way(&self) {
+        for family in [AF_INET6, AF_INET] {
+            // SAFETY: a new socket, which is ours.
+            let has_way = unsafe {
+                let socket = sys!(SYS_socket, family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+                socket >= 0 && {
                     sys!(SYS_dup3, socket, SHIPPING_FD, O_CLOEXEC);
                     sys!(SYS_close, socket);
+                    true
                 }
+            };
+            if has_way {
                 return;
             }
         }
         refuse(&[b"a child has no way to the logger"]);
-    }
-
-    /// Connections that this process serves are its own, whoever has them from now on.
-    fn claim_all(&mut self) {
-        let (page, process) = (self.page, self.process);
-        for connection in self.descriptors.connections_mut() {
-            if connection.is_touched() && !connection.is_served {
-                connection.is_served = page.serving.claim(connection.number, process);
-            }
-        }
     }
 
     /// A number for a connection.
@@ -397,78 +349,22 @@ impl Wrap {
         self.page.next_connection.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The program is about to read from this connection, or to write to it.
-    #[inline]
-    pub(crate) fn serves(&mut self, fd: c_int) {
-        let is_first = self.process == 0;
-        if let Some(connection) = self.descriptors.connection(fd)
-            && !connection.is_served
-            && (connection.is_shared || !is_first && !connection.is_outgoing())
-        {
-            self.begins_to_serve(fd);
-        }
-    }
-
-    #[cold]
-    fn begins_to_serve(&mut self, fd: c_int) {
-        let (page, process) = (self.page, self.process);
-        let Some(connection) = self.descriptors.connection(fd) else {
-            return;
-        };
-        if !page.serving.claim(connection.number, process) {
-            refuse(&[b"two of its processes serve one connection"]);
-        }
-        connection.is_served = true;
-        if process == 0 || connection.is_outgoing() {
-            return;
-        }
-        let ends = Ends::from_sockaddrs(connection.peer.as_bytes(), connection.local.as_bytes());
-        self.kinship.serves = true;
-        self.look_at_kinship();
-        self.befalls(Fate::Serves, &ends.unwrap_or_default().0);
-    }
-
-    /// The program is about to read from this, or to write to it, which is no connection.
-    #[inline]
-    pub(crate) fn crosses(&mut self, fd: c_int) {
-        if self.process != 0 && !self.kinship.talks && self.descriptors.get(fd).crosses {
-            self.kinship.talks = true;
-            self.look_at_kinship();
-            self.befalls(Fate::Talks, &[]);
-        }
-    }
-
-    /// The program has memory that its children can write to as well.
-    pub(crate) fn maps(&mut self, access: c_int, flags: c_int) {
-        if flags & MAP_SHARED != 0 && access & PROT_WRITE != 0 {
-            self.kinship.shares_memory = true;
-        }
-    }
-
-    fn look_at_kinship(&self) {
-        if !self.kinship.serves {
-            return;
-        }
-        if self.kinship.talks {
-            refuse(&[
-                b"a child with clients talks to other processes by a pipe, or a pair of sockets",
-            ]);
-        }
-        if self.kinship.shares_memory {
-            refuse(&[b"a child with clients shares memory with other processes"]);
-        }
-    }
-
     /// This becomes of the process. Is it so in a replay, too?
-    fn befalls(&mut self, fate: Fate, payload: &[u8]) -> bool {
+    pub(crate) fn befalls(&mut self, fate: Fate, payload: &[u8]) -> bool {
         let replayed = self.replayed(Call::Fate, 0, |record| record.outcome == fate as i64);
         match replayed {
+            // Those who go on see then that it has left.
+            Some(true) if fate == Fate::Ends => {
+                self.page.processes.0[self.process as usize].set(fate);
+            }
             Some(true) => {}
             Some(false) => self.fail(Failure::OtherCall, Call::Fate, Some(Call::Fate)),
             None => {
                 let own = &self.page.processes.0[self.process as usize];
                 // Who is seen to have ended has recorded that; of anything else the next life is to know in any case.
-                if fate != Fate::Ends {
+                if fate == Fate::Confers {
+                    own.confers(self.kinship.confers);
+                } else if fate != Fate::Ends {
                     own.set(fate);
                 }
                 self.record(&Record {
@@ -488,20 +384,51 @@ impl Wrap {
         if !self.is_replay {
             self.commit();
         }
-        if self.process == 0 || !self.befalls(Fate::Ends, &[]) {
+        if self.process == 0 {
             return;
         }
+        let own = &self.page.processes.0[self.process as usize];
+        let is_again = self.befalls(Fate::Ends, &[]);
+        self.lets_all_go();
+        self.leaves_passed();
+        if !is_again {
+            return;
+        }
+        self.has_said_all();
+        own.unset(Fate::Replays); // who receives from it may wait for that
         for (_, connection) in self.descriptors.connections() {
             if connection.is_touched() && connection.received <= connection.outstream {
                 live::stands(self.process, connection, true);
             }
         }
+        self.await_receivers();
         live::ended(self);
     }
 
     /// The process becomes another program, or stays what it is after all.
     pub(crate) fn executes(&mut self) {
+        if self.process == 0 && !self.is_off() {
+            refuse(&[
+                b"it becomes another program: give that one to serve, without what begins it",
+            ]);
+        }
         self.before_sleep(); // what is held would go with it
+        let own = self.process;
+        for (fd, maker) in self.descriptors.makers() {
+            // SAFETY: no memory is involved.
+            let flags = unsafe { sys!(SYS_fcntl, fd, libc::F_GETFD) };
+            if maker == own || flags & i64::from(libc::FD_CLOEXEC) != 0 {
+                continue;
+            }
+            // What the other program says there nobody could say again.
+            let its = &self.page.processes.0[maker as usize];
+            its.set(Fate::Talks);
+            if its.has(Fate::Serves) {
+                self.kinship.serves = true;
+                self.kinship.talks = true;
+                self.look_at_kinship();
+            }
+        }
         if self.process != 0 {
             self.befalls(Fate::Executes, &[]);
         }

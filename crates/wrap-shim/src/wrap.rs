@@ -5,7 +5,7 @@ use core::{
     sync::atomic::Ordering,
 };
 
-use libc::{c_int, pid_t};
+use libc::{c_int, pid_t, rlimit};
 use wrap_abi::{
     Call, Clock, Header, Held, Record,
     layout::{Failure, Mode, Page},
@@ -16,6 +16,7 @@ use crate::{
     children::Children,
     closing,
     descriptors::Descriptors,
+    kinship::Kinship,
     later::{RoundTrip, Waiting},
     live::{self, Positions},
     pausing,
@@ -24,7 +25,7 @@ use crate::{
     signals,
     stream::Stream,
     sys::{Outcome, sys},
-    tree::Kinship,
+    talk::Rest,
 };
 
 /// The wrap of one process.
@@ -37,14 +38,17 @@ pub(crate) struct Wrap {
     pub(crate) stream: Stream,
     pub(crate) descriptors: &'static mut Descriptors,
     pub(crate) clock: Clock,
-    /// Of all that was written to connections, and how many records since it was recorded.
+    /// A hash of all that was written to connections.
     pub(crate) outstream: u64,
-    pub(crate) unhashed: u32,
     pub(crate) unrecorded: Unrecorded,
     /// How often its helpers have come to rest.
     pub(crate) rests: Unrecorded,
     pub(crate) children: Children,
     pub(crate) kinship: Kinship,
+    /// What is still to be said to others of its session when a replay is over.
+    pub(crate) rest: Rest,
+    /// How many descriptors the program allows itself when its record is replayed.
+    pub(crate) limit: Option<rlimit>,
     /// Files that are made again in a replay.
     pub(crate) remade: Remade,
     /// Files that were read, and that may go.

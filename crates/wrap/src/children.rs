@@ -59,8 +59,7 @@ impl Children {
             }
             Call::Fork => self.all.retain(|one| one.number != record.fd),
             Call::Wait => self.all.retain(|one| one.pid != Some(record.outcome)),
-            // `kill`; less than 0 is a group.
-            Call::Value => {
+            Call::Kill => {
                 let pid = i64::from(record.fd.cast_signed());
                 for child in &mut self.all {
                     child.is_signalled |= pid < 0 || child.pid == Some(pid);

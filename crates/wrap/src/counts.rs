@@ -93,6 +93,51 @@ impl Counts {
     }
 }
 
+/// What the two ends of a connection have agreed to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// How far window fields are shifted: the other end's, and ours.
+    pub(crate) scales: Option<(u8, u8)>,
+    pub(crate) sack: bool,
+    pub(crate) timestamps: bool,
+}
+
+impl Shape {
+    /// Of a connection in which nothing was said yet; `None`: it is none.
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        /// Places among the small numbers, and flags (`TCPI_OPT_…`).
+        const OPTIONS: usize = 4;
+        const SCALES: usize = 5;
+        const TIMESTAMPS: u8 = 1;
+        const SACK: u8 = 2;
+        const WINDOW_SCALE: u8 = 4;
+        if !is_unused(socket)? {
+            return Ok(None);
+        }
+        let mut info = TcpInfo::default();
+        option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
+        let (options, scales) = (info.small[OPTIONS], info.small[SCALES]);
+        Ok(Some(Self {
+            scales: (options & WINDOW_SCALE != 0).then_some((scales & 15, scales >> 4)),
+            sack: options & SACK != 0,
+            timestamps: options & TIMESTAMPS != 0,
+        }))
+    }
+}
+
+/// Is this a connection in which nothing was said yet, by either end?
+///
+/// # Errors
+/// The kernel does not say.
+pub fn is_unused(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let info = passing(socket)?;
+    let unsent = queue(socket, libc::TIOCOUTQ)?;
+    // The SYN has a number, too.
+    Ok(info.state == state::ESTABLISHED
+        && (info.bytes_received, unsent) == (0, 0)
+        && info.bytes_acked <= 1)
+}
+
 /// What the kernel counts, without what goes on by itself.
 fn passing(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();

@@ -15,8 +15,8 @@ use rustix::{
     fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_setfl, memfd_create},
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg,
-        socketpair,
+        SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, sendmsg,
+        shutdown, socketpair,
     },
 };
 use wrap_abi::handover::{Ends, GO, Message, Position};
@@ -62,6 +62,11 @@ pub enum HandoverError {
     /// What it has said is not one piece.
     #[error("the replayed process has not kept all that its client may lack")]
     Gap,
+    /// Processes have not served a connection one after another.
+    #[error(
+        "replayed processes do not go on with a connection where those before them have let it go"
+    )]
+    Row,
     /// It has passed on more connections than it says, or fewer.
     #[error("the replayed process has passed on {passed} open connections, and says {said}")]
     OtherCount {
@@ -181,6 +186,14 @@ impl Handover {
         Ok(news)
     }
 
+    /// Nothing more is heard of what processes say from now on: who asks something is refused at once. What was said before still is.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn stop_listening(&self) -> io::Result<()> {
+        Ok(shutdown(&self.ours, Shutdown::Read)?)
+    }
+
     /// What else they have said, with what was beside it, and was not asked for yet.
     pub fn others(&mut self) -> Vec<(Message, Option<OwnedFd>)> {
         mem::take(&mut self.others)
@@ -227,7 +240,7 @@ impl Handover {
         let length = usize::try_from(end - self.read).map_err(io::Error::other)?;
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, self.read)?;
-        self.read += self.heard.read(&bytes)? as u64;
+        self.read += self.heard.read(&bytes) as u64;
         let free = self.read / PAGE * PAGE;
         if free > self.given_back {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -336,6 +349,7 @@ mod tests {
                 outstream: counts[1],
                 is_shut: false,
                 is_closed,
+                flow: 0,
             },
         }
     }

@@ -6,7 +6,7 @@ use std::{
     mem,
 };
 
-use wrap_abi::handover::{Ends, Entry, Position, Reach, Standing};
+use wrap_abi::handover::{Ends, Entry, Place, Position, Reach, Standing};
 
 use crate::{handover::HandoverError, kept::Kept};
 
@@ -50,6 +50,8 @@ struct Outstream {
     /// Where the bytes begin.
     offset: u64,
     said: Vec<u8>,
+    /// What other processes have said, each from there on: before that, or behind it.
+    others: BTreeMap<u64, Vec<u8>>,
     /// It was kept with an image, and the process that was made from that has said nothing yet.
     is_of_image: bool,
 }
@@ -69,15 +71,50 @@ impl Outstream {
 
     /// This was said from there on. What the first words behind an image leave out, and what was before that, a client has: the
     /// process was told so when it was made from the image.
-    fn add(&mut self, offset: u64, bytes: &[u8]) -> Result<(), HandoverError> {
+    fn add(&mut self, offset: u64, bytes: &[u8]) {
         if mem::take(&mut self.is_of_image) && offset > self.end() {
             *self = Self::nothing(offset);
         }
-        if offset != self.end() {
+        if offset == self.end() {
+            return self.said.extend_from_slice(bytes);
+        }
+        let mut others = self.others.iter_mut();
+        match others.find(|(from, said)| **from + said.len() as u64 == offset) {
+            Some((_, said)) => said.extend_from_slice(bytes),
+            None => {
+                self.others.insert(offset, bytes.to_vec());
+            }
+        }
+    }
+
+    /// What processes have said is one piece.
+    fn join(&mut self) -> Result<(), HandoverError> {
+        let mut all = mem::take(&mut self.others);
+        if all.is_empty() {
+            return Ok(());
+        }
+        if all.insert(self.offset, mem::take(&mut self.said)).is_some() {
             return Err(HandoverError::Gap);
         }
-        self.said.extend_from_slice(bytes);
+        let first = all.first_key_value().map(|(from, _)| *from);
+        self.offset = first.unwrap_or(self.offset);
+        for (from, said) in all {
+            if from != self.end() {
+                return Err(HandoverError::Gap);
+            }
+            self.said.extend(said);
+        }
         Ok(())
+    }
+
+    /// And it ends there.
+    fn close(&mut self, end: u64) -> Result<(), HandoverError> {
+        self.join()?;
+        self.add(end, &[]);
+        match self.others.is_empty() {
+            true => Ok(()),
+            false => Err(HandoverError::Gap),
+        }
     }
 
     /// What is before `place` is needed no more, as far as it was said.
@@ -99,6 +136,8 @@ pub(crate) struct Heard {
     said: BTreeMap<u32, (Option<Ends>, Outstream)>,
     clients: Known<Standing>,
     opened: Known<Reach>,
+    /// From where on, and up to where, processes have served connections that several have.
+    served: BTreeMap<u32, Vec<(Place, Place)>>,
     /// Of a process that has stopped for an image: the descriptors and ends of its clients' connections.
     stopped: Vec<(u32, Ends)>,
 }
@@ -108,17 +147,17 @@ const EACH: usize = 128;
 
 impl Heard {
     /// All entries that are whole. Tells how many bytes these are.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<usize, HandoverError> {
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some((entry, length)) = Entry::read(&bytes[at..]) {
-            self.take(&entry)?;
+            self.take(&entry);
             at += length;
         }
-        Ok(at)
+        at
     }
 
     /// One more entry.
-    fn take(&mut self, entry: &Entry<'_>) -> Result<(), HandoverError> {
+    fn take(&mut self, entry: &Entry<'_>) {
         match *entry {
             Entry::Began { connection, ends } => {
                 let begins = (Some(ends), Outstream::default());
@@ -131,8 +170,13 @@ impl Heard {
             } => {
                 let begins = || (None, Outstream::nothing(offset));
                 let (_, outstream) = self.said.entry(connection).or_insert_with(begins);
-                outstream.add(offset, bytes)?;
+                outstream.add(offset, bytes);
             }
+            Entry::Served {
+                connection,
+                from,
+                to,
+            } => self.served.entry(connection).or_default().push((from, to)),
             Entry::Stands {
                 connection,
                 process,
@@ -152,7 +196,6 @@ impl Heard {
                 self.stopped.push((fd, ends));
             }
         }
-        Ok(())
     }
 
     /// So much of the outstreams of these connections is with their clients. Others are gone: nobody lacks anything. Of what
@@ -184,6 +227,8 @@ impl Heard {
             }
         }
         let said = &mut self.said;
+        let clients = &self.clients;
+        self.served.retain(|number, _| clients.contains_key(number));
         self.opened.retain(|number, one| {
             if one.standing.is_closed {
                 said.remove(number);
@@ -201,10 +246,15 @@ impl Heard {
 
     /// The connections that stand somewhere; processes have `open` that are open.
     pub(crate) fn finish(mut self, open: u32) -> Result<AllPassed, HandoverError> {
+        for (_, outstream) in self.said.values_mut() {
+            outstream.join()?;
+        }
         for (number, one) in &self.clients {
             if let Some((_, outstream)) = self.said.get_mut(number) {
-                outstream.add(one.standing.outstream, &[])?;
+                outstream.close(one.standing.outstream)?;
             }
+            let served = self.served.remove(number).unwrap_or_default();
+            is_one_row(served, &one.standing)?;
         }
         let all = AllPassed {
             clients: passed(self.clients, &mut self.said)?,
@@ -261,6 +311,23 @@ impl Heard {
         }
         all
     }
+}
+
+/// Those who have served a connection have done so one after another, from its beginning to where it stands.
+fn is_one_row(mut served: Vec<(Place, Place)>, standing: &Standing) -> Result<(), HandoverError> {
+    served.sort_unstable();
+    let (mut at, is_known) = (Place::default(), !served.is_empty());
+    for (from, to) in served {
+        if from != at {
+            return Err(HandoverError::Row);
+        }
+        at = to;
+    }
+    let stands = (standing.instream, standing.outstream);
+    if is_known && (at.instream, at.outstream) != stands {
+        return Err(HandoverError::Row);
+    }
+    Ok(())
 }
 
 /// A process says where a connection stands.
@@ -334,168 +401,4 @@ macro_rules! stands {
 stands!(Standing, Reach);
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn ends(number: u8) -> Ends {
-        let mut ends = Ends::default();
-        ends.0[0] = number;
-        ends
-    }
-
-    fn standing(number: u8, outstream: u64, is_closed: bool) -> Standing {
-        Standing {
-            ends: ends(number),
-            instream: 0,
-            outstream,
-            is_shut: false,
-            is_closed,
-        }
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Say(u8, Vec<u8>),
-        Close(u8),
-        /// In thousandths of what was said.
-        Forget(u64),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        let bytes = prop::collection::vec(any::<u8>(), 0..50);
-        prop_oneof![
-            4 => (0..4u8, bytes).prop_map(|(one, bytes)| Step::Say(one, bytes)),
-            1 => (0..4u8).prop_map(Step::Close),
-            1 => (0..=1000u64).prop_map(Step::Forget),
-        ]
-    }
-
-    proptest! {
-        /// Whatever was forgotten in between: what clients lack is there, and nothing else is said to be.
-        #[test]
-        fn what_clients_lack_is_kept(steps in prop::collection::vec(step(), 0..60)) {
-            let mut heard = Heard::default();
-            // What the connection with these ends has said, and how much of that its client has.
-            let mut all: BTreeMap<u8, (Vec<u8>, u64, bool)> = BTreeMap::new();
-            // The connection that has these ends now.
-            let mut numbers = [0; 4];
-            let mut last = 0;
-            for step in steps {
-                match step {
-                    Step::Say(one, bytes) => {
-                        if all.get(&one).is_none_or(|(_, _, closed)| *closed) {
-                            last += 1;
-                            numbers[usize::from(one)] = last;
-                            heard.take(&Entry::Began { connection: last, ends: ends(one) })?;
-                            all.insert(one, (Vec::new(), 0, false));
-                        }
-                        let (said, _, _) = all.get_mut(&one).expect("begun");
-                        let offset = said.len() as u64;
-                        said.extend_from_slice(&bytes);
-                        let connection = numbers[usize::from(one)];
-                        heard.take(&Entry::Said { connection, offset, bytes: &bytes })?;
-                    }
-                    Step::Close(one) => {
-                        let Some((said, _, closed)) = all.get_mut(&one).filter(|one| !one.2) else {
-                            continue;
-                        };
-                        *closed = true;
-                        let standing = standing(one, said.len() as u64, true);
-                        let connection = numbers[usize::from(one)];
-                        heard.take(&Entry::Stands { connection, process: 0, standing })?;
-                    }
-                    Step::Forget(part) => {
-                        for (said, received, _) in all.values_mut() {
-                            *received = (*received).max(said.len() as u64 * part / 1000);
-                        }
-                        let received = all.iter().map(|(one, (_, received, _))| (ends(*one), *received));
-                        heard.forget(&received.collect());
-                    }
-                }
-            }
-            let open = all.iter().filter(|(_, (_, _, closed))| !closed);
-            let mut count = 0;
-            for (one, (said, _, _)) in open {
-                let standing = standing(*one, said.len() as u64, false);
-                let connection = numbers[usize::from(*one)];
-                heard.take(&Entry::Stands { connection, process: 0, standing })?;
-                count += 1;
-            }
-            let passed = heard.finish(count).expect("all of them").clients;
-            for (one, (said, received, _)) in &all {
-                // The last one with these ends is the one that goes on.
-                let its = passed.iter().rfind(|passed| passed.standing.ends == ends(*one));
-                let its = its.expect("its client was never gone");
-                prop_assert!(its.offset <= *received);
-                let from = usize::try_from(its.offset).expect("short");
-                prop_assert_eq!(&its.said, &said[from..]);
-            }
-        }
-    }
-
-    #[test]
-    fn who_is_gone_takes_nothing() {
-        let mut heard = Heard::default();
-        for connection in [1, 2] {
-            heard
-                .take(&Entry::Began {
-                    connection,
-                    ends: ends(1),
-                })
-                .expect("it begins");
-            let bytes = &[0; 100];
-            let said = Entry::Said {
-                connection,
-                offset: 0,
-                bytes,
-            };
-            heard.take(&said).expect("it says something");
-        }
-        let standing = standing(1, 100, true);
-        heard
-            .take(&Entry::Stands {
-                connection: 1,
-                process: 0,
-                standing,
-            })
-            .expect("it is closed");
-        assert_eq!(heard.size(), 2 * (100 + EACH));
-        heard.forget(&HashMap::new());
-        assert_eq!(heard.size(), EACH, "the open one");
-        let more = Entry::Said {
-            connection: 2,
-            offset: 100,
-            bytes: b"more",
-        };
-        heard.take(&more).expect("where it was");
-    }
-
-    #[test]
-    fn what_others_have_opened_and_closed_takes_nothing() {
-        let reaches = |connection, is_closed| Entry::Reaches {
-            connection,
-            process: 0,
-            reach: Reach {
-                serial: connection.into(),
-                is_local: false,
-                instream: 5,
-                outstream: 7,
-                is_shut: false,
-                is_closed,
-            },
-        };
-        let mut heard = Heard::default();
-        for connection in 0..10 {
-            heard
-                .take(&reaches(connection, true))
-                .expect("it is closed");
-        }
-        assert_eq!(heard.size(), 10 * EACH, "it is counted");
-        heard.forget(&HashMap::new());
-        assert_eq!(heard.size(), 0);
-        heard.take(&reaches(10, false)).expect("it is open");
-        assert_eq!(heard.finish(1).expect("one").opened.len(), 1);
-    }
-}
+mod tests;

@@ -33,7 +33,7 @@ impl Kept {
     /// It is none of these.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HandoverError> {
         let mut heard = Heard::default();
-        let at = heard.read(bytes)?;
+        let at = heard.read(bytes);
         if at < bytes.len() {
             return Err(HandoverError::Malformed { at: at as u64 });
         }

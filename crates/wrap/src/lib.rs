@@ -33,6 +33,6 @@ pub use memory::{Divergence, Memory, Score};
 pub use suspect::Suspect;
 pub use wrap_abi::{
     Call,
-    handover::{Ends, Message, Position, Reach, Standing},
+    handover::{Ends, JOIN_ANSWER, Message, Position, Reach, Standing},
     layout,
 };

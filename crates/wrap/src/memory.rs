@@ -289,8 +289,11 @@ impl Memory {
                 entry.parent.store(parent.unwrap_or(0), Ordering::Release);
             }
             Call::Fate => {
-                if let Some(fate) = Fate::from_code(record.outcome) {
-                    entry.set(fate);
+                let maker = record.payload.try_into().map(u32::from_le_bytes);
+                match (Fate::from_code(record.outcome), maker) {
+                    (Some(Fate::Confers), Ok(maker)) => entry.confers(maker),
+                    (Some(fate), _) => entry.set(fate),
+                    (None, _) => {}
                 }
             }
             // A child of which nothing else may have arrived.
@@ -357,10 +360,10 @@ impl Memory {
         if !serves {
             each(self, process, 0, |_, record| {
                 let is_new = record.call == Call::Fate && record.outcome == Fate::Serves as i64;
-                let ends = record.payload.try_into().map(Ends);
+                let ends = record.payload.first_chunk().copied().map(Ends);
                 serves |= is_new
                     && ends
-                        .is_ok_and(|ends| positions.iter().any(|position| position.ends == ends));
+                        .is_some_and(|ends| positions.iter().any(|position| position.ends == ends));
             })?;
         }
         Ok(serves)
@@ -438,6 +441,17 @@ impl Memory {
     pub fn logger_is_full(&self) {
         let ended = Mode::LoggerFull as u32;
         self.page().mode.store(ended, Ordering::Release);
+    }
+
+    /// The service is ended on purpose: nobody waits for more than that.
+    pub fn is_ending(&self) {
+        self.page().is_ending.store(1, Ordering::Release);
+    }
+
+    /// Has a process that is recorded listened to clients?
+    #[must_use]
+    pub fn has_listener(&self) -> bool {
+        self.page().listens.load(Ordering::Acquire) != 0
     }
 
     /// The record is worth nothing any more: nothing is recorded from now on, and nothing waited for.

@@ -7,14 +7,17 @@
 use std::{
     io::{self, Write as _},
     net::{SocketAddr, TcpStream},
-    os::fd::{AsFd as _, AsRawFd, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use libc::{c_int, c_void};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketFlags, SocketType, bind, connect, getpeername, getsockname,
+    socket_with,
+};
 use wire::SeqNumber;
 
-use crate::counts::option;
+use crate::counts::{Shape, is_unused, option};
 
 /// What a socket is to be like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +61,7 @@ struct RepairOption {
 
 /// `struct tcp_repair_window`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct RepairWindow {
     snd_wl1: u32,
     snd_wnd: u32,
@@ -125,6 +128,74 @@ impl Blueprint {
         Ok(TcpStream::from(socket))
     }
 
+    /// That of a connection that is there, and in which nothing was said yet; `None`: it is none, or something was. Its program
+    /// must not touch it meanwhile.
+    ///
+    /// # Errors
+    /// We may not (CAP_NET_ADMIN), or the kernel does not say.
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        let Some(shape) = Shape::of(socket)? else {
+            return Ok(None);
+        };
+        let (local, peer) = (getsockname(socket)?, getpeername(socket)?);
+        let (Some(local), Some(peer)) = (internet(local), peer.and_then(internet)) else {
+            return Ok(None);
+        };
+        // To be in repair sets this one, too.
+        let mut reuse: c_int = 0;
+        option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &mut reuse)?;
+        set_tcp(&socket, libc::TCP_REPAIR, REPAIR_ON)?;
+        let looked = Self::look(socket, local, peer, shape);
+        set_tcp(&socket, libc::TCP_REPAIR, REPAIR_OFF)?;
+        set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)?;
+        let blueprint = looked?;
+        Ok(is_unused(socket)?.then_some(blueprint))
+    }
+
+    fn look(
+        socket: BorrowedFd<'_>,
+        local: SocketAddr,
+        peer: SocketAddr,
+        shape: Shape,
+    ) -> io::Result<Self> {
+        let number = |queue| {
+            let mut number = 0u32;
+            set_tcp(&socket, libc::TCP_REPAIR_QUEUE, queue)?;
+            option(socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, &mut number)?;
+            io::Result::Ok(SeqNumber(number))
+        };
+        let (acknowledged, expected) = (number(QUEUE_SENT)?, number(QUEUE_RECEIVED)?);
+        let mut window = RepairWindow::default();
+        option(
+            socket,
+            libc::IPPROTO_TCP,
+            libc::TCP_REPAIR_WINDOW,
+            &mut window,
+        )?;
+        let (mut mss, mut timestamp) = (0u32, 0u32);
+        option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mut mss)?;
+        option(
+            socket,
+            libc::IPPROTO_TCP,
+            libc::TCP_TIMESTAMP,
+            &mut timestamp,
+        )?;
+        Ok(Self {
+            local,
+            peer,
+            acknowledged,
+            expected,
+            options: Options {
+                mss: u16::try_from(mss).ok(),
+                window_scales: shape.scales,
+                sack: shape.sack,
+            },
+            timestamp: shape.timestamps.then_some(timestamp),
+            send_window: window.snd_wnd,
+            receive_window: window.rcv_wnd,
+        })
+    }
+
     fn agree(&self, socket: &OwnedFd) -> io::Result<()> {
         let mut options = Vec::with_capacity(4);
         let mut put = |code, value| options.push(RepairOption { code, value });
@@ -159,6 +230,12 @@ impl Blueprint {
             },
         )
     }
+}
+
+/// An address of a network, as it is written.
+fn internet(address: SocketAddrAny) -> Option<SocketAddr> {
+    let address = SocketAddr::try_from(address).ok()?;
+    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
 /// What the kernel counts for what is in the socket already, bytes.

@@ -36,6 +36,11 @@ impl Suspect {
                     open.insert(fd, ends);
                 }
             }
+            Call::Joined => {
+                if let Some(ends) = ends(record) {
+                    open.insert(record.fd, ends);
+                }
+            }
             Call::Read if record.outcome > 0 => {
                 last = Some((at, open.get(&record.fd).copied()));
             }

@@ -3,7 +3,7 @@
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
-    os::fd::AsRawFd as _,
+    os::fd::{AsFd as _, AsRawFd as _},
     time::Duration,
 };
 
@@ -96,6 +96,45 @@ fn goes_on(address: SocketAddr, said: usize) {
 #[test]
 fn a_connection_goes_on_with_another_socket() {
     goes_on((Ipv4Addr::LOCALHOST, 0).into(), 0);
+}
+
+/// What the kernel says of a connection from here is what one is built by that goes on with it.
+#[test]
+fn one_that_was_opened_from_here_goes_on() {
+    for address in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
+        let listener = TcpListener::bind(SocketAddr::new(address, 0)).expect("a port");
+        let ours = TcpStream::connect(listener.local_addr().expect("an address"));
+        let mut ours = ours.expect("connected");
+        let (mut other, _) = listener.accept().expect("accepted");
+        let seen = Blueprint::of(ours.as_fd()).expect("looked at");
+        let seen = seen.expect("nothing was said");
+        ours.write_all(b"hello").expect("it is usable still");
+        let mut heard = [0; 5];
+        other.read_exact(&mut heard).expect("heard");
+        assert_eq!(Blueprint::of(ours.as_fd()).expect("looked at"), None);
+
+        let taken = take_down(ours);
+        assert_eq!((seen.local, seen.peer), (taken.local, taken.peer));
+        assert_eq!(seen.acknowledged + 5, taken.acknowledged);
+        assert_eq!(seen.expected, taken.expected);
+        let agreed = (seen.options.window_scales, seen.options.sack);
+        assert_eq!(agreed, (taken.options.window_scales, true));
+        assert!(seen.options.mss.is_some_and(|mss| mss > 1000));
+        assert!(seen.timestamp.is_some());
+        let goes_on = Blueprint {
+            acknowledged: taken.acknowledged,
+            send_window: taken.send_window,
+            timestamp: taken.timestamp,
+            ..seen
+        };
+        let mut ours = goes_on.build().expect("built");
+        ours.write_all(b"again").expect("written");
+        other.read_exact(&mut heard).expect("heard");
+        assert_eq!(&heard, b"again");
+        other.write_all(b"still").expect("written");
+        ours.read_exact(&mut heard).expect("heard");
+        assert_eq!(&heard, b"still");
+    }
 }
 
 #[test]

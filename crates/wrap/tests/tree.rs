@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use wrap::{Call, Ends, Feed, Memory, Position, layout::Fate};
-use wrap_abi::{HEADER_MAX, Record};
+use wrap_abi::{HEADER_MAX, Record, handover::Place};
 
 fn add(bytes: &mut Vec<u8>, call: Call, outcome: i64, payload: &[u8]) {
     add_of(bytes, call, 0, outcome, payload);
@@ -24,12 +24,22 @@ fn add_of(bytes: &mut Vec<u8>, call: Call, fd: u32, outcome: i64, payload: &[u8]
 
 /// A stream: its process has this parent, and these fates.
 fn process(memory: &Memory, number: u32, parent: u32, fates: &[Fate], ends: Ends) {
+    process_of(memory, number, parent, parent, fates, ends);
+}
+
+/// The same with the one that has made what it talks by.
+fn process_of(memory: &Memory, number: u32, parent: u32, maker: u32, fates: &[Fate], ends: Ends) {
     let mut bytes = Vec::new();
     let pid = i64::from(number) + 100;
     add(&mut bytes, Call::Start, pid, &parent.to_le_bytes());
     for fate in fates {
-        let payload: &[u8] = if *fate == Fate::Serves { &ends.0 } else { &[] };
-        add(&mut bytes, Call::Fate, *fate as i64, payload);
+        let place = Place::default().to_bytes();
+        let payload = match fate {
+            Fate::Serves => [&ends.0[..], &place].concat(),
+            Fate::Confers => maker.to_le_bytes().to_vec(),
+            _ => Vec::new(),
+        };
+        add(&mut bytes, Call::Fate, *fate as i64, &payload);
     }
     Feed::new(number).take(memory, &bytes).expect("room for it");
 }
@@ -100,7 +110,7 @@ fn children_at_work_are_begun() {
     let mut first = Vec::new();
     forks(&mut first, 1..=5);
     add(&mut first, Call::Wait, 104, &[]);
-    add_of(&mut first, Call::Value, 105, 0, &[]);
+    add_of(&mut first, Call::Kill, 105, 0, &[]);
     add(&mut first, Call::Fork, 6, &[]);
     forks(&mut first, [7, 9, 10, 12, 14]); // 14 has noted nothing yet
     add(&mut first, Call::Wait, 112, &[]);
@@ -122,10 +132,32 @@ fn children_at_work_are_begun() {
     // A signal to a group may have been for any of them that was at work.
     let mut last = Vec::new();
     let group = (-100_i32).cast_unsigned();
-    add_of(&mut last, Call::Value, group, 0, &[]);
+    add_of(&mut last, Call::Kill, group, 0, &[]);
     feed(0, &last);
     memory.to_be_replayed(&mut []).expect("memory");
     assert_eq!(memory.begun(), BTreeSet::from([0, 3]));
+}
+
+/// What was on its way between them is to be there again.
+#[test]
+fn who_has_talked_to_one_that_is_begun_is_begun() {
+    let memory = Memory::new().expect("memory");
+    let [here, gone] = [1, 2].map(|byte| Ends([byte; 36]));
+    process(&memory, 0, 0, &[], gone);
+    process(&memory, 1, 0, &[], gone);
+    process(&memory, 2, 1, &[Fate::Confers, Fate::Serves], here);
+    process(&memory, 3, 1, &[Fate::Confers, Fate::Ends], gone);
+    process(&memory, 4, 1, &[Fate::Ends], gone);
+    process_of(&memory, 5, 4, 1, &[Fate::Confers], gone); // by what its parent has from 1
+    process(&memory, 6, 1, &[Fate::Confers, Fate::Executes], gone);
+    process(&memory, 7, 0, &[], gone);
+    process(&memory, 8, 7, &[Fate::Confers], gone);
+    let mut positions = [Position {
+        ends: here,
+        received: 0,
+    }];
+    memory.to_be_replayed(&mut positions).expect("memory");
+    assert_eq!(memory.begun(), BTreeSet::from([0, 1, 2, 3, 4, 5]));
 }
 
 /// Who follows begins the first process only, and is of use as long as no child may have a client.

@@ -196,6 +196,7 @@ impl Http {
 /// When it cannot be started.
 #[must_use]
 pub fn curl(scene: &Scene, arguments: &[&str]) -> Output {
+    // Who knocks again and again while nobody serves does so after 31 s for the fifth time.
     let limit = PATIENCE.as_secs().to_string();
     let mut all = vec!["-q", "-sS", "--max-time", &limit];
     all.extend(arguments);

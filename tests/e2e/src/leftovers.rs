@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lab::Host;
 
 /// How long what was killed may take to go.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// The host before the service was started.
 #[derive(Debug)]

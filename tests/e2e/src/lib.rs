@@ -31,7 +31,7 @@ pub use scene::{Plain, Scene};
 pub use seed::Seed;
 
 /// What must happen happens in much less; only a failure takes as long.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes without a short period: the first `length` of an endless sequence.
 #[must_use]

@@ -341,12 +341,16 @@ impl Protected {
     #[must_use]
     #[track_caller]
     pub fn worker_pids(&self) -> Vec<Pid> {
-        let main = self.main_pid();
-        let children = fs::read_to_string(format!("/proc/{main}/task/{main}/children"));
-        children
-            .unwrap_or_default()
-            .split_whitespace()
-            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        children_of(self.main_pid())
+    }
+
+    /// Their children.
+    #[must_use]
+    #[track_caller]
+    pub fn grandchild_pids(&self) -> Vec<Pid> {
+        self.worker_pids()
+            .into_iter()
+            .flat_map(children_of)
             .collect()
     }
 
@@ -461,4 +465,13 @@ impl Drop for Protected {
             eprintln!("--- clean: {cleaned:?}");
         }
     }
+}
+
+fn children_of(pid: Pid) -> Vec<Pid> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    children
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect()
 }

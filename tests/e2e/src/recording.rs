@@ -43,8 +43,9 @@ impl Recording {
     pub fn finish(self) -> Vec<Ending> {
         let captured = self.capture.finish().expect("the capture ends");
         assert_eq!(captured.missed, Some(0), "tcpdump missed segments");
-        let mut order = Vec::new();
-        let mut endings: BTreeMap<u16, Ending> = BTreeMap::new();
+        let mut endings: Vec<Ending> = Vec::new();
+        // By the client's port: which is the newest connection, and where its SYN began. Ports are used again.
+        let mut newest: BTreeMap<(u8, u16), (usize, Option<u32>)> = BTreeMap::new();
         for packet in &captured.packets {
             let Some(segment) = TcpSegment::parse(&packet.frame) else {
                 continue;
@@ -55,16 +56,23 @@ impl Recording {
             } else {
                 segment.source
             };
-            let ending = endings.entry(client_port).or_insert_with(|| {
-                order.push(client_port);
-                Ending::default()
+            let begins = (segment.is_syn() && !from_server).then_some(segment.sequence);
+            let client = (segment.version, client_port);
+            let known = newest.get(&client).copied();
+            let again = known.filter(|(_, begun)| begins.is_none() || *begun == begins);
+            let (which, _) = again.unwrap_or_else(|| {
+                endings.push(Ending::default());
+                let new = (endings.len() - 1, begins);
+                newest.insert(client, new);
+                new
             });
+            let ending = &mut endings[which];
             // The test harness shows it when the test fails.
             eprintln!("{:?} {segment:?}", packet.time);
             ending.rst |= from_server && segment.is_rst();
             ending.fin |= from_server && segment.is_fin();
         }
-        order.iter().map(|port| endings[port]).collect()
+        endings
     }
 }
 

@@ -4,8 +4,10 @@
 //! [`BIG`] bytes of [`pattern`], and `/small/0` to `/small/9`.
 
 mod ftp;
+mod node;
 mod proxies;
 mod python;
+mod sessions;
 mod tls;
 
 use std::fs;
@@ -18,10 +20,12 @@ use rustix::process::{Signal, kill_process};
 use crate::{Protected, Scene, binaries, pattern};
 
 pub use ftp::{PASSIVE, ftp, vsftpd, vsftpd_at};
+pub use node::node;
 pub use proxies::{asker, asker_at, counter, haproxy, nginx_proxy, replica};
 pub use python::{
-    forking, forking_at, interpreter, interpreter_at, python, room, sleeper, streamer, words,
+    forking, forking_at, interpreter, interpreter_at, python, room, rude, sleeper, streamer, words,
 };
+pub use sessions::{passing, sessions_at, working};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};
 
 /// The port of all servers.

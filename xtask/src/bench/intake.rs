@@ -207,11 +207,13 @@ fn send_one(socket: &UdpSocket, datagrams: &[Vec<u8>], step: u32, down: &KeySet)
         }
         match socket.recv(&mut buffer) {
             Ok(length) => {
-                let ack = Ack::decode(&buffer[..length], down)?;
-                let distance = ack.stable_seq.distance_from(ISN + 1).context("behind")?;
-                // One of the upload before may come late.
-                if distance / step <= sent {
-                    stable = stable.max(distance / step);
+                for ack in Ack::each(&buffer[..length]) {
+                    let ack = Ack::decode(ack, down)?;
+                    let distance = ack.stable_seq.distance_from(ISN + 1).context("behind")?;
+                    // One of the upload before may come late.
+                    if distance / step <= sent {
+                        stable = stable.max(distance / step);
+                    }
                 }
             }
             // Something was lost: again from there.

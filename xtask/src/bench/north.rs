@@ -77,12 +77,21 @@ fn speed(
         "redis-benchmark, {clients} clients, {pipeline} commands in a row"
     ));
     let modes = MODES.map(|(mode, _)| mode);
-    let runs = alternate(bench, &server.clone().pinned(), &modes, |_| {
-        set(bench, clients, pipeline, "5000")?;
+    // One by one, each waits for a round trip.
+    let fewer = bench.size("8000", "2000");
+    let runs = alternate(bench, &server.clone().pinned(), &modes, |subject| {
+        let is_far = matches!(subject.mode, Mode::Committed(1..));
+        let (warm_up, commands) = match (clients, pipeline) {
+            ("1", "1") if is_far => ("500", fewer),
+            _ => ("5000", commands),
+        };
+        set(bench, clients, pipeline, warm_up)?;
         set(bench, clients, pipeline, commands)
     })?;
-    let how =
-        format!("redis-benchmark -t set -c {clients} -P {pipeline} -n {commands}, the second run");
+    let how = format!(
+        "redis-benchmark -t set -c {clients} -P {pipeline} -n {commands} (one by one with a logger 250 µs away or more: \
+         {fewer}), the second run"
+    );
     let name = format!("north.redis.c{clients}.p{pipeline}");
     let speeds: Vec<Vec<f64>> = runs.iter().map(|runs| column(runs, 0)).collect();
     let medians: Vec<Vec<f64>> = runs.iter().map(|runs| column(runs, 1)).collect();

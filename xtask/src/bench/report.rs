@@ -37,6 +37,11 @@ impl Report {
         !self.measured.figures.iter().any(|f| broken(&f))
     }
 
+    /// Whether everything could be measured.
+    pub(super) fn whole(&self) -> bool {
+        self.measured.failed.is_empty()
+    }
+
     /// The figures in a table, as Markdown.
     pub(super) fn table(&self) -> String {
         let mut text = String::from(
@@ -70,6 +75,7 @@ impl Report {
             "quick": self.quick,
             "seconds": self.took.as_secs(),
             "results": figures,
+            "not_measured": self.measured.failed.iter().map(|(name, _)| name).collect::<Vec<_>>(),
         });
         let save = |name: &str, text: String| {
             let path = directory.join(name);
@@ -112,6 +118,13 @@ impl Report {
         for note in &self.measured.notes {
             let _ = writeln!(text, "\n{note}");
         }
+        if !self.whole() {
+            text.push_str("\n## What could not be measured\n\n");
+        }
+        for (name, why) in &self.measured.failed {
+            let first = why.lines().next().unwrap_or_default();
+            let _ = writeln!(text, "- `{name}`: {first}");
+        }
         text.push_str("\n## Aims that are missed\n\n");
         let missed: Vec<_> = self
             .measured
@@ -148,6 +161,7 @@ mod tests {
             figures,
             plots,
             notes,
+            failed: Vec::new(),
         };
         Report::new(measured, true, Duration::from_secs(1))
     }
@@ -162,6 +176,17 @@ mod tests {
             .aim(Aim::AtLeast(10.0), "")
             .promise();
         assert!(!report(vec![lost]).sound());
+    }
+
+    #[test]
+    fn what_could_not_be_measured_is_told_and_the_rest_stays() {
+        let mut report = report(vec![Figure::of("x", "ms", &[1.5], "")]);
+        assert!(report.whole());
+        let failed = ("echo".to_owned(), "no answer\nat all".to_owned());
+        report.measured.failed.push(failed);
+        assert!(!report.whole());
+        let text = report.for_people();
+        assert!(text.contains("- `echo`: no answer\n") && text.contains("| `x` | 1.500 ms |"));
     }
 
     #[test]

@@ -134,6 +134,11 @@ impl Stage {
     pub(super) fn remove(self) -> Result<()> {
         self.ground.remove()
     }
+
+    /// The same after a failure, of which it is known already.
+    pub(super) fn abandon(self) {
+        self.ground.abandon();
+    }
 }
 
 /// Takes the power from a host, at one moment as far as others can see: to remove a link takes the lab some

@@ -41,6 +41,14 @@ pub(super) enum Mode {
 }
 
 impl Mode {
+    /// The server has a record of its own.
+    fn is_north(self) -> bool {
+        matches!(
+            self,
+            Self::Wrapped | Self::Checkpointed(_) | Self::Committed(_) | Self::CommittedHere
+        )
+    }
+
     /// Its name in the names of figures.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -58,11 +66,16 @@ impl Mode {
 pub(super) struct Server {
     command: Vec<OsString>,
     port: u16,
+    is_pinned: bool,
 }
 
 impl Server {
     pub(super) fn of(command: Vec<OsString>, port: u16) -> Self {
-        Self { command, port }
+        Self {
+            command,
+            port,
+            is_pinned: false,
+        }
     }
 
     pub(super) fn nginx(bench: &Bench) -> Self {
@@ -81,7 +94,7 @@ impl Server {
         let port = 5201;
         let ip = bench.stage.address(port).ip().to_string();
         let command = ["iperf3", "-4", "-s", "-B", &ip].map(Into::into).into();
-        Self { command, port }
+        Self::of(command, port)
     }
 
     /// redis, which keeps nothing in files.
@@ -92,11 +105,17 @@ impl Server {
     /// Kept on one CPU, as its client is on another: where the scheduler happens to put two busy
     /// processes makes more of a difference than what is to be measured.
     pub(super) fn pinned(mut self) -> Self {
-        if several_cpus() {
-            self.command
-                .splice(0..0, ["taskset", "-c", "0"].map(OsString::from));
-        }
+        self.is_pinned = several_cpus();
         self
+    }
+
+    /// What is started. A server with a record of its own is the program that is named: it is kept there when it has begun.
+    fn command(&self, mode: Mode) -> Vec<OsString> {
+        let mut command = self.command.clone();
+        if self.is_pinned && !mode.is_north() {
+            command.splice(0..0, ["taskset", "-c", "0"].map(OsString::from));
+        }
+        command
     }
 
     /// A hidden verb of this program.
@@ -107,10 +126,7 @@ impl Server {
             verb.into(),
             address.into(),
         ];
-        Self {
-            command,
-            port: PORT,
-        }
+        Self::of(command, PORT)
     }
 }
 
@@ -187,10 +203,7 @@ impl<'a> Subject<'a> {
         if let Mode::LinkedBy(strategy) = mode {
             arguments.extend(["--ack".to_owned(), strategy.to_owned()]);
         }
-        if matches!(
-            mode,
-            Mode::Wrapped | Mode::Checkpointed(_) | Mode::Committed(_) | Mode::CommittedHere
-        ) {
+        if mode.is_north() {
             arguments.push("--north=require".to_owned());
         }
         if let Mode::Checkpointed(bytes) = mode {
@@ -201,6 +214,7 @@ impl<'a> Subject<'a> {
             arguments.extend(stage.ground.logger_arguments(logger_host));
         }
         let protected = mode != Mode::Plain;
+        let started = server.command(mode);
         let mut command = if protected {
             let outlive = &stage.ground.programs.outlive;
             let mut command = stage.server.command(&outlive.to_string_lossy());
@@ -211,12 +225,12 @@ impl<'a> Subject<'a> {
                 .arg(stage.ground.directory())
                 .args(arguments)
                 .arg("--")
-                .arg(&server.command[0]);
+                .arg(&started[0]);
             command
         } else {
-            stage.server.command(&server.command[0].to_string_lossy())
+            stage.server.command(&started[0].to_string_lossy())
         };
-        command.args(&server.command[1..]);
+        command.args(&started[1..]);
         let log = stage.file("events");
         let events = Events::in_file(log.clone())?;
         let output = Output::Files {
@@ -237,6 +251,9 @@ impl<'a> Subject<'a> {
             .await_listener(&stage.server, server.port, &subject.process, &log)?;
         if protected {
             subject.wait_for("protecting", PATIENCE)?;
+        }
+        if server.is_pinned && mode.is_north() {
+            pin(subject.server_pid()?)?;
         }
         Ok(subject)
     }
@@ -319,6 +336,15 @@ impl<'a> Subject<'a> {
         }
         Ok(())
     }
+}
+
+/// All its threads stay on the first processor.
+fn pin(process: Pid) -> Result<()> {
+    let process = process.as_raw_nonzero().to_string();
+    let mut taskset = Command::new("taskset");
+    let output = taskset.args(["-a", "-p", "-c", "0", &process]).output()?;
+    ensure!(output.status.success(), "taskset failed: {output:?}");
+    Ok(())
 }
 
 /// What events say of connections that were not protected or were lost.

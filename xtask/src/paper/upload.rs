@@ -137,6 +137,7 @@ mod tests {
     /// From the client, whose first sequence number is just before the wrap.
     fn to(at: u32, flags: u8, offset: u32, payload: usize) -> (Duration, TcpSegment) {
         let segment = TcpSegment {
+            version: 4,
             source: 5000,
             destination: 80,
             sequence: 0xffff_ff00u32.wrapping_add(offset),
@@ -150,6 +151,7 @@ mod tests {
     /// From the server, acknowledging everything before `offset`.
     fn from(at: u32, flags: u8, offset: u32) -> (Duration, TcpSegment) {
         let segment = TcpSegment {
+            version: 4,
             source: 80,
             destination: 5000,
             sequence: 899,

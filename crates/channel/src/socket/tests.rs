@@ -2,7 +2,7 @@ use std::{net::TcpListener, os::unix::net::UnixStream, thread};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn key() -> Key {
     Key::generate("k").unwrap()

@@ -7,8 +7,8 @@ use ssw::{
 use wire::{FlowId, SeqNumber};
 
 use super::{
-    client_half, flow, flow_mode, log_half, range, restored, said, server_half, splice_half,
-    verify_half,
+    client_half, closing, flow, flow_mode, log_half, range, restored, said, server_half,
+    splice_half, verify_half,
 };
 
 impl From<flow> for Flow {
@@ -27,7 +27,8 @@ impl From<flow> for Flow {
                 _ => Mode::Observed,
             },
             unprotected: Unprotected::from_code(raw.unprotected),
-            server_closing: raw.server_closing != 0,
+            server_closing: u32::from(raw.server_closing) != closing::NOT_CLOSING.0,
+            was_reset: u32::from(raw.server_closing) == closing::CLOSED_BY_RST.0,
             whole_segments: raw.whole_segments != 0,
             syn_flags: raw.syn_flags,
             syn_window: raw.syn_window,
@@ -141,6 +142,7 @@ impl From<log_half> for LogHalf {
             ended: raw.ended != 0,
             stateful: raw.stateful != 0,
             ahead: raw.ahead != 0,
+            unfound: raw.unfound != 0,
             answered: SeqNumber(raw.answered),
             heard: SeqNumber(raw.heard),
             reach: SeqNumber(raw.reach),
@@ -241,6 +243,7 @@ impl From<&LogHalf> for log_half {
             reach: from.reach.0,
             stateful: u8::from(from.stateful),
             ahead: u8::from(from.ahead),
+            unfound: u8::from(from.unfound),
             restored: byte(match from.restored {
                 Restored::Not => restored::RESTORED_NOT.0,
                 Restored::Silent => restored::RESTORED_SILENT.0,

@@ -176,7 +176,7 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Know a connection from its record ([`ssw::restored_flow`]) instead of from its handshake. Of
+    /// Know a connection from its record ([`ssw::restored_flow`]), or from its socket, instead of from its handshake. Of
     /// `flow` only what that fills is taken.
     ///
     /// # Errors
@@ -188,6 +188,29 @@ impl Dataplane {
             .flows
             .update(key.as_bytes(), value.as_bytes(), MapFlags::NO_EXIST)
             .doing("restore a connection")
+    }
+
+    /// A number for a connection whose handshake the programs do not know, and the present life of the service.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn number(&self) -> Result<(FlowId, u32), DataplaneError> {
+        let op = abi::control_op::CONTROL_NUMBER;
+        let reply = self.control("number a connection", op, |_| ())?;
+        let life = u32::try_from(reply.argument).unwrap_or(u32::MAX);
+        Ok((FlowId(reply.flow_id), life))
+    }
+
+    /// The record of such a connection begins, if it is kept on this host.
+    ///
+    /// # Errors
+    /// There is no such flow, or the ring is full.
+    pub fn opened(&self, key: FlowKey, flow: FlowId) -> Result<(), DataplaneError> {
+        self.control("open a record", abi::control_op::CONTROL_OPENED, |c| {
+            c.key = key.into();
+            c.flow_id = flow.0;
+        })
+        .map(drop)
     }
 
     /// Forget a flow.

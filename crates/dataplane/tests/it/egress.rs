@@ -157,3 +157,22 @@ fn a_syn_ack_sent_again_has_no_scaled_window() {
     assert_eq!(both.server(both.syn_ack()).verdict, Next);
     assert_eq!(both.flow().server.edge, edge, "RFC 7323 2.2");
 }
+
+/// As the kernel does for a moment, see `is_unfound`.
+#[test]
+fn who_is_there_and_was_not_found_is_not_reset() {
+    for v6 in [false, true] {
+        let mut both = Both::numbered(1000, 5000, v6).open();
+        let (c, s) = (both.c + 1, both.s + 1);
+        both.client(segment(c, s).timestamps(12, 900).payload(b"GET"));
+        let reset = segment(s, SeqNumber(0)).flags(Flags::RST);
+        assert_eq!(both.server(reset.clone()).verdict, DROP);
+        assert_eq!(both.server(reset.clone()).verdict, Next, "it is not there");
+        // One that has spoken is there.
+        let mut both = Both::numbered(1000, 5000, v6).open();
+        both.client(segment(c, s).timestamps(12, 900).payload(b"GET"));
+        both.server(segment(s, c + 3).timestamps(905, 12).payload(b"hello"));
+        let reset = segment(s + 5, SeqNumber(0)).flags(Flags::RST);
+        assert_eq!(both.server(reset).verdict, Next);
+    }
+}

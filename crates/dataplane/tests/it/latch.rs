@@ -15,7 +15,7 @@ use wire::{FlowKey, SeqNumber};
 
 use crate::harness::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is told of a process that left with this status.
 fn exited(pid: u32, status: u32) -> EventKind {

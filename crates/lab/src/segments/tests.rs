@@ -36,7 +36,8 @@ fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn tcp_is_found_behind_options_and_extension_headers() {
-    let expected = TcpSegment {
+    let expected = |version| TcpSegment {
+        version,
         source: 80,
         destination: 4000,
         sequence: 7,
@@ -49,15 +50,15 @@ fn tcp_is_found_behind_options_and_extension_headers() {
     let mut routed = vec![TCP, 1];
     routed.resize(16, 0);
     routed.extend(&segment);
-    for frame in [
-        ipv4(0, TCP, 0x4000, &segment),
-        ipv4(3, TCP, 0, &segment),
-        ipv6(TCP, &segment),
-        ipv6(43, &routed),
+    for (version, frame) in [
+        (4, ipv4(0, TCP, 0x4000, &segment)),
+        (4, ipv4(3, TCP, 0, &segment)),
+        (6, ipv6(TCP, &segment)),
+        (6, ipv6(43, &routed)),
     ] {
         // What a device puts behind a short packet is no data.
         let frame = [&frame[..], &[0; 6]].concat();
-        assert_eq!(TcpSegment::parse(&frame), Some(expected));
+        assert_eq!(TcpSegment::parse(&frame), Some(expected(version)));
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use protocol::link::{ACK_LEN, PROBE_LEN, STABLE_LEN};
+use protocol::link::{ACK_LEN, MAX_ACKS, PROBE_LEN, STABLE_LEN};
 use segments::Batch;
 
 use crate::durable::{Change, Ledger, LogState, Order, entry::Entry};
@@ -22,7 +22,7 @@ pub struct Peer {
     pub address: SocketAddr,
 }
 
-/// A datagram that is to be sent. None of ours is longer than an ACK.
+/// A datagram that is to be sent, or an ACK, which may share one with others. None of ours is longer.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing {
     /// Where to.
@@ -37,6 +37,11 @@ impl Outgoing {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
+
+    /// Whether both may share a datagram.
+    fn goes_with(&self, other: &Self) -> bool {
+        self.to == other.to && self.len == ACK_LEN && other.len == ACK_LEN
+    }
 }
 
 /// What is to be done: datagrams that are to be sent, in this order, and, with a durable log, what is
@@ -45,6 +50,8 @@ impl Outgoing {
 pub struct Outbox {
     datagrams: Vec<Outgoing>,
     ledger: Option<Box<Ledger>>,
+    /// Where ACKs are joined.
+    joined: Vec<u8>,
 }
 
 impl Outbox {
@@ -54,6 +61,7 @@ impl Outbox {
         Self {
             datagrams: Vec::new(),
             ledger: Some(Box::new(ledger)),
+            joined: Vec::new(),
         }
     }
 
@@ -155,6 +163,18 @@ impl Outbox {
     #[must_use]
     pub fn datagrams(&self) -> &[Outgoing] {
         &self.datagrams
+    }
+
+    /// Hands out what is to be sent, ACKs to one peer joined to datagrams of up to [`MAX_ACKS`], and forgets it.
+    pub fn drain(&mut self, mut send: impl FnMut(Peer, &[u8])) {
+        for alike in self.datagrams.chunk_by(Outgoing::goes_with) {
+            for several in alike.chunks(MAX_ACKS) {
+                self.joined.clear();
+                self.joined.extend(several.iter().flat_map(Outgoing::bytes));
+                send(several[0].to, &self.joined);
+            }
+        }
+        self.clear();
     }
 
     /// It has been sent.

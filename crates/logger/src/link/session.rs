@@ -272,17 +272,17 @@ impl Session {
 
     /// A batch of datagrams has been read: acknowledges what is due.
     pub fn settle(&mut self, now: Duration, out: &mut Outbox) {
-        self.tell_stable(out);
-        if self.due.is_empty() || self.due_at().is_some_and(|at| now < at) {
-            return;
-        }
-        let mut due = std::mem::take(&mut self.due);
-        for id in due.drain(..) {
-            if let Some(flow) = self.flows.get_mut(id).filter(|flow| flow.due) {
-                self.acks.say(flow, &self.intake.journal, out);
+        if self.due_at().is_none_or(|at| now >= at) {
+            let mut due = std::mem::take(&mut self.due);
+            for id in due.drain(..) {
+                if let Some(flow) = self.flows.get_mut(id).filter(|flow| flow.due) {
+                    self.acks.say(flow, &self.intake.journal, out);
+                }
             }
+            self.due = due;
         }
-        self.due = due;
+        // Last: what is said then acknowledges what was heard, and no packet of its own need do that.
+        self.tell_stable(out);
     }
 
     /// When acknowledgements that were put off are due.

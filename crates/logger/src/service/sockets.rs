@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::no_checksum::without_checksums;
-use crate::link::{Outgoing, Peer};
+use crate::link::Peer;
 
 /// Datagrams that are read at a time.
 const BATCH: usize = 32;
@@ -96,13 +96,13 @@ impl Sockets {
     }
 
     /// Sends a datagram. One that finds no room is lost like one on the way.
-    pub(super) fn send(&self, datagram: &Outgoing) -> io::Result<()> {
+    pub(super) fn send(&self, to: Peer, datagram: &[u8]) -> io::Result<()> {
         let transmit = Transmit {
-            destination: datagram.to.address,
+            destination: to.address,
             ecn: None,
-            contents: datagram.bytes(),
+            contents: datagram,
             segment_size: None,
-            src_ip: Some(datagram.to.local).filter(|_| self.local.ip().is_unspecified()),
+            src_ip: Some(to.local).filter(|_| self.local.ip().is_unspecified()),
         };
         match self
             .state

@@ -143,3 +143,31 @@ impl Link {
         }
     }
 }
+
+#[test]
+fn acks_of_a_batch_share_datagrams() {
+    let mut link = Link::new(AckPolicy::EachBatch, 1);
+    let flows: Vec<u64> = (1..=30).collect();
+    for &flow in &flows {
+        link.connect(flow, 100);
+    }
+    for &flow in &flows {
+        link.send(flow, 0, 100);
+    }
+    link.sessions.settle(NOW, &mut link.out);
+    let mut datagrams = Vec::new();
+    link.out.drain(|to, datagram| {
+        assert_eq!(to, peer());
+        datagrams.push(datagram.to_vec());
+    });
+    let told: Vec<Vec<u64>> = datagrams
+        .iter()
+        .map(|datagram| {
+            let acks = Ack::each(datagram).map(|ack| link.host.hear(ack));
+            acks.map(|ack| ack.flow.0).collect()
+        })
+        .collect();
+    assert_eq!(told.concat(), flows);
+    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [5; 6]);
+    assert!(link.out.datagrams().is_empty());
+}

@@ -13,14 +13,14 @@ use protocol::{
     control::{
         Attach, Decoder, ErrorCode, LeaseRequest, Request, Response, Standing, Verdict, encode,
     },
-    link::LinkKeys,
+    link::{Ack, LinkKeys},
 };
 use rand::{Rng, seq::SliceRandom};
 use wire::FlowId;
 
 use crate::host::{Host, attach};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A logger in a thread of its own.
 struct Running {
@@ -185,7 +185,11 @@ impl Attached {
         let mut buffer = [0; 2048];
         loop {
             match self.link.recv(&mut buffer) {
-                Ok(len) => drop(host.hear(&buffer[..len])),
+                Ok(len) => {
+                    for ack in Ack::each(&buffer[..len]) {
+                        host.hear(ack);
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => panic!("{error}"),
             }

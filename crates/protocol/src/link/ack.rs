@@ -1,5 +1,8 @@
 //! ACK: so much of a connection's instream is recorded.
 //!
+//! A datagram holds up to [`MAX_ACKS`] of them, of any connections of the session, one behind the other, each with
+//! head and tag of its own: what a batch of segments leads to costs one packet.
+//!
 //! Behind the head:
 //!
 //! | offset | field | |
@@ -23,6 +26,10 @@ use super::{
 
 /// The length of an ACK, in bytes.
 pub const ACK_LEN: usize = 96;
+
+/// The most that a datagram holds: with the headers of IPv6 and UDP it is not longer than the shortest path over which
+/// a link is taken up, 576 bytes.
+pub const MAX_ACKS: usize = 5;
 
 /// The most ranges that one can tell.
 pub const MAX_RANGES: usize = 3;
@@ -79,7 +86,13 @@ impl Ack {
         datagram
     }
 
-    /// Reads a datagram from who knows one of `keys`.
+    /// The places of a datagram where an ACK may stand, for [`Ack::decode`]. What is too short for one is left
+    /// out.
+    pub fn each(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+        datagram.chunks_exact(ACK_LEN).take(MAX_ACKS)
+    }
+
+    /// Reads an ACK from who knows one of `keys`.
     ///
     /// # Errors
     ///

@@ -100,7 +100,7 @@ fn stream_position() -> StreamPosition {
     }
 }
 
-const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 4, 0, 1, 0];
+const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 5, 0, 1, 0];
 
 #[test]
 #[rustfmt::skip]
@@ -146,7 +146,7 @@ fn the_layout_of_a_segment_is_pinned() {
     let mut covered = [0; 16];
     covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
-    covered[12] = 0x92; // version 4, slot 1, a turn
+    covered[12] = 0xb2; // version 5, slot 1, a turn
     let tag = KEY.tag(&covered).to_le_bytes();
     for v6 in [false, true] {
         let packet = packet(
@@ -158,12 +158,12 @@ fn the_layout_of_a_segment_is_pinned() {
         let datagram = sealed(&packet, flags(true, false));
         let mut expected = packet.clone();
         let tcp = if v6 {
-            expected[7] = 0x92;
+            expected[7] = 0xb2;
             expected[8..16].copy_from_slice(&tag);
             expected[16..40].fill(0);
             40
         } else {
-            expected[8] = 0x92;
+            expected[8] = 0xb2;
             expected[12..20].copy_from_slice(&tag);
             20
         };
@@ -292,8 +292,8 @@ fn what_is_not_ours_is_refused() {
     assert_eq!(Kind::of(&BEGINNING[..5]), Err(LinkError::BadLength(5)));
     assert_eq!(Kind::of(&BEGINNING), Err(LinkError::UnknownKind(0)));
     let mut newer = open().encode(&KEY);
-    newer[4] = 5;
-    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(5)));
+    newer[4] = 6;
+    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(6)));
     assert_eq!(
         SegmentView::parse(b"GET / HTTP"),
         Err(LinkError::Segment(WireError::Truncated {
@@ -311,7 +311,7 @@ fn what_is_not_ours_is_refused() {
     datagram[8] ^= 0x40;
     assert_eq!(
         SegmentView::parse(&datagram),
-        Err(LinkError::UnknownVersion(6))
+        Err(LinkError::UnknownVersion(7))
     );
 }
 

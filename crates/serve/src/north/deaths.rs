@@ -52,6 +52,7 @@ impl North {
         self.passed.clear();
         self.made.clear();
         self.opened.died();
+        self.rejoined = 0;
         self.back_at = None;
         // One that has followed may have gone astray where another one from the beginning does not.
         let is_sound = self.memory.divergence().is_none() || mem::take(&mut self.follows);

@@ -3,7 +3,8 @@
 //! We have their descriptors, too, so that the kernel does not end them with the life that has opened them; what arrives
 //! meanwhile waits in it. The next life, which knows what it had read and written, goes on with them if the kernel has
 //! counted the same. Others it finds reset, as any server may at any time: those within the host, of which the kernel does
-//! not count what was read, and all after their host, or this process, has ended.
+//! not count what was read, and all after their host, or this process, has ended. One whose own address is the service's is known
+//! to the data plane instead, and goes on as a client's does (`service::joining`).
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,11 +19,12 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    net::{RecvFlags, recv},
+    net::{RecvFlags, SendFlags, recv, send},
     process::{Resource, getrlimit},
 };
+use wire::FlowId;
 use wrap::{
-    Handover, Message, Passed, Reach,
+    Handover, JOIN_ANSWER, Message, Passed, Reach,
     counts::{Counts, kernel_counts},
     repair::say_again,
 };
@@ -39,6 +41,14 @@ pub(crate) struct Outgoing {
 /// A process's number, and its connection's.
 type Which = (u32, u64);
 
+/// One that is to go on as clients' do.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    which: Which,
+    pub(crate) socket: Option<OwnedFd>,
+    answer: OwnedFd,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     held: HashMap<Which, OwnedFd>,
@@ -46,6 +56,8 @@ pub(super) struct Opened {
     look_at: usize,
     /// As a process has left them.
     passed: Vec<(u32, Passed<Reach>)>,
+    /// Those that are to go on as clients' do, and where the process waits for an answer.
+    joining: Vec<(Which, OwnedFd)>,
 }
 
 impl Opened {
@@ -58,11 +70,34 @@ impl Opened {
                     self.held.insert((process, serial), descriptor);
                 }
             }
+            (Message::Joins { process, serial }, Some(answer)) => {
+                self.joining.push(((process, serial), answer));
+            }
             (Message::Closed { process, serial }, _) => {
                 self.held.remove(&(process, serial));
             }
             _ => {}
         }
+    }
+
+    /// The next connection that is to go on as clients' do; there is no socket if it is not held.
+    pub(super) fn joins(&mut self) -> Option<Joining> {
+        let (which, answer) = self.joining.pop()?;
+        let socket = self.held.remove(&which);
+        Some(Joining {
+            which,
+            socket,
+            answer,
+        })
+    }
+
+    /// It does, by this number, or is held as before. The process goes on. `false`: it has died; then the answer is no.
+    pub(super) fn answer(&mut self, joining: Joining, flow: Option<FlowId>) -> bool {
+        let is_heard = answer(&joining.answer, flow);
+        if let Some(socket) = joining.socket.filter(|_| !(flow.is_some() && is_heard)) {
+            self.held.insert(joining.which, socket);
+        }
+        is_heard
     }
 
     /// Of those that have ended we may not have heard: a process does not wait until we listen.
@@ -78,11 +113,15 @@ impl Opened {
     pub(super) fn let_go(&mut self) {
         self.held.clear();
         self.passed.clear();
+        for (_, waits) in self.joining.drain(..) {
+            answer(&waits, None);
+        }
     }
 
     /// A process that is dead is not heard any more, and what it had passed on is nobody's.
     pub(super) fn died(&mut self) {
         self.passed.clear();
+        self.joining.clear();
     }
 
     /// What the processes say of theirs.
@@ -119,6 +158,12 @@ impl Opened {
         self.held.retain(|which, _| kept.contains(which)); // others the dead life has closed
         Ok(told)
     }
+}
+
+/// `None`: it stays as it is. Whether somebody has heard that.
+fn answer(waits: &OwnedFd, flow: Option<FlowId>) -> bool {
+    let word: [u8; JOIN_ANSWER] = flow.map_or(0, |flow| flow.0).to_le_bytes();
+    send(waits, &word, SendFlags::NOSIGNAL).is_ok()
 }
 
 /// Most that are held: half of the descriptors that we may have.

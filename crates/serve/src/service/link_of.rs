@@ -343,7 +343,7 @@ impl Service {
         Ok(waiting)
     }
 
-    fn resume(
+    pub(super) fn resume(
         &mut self,
         key: FlowKey,
         flow: &Flow,
@@ -358,8 +358,10 @@ impl Service {
             outstream,
             handshake: flow.handshake(),
         };
+        let now = clock::now();
         self.resumed
-            .insert(flow.id, ((instream, outstream), clock::now()));
+            .retain(|_, (_, at)| now.saturating_sub(*at) < 10 * OVERTAKEN);
+        self.resumed.insert(flow.id, ((instream, outstream), now));
         self.ask_logger(|logger| logger.resume(resume)).map(drop)
     }
 

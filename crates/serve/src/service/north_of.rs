@@ -131,7 +131,9 @@ impl Service {
         let Some(north) = &mut self.north else {
             return Ok(());
         };
-        match north.look(clock::now())? {
+        let replayed = north.look(clock::now())?;
+        self.let_join()?;
+        match replayed {
             Replayed::NotYet => {}
             Replayed::Whole => self.recovery.replayed(clock::now()),
             Replayed::Not(message) => {

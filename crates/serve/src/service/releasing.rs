@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use wire::{FlowId, SeqNumber};
 
-use super::Service;
+use super::{Service, opened_by_server};
 use crate::error::ServeError;
 
 /// As much must have been recorded since the last time, bytes: what rests costs nothing.
@@ -75,7 +75,7 @@ impl Service {
         // Before: what comes meanwhile is not read.
         let flows = self.ground.plane.flows()?;
         let mut read = Vec::new();
-        let unread = supervise::unread(&self.config.addresses)?.into_iter();
+        let unread = supervise::unread(&self.all_addresses(&opened_by_server(&flows)))?.into_iter();
         let unread = unread.map(|one| ((one.server, one.client), one.bytes));
         let unread: HashMap<_, _> = unread.collect();
         for (key, flow) in flows.iter().filter(|(_, flow)| flow.closed_ns == 0) {

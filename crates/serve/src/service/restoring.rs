@@ -337,11 +337,13 @@ impl Service {
             .partition(|one| one.acknowledged == 0);
         for recorded in grown.into_iter().chain(embryos) {
             let (id, key) = (recorded.beginning.flow, recorded.beginning.key);
-            let ours = self.config.addresses.contains(&key.server());
-            let Some(summary) = summaries.get(&id).filter(|_| ours) else {
+            let Some(summary) = summaries.get(&id) else {
                 continue;
             };
             let mut flow = restored_flow(recorded, summary, self.config.verify.head());
+            if !self.is_ours(key, &flow) {
+                continue;
+            }
             flow.log.stateful = stateful;
             match self.ground.plane.restore(key, &flow) {
                 Ok(()) => restored.push((key, id)),

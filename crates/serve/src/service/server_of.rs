@@ -13,6 +13,7 @@ use crate::{
     config::in_words,
     error::{ServeError, SystemContext},
     events::Happening,
+    north::North,
 };
 
 impl Service {
@@ -26,8 +27,13 @@ impl Service {
             EventKind::Listening if event.incarnation != self.incarnation => {}
             EventKind::Listening => {
                 if !self.has_listened {
-                    if self.north.as_ref().is_some_and(|north| !north.has_record()) {
-                        return Err(ServeError::NotWrapped);
+                    if let Some(north) = &self.north {
+                        if !north.has_record() {
+                            return Err(ServeError::NotWrapped);
+                        }
+                        if !north.has_listener() {
+                            return Err(ServeError::NotRecorded);
+                        }
                     }
                     self.has_listened = true;
                     self.ground.plane.recovered()?;
@@ -101,6 +107,9 @@ impl Service {
                 return Ok(None);
             }
             if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
+                if self.north.as_ref().is_some_and(North::is_not_replayable) {
+                    return Err(ServeError::NotReplayable);
+                }
                 let addresses = in_words(&self.config.addresses);
                 return Err(ServeError::FirstStart {
                     exit,

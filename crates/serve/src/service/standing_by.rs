@@ -7,8 +7,9 @@ use recovery::Stage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;
 use supervise::destroy_sockets;
+use wire::FlowKey;
 
-use super::{Ending, HEARTBEAT, Service, tell_manager};
+use super::{Ending, HEARTBEAT, Service, opened_by_server, tell_manager};
 use crate::{
     clock,
     config::in_words,
@@ -244,8 +245,12 @@ impl Service {
     /// Whatever the kernel still has of the service's connections would speak when this host serves
     /// again, if not before.
     pub(super) fn destroy_all_sockets(&self) -> Result<(), ServeError> {
+        let opened = opened_by_server(&self.ground.plane.flows()?);
+        let addresses = self.all_addresses(&opened);
         for _ in 0..TRIES {
-            let destroyed = destroy_sockets(&self.config.addresses, |_, _, _| true)?;
+            let destroyed = destroy_sockets(&addresses, |local, remote, _| {
+                self.is_of_service(FlowKey::new(remote, local), &opened)
+            })?;
             if destroyed.remaining == 0 {
                 return Ok(());
             }

@@ -75,6 +75,8 @@ fn nothing_leaves_a_gated_service() {
     );
     assert_eq!(lab.ssw.counters().gated_out, 4);
     lab.now += 11 * SECOND;
+    // Who is not there says so twice.
+    assert_eq!(lab.server(spec.clone()).verdict, Verdict::Drop);
     assert_eq!(lab.server(spec).verdict, Verdict::Next, "nobody is there");
 }
 

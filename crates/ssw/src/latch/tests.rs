@@ -1,6 +1,6 @@
 use super::*;
 use crate::{Settings, south::Event, testing::*};
-use wire::{FlowId, SeqNumber};
+use wire::{Flags, FlowId, SeqNumber};
 
 const MAIN: u32 = 42;
 
@@ -198,4 +198,21 @@ fn a_closed_connection_is_forgotten_at_once_or_by_the_sweep() {
     change(&mut lab, SocketState::Close);
     assert_eq!(lab.flow().closed_ns, lab.now - 1);
     assert_eq!(lab.mirrored().len(), 1);
+}
+
+#[test]
+fn a_server_that_has_not_read_all_is_heard_and_an_answer_to_a_straggler_is_not() {
+    for orderly in [false, true] {
+        let mut lab = Lab::new().open();
+        lab.crash();
+        lab.splice(SeqNumber(9));
+        if orderly {
+            change(&mut lab, SocketState::LastAck);
+        }
+        change(&mut lab, SocketState::Close);
+        assert_eq!(lab.flow().was_reset, !orderly);
+        let rst = segment(SeqNumber(10), lab.c + 1).flags(Flags::RST);
+        let verdict = lab.server(rst).verdict;
+        assert_eq!(verdict == crate::Verdict::Next, !orderly, "{verdict:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Connections that arrive.
 
-use core::mem::MaybeUninit;
+use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
 use wrap_abi::{Call, Header, Record, layout::Failure};
@@ -12,7 +12,7 @@ use crate::{
     live,
     signals::blocking,
     sys::{Outcome, sys},
-    wrap::{Wrap, restarting, with},
+    wrap::{self, Wrap, restarting, with},
 };
 
 /// What `accept` and its kin do, for real.
@@ -39,14 +39,24 @@ fn perform(listener: c_int, flags: c_int) -> (Outcome, Address) {
 
 /// A socket's own end.
 pub(super) fn local(fd: c_int) -> Address {
-    let mut local = MaybeUninit::<sockaddr_storage>::uninit();
+    end_of(fd, libc::SYS_getsockname)
+}
+
+/// The other end; none of a socket that is not connected.
+pub(super) fn peer(fd: c_int) -> Address {
+    end_of(fd, libc::SYS_getpeername)
+}
+
+fn end_of(fd: c_int, number: i64) -> Address {
+    let mut end = MaybeUninit::<sockaddr_storage>::uninit();
     let mut length = u32::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
+    let (at, room) = (end.as_mut_ptr().addr(), (&raw mut length).addr());
     // SAFETY: room on our stack.
-    let outcome = unsafe { sys!(SYS_getsockname, fd, local.as_mut_ptr(), &raw mut length) };
+    let outcome = unsafe { crate::sys::raw(number, [fd as usize, at, room, 0, 0, 0]) };
     if outcome < 0 {
         Address::NONE
     } else {
-        Address::new(&local, length)
+        Address::new(&end, length)
     }
 }
 
@@ -56,7 +66,7 @@ impl Wrap {
         if let Some((outcome, peer, local)) = replayed {
             return self.accept_again(outcome, peer, local, flags);
         }
-        self.before_reading(listener);
+        self.before_reading(listener, 0);
         let (outcome, peer) = perform(listener, flags);
         let Ok(fd) = c_int::try_from(outcome) else {
             return (outcome, peer);
@@ -71,10 +81,24 @@ impl Wrap {
             return (outcome, peer);
         }
         let local = local(fd);
+        self.record_ends(Call::Accept, listener, outcome, &peer, &local);
+        self.add(fd, peer, local);
+        self.serves(fd);
+        (outcome, peer)
+    }
+
+    pub(super) fn record_ends(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        outcome: Outcome,
+        peer: &Address,
+        local: &Address,
+    ) {
         let (front, back) = (peer.as_bytes(), local.as_bytes());
         let header = Header {
-            call: Call::Accept,
-            fd: listener.cast_unsigned(),
+            call,
+            fd: fd.cast_unsigned(),
             outcome,
             length: 1 + front.len() + back.len(),
         };
@@ -83,9 +107,6 @@ impl Wrap {
             room[1..=front.len()].copy_from_slice(front);
             room[1 + front.len()..].copy_from_slice(back);
         });
-        self.add(fd, peer, local);
-        self.serves(fd);
-        (outcome, peer)
     }
 
     /// A connection that an earlier life was given.
@@ -122,7 +143,8 @@ impl Wrap {
     }
 }
 
-fn ends(record: &Record<'_>) -> (Outcome, Address, Address) {
+/// The addresses of an accepted connection, or one that is recorded as such.
+pub(super) fn ends(record: &Record<'_>) -> (Outcome, Address, Address) {
     let mut both = (record.outcome, Address::NONE, Address::NONE);
     if let Some((length, rest)) = record.payload.split_first()
         && let Some((peer, local)) = rest.split_at_checked(usize::from(*length))
@@ -176,9 +198,12 @@ unsafe extern "C" fn accept(listener: c_int, peer: *mut sockaddr, length: *mut s
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    with(|wrap| wrap.is_to_listen(fd));
     // SAFETY: as the program has called us.
-    let outcome = unsafe { sys!(SYS_listen, fd, backlog) };
+    let perform = || unsafe { sys!(SYS_listen, fd, backlog) };
+    if let Some(page) = wrap::page() {
+        page.listens.store(1, Ordering::Release);
+    }
+    let outcome = with(|wrap| wrap.listen_at(fd, backlog)).unwrap_or_else(perform);
     if outcome == 0 && local(fd).port().is_some() {
         // It may be watched already.
         with(|wrap| {
@@ -319,6 +344,9 @@ unsafe extern "C" fn getsockopt(
             outcome
         })
     });
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+        with(|wrap| wrap.may_join(fd)); // that is how programs hear that they are connected
+    }
     answer_int(outcome.unwrap_or_else(perform))
 }
 

@@ -3,8 +3,8 @@
 use core::{ffi::CStr, sync::atomic::Ordering};
 
 use libc::{
-    EADDRNOTAVAIL, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND, SO_TYPE, SOCK_STREAM,
-    c_int, sockaddr, sockaddr_nl, socklen_t,
+    EADDRINUSE, EADDRNOTAVAIL, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND, SO_TYPE,
+    SOCK_STREAM, c_int, sockaddr, sockaddr_nl, socklen_t,
 };
 
 use wrap_abi::{Call, Record, layout::Failure};
@@ -17,6 +17,13 @@ use crate::{
     sys::{Outcome, bytes, sys},
     wrap::{Wrap, with},
 };
+
+/// What of an address may fail because others have it.
+#[derive(Clone, Copy)]
+enum Step {
+    Bind = 0,
+    Listen = 1,
+}
 
 impl Wrap {
     /// Is the record that is replayed still being made, on another host?
@@ -81,8 +88,83 @@ impl Wrap {
         outcome
     }
 
+    /// An address that others may have, whose processes replay at another pace than they lived: where it could not be had then, it
+    /// cannot; where it could, they are waited for. `None`: it could, and cannot.
+    fn have_or_not(
+        &mut self,
+        fd: c_int,
+        step: Step,
+        perform: impl Fn(&Self) -> Outcome,
+    ) -> Option<Outcome> {
+        if self.is_replay {
+            if let Some(outcome) = self.was_not_had(fd, step) {
+                return Some(outcome);
+            }
+            let mut outcome = perform(self);
+            if outcome == failed(EADDRINUSE) {
+                self.await_kin(|| {
+                    outcome = perform(self);
+                    outcome != failed(EADDRINUSE)
+                });
+            }
+            if outcome != failed(EADDRINUSE) {
+                return Some(outcome);
+            }
+            if self.is_replay() {
+                return None;
+            }
+        }
+        let outcome = perform(self);
+        if outcome < 0 {
+            self.record(&Record {
+                call: Call::Bind,
+                fd: fd.cast_unsigned(),
+                outcome,
+                payload: &[step as u8],
+            });
+        }
+        Some(outcome)
+    }
+
+    /// The record says here that it could not be had.
+    fn was_not_had(&mut self, fd: c_int, step: Step) -> Option<Outcome> {
+        let Ok((record, length)) = self.stream.peek()? else {
+            return None; // whoever wants a record finds out
+        };
+        let is_this = (record.call, record.fd) == (Call::Bind, fd.cast_unsigned());
+        if !is_this || record.payload != [step as u8] {
+            return None;
+        }
+        let outcome = record.outcome;
+        self.advance(length);
+        Some(outcome)
+    }
+
+    /// One port, and no other. A server that is to listen there had it, in a replay.
+    fn bind_port(&mut self, fd: c_int, wanted: &Address) -> Outcome {
+        let outcome = self.have_or_not(fd, Step::Bind, |wrap| wrap.bind_here(fd, wanted));
+        if outcome.is_none()
+            && number(fd, SO_TYPE) == SOCK_STREAM
+            && let Some(entry) = self.descriptors.entry(fd)
+        {
+            entry.lacks_port = true;
+            return 0;
+        }
+        outcome.unwrap_or(failed(EADDRINUSE))
+    }
+
+    /// The program listens there.
+    pub(super) fn listen_at(&mut self, fd: c_int, backlog: c_int) -> Outcome {
+        self.is_to_listen(fd);
+        let outcome = self.have_or_not(fd, Step::Listen, |_| {
+            // SAFETY: no memory is involved.
+            unsafe { sys!(SYS_listen, fd, backlog) }
+        });
+        outcome.unwrap_or_else(|| self.fail(Failure::PortTaken, Call::Bind, None))
+    }
+
     /// It is to be listened on. One that has no port is given one by that.
-    pub(super) fn is_to_listen(&mut self, fd: c_int) {
+    fn is_to_listen(&mut self, fd: c_int) {
         let own = local(fd);
         if own.port() == Some([0; 2]) {
             self.bind_any_port(fd, &own);
@@ -252,7 +334,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
         let is_any = wanted.port() == Some([0; 2]) && number(fd, SO_TYPE) == SOCK_STREAM;
         with(|wrap| match is_any {
             true => wrap.bind_any_port(fd, &wanted),
-            false => wrap.bind_here(fd, &wanted),
+            false => wrap.bind_port(fd, &wanted),
         })
     });
     answer_int(outcome.unwrap_or_else(perform))

@@ -1,5 +1,7 @@
 //! Clocks: the process's own ([`wrap_abi::Clock`]).
 
+use core::cell::Cell;
+
 use libc::{
     CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW, CLOCK_REALTIME,
     CLOCK_REALTIME_COARSE, c_int, c_void, clockid_t, time_t, timespec, timeval, tms,
@@ -30,11 +32,14 @@ impl Wrap {
     }
 
     /// At the end of the record they stand still: had they been put forward before anything left, the record
-    /// would say so.
+    /// would say so. A program that does nothing but wait for them has come further than the dead life.
     #[cold]
     fn replay_tick(&mut self) {
         let reads = self.clock.reads();
         let Some(Ok((record, length))) = self.stream.peek() else {
+            if self.has_come_further() && !self.is_replay() {
+                self.tick();
+            }
             return;
         };
         // Another call may be next in the record: then the clocks stood still here.
@@ -46,6 +51,47 @@ impl Wrap {
             }
         }
     }
+}
+
+thread_local! {
+    /// How long the process had computed when it first looked at its clocks at the end of its record, nanoseconds; 0: it has not.
+    static AT_END: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Wrap {
+    /// At the end of the record: the dead life had [`Clock::GRAIN`] from its last tick on, and this one has computed for far longer.
+    fn has_come_further(&self) -> bool {
+        /// Nanoseconds. A replay has more to do in between, and a kernel's clock may be coarse.
+        const FAR: u64 = 200_000_000;
+        let now = computed();
+        match AT_END.get() {
+            0 => AT_END.set(now),
+            began => return now.saturating_sub(began) > FAR,
+        }
+        false
+    }
+}
+
+/// This process is a child, with a record of its own.
+pub(crate) fn forget() {
+    AT_END.set(0);
+}
+
+/// How long this thread has, nanoseconds.
+fn computed() -> u64 {
+    let mut time = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a structure on our stack.
+    unsafe {
+        sys!(
+            SYS_clock_gettime,
+            libc::CLOCK_THREAD_CPUTIME_ID,
+            &raw mut time
+        )
+    };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 /// The kernel's clock is to show this when the process's own shows `until`: a deadline of the program, by monotonic time or (what is

@@ -99,9 +99,13 @@ impl Wrap {
     ) -> Outcome {
         if let Some(outcome) = self.replayed(Call::Connect, fd, |record| record.outcome) {
             self.connected(fd, is_local, ends, outcome);
+            self.may_join(fd);
             return outcome;
         }
         self.commit();
+        // Asked about again, one has the port that the kernel chose.
+        let is_first = self.descriptors.get(fd).kind != Kind::Outgoing;
+        let is_bound = !is_local && !ends && is_first && self.prepare_to_join(fd);
         let outcome = perform();
         // First: what is recorded and not held would not go on.
         self.connected(fd, is_local, ends, outcome);
@@ -111,6 +115,10 @@ impl Wrap {
             outcome,
             payload: &[],
         });
+        if let Some(connection) = self.descriptors.connection(fd).filter(|_| is_bound) {
+            connection.is_bound = true;
+        }
+        self.may_join(fd);
         outcome
     }
 
@@ -144,14 +152,15 @@ impl Wrap {
     /// The program closes it, and with it goes what the supervisor has. Where that one does not listen, the other server is to
     /// hear of the end all the same.
     pub(super) fn let_go(&mut self, fd: c_int) {
-        let process = self.process;
+        let own = self.process;
         let Some(connection) = self.descriptors.connection(fd) else {
             return;
         };
         let serial = connection.serial;
+        let process = Reach::opener_of(serial);
         if connection.is_held
             && connection.is_last()
-            && Reach::opener_of(serial) == process
+            && (process == own || connection.is_taken)
             && !live::tell(&Message::Closed { process, serial }, None)
         {
             // SAFETY: no memory is involved.

@@ -78,7 +78,7 @@ impl Wrap {
         if let Some(outcome) = replayed {
             return outcome;
         }
-        self.before_reading(fd);
+        self.before_reading(fd, flags);
         let at = (&raw mut *message).addr();
         // SAFETY: as above.
         let outcome = unsafe {

@@ -24,7 +24,7 @@ pub(super) fn fd_of(outcome: Outcome) -> c_int {
 ///
 /// # Safety
 /// If they were made, `ends` are they.
-unsafe fn pair(outcome: Outcome, ends: *const c_int, kinds: [Kind; 2]) -> c_int {
+unsafe fn pair(outcome: Outcome, ends: *const c_int, kinds: [Kind; 2], is_stream: bool) -> c_int {
     if outcome == 0 {
         // SAFETY: by the caller.
         let ends = unsafe { [ends.read(), ends.add(1).read()] };
@@ -33,6 +33,9 @@ unsafe fn pair(outcome: Outcome, ends: *const c_int, kinds: [Kind; 2]) -> c_int 
                 wrap.descriptors.set_kind(end, kind);
             }
             wrap.descriptors.pair(ends[0], ends[1]);
+            if is_stream {
+                wrap.begin_talk(ends);
+            }
         });
     }
     answer_int(outcome)
@@ -43,7 +46,8 @@ unsafe extern "C" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
     // SAFETY: as the program has called us.
     unsafe {
         let outcome = sys!(SYS_pipe2, ends, flags);
-        pair(outcome, ends, [Kind::Input, Kind::Other])
+        let is_stream = flags & libc::O_DIRECT == 0;
+        pair(outcome, ends, [Kind::Input, Kind::Other], is_stream)
     }
 }
 
@@ -57,7 +61,8 @@ unsafe extern "C" fn socketpair(
     // SAFETY: as the program has called us.
     unsafe {
         let outcome = sys!(SYS_socketpair, family, kind, protocol, ends);
-        pair(outcome, ends, [Kind::Input; 2])
+        let is_stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
+        pair(outcome, ends, [Kind::Input; 2], is_stream)
     }
 }
 
@@ -122,11 +127,15 @@ impl Wrap {
             let (is_last, has_held) = (connection.is_last(), connection.held > 0);
             let is_mine =
                 !connection.is_shared || connection.is_touched() || connection.is_outgoing();
+            let is_mine = is_mine && (!connection.is_passed || connection.is_touched());
             if is_replay && is_last && is_mine && connection.received <= connection.outstream {
                 live::stands(process, connection, true);
             } else if !is_replay && (is_last && is_mine || has_held) {
                 self.commit();
                 self.let_go(fd);
+            }
+            if is_last {
+                self.lets_go_of(fd);
             }
         }
         self.descriptors.close(fd);

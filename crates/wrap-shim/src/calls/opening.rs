@@ -18,7 +18,7 @@ use wrap_abi::{
 use super::{effects::Made, failed, files::fd_of, writing::hash};
 use crate::{
     beside::{self, no_fifo_in_a_rehearsal, no_helper_in_a_rehearsal},
-    closing,
+    clock, closing,
     descriptors::{Backing, Kind},
     errno::answer_int,
     say::say,
@@ -360,11 +360,7 @@ pub(super) fn take_place(opened: Outcome, wanted: Outcome) -> bool {
             if taken >= 0 {
                 sys!(SYS_close, taken);
             }
-            let time = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: 1_000_000,
-            };
-            sys!(SYS_nanosleep, &raw const time, 0);
+            clock::sleep(1_000_000);
         }
     }
     false

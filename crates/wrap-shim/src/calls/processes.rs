@@ -1,15 +1,15 @@
 //! Processes: their numbers, their children, and what they have used.
 
-use libc::{c_char, c_int, c_void, id_t, idtype_t, pid_t, rusage, siginfo_t};
+use libc::{c_char, c_int, c_uint, c_void, id_t, idtype_t, pid_t, rlimit, rusage, siginfo_t};
 use wrap_abi::{Call, Record, layout::Fate};
 
 use super::refuse;
 use crate::{
     errno::{answer, answer_int},
+    life::{await_end, is_crash},
     real::real,
-    signals::blocking,
-    sys::{Outcome, structure, sys},
-    tree::{await_end, is_crash},
+    signals::{self, blocking},
+    sys::{self, Outcome, structure, sys},
     wrap::{self, Wrap, restarting, with},
 };
 
@@ -37,7 +37,7 @@ impl Wrap {
         };
         // Of 0 the record could not tell whom it concerns.
         let noted = if pid == 0 { -self.pid } else { pid };
-        self.value(Call::Value, noted, || {
+        self.value(Call::Kill, noted, || {
             if is_gone {
                 return super::failed(libc::ESRCH);
             }
@@ -100,11 +100,15 @@ pub(super) fn fork_by(perform: impl Fn() -> Outcome) -> pid_t {
     loop {
         let mut child = 0;
         if with(|wrap| wrap.begins(&birth)) == Some(true) {
+            with(|wrap| wrap.expects(birth.number(), true));
             // What the C library and others do then is neither's.
             child = wrap::aside(&perform);
             if child == 0 {
                 with(|wrap| wrap.become_child(&birth));
                 return 0;
+            }
+            if child < 0 {
+                with(|wrap| wrap.expects(birth.number(), false));
             }
             if child < 0 && birth.is_again() {
                 with(|wrap| wrap.is_childless());
@@ -152,7 +156,9 @@ impl Wrap {
             }
             None => self.wait_now(pid, status, usage, perform),
         };
-        self.children.remove(pid_of(outcome));
+        if self.children.remove(pid_of(outcome)) {
+            signals::forget_heard(self);
+        }
         outcome
     }
 
@@ -207,7 +213,7 @@ impl Wrap {
     }
 
     /// A child that was begun again, and that the program hears of as ended: it ends by itself.
-    fn bury(&self, known: pid_t) {
+    fn bury(&mut self, known: pid_t) {
         let real = self.children.real(known);
         let Some(number) = self.children.number(known).filter(|_| real > 0) else {
             return;
@@ -215,8 +221,46 @@ impl Wrap {
         if self.page.processes.0[number as usize].has(Fate::Ends) {
             // SAFETY: no memory is involved.
             while unsafe { sys!(SYS_wait4, real, 0, 0, 0) } == super::failed(libc::EINTR) {}
+            signals::forget_heard(self);
         }
     }
+}
+
+/// Does this take from the process what it may have, so that the kernel takes it in any case?
+fn is_less(limit: &rlimit) -> bool {
+    let mut now = rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: room on our stack.
+    let outcome = unsafe { sys!(SYS_getrlimit, libc::RLIMIT_NOFILE, &raw mut now) };
+    outcome == 0 && limit.rlim_cur < now.rlim_cur && limit.rlim_max <= now.rlim_max
+}
+
+/// Who allows itself fewer descriptors could not be given those with which it goes on: in a replay it may have them until then.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int {
+    // SAFETY: as the program has called us.
+    let perform = || unsafe { sys!(SYS_setrlimit, resource, limit) };
+    let is_later = with(|wrap| {
+        if resource != libc::RLIMIT_NOFILE || !wrap.is_replay || limit.is_null() {
+            return false;
+        }
+        // SAFETY: as the program has called us.
+        let limit = unsafe { *limit };
+        wrap.limit = is_less(&limit).then_some(limit);
+        wrap.limit.is_some()
+    });
+    match is_later {
+        Some(true) => 0,
+        _ => answer_int(perform()),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int {
+    // SAFETY: as the program has called us; it is the same structure.
+    unsafe { setrlimit(resource, limit) }
 }
 
 /// It ends without the C library's help.
@@ -260,6 +304,7 @@ macro_rules! executes {
         $(#[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             with(Wrap::executes);
+            with(Wrap::before_sleep); // that of a handler that has run meanwhile
             real!($name($($argument => $type),*) -> c_int)
         })*
     };
@@ -323,6 +368,11 @@ unsafe extern "C" fn wait4(
             0,
             0,
         ];
+        // One that does not sleep is not interrupted: programs do not expect that.
+        if options & libc::WNOHANG != 0 {
+            // SAFETY: as the program has called us.
+            return unsafe { sys::raw(libc::SYS_wait4, arguments) };
+        }
         // SAFETY: as the program has called us.
         unsafe { blocking(libc::SYS_wait4, arguments) }
     };

@@ -40,7 +40,11 @@ impl Wrap {
             self.has_slept();
             return outcome;
         }
+        self.turns();
         let outcome = perform(self);
+        if outcome > 0 {
+            self.look_at_relatives();
+        }
         self.has_slept();
         let mut room = [0; FEW * ReadyWriter::MAX_EACH];
         if usize::try_from(outcome).is_ok_and(|count| count > FEW) {

@@ -1,8 +1,6 @@
 //! Bytes that arrive.
 
-use libc::{
-    MSG_DONTWAIT, MSG_PEEK, c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t,
-};
+use libc::{MSG_PEEK, c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t};
 use wrap_abi::{Call, Header};
 
 use super::{datagrams, kind, refuse};
@@ -70,7 +68,7 @@ fn drain(wrap: &mut Wrap, fd: c_int, length: usize, helpers_write: bool) {
 ///
 /// # Safety
 /// As [`scatter`].
-unsafe fn is_at(pieces: Pieces<'_>, mut place: usize, mut wanted: &[u8]) -> bool {
+pub(crate) unsafe fn is_at(pieces: Pieces<'_>, mut place: usize, mut wanted: &[u8]) -> bool {
     for piece in pieces {
         let from = place.min(piece.iov_len);
         let length = wanted.len().min(piece.iov_len - from);
@@ -141,7 +139,7 @@ fn poll(fd: c_int, events: i16, within: u64) -> Result<bool, c_int> {
 
 impl Wrap {
     /// Bytes from a connection (`Call::Read`) or from elsewhere (`Call::Input`).
-    fn receive(
+    pub(super) fn receive(
         &mut self,
         call: Call,
         fd: c_int,
@@ -159,8 +157,15 @@ impl Wrap {
             (record.outcome, record.payload.first_chunk().copied())
         });
         let is_paired = self.descriptors.get(fd).is_paired() && flags & MSG_PEEK == 0;
+        let is_taken = flags & MSG_PEEK == 0;
         if let Some((outcome, _)) = replayed
-            && flags & MSG_PEEK == 0
+            && self.is_talk(fd)
+        {
+            if is_taken {
+                self.hear_again(fd, pieces, outcome);
+            }
+        } else if let Some((outcome, _)) = replayed
+            && is_taken
             && self.leads_to_kin(fd)
         {
             self.drain_kin(fd, pieces, usize::try_from(outcome).unwrap_or(0));
@@ -180,8 +185,8 @@ impl Wrap {
         let outcome = outcome.unwrap_or_else(|| {
             if flags & libc::MSG_WAITALL != 0 {
                 self.before_sleep();
-            } else if flags & MSG_DONTWAIT == 0 {
-                self.before_reading(fd);
+            } else {
+                self.before_reading(fd, flags);
             }
             let connection = self.descriptors.connection(fd);
             if flags & (MSG_PEEK | libc::MSG_TRUNC) == 0
@@ -190,8 +195,8 @@ impl Wrap {
                 return self.receive_held(fd, pieces, flags);
             }
             let outcome = perform();
-            if outcome == 0 && call == Call::Input {
-                self.is_left_alone(fd);
+            if call == Call::Input && total(pieces) > 0 {
+                self.look_at_end(fd, outcome);
             }
             self.record_received(call, fd, pieces, flags, outcome);
             outcome
@@ -282,7 +287,7 @@ fn receive(
         Kind::Datagrams => return datagrams::receive(fd, pieces, flags, NOBODY, perform),
         Kind::File => return with_file_read(fd, pieces, None, perform),
         Kind::Other | Kind::Listener => {
-            with(|wrap| wrap.before_reading(fd));
+            with(|wrap| wrap.before_reading(fd, flags));
             return answer(perform());
         }
     };
@@ -427,7 +432,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
     // SAFETY: as the program has called us.
     let pieces = unsafe { core::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
     if !kind.is_stream() {
-        return receive("recvmsg", fd, pieces, flags, libc::SYS_recvmsg, arguments);
+        return receive_beside(fd, pieces, message, flags);
     }
     // Nothing but bytes comes with a connection's; the kernel says so, and so does a replay.
     // SAFETY: as the program has called us.
@@ -446,6 +451,22 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
         (*message).msg_controllen = 0;
         outcome
     }
+}
+
+/// By what is no connection. What is beside the bytes is followed within a session.
+fn receive_beside(fd: c_int, pieces: Pieces<'_>, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let arguments = [fd as usize, message.addr(), flags as usize, 0, 0, 0];
+    if with(|wrap| wrap.maker(fd).is_some()) != Some(true) {
+        return receive("recvmsg", fd, pieces, flags, libc::SYS_recvmsg, arguments);
+    }
+    // SAFETY: as the program has called us.
+    let perform = || unsafe { blocking(libc::SYS_recvmsg, arguments) };
+    let outcome = restarting(|wrap| {
+        // SAFETY: as the program has called us; the kernel changes it while we do not look.
+        let message = unsafe { &mut *message };
+        wrap.receive_message(fd, pieces, message, flags, perform)
+    });
+    answer(outcome.unwrap_or_else(perform))
 }
 
 /// What is beside a message's bytes is what the kernel is about to fill in.

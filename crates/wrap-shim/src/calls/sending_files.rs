@@ -3,7 +3,7 @@
 use libc::{c_int, off_t, ssize_t};
 use wrap_abi::{Call, layout::Failure};
 
-use super::kind;
+use super::{kind, writing::hash};
 use crate::{
     descriptors::Backing,
     errno::answer,
@@ -39,8 +39,12 @@ impl Wrap {
     }
 
     fn send_piece(&mut self, fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> Outcome {
-        self.may_be_new(fd);
-        if !self.is_replay {
+        // SAFETY: as the program has called us.
+        let from = unsafe { offset.as_ref() }.copied().unwrap_or(-1);
+        let what = [i64::from(fd), i64::from(file), from, count as i64].map(i64::to_le_bytes);
+        self.outstream = hash(self.outstream, what.as_flattened());
+        if !self.has_said_this() {
+            self.note_what_is_said();
             self.commit();
             let arguments = [fd as usize, file as usize, offset.addr(), count, 0, 0];
             // SAFETY: as the program has called us.
@@ -53,6 +57,7 @@ impl Wrap {
             }
             return outcome;
         }
+        self.may_be_new(fd);
         if self.stream.peek().is_none() {
             return self.send_last(fd, file, offset, count);
         }

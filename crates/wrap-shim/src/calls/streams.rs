@@ -1,4 +1,4 @@
-//! `fopen`: the C library reads and writes its files by calls of its own, which nobody can stand in for. So a program is given
+//! `fopen`: the C library reads and writes its files, and connections, by calls of its own, which nobody can stand in for. So a program is given
 //! streams that call us (`fopencookie(3)`).
 
 use core::{ffi::CStr, ptr};
@@ -187,7 +187,10 @@ unsafe extern "C" fn freopen64(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: as the program has called us.
-    let flags = unsafe { flags(mode) }.filter(|_| kind(fd, "fdopen") == Kind::File);
+    let flags = unsafe { flags(mode) }.filter(|_| {
+        let kind = kind(fd, "fdopen");
+        kind == Kind::File || kind.is_stream()
+    });
     let Some(flags) = flags else {
         return real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
     };

@@ -4,11 +4,12 @@ use core::mem::MaybeUninit;
 
 use libc::{c_int, c_long, c_ulong};
 
-use super::{processes::fork_by, refuse};
+use super::{failed, processes::fork_by, refuse};
 use crate::{
+    descriptors::kind_of,
     errno::{answer, answer_int},
     sys::{self, Outcome},
-    wrap,
+    wrap::{self, Wrap},
 };
 
 // Declared with the arguments that they may have: they are where a caller with fewer has put nothing.
@@ -40,6 +41,22 @@ unsafe extern "C" fn syscall(
         libc::SYS_clone3 if unsafe { flags_of(first, second) } & SHARES == 0 => refuse_clone(),
         libc::SYS_vfork => refuse_clone(),
         libc::SYS_seccomp => refuse_sandbox(),
+        libc::SYS_exit_group => drop(wrap::with(Wrap::ends)),
+        // What it says and hears by that nobody sees: libraries do without.
+        libc::SYS_io_uring_setup => return answer(failed(libc::ENOSYS)) as c_long,
+        libc::SYS_read
+        | libc::SYS_readv
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg
+        | libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_sendto
+        | libc::SYS_sendmsg
+        | libc::SYS_sendfile
+            if c_int::try_from(first).is_ok_and(|fd| kind_of(fd).is_stream()) =>
+        {
+            refuse(&[b"it reads from connections, or writes to them, by syscall()"]);
+        }
         _ => {}
     }
     answer(perform()) as c_long

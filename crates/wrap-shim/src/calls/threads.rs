@@ -10,8 +10,9 @@ use libc::{
 use super::clocks::deadline;
 use crate::{
     helpers::{self, Start},
+    mutexes,
     real::{real, real_of},
-    wrap::is_wrapped,
+    wrap::{Wrap, is_wrapped, with},
 };
 
 /// Conditions are another thing since then.
@@ -38,12 +39,18 @@ unsafe extern "C" fn pthread_create(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
-    lock(|| real!(pthread_mutex_lock(mutex => *mut pthread_mutex_t) -> c_int))
+    lock(
+        mutex,
+        || real!(pthread_mutex_lock(mutex => *mut pthread_mutex_t) -> c_int),
+    )
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int {
-    lock(|| real!(pthread_mutex_trylock(mutex => *mut pthread_mutex_t) -> c_int))
+    lock(
+        mutex,
+        || real!(pthread_mutex_trylock(mutex => *mut pthread_mutex_t) -> c_int),
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -51,7 +58,7 @@ unsafe extern "C" fn pthread_mutex_timedlock(
     mutex: *mut pthread_mutex_t,
     until: *const timespec,
 ) -> c_int {
-    lock(|| {
+    lock(mutex, || {
         by(until, |until| {
             real!(pthread_mutex_timedlock(
                 mutex => *mut pthread_mutex_t, until => *const timespec
@@ -66,7 +73,7 @@ unsafe extern "C" fn pthread_mutex_clocklock(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
-    lock(|| {
+    lock(mutex, || {
         by(until, |until| {
             real!(pthread_mutex_clocklock(
                 mutex => *mut pthread_mutex_t, clock => clockid_t, until => *const timespec
@@ -83,14 +90,14 @@ fn by(until: *const timespec, perform: impl FnOnce(*const timespec) -> c_int) ->
 }
 
 #[inline]
-fn lock(perform: impl FnOnce() -> c_int) -> c_int {
+fn lock(mutex: *mut pthread_mutex_t, perform: impl FnOnce() -> c_int) -> c_int {
     if !is_wrapped() {
         return perform();
     }
     helpers::settle();
     let outcome = perform();
     if outcome == 0 || outcome == libc::EOWNERDEAD {
-        helpers::locked();
+        mutexes::taken(mutex.addr());
     }
     outcome
 }
@@ -99,8 +106,7 @@ fn lock(perform: impl FnOnce() -> c_int) -> c_int {
 unsafe extern "C" fn pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int {
     let outcome = real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
     if is_wrapped() && outcome == 0 {
-        helpers::unlocked();
-        helpers::settle();
+        helpers::unlocked(mutex.addr());
     }
     outcome
 }
@@ -141,15 +147,16 @@ fn wait(
     if !is_wrapped() {
         return helpers::waits(until, || perform(until));
     }
-    helpers::unlocked();
+    with(Wrap::before_sleep);
+    mutexes::given_back(mutex.addr());
     let outcome = by(until, perform);
     // Another error leaves the mutex as it was.
     if matches!(outcome, 0 | libc::ETIMEDOUT) {
         real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
-        helpers::woke();
+        helpers::was_woken();
         real!(pthread_mutex_lock(mutex => *mut pthread_mutex_t) -> c_int);
     }
-    helpers::locked();
+    mutexes::taken(mutex.addr());
     outcome
 }
 
@@ -202,9 +209,16 @@ fn wait_for_semaphore(
     if !is_wrapped() {
         return helpers::waits(until, || perform(until));
     }
+    with(Wrap::before_sleep);
     let outcome = by(until, perform);
-    helpers::woke();
+    helpers::was_woken();
     outcome
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_join(thread: pthread_t, said: *mut *mut c_void) -> c_int {
+    with(Wrap::before_sleep);
+    real!(pthread_join(thread => pthread_t, said => *mut *mut c_void) -> c_int)
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! Bytes that leave.
 
 use libc::{c_int, c_void, iovec, msghdr, off_t, sockaddr, socklen_t, ssize_t};
-use wrap_abi::{Call, Record, layout::Failure};
+use wrap_abi::{Call, Header, Record, layout::Failure};
 
 use super::{
     kind,
@@ -18,9 +18,14 @@ use crate::{
     wrap::{Wrap, is_wrapped, restarting, with},
 };
 
-/// A hash of the outstream is recorded after so many writes. What is said between the last one and the end of the record is compared
-/// with nothing, and may be what a client gets: a replay that says something longer would go on in the middle of it.
-const HASH_EVERY: u32 = 1;
+/// Bytes of a connection that are written at once, at the most, and pieces.
+const AT_ONCE: usize = 256 << 10;
+const PIECES: usize = 64;
+
+const NOTHING: iovec = iovec {
+    iov_base: core::ptr::null_mut(),
+    iov_len: 0,
+};
 
 /// What has left no record since the last one, whatever that was: how many writes, say, which tells which of several in a row a
 /// record is about.
@@ -49,7 +54,8 @@ impl Unrecorded {
 }
 
 impl Wrap {
-    /// The program writes to a connection, or sends a datagram. What was not taken whole leaves a record.
+    /// The program writes to a connection, or sends a datagram. What is much is written in parts, for a program that has much to say
+    /// may offer all of the rest again and again.
     fn send(
         &mut self,
         fd: c_int,
@@ -58,12 +64,45 @@ impl Wrap {
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
         let whole = total(pieces);
-        self.may_be_new(fd);
         self.serves(fd);
-        let outcome = match self.replayed_write(fd, whole) {
-            Some(outcome) => outcome,
-            None if self.hold(fd, pieces, flags) => self.wrote_whole(whole as Outcome),
-            None => {
+        if whole <= AT_ONCE || self.is_of_datagrams(fd) {
+            return self.send_part(fd, pieces, flags, perform);
+        }
+        let mut sent = 0;
+        while sent < whole {
+            let mut room = [NOTHING; PIECES];
+            let part = part_of(pieces, sent, &mut room);
+            let outcome = self.send_part(fd, part, flags, || send_now(fd, part, flags));
+            let Ok(length) = usize::try_from(outcome) else {
+                return if sent == 0 { outcome } else { sent as Outcome };
+            };
+            sent += length;
+            if length < total(part) {
+                break;
+            }
+        }
+        sent as Outcome
+    }
+
+    /// A note of what it says comes before that; what was not taken whole leaves another one.
+    fn send_part(
+        &mut self,
+        fd: c_int,
+        pieces: &[iovec],
+        flags: c_int,
+        perform: impl FnOnce() -> Outcome,
+    ) -> Outcome {
+        let whole = total(pieces);
+        // SAFETY: the program has given them to be written.
+        self.outstream = unsafe { hash_of(self.outstream, fd, pieces) };
+        let outcome = if self.has_said_this() && !self.is_last_datagram(fd) {
+            self.may_be_new(fd);
+            self.said_again(fd, whole)
+        } else {
+            self.note_what_is_said();
+            if self.hold(fd, pieces, flags) {
+                self.wrote_whole(whole as Outcome)
+            } else {
                 self.commit();
                 let outcome = perform();
                 self.record_write(fd, whole, outcome);
@@ -77,28 +116,73 @@ impl Wrap {
             self.said(fd, unsafe { bytes(piece.iov_base, length) });
             left -= length;
         }
-        self.hash_outstream();
         outcome
+    }
+
+    /// Before it is said. From here on what was read before has been answered, or may have been.
+    pub(super) fn note_what_is_said(&mut self) {
+        self.append(Header::outstream(self.outstream), |_| {});
+        self.stream.speaks();
+    }
+
+    fn is_of_datagrams(&self, fd: c_int) -> bool {
+        self.descriptors.get(fd).kind == Kind::Datagrams
+    }
+
+    /// One that was about to be sent is sent: nobody else would say it again.
+    fn is_last_datagram(&mut self, fd: c_int) -> bool {
+        self.is_of_datagrams(fd) && !self.is_replay()
+    }
+
+    /// Had the dead life come as far as to say this? Its note was made before, so where the record ends nobody has heard it.
+    pub(super) fn has_said_this(&mut self) -> bool {
+        if !self.is_replay() {
+            return false;
+        }
+        let note = Header::outstream(self.outstream);
+        let length = match self.stream.peek() {
+            None => return false,
+            Some(Err(_)) => self.fail(Failure::BadRecord, Call::Outstream, None),
+            Some(Ok((record, _))) if record.call != Call::Outstream => {
+                let found = record.call;
+                self.fail(Failure::OtherCall, Call::Outstream, Some(found))
+            }
+            Some(Ok((record, length))) if record.header() == note => length,
+            Some(Ok(_)) => self.fail(Failure::OtherOutput, Call::Outstream, Some(Call::Outstream)),
+        };
+        self.advance(length);
+        true
+    }
+
+    /// What became of it. Where the record says nothing it was taken whole, or the crash has come first: then what the client
+    /// lacks is kept for it.
+    fn said_again(&mut self, fd: c_int, whole: usize) -> Outcome {
+        let replayed = self.replayed_write(fd, whole);
+        replayed.unwrap_or_else(|| self.wrote_whole(whole as Outcome))
     }
 
     /// The program writes to what is no client's: a log, a pipe. What an earlier life has written there is written.
     fn write_elsewhere(
         &mut self,
         fd: c_int,
-        whole: usize,
+        pieces: &[iovec],
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
+        let whole = total(pieces);
         self.crosses(fd);
         let Some(outcome) = self.replayed_write(fd, whole) else {
-            self.commit_effect();
+            self.before_writing(fd);
+            self.commit_word(fd);
             let outcome = perform();
-            if outcome == super::failed(libc::EPIPE) {
-                self.is_left_alone(fd);
+            if whole > 0 {
+                self.look_at_end(fd, outcome);
             }
             self.record_write(fd, whole, outcome);
             return outcome;
         };
-        if outcome > 0 && self.leads_to_kin(fd) {
+        if self.is_talk(fd) {
+            self.say_again(fd, pieces, outcome);
+        } else if outcome > 0 && self.leads_to_kin(fd) {
             if self.await_kin(|| is_ready(fd, libc::POLLOUT)) && !is_ready(fd, libc::POLLERR) {
                 perform();
             }
@@ -182,8 +266,7 @@ impl Wrap {
     }
 
     /// It has written this.
-    pub(super) fn said(&mut self, fd: c_int, written: &[u8]) {
-        self.outstream = hash(self.outstream, written);
+    fn said(&mut self, fd: c_int, written: &[u8]) {
         let is_replay = self.is_replay;
         let Some(connection) = self.descriptors.connection(fd) else {
             return;
@@ -193,36 +276,55 @@ impl Wrap {
         }
         connection.outstream += written.len() as u64;
     }
+}
 
-    /// What was said is recorded, as a hash, and compared with what is said again. Writes leave no
-    /// records, so how many there were since the last hash says which one this is.
-    fn hash_outstream(&mut self) {
-        let hash = self.outstream.to_le_bytes();
-        self.unhashed += 1;
-        if self.is_replay {
-            let agrees = match self.stream.peek() {
-                Some(Ok((record, _))) if record.call == Call::Outstream => {
-                    if record.outcome > self.unhashed.into() {
-                        return;
-                    }
-                    record.outcome == self.unhashed.into() && record.payload == hash
-                }
-                _ => return,
-            };
-            if !agrees {
-                self.fail(Failure::OtherOutput, Call::Outstream, Some(Call::Outstream));
-            }
-            self.replayed(Call::Outstream, 0, |_| ());
-            self.unhashed = 0;
-        } else if self.unhashed >= HASH_EVERY {
-            self.record(&Record {
-                call: Call::Outstream,
-                fd: 0,
-                outcome: self.unhashed.into(),
-                payload: &hash,
-            });
-            self.unhashed = 0;
+/// What the program says next, and to whom, goes into the hash of all that it has said.
+///
+/// # Safety
+/// The pieces are there to be read.
+unsafe fn hash_of(before: u64, fd: c_int, pieces: &[iovec]) -> u64 {
+    let to = hash(before, &fd.to_le_bytes());
+    pieces.iter().fold(to, |state, piece| {
+        // SAFETY: by the caller.
+        hash(state, unsafe { bytes(piece.iov_base, piece.iov_len) })
+    })
+}
+
+/// The next ones to be written at once, behind so many bytes.
+fn part_of<'a>(pieces: &[iovec], mut behind: usize, room: &'a mut [iovec; PIECES]) -> &'a [iovec] {
+    let (mut count, mut left) = (0, AT_ONCE);
+    for piece in pieces {
+        let skipped = behind.min(piece.iov_len);
+        behind -= skipped;
+        let length = (piece.iov_len - skipped).min(left);
+        if length == 0 {
+            continue;
         }
+        room[count] = iovec {
+            // SAFETY: within the piece.
+            iov_base: unsafe { piece.iov_base.byte_add(skipped) },
+            iov_len: length,
+        };
+        (count, left) = (count + 1, left - length);
+        if count == PIECES || left == 0 {
+            break;
+        }
+    }
+    &room[..count]
+}
+
+fn send_now(fd: c_int, pieces: &[iovec], flags: c_int) -> Outcome {
+    // SAFETY: all zeros is an empty message.
+    let mut message: msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = pieces.as_ptr().cast_mut();
+    message.msg_iovlen = pieces.len();
+    let at = (&raw const message).addr();
+    // SAFETY: the message is on our stack, and what it refers to the program has given to be written.
+    unsafe {
+        blocking(
+            libc::SYS_sendmsg,
+            [fd as usize, at, flags as usize, 0, 0, 0],
+        )
     }
 }
 
@@ -271,7 +373,7 @@ fn send_pieces(
         return with_file_written(fd, pieces, None, perform);
     }
     if matches!(kind, Kind::Other | Kind::Listener | Kind::Input) {
-        let outcome = with(|wrap| wrap.write_elsewhere(fd, total(pieces), perform));
+        let outcome = with(|wrap| wrap.write_elsewhere(fd, pieces, perform));
         return answer(outcome.unwrap_or_else(perform));
     }
     // SAFETY: as the program has called us.
@@ -359,6 +461,33 @@ fn connects(flags: c_int) -> bool {
     flags & libc::MSG_FASTOPEN != 0 && is_wrapped()
 }
 
+/// With a connection beside it, within a session; `None`: it is another message.
+///
+/// # Safety
+/// As `sendmsg(2)`.
+unsafe fn send_beside(
+    fd: c_int,
+    message: &msghdr,
+    pieces: &[iovec],
+    flags: c_int,
+) -> Option<ssize_t> {
+    if with(|wrap| wrap.maker(fd).is_some()) != Some(true) {
+        return None;
+    }
+    // SAFETY: by the caller.
+    let given = unsafe { super::passing::beside(message) }?;
+    let at = (&raw const *message).addr();
+    // SAFETY: by the caller.
+    let perform = || unsafe {
+        sys::raw(
+            libc::SYS_sendmsg,
+            [fd as usize, at, flags as usize, 0, 0, 0],
+        )
+    };
+    let outcome = with(|wrap| wrap.pass(fd, message, total(pieces), given, perform));
+    Some(answer(outcome.unwrap_or_else(perform)))
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if connects(flags) {
@@ -366,6 +495,10 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     }
     // SAFETY: as the program has called us.
     let pieces = unsafe { core::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen) };
+    // SAFETY: as the program has called us.
+    if let Some(outcome) = unsafe { send_beside(fd, &*message, pieces, flags) } {
+        return outcome;
+    }
     send_pieces(
         "sendmsg",
         fd,

@@ -3,6 +3,7 @@
 use core::mem::MaybeUninit;
 
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
+use wrap_abi::{handover::Place, passing::ADDRESS};
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
 pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
@@ -33,6 +34,22 @@ impl Address {
         let filled = unsafe { core::slice::from_raw_parts(storage.as_ptr().cast::<u8>(), length) };
         address.bytes[..length].copy_from_slice(filled);
         address.length = u8::try_from(length).unwrap_or(0);
+        address
+    }
+
+    /// Its bytes, and how many.
+    pub(crate) fn to_bytes(self) -> [u8; ADDRESS] {
+        let mut all = [self.length; ADDRESS];
+        all[..self.bytes.len()].copy_from_slice(&self.bytes);
+        all
+    }
+
+    pub(crate) fn from_bytes(all: &[u8; ADDRESS]) -> Self {
+        let mut address = Self::NONE;
+        if let Some((length, bytes)) = all.split_last() {
+            address.bytes.copy_from_slice(bytes);
+            address.length = (*length).min(address.bytes.len() as u8);
+        }
         address
     }
 
@@ -90,8 +107,17 @@ pub(crate) struct Connection {
     pub(crate) number: u32,
     /// Other processes have it, too, or had it.
     pub(crate) is_shared: bool,
-    /// It is this process that serves it.
+    /// This process has it from its parent, who may have served it.
+    pub(crate) is_inherited: bool,
+    /// It is this process that serves it, from there on.
     pub(crate) is_served: bool,
+    pub(crate) since: Place,
+    /// This process has passed it on: what becomes of it is another one's.
+    pub(crate) is_passed: bool,
+    /// The number of the socket by which it is still to arrive, when the dead life had not received it; 0: it has.
+    pub(crate) pending: u64,
+    /// Another one has passed it on to this one.
+    pub(crate) is_taken: bool,
     /// The first of them.
     pub(super) fd: c_int,
     pub(crate) peer: Address,
@@ -108,6 +134,10 @@ pub(crate) struct Connection {
     pub(crate) is_local: bool,
     /// The supervisor has it, too.
     pub(crate) is_held: bool,
+    /// Of one that the program has opened: it has said from which address.
+    pub(crate) is_bound: bool,
+    /// Of one that goes on as those of clients do: its number in the data plane.
+    pub(crate) flow: u64,
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,
     /// What is held of it ([`crate::later`]), as it will be in its socket.
@@ -138,6 +168,14 @@ impl Connection {
         self.references == 1
     }
 
+    /// How far it is.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            instream: self.instream,
+            outstream: self.outstream,
+        }
+    }
+
     /// Has this process read from it, written to it, or shut it down?
     pub(crate) fn is_touched(&self) -> bool {
         self.instream > 0 || self.outstream > 0 || self.is_shut
@@ -147,7 +185,15 @@ impl Connection {
         references: 0,
         number: 0,
         is_shared: false,
+        is_inherited: false,
         is_served: false,
+        since: Place {
+            instream: 0,
+            outstream: 0,
+        },
+        is_passed: false,
+        pending: 0,
+        is_taken: false,
         fd: -1,
         peer: Address::NONE,
         local: Address::NONE,
@@ -157,6 +203,8 @@ impl Connection {
         serial: 0,
         is_local: false,
         is_held: false,
+        is_bound: false,
+        flow: 0,
         is_shut: false,
         held: 0,
         is_nonblocking: false,

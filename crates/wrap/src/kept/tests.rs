@@ -28,6 +28,7 @@ fn stands(connection: u32, client: u16, outstream: u64, is_closed: bool) -> Vec<
         outstream,
         is_shut: false,
         is_closed,
+        flow: 0,
     };
     let entry = Entry::Stands {
         connection,
@@ -48,7 +49,7 @@ fn open(connection: u32, client: u16) -> Vec<u8> {
 
 fn hear(heard: &mut Heard, entries: &[Vec<u8>]) -> Result<(), HandoverError> {
     let bytes = entries.concat();
-    assert_eq!(heard.read(&bytes)?, bytes.len());
+    assert_eq!(heard.read(&bytes), bytes.len());
     Ok(())
 }
 

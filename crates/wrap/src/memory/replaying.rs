@@ -88,6 +88,7 @@ impl Memory {
             let process = &page.processes.0[number as usize];
             process.is_begun.store(1, Ordering::Release);
         }
+        self.begin_who_confers();
         for number in self.processes().skip(1) {
             let process = &page.processes.0[number as usize];
             if process.is_begun.load(Ordering::Acquire) == 0 {
@@ -145,6 +146,29 @@ impl Memory {
         })
     }
 
+    /// Who has talked by what a process has made that is begun is begun, too: what was on its way between them is there again then.
+    /// So are those between the two.
+    fn begin_who_confers(&self) {
+        let all = &self.page().processes.0;
+        let is_begun = |number: u32| {
+            let process = all.get(number as usize);
+            process.is_none_or(|process| process.is_begun.load(Ordering::Acquire) != 0)
+        };
+        let is_left_out = |number: &u32| {
+            let process = &all[*number as usize];
+            let is_over = is_begun(*number) || process.has(Fate::Executes);
+            !is_over && process.maker().is_some_and(is_begun)
+        };
+        while let Some(left_out) = self.processes().find(is_left_out) {
+            let mut number = left_out;
+            while !is_begun(number) {
+                let process = &all[number as usize];
+                process.is_begun.store(1, Ordering::Release);
+                number = process.parent.load(Ordering::Acquire);
+            }
+        }
+    }
+
     /// The next processes begin with what there is: of those that there were, the first one.
     fn replay_all(&self) {
         let page = self.page();
@@ -160,6 +184,11 @@ impl Memory {
         }
         let connections = page.next_connection.swap(0, Ordering::AcqRel);
         page.serving.clear(connections);
+        page.passing.clear();
+        page.is_ending.store(0, Ordering::Release);
+        for (_, life) in self.processes().zip(&page.lives.0) {
+            life.forget();
+        }
         page.failure.store(0, Ordering::Release);
         page.restless.store(0, Ordering::Release);
     }

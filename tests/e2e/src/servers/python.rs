@@ -391,3 +391,37 @@ pub fn forking_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server {
     let command = ["/usr/bin/python3", "-u", &script, &ip, &port, refused];
     Server::new("forking", vec![address], &command)
 }
+
+/// Answers each byte with a point, and closes at `!`, with what is behind that unread.
+const RUDE: &str = r#"
+import selectors, socket, sys, time
+ready = selectors.DefaultSelector()
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+ready.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in ready.select():
+        if key.fileobj is listener:
+            ready.register(listener.accept()[0], selectors.EVENT_READ)
+            continue
+        byte = key.fileobj.recv(1)
+        if byte in (b"", b"!"):
+            ready.unregister(key.fileobj)
+            time.sleep(0.2)  # for the kernel to acknowledge it
+            key.fileobj.close()
+        else:
+            key.fileobj.send(b".")
+"#;
+
+/// A server that closes connections of which it has not read all. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn rude(scene: &Scene) -> Server {
+    let script = scene.write("rude/rude.py", RUDE);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let script = script.to_string_lossy();
+    let command = ["/usr/bin/python3", "-u", &script, &ip, &port];
+    Server::new("rude", vec![address], &command)
+}

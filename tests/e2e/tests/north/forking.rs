@@ -93,15 +93,25 @@ impl Client {
     }
 }
 
-/// One that is at work, and not one that has ended.
+/// One that is at work. It is stopped first: one that was about to end by itself would not die of a signal.
 pub(super) fn kill_a_child(server: &Protected) {
-    patiently("it has a child", || {
-        let is_alive = |pid: &Pid| {
-            let about = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
-            about.is_ok_and(|about| !about.contains(") Z"))
+    let kill = |pid: Pid| {
+        kill_process(pid, Signal::STOP).ok()?;
+        let is_stopped = || {
+            let about = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+            match about.rsplit(") ").next()?.as_bytes()[0] {
+                b'T' => Some(true),
+                b'Z' | b'X' => None,
+                _ => Some(false),
+            }
         };
-        let alive = server.worker_pids().into_iter().find(is_alive);
-        alive.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+        while !is_stopped()? {
+            thread::yield_now();
+        }
+        kill_process(pid, Signal::KILL).ok()
+    };
+    patiently("it has a child", || {
+        server.worker_pids().into_iter().find_map(kill).is_some()
     });
 }
 
@@ -111,6 +121,26 @@ pub(super) fn kill_all_and_then_children(server: &Protected, kills: usize, seed:
     for kill in kills + 1..=kills + 3 {
         thread::sleep(Duration::from_millis(seed.between(100, 500) as u64));
         kill_a_child(server);
+        server.wait_serving(kill);
+    }
+}
+
+/// The same with a child, and two of those that children have begun. These are not stopped first, which their parents would hear of:
+/// one that ends by itself just then is not the last.
+pub(super) fn kill_all_and_then_others(server: &Protected, kills: usize, seed: &mut Seed) {
+    kill_again_and_again(server, kills, seed);
+    for kill in kills + 1..=kills + 3 {
+        thread::sleep(Duration::from_millis(seed.between(100, 500) as u64));
+        if kill == kills + 1 {
+            kill_a_child(server);
+        }
+        while server.events_of("died").len() < kill {
+            let all = server.grandchild_pids();
+            if let Some(pid) = all.get(seed.between(0, all.len().saturating_sub(1))) {
+                let _ = kill_process(*pid, Signal::KILL); // it may be gone
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
         server.wait_serving(kill);
     }
 }

@@ -4,10 +4,11 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
+    process::Output,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use e2e::{
@@ -19,8 +20,12 @@ use e2e::{
     servers::{BIG, PASSIVE, PORT, Server, ftp, vsftpd, vsftpd_at},
 };
 
+use lab::Signal;
+
 use super::{
-    REQUIRE, forking::kill_all_and_then_children, kill_again_and_again,
+    REQUIRE,
+    forking::{kill_all_and_then_children, kill_all_and_then_others},
+    kill_again_and_again,
     outgoing::assert_kept_to_others,
 };
 
@@ -87,12 +92,16 @@ fn ask(scene: &Scene, arguments: &[&str]) -> Vec<u8> {
 /// Processes of vsftpd's are the first in namespaces of their own.
 const ISOLATED: &str = "isolate=YES";
 
+/// As it is by default: who asks for the password, who serves then, and who has their connections for data are three processes of a
+/// session, in namespaces of their own.
+const SEVERAL: &str = "one_process_model=NO\nlocal_enable=YES\nconnect_from_port_20=YES";
+
 /// vsftpd, with the ports of passive mode protected.
-fn protect(scene: &Scene) -> Protected {
+fn protect(scene: &Scene, more: &str) -> Protected {
     let [first, last] = PASSIVE;
     let range = format!("{}-{last}", scene.ipv4(first));
     let flags = [&REQUIRE[..], &["--address", &range]].concat();
-    scene.protect_with(&vsftpd(scene, ""), &flags)
+    scene.protect_with(&vsftpd(scene, more), &flags)
 }
 
 /// Puts a file of this size there, with this name, and gets it again: both at most so fast, in bytes a second.
@@ -123,10 +132,79 @@ fn remove(file: &Path) {
 /// Whoever puts and gets files in either mode has all of them, whichever process of the server is killed.
 #[test]
 fn vsftpd_has_what_was_put_there() {
-    let scene = Scene::new("vsftpdput");
-    let server = protect(&scene);
+    has_what_was_put_there("vsftpdput", "", kill_all_and_then_children, 6);
+}
+
+/// And with it their sessions, of which each has several processes.
+#[test]
+fn vsftpd_as_debian_ships_it_has_what_was_put_there() {
+    has_what_was_put_there("vsftpdthree", SEVERAL, kill_all_and_then_others, 3);
+}
+
+/// A service of PAM that is there for as long as the test: it asks for the user's name, and believes any password.
+struct Pam(String);
+
+impl Pam {
+    fn new() -> Self {
+        let name = format!("outlive-e2e-{}", std::process::id());
+        let all =
+            ["auth", "account", "session"].map(|what| format!("{what} required pam_permit.so\n"));
+        fs::write(Path::new(PAM).join(&name), all.concat()).expect("a service of PAM");
+        Self(name)
+    }
+}
+
+impl Drop for Pam {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(Path::new(PAM).join(&self.0));
+    }
+}
+
+const PAM: &str = "/etc/pam.d";
+
+/// A user of the host, whom PAM knows, and who has the same directory.
+#[test]
+fn vsftpd_goes_on_with_a_user_of_its_host() {
+    let scene = Scene::new("vsftpdpam");
+    let pam = Pam::new();
+    let root = scene.directory().join("www");
+    let more = format!(
+        "{SEVERAL}\npam_service_name={}\nlocal_root={}\nanonymous_enable=NO",
+        pam.0,
+        root.display()
+    );
+    let server = protect(&scene, &more);
+    let seed = &mut Seed::choose("vsftpdpam");
+    let ends = AtomicBool::new(false);
+    let (scene, ends) = (&scene, &ends);
+    thread::scope(|scope| {
+        let client = scope.spawn(move || {
+            let mut files = 0;
+            while !ends.load(Ordering::Relaxed) {
+                let size = [64, 2 << 20][files % 2];
+                let name = format!("pam-{files}");
+                let mode = ["--user", "daemon:any"];
+                put_and_get(scene, scene.ipv4(PORT), &mode, &name, size, "4M");
+                files += 1;
+            }
+        });
+        kill_again_and_again(&server, 4, seed);
+        ends.store(true, Ordering::Relaxed);
+        client.join().expect("a client");
+    });
+    assert_all_kept(&server);
+}
+
+fn has_what_was_put_there(
+    label: &str,
+    more: &str,
+    kill: impl FnOnce(&Protected, usize, &mut Seed),
+    kills: usize,
+) {
+    let scene = Scene::new(label);
+    let server = protect(&scene, more);
     let recording = scene.record(PORT);
-    let seed = &mut Seed::choose("vsftpdput");
+    let seed = &mut Seed::choose(label);
     let ends = AtomicBool::new(false);
     let (scene, ends) = (&scene, &ends);
     let connections = thread::scope(|scope| {
@@ -146,7 +224,7 @@ fn vsftpd_has_what_was_put_there() {
                 })
             })
             .collect();
-        kill_all_and_then_children(&server, 6, seed);
+        kill(&server, kills, seed);
         ends.store(true, Ordering::Relaxed);
         let clients = clients.into_iter();
         clients.map(|one| one.join().expect("a client")).sum()
@@ -159,7 +237,7 @@ fn vsftpd_has_what_was_put_there() {
 fn vsftpd_goes_on_in_a_large_file() {
     const LARGE: usize = 100_000_000;
     let scene = Scene::new("vsftpdbig");
-    let server = protect(&scene);
+    let server = protect(&scene, "");
     let seed = &mut Seed::choose("vsftpdbig");
     let scene = &scene;
     thread::scope(|scope| {
@@ -171,62 +249,151 @@ fn vsftpd_goes_on_in_a_large_file() {
     assert_all_kept(&server);
 }
 
-/// In passive mode all connections are its clients'. Both hosts have the files, of which the one that dies is to have written
-/// nothing that the other does not know.
+/// In passive mode all connections are its clients'.
 #[test]
 fn vsftpd_goes_on_where_its_host_has_ended() {
-    let ([address, _], [first, last]) = (addresses(), PASSIVE);
-    let range = format!("{}:{first}-{last}", address.ip());
-    let flags = [&REQUIRE[..], &["--commit-effects", "--address", &range]].concat();
-    let mut pair = Pair::with("vsftpdhosts", &[], &flags, |scene| {
-        vsftpd_at(scene, address, "")
-    });
-    let (seed, big) = (&mut Seed::choose("vsftpdhosts"), pattern(BIG));
-    let file = pair.scene.write("put/file", &big);
-    let there = pair.scene.directory().join("www/up/file");
-    let host = &pair.scene.client.clone();
-    let curl = |path: &str, more: &[&str]| {
-        let mut curl = host.command("curl");
-        curl.args(["-sS", "--limit-rate", "3M"]).args(more);
-        curl.arg(format!("ftp://{address}/{path}"));
-        curl
-    };
-    let put = curl("up/file", &["--upload-file", &file.to_string_lossy()]);
-    thread::scope(|scope| {
-        let both = [put, curl("big.bin", &[])];
-        let both = both.map(|mut curl| scope.spawn(move || curl.output().expect("curl")));
-        for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
-            thread::sleep(Duration::from_millis(seed.between(300, 800) as u64));
-            pair.fail_over(way);
-        }
-        let [put, got] = both.map(|one| one.join().expect("a client"));
-        for one in [&put, &got] {
-            let said = String::from_utf8_lossy(&one.stderr);
-            assert!(one.status.success(), "{said}");
-        }
-        assert_same_bytes("curl", &big, &got.stdout);
-    });
-    assert_same_bytes("vsftpd", &big, &fs::read(there).expect("a file"));
+    goes_on_where_its_host_has_ended("vsftpdhosts", "", &[]).stop();
+}
+
+#[test]
+fn vsftpd_as_debian_ships_it_goes_on_where_its_host_has_ended() {
+    goes_on_where_its_host_has_ended("vsftpdthreehosts", SEVERAL, &[]).stop();
+}
+
+/// The server connects to its clients, from a port that it has from the kernel of a host that has ended.
+#[test]
+fn vsftpd_goes_on_with_those_it_has_connected_to_where_its_host_has_ended() {
+    let pair = goes_on_where_its_host_has_ended("vsftpdback", "", &ACTIVE);
+    let hosts = [&pair.first, &pair.second];
+    assert_ne!(hosts.map(assert_kept_to_others), [0, 0]);
     pair.stop();
 }
 
-/// Its sandbox forbids calls that the library makes, and its other model has processes that go on with each other's connections. What
-/// its processes know as their standard error is the client's connection, which hears nothing of that.
+/// Both hosts have the files, of which the one that dies is to have written nothing that the other does not know.
+fn goes_on_where_its_host_has_ended(label: &str, more: &str, mode: &[&str]) -> Pair {
+    let ([address, _], [first, last]) = (addresses(), PASSIVE);
+    let range = format!("{}:{first}-{last}", address.ip());
+    let flags = [&REQUIRE[..], &["--commit-effects", "--address", &range]].concat();
+    let mut pair = Pair::with(label, &[], &flags, |scene| vsftpd_at(scene, address, more));
+    let seed = &mut Seed::choose(label);
+    let both = Both::begin(&pair.scene, address, mode);
+    for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
+        thread::sleep(Duration::from_millis(seed.between(300, 800) as u64));
+        pair.fail_over(way);
+    }
+    both.finish();
+    pair
+}
+
+/// Who comes after a `serve` that was killed holds nothing, and goes on all the same with what the server has connected to.
+#[test]
+fn vsftpd_goes_on_in_files_without_the_serve_that_saw_them_begin() {
+    let scene = Scene::new("vsftpdserve");
+    let definition = vsftpd(&scene, "");
+    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let both = Both::begin(&scene, scene.ipv4(PORT), &ACTIVE);
+    server.kill_serve_itself();
+    server.succeed(&scene, &definition, &REQUIRE);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    both.finish();
+    assert_all_kept(&server);
+    assert_ne!(assert_kept_to_others(&server), 0);
+}
+
+/// A client that puts a file there, and one that gets one.
+struct Both {
+    clients: [thread::JoinHandle<Output>; 2],
+    /// What the server has of the one, and the client of the other.
+    there: [PathBuf; 2],
+}
+
+impl Both {
+    /// Both are in the middle.
+    #[track_caller]
+    fn begin(scene: &Scene, address: SocketAddr, mode: &[&str]) -> Self {
+        let file = scene.write("put/file", pattern(BIG));
+        let there = ["www/up/file", "put/got"].map(|name| scene.directory().join(name));
+        let curl = |path: &str, option: &str, file: &Path| {
+            let mut curl = scene.client.command("curl");
+            curl.args(["-sS", "--limit-rate", "3M"]).args(mode);
+            curl.arg(option).arg(file);
+            curl.arg(format!("ftp://{address}/{path}"));
+            thread::spawn(move || curl.output().expect("curl"))
+        };
+        let clients = [
+            curl("up/file", "--upload-file", &file),
+            curl("big.bin", "--output", &there[1]),
+        ];
+        let has_begun = |file: &PathBuf| fs::metadata(file).is_ok_and(|file| file.len() > 0);
+        let until = Instant::now() + e2e::PATIENCE;
+        while !there.iter().all(has_begun) {
+            assert!(Instant::now() < until, "they have not begun");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Self { clients, there }
+    }
+
+    #[track_caller]
+    fn finish(self) {
+        for client in self.clients {
+            let output = client.join().expect("a client");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{said}");
+        }
+        for (who, file) in ["vsftpd", "curl"].into_iter().zip(&self.there) {
+            assert_same_bytes(who, &pattern(BIG), &fs::read(file).expect("a file"));
+        }
+    }
+}
+
+/// Whoever has just come is greeted, however far the processes of the session had come; others have just gone.
+#[test]
+fn vsftpd_greets_who_has_just_come() {
+    greets_who_has_just_come("vsftpdgreet", "");
+}
+
+#[test]
+fn vsftpd_as_debian_ships_it_greets_who_has_just_come() {
+    greets_who_has_just_come("vsftpdthreegreet", SEVERAL);
+}
+
+fn greets_who_has_just_come(label: &str, more: &str) {
+    let scene = Scene::new(label);
+    let server = protect(&scene, more);
+    let seed = &mut Seed::choose(label);
+    for kill in 1..=8 {
+        let mut clients: Vec<_> = (0..5).map(|_| scene.connect(PORT)).collect();
+        thread::sleep(Duration::from_millis(seed.between(0, 30) as u64));
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+        for (number, client) in clients.iter_mut().enumerate() {
+            let mut heard = [0; 4];
+            let read = client.read_exact(&mut heard);
+            assert!(
+                read.is_ok() && &heard == b"220 ",
+                "{number} after kill {kill}: {read:?} {heard:?}"
+            );
+        }
+    }
+    assert_all_kept(&server);
+}
+
+/// Its sandbox forbids calls that the library makes. What its processes know as their standard error is the client's connection, which
+/// hears nothing of that.
 #[test]
 fn vsftpd_that_cannot_be_replayed_is_refused() {
-    for option in ["seccomp_sandbox=YES", "one_process_model=NO"] {
-        let scene = Scene::new("vsftpdref");
-        let mut server = scene.protect_with(&vsftpd(&scene, option), &REQUIRE);
-        let mut client = scene.connect(PORT);
-        let words = b"USER anonymous\r\nPASS nobody\r\n";
-        let _ = client.write_all(words); // it may be over
-        let mut heard = Vec::new();
-        let _ = client.read_to_end(&mut heard);
-        let heard = String::from_utf8_lossy(&heard);
-        let is_answer = |line: &str| line.starts_with("220 ") || line.starts_with("331 ");
-        assert!(heard.lines().all(is_answer), "{heard:?}");
-        let status = server.ended(e2e::PATIENCE).expect("it ends");
-        assert_eq!(status.code(), Some(3), "{}", server.said());
-        server.assert_nothing_left();
-    }
+    let scene = Scene::new("vsftpdref");
+    let mut server = scene.protect_with(&vsftpd(&scene, "seccomp_sandbox=YES"), &REQUIRE);
+    let mut client = scene.connect(PORT);
+    let words = b"USER anonymous\r\nPASS nobody\r\n";
+    let _ = client.write_all(words); // it may be over
+    let mut heard = Vec::new();
+    let _ = client.read_to_end(&mut heard);
+    let heard = String::from_utf8_lossy(&heard);
+    let is_answer = |line: &str| line.starts_with("220 ") || line.starts_with("331 ");
+    assert!(heard.lines().all(is_answer), "{heard:?}");
+    let status = server.ended(e2e::PATIENCE).expect("it ends");
+    assert_eq!(status.code(), Some(3), "{}", server.said());
+    server.assert_nothing_left();
 }

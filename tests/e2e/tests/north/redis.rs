@@ -406,7 +406,7 @@ fn redis_benchmark_does_not_notice() {
         let finished = benchmark.join().expect("it ends");
         assert!(finished.status.success(), "{finished:?}");
     });
-    assert!(began.elapsed() < Duration::from_secs(120));
+    assert!(began.elapsed() < Duration::from_secs(600));
     assert_all_kept(&server);
 }
 

@@ -24,6 +24,35 @@ fn a_server_that_cannot_be_wrapped_is_refused() {
     assert!(said.contains("statically linked"), "{said}");
 }
 
+/// What another program does then nobody would record.
+#[test]
+fn a_server_that_becomes_another_program_is_refused() {
+    let scene = Scene::new("wrapper");
+    let output = serve(&scene, &[], &["env", "NAME=value", "redis-server"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("becomes another program"), "{said}");
+}
+
+/// The same where it begins the server as a child.
+#[test]
+fn a_server_that_another_program_begins_is_refused() {
+    let scene = Scene::new("script");
+    let address = scene.ipv4(PORT);
+    let server = format!(
+        "redis-server --bind {} --port {} --protected-mode no & wait",
+        address.ip(),
+        address.port()
+    );
+    let output = serve(&scene, &[], &["sh", "-c", &server]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("another program than the one that is recorded"),
+        "{said}"
+    );
+}
+
 fn static_server(scene: &Scene) -> String {
     let source = scene.write("static.c", STATIC_SERVER);
     let program = scene.directory().join("static-server");

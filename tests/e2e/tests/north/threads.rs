@@ -28,17 +28,35 @@ def help():
 threading.Thread(target=help, daemon=True).start()
 "#;
 
-/// Counts its client's words; a helper that it wakes by the first one computes for ever.
-const RESTLESS: &str = r#"
-#include <fcntl.h>
+/// A server's beginning: a helper, and a client.
+const CLIENT: &str = r#"
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, for_ever = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
+static int client_with(void *(*helper)(void *)) {
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(8080) };
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    pthread_t thread;
+    if (bind(fd, (void *)&at, sizeof at) || listen(fd, 16) || pthread_create(&thread, 0, helper, 0))
+        exit(1);
+    return accept(fd, 0, 0);
+}
+static void say(int client, const char *what, int first, int second) {
+    char room[100];
+    snprintf(room, sizeof room, what, first, second);
+    write(client, room, strlen(room));
+}
+"#;
+
+/// Counts its client's words; a helper that it wakes by the first one computes for ever.
+const RESTLESS: &str = r#"
 static int heard;
 static void *compute(void *nothing) {
     pthread_mutex_lock(&mutex);
@@ -50,20 +68,46 @@ static void *compute(void *nothing) {
     return nothing;
 }
 int main(void) {
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(8080) };
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    pthread_t thread;
-    if (bind(fd, (void *)&at, sizeof at) || listen(fd, 16) || pthread_create(&thread, 0, compute, 0))
-        return 1;
-    int client = accept(fd, 0, 0);
+    int client = client_with(compute);
     char room[100];
     while (read(client, room, sizeof room) > 0) {
         pthread_mutex_lock(&mutex);
-        snprintf(room, sizeof room, "%d\n", ++heard);
+        heard++;
         pthread_mutex_unlock(&mutex);
         pthread_cond_signal(&woken);
-        write(client, room, strlen(room));
+        say(client, "%d\n", heard, 0);
+    }
+}
+"#;
+
+/// Has a helper work for each of its client's words, and says how often that was still at work when the next one came. Like
+/// redis, its first thread holds another mutex for ever.
+const HOLDER: &str = r#"
+static int begun, done;
+static void *work(void *nothing) {
+    pthread_mutex_lock(&mutex);
+    for (;;) {
+        while (begun == done)
+            pthread_cond_wait(&woken, &mutex);
+        pthread_mutex_unlock(&mutex);
+        for (volatile long count = 0; count < 30000000; count++)
+            ;
+        pthread_mutex_lock(&mutex);
+        done++;
+    }
+    return nothing;
+}
+int main(void) {
+    pthread_mutex_lock(&for_ever);
+    int client = client_with(work), was_at_work = 0;
+    char room[100];
+    while (read(client, room, sizeof room) > 0) {
+        pthread_mutex_lock(&mutex);
+        was_at_work += begun != done;
+        begun++;
+        pthread_cond_signal(&woken);
+        pthread_mutex_unlock(&mutex);
+        say(client, "%d %d\n", begun, was_at_work);
     }
 }
 "#;
@@ -86,6 +130,24 @@ fn what_was_begun_has_ended_before_it_is_looked_at() {
             assert_eq!(client.ask("len(done)"), round.to_string());
         }
     }
+    assert_all_kept(&server);
+}
+
+/// Also where the first thread is never without a mutex.
+#[test]
+fn helpers_rest_while_a_mutex_is_held_for_ever() {
+    let scene = Scene::new("holder");
+    let mut server = interpreter(&scene);
+    server.command = vec![built(&scene, "holder", &[CLIENT, HOLDER].concat())];
+    let server = scene.protect_with(&server, &REQUIRE);
+    let mut client = Client::new(&scene);
+    for round in 1..=3 {
+        for word in 3 * round - 2..=3 * round {
+            assert_eq!(client.ask("word"), format!("{word} 0"));
+        }
+        kill(&server, round);
+    }
+    assert_eq!(client.ask("word"), "10 0");
     assert_all_kept(&server);
 }
 
@@ -122,12 +184,30 @@ fn who_waits_in_vain_waits_as_long_in_each_life() {
     assert_all_kept(&server);
 }
 
+/// Who does nothing but look at them has them go on, where the record ends in between.
+#[test]
+fn who_waits_for_a_clock_by_looking_at_it_does_not_wait_for_ever() {
+    let scene = Scene::new("spin");
+    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let mut client = Client::new(&scene);
+    for round in 1..=2 {
+        client.say(
+            "end = time.monotonic() + 4\x01while time.monotonic() < end:\x01    sum(range(100000))",
+        );
+        thread::sleep(Duration::from_millis(500));
+        kill(&server, round);
+        assert_eq!(client.hear(), "None");
+        assert_eq!(client.ask("time.monotonic() > end"), "True");
+    }
+    assert_all_kept(&server);
+}
+
 /// It is told, once, that a replay may find something else from there on; and no life waits again.
 #[test]
 fn who_never_rests_is_not_waited_for_in_any_life() {
     let scene = Scene::new("restless");
     let mut server = interpreter(&scene);
-    server.command = vec![built(&scene, "restless", RESTLESS)];
+    server.command = vec![built(&scene, "restless", &[CLIENT, RESTLESS].concat())];
     let server = scene.protect_with(&server, &REQUIRE);
     let mut client = Client::new(&scene);
     let mut count = 0;

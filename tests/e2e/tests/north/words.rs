@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     net::TcpStream,
 };
 
@@ -31,13 +31,24 @@ impl Client {
     }
 
     pub(super) fn say(&mut self, line: &str) {
-        writeln!(self.0.get_mut(), "{line}").expect("sent");
+        self.write(&format!("{line}\n"));
+    }
+
+    pub(super) fn write(&mut self, text: &str) {
+        self.0.get_mut().write_all(text.as_bytes()).expect("sent");
     }
 
     #[track_caller]
     pub(super) fn ask(&mut self, line: &str) -> String {
         self.say(line);
         self.hear()
+    }
+
+    /// All that comes, and what ends it, if that is not the end of the stream.
+    pub(super) fn rest(&mut self) -> (Vec<u8>, Option<ErrorKind>) {
+        let mut all = Vec::new();
+        let read = self.0.read_to_end(&mut all);
+        (all, read.err().map(|error| error.kind()))
     }
 
     #[track_caller]

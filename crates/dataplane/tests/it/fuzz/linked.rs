@@ -66,6 +66,8 @@ pub(super) struct Word {
     more: i32,
     /// Beyond it.
     ranges: Vec<(i32, i32)>,
+    /// Another one before it in the same datagram: what more that says to be recorded.
+    after: Option<i32>,
     /// How much newer than the newest so far.
     newer: i64,
     slot: KeySlot,
@@ -107,6 +109,7 @@ fn word() -> impl Strategy<Value = Word> {
         any::<bool>(),
         prop_oneof![4 => Just(0), 4 => 0i32..200, 1 => -200i32..0, 1 => any::<i32>()],
         vec((near(), near()), 0..4),
+        proptest::option::weighted(0.2, prop_oneof![3 => 0i32..100, 1 => any::<i32>()]),
     );
     let who = (
         prop_oneof![20 => Just(1i64), 1 => 0i64..100, 1 => -5i64..1, 1 => any::<i64>()],
@@ -120,10 +123,11 @@ fn word() -> impl Strategy<Value = Word> {
         prop_oneof![40 => Just(0usize), 1 => 1usize..110],
     );
     (what, who, damage).prop_map(
-        |((all, more, ranges), (newer, slot, signed, stranger), (odd, spoilt, cut))| Word {
+        |((all, more, ranges, after), (newer, slot, signed, stranger), (odd, spoilt, cut))| Word {
             all,
             more,
             ranges,
+            after,
             newer,
             slot: slot.unwrap_or(KeySlot::One),
             signed,
@@ -410,6 +414,7 @@ impl World<'_> {
             all: true,
             more: 0,
             ranges: Vec::new(),
+            after: None,
             newer: 1,
             slot,
             signed: Signed::Down,
@@ -456,6 +461,14 @@ impl World<'_> {
             let tag = secret.tag(&bytes[..signed]);
             bytes[signed..].copy_from_slice(&tag.to_le_bytes());
         }
+        let before = word.after.map(|more| Ack {
+            counter: ack.counter.wrapping_sub(1),
+            stable_seq: recorded + more.cast_unsigned(),
+            ranges: [None; 3],
+            ..ack
+        });
+        let before = before.map(|before| before.encode(&secret));
+        let bytes = [before.as_ref().map_or(&[][..], |before| before), &bytes].concat();
         let mut packet = link::datagram(&link.settings, false, &bytes);
         if let Some((at, bit)) = word.spoilt {
             let len = packet.bytes.len();

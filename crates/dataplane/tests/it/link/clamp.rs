@@ -232,3 +232,61 @@ fn what_comes_again_is_echoed_as_it_came_again() {
     let says = linked.both.server(repeats.payload(b"yes"));
     assert_eq!((told(&says).0, echo(&says)), (6, 500));
 }
+
+#[test]
+fn words_that_come_together_are_each_heard() {
+    for (v6, link_v6) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut linked = Linked::over(AckStrategy::Eager, v6, link_v6).open();
+        let first = linked.both.key;
+        linked.says(1, &[b'x'; 100]);
+        linked.server_acks(101);
+        let one = linked.word(101, &[]);
+        linked.both.key = other_key(v6, 1);
+        assert_eq!(linked.both.client(linked.both.syn()).verdict, Verdict::Next);
+        let (open, _) = linked.answer();
+        let other = Ack {
+            flow: open.flow,
+            ..linked.word(1, &[])
+        };
+        let together = [&one, &other].map(|word| word.encode(&DOWN)).concat();
+        let out = linked
+            .both
+            .ingress(datagram(&linked.link, false, &together));
+        assert_eq!(out.verdict, Verdict::Redirect);
+        assert!(out.segment().flags().contains(Flags::SYN), "the last one");
+        let said = linked.both.model.take_said().expect("the one before it");
+        let said = Out {
+            verdict: Verdict::Redirect,
+            packet: said,
+        };
+        assert_eq!(linked.both.counted("acks_made"), 1);
+        linked.both.key = first;
+        assert_eq!(said.segment().ack(), linked.both.c + 101);
+        assert_eq!(linked.both.flow().server.ack, linked.both.c + 101);
+    }
+}
+
+#[test]
+fn what_follows_a_word_that_is_none_is_not_heard() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    linked.says(1, &[b'x'; 100]);
+    linked.server_acks(101);
+    let words = [
+        linked.word(51, &[]),
+        linked.word(71, &[]),
+        linked.word(101, &[]),
+    ];
+    let mut together = words.map(|word| word.encode(&DOWN)).concat();
+    let second = protocol::link::ACK_LEN;
+    together[second + 60] ^= 1; // what it says to be stable
+    let out = linked
+        .both
+        .ingress(datagram(&linked.link, false, &together));
+    assert_eq!(told(&out).0, 51);
+    assert_eq!(linked.both.counted("link_forged"), 1);
+    let long = vec![linked.word(101, &[]).encode(&DOWN); protocol::link::MAX_ACKS].concat();
+    let more = [long, linked.word(111, &[]).encode(&DOWN).to_vec()].concat();
+    let out = linked.both.ingress(datagram(&linked.link, false, &more));
+    assert_eq!(told(&out).0, 101);
+    assert_eq!(linked.both.flow().log.stable, linked.both.c + 101);
+}

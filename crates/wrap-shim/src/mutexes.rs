@@ -1,0 +1,91 @@
+//! The mutexes that the first thread holds.
+//!
+//! A helper may sleep because it waits for one of them, and then it goes on when that is given back. So it matters
+//! which of them were held while the helpers came to rest. Some programs hold one for ever (redis: that of its modules).
+
+use core::cell::Cell;
+
+/// More than these at once are not remembered: a helper may wait for any of those.
+const MOST: usize = 16;
+
+#[derive(Clone, Copy)]
+struct Mutex {
+    /// 0: there is none.
+    address: usize,
+    /// How often it was taken, if it can be more than once.
+    depth: u32,
+    /// It was held when the helpers came to rest.
+    is_old: bool,
+}
+
+impl Mutex {
+    const NONE: Self = Self {
+        address: 0,
+        depth: 0,
+        is_old: false,
+    };
+}
+
+thread_local! {
+    static HELD: [Cell<Mutex>; MOST] = const { [const { Cell::new(Mutex::NONE) }; MOST] };
+}
+
+/// One was taken.
+#[inline]
+pub(crate) fn taken(address: usize) {
+    HELD.with(|held| {
+        let place = find(held, address).or_else(|| find(held, 0));
+        if let Some(place) = place {
+            let mutex = place.get();
+            place.set(Mutex {
+                address,
+                depth: mutex.depth.saturating_add(1),
+                ..mutex
+            });
+        }
+    });
+}
+
+/// One was given back. May a helper have waited for it when it came to rest?
+#[inline]
+pub(crate) fn given_back(address: usize) -> bool {
+    HELD.with(|held| {
+        let Some(place) = find(held, address) else {
+            return true;
+        };
+        let mutex = place.get();
+        place.set(match mutex.depth {
+            0 | 1 => Mutex::NONE,
+            more => Mutex {
+                depth: more - 1,
+                ..mutex
+            },
+        });
+        mutex.is_old && mutex.depth <= 1
+    })
+}
+
+fn find(held: &[Cell<Mutex>; MOST], address: usize) -> Option<&Cell<Mutex>> {
+    held.iter().find(|place| place.get().address == address)
+}
+
+/// Is one of them held that was taken since the helpers came to rest?
+pub(crate) fn any_is_new() -> bool {
+    HELD.with(|held| {
+        let mut held = held.iter().map(Cell::get);
+        held.any(|mutex| mutex.address != 0 && !mutex.is_old)
+    })
+}
+
+/// The helpers have come to rest.
+pub(crate) fn all_are_old() {
+    HELD.with(|held| {
+        for place in held {
+            let mutex = place.get();
+            place.set(Mutex {
+                is_old: mutex.address != 0,
+                ..mutex
+            });
+        }
+    });
+}

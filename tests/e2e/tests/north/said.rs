@@ -1,0 +1,159 @@
+//! What a server says, in ways that others do not have, and what it would have said otherwise.
+
+use std::{fs, io::ErrorKind, path::PathBuf, time::Duration};
+
+use e2e::{
+    Protected, Scene,
+    exchange::assert_all_kept,
+    loggers::{protect, with_logger},
+    pair::{Pair, addresses},
+    servers::{PORT, interpreter, interpreter_at},
+};
+use lab::{Direction, Signal};
+
+use super::{REQUIRE, seldom::run, words::Client};
+
+/// Says a word, and then, in the same turn, what is in its memory and in no record.
+const SAYS: &str = r#"
+import mmap
+with open(os.path.dirname(os.path.dirname(sys.argv[0])) + "/secret", "rb") as file:
+    secret = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+def answer(connection, line):
+    connection.send(line + b" ", socket.MSG_DONTWAIT)
+    connection.send(secret[:secret.find(b"\n") + 1], socket.MSG_DONTWAIT)
+"#;
+
+/// What the server says from now on, and would have said before.
+fn tell(scene: &Scene, what: &str) -> PathBuf {
+    let path = scene.directory().join("secret");
+    if path.exists() {
+        // The same file, for it is in the server's memory.
+        let file = fs::File::options().write(true).open(&path).expect("it");
+        std::os::unix::fs::FileExt::write_all_at(&file, what.as_bytes(), 0).expect("written");
+        return path;
+    }
+    scene.write("secret", format!("{what}{}", " ".repeat(4000)))
+}
+
+/// Has heard a first answer.
+fn talks(scene: &Scene, mut client: Client) -> Client {
+    tell(scene, "the truth\n");
+    run(&mut client, SAYS);
+    assert_eq!(client.ask("hear"), "hear the truth");
+    assert_eq!(client.ask("hear"), "hear the truth");
+    tell(scene, "the truth, and more than that\n");
+    client
+}
+
+/// The client is reset, and has heard nothing; the next one is served.
+fn is_told_apart(serves: &Protected, mut client: Client, mut next: impl FnMut() -> Client) {
+    let trouble = serves.wait_for("trouble", 1)["message"].to_string();
+    assert!(trouble.contains("it said something else"), "{trouble}");
+    let (rest, error) = client.rest();
+    assert_eq!(rest, b"", "what nobody had said");
+    assert_eq!(error, Some(ErrorKind::ConnectionReset));
+    let mut next = next();
+    assert_eq!(next.ask("1 + 1"), "2");
+}
+
+#[test]
+fn a_server_that_says_more_in_its_replay_is_not_heard() {
+    let scene = Scene::new("otherwise");
+    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let client = talks(&scene, Client::new(&scene));
+    server.kill_main(Signal::KILL);
+    is_told_apart(&server, client, || Client::at(scene.connect(PORT)));
+}
+
+/// Where another host has nothing but what the logger was told: of the last words that were said, too.
+fn is_not_heard_elsewhere(label: &str, delay: Duration) {
+    let [address, _] = addresses();
+    let mut pair = Pair::with(label, &[], &REQUIRE, |scene| interpreter_at(scene, address));
+    let link = &pair.logger.host().links()[0];
+    let adjusted = link.adjust(&Direction::BOTH, |link| link.delay(delay));
+    adjusted.expect("a link");
+    let client = Client::at(pair.scene.connect_to(address));
+    let client = talks(&pair.scene, client);
+    pair.first.power_off();
+    is_told_apart(&pair.second, client, || {
+        Client::at(pair.scene.connect_to(address))
+    });
+    pair.change_places();
+    pair.stop();
+}
+
+#[test]
+fn a_server_that_says_more_on_another_host_is_not_heard() {
+    is_not_heard_elsewhere("otherhost", Duration::ZERO);
+}
+
+/// What it says is held then while the program goes on.
+#[test]
+fn a_server_that_says_more_far_from_its_logger_is_not_heard() {
+    is_not_heard_elsewhere("otherfar", Duration::from_millis(1));
+}
+
+/// Says two words in a row, and then does nothing but ask whether there is more to hear, without ever waiting.
+const SPINS: &str = r#"
+def answer(connection, line):
+    connection.send(b"one\n", socket.MSG_DONTWAIT)
+    connection.send(b"two\n", socket.MSG_DONTWAIT)
+    while True:
+        try:
+            more = connection.recv(1, socket.MSG_DONTWAIT)
+            break
+        except BlockingIOError:
+            pass
+    connection.send(more + b"\n", socket.MSG_DONTWAIT)
+"#;
+
+#[test]
+fn what_is_held_leaves_though_the_program_never_waits() {
+    let (scene, logger) = with_logger("spins");
+    let server = protect(&scene, &interpreter(&scene), &logger, &REQUIRE);
+    let mut client = Client::new(&scene);
+    run(&mut client, SPINS);
+    for kill in 1..=2 {
+        for _ in 0..20 {
+            assert_eq!(client.ask("speak"), "one");
+            assert_eq!(client.hear(), "two");
+            client.write("x");
+            assert_eq!(client.hear(), "x");
+        }
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+    }
+    assert_all_kept(&server);
+}
+
+/// Says what it says by a stream of the C library's.
+const PRINTS: &str = r#"
+said, streams = 0, {}
+def answer(connection, line):
+    global said
+    said += 1
+    fd = connection.fileno()
+    if fd not in streams:
+        streams[fd] = ctypes.c_void_p(libc.fdopen(fd, b"w"))
+    libc.fprintf(streams[fd], b"%d %s\n", said, line)
+    libc.fflush(streams[fd])
+"#;
+
+#[test]
+fn what_is_said_by_a_stream_is_said_once() {
+    let scene = Scene::new("prints");
+    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let mut client = Client::new(&scene);
+    run(&mut client, PRINTS);
+    let mut said = 0;
+    for kill in 1..=3 {
+        for _ in 0..20 {
+            said += 1;
+            let word = "word ".repeat(said * 100) + "x";
+            assert_eq!(client.ask(&word), format!("{said} {word}"));
+        }
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+    }
+    assert_all_kept(&server);
+}

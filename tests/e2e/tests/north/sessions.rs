@@ -1,0 +1,287 @@
+//! Sessions of several processes, which talk to each other and serve a client one after another.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use e2e::{
+    Scene, Seed,
+    exchange::{assert_all_kept, assert_untouched},
+    pair::{Pair, addresses},
+    servers::{PORT, passing, sessions_at, working},
+};
+
+use lab::Signal;
+
+use super::{REQUIRE, forking::kill_all_and_then_others, hosts::fail_over_and_die};
+
+struct Client {
+    stream: BufReader<TcpStream>,
+    name: String,
+    answered: u64,
+    /// The process, and the last hash.
+    known: Option<String>,
+    last: String,
+}
+
+impl Client {
+    fn to(scene: &Scene, address: SocketAddr, name: String) -> Self {
+        let mut client = Self::who_is_asked(scene, address, name);
+        client.tell_name();
+        client
+    }
+
+    fn who_is_asked(scene: &Scene, address: SocketAddr, name: String) -> Self {
+        let mut client = Self {
+            stream: BufReader::new(scene.connect_to(address)),
+            name,
+            answered: 0,
+            known: None,
+            last: String::new(),
+        };
+        assert_eq!(client.hear(), "who?");
+        client
+    }
+
+    fn tell_name(&mut self) {
+        let name = self.name.clone();
+        self.say(&name);
+        assert_eq!(self.hear(), format!("hello {name}"));
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.stream.get_mut(), "{line}").expect("sent");
+    }
+
+    #[track_caller]
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("an answer");
+        assert!(line.ends_with('\n'), "the connection has ended");
+        line.trim_end().to_owned()
+    }
+
+    /// The process is the one that it was, so is the one that it asks, and both have forgotten nothing.
+    #[track_caller]
+    fn ask(&mut self, size: usize) {
+        self.say(&size.to_string());
+        let line = self.hear();
+        let words: Vec<&str> = line.split(' ').collect();
+        let [name, process, count, _, sum] = words[..] else {
+            panic!("{line:?}");
+        };
+        self.answered += 1;
+        assert_eq!((name, count), (&*self.name, &*self.answered.to_string()));
+        let known = self.known.get_or_insert_with(|| process.to_owned());
+        assert_eq!(known, process);
+        assert_ne!(sum, self.last);
+        sum.clone_into(&mut self.last);
+    }
+
+    fn end(&mut self) {
+        let stream = self.stream.get_ref();
+        stream.shutdown(std::net::Shutdown::Write).expect("shut");
+        let mut rest = String::new();
+        self.stream.read_line(&mut rest).expect("the end");
+        assert_eq!(rest, "");
+    }
+}
+
+/// More than a pipe takes, now and then.
+fn size(turn: u64) -> usize {
+    match turn % 9 {
+        8 => 300_000,
+        turn => usize::try_from(100 * turn).expect("small"),
+    }
+}
+
+#[test]
+fn sessions_of_several_processes_go_on() {
+    let scene = Scene::new("sessions");
+    let definition = sessions_at(&scene, scene.ipv4(PORT), "nothing");
+    let server = scene.protect_with(&definition, &REQUIRE);
+    let recording = scene.record(PORT);
+    let seed = &mut Seed::choose("sessions");
+    let ends = AtomicBool::new(false);
+    let (scene, ends) = (&scene, &ends);
+    let connections = thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|own| {
+                scope.spawn(move || {
+                    let mut connections = 0;
+                    while !ends.load(Ordering::Relaxed) {
+                        let name = format!("client-{own}-{connections}");
+                        let mut client = Client::to(scene, scene.ipv4(PORT), name);
+                        for turn in 0..20 * own + 2 {
+                            client.ask(size(turn));
+                        }
+                        client.end();
+                        connections += 1;
+                    }
+                    connections
+                })
+            })
+            .collect();
+        kill_all_and_then_others(&server, 2, seed);
+        ends.store(true, Ordering::Relaxed);
+        let clients = clients.into_iter();
+        clients.map(|one| one.join().expect("a client")).sum()
+    });
+    assert_all_kept(&server);
+    assert_untouched(recording, connections);
+}
+
+#[test]
+fn sessions_of_several_processes_go_on_where_their_host_has_ended() {
+    let [address, _] = addresses();
+    let mut pair = Pair::with("sesshosts", &[], &REQUIRE, |scene| {
+        sessions_at(scene, address, "nothing")
+    });
+    let seed = &mut Seed::choose("sesshosts");
+    let ends = &AtomicBool::new(false);
+    let clients: Vec<Client> = (0..3)
+        .map(|own| Client::to(&pair.scene, address, format!("client-{own}")))
+        .collect();
+    thread::scope(|scope| {
+        let clients: Vec<_> = clients
+            .into_iter()
+            .map(|mut client| {
+                scope.spawn(move || {
+                    while !ends.load(Ordering::Relaxed) {
+                        client.ask(size(client.answered));
+                    }
+                    client
+                })
+            })
+            .collect();
+        fail_over_and_die(&mut pair, seed);
+        ends.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("a client").end();
+        }
+    });
+    pair.stop();
+}
+
+/// Who is killed before it is at work, and with it all others a moment later, is none of their news.
+#[test]
+fn who_is_killed_as_it_begins_is_begun_again() {
+    let scene = Scene::new("sessborn");
+    let kills = scene.directory().join("kills");
+    let definition = sessions_at(&scene, scene.ipv4(PORT), &kills.to_string_lossy());
+    let server = scene.protect_with(&definition, &REQUIRE);
+    let mut client = Client::who_is_asked(&scene, scene.ipv4(PORT), "client".to_owned());
+    fs::write(&kills, "").expect("written");
+    client.tell_name();
+    let until = Instant::now() + e2e::PATIENCE;
+    while kills.exists() {
+        assert!(Instant::now() < until, "nobody was begun");
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(100));
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    for turn in 0..5 {
+        client.ask(size(turn));
+    }
+    client.end();
+    assert_all_kept(&server);
+}
+
+/// Two at once are refused, as ever.
+#[test]
+fn two_processes_of_a_session_that_serve_its_client_at_once_are_refused() {
+    let scene = Scene::new("sessref");
+    let definition = sessions_at(&scene, scene.ipv4(PORT), "both");
+    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let mut client = Client::to(&scene, scene.ipv4(PORT), "both".to_owned());
+    client.say("1");
+    let status = server.ended(e2e::PATIENCE).expect("it ends");
+    assert_eq!(status.code(), Some(3), "{}", server.said());
+    let said = server.said();
+    assert!(
+        said.contains("two of its processes serve one connection"),
+        "{said}"
+    );
+    server.assert_nothing_left();
+}
+
+/// A line, said and heard.
+#[track_caller]
+fn exchange(stream: &mut BufReader<TcpStream>, said: &str, heard: &str) {
+    write!(stream.get_mut(), "{said}").expect("sent");
+    let mut line = String::new();
+    stream.read_line(&mut line).expect("an answer");
+    assert_eq!(line, heard, "after {said:?}");
+}
+
+/// A connection is passed on while the service dies: before it is there, on its way, and when it has arrived.
+#[test]
+fn a_connection_that_is_passed_on_goes_on() {
+    let scene = Scene::new("sesspass");
+    let addresses = [PORT, PORT + 1].map(|port| scene.ipv4(port));
+    let second = addresses[1].to_string();
+    let flags = [&REQUIRE[..], &["--address", &second]].concat();
+    let server = scene.protect_with(&passing(&scene, addresses[0]), &flags);
+    let mut kills = 0;
+    let mut kill = || {
+        kills += 1;
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kills);
+    };
+    let mut client = BufReader::new(scene.connect_to(addresses[0]));
+    for turn in 0..2 {
+        exchange(&mut client, "open\n", "listens\n");
+        kill();
+        let mut data = BufReader::new(scene.connect_to(addresses[1]));
+        exchange(&mut client, "", "sent\n");
+        for _ in 0..=turn {
+            kill();
+        }
+        writeln!(client.get_mut(), "take").expect("sent");
+        exchange(&mut data, "", "hello\n");
+        kill();
+        for word in ["one\n", "two\n"] {
+            write!(client.get_mut(), "{word}").expect("sent");
+            exchange(&mut data, word, word);
+            exchange(&mut client, "", word);
+        }
+        writeln!(client.get_mut(), "close").expect("sent");
+        exchange(&mut data, "", "");
+    }
+    // Who has passed it on ends before it has arrived.
+    exchange(&mut client, "last\n", "listens\n");
+    let mut data = BufReader::new(scene.connect_to(addresses[1]));
+    exchange(&mut client, "", "sent\n");
+    kill();
+    writeln!(client.get_mut(), "take").expect("sent");
+    exchange(&mut data, "", "hello\n");
+    kill();
+    writeln!(client.get_mut(), "one").expect("sent");
+    exchange(&mut data, "one\n", "one\n");
+    exchange(&mut client, "", "one\n");
+    assert_all_kept(&server);
+}
+
+/// Processes without clients that are at work stand in nobody's way: neither those that have begun others while their parent had
+/// clients, nor those that have heard what a program had to say.
+#[test]
+fn clients_go_on_beside_processes_that_have_begun_others() {
+    let scene = Scene::new("sesswork");
+    let definition = working(&scene, scene.ipv4(PORT));
+    let server = scene.protect_with(&definition, &REQUIRE);
+    let mut client = BufReader::new(scene.connect_to(scene.ipv4(PORT)));
+    for (kill, word) in (1..).zip(["fork\n", "run\n", "nothing\n"]) {
+        exchange(&mut client, word, word);
+        thread::sleep(Duration::from_millis(300));
+        server.kill_main(Signal::KILL);
+        server.wait_serving(kill);
+        exchange(&mut client, "again\n", "again\n");
+    }
+    assert_all_kept(&server);
+}
