@@ -1,6 +1,6 @@
 //! `outlive logger`.
 
-use std::{io::Write, os::fd::AsFd, os::unix::net::UnixStream};
+use std::{os::fd::AsFd, os::unix::net::UnixStream};
 
 use channel::KeyRing;
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy};
@@ -9,7 +9,7 @@ use signal_hook::{
     low_level::pipe,
 };
 
-use crate::{arguments::Logger, exit::Outcome};
+use crate::{arguments::Logger, exit::Outcome, lines};
 
 /// Least of all records together, bytes.
 const TOTAL_LEAST: u64 = 1 << 20;
@@ -64,12 +64,10 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
     service.run(stopped.as_fd(), &mut |event| say(event, json))
 }
 
-/// A line on standard error. That nobody reads it any more must not end us.
 fn say(event: &Event, json: bool) {
-    let line = if json {
+    lines::say(if json {
         serde_json::to_string(event).unwrap_or_default()
     } else {
         format!("outlive: {event}")
-    };
-    let _ = writeln!(std::io::stderr(), "{line}");
+    });
 }

@@ -6,6 +6,7 @@ mod arguments;
 mod config;
 mod exit;
 mod lab;
+mod lines;
 mod logger_process;
 mod logging;
 mod pages;

@@ -1,6 +1,6 @@
 //! `outlive serve`.
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
@@ -12,7 +12,7 @@ use serve::{
 use crate::{
     arguments::{self, Ack, Attach, Bounding, CrashOn, LoggerLoss, North, Replay, Serve},
     exit::{Outcome, failed},
-    units,
+    lines, units,
 };
 
 /// Bounds of a connection's record, bytes: a few requests, and half of the sequence space.
@@ -39,13 +39,13 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
     };
     let tell = move |report: &Report| {
         if json {
-            say(&serde_json::to_string(report).unwrap_or_default());
+            lines::say(serde_json::to_string(report).unwrap_or_default());
         } else {
-            say(&report.to_string());
+            lines::say(report.to_string());
         }
     };
     if !json && config.link.is_none() {
-        say(&format!(
+        lines::say(format!(
             "outlive: the record of {} is kept on this host: connections survive the server's death, not the host's",
             config.name
         ));
@@ -88,11 +88,6 @@ fn run(
             Ending::Moved | Ending::Superseded => config.standby = true,
         }
     }
-}
-
-/// A line on standard error. That nobody reads it any more must not end us.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// How to serve, and how a server that cannot be rebuilt.
