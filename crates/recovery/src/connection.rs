@@ -54,6 +54,8 @@ pub struct Standing {
     pub outstream: SeqNumber,
     /// It has closed it, as the dead life may have been about to.
     pub is_closed: bool,
+    /// It is this connection, and not one before it that had the same ends.
+    pub is_certain: bool,
 }
 
 /// A connection that was found when the server had died.
@@ -185,7 +187,7 @@ pub(crate) fn judge(
 /// where both sides are.
 fn judge_graft(flow: &Flow, record: &Record, standing: Standing) -> Verdict {
     // A connection to which nothing was ever said may be a later one with the same ends, which was never accepted.
-    if standing.is_closed && flow.server.sent == 0 {
+    if standing.is_closed && flow.server.sent == 0 && !standing.is_certain {
         return Verdict::Lose(LostReason::Forgotten);
     }
     if record.start.after(standing.instream) {

@@ -25,7 +25,7 @@ use supervise::{
 };
 use wire::{FlowId, FlowKey, SeqNumber, TcpOption};
 use wrap::{
-    Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position,
+    Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position, Which,
     layout::{
         FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, Restless, SHIPPING_FD, SOCKET_FD,
     },
@@ -57,7 +57,7 @@ pub(crate) struct North {
     memory: Memory,
     handover: Handover,
     /// What a process that has replayed its record has said of its connections.
-    passed: HashMap<Ends, Passed>,
+    passed: HashMap<(Ends, Which), Passed>,
     /// The sockets that were made for them.
     made: HashMap<u32, TcpStream>,
     /// Those that it has opened itself, and how many of them go on as clients' do.
@@ -359,13 +359,14 @@ impl North {
             Ok(passed) => passed,
             Err(error) => return Ok(Replayed::Not(error.to_string())),
         };
-        // Of several with the same ends the one that is open, or the last one.
+        // Of several with the same ends, of which nobody knows which they are, the one that is open, or the last one.
         let (closed, open): (Vec<_>, Vec<_>) = passed
             .clients
             .into_iter()
             .partition(|one| one.standing.is_closed);
         let clients = closed.into_iter().chain(open);
-        self.passed = clients.map(|one| (one.standing.ends, one)).collect();
+        let named = |one: Passed| ((one.standing.ends, one.standing.which), one);
+        self.passed = clients.map(named).collect();
         self.opened.pass(passed.opened);
         (self.replays, self.back_at) = (false, Some(now));
         self.follows = false;
@@ -396,14 +397,23 @@ impl North {
 
     /// Where the server stands with this connection; `None`: it has never accepted it.
     pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
-        let standing = self.passed.get(&ends(key))?.standing;
-        // One that the server has opened later may have the same ends.
-        let is_this = standing.flow == u64::from(flow.is_opened_by_server()) * flow.id.0;
-        is_this.then(|| Standing {
+        let standing = self.passed(key, flow)?.standing;
+        Some(Standing {
             instream: at(flow.client.isn, standing.instream),
             outstream: at(flow.server.isn, standing.outstream),
             is_closed: standing.is_closed,
+            is_certain: standing.which != Which::Unknown,
         })
+    }
+
+    /// The one among those that have the same ends.
+    fn passed(&self, key: FlowKey, flow: &Flow) -> Option<&Passed> {
+        let ends = ends(key);
+        if flow.is_opened_by_server() {
+            return self.passed.get(&(ends, Which::Flow(flow.id.0)));
+        }
+        let by_syn = self.passed.get(&(ends, Which::Isn(flow.client.isn.0)));
+        by_syn.or_else(|| self.passed.get(&(ends, Which::Unknown)))
     }
 
     /// The socket with which the server goes on, and what is still to be said with it. `outstream` is what its
@@ -414,7 +424,7 @@ impl North {
         flow: &Flow,
         outstream: SeqNumber,
     ) -> io::Result<Option<Graft>> {
-        let Some(passed) = self.passed.get(&ends(key)) else {
+        let Some(passed) = self.passed(key, flow) else {
             return Ok(None);
         };
         let expected = at(flow.client.isn, passed.standing.instream);

@@ -21,6 +21,8 @@
 
 use core::net::{IpAddr, SocketAddr};
 
+use crate::Which;
+
 /// The supervisor's last word: these were all, go on.
 pub const GO: u8 = 2;
 
@@ -177,9 +179,8 @@ pub struct Standing {
     pub is_shut: bool,
     /// It has closed it: nobody wants its descriptor.
     pub is_closed: bool,
-    /// Of one that the server has opened, and that goes on as clients' do: its number ([`JOIN_ANSWER`]). Others with the same ends
-    /// have others. 0 of a client's.
-    pub flow: u64,
+    /// Which one of those that have the same ends.
+    pub which: Which,
 }
 
 /// Where a connection stands that the server has opened itself.
@@ -334,7 +335,7 @@ impl<'a> Entry<'a> {
                 let (shut, closed) = (standing.is_shut, standing.is_closed);
                 put(28, &flags([(shut, SHUT), (closed, CLOSED), (false, LOCAL)]));
                 put(ENDS.start, &standing.ends.0);
-                put(ENDS.end, &standing.flow.to_le_bytes());
+                put(ENDS.end, &standing.which.to_u64().to_le_bytes());
             }
             Self::Reaches {
                 connection,
@@ -409,7 +410,7 @@ impl<'a> Entry<'a> {
                     instream: u64_at(16),
                     is_shut: u32_at(28) & SHUT != 0,
                     is_closed: u32_at(28) & CLOSED != 0,
-                    flow: u64_at(ENDS.end),
+                    which: Which::from_u64(u64_at(ENDS.end)),
                 };
                 let stands = Self::Stands {
                     connection,

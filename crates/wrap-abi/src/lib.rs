@@ -18,6 +18,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod arrival;
 mod call;
 mod clock;
 mod file;
@@ -35,6 +36,7 @@ mod varint;
 #[cfg(test)]
 mod tests;
 
+pub use arrival::{Arrival, Which};
 pub use call::Call;
 pub use clock::{Clock, Tick};
 pub use file::Identity;

@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::Which;
+
 /// Connections on their way at once.
 const MOST: usize = 1024;
 /// An address's bytes and its length.
@@ -19,6 +21,8 @@ pub struct Passed {
     pub serial: u64,
     /// The supervisor has it, too.
     pub is_held: bool,
+    /// Which one of those that have the same ends.
+    pub which: Which,
     /// The client's address, and the server's: bytes, and how many.
     pub ends: [[u8; ADDRESS]; 2],
 }
@@ -43,6 +47,7 @@ struct Place {
     is_held: AtomicU32,
     inode: AtomicU64,
     serial: AtomicU64,
+    which: AtomicU64,
     ends: [AtomicU64; WORDS],
 }
 
@@ -59,6 +64,7 @@ impl Place {
             is_held: AtomicU32::new(0),
             inode: AtomicU64::new(0),
             serial: AtomicU64::new(0),
+            which: AtomicU64::new(0),
             ends: [const { AtomicU64::new(0) }; WORDS],
         }
     }
@@ -77,6 +83,7 @@ impl Place {
         self.number.store(passed.number, Ordering::Relaxed);
         self.sender.store(passed.sender, Ordering::Relaxed);
         self.serial.store(passed.serial, Ordering::Relaxed);
+        self.which.store(passed.which.to_u64(), Ordering::Relaxed);
         self.is_held.store(passed.is_held.into(), Ordering::Relaxed);
         let mut bytes = [0; WORDS * 8];
         for (out, end) in bytes.chunks_exact_mut(ADDRESS).zip(&passed.ends) {
@@ -102,6 +109,7 @@ impl Place {
             sender: self.sender.load(Ordering::Relaxed),
             serial: self.serial.load(Ordering::Relaxed),
             is_held: self.is_held.load(Ordering::Relaxed) != 0,
+            which: Which::from_u64(self.which.load(Ordering::Relaxed)),
             ends,
         }
     }

@@ -1,6 +1,6 @@
 //! What is written is read again, and nothing else is taken for a record.
 
-use std::vec::Vec;
+use std::{vec, vec::Vec};
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 fn any_call() -> impl Strategy<Value = Call> {
-    (1u8..=27).prop_map(|code| Call::from_code(code).expect("a kind"))
+    (1u8..=28).prop_map(|code| Call::from_code(code).expect("a kind"))
 }
 
 fn write(record: &Record<'_>) -> Vec<u8> {
@@ -191,7 +191,45 @@ fn what_is_taken_back_is_not_settled() {
     assert_eq!(settled.number(), 1);
 }
 
+#[test]
+fn a_syn_tells_which_connection_it_is() {
+    let tcp = [0x1f, 0x90, 0, 80, 0xde, 0xad, 0xbe, 0xef, 0, 0];
+    let v4 = |words: u8| {
+        let mut packet = vec![0; usize::from(words) * 4];
+        packet[0] = 0x40 | words;
+        packet.extend(tcp);
+        packet
+    };
+    let mut v6 = vec![0; 40];
+    (v6[0], v6[6]) = (0x60, 6);
+    v6.extend(tcp);
+    for packet in [v4(5), v4(15), v6.clone()] {
+        assert_eq!(Which::of_syn(&packet), Which::Isn(0xdead_beef));
+    }
+    // An extension header, another protocol, and what was cut off.
+    v6[6] = 60;
+    for packet in [&v6[..], &[0x70; 60], &v4(5)[..27], &[]] {
+        assert_eq!(Which::of_syn(packet), Which::Unknown);
+    }
+}
+
 proptest! {
+    #[test]
+    fn an_arrival_is_read_as_it_was_written(
+        peer in prop::collection::vec(any::<u8>(), 0..=28),
+        local in prop::collection::vec(any::<u8>(), 0..=28),
+        (kind, number) in (0..3_usize, any::<u32>()),
+        cut in 0..70_usize,
+    ) {
+        let which = [Which::Unknown, Which::Isn(number), Which::Flow(number.into())][kind];
+        let arrival = Arrival { which, peer: &peer, local: &local };
+        let mut payload = vec![0; arrival.length()];
+        arrival.write(&mut payload);
+        prop_assert_eq!(Arrival::read(&payload), Some(arrival));
+        // Whatever is there, reading it is no panic.
+        let _ = Arrival::read(&payload[..cut.min(payload.len())]);
+    }
+
     #[test]
     fn an_entry_is_read_as_it_was_written(
         (connection, process) in any::<(u32, u32)>(),
@@ -202,7 +240,8 @@ proptest! {
     ) {
         let mut both = Ends::default();
         both.0[..32].copy_from_slice(&ends);
-        let standing = Standing { ends: both, instream, outstream, is_shut, is_closed, flow: instream ^ outstream };
+        let which = Which::from_u64(instream ^ outstream);
+        let standing = Standing { ends: both, instream, outstream, is_shut, is_closed, which };
         let reach = Reach { serial, is_local, instream, outstream, is_shut, is_closed };
         let entries = [
             Entry::Said { connection, offset: outstream, bytes: &bytes },
@@ -306,7 +345,8 @@ proptest! {
         inode in 1u64..,
     ) {
         let passing = std::boxed::Box::<layout::Passing>::default();
-        let passed = Passed { number, sender, serial, is_held, ends: [one, other] };
+        let which = Which::from_u64(serial ^ inode);
+        let passed = Passed { number, sender, serial, is_held, which, ends: [one, other] };
         prop_assert_eq!(passing.take(inode), None);
         prop_assert!(passing.send(inode, &passed) && !passing.send(inode, &passed));
         prop_assert!(passing.is_under_way(sender) && !passing.is_under_way(sender ^ 1));
@@ -325,6 +365,7 @@ fn there_is_room_for_so_many_that_are_passed_on() {
         sender: 2,
         serial: 3,
         is_held: true,
+        which: Which::Isn(5),
         ends: [[4; 29]; 2],
     };
     let sent = (1..2000)

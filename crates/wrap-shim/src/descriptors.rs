@@ -6,6 +6,7 @@ use core::{cell::UnsafeCell, mem::MaybeUninit};
 
 use libc::c_int;
 use wrap_abi::{
+    Which,
     handover::Reach,
     layout::{HELPERS, HELPERS_FD},
 };
@@ -258,12 +259,20 @@ impl Descriptors {
     }
 
     /// A new connection. `false`: there is no room for it.
-    pub(crate) fn accept(&mut self, fd: c_int, number: u32, peer: Address, local: Address) -> bool {
+    pub(crate) fn accept(
+        &mut self,
+        fd: c_int,
+        number: u32,
+        peer: Address,
+        local: Address,
+        which: Which,
+    ) -> bool {
         self.close(fd);
         let connection = Connection {
             number,
             peer,
             local,
+            which,
             ..Connection::FREE
         };
         self.add(fd, Kind::Connection, connection)

@@ -175,7 +175,7 @@ pub(crate) fn stands(process: u32, connection: &Connection, is_closed: bool) {
         outstream: connection.outstream,
         is_shut: connection.is_shut,
         is_closed,
-        flow: connection.flow,
+        which: connection.which,
     };
     put(
         &Entry::Stands {

@@ -330,7 +330,10 @@ impl Handover {
 mod tests {
     use std::io::Write as _;
 
-    use wrap_abi::handover::{Entry, Reach, Standing};
+    use wrap_abi::{
+        Which,
+        handover::{Entry, Reach, Standing},
+    };
 
     use super::*;
 
@@ -349,7 +352,7 @@ mod tests {
                 outstream: counts[1],
                 is_shut: false,
                 is_closed,
-                flow: 0,
+                which: Which::Unknown,
             },
         }
     }

@@ -32,7 +32,7 @@ pub use library::Library;
 pub use memory::{Divergence, Memory, Score};
 pub use suspect::Suspect;
 pub use wrap_abi::{
-    Call,
+    Call, Which,
     handover::{Ends, JOIN_ANSWER, Message, Position, Reach, Standing},
     layout,
 };

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, io};
 
-use wrap_abi::{Call, Record};
+use wrap_abi::{Arrival, Call, Record};
 
 use crate::{Ends, Memory, whole::each};
 
@@ -55,7 +55,6 @@ impl Suspect {
 }
 
 fn ends(record: &Record<'_>) -> Option<Ends> {
-    let (length, rest) = record.payload.split_first()?;
-    let (peer, local) = rest.split_at_checked(usize::from(*length))?;
-    Ends::from_sockaddrs(peer, local)
+    let arrival = Arrival::read(record.payload)?;
+    Ends::from_sockaddrs(arrival.peer, arrival.local)
 }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::atomic::Ordering};
 
 use wrap::{Call, Ends, Memory, Suspect};
-use wrap_abi::{HEADER_MAX, Record};
+use wrap_abi::{Arrival, HEADER_MAX, Record, Which};
 
 const SERVER: &str = "10.0.0.10:80";
 
@@ -35,9 +35,13 @@ fn append(memory: &Memory, call: Call, fd: u32, outcome: i64, payload: &[u8]) ->
 }
 
 fn accept(memory: &Memory, fd: i64, client: &str) {
-    let client = sockaddr(client);
-    let length = u8::try_from(client.len()).expect("short");
-    let payload = [&[length][..], &client, &sockaddr(SERVER)].concat();
+    let arrival = Arrival {
+        which: Which::Isn(7),
+        peer: &sockaddr(client),
+        local: &sockaddr(SERVER),
+    };
+    let mut payload = vec![0; arrival.length()];
+    arrival.write(&mut payload);
     append(memory, Call::Accept, 5, fd, &payload);
 }
 

@@ -141,16 +141,20 @@ fn a_client_cannot_have_heard_what_was_not_said() {
 /// The dead life may have been about to close it: it is not to be executed again by a server that has done so.
 #[test]
 fn one_that_it_has_closed_is_grafted_to_be_finished_or_lost() {
-    let closed = |id, outstream| {
+    let closed = |id, outstream, is_certain| {
         Peer::new(id, 100, outstream)
             .stands(100, outstream)
             .change(|peer| {
                 if let Some(standing) = &mut peer.standing {
-                    standing.is_closed = true;
+                    (standing.is_closed, standing.is_certain) = (true, is_certain);
                 }
             })
     };
-    let mut world = wrapped([closed(1, 50), closed(2, 0)]);
+    let mut world = wrapped([
+        closed(1, 50, false),
+        closed(2, 0, false),
+        closed(3, 0, true),
+    ]);
     world.die();
     come_back(&mut world);
     world.until_serving(10);
@@ -159,7 +163,9 @@ fn one_that_it_has_closed_is_grafted_to_be_finished_or_lost() {
         world.reset.values().collect::<Vec<_>>(),
         [&LostReason::Forgotten]
     );
-    assert!(world.peers.contains_key(&super::world::key(1)));
+    for kept in [1, 3] {
+        assert!(world.peers.contains_key(&super::world::key(kept)));
+    }
 }
 
 /// A connection of a host that has died, of which the server has lived through so much.

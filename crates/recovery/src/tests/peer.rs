@@ -131,6 +131,7 @@ impl Peer {
             instream: self.flow.client.isn + 1 + instream,
             outstream: self.flow.server.isn + 1 + outstream,
             is_closed: false,
+            is_certain: false,
         });
         self
     }

@@ -3,7 +3,7 @@
 use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
-use wrap_abi::{Call, Header, Record, layout::Failure};
+use wrap_abi::{Arrival, Call, Header, Record, Which, layout::Failure};
 
 use super::{connecting, failed, kind, opening::take_place, refuse};
 use crate::{
@@ -62,9 +62,9 @@ fn end_of(fd: c_int, number: i64) -> Address {
 
 impl Wrap {
     fn accept(&mut self, listener: c_int, flags: c_int) -> (Outcome, Address) {
-        let replayed = self.replayed(Call::Accept, listener, ends);
-        if let Some((outcome, peer, local)) = replayed {
-            return self.accept_again(outcome, peer, local, flags);
+        let replayed = self.replayed(Call::Accept, listener, arrived);
+        if let Some((outcome, arrived)) = replayed {
+            return self.accept_again(outcome, arrived, flags);
         }
         self.before_reading(listener, 0);
         let (outcome, peer) = perform(listener, flags);
@@ -80,43 +80,46 @@ impl Wrap {
             });
             return (outcome, peer);
         }
-        let local = local(fd);
-        self.record_ends(Call::Accept, listener, outcome, &peer, &local);
-        self.add(fd, peer, local);
+        let arrived = Arrived {
+            which: which(fd),
+            peer,
+            local: local(fd),
+        };
+        self.record_arrival(Call::Accept, listener, outcome, &arrived);
+        self.add(fd, arrived);
         self.serves(fd);
         (outcome, peer)
     }
 
-    pub(super) fn record_ends(
+    pub(super) fn record_arrival(
         &mut self,
         call: Call,
         fd: c_int,
         outcome: Outcome,
-        peer: &Address,
-        local: &Address,
+        arrived: &Arrived,
     ) {
-        let (front, back) = (peer.as_bytes(), local.as_bytes());
+        let arrival = Arrival {
+            which: arrived.which,
+            peer: arrived.peer.as_bytes(),
+            local: arrived.local.as_bytes(),
+        };
         let header = Header {
             call,
             fd: fd.cast_unsigned(),
             outcome,
-            length: 1 + front.len() + back.len(),
+            length: arrival.length(),
         };
-        self.append(header, |room| {
-            room[0] = peer.length;
-            room[1..=front.len()].copy_from_slice(front);
-            room[1 + front.len()..].copy_from_slice(back);
-        });
+        self.append(header, |room| arrival.write(room));
     }
 
     /// A connection that an earlier life was given.
     fn accept_again(
         &mut self,
         outcome: Outcome,
-        peer: Address,
-        local: Address,
+        arrived: Arrived,
         flags: c_int,
     ) -> (Outcome, Address) {
+        let Arrived { peer, local, .. } = arrived;
         let Ok(fd) = c_int::try_from(outcome) else {
             return (outcome, peer);
         };
@@ -124,7 +127,7 @@ impl Wrap {
             if !take_place(live::placeholder(peer.as_bytes(), flags), outcome) {
                 self.fail(Failure::DescriptorTaken, Call::Accept, Some(Call::Accept));
             }
-            self.add(fd, peer, local);
+            self.add(fd, arrived);
             self.serves(fd);
             let received = self.positions.of(peer.as_bytes(), local.as_bytes());
             if let Some(connection) = self.descriptors.connection(fd) {
@@ -135,24 +138,64 @@ impl Wrap {
         (outcome, peer)
     }
 
-    fn add(&mut self, fd: c_int, peer: Address, local: Address) {
+    fn add(&mut self, fd: c_int, arrived: Arrived) {
         let number = self.new_connection();
-        if !self.descriptors.accept(fd, number, peer, local) {
+        let Arrived { which, peer, local } = arrived;
+        if !self.descriptors.accept(fd, number, peer, local, which) {
             refuse(&[b"it has too many connections"]);
         }
     }
 }
 
-/// The addresses of an accepted connection, or one that is recorded as such.
-pub(super) fn ends(record: &Record<'_>) -> (Outcome, Address, Address) {
-    let mut both = (record.outcome, Address::NONE, Address::NONE);
-    if let Some((length, rest)) = record.payload.split_first()
-        && let Some((peer, local)) = rest.split_at_checked(usize::from(*length))
-    {
-        both.1.fill(peer);
-        both.2.fill(local);
+/// A connection that was accepted, or one that is recorded as such.
+#[derive(Clone, Copy)]
+pub(super) struct Arrived {
+    pub(super) which: Which,
+    pub(super) peer: Address,
+    pub(super) local: Address,
+}
+
+/// What a record says of it.
+pub(super) fn arrived(record: &Record<'_>) -> (Outcome, Arrived) {
+    let mut arrived = Arrived {
+        which: Which::Unknown,
+        peer: Address::NONE,
+        local: Address::NONE,
+    };
+    if let Some(arrival) = Arrival::read(record.payload) {
+        arrived.which = arrival.which;
+        arrived.peer.fill(arrival.peer);
+        arrived.local.fill(arrival.local);
     }
-    both
+    (record.outcome, arrived)
+}
+
+/// Longest that an IPv4 or IPv6 header and a TCP header are, bytes.
+const HEADERS: usize = 120;
+
+/// Which connection it is, by its SYN, if the kernel has kept that.
+fn which(fd: c_int) -> Which {
+    let mut syn = [0; HEADERS];
+    let mut length: socklen_t = HEADERS as socklen_t;
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_SAVED_SYN);
+    // SAFETY: room on our stack, and its size.
+    let outcome = unsafe {
+        let (at, length) = (syn.as_mut_ptr(), &raw mut length);
+        sys!(SYS_getsockopt, fd, level, name, at, length)
+    };
+    let kept = syn.get(..length as usize).filter(|_| outcome == 0);
+    kept.map_or(Which::Unknown, Which::of_syn)
+}
+
+/// The kernel is to keep the SYN of each connection until it is accepted ([`which`]). Sockets that are none of TCP keep nothing.
+fn keep_syns(listener: c_int) {
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN);
+    let on: c_int = 1;
+    // SAFETY: a number on our stack, and its size.
+    unsafe {
+        let length = size_of::<c_int>();
+        sys!(SYS_setsockopt, listener, level, name, &raw const on, length);
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -202,6 +245,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let perform = || unsafe { sys!(SYS_listen, fd, backlog) };
     if let Some(page) = wrap::page() {
         page.listens.store(1, Ordering::Release);
+        keep_syns(fd);
     }
     let outcome = with(|wrap| wrap.listen_at(fd, backlog)).unwrap_or_else(perform);
     if outcome == 0 && local(fd).port().is_some() {

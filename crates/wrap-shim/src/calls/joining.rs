@@ -6,9 +6,12 @@
 //! stays as it is with other servers ([`super::connecting`]).
 
 use libc::c_int;
-use wrap_abi::{Call, handover::Message};
+use wrap_abi::{Call, Which, handover::Message};
 
-use super::{accepting, connecting::number};
+use super::{
+    accepting::{self, Arrived},
+    connecting::number,
+};
 use crate::{
     descriptors::{Address, Kind},
     live::{self, Answer},
@@ -37,14 +40,14 @@ impl Wrap {
         }
         if self.is_replay {
             self.join_again(fd);
-        } else if let Some((flow, peer, local)) = self.joins(fd) {
-            self.record_ends(Call::Joined, fd, flow.cast_signed(), &peer, &local);
-            self.joined(fd, flow, peer, local);
+        } else if let Some(joined) = self.joins(fd) {
+            self.record_arrival(Call::Joined, fd, 0, &joined);
+            self.joined(fd, &joined);
         }
     }
 
     /// Number and ends of a connection that the supervisor has let join.
-    fn joins(&mut self, fd: c_int) -> Option<(u64, Address, Address)> {
+    fn joins(&mut self, fd: c_int) -> Option<Arrived> {
         // A process without clients stays one: more is asked of one that has some.
         if self.is_off() || !self.has_clients() {
             return None;
@@ -62,7 +65,10 @@ impl Wrap {
             return None;
         }
         match live::ask(&Message::Joins { process, serial }) {
-            Answer::Joined(flow) => Some((flow, peer, local)),
+            Answer::Joined(flow) => {
+                let which = Which::Flow(flow);
+                Some(Arrived { which, peer, local })
+            }
             Answer::Stays => None,
             Answer::Lost => {
                 disconnect(fd);
@@ -77,9 +83,10 @@ impl Wrap {
         if !is_next {
             return;
         }
-        if let Some((flow, peer, local)) = self.replayed(Call::Joined, fd, accepting::ends) {
-            let received = self.positions.of(peer.as_bytes(), local.as_bytes());
-            self.joined(fd, flow.cast_unsigned(), peer, local);
+        if let Some((_, joined)) = self.replayed(Call::Joined, fd, accepting::arrived) {
+            let (peer, local) = (joined.peer.as_bytes(), joined.local.as_bytes());
+            let received = self.positions.of(peer, local);
+            self.joined(fd, &joined);
             if let Some(connection) = self.descriptors.connection(fd) {
                 connection.received = received;
             }
@@ -88,14 +95,14 @@ impl Wrap {
     }
 
     /// It is as one of a client from here on.
-    fn joined(&mut self, fd: c_int, flow: u64, peer: Address, local: Address) {
+    fn joined(&mut self, fd: c_int, joined: &Arrived) {
         if let Some(entry) = self.descriptors.entry(fd) {
             entry.kind = Kind::Connection;
         }
         if let Some(connection) = self.descriptors.connection(fd) {
             (connection.serial, connection.is_held) = (0, false);
-            (connection.peer, connection.local) = (peer, local);
-            (connection.flow, connection.received) = (flow, 0);
+            (connection.peer, connection.local) = (joined.peer, joined.local);
+            (connection.which, connection.received) = (joined.which, 0);
         }
         self.serves(fd);
     }

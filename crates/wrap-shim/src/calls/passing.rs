@@ -9,7 +9,7 @@ use libc::{
     MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT, c_int, cmsghdr, iovec, msghdr,
 };
 use wrap_abi::{
-    Call, Header, Record,
+    Call, Header, Record, Which,
     layout::{Failure, Fate},
     passing::{ADDRESS, Passed},
 };
@@ -82,7 +82,7 @@ impl Wrap {
         let connection = self.descriptors.connection(fd);
         let Some(connection) = connection.filter(|one| {
             // One that it has opened, and that is as a client's, it serves.
-            !one.is_touched() && !one.is_local && one.flow == 0
+            !one.is_touched() && !one.is_local && !matches!(one.which, Which::Flow(_))
         }) else {
             refuse(&[b"it passes on what is no connection, or one that it has served"]);
         };
@@ -91,6 +91,7 @@ impl Wrap {
             sender: process,
             serial: connection.serial,
             is_held: connection.is_held,
+            which: connection.which,
             ends: [connection.peer.to_bytes(), connection.local.to_bytes()],
         };
         if !self.page.passing.send(inode(fd), &passed) {
@@ -164,7 +165,9 @@ impl Wrap {
         };
         let [peer, local] = passed.ends.map(|end| Address::from_bytes(&end));
         let has_room = match passed.serial {
-            0 => self.descriptors.accept(fd, passed.number, peer, local),
+            0 => self
+                .descriptors
+                .accept(fd, passed.number, peer, local, passed.which),
             serial => self
                 .descriptors
                 .take_over(fd, passed.number, serial, passed.is_held),

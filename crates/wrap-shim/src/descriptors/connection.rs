@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
-use wrap_abi::{handover::Place, passing::ADDRESS};
+use wrap_abi::{Which, handover::Place, passing::ADDRESS};
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
 pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
@@ -136,8 +136,9 @@ pub(crate) struct Connection {
     pub(crate) is_held: bool,
     /// Of one that the program has opened: it has said from which address.
     pub(crate) is_bound: bool,
-    /// Of one that goes on as those of clients do: its number in the data plane.
-    pub(crate) flow: u64,
+    /// Which one of those that have the same ends. One that the program has opened has a number in the data plane if it goes on as
+    /// those of clients do.
+    pub(crate) which: Which,
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,
     /// What is held of it ([`crate::later`]), as it will be in its socket.
@@ -204,7 +205,7 @@ impl Connection {
         is_local: false,
         is_held: false,
         is_bound: false,
-        flow: 0,
+        which: Which::Unknown,
         is_shut: false,
         held: 0,
         is_nonblocking: false,

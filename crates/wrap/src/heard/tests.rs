@@ -1,6 +1,7 @@
 //! What processes say of their connections is put together, whoever says it first.
 
 use proptest::prelude::*;
+use wrap_abi::Which;
 
 use super::*;
 
@@ -17,7 +18,7 @@ fn standing(number: u8, outstream: u64, is_closed: bool) -> Standing {
         outstream,
         is_shut: false,
         is_closed,
-        flow: 0,
+        which: Which::Unknown,
     }
 }
 

@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 
 use proptest::prelude::*;
-use wrap_abi::handover::{Position, Reach, Standing};
+use wrap_abi::{
+    Which,
+    handover::{Position, Reach, Standing},
+};
 
 use super::*;
 
@@ -28,7 +31,7 @@ fn stands(connection: u32, client: u16, outstream: u64, is_closed: bool) -> Vec<
         outstream,
         is_shut: false,
         is_closed,
-        flow: 0,
+        which: Which::Unknown,
     };
     let entry = Entry::Stands {
         connection,

@@ -418,10 +418,40 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn rude(scene: &Scene) -> Server {
-    let script = scene.write("rude/rude.py", RUDE);
+    by_script(scene, "rude", RUDE)
+}
+
+/// Reads what one client after another says, up to its end, thinks for half a second without a word to the kernel, says it again
+/// if it began with `+`, and closes.
+const HESITANT: &str = r#"
+import socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+    client, _ = listener.accept()
+    heard = b""
+    while piece := client.recv(1 << 16):
+        heard += piece
+    for _ in range(20_000_000):
+        pass
+    if heard.startswith(b"+"):
+        client.sendall(heard)
+    client.close()
+"#;
+
+/// A server that takes its time before it says anything, or ends without a word. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn hesitant(scene: &Scene) -> Server {
+    by_script(scene, "hesitant", HESITANT)
+}
+
+fn by_script(scene: &Scene, name: &'static str, script: &str) -> Server {
+    let script = scene.write(&format!("{name}/{name}.py"), script);
     let address = scene.ipv4(PORT);
     let (ip, port) = (address.ip().to_string(), PORT.to_string());
     let script = script.to_string_lossy();
     let command = ["/usr/bin/python3", "-u", &script, &ip, &port];
-    Server::new("rude", vec![address], &command)
+    Server::new(name, vec![address], &command)
 }

@@ -1,12 +1,12 @@
-//! A server that has not read all when it closes: its client hears that, before a death and after it.
+//! Servers that close connections, in ways in which their clients hear something else: before a death and after it.
 
-use std::io::ErrorKind;
+use std::{io::ErrorKind, net::Shutdown, thread, time::Duration};
 
 use e2e::{
     Scene,
-    clients::{read_exactly, read_some, write},
+    clients::{read_exactly, read_some, read_to_end, write},
     exchange::assert_all_kept,
-    servers::{PORT, rude},
+    servers::{PORT, hesitant, rude},
 };
 
 use super::{REQUIRE, seldom::kill};
@@ -38,4 +38,23 @@ fn who_is_not_read_hears_of_it() {
 #[test]
 fn who_is_not_read_hears_of_it_without_a_record_of_the_server() {
     hears_the_reset("rudesouth", &[]);
+}
+
+/// The dead life has not closed it, and has said nothing; its record ends where it had heard all. The next one closes it in its
+/// replay already.
+#[test]
+fn who_was_not_told_anything_yet_is_known_when_it_is_closed() {
+    let scene = Scene::new("hesitant");
+    let server = scene.protect_with(&hesitant(&scene), &REQUIRE);
+    for (kills, words) in (1..).zip([&b"mere words"[..], b"+words", b"-", b"+"]) {
+        let client = scene.connect(PORT);
+        write(&client, words);
+        client.shutdown(Shutdown::Write).expect("a FIN");
+        thread::sleep(Duration::from_millis(150));
+        kill(&server, kills);
+        let heard = read_to_end(&client);
+        let is_answered = words.starts_with(b"+");
+        assert_eq!(heard, if is_answered { words } else { b"" });
+    }
+    assert_all_kept(&server);
 }
