@@ -224,6 +224,10 @@ fn run(options: &Options) -> Result<bool> {
         if !options.only.is_empty() && !options.only.contains(&subject) {
             continue;
         }
+        if interrupt.is_raised() {
+            measured.failed.push((name(subject), "interrupted".into()));
+            continue;
+        }
         let bench = Bench {
             stage: Stage::build(programs.clone(), interrupt.clone())?,
             quick: options.quick,
@@ -239,15 +243,21 @@ fn run(options: &Options) -> Result<bool> {
         report.write(&directory)?;
         println!("written to {}", directory.display());
     }
+    interrupt.check()?;
     ensure!(report.sound(), "connections were lost");
     ensure!(report.whole(), "not everything could be measured");
     Ok(true)
 }
 
+/// What it is called on the command line.
+fn name(subject: Subject) -> String {
+    let name = subject.to_possible_value();
+    name.map_or_else(String::new, |name| name.get_name().to_owned())
+}
+
 /// Measures this on a stage of its own. What others have come to is not lost if it fails.
 fn measure(subject: Subject, bench: Bench, all: &mut Measured) -> Result<()> {
-    let name = subject.to_possible_value();
-    let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
+    let name = name(subject);
     println!("{name}");
     let began = Instant::now();
     match subject.measure(&bench) {
@@ -263,7 +273,6 @@ fn measure(subject: Subject, bench: Bench, all: &mut Measured) -> Result<()> {
         }
         Err(error) => {
             bench.stage.abandon();
-            bench.interrupt.check()?;
             println!("  not measured: {error:#}");
             all.failed.push((name, format!("{error:#}")));
         }

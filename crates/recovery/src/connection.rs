@@ -186,6 +186,11 @@ pub(crate) fn judge(
 /// The server has lived through the record by itself: nothing of the connection is said again, and it goes on
 /// where both sides are.
 fn judge_graft(flow: &Flow, record: &Record, standing: Standing) -> Verdict {
+    // Nobody has read what its client has not sent: what the server stands with is one before it, with the same ends. (How far
+    // the clients of a dead host are is not known.)
+    if flow.log.restored == Restored::Not && standing.instream.after(flow.client.nxt) {
+        return Verdict::Lose(LostReason::Forgotten);
+    }
     // A connection to which nothing was ever said may be a later one with the same ends, which was never accepted.
     if standing.is_closed && flow.server.sent == 0 && !standing.is_certain {
         return Verdict::Lose(LostReason::Forgotten);

@@ -41,14 +41,16 @@ impl Which {
     pub fn of_syn(packet: &[u8]) -> Self {
         let isn = || {
             let first = packet.first()?;
-            let header = match first >> 4 {
-                4 => usize::from(first & 15) * 4,
+            let header = match (first >> 4, usize::from(first & 15) * 4) {
+                (4, length @ 20..) if packet.get(9) == Some(&TCP) => length,
                 // What is in between, if anything, the kernel does not skip for us.
-                6 if packet.get(6) == Some(&TCP) => 40,
+                (6, _) if packet.get(6) == Some(&TCP) => 40,
                 _ => return None,
             };
-            let bytes = packet.get(header + 4..)?.first_chunk()?;
-            Some(u32::from_be_bytes(*bytes))
+            let tcp = packet.get(header..)?;
+            let is_syn = tcp.get(13)? & (SYN | ACK) == SYN;
+            let isn = tcp.get(4..)?.first_chunk().filter(|_| is_syn)?;
+            Some(u32::from_be_bytes(*isn))
         };
         isn().map_or(Self::Unknown, Self::Isn)
     }
@@ -56,6 +58,8 @@ impl Which {
 
 /// `IPPROTO_TCP`.
 const TCP: u8 = 6;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
 
 /// A connection, as the record of its arrival tells it: `u8` bytes of the peer's address | u64 which | the peer's address | the
 /// server's.

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length, or process | u32 flags | ends
-//!          | bytes, if something was said
+//!          | u64 which ([`Which::to_u64`], of a standing) | bytes, if something was said
 //! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses as IPv6 has them.
 //!          For a connection that the server has opened: u64, which, and zeros. For one that a process has served: u64 and u64
 //!          of where it has begun, and zeros

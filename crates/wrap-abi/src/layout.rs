@@ -530,6 +530,8 @@ pub enum Failure {
     HelperRuns = 17,
     /// One has not said again what it had said.
     HelperIsSilent = 18,
+    /// The record is another version's of ours.
+    OtherVersion = 19,
     /// Of a rehearsal, as all that follow: it would take the name of a socket in the file system.
     NamedSocket = 11,
     /// It would have a file in its memory, and write to it there.
@@ -565,6 +567,7 @@ impl Failure {
             Self::HelperChanges,
             Self::HelperRuns,
             Self::HelperIsSilent,
+            Self::OtherVersion,
         ]
         .into_iter()
         .find(|failure| *failure as u32 == code)

@@ -193,10 +193,12 @@ fn what_is_taken_back_is_not_settled() {
 
 #[test]
 fn a_syn_tells_which_connection_it_is() {
-    let tcp = [0x1f, 0x90, 0, 80, 0xde, 0xad, 0xbe, 0xef, 0, 0];
+    let tcp = [
+        0x1f, 0x90, 0, 80, 0xde, 0xad, 0xbe, 0xef, 0, 0, 0, 0, 0x50, 0xc2,
+    ];
     let v4 = |words: u8| {
         let mut packet = vec![0; usize::from(words) * 4];
-        packet[0] = 0x40 | words;
+        (packet[0], packet[9]) = (0x40 | words, 6);
         packet.extend(tcp);
         packet
     };
@@ -206,9 +208,11 @@ fn a_syn_tells_which_connection_it_is() {
     for packet in [v4(5), v4(15), v6.clone()] {
         assert_eq!(Which::of_syn(&packet), Which::Isn(0xdead_beef));
     }
-    // An extension header, another protocol, and what was cut off.
+    // An extension header, no IP, another protocol, no SYN, and what was cut off.
     v6[6] = 60;
-    for packet in [&v6[..], &[0x70; 60], &v4(5)[..27], &[]] {
+    let (mut udp, mut answer) = (v4(5), v4(5));
+    (udp[9], answer[33]) = (17, 0x12);
+    for packet in [&v6[..], &[0x70; 60], &udp, &answer, &v4(5)[..33], &[]] {
         assert_eq!(Which::of_syn(packet), Which::Unknown);
     }
 }

@@ -3,7 +3,7 @@
 //! Each asks for the wrap ([`crate::wrap::with`]) and does without where there is none: in another thread, in a
 //! process that is not wrapped, or when the call comes from inside of the wrap.
 
-mod accepting;
+pub(crate) mod accepting;
 mod binding;
 pub(crate) mod clocks;
 mod connecting;

@@ -451,6 +451,13 @@ impl Descriptors {
         all.map(|(fd, one)| (fd, one.maker))
     }
 
+    /// Every descriptor by which clients are waited for.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = c_int> {
+        let all = (0..).zip(&self.all);
+        all.filter(|(_, one)| one.kind == Kind::Listener)
+            .map(|(fd, _)| fd)
+    }
+
     /// Every descriptor that leads to others of the session.
     pub(crate) fn ways(&self) -> [c_int; WAYS] {
         let mut ways = [-1; WAYS];

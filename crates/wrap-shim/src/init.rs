@@ -21,7 +21,7 @@ use crate::{
     later::{self, RoundTrip, Waiting},
     live::Positions,
     places,
-    program::Program,
+    program::{Other, Program},
     say::say,
     shipping::Shipping,
     stream::Stream,
@@ -175,11 +175,18 @@ fn start() {
     if wrap.is_replay {
         entry.set(Fate::Replays);
         let first = wrap.replayed(Call::Start, 0, |record| {
-            (record.outcome, record.payload == program.as_bytes())
+            (record.outcome, program.compare(record.payload))
         });
-        match first {
-            Some((pid, true)) => wrap.pid = i32::try_from(pid).unwrap_or(own),
-            _ => wrap.fail(Failure::OtherProgram, Call::Start, Some(Call::Start)),
+        let failure = match first {
+            Some((pid, Ok(()))) => {
+                wrap.pid = i32::try_from(pid).unwrap_or(own);
+                None
+            }
+            Some((_, Err(Other::Version))) => Some(Failure::OtherVersion),
+            _ => Some(Failure::OtherProgram),
+        };
+        if let Some(failure) = failure {
+            wrap.fail(failure, Call::Start, Some(Call::Start));
         }
     } else {
         wrap.record(&Record {

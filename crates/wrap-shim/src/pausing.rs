@@ -23,6 +23,7 @@ use wrap_abi::{
 
 use crate::{
     beside::{self, Role},
+    calls::accepting::keep_syns,
     clock, closing,
     descriptors::{Connection, KEPT_OPTIONS},
     helpers,
@@ -252,6 +253,9 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
     page.next_process.fetch_max(1, Ordering::AcqRel);
     page.next_connection
         .fetch_max(connections, Ordering::AcqRel);
+    for listener in wrap.descriptors.listeners() {
+        keep_syns(listener); // an image has no such option
+    }
     wrap.stream.resume();
     wrap.round_trip = RoundTrip::new(); // it was another network's
     wrap.kept.forget_copies();

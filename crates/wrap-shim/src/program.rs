@@ -3,6 +3,7 @@
 use core::ffi::CStr;
 
 use libc::{AT_FDCWD, O_CLOEXEC, O_RDONLY, SEEK_END, c_int};
+use wrap_abi::layout::VERSION;
 
 use crate::{calls::writing::hash, sys::sys};
 
@@ -10,9 +11,16 @@ use crate::{calls::writing::hash, sys::sys};
 /// build id), and its sections' places.
 const BEGINNING: usize = 64 << 10;
 
-/// The file's size and a hash of its beginning, and a hash of the command line, as the record of a process's beginning has
-/// them. Nothing in it belongs to one host.
-pub(crate) struct Program([u8; 24]);
+/// The record's [`VERSION`], the file's size, a hash of its beginning, and a hash of the command line, as the record of a process's
+/// beginning has them. Nothing in it belongs to one host.
+pub(crate) struct Program([u8; 32]);
+
+/// Another program, or the same as another version of ours has recorded it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Other {
+    Version,
+    Program,
+}
 
 impl Program {
     /// The one that runs. `None`: the kernel does not say (no `/proc`).
@@ -29,8 +37,8 @@ impl Program {
         let line = contents(command, usize::MAX);
         // SAFETY: it is ours.
         unsafe { sys!(SYS_close, command) };
-        let words = [size.cast_unsigned(), beginning?, line?];
-        let mut bytes = [0; 24];
+        let words = [VERSION.into(), size.cast_unsigned(), beginning?, line?];
+        let mut bytes = [0; 32];
         for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *place = u64::to_le_bytes(word);
         }
@@ -39,6 +47,18 @@ impl Program {
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Is it the one that was recorded like this?
+    pub(crate) fn compare(&self, recorded: &[u8]) -> Result<(), Other> {
+        let version = |bytes: &[u8]| bytes.first_chunk().copied().map(u64::from_le_bytes);
+        if recorded == self.0 {
+            Ok(())
+        } else if recorded.len() == self.0.len() && version(recorded) == version(&self.0) {
+            Err(Other::Program)
+        } else {
+            Err(Other::Version)
+        }
     }
 }
 

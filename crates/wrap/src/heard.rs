@@ -378,7 +378,7 @@ trait Stands {
 }
 
 macro_rules! stands {
-    ($($kind:ident),*) => {
+    ($($kind:ident $(($known:ident))?),*) => {
         $(impl Stands for $kind {
             fn outstream(&self) -> u64 {
                 self.outstream
@@ -389,6 +389,7 @@ macro_rules! stands {
             }
 
             fn join(&mut self, other: &Self) {
+                $(self.$known = self.$known.max(other.$known);)?
                 self.instream = self.instream.max(other.instream);
                 self.outstream = self.outstream.max(other.outstream);
                 self.is_shut |= other.is_shut;
@@ -398,7 +399,7 @@ macro_rules! stands {
     };
 }
 
-stands!(Standing, Reach);
+stands!(Standing(which), Reach);
 
 #[cfg(test)]
 mod tests;

@@ -77,20 +77,26 @@ fn speed(
         "redis-benchmark, {clients} clients, {pipeline} commands in a row"
     ));
     let modes = MODES.map(|(mode, _)| mode);
-    // One by one, each waits for a round trip.
-    let fewer = bench.size("8000", "2000");
+    // Where one client waits for a round trip each time.
+    let fewer = match pipeline {
+        "1" => bench.size("8000", "2000"),
+        _ => bench.size("80000", "20000"),
+    };
     let runs = alternate(bench, &server.clone().pinned(), &modes, |subject| {
         let is_far = matches!(subject.mode, Mode::Committed(1..));
         let (warm_up, commands) = match (clients, pipeline) {
-            ("1", "1") if is_far => ("500", fewer),
+            ("1", _) if is_far => ("500", fewer),
             _ => ("5000", commands),
         };
         set(bench, clients, pipeline, warm_up)?;
         set(bench, clients, pipeline, commands)
     })?;
+    let less = match clients {
+        "1" => format!(" (with a logger 250 µs away or more: {fewer})"),
+        _ => String::new(),
+    };
     let how = format!(
-        "redis-benchmark -t set -c {clients} -P {pipeline} -n {commands} (one by one with a logger 250 µs away or more: \
-         {fewer}), the second run"
+        "redis-benchmark -t set -c {clients} -P {pipeline} -n {commands}{less}, the second run"
     );
     let name = format!("north.redis.c{clients}.p{pipeline}");
     let speeds: Vec<Vec<f64>> = runs.iter().map(|runs| column(runs, 0)).collect();

@@ -39,6 +39,7 @@ impl fmt::Display for Divergence {
             }
             Some(Failure::NotSupported) => "it does what cannot be replayed",
             Some(Failure::OtherProgram) => "it runs another program",
+            Some(Failure::OtherVersion) => "its record was made by another version of outlive",
             Some(Failure::NamedSocket) => "the server has a socket with a name in the file system",
             Some(Failure::SharedMemory) => {
                 "the server writes to a file that is in its memory (MAP_SHARED)"
