@@ -114,12 +114,20 @@ enum Subject {
     Keepalived,
     /// redis with a record of its own
     North,
+    /// How large that is, and how fast redis is back
+    NorthRecovery,
+    /// The same on another host
+    NorthTakeover,
+    /// Messages through mosquitto, with a record of its own
+    NorthMessages,
+    /// Requests by TLS to nginx, with a record of its own
+    NorthTls,
     /// Images that take the place of that
     Checkpoints,
 }
 
 impl Subject {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 25] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -140,6 +148,10 @@ impl Subject {
         Self::Takeover,
         Self::Keepalived,
         Self::North,
+        Self::NorthRecovery,
+        Self::NorthTakeover,
+        Self::NorthMessages,
+        Self::NorthTls,
         Self::Checkpoints,
     ];
 
@@ -164,7 +176,11 @@ impl Subject {
             Self::Haproxy => return haproxy::measure(bench),
             Self::Takeover => takeover::measure(bench),
             Self::Keepalived => return keepalived::measure(bench),
-            Self::North => north::measure(bench),
+            Self::North => north::speeds(bench),
+            Self::NorthRecovery => north::recovery(bench),
+            Self::NorthTakeover => north::takeover::measure(bench),
+            Self::NorthMessages => north::others::messages(bench),
+            Self::NorthTls => north::others::tls(bench),
             Self::Checkpoints => north::checkpoints::measure(bench),
         };
         Ok(Measured {

@@ -202,8 +202,9 @@ impl Course {
             let mut windows = (0..WINDOWS).map(|number| sample.at + WINDOW * f64::from(number));
             windows.all(|from| speed_from(after, from).is_some_and(|now| now >= FULL * speed))
         };
-        let full = after.iter().find(is_full);
-        let full = full.context("it is never as fast as before")?;
+        // Where it is never: no sooner than that.
+        let full = after.iter().find(is_full).or(after.last());
+        let full = full.context("no samples after the kill")?;
         let mut known = [[0.0; 3]; 4];
         for (index, [before_it, first, extreme]) in known.iter_mut().enumerate() {
             let mut sorted: Vec<f64> = before.iter().map(|sample| sample.known[index]).collect();
@@ -281,7 +282,7 @@ fn figures_of(name: &str, delay: Duration, courses: &[Course]) -> Vec<Figure> {
             "full_speed",
             "ms",
             &format!(
-                "{how}: from that acknowledgement until 95 % of the speed before is acknowledged in each of three times 100 ms"
+                "{how}: from that acknowledgement until 95 % of the speed before is acknowledged in each of three times 100 ms; where it is never, the 3.5 s that were watched"
             ),
             &|c| c.full,
         ),

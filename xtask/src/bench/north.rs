@@ -1,8 +1,8 @@
 //! A server with state: what its record costs, and how fast it is back.
 
 pub(super) mod checkpoints;
-mod others;
-mod takeover;
+pub(super) mod others;
+pub(super) mod takeover;
 
 use std::net::SocketAddr;
 use std::thread;
@@ -47,15 +47,12 @@ const COMMIT_BOUND: &str = "a round trip to the logger before the first answer o
      the same processors";
 const BOUND: &str = "each call of the server is looked at by the preloaded library, and what it brought is copied into the record";
 
-pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
+pub(super) fn speeds(bench: &Bench) -> Result<Vec<Figure>> {
     let server = Server::redis(bench);
     let mut figures = Vec::new();
     for (clients, pipeline, aim) in LOADS {
         figures.extend(speed(bench, &server, clients, pipeline, aim)?);
     }
-    figures.extend(size_and_return(bench, &server)?);
-    figures.extend(takeover::measure(bench)?);
-    figures.extend(others::measure(bench)?);
     Ok(figures)
 }
 
@@ -164,14 +161,15 @@ fn set_at(
 }
 
 /// How large the record is for each command, and how long a death takes after so many.
-fn size_and_return(bench: &Bench, server: &Server) -> Result<Vec<Figure>> {
+pub(super) fn recovery(bench: &Bench) -> Result<Vec<Figure>> {
+    let server = Server::redis(bench);
     let mut figures = Vec::new();
     for (pipeline, aim) in [("1", 12.0), ("16", 5.0)] {
         let commands = bench.size("200000", "50000");
         bench.say(format_args!(
             "a record of {commands} commands, {pipeline} in a row, and kills"
         ));
-        let mut subject = Subject::start(bench, server, Mode::Wrapped)?;
+        let mut subject = Subject::start(bench, &server, Mode::Wrapped)?;
         let before = record(&subject)?;
         let [live_speed, _] = set(bench, "50", pipeline, commands)?;
         let count: f64 = commands.parse()?;

@@ -21,14 +21,8 @@ const MODES: [(Mode, &str); 4] = [
 /// What is left of the speed.
 const AIM: f64 = 0.85;
 
-pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
-    let mut figures = messages(bench)?;
-    figures.extend(tls(bench)?);
-    Ok(figures)
-}
-
 /// Messages a second from one client through mosquitto to another, each confirmed to who sent it.
-fn messages(bench: &Bench) -> Result<Vec<Figure>> {
+pub(in crate::bench) fn messages(bench: &Bench) -> Result<Vec<Figure>> {
     let address = bench.stage.address(PORT);
     let config = bench.stage.file("mosquitto.conf");
     let text = format!(
@@ -76,7 +70,7 @@ echo $((end - begin)) | awk '{ print $1 / 1e9 }'
 ";
 
 /// Requests a second.
-fn tls(bench: &Bench) -> Result<Vec<Figure>> {
+pub(in crate::bench) fn tls(bench: &Bench) -> Result<Vec<Figure>> {
     let directory = bench.stage.ground.directory();
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]);

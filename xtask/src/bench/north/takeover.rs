@@ -27,7 +27,7 @@ const CAUGHT_UP: u64 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 const REST: Duration = Duration::from_millis(300);
 
-pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
+pub(in crate::bench) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let hosts = Hosts::of(bench)?;
     let mut figures = Vec::new();
     for commands in bench.size(&["1000", "100000", "400000"][..], &["1000", "50000"][..]) {
