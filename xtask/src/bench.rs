@@ -36,12 +36,13 @@ mod usage;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use clap::ValueEnum;
 
 use figure::Figure;
+use report::{Part, Report};
 use stage::Stage;
 
 use crate::task::{Interrupt, Programs, ended, need_root};
@@ -62,8 +63,8 @@ pub(crate) struct Options {
     /// Pairs of plain and protected runs [default: 7, with --quick 1]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: Option<u8>,
-    /// Directory for results.json and RESULTS.md [default: bench, but nothing is written
-    /// with --quick or --only]
+    /// Directory for results.json and RESULTS.md; with --only, what is there of other subjects stays
+    /// [default: bench, but nothing is written with --quick]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
     /// The `outlive` to measure [default: the one beside this program]
@@ -198,8 +199,6 @@ struct Measured {
     plots: Vec<(String, String)>,
     /// Paragraphs of Markdown.
     notes: Vec<String>,
-    /// What could not be measured, and why.
-    failed: Vec<(String, String)>,
 }
 
 /// What every measurement needs.
@@ -230,18 +229,18 @@ pub(crate) fn main(options: &Options) -> ExitCode {
 
 fn run(options: &Options) -> Result<bool> {
     need_root()?;
-    let began = Instant::now();
     let rounds = if options.quick { QUICK_ROUNDS } else { ROUNDS };
     clients::raise_limit(memory::CONNECTIONS)?;
     let programs = Programs::find(options.outlive.clone())?;
     let interrupt = Interrupt::on_signals()?;
-    let mut measured = Measured::default();
+    let mut parts = Vec::new();
     for subject in Subject::ALL {
         if !options.only.is_empty() && !options.only.contains(&subject) {
             continue;
         }
         if interrupt.is_raised() {
-            measured.failed.push((name(subject), "interrupted".into()));
+            let why = Err(anyhow!("interrupted"));
+            parts.push(Part::new(name(subject), why, options.quick, Duration::ZERO));
             continue;
         }
         let bench = Bench {
@@ -250,18 +249,19 @@ fn run(options: &Options) -> Result<bool> {
             rounds: options.rounds.map_or(rounds, usize::from),
             interrupt: interrupt.clone(),
         };
-        measure(subject, bench, &mut measured)?;
+        parts.push(measure(subject, bench)?);
     }
 
-    let report = report::Report::new(measured, options.quick, began.elapsed());
+    let report = Report::new(parts);
     println!("\n{}", report.table());
+    let (is_sound, is_whole) = (report.sound(), report.whole());
     if let Some(directory) = output(options) {
-        report.write(&directory)?;
+        report.write(&directory, &Subject::ALL.map(name))?;
         println!("written to {}", directory.display());
     }
     interrupt.check()?;
-    ensure!(report.sound(), "connections were lost");
-    ensure!(report.whole(), "not everything could be measured");
+    ensure!(is_sound, "connections were lost");
+    ensure!(is_whole, "not everything could be measured");
     Ok(true)
 }
 
@@ -272,32 +272,28 @@ fn name(subject: Subject) -> String {
 }
 
 /// Measures this on a stage of its own. What others have come to is not lost if it fails.
-fn measure(subject: Subject, bench: Bench, all: &mut Measured) -> Result<()> {
+fn measure(subject: Subject, bench: Bench) -> Result<Part> {
     let name = name(subject);
     println!("{name}");
     let began = Instant::now();
-    match subject.measure(&bench) {
+    let (quick, outcome) = (bench.quick, subject.measure(&bench));
+    match &outcome {
         Ok(measured) => {
             bench.stage.remove()?;
             for figure in &measured.figures {
                 println!("  {figure}");
             }
             println!("  ({:.1} s)", began.elapsed().as_secs_f64());
-            all.figures.extend(measured.figures);
-            all.plots.extend(measured.plots);
-            all.notes.extend(measured.notes);
         }
         Err(error) => {
             bench.stage.abandon();
             println!("  not measured: {error:#}");
-            all.failed.push((name, format!("{error:#}")));
         }
     }
-    Ok(())
+    Ok(Part::new(name, outcome, quick, began.elapsed()))
 }
 
 fn output(options: &Options) -> Option<PathBuf> {
-    let whole = !options.quick && options.only.is_empty();
-    let default = whole.then(|| PathBuf::from("bench"));
+    let default = (!options.quick).then(|| PathBuf::from("bench"));
     options.output.clone().or(default)
 }

@@ -1,11 +1,13 @@
 //! Where and on what a bench was run.
 
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) cpu: String,
@@ -32,14 +34,17 @@ impl Machine {
             memory_mib: kib.unwrap_or(0) / 1024,
         }
     }
+}
 
-    pub(crate) fn to_json(&self) -> Value {
-        json!({
-            "cores": self.cores,
-            "cpu": self.cpu,
-            "kernel": self.kernel,
-            "memory_mib": self.memory_mib,
-        })
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            cores,
+            cpu,
+            kernel,
+            memory_mib,
+        } = self;
+        write!(f, "Linux {kernel}, {cores} cores ({cpu}), {memory_mib} MiB")
     }
 }
 

@@ -1,11 +1,15 @@
 //! Figures: a median, its spread, and what it should be.
 
 use std::fmt;
+use std::str::FromStr;
 
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 /// What a figure should be.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub(super) enum Aim {
     AtLeast(f64),
     AtMost(f64),
@@ -29,15 +33,40 @@ impl fmt::Display for Aim {
     }
 }
 
+impl From<Aim> for String {
+    fn from(aim: Aim) -> Self {
+        aim.to_string()
+    }
+}
+
+impl TryFrom<String> for Aim {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        let (sign, bound) = text
+            .split_once(' ')
+            .context("an aim is a sign and a number")?;
+        let bound = f64::from_str(bound)?;
+        match sign {
+            "≥" => Ok(Self::AtLeast(bound)),
+            "≤" => Ok(Self::AtMost(bound)),
+            _ => bail!("{sign} is no sign of an aim"),
+        }
+    }
+}
+
 /// One result.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct Figure {
     /// Dotted, for scripts: `download.nginx.ratio`.
     pub(super) name: String,
     /// The median.
+    #[serde(deserialize_with = "maybe_none")]
     pub(super) value: f64,
-    pub(super) unit: &'static str,
+    pub(super) unit: String,
+    #[serde(deserialize_with = "maybe_none")]
     pub(super) min: f64,
+    #[serde(deserialize_with = "maybe_none")]
     pub(super) max: f64,
     pub(super) samples: usize,
     pub(super) aim: Option<Aim>,
@@ -62,7 +91,7 @@ impl Figure {
         Self {
             name: name.into(),
             value: quantile(&sorted, 0.5),
-            unit,
+            unit: unit.to_owned(),
             min: quantile(&sorted, 0.0),
             max: quantile(&sorted, 1.0),
             samples: sorted.len(),
@@ -97,9 +126,11 @@ impl Figure {
             "min": self.min,
             "max": self.max,
             "samples": self.samples,
-            "aim": self.aim.map(|aim| aim.to_string()),
+            "aim": self.aim,
             "met": self.met(),
+            "promise": self.promise,
             "how": self.how,
+            "bound": self.bound,
         })
     }
 
@@ -125,6 +156,11 @@ impl fmt::Display for Figure {
             (None, _) => write!(f, ")"),
         }
     }
+}
+
+/// JSON has no NaN: what was not measured is `null` there.
+fn maybe_none<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// The value below which `part` (0 to 1) of the sorted values are: the nearest one. NaN if
@@ -197,6 +233,22 @@ mod tests {
         assert_eq!(figure(Aim::AtLeast(0.951)), Some(false));
         assert_eq!(figure(Aim::AtMost(0.95)), Some(true));
         assert_eq!(figure(Aim::AtMost(0.949)), Some(false));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() -> Result<()> {
+        let aim = Aim::AtMost(0.2);
+        let figure = Figure::of("x", "ms", &[1.0, 2.5], "by hand").aim(aim, "the copy");
+        let read: Figure = serde_json::from_value(figure.promise().to_json())?;
+        assert_eq!(read.aim, Some(aim));
+        assert!(read.promise && read.met() == Some(false) && read.bound == "the copy");
+        assert_eq!(
+            (read.shown(), read.spread()),
+            ("2.500 ms".into(), "1–2.500".into())
+        );
+        let none: Figure = serde_json::from_value(Figure::of("x", "", &[], "").to_json())?;
+        assert!(none.value.is_nan() && none.aim.is_none());
+        Ok(())
     }
 
     #[test]

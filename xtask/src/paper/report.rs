@@ -193,16 +193,12 @@ impl Report {
     }
 
     fn for_people(&self) -> String {
-        let machine = Machine::this();
         format!(
             "# The FT-TCP paper's experiments, repeated\n\n\
-             Written by `make paper`. Commit {}, Linux {}, {} cores ({}), {} MiB; {} s.\n\n{}\n{}\
+             Written by `make paper`. Commit {}, {}; {} s.\n\n{}\n{}\
              ## Figures 3 and 4\n\n![Figure 3](figure-3.svg)\n\n![Figure 4](figure-4.svg)\n",
             commit(),
-            machine.kernel,
-            machine.cores,
-            machine.cpu,
-            machine.memory_mib,
+            Machine::this(),
             self.took.as_secs(),
             METHOD,
             self.tables()
@@ -218,7 +214,7 @@ impl Report {
         let recoveries: Vec<_> = self.recoveries.iter().map(Recoveries::to_json).collect();
         json!({
             "commit": commit(),
-            "machine": Machine::this().to_json(),
+            "machine": Machine::this(),
             "seconds": self.took.as_secs(),
             "rows": rows,
             "recoveries": recoveries,
