@@ -6,10 +6,6 @@
  */
 #pragma once
 
-#define ENOENT 2
-#define EINVAL 22
-#define ENOSPC 28
-
 /* Prepare a flow for its fabricated SYN. */
 static __always_inline void control_splice(struct service *s, struct flow *f, const struct control *c)
 {

@@ -179,7 +179,11 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 
 /* A segment of no flow: the last step of a handshake that we saw begin? `*unheard` is set if the
  * record cannot be opened now. As with what is recorded later, the server must not have the segment
- * then; one of the two ends will send its part of the handshake again. */
+ * then; one of the two ends will send its part of the handshake again.
+ *
+ * The client's ACK and its first words may do this at once on two CPUs. Both give the connection one
+ * number, and open its record before anybody can find the flow: a record is not opened twice. Who
+ * comes second goes on with the flow of the first, which may have recorded something by then. */
 static __always_inline struct flow *hatch(struct service *s, const struct flow_key *key,
 					  const struct packet *p, __u32 ifindex, bool *unheard)
 {
@@ -190,29 +194,32 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 	if (p->ack != e->server.isn + 1 || !acceptable(e, p))
 		return NULL;
 	if (!e->id) /* else a logger knows it by its number already, or this is not the first try */
-		e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
+		__sync_val_compare_and_swap(&e->id, 0, __sync_fetch_and_add(&s->next_flow_id, 1));
 	e->client.ack = p->ack;
 	begin_head(s, e); /* a server may speak first */
 	e->verify.heads_to = e->server.nxt;
 	e->ifindex = ifindex;
-	if (bpf_map_update_elem(&flows, key, e, BPF_ANY)) {
+	bool opened = s->link || mirror_note(e, MIRROR_OPENED, 0,
+					     ((__u64)e->server.isn << 32) | e->client.isn);
+	if (!opened && !abandoned(s)) {
+		count(COUNT_MIRROR_FULL);
+		*unheard = true;
+		return NULL;
+	}
+	long denied = bpf_map_update_elem(&flows, key, e, BPF_NOEXIST);
+	if (denied && denied != -EEXIST) {
 		count(COUNT_TABLE_FULL);
+		if (!s->link)
+			mirror_note(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		lose_protection(s, key, e, UNPROTECTED_TOO_MANY_CONNECTIONS);
 		bpf_map_delete_elem(&embryos, key);
 		return NULL;
 	}
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
-	if (!f)
-		return NULL;
-	if (!s->link && !mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn)) {
-		if (!abandoned(s)) {
-			count(COUNT_MIRROR_FULL);
-			bpf_map_delete_elem(&flows, key);
-			*unheard = true;
-			return NULL;
-		}
+	if (!f || denied)
+		return f;
+	if (!opened)
 		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
-	}
 	bpf_map_delete_elem(&embryos, key);
 	/* Its server died while the client's ACK was on the way, and the others may have been
 	 * spliced already. */
@@ -354,6 +361,8 @@ int ingress(struct __sk_buff *skb)
 	}
 	if (unheard)
 		return TCX_DROP;
+	if (!f)
+		f = bpf_map_lookup_elem(&flows, &key); /* its handshake was completed on another CPU since */
 	if (!f) {
 		if (service_gated(s) || strays_dropped(s)) {
 			count(COUNT_GATED_IN);

@@ -38,6 +38,12 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 #define BPF_ANY 0
+#define BPF_NOEXIST 1
+
+#define ENOENT 2
+#define EEXIST 17
+#define EINVAL 22
+#define ENOSPC 28
 #define BPF_F_NO_PREALLOC (1U << 0)
 #define BPF_F_INGRESS (1ULL << 0)
 #define BPF_F_RECOMPUTE_CSUM (1ULL << 0)

@@ -108,8 +108,9 @@ impl Journal {
         self.shared.pool.set_total(total);
     }
 
-    /// Begins the record of a connection whose handshake had these initial sequence numbers. One
-    /// that is known by the same number is replaced.
+    /// Begins the record of a connection whose handshake had these initial sequence numbers. Another one
+    /// that is known by the same number is replaced; the same one, if it has a record, goes on: two
+    /// segments may have completed its handshake at once, and one of them be in the record already.
     ///
     /// # Errors
     /// If too many connections are known. This one then stays unknown.
@@ -119,14 +120,18 @@ impl Journal {
         client_isn: SeqNumber,
         server_isn: SeqNumber,
     ) -> Result<(), OpenError> {
-        self.remove(flow);
-        if self.connections.len() >= self.max_connections {
-            return Err(OpenError::TooManyConnections(self.max_connections));
-        }
         let isns = Isns {
             client: client_isn,
             server: server_isn,
         };
+        let known = self.connections.get(&flow);
+        if known.is_some_and(|known| known.isns == isns && known.record.is_ok()) {
+            return Ok(());
+        }
+        self.remove(flow);
+        if self.connections.len() >= self.max_connections {
+            return Err(OpenError::TooManyConnections(self.max_connections));
+        }
         self.insert(flow, isns, Record::new());
         self.shared.statistics.opened += 1;
         Ok(())
@@ -144,6 +149,7 @@ impl Journal {
         server_isn: SeqNumber,
         at: Place,
     ) -> Result<(), OpenError> {
+        self.remove(flow);
         self.open(flow, client_isn, server_isn)?;
         let isns = Isns {
             client: client_isn,

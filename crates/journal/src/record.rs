@@ -83,7 +83,7 @@ pub struct Recorded {
 }
 
 /// The initial sequence numbers of a connection.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Isns {
     pub(crate) client: SeqNumber,
     pub(crate) server: SeqNumber,

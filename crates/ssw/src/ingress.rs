@@ -208,21 +208,26 @@ impl SouthSide {
         shared.begin_head(&mut flow); // a server may speak first
         flow.verify.heads_to = flow.server.nxt;
         flow.ifindex = ifindex;
+        let kind = MirrorKind::Opened {
+            client_isn: flow.client.isn,
+            server_isn: flow.server.isn,
+        };
+        let opened = shared.settings.link || shared.mirror_note(&flow, kind, now_ns);
+        if !opened && !shared.abandoned(now_ns) {
+            shared.counters.mirror_full += 1;
+            return false;
+        }
         if self.flows.len() >= shared.settings.max_flows {
             shared.counters.table_full += 1;
+            if !shared.settings.link {
+                let reason = ClosedReason::Evicted;
+                shared.mirror_note(&flow, MirrorKind::Closed { reason }, now_ns);
+            }
             shared.lose_protection(key, &mut flow, Unprotected::TooManyConnections, now_ns);
             self.embryos.remove(&key);
             return true;
         }
-        let opened = MirrorKind::Opened {
-            client_isn: flow.client.isn,
-            server_isn: flow.server.isn,
-        };
-        if !shared.settings.link && !shared.mirror_note(&flow, opened, now_ns) {
-            if !shared.abandoned(now_ns) {
-                shared.counters.mirror_full += 1;
-                return false;
-            }
+        if !opened {
             shared.lose_protection(key, &mut flow, Unprotected::MirrorLost, now_ns);
         }
         // Its server died while the client's ACK was on the way, and the others may have been

@@ -17,3 +17,4 @@ mod link;
 mod loading;
 mod mirror;
 mod splice;
+mod together;

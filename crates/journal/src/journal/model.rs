@@ -173,7 +173,12 @@ impl Pair {
         match step {
             Step::Open(client, server) => {
                 self.journal.open(flow, client, server).expect("few");
-                self.models[which] = Some(Naive::new(client, server));
+                let known = self.models[which].as_ref();
+                if known
+                    .is_none_or(|known| (known.client_isn, known.server_isn) != (client, server))
+                {
+                    self.models[which] = Some(Naive::new(client, server));
+                }
             }
             Step::Close => {
                 self.journal.close(flow);

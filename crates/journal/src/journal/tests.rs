@@ -283,6 +283,8 @@ fn connections_are_bounded_and_a_known_one_is_replaced() {
     journal
         .instream(A, &segment(ISN + 1, b"old"))
         .expect("recorded");
+    journal.open(A, ISN, SERVER).expect("known");
+    assert_eq!(journal.stable_seq(A), Some(ISN + 4), "it is the same");
     journal.open(A, SeqNumber(5), SERVER).expect("known");
     assert_eq!(journal.stable_seq(A), Some(SeqNumber(6)));
     assert_eq!(journal.statistics().held, 0);

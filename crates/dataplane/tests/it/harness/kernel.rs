@@ -3,7 +3,7 @@
 use std::{
     io, mem,
     ops::Deref,
-    os::fd::AsRawFd,
+    os::fd::{AsRawFd, BorrowedFd},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -310,45 +310,7 @@ impl Kernel {
         program: &'static str,
         frame: &mut Frame,
     ) -> io::Result<Verdict> {
-        let mut context = [0u8; CONTEXT_IN];
-        for (n, word) in frame.cb.iter().enumerate() {
-            context[AT_CB + 4 * n..][..4].copy_from_slice(&word.to_ne_bytes());
-        }
-        context[AT_MARK..AT_MARK + 4].copy_from_slice(&frame.mark.to_ne_bytes());
-        context[AT_IFINDEX..][..4].copy_from_slice(&frame.ifindex.to_ne_bytes());
-        let mut context_out = [0u8; 256];
-        let mut out = vec![0u8; frame.bytes.len() + GROWTH];
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: libbpf_sys::size_t::try_from(size_of::<libbpf_sys::bpf_test_run_opts>()).unwrap(),
-            data_in: frame.bytes.as_ptr().cast(),
-            data_out: out.as_mut_ptr().cast(),
-            data_size_in: u32::try_from(frame.bytes.len()).unwrap(),
-            data_size_out: u32::try_from(out.len()).unwrap(),
-            ctx_in: context.as_ptr().cast(),
-            ctx_out: context_out.as_mut_ptr().cast(),
-            ctx_size_in: u32::try_from(context.len()).unwrap(),
-            ctx_size_out: u32::try_from(context_out.len()).unwrap(),
-            ..Default::default()
-        };
-        let fd = self.plane().program_fd(program).expect("it is loaded");
-        // SAFETY: every pointer is valid for the size beside it until the call returns.
-        let result =
-            unsafe { libbpf_sys::bpf_prog_test_run_opts(fd.as_raw_fd(), &raw mut options) };
-        if result != 0 {
-            return Err(io::Error::from_raw_os_error(-result));
-        }
-        out.truncate(usize::try_from(options.data_size_out).unwrap());
-        frame.bytes = out;
-        let mark = context_out[AT_MARK..AT_MARK + 4].try_into().unwrap();
-        frame.mark = u32::from_ne_bytes(mark);
-        Ok(match options.retval.cast_signed() {
-            -1 => Verdict::Next,
-            2 => Verdict::Drop,
-            // TC_ACT_REDIRECT; where to, the mark tells.
-            7 if [2, 4].contains(&frame.mark.wrapping_sub(MARK)) => Verdict::Redirect,
-            7 => Verdict::RedirectIngress,
-            other => panic!("verdict {other}"),
-        })
+        frame.run(self.plane().program_fd(program).expect("it is loaded"))
     }
 
     pub(crate) fn take_notes(&self) -> Vec<Note> {
@@ -398,6 +360,48 @@ impl Frame {
             ifindex: packet.ifindex,
             cb: [0; 5],
         }
+    }
+
+    /// Run this program on it.
+    pub(crate) fn run(&mut self, program: BorrowedFd<'_>) -> io::Result<Verdict> {
+        let mut context = [0u8; CONTEXT_IN];
+        for (n, word) in self.cb.iter().enumerate() {
+            context[AT_CB + 4 * n..][..4].copy_from_slice(&word.to_ne_bytes());
+        }
+        context[AT_MARK..AT_MARK + 4].copy_from_slice(&self.mark.to_ne_bytes());
+        context[AT_IFINDEX..][..4].copy_from_slice(&self.ifindex.to_ne_bytes());
+        let mut context_out = [0u8; 256];
+        let mut out = vec![0u8; self.bytes.len() + GROWTH];
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: libbpf_sys::size_t::try_from(size_of::<libbpf_sys::bpf_test_run_opts>()).unwrap(),
+            data_in: self.bytes.as_ptr().cast(),
+            data_out: out.as_mut_ptr().cast(),
+            data_size_in: u32::try_from(self.bytes.len()).unwrap(),
+            data_size_out: u32::try_from(out.len()).unwrap(),
+            ctx_in: context.as_ptr().cast(),
+            ctx_out: context_out.as_mut_ptr().cast(),
+            ctx_size_in: u32::try_from(context.len()).unwrap(),
+            ctx_size_out: u32::try_from(context_out.len()).unwrap(),
+            ..Default::default()
+        };
+        // SAFETY: every pointer is valid for the size beside it until the call returns.
+        let result =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+        if result != 0 {
+            return Err(io::Error::from_raw_os_error(-result));
+        }
+        out.truncate(usize::try_from(options.data_size_out).unwrap());
+        self.bytes = out;
+        let mark = context_out[AT_MARK..AT_MARK + 4].try_into().unwrap();
+        self.mark = u32::from_ne_bytes(mark);
+        Ok(match options.retval.cast_signed() {
+            -1 => Verdict::Next,
+            2 => Verdict::Drop,
+            // TC_ACT_REDIRECT; where to, the mark tells.
+            7 if [2, 4].contains(&self.mark.wrapping_sub(MARK)) => Verdict::Redirect,
+            7 => Verdict::RedirectIngress,
+            other => panic!("verdict {other}"),
+        })
     }
 }
 
