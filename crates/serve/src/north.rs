@@ -3,6 +3,7 @@
 //! `wrap-shim`).
 
 mod deaths;
+mod files;
 mod opened;
 mod uploading;
 mod with_logger;
@@ -38,6 +39,7 @@ use crate::{
     images::Images,
 };
 use deaths::Crash;
+use files::Files;
 use opened::{Opened, reset_socket};
 
 pub(crate) use opened::{Joining, Outgoing};
@@ -62,6 +64,8 @@ pub(crate) struct North {
     made: HashMap<u32, TcpStream>,
     /// Those that it has opened itself, and how many of them go on as clients' do.
     opened: Opened,
+    /// What it has read, and what another one may have the name of by now.
+    files: Files,
     rejoined: usize,
     /// There is no record from which the next life could be rebuilt.
     is_lost: bool,
@@ -146,6 +150,7 @@ impl North {
             passed: HashMap::new(),
             made: HashMap::new(),
             opened: Opened::default(),
+            files: Files::default(),
             rejoined: 0,
             is_lost: false,
             is_restless: false,
@@ -349,9 +354,7 @@ impl North {
             Err(HandoverError::Io(error)) => return Err(error).doing(RECORD),
             Err(error) => return Ok(Replayed::Not(error.to_string())),
         }
-        for (message, descriptor) in self.handover.others() {
-            self.opened.hear(message, descriptor);
-        }
+        self.hear_others();
         if !self.replays || !self.handover.has_heard(&self.memory.begun()) {
             return Ok(Replayed::NotYet);
         }
@@ -373,6 +376,15 @@ impl North {
         Ok(Replayed::Whole)
     }
 
+    /// What they say of files and of connections that the server has opened.
+    fn hear_others(&mut self) {
+        for (message, descriptor) in self.handover.others() {
+            if let Some((message, descriptor)) = self.files.hear(message, descriptor) {
+                self.opened.hear(message, descriptor);
+            }
+        }
+    }
+
     /// The next connection that the server has opened and that is to go on as its clients' do; to be answered.
     pub(crate) fn joins(&mut self) -> Option<Joining> {
         self.opened.joins()
@@ -388,9 +400,7 @@ impl North {
         self.memory.is_ending();
         // Nobody is to wait for an answer while we wait for the server's end.
         if self.handover.stop_listening().is_ok() && self.handover.hear().is_ok() {
-            for (message, descriptor) in self.handover.others() {
-                self.opened.hear(message, descriptor);
-            }
+            self.hear_others();
         }
         self.opened.let_go();
     }

@@ -15,6 +15,14 @@ impl Identity {
     /// Bytes that one takes.
     pub const SIZE: usize = 24;
 
+    /// One number that stands for all of it (FNV-1a).
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        let bytes = self.to_bytes();
+        let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+    }
+
     /// As it is in a record.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {

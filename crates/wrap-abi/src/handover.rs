@@ -502,6 +502,22 @@ pub enum Message {
         /// The process.
         process: u32,
     },
+    /// It has opened a file to read it, whose descriptor is beside the message: what it says can be read again when another
+    /// one has its name.
+    Reads {
+        /// The process.
+        process: u32,
+        /// [`Identity::key`](crate::Identity::key), as it was when it was opened.
+        file: u64,
+    },
+    /// Such a file is wanted. Beside the message is the end of a socket for the answer: one byte, and beside that the descriptor. If
+    /// that ends without one, nobody has it.
+    Wants {
+        /// The process.
+        process: u32,
+        /// As of [`Message::Reads`].
+        file: u64,
+    },
 }
 
 impl Message {
@@ -520,6 +536,8 @@ impl Message {
             Self::Closed { process, serial } => (3, process, serial),
             Self::Paused { process } => (4, process, 0),
             Self::Joins { process, serial } => (5, process, serial),
+            Self::Reads { process, file } => (6, process, file),
+            Self::Wants { process, file } => (7, process, file),
         };
         let mut bytes = [0; Self::SIZE];
         bytes[0] = kind;
@@ -546,6 +564,14 @@ impl Message {
             3 => Some(Self::Closed { process, serial }),
             4 => Some(Self::Paused { process }),
             5 => Some(Self::Joins { process, serial }),
+            6 => Some(Self::Reads {
+                process,
+                file: serial,
+            }),
+            7 => Some(Self::Wants {
+                process,
+                file: serial,
+            }),
             _ => None,
         }
     }

@@ -318,6 +318,15 @@ pub(crate) fn ask(message: &Message) -> Answer {
     }
 }
 
+/// Ask the supervisor for a descriptor, and wait for it. `None`: it does not have it.
+pub(crate) fn ask_for_file(message: &Message) -> Option<c_int> {
+    let socket = send_for_answer(message)?;
+    let (length, descriptor) = received(socket, &mut [0; 4]);
+    // SAFETY: it is ours.
+    unsafe { sys!(SYS_close, socket) };
+    descriptor.filter(|_| length == 1)
+}
+
 /// It has ended in its replay, as it had: it has no connections any more, and waits for nobody.
 pub(crate) fn ended(wrap: &mut Wrap) {
     wrap.descriptors.forget();
@@ -400,6 +409,18 @@ pub(crate) fn send(message: &Message, beside: Option<c_int>, flags: c_int) -> bo
 /// the process ends, and its next life is another one's.
 fn receive(from: c_int) -> Option<(u32, c_int)> {
     let mut place = [0u8; 4];
+    match received(from, &mut place) {
+        (4, Some(socket)) => Some((u32::from_le_bytes(place), socket)),
+        (1, _) if place[0] == GO => None,
+        _ => {
+            say(&[b"the supervisor has not handed the clients' connections over"]);
+            exit();
+        }
+    }
+}
+
+/// How many bytes have come, and the descriptor beside them.
+fn received(from: c_int, place: &mut [u8; 4]) -> (i64, Option<c_int>) {
     let mut control = MaybeUninit::<Control>::zeroed();
     let mut piece = iovec {
         iov_base: place.as_mut_ptr().cast(),
@@ -422,14 +443,7 @@ fn receive(from: c_int) -> Option<(u32, c_int)> {
         let control = unsafe { control.assume_init_ref() };
         let has_socket = message.msg_controllen >= size_of::<cmsghdr>() + size_of::<c_int>()
             && control.header.cmsg_type == libc::SCM_RIGHTS;
-        match length {
-            4 if has_socket => return Some((u32::from_le_bytes(place), control.fd)),
-            1 if place[0] == GO => return None,
-            _ => {
-                say(&[b"the supervisor has not handed the clients' connections over"]);
-                exit();
-            }
-        }
+        return (length, has_socket.then_some(control.fd));
     }
 }
 

@@ -38,9 +38,7 @@ impl North {
         if let Err(HandoverError::Io(error)) = self.handover.hear() {
             return Err(error).doing(RECORD);
         }
-        for (message, descriptor) in self.handover.others() {
-            self.opened.hear(message, descriptor);
-        }
+        self.hear_others();
         self.handover = match self.last_image() {
             Some(last) => Handover::of(&last.kept),
             None => Handover::new(),
@@ -79,6 +77,7 @@ impl North {
         self.is_restless = false;
         (self.suspect, self.deaths) = (None, 0);
         self.opened.let_go();
+        self.files.let_go();
         self.memory.release().doing(RECORD)?; // the next one needs room
         // One of another version may have been there besides, until now.
         if let Err(error) = self.room.resize(room_for(self.bytes)) {

@@ -8,11 +8,17 @@ use core::{ffi::CStr, sync::atomic::Ordering};
 use libc::{O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, c_int};
 use wrap_abi::{
     Call, Header, Identity, Record,
+    handover::Message,
     layout::{FILE_FD, stream_offset},
 };
 
-use super::{effects::Made, files::fd_of, opening::identity};
-use crate::{inodes::Inodes, sys::sys, wrap::Wrap};
+use super::{contents::readable, effects::Made, files::fd_of, opening::identity};
+use crate::{
+    inodes::Inodes,
+    live::{ask_for_file, tell},
+    sys::sys,
+    wrap::Wrap,
+};
 
 /// Files that were read, at once; where there are more, each that goes may be one.
 const READ: usize = 1024;
@@ -38,6 +44,8 @@ pub(crate) struct Kept {
     copies: [Copied; COPIES],
     found: usize,
     is_searched: bool,
+    /// Those that the supervisor has been given, as [`Identity::key`].
+    given: Inodes<READ>,
 }
 
 impl Default for Kept {
@@ -48,6 +56,7 @@ impl Default for Kept {
             copies: [Copied::default(); COPIES],
             found: 0,
             is_searched: false,
+            given: Inodes::default(),
         }
     }
 }
@@ -82,6 +91,27 @@ impl Kept {
 }
 
 impl Wrap {
+    /// This file is read: the supervisor has it, too, so that it is there for a replay whatever becomes of its name.
+    pub(super) fn give(&mut self, fd: c_int, of: &Identity) {
+        let file = of.key();
+        if self.kept.given.has(file) || !self.kept.given.add(file) {
+            return;
+        }
+        let process = self.process;
+        tell(&Message::Reads { process, file }, Some(fd));
+    }
+
+    /// The file that was this one, if the supervisor has it; opened anew, since each who opens it is at its own place in it.
+    pub(super) fn given(&self, of: &Identity) -> Option<c_int> {
+        let (process, file) = (self.process, of.key());
+        let given = ask_for_file(&Message::Wants { process, file })?;
+        let same = identity(given).filter(|now| now == of);
+        let opened = same.map(|_| readable(given)).filter(|opened| *opened >= 0);
+        // SAFETY: it is ours.
+        unsafe { sys!(SYS_close, given) };
+        opened.map(fd_of)
+    }
+
     /// The file with this name is about to go, or to be emptied: if it was read, what it says goes into the record.
     pub(super) fn keep(&mut self, directory: c_int, path: &CStr) {
         while self.is_replay() {

@@ -291,6 +291,32 @@ fn what_redis_appends_to_its_log_is_there_once() {
     assert_all_kept(&server);
 }
 
+/// Somebody else may put another file in the place of one that it has read, or take that away: its next lives read what it
+/// had read.
+#[test]
+fn what_others_have_replaced_is_read_as_it_was() {
+    let scene = Scene::new("replaced");
+    let (notes, new) = (
+        scene.directory().join("notes"),
+        scene.directory().join("new"),
+    );
+    let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &REQUIRE);
+    let mut client = words::Client::new(&scene);
+    for (round, text) in [(1, "one"), (2, "twice"), (3, "three times")] {
+        fs::write(&new, text).expect("written");
+        fs::rename(&new, &notes).expect("replaced");
+        let length = text.len().to_string();
+        assert_eq!(client.ask("read"), length);
+        kill(&server, round);
+        assert_eq!(client.ask("read"), length);
+    }
+    fs::remove_file(&notes).expect("it was there");
+    kill(&server, 4);
+    fs::write(&notes, "there again").expect("written");
+    assert_eq!(client.ask("read"), "11");
+    assert_all_kept(&server);
+}
+
 /// What it has read of a file is still there, or the replay has failed.
 #[test]
 fn what_was_read_is_read_again_or_told() {

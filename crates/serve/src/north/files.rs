@@ -1,0 +1,124 @@
+//! Files that the server has read.
+//!
+//! A replay reads them again. We have their descriptors, too: one that somebody has put another one in the place of, or has
+//! removed, is still what it was, and is given to the next life that asks for it. On another host, and after the end of
+//! this process, it is not.
+
+use std::{
+    collections::HashMap,
+    io::IoSlice,
+    mem::MaybeUninit,
+    os::fd::{AsFd as _, OwnedFd},
+};
+
+use rustix::{
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::{Resource, getrlimit},
+};
+use wrap::Message;
+
+/// Most that are held, and what part of the descriptors that we may have, if that is less.
+const MOST: usize = 4096;
+const PART: u64 = 4;
+
+#[derive(Debug, Default)]
+pub(super) struct Files(HashMap<u64, OwnedFd>);
+
+impl Files {
+    /// A process has opened one, or asks for it. Others are returned.
+    pub(super) fn hear(
+        &mut self,
+        message: Message,
+        descriptor: Option<OwnedFd>,
+    ) -> Option<(Message, Option<OwnedFd>)> {
+        match (message, descriptor) {
+            (Message::Reads { file, .. }, Some(descriptor)) => {
+                if self.0.len() < most() {
+                    self.0.entry(file).or_insert(descriptor);
+                }
+                None
+            }
+            (Message::Wants { file, .. }, Some(answer)) => {
+                self.give(file, &answer);
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    /// Nobody replays what has read them.
+    pub(super) fn let_go(&mut self) {
+        self.0.clear();
+    }
+
+    /// If it is not held, that the answer's socket is closed says so.
+    fn give(&self, file: u64, answer: &OwnedFd) {
+        let Some(held) = self.0.get(&file) else {
+            return;
+        };
+        let descriptors = [held.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        beside.push(SendAncillaryMessage::ScmRights(&descriptors));
+        // Who has asked may have died.
+        let _ = sendmsg(
+            answer,
+            &[IoSlice::new(&[0])],
+            &mut beside,
+            SendFlags::NOSIGNAL,
+        );
+    }
+}
+
+fn most() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / PART).unwrap_or(MOST).min(MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, io::Read as _, os::unix::net::UnixStream};
+
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+    use super::*;
+
+    fn wanted(files: &mut Files, file: u64) -> Option<File> {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let wants = Message::Wants { process: 0, file };
+        assert!(files.hear(wants, Some(theirs.into())).is_none());
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [0; 1];
+        let mut pieces = [std::io::IoSliceMut::new(into)];
+        recvmsg(&ours, &mut pieces, &mut beside, RecvFlags::empty()).expect("an answer, or an end");
+        beside.drain().find_map(|one| match one {
+            RecvAncillaryMessage::ScmRights(mut all) => all.next().map(File::from),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn what_is_replaced_is_still_there() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("read");
+        std::fs::write(&path, "before").expect("a file");
+        let mut files = Files::default();
+        let reads = Message::Reads {
+            process: 0,
+            file: 7,
+        };
+        let opened = File::open(&path).expect("it is there");
+        assert!(files.hear(reads, Some(opened.into())).is_none());
+        std::fs::remove_file(&path).expect("it was there");
+        let mut text = String::new();
+        let mut held = wanted(&mut files, 7).expect("it is held");
+        held.read_to_string(&mut text).expect("text");
+        assert_eq!(text, "before");
+        assert!(wanted(&mut files, 8).is_none());
+        files.let_go();
+        assert!(wanted(&mut files, 7).is_none());
+        let other = Message::Paused { process: 0 };
+        assert!(files.hear(other, None).is_some());
+    }
+}
