@@ -154,6 +154,10 @@ pub(crate) fn judge(
         ReplayMode::Turn => (record.turn_instream, record.turn_outstream),
     };
     if record.start.after(instream) {
+        // What it had read was in its own record, which is gone.
+        if config.wrapped {
+            return Verdict::Lose(LostReason::Forgotten);
+        }
         return Verdict::Lose(LostReason::RecordIncomplete {
             stable_seq: instream,
             acknowledged: flow.server.ack,

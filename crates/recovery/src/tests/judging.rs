@@ -151,6 +151,20 @@ fn a_record_whose_beginning_is_gone_serves_turns_only() {
     ));
 }
 
+/// A server with a record of its own has what it had read in that; without it nobody knows what that was.
+#[test]
+fn what_only_a_lost_record_had_is_forgotten() {
+    let config = Config {
+        wrapped: true,
+        ..Config::default()
+    };
+    let judged = |peer: &Peer| judge(&candidate(key(1), peer), ReplayMode::Connection, 0, &config);
+    let short = with_record(|record| record.start = record.turn_instream + 1);
+    assert_eq!(judged(&short), Verdict::Lose(LostReason::Forgotten));
+    // One that it had never read from is served as by any server.
+    assert!(matches!(judged(&peer()), Verdict::Keep { .. }));
+}
+
 #[test]
 fn a_turn_that_begins_behind_the_record_is_a_hole() {
     let odd = with_record(|record| record.turn_instream = record.stable_seq + 1);
