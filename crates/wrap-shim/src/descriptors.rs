@@ -100,6 +100,8 @@ pub(crate) struct Descriptor {
     pub(crate) data: u64,
     /// It was to be told once, and was.
     pub(crate) is_spent: bool,
+    /// That was wanted before this process was begun: the instance is its parent's, which knows whether it still is.
+    pub(crate) is_watched_by_parent: bool,
     /// Of a file that is only appended to.
     pub(crate) appends: bool,
     /// Of a file that is read where it is written to: what was read may not be there any more.
@@ -131,6 +133,7 @@ impl Descriptor {
         events: 0,
         data: 0,
         is_spent: false,
+        is_watched_by_parent: false,
         appends: false,
         is_in_place: false,
         backing: Backing::Written,
@@ -466,6 +469,13 @@ impl Descriptors {
             *way = fd;
         }
         ways
+    }
+
+    /// This process has been begun by the one that has wanted to be told of these.
+    pub(crate) fn are_watched_by_parent(&mut self) {
+        for entry in &mut self.all {
+            entry.is_watched_by_parent |= entry.epoll != 0;
+        }
     }
 
     /// Another process has all of this, too.

@@ -8,9 +8,9 @@
 use core::{mem::MaybeUninit, ptr};
 
 use libc::{
-    EPOLL_CTL_ADD, EPOLLONESHOT, F_GETFD, F_GETFL, F_SETFL, MAP_SHARED, O_CLOEXEC, O_NONBLOCK,
-    PROT_READ, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, c_int, c_void, cmsghdr, epoll_event,
-    iovec, msghdr,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLONESHOT, F_GETFD, F_GETFL, F_SETFL, MAP_SHARED, O_CLOEXEC,
+    O_NONBLOCK, PROT_READ, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, c_int, c_void, cmsghdr,
+    epoll_event, iovec, msghdr,
 };
 use wrap_abi::{
     Call,
@@ -459,6 +459,14 @@ fn install(wrap: &mut Wrap, place: u32, socket: c_int) {
             copy_options(fd, socket);
             is_first = false;
         }
+        // The instance is the parent's, which has the connection as well, and may not watch it any more.
+        let epoll = descriptor.epoll.checked_sub(1);
+        let epoll = epoll.filter(|_| !descriptor.is_watched_by_parent);
+        // A child that has the placeholder, too, would keep it watched under this number, and ready for ever.
+        if let Some(epoll) = epoll {
+            // SAFETY: no memory is involved.
+            unsafe { sys!(SYS_epoll_ctl, epoll, EPOLL_CTL_DEL, fd, 0) };
+        }
         // SAFETY: descriptors of ours; the placeholder is closed by this.
         let replaced = unsafe {
             let flags = sys!(SYS_fcntl, fd, F_GETFD);
@@ -468,7 +476,7 @@ fn install(wrap: &mut Wrap, place: u32, socket: c_int) {
         if replaced < 0 {
             wrap.fail(Failure::DescriptorTaken, Call::Accept, None);
         }
-        if let Some(epoll) = descriptor.epoll.checked_sub(1) {
+        if let Some(epoll) = epoll {
             watch(fd, epoll, &descriptor);
         }
         if let Some(connection) = wrap.descriptors.connection(fd) {

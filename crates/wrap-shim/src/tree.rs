@@ -265,6 +265,7 @@ impl Wrap {
             holds |= !(connection.is_served || connection.is_outgoing());
             (connection.is_served, connection.is_inherited) = (false, true);
         }
+        self.descriptors.are_watched_by_parent();
         self.takes_way(birth);
         // SAFETY: no memory is involved.
         let (own, now) = unsafe { (sys!(SYS_getpid), sys!(SYS_getppid)) };

@@ -449,3 +449,33 @@ fn files_that_were_made_again_stay() {
     }
     assert_all_kept(&server);
 }
+
+/// A child has the connections of its parent, and the instance of epoll by which that waits for them: who is waited for is the
+/// parent's to say, also in the next life.
+#[test]
+fn who_is_not_waited_for_is_not_because_of_a_child() {
+    const BEGIN: &str = r#"
+other = list(lines)[1]
+if not os.fork():
+    while True:
+        time.sleep(1)
+"#;
+    let scene = Scene::new("watched");
+    let server = protect(&scene);
+    let (mut client, mut other) = (Client::new(&scene), Client::new(&scene));
+    assert_eq!(other.ask("1 + 1"), "2");
+    run(&mut client, BEGIN);
+    for round in 1..=3 {
+        run(&mut client, "selector.unregister(other) and None");
+        kill(&server, round);
+        other.say("2 + 2");
+        assert_eq!(client.ask("len(lines)"), "2");
+        run(
+            &mut client,
+            "selector.register(other, selectors.EVENT_READ) and None",
+        );
+        assert_eq!(other.hear(), "4");
+        assert_eq!(other.ask("3 + 3"), "6");
+    }
+    assert_all_kept(&server);
+}

@@ -138,6 +138,7 @@ impl Wrap {
             descriptor.events = wanted.events;
             descriptor.data = wanted.u64;
             descriptor.is_spent = false;
+            descriptor.is_watched_by_parent = false;
         }
         outcome
     }
