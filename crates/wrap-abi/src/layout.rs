@@ -16,7 +16,7 @@ pub use crate::remade::{RemadeFiles, Whole};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 22;
+pub const VERSION: u32 = 23;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -34,9 +34,9 @@ pub const SHIPPING_FD: i32 = 1003;
 /// The preloaded library, in the same way, until it is there.
 pub const LIBRARY_FD: i32 = 1004;
 /// From here on the shim has so many for looking at a process's threads.
-pub const HELPERS_FD: i32 = 1005;
-/// As many, so that all are below 1024.
-pub const HELPERS: usize = 16;
+pub const THREADS_FD: i32 = 1005;
+/// As many, so that all are below 1024: the first one, and its helpers.
+pub const THREADS: usize = 17;
 
 /// The variable that says that the file is there. Its value is the version.
 pub const VARIABLE: &str = "OUTLIVE_WRAP";

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 
 use wrap_abi::layout::{Fate, Hold, Mode, Process};
 
-use crate::{clock, say::say, shipping::Heard, wrap::Wrap};
+use crate::{clock, helpers::for_us, say::say, shipping::Heard, wrap::Wrap};
 
 /// How long the answer is waited for before it is all said again, microseconds: at first, and at last.
 pub(crate) const FIRST_PATIENCE: i64 = 20_000;
@@ -48,7 +48,7 @@ impl Wrap {
         loop {
             if !self.is_free_to_speak() {
                 let since = clock::monotonic();
-                self.await_answer();
+                for_us(|| self.await_answer());
                 let took = clock::monotonic().saturating_sub(since);
                 self.round_trip.took(took);
             }

@@ -8,7 +8,7 @@ use libc::c_int;
 use wrap_abi::{
     Which,
     handover::Reach,
-    layout::{HELPERS, HELPERS_FD},
+    layout::{THREADS, THREADS_FD},
 };
 
 use crate::sys::sys;
@@ -37,7 +37,7 @@ pub(crate) fn inode(fd: c_int) -> u64 {
 
 /// The same file once more, where the program's own descriptors are not; `None`: there is no room.
 pub(crate) fn hidden(fd: c_int) -> Option<c_int> {
-    let at = HELPERS_FD + HELPERS as c_int;
+    let at = THREADS_FD + THREADS as c_int;
     // SAFETY: no memory is involved.
     let hidden = unsafe { sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, at) };
     c_int::try_from(hidden).ok().filter(|fd| *fd >= 0)

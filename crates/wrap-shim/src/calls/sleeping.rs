@@ -8,6 +8,7 @@ use wrap_abi::Call;
 use super::{clocks::deadline, failed, readiness::SIGSET};
 use crate::{
     errno::answer_int,
+    helpers,
     signals::blocking,
     sys::{Outcome, bytes_mut, structure},
     wrap::with,
@@ -59,7 +60,9 @@ fn sleep_for(
             0,
         ];
         // SAFETY: as the program has called us.
-        unsafe { crate::sys::raw(libc::SYS_clock_nanosleep, arguments) }
+        let outcome = unsafe { crate::sys::raw(libc::SYS_clock_nanosleep, arguments) };
+        helpers::wakes_by_itself();
+        outcome
     })
 }
 

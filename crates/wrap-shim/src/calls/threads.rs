@@ -145,7 +145,13 @@ fn wait(
     perform: impl FnOnce(*const timespec) -> c_int,
 ) -> c_int {
     if !is_wrapped() {
-        return helpers::waits(until, || perform(until));
+        let outcome = helpers::waits(until, || perform(until));
+        if outcome == libc::ETIMEDOUT {
+            real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
+            helpers::wakes_by_itself();
+            real!(pthread_mutex_lock(mutex => *mut pthread_mutex_t) -> c_int);
+        }
+        return outcome;
     }
     with(Wrap::before_sleep);
     mutexes::given_back(mutex.addr());
@@ -207,7 +213,11 @@ fn wait_for_semaphore(
     perform: impl FnOnce(*const timespec) -> c_int,
 ) -> c_int {
     if !is_wrapped() {
-        return helpers::waits(until, || perform(until));
+        let outcome = helpers::waits(until, || perform(until));
+        if outcome != 0 {
+            helpers::wakes_by_itself(); // it has waited in vain, or was interrupted
+        }
+        return outcome;
     }
     with(Wrap::before_sleep);
     let outcome = by(until, perform);

@@ -1,0 +1,48 @@
+//! A helper that wakes by itself, for it has slept as long as it wanted to, goes on while the first thread sleeps.
+//!
+//! It may be awake at any moment of the first thread's work, and in a replay that would be another one: what is in a queue, who has
+//! Python's GIL. So it waits until the first thread sleeps, for the program and not for us. When that wakes up, it waits in turn
+//! until its helpers rest.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::{
+    LONGEST, OWN, PAUSE, is_over, pause,
+    thread::{State, first},
+};
+use crate::clock::monotonic;
+
+/// The first thread sleeps for us: how often at the moment, in the lowest byte, and how often it has begun to, above that.
+static FOR_US: AtomicU32 = AtomicU32::new(0);
+const ONCE: u32 = 1;
+const BEGUN: u32 = 1 << 8;
+
+/// The first thread does what the program knows nothing of, and may sleep.
+#[inline]
+pub(crate) fn for_us<T>(perform: impl FnOnce() -> T) -> T {
+    FOR_US.fetch_add(BEGUN + ONCE, Ordering::AcqRel);
+    let outcome = perform();
+    FOR_US.fetch_sub(ONCE, Ordering::AcqRel);
+    outcome
+}
+
+/// A helper has slept as long as it wanted to. One that has waited for longer than [`LONGEST`] goes on anyway: the first thread may
+/// look for what it does all the time.
+#[cold]
+pub(crate) fn wakes_by_itself() {
+    if OWN.get().is_none() || !first().is_there() {
+        return;
+    }
+    let since = monotonic();
+    while !is_over() && !first_sleeps() && monotonic().saturating_sub(since) < LONGEST {
+        pause(PAUSE);
+    }
+}
+
+/// Does the first thread sleep for the program?
+fn first_sleeps() -> bool {
+    let before = FOR_US.load(Ordering::Acquire);
+    before.is_multiple_of(BEGUN)
+        && first().state() == State::Sleeps
+        && FOR_US.load(Ordering::Acquire) == before
+}
