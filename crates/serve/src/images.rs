@@ -12,6 +12,7 @@ use crate::{
     clock,
     config::ServeConfig,
     error::{ServeError, SystemContext},
+    north::Files,
 };
 
 /// The directory of the images in a service's directory, or a link to it.
@@ -230,7 +231,7 @@ impl Drop for Made {
 }
 
 impl Rehearsal {
-    /// What follows, if anything does now. With the image when it is whole.
+    /// What follows, if anything does now. With the image when it is whole. `files` are those that the server has read.
     ///
     /// # Errors
     /// Why there will be none.
@@ -238,6 +239,7 @@ impl Rehearsal {
         &mut self,
         images: &Images,
         config: &ServeConfig,
+        files: &mut Files,
     ) -> Result<Option<Made>, String> {
         let Some(image) = &self.image else {
             return Ok(None);
@@ -258,7 +260,7 @@ impl Rehearsal {
                 self.step = Step::Plays(play.map_err(|error| error.to_string())?);
             }
             Step::Plays(play) => {
-                if let Some(kept) = play.poll()? {
+                if let Some(kept) = play.poll(files)? {
                     image.keep(&kept).map_err(|error| error.to_string())?;
                     let asked = play.room.dump(&image.directory);
                     asked.map_err(|error| error.to_string())?;
@@ -368,17 +370,18 @@ impl Play {
     }
 
     /// What belongs to the image, when the rehearsal has stopped where it should.
-    fn poll(&mut self) -> Result<Option<Kept>, String> {
+    fn poll(&mut self, files: &mut Files) -> Result<Option<Kept>, String> {
         if let Some(divergence) = self.memory.divergence() {
             return Err(format!("its rehearsal went another way: {divergence}"));
         }
         // One that is made from an image says so first.
         heard(&mut self.room)?;
         self.handover.hear().map_err(|error| error.to_string())?;
-        for (message, _) in self.handover.others() {
-            match message {
-                Message::Paused { .. } => self.has_stopped = true,
-                _ => return Err("its rehearsal has connections to others".into()),
+        for (message, descriptor) in self.handover.others() {
+            match files.hear(message, descriptor) {
+                None => {}
+                Some((Message::Paused { .. }, _)) => self.has_stopped = true,
+                Some(_) => return Err("its rehearsal has connections to others".into()),
             }
         }
         if self.handover.has_heard(&BTreeSet::from([0])) {

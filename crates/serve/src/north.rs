@@ -39,7 +39,7 @@ use crate::{
     images::Images,
 };
 use deaths::Crash;
-use files::Files;
+pub(crate) use files::Files;
 use opened::{Opened, reset_socket};
 
 pub(crate) use opened::{Joining, Outgoing};

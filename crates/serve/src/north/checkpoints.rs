@@ -178,7 +178,7 @@ impl North {
         let Some(rehearsal) = &mut checkpoints.rehearsal else {
             return Ok(None);
         };
-        let made = match rehearsal.poll(&checkpoints.images, config) {
+        let made = match rehearsal.poll(&checkpoints.images, config, &mut self.files) {
             Ok(None) => return Ok(None),
             Ok(Some(made)) => made,
             Err(why) => {

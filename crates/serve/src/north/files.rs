@@ -6,12 +6,13 @@
 
 use std::{
     collections::HashMap,
-    io::IoSlice,
+    io::{self, IoSlice},
     mem::MaybeUninit,
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
 };
 
 use rustix::{
+    fs::{FileType, Mode, OFlags, fstat, open},
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
     process::{Resource, getrlimit},
 };
@@ -22,19 +23,21 @@ const MOST: usize = 4096;
 const PART: u64 = 4;
 
 #[derive(Debug, Default)]
-pub(super) struct Files(HashMap<u64, OwnedFd>);
+pub(crate) struct Files(HashMap<u64, OwnedFd>);
 
 impl Files {
     /// A process has opened one, or asks for it. Others are returned.
-    pub(super) fn hear(
+    pub(crate) fn hear(
         &mut self,
         message: Message,
         descriptor: Option<OwnedFd>,
     ) -> Option<(Message, Option<OwnedFd>)> {
         match (message, descriptor) {
             (Message::Reads { file, .. }, Some(descriptor)) => {
-                if self.0.len() < most() {
-                    self.0.entry(file).or_insert(descriptor);
+                if self.0.len() < most()
+                    && let Ok(opened) = opened_anew(&descriptor)
+                {
+                    self.0.entry(file).or_insert(opened);
                 }
                 None
             }
@@ -53,10 +56,11 @@ impl Files {
 
     /// If it is not held, that the answer's socket is closed says so.
     fn give(&self, file: u64, answer: &OwnedFd) {
-        let Some(held) = self.0.get(&file) else {
+        let held = self.0.get(&file).map(opened_anew);
+        let Some(Ok(given)) = held else {
             return;
         };
-        let descriptors = [held.as_fd()];
+        let descriptors = [given.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = SendAncillaryBuffer::new(&mut space);
         beside.push(SendAncillaryMessage::ScmRights(&descriptors));
@@ -68,6 +72,16 @@ impl Files {
             SendFlags::NOSIGNAL,
         );
     }
+}
+
+/// The same file, with a place in it and locks (`flock`) of its own. It is opened here: a process that closes any descriptor of a file
+/// loses its locks of it (`fcntl`).
+fn opened_anew(file: &OwnedFd) -> io::Result<OwnedFd> {
+    if !FileType::from_raw_mode(fstat(file)?.st_mode).is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn most() -> usize {

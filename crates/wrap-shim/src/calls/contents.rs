@@ -87,7 +87,7 @@ fn whole(
 }
 
 /// The same file, to be read: this descriptor may be for writing only.
-pub(super) fn readable(fd: c_int) -> Outcome {
+fn readable(fd: c_int) -> Outcome {
     // SAFETY: no memory is involved.
     let flags = unsafe { sys!(SYS_fcntl, fd, F_GETFL) };
     if flags >= 0 && flags & Outcome::from(O_ACCMODE) == Outcome::from(O_RDWR) {

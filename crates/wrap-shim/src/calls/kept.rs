@@ -12,7 +12,7 @@ use wrap_abi::{
     layout::{FILE_FD, stream_offset},
 };
 
-use super::{contents::readable, effects::Made, files::fd_of, opening::identity};
+use super::{effects::Made, files::fd_of, opening::identity};
 use crate::{
     inodes::Inodes,
     live::{ask_for_file, tell},
@@ -101,15 +101,16 @@ impl Wrap {
         tell(&Message::Reads { process, file }, Some(fd));
     }
 
-    /// The file that was this one, if the supervisor has it; opened anew, since each who opens it is at its own place in it.
+    /// The file that was this one, if the supervisor has it, which has opened it anew.
     pub(super) fn given(&self, of: &Identity) -> Option<c_int> {
         let (process, file) = (self.process, of.key());
         let given = ask_for_file(&Message::Wants { process, file })?;
-        let same = identity(given).filter(|now| now == of);
-        let opened = same.map(|_| readable(given)).filter(|opened| *opened >= 0);
+        if identity(given).as_ref() == Some(of) {
+            return Some(given);
+        }
         // SAFETY: it is ours.
         unsafe { sys!(SYS_close, given) };
-        opened.map(fd_of)
+        None
     }
 
     /// The file with this name is about to go, or to be emptied: if it was read, what it says goes into the record.

@@ -16,7 +16,7 @@ use e2e::{
 };
 use lab::Signal;
 
-use super::{REQUIRE, patiently, redis::Client, words};
+use super::{REQUIRE, checkpoints, patiently, redis::Client, words};
 
 /// A directory for a server's files.
 pub(super) fn directory(scene: &Scene, name: &str) -> PathBuf {
@@ -314,6 +314,28 @@ fn what_others_have_replaced_is_read_as_it_was() {
     kill(&server, 4);
     fs::write(&notes, "there again").expect("written");
     assert_eq!(client.ask("read"), "11");
+    assert_all_kept(&server);
+}
+
+/// Also one of which there is an image.
+#[test]
+fn what_others_have_replaced_is_read_as_it_was_for_an_image() {
+    let scene = Scene::new("imaged");
+    let criu = checkpoints::criu();
+    let flags = checkpoints::flags(&criu, &["--checkpoint-every", "1s"]);
+    let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &flags);
+    let mut client = words::Client::new(&scene);
+    let notes = scene.directory().join("notes");
+    fs::write(&notes, "first").expect("written");
+    assert_eq!(client.ask("read"), "5");
+    let new = scene.directory().join("new");
+    fs::write(&new, "another").expect("written");
+    fs::rename(&new, &notes).expect("replaced");
+    // The last word is not in the image: by this one the file has been closed.
+    assert_eq!(client.ask("count"), "2");
+    server.wait_for("checkpointed", 1);
+    kill(&server, 1);
+    assert_eq!(client.ask("read"), "7");
     assert_all_kept(&server);
 }
 
