@@ -12,7 +12,7 @@ use std::{
     collections::HashMap,
     io,
     net::TcpStream,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     time::Duration,
 };
@@ -26,7 +26,7 @@ use supervise::{
 };
 use wire::{FlowId, FlowKey, SeqNumber, TcpOption};
 use wrap::{
-    Divergence, Ends, Handover, HandoverError, Library, Memory, Passed, Position, Which,
+    Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Passed, Position, Which,
     layout::{
         FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, Restless, SHIPPING_FD, SOCKET_FD,
     },
@@ -66,6 +66,9 @@ pub(crate) struct North {
     opened: Opened,
     /// What it has read, and what another one may have the name of by now.
     files: Files,
+    /// What a life has said while it followed.
+    unheard: Vec<(Message, Option<OwnedFd>)>,
+    has_news: bool,
     rejoined: usize,
     /// There is no record from which the next life could be rebuilt.
     is_lost: bool,
@@ -151,6 +154,8 @@ impl North {
             made: HashMap::new(),
             opened: Opened::default(),
             files: Files::default(),
+            unheard: Vec::new(),
+            has_news: false,
             rejoined: 0,
             is_lost: false,
             is_restless: false,
@@ -251,9 +256,14 @@ impl North {
         (self.follows, self.replays) = (true, true);
     }
 
-    /// Hear what a life that follows has said of its connections.
+    /// Hear what a life that follows has said of its connections, and which files it asks for. All else is for when it goes on.
     pub(crate) fn listen(&mut self) -> Result<(), HandoverError> {
-        self.handover.listen()
+        self.handover.listen()?;
+        self.has_news |= self.handover.hear()?;
+        for (message, descriptor) in self.handover.others() {
+            self.unheard.extend(self.files.hear(message, descriptor));
+        }
+        Ok(())
     }
 
     /// What is kept of that, bytes.
@@ -349,8 +359,8 @@ impl North {
     /// What the server has said: that it has replayed its record, or that it has opened or closed a connection.
     pub(crate) fn look(&mut self, now: Duration) -> Result<Replayed, ServeError> {
         match self.handover.hear() {
-            Ok(true) => {}
-            Ok(false) => return Ok(Replayed::NotYet),
+            Ok(has_news) if has_news || self.has_news => {}
+            Ok(_) => return Ok(Replayed::NotYet),
             Err(HandoverError::Io(error)) => return Err(error).doing(RECORD),
             Err(error) => return Ok(Replayed::Not(error.to_string())),
         }
@@ -378,7 +388,9 @@ impl North {
 
     /// What they say of files and of connections that the server has opened.
     fn hear_others(&mut self) {
-        for (message, descriptor) in self.handover.others() {
+        self.has_news = false;
+        let before = std::mem::take(&mut self.unheard);
+        for (message, descriptor) in before.into_iter().chain(self.handover.others()) {
             if let Some((message, descriptor)) = self.files.hear(message, descriptor) {
                 self.opened.hear(message, descriptor);
             }

@@ -282,6 +282,8 @@ impl Service {
         fds.extend(stream.map(|one| PollFd::from_borrowed_fd(one.as_fd(), PollFlags::IN)));
         let replica = self.hot.replica.as_ref();
         fds.extend(replica.map(|one| PollFd::new(one.server(), PollFlags::IN)));
+        let says = replica.map(|one| PollFd::from_borrowed_fd(one.north.watch(), PollFlags::IN));
+        fds.extend(says);
     }
 
     pub(super) fn replica_status(&self) -> Option<ReplicaStatus> {
