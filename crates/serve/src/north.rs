@@ -68,6 +68,7 @@ pub(crate) struct North {
     files: Files,
     /// What a life has said while it followed.
     unheard: Vec<(Message, Option<OwnedFd>)>,
+    /// It has said something that was not looked at.
     has_news: bool,
     rejoined: usize,
     /// There is no record from which the next life could be rebuilt.

@@ -30,7 +30,7 @@ pub(crate) use self::{
 };
 use crate::{
     calls::reading::becomes_ready,
-    clock::monotonic,
+    clock::{self, monotonic},
     mutexes,
     say::say,
     sys::sys,
@@ -44,6 +44,7 @@ const LONGEST_AGAIN: u64 = 30_000_000_000;
 /// How often the first thread gives way before it sleeps, and for how long, nanoseconds.
 const YIELDS: u32 = 16;
 const PAUSE: i64 = 50_000;
+
 /// They are not waited for any more: a [`Restless`], or 0.
 static IS_OVER: AtomicU32 = AtomicU32::new(0);
 /// One of them may have woken another one that waits for ever.
@@ -222,18 +223,8 @@ fn give_way(rounds: u32) {
     match rounds < YIELDS {
         // SAFETY: no memory is involved.
         true => drop(unsafe { sys!(SYS_sched_yield) }),
-        false => pause(PAUSE),
+        false => clock::sleep(PAUSE),
     }
-}
-
-/// So many nanoseconds, less than a second.
-fn pause(nanoseconds: i64) {
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: nanoseconds,
-    };
-    // SAFETY: a structure on our stack.
-    unsafe { sys!(SYS_nanosleep, &raw const time, 0) };
 }
 
 /// This thread is one of them from here on.

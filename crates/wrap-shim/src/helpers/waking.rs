@@ -7,10 +7,10 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::{
-    LONGEST, OWN, PAUSE, is_over, pause,
+    LONGEST, OWN, PAUSE, is_over,
     thread::{State, first},
 };
-use crate::clock::monotonic;
+use crate::clock::{self, monotonic};
 
 /// The first thread sleeps for us: how often at the moment, in the lowest byte, and how often it has begun to, above that.
 static FOR_US: AtomicU32 = AtomicU32::new(0);
@@ -35,7 +35,7 @@ pub(crate) fn wakes_by_itself() {
     }
     let since = monotonic();
     while !is_over() && !first_sleeps() && monotonic().saturating_sub(since) < LONGEST {
-        pause(PAUSE);
+        clock::sleep(PAUSE);
     }
 }
 
