@@ -4,11 +4,13 @@
 
 mod arguments;
 mod config;
+mod encapsulating;
 mod exit;
 mod lab;
 mod lines;
 mod logger_process;
 mod logging;
+mod making;
 mod pages;
 mod room;
 mod serving;
@@ -19,12 +21,17 @@ use arguments::{Arguments, Verb};
 use clap::Parser;
 use exit::Outcome;
 
+/// What is told unless `OUTLIVE_LOG` says otherwise. (The FUSE library takes an answer to who is gone for an error.)
+const USUAL: &str = "warn,fuser=off";
+
 fn main() -> std::process::ExitCode {
     tracing_subscriber::fmt()
+        // Where nobody reads what is told, that is no reason to panic.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("OUTLIVE_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(USUAL)),
         )
         .without_time()
         .init();
@@ -59,6 +66,8 @@ fn main() -> std::process::ExitCode {
         Verb::Clean(clean) => talking::clean(&clean),
         Verb::Key(key) => talking::key(&key),
         Verb::Logger(logger) => logging::run(&logger),
+        Verb::Make(make) => making::make(make),
+        Verb::Encapsulate(encapsulate) => encapsulating::encapsulate(*encapsulate),
         Verb::Man(man) => pages::man(&man.directory),
         Verb::Completions(completions) => pages::completions(completions.shell),
         Verb::Lab(verb) => return lab::run(verb),

@@ -22,6 +22,7 @@ mod recording;
 pub mod scene;
 mod seed;
 pub mod servers;
+mod signals;
 pub mod sockets;
 pub mod speakers;
 
@@ -29,6 +30,7 @@ pub use protected::{Answer, Protected};
 pub use recording::{Ending, Recording, assert_same_endings};
 pub use scene::{Plain, Scene};
 pub use seed::Seed;
+pub use signals::heed_signals;
 
 /// What must happen happens in much less; only a failure takes as long.
 pub const PATIENCE: Duration = Duration::from_secs(60);

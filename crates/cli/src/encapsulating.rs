@@ -1,0 +1,275 @@
+//! `outlive encapsulate`.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs, io,
+    io::Read as _,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{self, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ::make::{
+    command::Status,
+    input,
+    keeper::{Create, Keeper, Listed, ListedState, Reply, Request},
+    link, needs, runner,
+};
+use rustix::process::getuid;
+
+use crate::{arguments::Encapsulate, exit::Outcome, making};
+
+/// What its sockets are called.
+const KIND: &str = "outlive-encapsulate";
+/// How often somebody is begun who keeps them.
+const TRIES: u32 = 3;
+/// How long who keeps them may take to begin, and how often it is looked whether it has.
+const BEGINNING: Duration = Duration::from_secs(30);
+const PACE: Duration = Duration::from_millis(10);
+
+pub(crate) fn encapsulate(arguments: Encapsulate) -> Outcome {
+    let tree = arguments.tree.clone().map_or_else(env::current_dir, Ok);
+    let tree = match tree.and_then(|tree| tree.canonicalize()) {
+        Ok(tree) => tree,
+        Err(error) => {
+            eprintln!("outlive: there is no such directory: {error}");
+            return Outcome::Usage;
+        }
+    };
+    let socket = runner::socket_of(KIND, &tree, getuid().as_raw());
+    let outcome = match (&arguments.mandate, &arguments.abort) {
+        _ if arguments.keep => return keep(&tree, &socket),
+        _ if arguments.list => list(&socket, arguments.json),
+        (Some(name), _) => mandate(&socket, name),
+        (_, Some(name)) => abort(&socket, name),
+        _ => create(&tree, &socket, arguments),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("outlive: {error}");
+        Outcome::Failed
+    })
+}
+
+fn create(tree: &Path, socket: &str, arguments: Encapsulate) -> io::Result<Outcome> {
+    let Some((program, _)) = arguments.command.split_first() else {
+        eprintln!(
+            "outlive: which command? `outlive encapsulate -- COMMAND`, or --mandate, --abort, --list"
+        );
+        return Ok(Outcome::Usage);
+    };
+    let path = match program_at(program) {
+        Ok(path) => path,
+        Err(error) => {
+            eprintln!("outlive: cannot run {}: {error}", program.display());
+            return Ok(Outcome::Usage);
+        }
+    };
+    let of_program = || {
+        let name = Path::new(program).file_name().unwrap_or(program);
+        name.to_string_lossy().into_owned()
+    };
+    let name = arguments.name.unwrap_or_else(of_program);
+    let request = Request::Create(Box::new(Create {
+        name: name.clone(),
+        command: runner::command(path.into(), arguments.command)?,
+        inputs: arguments.input,
+        timeout: arguments
+            .timeout
+            .map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+    }));
+    // Who keeps them ends when there are none, which may be just now.
+    let mut tries = 0..TRIES;
+    let reply = loop {
+        match link::ask(socket, &request) {
+            Ok(reply) => break reply,
+            Err(error) if link::is_nobody(&error) && tries.next().is_some() => {
+                if let Err(missing) = needs::look() {
+                    eprintln!("outlive: {missing}");
+                    return Ok(Outcome::Unsupported);
+                }
+                begin_keeping(tree, socket)?;
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    Ok(match reply {
+        Reply::Created => {
+            println!("{name}");
+            Outcome::Done
+        }
+        other => refused(other),
+    })
+}
+
+fn mandate(socket: &str, name: &str) -> io::Result<Outcome> {
+    let request = Request::Mandate(name.to_owned());
+    let mut sent = link::Sent::default();
+    match told(link::ask_and_stay(socket, &request, &mut sent))? {
+        Reply::Mandated(effects, status) => {
+            let effects = match effects {
+                1 => "1 effect is".to_owned(),
+                many => format!("{many} effects are"),
+            };
+            eprintln!("outlive: {effects} there for all to see");
+            runner::end_as(status)
+        }
+        other => Ok(refused(other)),
+    }
+}
+
+fn abort(socket: &str, name: &str) -> io::Result<Outcome> {
+    match told(link::ask(socket, &Request::Abort(name.to_owned())))? {
+        Reply::Aborted(names) => {
+            println!("{}", names.join("\n"));
+            Ok(Outcome::Done)
+        }
+        other => Ok(refused(other)),
+    }
+}
+
+fn list(socket: &str, as_json: bool) -> io::Result<Outcome> {
+    // Where nobody keeps any there are none.
+    let all = match link::ask(socket, &Request::List) {
+        Ok(Reply::Listed(all)) => all,
+        Ok(other) => return Ok(refused(other)),
+        Err(error) if link::is_nobody(&error) => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    if as_json {
+        println!("{}", serde_json::to_string(&all)?);
+        return Ok(Outcome::Done);
+    }
+    for one in all {
+        println!(
+            "{}: {}, {} effects: {}",
+            one.name,
+            state(&one),
+            one.effects,
+            one.arguments.join(" ")
+        );
+        for (process, why) in &one.waiting {
+            println!("  process {process} waits until it is mandated: {why}");
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn state(of: &Listed) -> String {
+    match &of.state {
+        ListedState::Waits => format!("waits for {}", of.inputs.join(", ")),
+        ListedState::Runs => "runs".to_owned(),
+        ListedState::Ended(Status::Exited(0)) => "finished".to_owned(),
+        ListedState::Ended(Status::Exited(status)) => format!("ended with status {status}"),
+        ListedState::Ended(Status::Signalled(signal)) => format!("ended by signal {signal}"),
+        ListedState::Failed(why) => format!("was not begun ({why})"),
+    }
+}
+
+fn told(reply: io::Result<Reply>) -> io::Result<Reply> {
+    reply.map_err(|error| match link::is_nobody(&error) {
+        // It may have just ended: nothing is left.
+        true => io::Error::other(
+            "there are none in this tree: `outlive encapsulate -- COMMAND` makes one",
+        ),
+        false => error,
+    })
+}
+
+fn refused(reply: Reply) -> Outcome {
+    if let Reply::Refused(why) = reply {
+        eprintln!("outlive: {why}");
+    }
+    Outcome::Failed
+}
+
+/// The file of a program, as a shell would find it.
+pub(crate) fn program_at(name: &OsStr) -> io::Result<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        let metadata = fs::metadata(path);
+        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    if name.as_encoded_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match is_program(&path) {
+            true => Ok(path),
+            false => Err(io::Error::other("it is no program")),
+        };
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .find(is_program)
+        .ok_or_else(|| io::Error::other("no directory of PATH has it"))
+}
+
+/// Begins a process that keeps them, and waits until it does. What it says before is said here.
+fn begin_keeping(tree: &Path, socket: &str) -> io::Result<()> {
+    let mut keep = process::Command::new(env::current_exe()?);
+    keep.args(["encapsulate", "--keep", "--tree"]).arg(tree);
+    keep.stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    // Not one of the shell's jobs: `^C` is not for it.
+    keep.process_group(0);
+    let until = Instant::now() + BEGINNING;
+    let mut keeper = keep.spawn()?;
+    while link::connect(socket).is_err() {
+        let is_late = Instant::now() > until;
+        let ended = keeper.try_wait()?;
+        if is_late || ended.is_some_and(|status| !status.success()) {
+            let _ = keeper.kill();
+            let mut said = String::new();
+            if let Some(mut errors) = keeper.stderr.take() {
+                let _ = errors.read_to_string(&mut said);
+            }
+            let said = said.trim_start_matches("outlive: ").trim_end();
+            return Err(io::Error::other(said.to_owned()));
+        }
+        if ended.is_some() {
+            keeper = keep.spawn()?; // another one was there, which is gone by now
+        }
+        thread::sleep(PACE);
+    }
+    Ok(())
+}
+
+/// This process keeps them. Once somebody is answered nobody hears what it says.
+fn keep(tree: &Path, socket: &str) -> Outcome {
+    input::leave_terminal();
+    runner::keep_others();
+    let listener = match link::listen(socket) {
+        Ok(listener) => listener,
+        // Another one was faster.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Outcome::Done,
+        Err(error) => {
+            eprintln!("outlive: cannot listen: {error}");
+            return Outcome::Failed;
+        }
+    };
+    ::make::limits::raise();
+    let environment: std::collections::BTreeMap<_, _> = env::vars_os().collect();
+    let keeper = match Keeper::new(&making::concealed(tree, &environment)) {
+        Ok(keeper) => keeper,
+        Err(error) => {
+            eprintln!("outlive: {error}");
+            return Outcome::Unsupported;
+        }
+    };
+    let stop = match making::told_to_stop() {
+        Ok(stop) => stop,
+        Err(error) => {
+            eprintln!("outlive: {error}");
+            return Outcome::Internal;
+        }
+    };
+    match keeper.keep(listener, &stop) {
+        Ok(()) => Outcome::Done,
+        Err(error) => {
+            tracing::error!("{error}");
+            Outcome::Failed
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! `outlive make`.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+    thread,
+    time::Duration,
+};
+
+use ::make::{
+    command::Command,
+    engine::Engine,
+    input,
+    link::{self, Gain, Reply, Request},
+    needs,
+    preload::{self, Preload},
+    runner,
+    watch::Watch,
+};
+use rustix::process::getuid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::{arguments::Make, encapsulating::program_at, exit::Outcome};
+
+/// Variables, by name.
+type Environment = BTreeMap<OsString, OsString>;
+
+/// How often it is looked whether a build has ended, or is to.
+const PACE: Duration = Duration::from_millis(50);
+
+pub(crate) fn make(arguments: Make) -> Outcome {
+    let directory = match env::current_dir() {
+        Ok(directory) => directory,
+        Err(error) => {
+            eprintln!("outlive: there is no current directory: {error}");
+            return Outcome::Usage;
+        }
+    };
+    if arguments.status || arguments.stop {
+        return talk(&directory, &arguments);
+    }
+    let command = match make_command(arguments.arguments) {
+        Ok(command) => command,
+        Err(error) => {
+            eprintln!("outlive: cannot find make: {error}");
+            return Outcome::Usage;
+        }
+    };
+    match arguments.watch {
+        true => watch(&directory, command),
+        false => build(&directory, command),
+    }
+}
+
+/// The make that this shell would run.
+fn make_command(arguments: Vec<OsString>) -> io::Result<Command> {
+    let program = program_at(OsStr::new("make"))?;
+    let mut all = vec![OsString::from("make")];
+    all.extend(arguments);
+    runner::command(program.into(), all)
+}
+
+fn build(directory: &Path, command: Command) -> Outcome {
+    let Some((_, socket)) = runner::engine_around(directory, getuid().as_raw()) else {
+        return failed(&runner::become_it(&command, &[]));
+    };
+    match runner::run(&socket, command, Request::Make) {
+        Ok((status, gain)) => {
+            eprintln!("outlive: {}", told(gain));
+            runner::end_as(status)
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &io::Error) -> Outcome {
+    eprintln!("outlive: cannot run make: {error}");
+    Outcome::Failed
+}
+
+/// `revealed 31 outputs in 4 ms; saved 5.3 s`
+fn told(gain: Gain) -> String {
+    let Gain {
+        effects,
+        took,
+        saved,
+        was_running,
+    } = gain;
+    let (took, saved) = (Duration::from_micros(took), Duration::from_micros(saved));
+    let outputs = if effects == 1 { "output" } else { "outputs" };
+    let how = if was_running {
+        ", and went on with the rest"
+    } else {
+        ""
+    };
+    format!("revealed {effects} {outputs} in {took:.1?}{how}; saved {saved:.1?}")
+}
+
+fn talk(directory: &Path, arguments: &Make) -> Outcome {
+    let Some((tree, socket)) = runner::engine_around(directory, getuid().as_raw()) else {
+        eprintln!(
+            "outlive: nobody watches {}: start `outlive make --watch` there",
+            directory.display()
+        );
+        return Outcome::Failed;
+    };
+    if arguments.stop {
+        return stop(&tree, &socket);
+    }
+    match link::ask(&socket, &Request::Status) {
+        Ok(Reply::Status(standing)) if arguments.json => {
+            match serde_json::to_string(&standing) {
+                Ok(text) => println!("{text}"),
+                Err(error) => eprintln!("outlive: {error}"),
+            }
+            Outcome::Done
+        }
+        Ok(Reply::Status(standing)) => {
+            println!(
+                "{}: {} running, {} finished and not asked for yet",
+                tree.display(),
+                standing.running,
+                standing.finished
+            );
+            for (process, why) in standing.waiting {
+                println!("process {process} waits until it is asked for: {why}");
+            }
+            Outcome::Done
+        }
+        Ok(_) => Outcome::Done,
+        Err(error) => no_answer(&tree, &error),
+    }
+}
+
+fn stop(tree: &Path, socket: &str) -> Outcome {
+    match link::stop(socket) {
+        Ok(0) => Outcome::Done,
+        Ok(own) => {
+            eprintln!(
+                "outlive: {own} of your makes and their commands in {} still run, or have left something running: the watcher ends when they do",
+                tree.display()
+            );
+            Outcome::Done
+        }
+        Err(error) => no_answer(tree, &error),
+    }
+}
+
+fn no_answer(tree: &Path, error: &io::Error) -> Outcome {
+    eprintln!(
+        "outlive: who watches {} does not answer: {error}",
+        tree.display()
+    );
+    Outcome::Failed
+}
+
+/// Where ccache keeps what compilers have made.
+fn compiler_caches(environment: &Environment) -> impl Iterator<Item = PathBuf> {
+    let variable = |name| environment.get(OsStr::new(name)).map(PathBuf::from);
+    let in_home = |rest| variable("HOME").map(|home| home.join(rest));
+    let caches = variable("XDG_CACHE_HOME").map(|caches| caches.join("ccache"));
+    let all = [
+        variable("CCACHE_DIR"),
+        caches,
+        in_home(".cache/ccache"),
+        in_home(".ccache"),
+    ];
+    all.into_iter().flatten()
+}
+
+/// Directories whose changes are concealed: the tree, and where programs keep what they need for a while.
+pub(crate) fn concealed(tree: &Path, environment: &Environment) -> Vec<PathBuf> {
+    let mut all = vec![tree.to_owned(), "/tmp".into(), "/var/tmp".into()];
+    let temporary = environment.get(OsStr::new("TMPDIR"));
+    all.extend(temporary.map(PathBuf::from));
+    all.extend(compiler_caches(environment));
+    all.retain(|path| path.is_absolute());
+    // As they are: the same directory by two names would be concealed twice.
+    let all = all.iter().filter_map(|path| path.canonicalize().ok());
+    let mut all: Vec<_> = all.filter(|path| path.is_dir()).collect();
+    let whole = all.clone();
+    all.retain(|path| {
+        !whole
+            .iter()
+            .any(|other| path != other && path.starts_with(other))
+    });
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn watch(directory: &Path, command: Command) -> Outcome {
+    input::leave_terminal();
+    runner::keep_others();
+    let user = getuid().as_raw();
+    let tree = match directory.canonicalize() {
+        Ok(tree) => tree,
+        Err(error) => return failed(&error),
+    };
+    let socket = runner::socket_of(runner::MAKE, &tree, user);
+    let listener = match link::listen(&socket) {
+        Ok(listener) => listener,
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            eprintln!(
+                "outlive: {} is watched already: `outlive make --stop` ends that",
+                tree.display()
+            );
+            return Outcome::Usage;
+        }
+        Err(error) => return failed(&error),
+    };
+    match anticipate(&tree, command, (socket, listener)) {
+        Ok(()) => Outcome::Done,
+        Err(why) => {
+            eprintln!("outlive: {why}");
+            Outcome::Unsupported
+        }
+    }
+}
+
+/// What is set when this process is told to end. Signals that it ignores it goes on to ignore, but not so that its commands do,
+/// which are somebody else's.
+pub(crate) fn told_to_stop() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let heeded = link::heeded(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        let flag = match heeded.contains(&signal) {
+            true if signal == SIGQUIT => continue,
+            true => Arc::clone(&stop),
+            false => Arc::default(),
+        };
+        signal_hook::flag::register(signal, flag)?;
+    }
+    Ok(stop)
+}
+
+fn anticipate(
+    tree: &Path,
+    command: Command,
+    (socket, listener): (String, std::os::unix::net::UnixListener),
+) -> Result<(), Box<dyn std::error::Error>> {
+    // What comes first would fail of what is missing, too, and say something else.
+    needs::look()?;
+    let runtime = preload::place(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))?;
+    let make = Path::new(&command.program);
+    let preload = Preload::new(&runtime, socket, make)?;
+    let watch = Watch::over(tree)?;
+    let engine = Engine::new(&concealed(tree, &command.environment), preload, command)?;
+    let serving = Arc::clone(&engine);
+    thread::spawn(move || serving.listen(&listener));
+    let stop = told_to_stop()?;
+    ::make::limits::raise();
+    eprintln!("outlive: watching {}", tree.display());
+    let (mut building, mut saved) = (None, true);
+    while !stop.load(std::sync::atomic::Ordering::Acquire) && !engine.is_over() {
+        saved |= watch.wait(PACE);
+        if saved && !engine.is_busy() {
+            // A directory may be gone, for now: the next save is another chance.
+            match engine.anticipate() {
+                Ok(job) => building = Some(job),
+                Err(error) => tracing::warn!("nothing is done until the next save: {error}"),
+            }
+            saved = false;
+        }
+        let ended = building.as_ref().and_then(|job| job.progress().ended);
+        if let (Some((status, took)), Some(job)) = (ended, building.take_if(|_| ended.is_some())) {
+            tracing::info!("job {} ended: {status:?} after {took:?}", job.id);
+            engine.tidy();
+        }
+    }
+    engine.end();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn each_directory_is_concealed_once() {
+        // Not in `/tmp`, which has all that is below it.
+        let all = tempfile::TempDir::new_in("/dev/shm").expect("a directory");
+        let place = |name: &str| all.path().join(name);
+        for name in ["tree", "tree/in", "cache", "other"] {
+            fs::create_dir(place(name)).expect("a directory");
+        }
+        symlink(place("other"), place("link")).expect("a link");
+        let concealed = |cache: &str, temporary: &str| {
+            let variables = [("CCACHE_DIR", cache), ("TMPDIR", temporary)];
+            let variables = variables.map(|(name, path)| (name.into(), place(path).into()));
+            let mut concealed = concealed(&place("tree"), &variables.into());
+            concealed.retain(|path| path.starts_with(all.path()));
+            concealed
+        };
+        let places = |names: &[&str]| names.iter().map(|name| place(name)).collect::<Vec<_>>();
+        assert_eq!(
+            concealed("tree/../cache", "link"),
+            places(&["cache", "other", "tree"])
+        );
+        assert_eq!(concealed("other", "link"), places(&["other", "tree"]));
+        assert_eq!(concealed("link/../tree/in", "nothing"), places(&["tree"]));
+    }
+}

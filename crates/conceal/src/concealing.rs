@@ -1,0 +1,314 @@
+//! What is concealed of an encapsulation, until it is shown; and the calls that wait for that.
+
+use std::{
+    collections::HashSet,
+    ffi::OsString,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use encapsulation::{Base, Effect, Encapsulation, Stale};
+use fuser::{Errno, Request};
+
+use crate::{
+    real::Real,
+    reveal,
+    state::{Answer, Refusal, State},
+    store::Hidden,
+    syncing,
+    telling::Kernel,
+    tree::{Gate, Tree},
+};
+
+/// The file system of one encapsulation. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Concealing {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    held: Mutex<Vec<Held>>,
+    kernel: Mutex<Option<Arc<Kernel>>>,
+    passthrough: OnceLock<()>,
+}
+
+/// A call that waits.
+struct Held {
+    why: &'static str,
+    process: u32,
+    resume: Resume,
+}
+
+/// What is done when it goes on, or is refused.
+type Resume = Box<dyn FnOnce(&Concealing, Verdict) + Send>;
+
+/// What becomes of it.
+#[derive(Debug, Clone, Copy)]
+enum Verdict {
+    Done,
+    Refused,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}: {}", self.process, self.why)
+    }
+}
+
+/// Why something was not revealed.
+#[derive(Debug, thiserror::Error)]
+pub enum MandateError {
+    /// What it has read is not what it was.
+    #[error("an input has changed: {0:?}")]
+    Stale(Stale),
+    /// It has been mandated before.
+    #[error("it has been mandated already")]
+    Already,
+    /// It was aborted.
+    #[error("it was aborted")]
+    Aborted,
+    /// An effect could not be carried out; those before it have been.
+    #[error("could not carry out {0:?}: {1}")]
+    Impossible(Effect, rustix::io::Errno),
+}
+
+impl Concealing {
+    /// Of an encapsulation above those trees: what it does to them is concealed.
+    #[must_use]
+    pub fn new(encapsulation: Encapsulation, real: Arc<Real>, hidden: Arc<Hidden>) -> Self {
+        Self::with(encapsulation, real, hidden, Gate::Conceals)
+    }
+
+    /// Of an encapsulation above those trees that is not known yet: `before` stands for it until it [begins](Self::begin), and
+    /// the kernel remembers nothing of that.
+    pub(crate) fn spare(before: Encapsulation, real: Arc<Real>, hidden: Arc<Hidden>) -> Self {
+        let this = Self::new(before, real, hidden);
+        this.state().is_spare = true;
+        this
+    }
+
+    /// What is done to the trees is concealed by this one from now on.
+    pub(crate) fn begin(&self, encapsulation: Encapsulation) {
+        let mut state = self.state();
+        state.tree.concealed = Some(encapsulation);
+        state.is_spare = false;
+    }
+
+    /// Of what is around those: it is read, and nothing in it is changed, but by processes of which `may_change` says
+    /// that they may. Others wait, until [`Concealing::release`].
+    #[must_use]
+    pub fn around(
+        encapsulation: Encapsulation,
+        real: Arc<Real>,
+        hidden: Arc<Hidden>,
+        may_change: Arc<dyn Fn(u32) -> bool + Send + Sync>,
+    ) -> Self {
+        Self::with(encapsulation, real, hidden, Gate::Asks(may_change))
+    }
+
+    fn with(
+        encapsulation: Encapsulation,
+        real: Arc<Real>,
+        hidden: Arc<Hidden>,
+        gate: Gate,
+    ) -> Self {
+        let tree = Tree {
+            real,
+            hidden,
+            concealed: Some(encapsulation),
+            gate,
+            process: 0,
+        };
+        let shared = Shared {
+            state: Mutex::new(State::new(tree)),
+            held: Mutex::default(),
+            kernel: Mutex::default(),
+            passthrough: OnceLock::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        let state = self.shared.state.lock();
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
+        let held = self.shared.held.lock();
+        held.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The encapsulation, while it is one: `None` when it has been mandated.
+    pub fn with_encapsulation<T>(&self, look: impl FnOnce(&mut Encapsulation) -> T) -> Option<T> {
+        self.state().tree.concealed.as_mut().map(look)
+    }
+
+    /// What waits, and who: process and reason.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<(u32, &'static str)> {
+        let held = self.held();
+        held.iter().map(|held| (held.process, held.why)).collect()
+    }
+
+    /// Who is to look again when something has changed: nobody can be told before it is known.
+    pub(crate) fn tell(&self, kernel: Kernel) {
+        *self.kernel() = Some(Arc::new(kernel));
+    }
+
+    fn kernel(&self) -> MutexGuard<'_, Option<Arc<Kernel>>> {
+        let kernel = self.shared.kernel.lock();
+        kernel.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody answers any more. The kernel lets go of who asks, if nothing is left that it could be told by.
+    pub(crate) fn end(&self) {
+        let (kernel, held) = (self.kernel().take(), std::mem::take(&mut *self.held()));
+        drop((kernel, held));
+    }
+
+    /// The kernel reads and writes files by itself: it wants that of each who opens one of which it does.
+    pub(crate) fn pass_through(&self) {
+        let _ = self.shared.passthrough.set(());
+    }
+
+    /// Whether it does: what is written to memory of a file is in the file at once.
+    #[must_use]
+    pub fn passes_through(&self) -> bool {
+        self.shared.passthrough.get().is_some()
+    }
+
+    /// The encapsulation has taken up these: the kernel is to look again.
+    pub fn changed(&self, effects: &[Effect]) {
+        let places = self.state().nodes.changed(effects);
+        self.look_again(&places);
+    }
+
+    /// Nothing is locked here: the kernel asks before it forgets.
+    fn look_again(&self, places: &[(u64, OsString)]) {
+        let kernel = self.kernel().clone();
+        if let Some(kernel) = kernel {
+            for (parent, name) in places {
+                kernel.expire(*parent, name);
+            }
+        }
+    }
+
+    /// Who has a file open does not ask for it by name.
+    fn ask_again(&self, numbers: &[u64]) {
+        let kernel = self.kernel().clone();
+        if let Some(kernel) = kernel {
+            numbers.iter().for_each(|number| kernel.outdate(*number));
+        }
+    }
+
+    /// Shows all that was concealed, if what was read is `there` as it was; from then on nothing is concealed, and what
+    /// waited goes on. How many effects that was.
+    ///
+    /// # Errors
+    /// If it cannot be. When something was shown before that, it stays.
+    pub fn mandate(&self, there: &dyn Base) -> Result<usize, MandateError> {
+        let mut state = self.state();
+        let Some(concealed) = state.tree.concealed.take() else {
+            return Err(MandateError::Already);
+        };
+        if let Err(stale) = concealed.inputs().check(there) {
+            state.tree.concealed = Some(concealed);
+            return Err(MandateError::Stale(stale));
+        }
+        let effects = concealed.effects();
+        let (real, hidden) = (&state.tree.real, &state.tree.hidden);
+        if let Err((which, errno)) = reveal::reveal(effects, real, hidden) {
+            // It runs until somebody has ended it: what it does from now on nobody has asked for.
+            state.tree.gate = Gate::Shut;
+            return Err(MandateError::Impossible(effects[which].clone(), errno));
+        }
+        reveal::set_directory_times(&concealed.directory_times(), real);
+        let unsafe_yet = syncing::unsafe_yet(&concealed, real, hidden);
+        let (effects, places) = (effects.len(), state.nodes.all());
+        let numbers: Vec<_> = state.nodes.numbers().collect();
+        drop(state);
+        // First those who wait, as they hold what the kernel locks to forget a name.
+        self.resume(|_| true, Verdict::Done);
+        self.look_again(&places);
+        self.ask_again(&numbers);
+        syncing::make_safe(&unsafe_yet);
+        Ok(effects)
+    }
+
+    /// What waits of those processes goes on.
+    pub fn release(&self, of: impl Fn(u32) -> bool) {
+        self.resume(of, Verdict::Done);
+    }
+
+    /// What waits of those processes fails.
+    pub fn refuse(&self, of: impl Fn(u32) -> bool) {
+        self.resume(of, Verdict::Refused);
+    }
+
+    fn resume(&self, of: impl Fn(u32) -> bool, verdict: Verdict) {
+        // Of whom it is being decided right now is held when that is known: it is decided, and they are held, in one go.
+        drop(self.state());
+        let waiting: HashSet<u32> = self.held().iter().map(|held| held.process).collect();
+        // Nothing is locked meanwhile: who says it may lock what others hold who ask who waits.
+        let may: HashSet<u32> = waiting.into_iter().filter(|process| of(*process)).collect();
+        let mut held = self.held();
+        let (go, stay) = held.drain(..).partition(|held| may.contains(&held.process));
+        *held = stay;
+        drop(held);
+        for held in go {
+            (held.resume)(self, verdict);
+        }
+    }
+
+    /// Does it, and answers; or keeps it until it may be done.
+    pub(crate) fn attempt<R: Send + 'static, T: 'static>(
+        &self,
+        request: &Request,
+        reply: R,
+        mut act: impl FnMut(&mut State) -> Answer<T> + Send + 'static,
+        answer: impl FnOnce(&Self, &mut State, R, Result<T, Errno>) + Send + 'static,
+    ) {
+        let process = request.pid();
+        let mut state = self.state();
+        state.tree.process = process;
+        let outcome = match act(&mut state) {
+            Ok(done) => Ok(done),
+            Err(Refusal::Errno(errno)) => Err(errno),
+            Err(Refusal::Held(why)) => {
+                let resume = move |this: &Self, verdict: Verdict| match verdict {
+                    Verdict::Done => this.attempt_again(process, reply, act, answer),
+                    Verdict::Refused => {
+                        answer(this, &mut this.state(), reply, Err(Errno::EPERM));
+                    }
+                };
+                let resume = Box::new(resume);
+                return self.held().push(Held {
+                    why,
+                    process,
+                    resume,
+                });
+            }
+        };
+        answer(self, &mut state, reply, outcome);
+    }
+
+    fn attempt_again<R: Send + 'static, T: 'static>(
+        &self,
+        process: u32,
+        reply: R,
+        mut act: impl FnMut(&mut State) -> Answer<T> + Send + 'static,
+        answer: impl FnOnce(&Self, &mut State, R, Result<T, Errno>) + Send + 'static,
+    ) {
+        let mut state = self.state();
+        state.tree.process = process;
+        let outcome = act(&mut state).map_err(|refusal| match refusal {
+            Refusal::Errno(errno) => errno,
+            Refusal::Held(_) => Errno::EPERM,
+        });
+        answer(self, &mut state, reply, outcome);
+    }
+}

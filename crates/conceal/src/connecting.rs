@@ -1,0 +1,181 @@
+//! Names of sockets that programs connect to.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            ffi::{OsStrExt as _, OsStringExt as _},
+            fs::FileTypeExt as _,
+        },
+    },
+    path::PathBuf,
+};
+
+use rustix::{
+    io::Errno,
+    net::{SocketAddrUnix, connect},
+    process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
+};
+
+use crate::processes::process_of;
+
+/// Where the name begins in `struct sockaddr_un`, and how long that is at most.
+const NAME: usize = 2;
+const MOST: usize = 110;
+
+/// The name of a socket of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// One that is no file, without the zero byte in front.
+    Abstract(Vec<u8>),
+    /// A file.
+    Path(PathBuf),
+}
+
+impl Address {
+    /// What a process has in its memory, where it gives it to connect(2).
+    pub(crate) fn of(process: u32, at: u64, length: u64) -> io::Result<Self> {
+        let mut bytes = [0; MOST];
+        let length = usize::try_from(length).unwrap_or(MOST).min(MOST);
+        read(process, at, &mut bytes[..length])?;
+        Self::from_bytes(&bytes[..length])
+            .ok_or_else(|| io::Error::other("not the name of a socket of this host"))
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (family, name) = bytes.split_at_checked(NAME)?;
+        let family = i32::from(u16::from_ne_bytes(family.try_into().ok()?));
+        if family != libc::AF_UNIX {
+            return None;
+        }
+        match name.split_first()? {
+            (0, name) => Some(Self::Abstract(name.to_vec())),
+            _ => {
+                let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+                Some(Self::Path(OsString::from_vec(name.to_vec()).into()))
+            }
+        }
+    }
+
+    /// Where the process finds it.
+    fn path(&self, process: u32) -> Option<PathBuf> {
+        match self {
+            Self::Abstract(_) => None,
+            Self::Path(path) if path.is_absolute() => Some(path.clone()),
+            Self::Path(path) => Some(
+                fs::read_link(format!("/proc/{process}/cwd"))
+                    .ok()?
+                    .join(path),
+            ),
+        }
+    }
+
+    /// Whether nobody else is concerned: it is one of those, or no file that everybody sees.
+    pub(crate) fn is_own(&self, process: u32, known: &[Vec<u8>]) -> bool {
+        match self {
+            Self::Abstract(name) => known.contains(name),
+            Self::Path(_) => self
+                .path(process)
+                .is_some_and(|path| !fs::metadata(path).is_ok_and(|it| it.file_type().is_socket())),
+        }
+    }
+
+    /// That socket of a process, to be connected as it would do itself, if it turns out to be that process's. `None`: that is for
+    /// itself to do.
+    pub(crate) fn asked_by(
+        &self,
+        process: u32,
+        descriptor: i32,
+        is_its: impl FnOnce() -> bool,
+    ) -> Option<Connecting> {
+        let path = self.path(process)?;
+        let address = SocketAddrUnix::new(path.as_os_str().as_bytes()).ok()?;
+        let process = pidfd_open(process_of(process).ok()?, PidfdFlags::empty()).ok()?;
+        let socket = pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty()).ok()?;
+        is_its().then_some(Connecting { socket, address })
+    }
+}
+
+/// A socket of a process, and where it is to be connected to.
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    socket: OwnedFd,
+    address: SocketAddrUnix,
+}
+
+impl Connecting {
+    /// Connects it, when who listens there has room. `None`: that is for the process itself to do.
+    pub(crate) fn connect(self) -> Option<Result<(), Errno>> {
+        match connect(&self.socket, &self.address) {
+            // It may be bound where only the process sees it.
+            Err(Errno::CONNREFUSED) => None,
+            done => Some(done),
+        }
+    }
+}
+
+/// Reads from the memory of a process.
+pub(crate) fn read(process: u32, at: u64, into: &mut [u8]) -> io::Result<()> {
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: at as *mut libc::c_void,
+        iov_len: into.len(),
+    };
+    // SAFETY: what is written to is ours, and as long as said; what is read is checked by the kernel.
+    let read = unsafe {
+        libc::process_vm_readv(
+            process.cast_signed(),
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
+    };
+    match usize::try_from(read) {
+        Ok(length) if length == into.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(name: &[u8]) -> Option<Address> {
+        let family = u16::try_from(libc::AF_UNIX).expect("small").to_ne_bytes();
+        Address::from_bytes(&[&family, name].concat())
+    }
+
+    #[test]
+    fn names_are_files_or_not() {
+        assert_eq!(
+            address(b"/run/x\0rest"),
+            Some(Address::Path("/run/x".into()))
+        );
+        assert_eq!(address(b"/run/x"), Some(Address::Path("/run/x".into())));
+        assert_eq!(
+            address(b"\0x\0y"),
+            Some(Address::Abstract(b"x\0y".to_vec()))
+        );
+        assert_eq!(address(b""), None);
+        assert_eq!(Address::from_bytes(&[2, 0, 1, 2, 3, 4]), None);
+        assert_eq!(Address::from_bytes(&[1]), None);
+    }
+
+    #[test]
+    fn what_a_process_has_in_its_memory_is_read() {
+        let name = [&1u16.to_ne_bytes()[..], b"\0known"].concat();
+        let (at, length) = (name.as_ptr() as u64, name.len() as u64);
+        let address = Address::of(std::process::id(), at, length).expect("it is ours");
+        assert!(address.is_own(std::process::id(), &[b"known".to_vec()]));
+        assert!(!address.is_own(std::process::id(), &[]));
+        assert!(Address::of(std::process::id(), 8, 20).is_err());
+    }
+}

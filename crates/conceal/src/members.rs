@@ -1,0 +1,157 @@
+//! The processes of an encapsulation: those that have its mounts, whatever sessions and groups they have made for themselves.
+
+use std::{fs, io, os::unix::fs::MetadataExt as _};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::processes::number;
+
+/// How many parents are looked at: while one looks, they may become others.
+const GENERATIONS: usize = 64;
+/// How nice a session is that comes after all others.
+const LAST: &str = "19";
+
+/// Who has these mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Members(u64);
+
+impl Members {
+    /// Those with the mounts that a process has.
+    ///
+    /// # Errors
+    /// There is no such process, or it may not be asked.
+    pub fn with(process: u32) -> io::Result<Self> {
+        Ok(Self(fs::metadata(format!("/proc/{process}/ns/mnt"))?.ino()))
+    }
+
+    /// Those with the mounts that a descriptor stands for.
+    pub(crate) fn of(namespace: &impl std::os::fd::AsFd) -> io::Result<Self> {
+        Ok(Self(rustix::fs::fstat(namespace)?.st_ino))
+    }
+
+    /// Whether a process is one of those: it has these mounts, or mounts of its own and a parent that is one of them.
+    #[must_use]
+    pub fn has(self, process: u32) -> bool {
+        Self::with(std::process::id()).is_ok_and(|ours| self.has_below(process, ours))
+    }
+
+    /// From those with our mounts on, parents are those of who has begun all this.
+    fn has_below(self, process: u32, ours: Self) -> bool {
+        let mut process = process;
+        for _ in 0..GENERATIONS {
+            match Self::with(process) {
+                Ok(its) if its == self => return true,
+                Ok(its) if its != ours => {}
+                // It may be dead, and has no mounts any more.
+                _ => return false,
+            }
+            match number(process, 0) {
+                Some(parent) if parent > 0 => process = parent,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// The processes, as far as one look at all of them tells: they may be begetting others.
+    #[must_use]
+    pub fn all(self) -> Vec<Pid> {
+        let (Ok(entries), Ok(ours)) = (fs::read_dir("/proc"), Self::with(std::process::id()))
+        else {
+            return Vec::new();
+        };
+        let numbers = entries.flatten().filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.parse::<u32>().ok()
+        });
+        numbers
+            .filter(|number| self.has_below(*number, ours))
+            .filter_map(|number| Pid::from_raw(number.cast_signed()))
+            .collect()
+    }
+
+    /// Kills those that there are. How many: one that is dead has no mounts any more.
+    #[must_use]
+    pub fn kill(self) -> usize {
+        let all = self.all();
+        let killed = all
+            .iter()
+            .filter(|process| kill_process(**process, Signal::KILL).is_ok());
+        killed.count()
+    }
+
+    /// They come after others no longer.
+    pub fn hurry(self) {
+        while self.all().into_iter().map(hurried).sum::<usize>() > 0 {}
+    }
+}
+
+/// The calling thread, and what it begets, runs when no other wants to.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn rest() -> io::Result<()> {
+    set_policy(0, libc::SCHED_IDLE)
+}
+
+/// The session of that process comes after all others. Where the kernel shares processors among sessions (autogroup in sched(7)),
+/// what else is said of its threads counts only within it.
+pub fn rest_as_session(process: u32) {
+    // There is no such file where it does not.
+    let _ = fs::write(format!("/proc/{process}/autogroup"), LAST);
+}
+
+/// As the session of this process, if it came after all others until now.
+fn hurry_session(process: Pid) {
+    let process = process.as_raw_pid().to_string();
+    let of = |process: &str| fs::read_to_string(format!("/proc/{process}/autogroup"));
+    if of(&process).is_ok_and(|its| nice(&its) == LAST) {
+        let usual = of("self").unwrap_or_default();
+        let _ = fs::write(format!("/proc/{process}/autogroup"), nice(&usual));
+    }
+}
+
+/// How nice a session is, by what the kernel says of it. Of those that began with the machine, and have never been in another
+/// one, it says nothing: they are as nice as new ones.
+fn nice(about: &str) -> &str {
+    let said = about.rsplit_once("nice ");
+    said.map_or("0", |(_, nice)| nice.trim())
+}
+
+/// How many threads of the process came after others until now.
+fn hurried(process: Pid) -> usize {
+    hurry_session(process);
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_pid()));
+    let numbers = tasks.into_iter().flatten().flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.parse::<i32>().ok()
+    });
+    numbers
+        .filter(|thread| {
+            // SAFETY: a number is all that it takes.
+            let policy = unsafe { libc::sched_getscheduler(*thread) };
+            policy == libc::SCHED_IDLE && set_policy(*thread, libc::SCHED_OTHER).is_ok()
+        })
+        .count()
+}
+
+fn set_policy(thread: i32, policy: i32) -> io::Result<()> {
+    // SAFETY: all fields of the structure may be zero.
+    let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure lives as long as the call.
+    match unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nice;
+
+    #[test]
+    fn a_session_of_which_nothing_is_said_is_as_nice_as_new_ones() {
+        assert_eq!(nice("/autogroup-4 nice -5\n"), "-5");
+        assert_eq!(nice(""), "0");
+    }
+}

@@ -1,0 +1,85 @@
+//! What it takes to conceal programs. It is looked for before anything is begun: what is missing is told, not what fails for it.
+
+use std::{fs, io};
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// Where file systems in user space are had from.
+pub(crate) const DEVICE: &str = "/dev/fuse";
+/// Of whom a namespace of users says that it does not know them, where the kernel does not tell.
+const OVERFLOW: u32 = 65_534;
+
+/// What is missing.
+#[derive(Debug, thiserror::Error)]
+pub enum Missing {
+    /// Mounts are root's.
+    #[error(
+        "concealing programs takes root (CAP_SYS_ADMIN), for mounts: begin this as root, or with sudo"
+    )]
+    Root,
+    /// Files of others are nobody's there, and nobody may change them.
+    #[error(
+        "this is root in a namespace of users that does not know all of them (/proc/self/uid_map has no {0}): \
+         begin this outside of it, or in one that maps all users (podman: --userns=host)"
+    )]
+    User(u32),
+    /// There are no file systems in user space.
+    #[error(
+        "cannot open {DEVICE}: {0}: load it (modprobe fuse), or give it to this container (--device {DEVICE})"
+    )]
+    Device(io::Error),
+}
+
+/// Says what is missing, if something is.
+///
+/// # Errors
+/// That.
+pub fn look() -> Result<(), Missing> {
+    let capabilities = capabilities(None).map(|all| all.effective);
+    if !capabilities.is_ok_and(|all| all.contains(CapabilitySet::SYS_ADMIN)) {
+        return Err(Missing::Root);
+    }
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let overflow = overflow.ok().and_then(|number| number.trim().parse().ok());
+    let users = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    for user in [0, overflow.unwrap_or(OVERFLOW)] {
+        if !is_mapped(user, &users) {
+            return Err(Missing::User(user));
+        }
+    }
+    let device = fs::File::options().read(true).write(true).open(DEVICE);
+    device.map(drop).map_err(Missing::Device)
+}
+
+/// Whether a map of a namespace has that user. Its lines are: first user inside, outside, how many. One that is not understood says nothing.
+fn is_mapped(user: u32, map: &str) -> bool {
+    let has = |line: &str| {
+        let numbers: Vec<u64> = line
+            .split_ascii_whitespace()
+            .filter_map(|number| number.parse().ok())
+            .collect();
+        match numbers[..] {
+            [first, _, count] => (first..first + count).contains(&u64::from(user)),
+            _ => true,
+        }
+    };
+    map.is_empty() || map.lines().any(has)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_mapped;
+
+    #[test]
+    fn maps_say_whom_they_have() {
+        let all = "         0          0 4294967295\n";
+        let one = "         0       1000          1\n";
+        let many = "         0       1000          1\n         1     100000      65536\n";
+        for (map, zero, nobody) in [(all, true, true), (one, true, false), (many, true, true)] {
+            assert_eq!(is_mapped(0, map), zero, "{map}");
+            assert_eq!(is_mapped(65_534, map), nobody, "{map}");
+        }
+        assert!(!is_mapped(0, "      1000       1000          1\n"));
+        assert!(is_mapped(0, ""));
+    }
+}

@@ -1,0 +1,290 @@
+//! What reaches beyond mounts: the network, signals to others, the state of the machine. It waits at the kernel's own gate
+//! until the program is mandated.
+//!
+//! A filter (seccomp) has the kernel ask before such a call begins. Who asks is answered at once that it may go on where
+//! nobody else is concerned, and otherwise when the encapsulation is mandated. Programs of another architecture, whose calls
+//! have other numbers, wait at their first one.
+
+mod calls;
+mod files;
+mod filter;
+mod named;
+mod terminals;
+mod walk;
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, AsRawFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
+
+use crate::{
+    connecting::{Address, Connecting},
+    members::Members,
+};
+
+pub(crate) use files::{Devices, device_of};
+pub(crate) use filter::install;
+
+/// Who is let through before anything is mandated: sockets by these names.
+pub(crate) type Known = Arc<[Vec<u8>]>;
+
+/// The calls of one encapsulation that wait.
+#[derive(Debug, Clone)]
+pub struct Outside(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    listener: OwnedFd,
+    members: Members,
+    known: Known,
+    devices: Devices,
+    gate: Mutex<Gate>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    is_open: bool,
+    waiting: Vec<Call>,
+}
+
+/// A call that the kernel asks about.
+#[derive(Debug, Clone)]
+struct Call {
+    id: u64,
+    process: u32,
+    architecture: u32,
+    number: i64,
+    arguments: [u64; 6],
+    why: &'static str,
+}
+
+impl Outside {
+    /// Answers for those that the listener on its way through that socket is of.
+    pub(crate) fn of(
+        from: &UnixStream,
+        members: Members,
+        known: Known,
+        devices: Devices,
+    ) -> io::Result<Self> {
+        let listener = received(from)?;
+        be_quick(&listener);
+        let shared = Arc::new(Shared {
+            listener,
+            members,
+            known,
+            devices,
+            gate: Mutex::default(),
+        });
+        let this = Self(Arc::clone(&shared));
+        let answer = move || shared.answer();
+        thread::Builder::new()
+            .name("outside".into())
+            .spawn(answer)?;
+        Ok(this)
+    }
+
+    /// Who waits, and for what.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<(u32, &'static str)> {
+        let mut gate = self.0.gate();
+        gate.waiting.retain(|call| self.0.is_valid(call));
+        gate.waiting
+            .iter()
+            .map(|call| (call.process, call.why))
+            .collect()
+    }
+
+    /// Whether anybody is left of those who could ask: the command, and whoever it has begun. The kernel knows: before Linux 6.11 it counts
+    /// those, too, that are dead and that nobody has waited for, and from then on no longer those that are about to end, and call nothing any more.
+    #[must_use]
+    pub fn is_anybody_left(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0.listener, PollFlags::empty())];
+        let looked = poll(&mut polled, Some(&Timespec::default()));
+        looked.is_err() || !polled[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// Nothing waits any more.
+    pub fn release(&self) {
+        let mut gate = self.0.gate();
+        gate.is_open = true;
+        let waiting = std::mem::take(&mut gate.waiting);
+        drop(gate);
+        for call in waiting {
+            self.0.let_through(&call);
+        }
+    }
+}
+
+impl Shared {
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until nobody is left who could ask.
+    fn answer(self: &Arc<Self>) {
+        loop {
+            let mut polled = [PollFd::new(&self.listener, PollFlags::IN)];
+            if poll(&mut polled, None).is_err() {
+                continue;
+            }
+            if !polled[0].revents().contains(PollFlags::IN) {
+                return;
+            }
+            if let Some(call) = self.heard() {
+                self.decide(call);
+            }
+        }
+    }
+
+    fn heard(&self) -> Option<Call> {
+        // SAFETY: all fields of the structure may be zero, and the kernel wants them to be.
+        let mut heard: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure is the kernel's, and lives as long as the call.
+        let done = unsafe {
+            libc::ioctl(
+                self.listener.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_RECV,
+                &raw mut heard,
+            )
+        };
+        (done == 0).then_some(Call {
+            id: heard.id,
+            process: heard.pid,
+            architecture: heard.data.arch,
+            number: i64::from(heard.data.nr),
+            arguments: heard.data.args,
+            why: "",
+        })
+    }
+
+    fn decide(self: &Arc<Self>, call: Call) {
+        if self.gate().is_open {
+            return self.let_through(&call);
+        }
+        let why = self.concerns_others(&call);
+        if !self.is_valid(&call) {
+            return;
+        }
+        let mut gate = self.gate();
+        match why {
+            Some(why) if !gate.is_open => {
+                gate.waiting.retain(|call| self.is_valid(call));
+                gate.waiting.push(Call { why, ..call });
+            }
+            _ => {
+                drop(gate);
+                self.let_through(&call);
+            }
+        }
+    }
+
+    /// Whether it still waits. If not, what was found out about who asked may be another one's, that has its number now.
+    fn is_valid(&self, call: &Call) -> bool {
+        // SAFETY: the number lives as long as the call, which only reads it.
+        let done = unsafe {
+            libc::ioctl(
+                self.listener.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_ID_VALID,
+                &raw const call.id,
+            )
+        };
+        done == 0
+    }
+
+    fn let_through(self: &Arc<Self>, call: &Call) {
+        let Some(connecting) = self.connecting_for(call) else {
+            return self.answered(call.id, None);
+        };
+        // It takes until somebody accepts, who may wait for what others ask here.
+        let (this, id) = (Arc::clone(self), call.id);
+        let connect = move || this.answered(id, connecting.connect());
+        let begun = thread::Builder::new()
+            .name("connecting".into())
+            .spawn(connect);
+        if begun.is_err() {
+            self.answered(id, Some(Err(Errno::AGAIN)));
+        }
+    }
+
+    /// What it is told; `None`: the kernel goes on with it.
+    fn answered(&self, id: u64, done: Option<Result<(), Errno>>) {
+        // SAFETY: all fields of the structure may be zero.
+        let mut answer: libc::seccomp_notif_resp = unsafe { std::mem::zeroed() };
+        answer.id = id;
+        match done {
+            Some(Ok(())) => {}
+            Some(Err(errno)) => answer.error = -errno.raw_os_error(),
+            None => {
+                answer.flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(1)
+            }
+        }
+        // Who asked may be gone.
+        // SAFETY: the structure is the kernel's, and lives as long as the call.
+        let _ = unsafe {
+            libc::ioctl(
+                self.listener.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SEND,
+                &raw const answer,
+            )
+        };
+    }
+
+    /// A socket that somebody else has bound to a name is not behind that name where the program sees it: it is connected
+    /// here. `None`: the program can do that itself.
+    fn connecting_for(&self, call: &Call) -> Option<Connecting> {
+        if call.number != libc::SYS_connect || call.architecture != filter::ARCHITECTURE {
+            return None;
+        }
+        let address = Address::of(call.process, call.arguments[1], call.arguments[2]).ok()?;
+        if address.is_own(call.process, &self.known) {
+            return None;
+        }
+        let is_valid = || self.is_valid(call);
+        address.asked_by(call.process, signed(call.arguments[0]), is_valid)
+    }
+}
+
+/// Registers hold more than numbers have.
+#[expect(clippy::cast_possible_truncation, reason = "as the kernel does")]
+fn signed(register: u64) -> i32 {
+    register as u32 as i32
+}
+
+/// Who asks and who answers take turns: on one processor they do so without waking another one, which takes longer than all else.
+/// (Before Linux 6.6 that is not to be had.)
+fn be_quick(listener: &OwnedFd) {
+    const SYNC_WAKE_UP: libc::c_ulong = 1; // SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP
+    let set = libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS;
+    // SAFETY: the flags are no pointer.
+    let _ = unsafe { libc::ioctl(listener.as_raw_fd(), set, SYNC_WAKE_UP) };
+}
+
+fn received(from: &UnixStream) -> io::Result<OwnedFd> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let mut byte = [0];
+    let mut parts = [io::IoSliceMut::new(&mut byte)];
+    recvmsg(
+        from.as_fd(),
+        &mut parts,
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut all) => all.next(),
+        _ => None,
+    });
+    descriptor.ok_or_else(|| io::Error::other("the kernel does not ask (seccomp)"))
+}

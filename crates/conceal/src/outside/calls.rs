@@ -1,0 +1,141 @@
+//! Which calls concern others.
+
+use nix::unistd::{Pid, getpgid};
+
+use super::{
+    Call, Shared,
+    files::{Doer, OTHER},
+    filter, named, signed,
+};
+use crate::{connecting::Address, members::Members, processes::line};
+
+/// Why they wait.
+const NETWORK: &str = "the network";
+const SOCKET: &str = "a socket of another process";
+const SIGNAL: &str = "a signal to another process";
+const MACHINE: &str = "the state of the machine";
+
+/// Whose priority is set (`PRIO_PROCESS` and so on).
+const PROCESS: i32 = 0;
+const GROUP: i32 = 1;
+const USER: i32 = 2;
+/// What changes the kernel's log, or where it is shown (`SYSLOG_ACTION_READ_CLEAR` to `_CONSOLE_LEVEL`), and what takes from it.
+const WRITING_LOG: [i32; 6] = [2, 4, 5, 6, 7, 8];
+
+impl Shared {
+    /// Why it has to wait, if it has to.
+    pub(super) fn concerns_others(&self, call: &Call) -> Option<&'static str> {
+        if call.architecture != filter::ARCHITECTURE {
+            return Some("a program of another architecture");
+        }
+        if let Some(named) = named::of(call) {
+            return self.doer(call).concerns_others(&named);
+        }
+        let [first, second, ..] = call.arguments;
+        match call.number {
+            libc::SYS_openat2 => None, // what cannot be read is an error
+            // One that speaks without being connected says so nowhere else.
+            libc::SYS_socket | libc::SYS_socketpair if signed(first) == libc::AF_UNIX => {
+                Some(SOCKET)
+            }
+            libc::SYS_socket | libc::SYS_socketpair => Some(NETWORK),
+            libc::SYS_bind => self.binding(call),
+            libc::SYS_connect => {
+                let address = Address::of(call.process, second, call.arguments[2]);
+                (!address.is_ok_and(|address| address.is_own(call.process, &self.known)))
+                    .then_some(SOCKET)
+            }
+            libc::SYS_kill if second == 0 => None,
+            libc::SYS_kill => (!self.is_own_group(signed(first))).then_some(SIGNAL),
+            libc::SYS_ptrace => (!self.is_own(signed(second))).then_some(SIGNAL),
+            libc::SYS_tkill
+            | libc::SYS_tgkill
+            | libc::SYS_rt_sigqueueinfo
+            | libc::SYS_rt_tgsigqueueinfo => (!self.is_own(signed(first))).then_some(SIGNAL),
+            libc::SYS_pidfd_send_signal => (!self.is_own_behind(call)).then_some(SIGNAL),
+            libc::SYS_pidfd_getfd => (!self.is_own_behind(call)).then_some(OTHER),
+            // The limits are asked for.
+            libc::SYS_prlimit64 if call.arguments[2] == 0 => None,
+            libc::SYS_prlimit64
+            | libc::SYS_process_vm_writev
+            | libc::SYS_sched_setaffinity
+            | libc::SYS_sched_setscheduler
+            | libc::SYS_sched_setparam
+            | libc::SYS_sched_setattr => (!self.is_own(signed(first))).then_some(OTHER),
+            libc::SYS_setpriority => self.priority(signed(first), signed(second)),
+            // Its numbers for the same begin with 1.
+            libc::SYS_ioprio_set => self.priority(signed(first).wrapping_sub(1), signed(second)),
+            libc::SYS_syslog if !WRITING_LOG.contains(&signed(first)) => None,
+            _ => Some(MACHINE),
+        }
+    }
+
+    /// A socket is given a name: that of a file, or one that everybody sees.
+    fn binding(&self, call: &Call) -> Option<&'static str> {
+        let [_, at, length, ..] = call.arguments;
+        match Address::of(call.process, at, length) {
+            Ok(Address::Abstract(_)) => Some(SOCKET),
+            Ok(Address::Path(path)) => self.doer(call).makes(&path),
+            // The kernel chooses one, or it is an error.
+            Err(_) => None,
+        }
+    }
+
+    /// That of a process, a group or a user is set.
+    fn priority(&self, whose: i32, which: i32) -> Option<&'static str> {
+        let is_own = match whose {
+            _ if which == 0 => whose != USER,
+            PROCESS => self.is_own(which),
+            GROUP => self.is_own_group(which.wrapping_neg()),
+            _ => false,
+        };
+        (!is_own).then_some(OTHER)
+    }
+
+    fn doer(&self, call: &Call) -> Doer<'_> {
+        Doer {
+            thread: call.process,
+            members: self.members,
+            devices: &self.devices,
+        }
+    }
+
+    fn is_own(&self, process: i32) -> bool {
+        let process = process.cast_unsigned();
+        // None at all: that is an error, and concerns nobody.
+        self.members.has(process) || Members::with(process).is_err()
+    }
+
+    /// The process that the first argument, a descriptor, stands for.
+    fn is_own_behind(&self, call: &Call) -> bool {
+        let process = process_behind(call.process, call.arguments[0]);
+        process.is_some_and(|process| self.is_own(process))
+    }
+
+    /// Whom kill(2) means by a number.
+    fn is_own_group(&self, number: i32) -> bool {
+        match number {
+            0 => true,
+            // None at all.
+            i32::MIN => true,
+            -1 => false,
+            process if process > 0 => self.is_own(process),
+            group => self
+                .members
+                .all()
+                .into_iter()
+                .any(|member| is_in_group(member.as_raw_pid(), -group)),
+        }
+    }
+}
+
+/// Whether that process is of that group. One of a namespace outside is 0, which `rustix` does not take.
+fn is_in_group(process: i32, group: i32) -> bool {
+    getpgid(Some(Pid::from_raw(process))).is_ok_and(|its| its.as_raw() == group)
+}
+
+/// The process that a descriptor of another one stands for.
+fn process_behind(of: u32, descriptor: u64) -> Option<i32> {
+    let about = format!("/proc/{of}/fdinfo/{}", signed(descriptor));
+    line(about, "Pid:").ok()?.parse().ok()
+}

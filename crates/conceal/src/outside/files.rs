@@ -1,0 +1,407 @@
+//! Files that are not the command's own: what is done to them concerns others at once.
+//!
+//! Its own are those on the devices that are its own. What is done to them is most of what a build does: it is decided by one
+//! look. All else is looked at carefully ([`walk`]).
+
+use std::{
+    ffi::OsStr,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, FileType, StatxFlags, major, makedev, minor},
+    io::Errno,
+};
+
+use super::{
+    named::{Deed, Named, Place},
+    terminals,
+    walk::{self, Led, Way, walk},
+};
+use crate::{connecting::read, members::Members, tree::AROUND};
+
+/// The longest path (`PATH_MAX`), and a page, which ends where the next one may be missing.
+const LONGEST: usize = 4096;
+const PAGE: u64 = 4096;
+/// Harmless devices ([`is_harmless`]) that are often written to.
+const COMMON: [&str; 2] = ["/dev/null", "/dev/tty"];
+/// Why it waits.
+const STATE: &str = "the kernel's state";
+const DEVICE: &str = "a device";
+pub(super) const OTHER: &str = "another process";
+const UNKNOWN: &str = "what cannot be looked at now";
+/// What only descriptors lead to: pipes, sockets, and what has no names (linux/magic.h).
+const NAMELESS: [u64; 3] = [0x5049_5045, 0x534f_434b, 0x0904_1934];
+
+/// Where files are.
+#[derive(Debug, Clone)]
+pub(crate) struct Devices {
+    /// Around what is concealed: everybody's.
+    pub(crate) around: u64,
+    /// Nobody else's.
+    pub(crate) own: Vec<u64>,
+}
+
+/// Who does something to a file.
+pub(super) struct Doer<'a> {
+    pub(super) thread: u32,
+    pub(super) members: Members,
+    pub(super) devices: &'a Devices,
+}
+
+/// What matters of a file.
+struct About {
+    device: u64,
+    kind: FileType,
+    /// What it stands for, if it is a device.
+    stands_for: u64,
+    links: u32,
+}
+
+/// The device of what is there. A file system in user space is not asked: it may be waiting for us.
+pub(crate) fn device_of(path: &Path) -> Result<u64, Errno> {
+    Ok(about(CWD, path, AtFlags::empty())?.device)
+}
+
+fn about(from: impl std::os::fd::AsFd, path: &Path, flags: AtFlags) -> Result<About, Errno> {
+    let flags = flags | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(from, path, flags, StatxFlags::TYPE | StatxFlags::NLINK)?;
+    Ok(About {
+        device: makedev(stat.stx_dev_major, stat.stx_dev_minor),
+        kind: FileType::from_raw_mode(stat.stx_mode.into()),
+        stands_for: makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
+        links: stat.stx_nlink,
+    })
+}
+
+impl Doer<'_> {
+    /// Why it has to wait, if it has to.
+    pub(super) fn concerns_others(&self, named: &Named) -> Option<&'static str> {
+        let path = self.path(named.place)?;
+        let path = match named.is_rooted {
+            true => path.strip_prefix("/").unwrap_or(&path).to_owned(),
+            false => path,
+        };
+        match named.deed {
+            Deed::Make | Deed::Remove => self.name(*named, &path),
+            Deed::Open(flags) if flags & libc::O_PATH != 0 => None,
+            Deed::Open(_) | Deed::Change | Deed::Extend => self.file(named, &path),
+        }
+    }
+
+    /// The same if it makes that name where it is.
+    pub(super) fn makes(&self, path: &Path) -> Option<&'static str> {
+        self.name(Named::made(), path)
+    }
+
+    /// The path that it has in its memory; none where a descriptor says it all. If it cannot be read, the call fails.
+    fn path(&self, place: Place) -> Option<PathBuf> {
+        match place.at {
+            0 => Some(PathBuf::new()),
+            at => text(self.thread, at),
+        }
+    }
+
+    /// A look at what is there, that may lead us elsewhere, but not to what is the command's own: that is only there where its mounts are.
+    fn glance(&self, directory: i32, path: &Path, follows: bool) -> Result<About, Errno> {
+        let mut seen = walk::start(self.thread, directory, path);
+        let below = path.strip_prefix("/").unwrap_or(path);
+        if below != Path::new("") {
+            seen.push(below);
+        }
+        let flags = match follows || below == Path::new("") {
+            true => AtFlags::empty(),
+            false => AtFlags::SYMLINK_NOFOLLOW,
+        };
+        about(CWD, &seen, flags)
+    }
+
+    fn is_own(&self, about: &About) -> bool {
+        self.devices.own.contains(&about.device)
+    }
+
+    fn file(&self, named: &Named, path: &Path) -> Option<&'static str> {
+        let directory = named.place.directory;
+        if named.deed.opens() && COMMON.iter().any(|name| path == Path::new(name)) {
+            return None;
+        }
+        if self.is_clear(named, path) {
+            return None;
+        }
+        let way = Way {
+            directory,
+            path,
+            follows: named.follows,
+            is_rooted: named.is_rooted,
+        };
+        match walk(self.thread, self.members, way) {
+            Ok(Led::There { file, is_written }) => match named.deed {
+                Deed::Open(_) if is_written || !named.deed.writes() => None,
+                _ => self.judge(&file, named.deed),
+            },
+            Ok(Led::Nothing(directory)) if named.deed.makes() => self.judge(&directory, Deed::Make),
+            Ok(Led::Elsewhere) => Some(OTHER),
+            Err(error) if is_ours(error) => Some(UNKNOWN),
+            // The call fails, too.
+            Ok(Led::Nothing(_)) | Err(_) => None,
+        }
+    }
+
+    /// Whether one look tells that it is its own.
+    fn is_clear(&self, named: &Named, path: &Path) -> bool {
+        let directory = named.place.directory;
+        // It would look above that root.
+        if named.is_rooted {
+            return false;
+        }
+        match self.glance(directory, path, named.follows) {
+            Ok(about) => self.is_own(&about),
+            Err(Errno::NOENT) if named.deed.makes() => self.is_made_in_own(directory, path),
+            Err(_) => false,
+        }
+    }
+
+    /// Whether what is not there would be: it may be a link to nothing that is elsewhere.
+    fn is_made_in_own(&self, directory: i32, path: &Path) -> bool {
+        let Some(parent) = path.parent() else {
+            return false;
+        };
+        let parent = self.glance(directory, parent, true);
+        parent.is_ok_and(|parent| self.is_own(&parent))
+            && matches!(self.glance(directory, path, false), Err(Errno::NOENT))
+    }
+
+    /// What is done to a name is done to the directory that it is in.
+    fn name(&self, named: Named, path: &Path) -> Option<&'static str> {
+        let directory = named.place.directory;
+        // What has none (`..`) is an error.
+        let (parent, name) = path.parent().zip(path.file_name())?;
+        if self
+            .glance(directory, parent, true)
+            .is_ok_and(|parent| self.is_own(&parent))
+        {
+            return None;
+        }
+        let way = Way {
+            directory,
+            path: parent,
+            follows: true,
+            is_rooted: false,
+        };
+        let parent = match walk(self.thread, self.members, way) {
+            Ok(Led::There { file, .. }) => file,
+            Ok(Led::Elsewhere) => return Some(OTHER),
+            Err(error) if is_ours(error) => return Some(UNKNOWN),
+            Ok(Led::Nothing(_)) | Err(_) => return None,
+        };
+        let why = self.judge(&parent, named.deed)?;
+        let there = about(&parent, Path::new(name), AtFlags::SYMLINK_NOFOLLOW);
+        let fails = match named.deed {
+            Deed::Remove => there.is_err_and(|error| !is_ours(error)),
+            _ => there.is_ok() && named.from.is_none(),
+        };
+        (!fails && !self.is_missing(named.from)).then_some(why)
+    }
+
+    fn is_missing(&self, from: Option<Place>) -> bool {
+        from.is_some_and(|from| {
+            let path = self.path(from);
+            path.is_none_or(|path| {
+                let about = self.glance(from.directory, &path, false);
+                matches!(about, Err(Errno::NOENT))
+            })
+        })
+    }
+
+    /// Why what is done to that file has to wait, if it has to.
+    fn judge(&self, file: &OwnedFd, deed: Deed) -> Option<&'static str> {
+        let Ok(about) = about(file, Path::new(""), AtFlags::EMPTY_PATH) else {
+            return Some(UNKNOWN);
+        };
+        if self.is_own(&about) {
+            return None;
+        }
+        let is_file = about.kind.is_file();
+        if about.device == self.devices.around {
+            let matters = deed != Deed::Extend && (is_file || !deed.opens());
+            return matters.then_some(AROUND);
+        }
+        let Some(place) = walk::place(file) else {
+            return Some(UNKNOWN);
+        };
+        if walk::is_of_processes(file) {
+            return match walk::process_in(&place) {
+                Some(process) if self.members.has(process.cast_unsigned()) => None,
+                Some(_) => Some(OTHER),
+                None => (is_file || !deed.opens()).then_some(STATE),
+            };
+        }
+        if about.kind.is_char_device() || about.kind.is_block_device() {
+            let is_clear = (deed.opens() && is_harmless(&about))
+                || terminals::is_own(self.thread, self.members, about.stands_for);
+            return (!is_clear).then_some(DEVICE);
+        }
+        if (is_file && about.links == 0) || (!is_file && deed.opens()) || is_nameless(file) {
+            return None;
+        }
+        Some(match place.starts_with("/sys") {
+            true => STATE,
+            false => AROUND,
+        })
+    }
+}
+
+/// It says nothing of the program's call: this process has run out of something.
+fn is_ours(error: Errno) -> bool {
+    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+}
+
+/// Null, zero, full, random, urandom; the controlling terminal, and new ones (Documentation/admin-guide/devices.txt).
+fn is_harmless(about: &About) -> bool {
+    let number = (major(about.stands_for), minor(about.stands_for));
+    about.kind.is_char_device() && matches!(number, (1, 3 | 5 | 7..=9) | (5, 0 | 2))
+}
+
+fn is_nameless(file: &OwnedFd) -> bool {
+    let kind = rustix::fs::fstatfs(file).map(|about| about.f_type);
+    kind.is_ok_and(|kind| u64::try_from(kind).is_ok_and(|kind| NAMELESS.contains(&kind)))
+}
+
+fn text(thread: u32, at: u64) -> Option<PathBuf> {
+    let mut all = Vec::new();
+    while all.len() < LONGEST {
+        let from = at.checked_add(all.len() as u64)?;
+        let mut piece = vec![0; usize::try_from(PAGE - from % PAGE).ok()?];
+        read(thread, from, &mut piece).ok()?;
+        let end = piece.iter().position(|byte| *byte == 0);
+        all.extend_from_slice(&piece[..end.unwrap_or(piece.len())]);
+        if end.is_some() {
+            return Some(OsStr::from_bytes(&all).into());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{ffi::CString, fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    const WRITES: Deed = Deed::Open(libc::O_WRONLY);
+    const MAKES: Deed = Deed::Open(libc::O_WRONLY | libc::O_CREAT);
+
+    fn asked(path: impl AsRef<Path>, deed: Deed) -> Option<&'static str> {
+        asked_from(libc::AT_FDCWD, false, path, deed)
+    }
+
+    /// What is in `/dev/shm` counts as own.
+    fn asked_from(
+        directory: i32,
+        is_rooted: bool,
+        path: impl AsRef<Path>,
+        deed: Deed,
+    ) -> Option<&'static str> {
+        let path = CString::new(path.as_ref().as_os_str().as_bytes()).expect("no zero in it");
+        let devices = Devices {
+            around: device_of(Path::new("/etc/passwd")).expect("it is there"),
+            own: vec![device_of(Path::new("/dev/shm")).expect("it is there")],
+        };
+        let doer = Doer {
+            thread: std::process::id(),
+            members: Members::with(std::process::id()).expect("it runs"),
+            devices: &devices,
+        };
+        let place = Place {
+            directory,
+            at: path.as_ptr() as u64,
+        };
+        doer.concerns_others(&Named {
+            place,
+            deed,
+            follows: true,
+            from: None,
+            is_rooted,
+        })
+    }
+
+    #[test]
+    fn what_is_not_its_own_waits() {
+        assert_eq!(asked("/dev/null", WRITES), None);
+        assert_eq!(asked("/dev/../dev/ptmx", WRITES), None);
+        assert_eq!(asked("/etc/passwd", WRITES), Some(AROUND));
+        assert_eq!(asked("/etc/passwd", Deed::Open(libc::O_CREAT)), None);
+        assert_eq!(asked("/etc", WRITES), None);
+        assert_eq!(asked("/nowhere/at/all", MAKES), None);
+        assert_eq!(asked("/etc/nobody", WRITES), None);
+        assert_eq!(asked("/etc/nobody", MAKES), Some(AROUND));
+        assert_eq!(asked("/dev/kmsg", WRITES), Some(DEVICE));
+        assert_eq!(asked("/dev/../sys/power/state", WRITES), Some(STATE));
+        assert_eq!(asked("/proc/sys/vm/drop_caches", WRITES), Some(STATE));
+    }
+
+    #[test]
+    fn names_are_their_directories() {
+        assert_eq!(asked("/dev/shm/nobody", Deed::Make), None);
+        assert_eq!(asked("/dev/nobody", Deed::Make), Some(AROUND));
+        assert_eq!(asked("/dev/nobody", Deed::Remove), None);
+        assert_eq!(asked("/dev/null", Deed::Remove), Some(AROUND));
+        assert_eq!(asked("/dev/null", Deed::Make), None);
+        assert_eq!(asked("/dev/null", Deed::Change), Some(DEVICE));
+        assert_eq!(asked("/dev/null", Deed::Extend), Some(DEVICE));
+        assert_eq!(asked("/sys/kernel", Deed::Extend), Some(STATE));
+        assert_eq!(asked("/etc/passwd", Deed::Extend), None);
+        assert_eq!(asked("/etc/passwd/", Deed::Remove), Some(AROUND));
+        assert_eq!(asked("/etc/..", Deed::Remove), None);
+        assert_eq!(asked("/", Deed::Make), None);
+        assert_eq!(asked("/sys/nobody", Deed::Make), Some(STATE));
+    }
+
+    #[test]
+    fn processes_have_what_is_theirs() {
+        assert_eq!(asked("/proc/self/oom_score_adj", WRITES), None);
+        assert_eq!(asked("/proc/thread-self/comm", WRITES), None);
+        assert_eq!(asked("/proc/self/root/etc/passwd", WRITES), Some(AROUND));
+        assert_eq!(asked("/proc/self/root/dev/shm/new", MAKES), None);
+        assert_eq!(asked("/dev/stdout", WRITES), None);
+        let (read, _write) = std::io::pipe().expect("a pipe");
+        let number = std::os::fd::AsRawFd::as_raw_fd(&read);
+        assert_eq!(asked(format!("/proc/self/fd/{number}"), WRITES), None);
+    }
+
+    #[test]
+    fn a_directory_may_be_the_root() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("etc")).expect("a directory");
+        symlink("/etc/new", at("link")).expect("a link");
+        let own = fs::File::open(directory.path()).expect("a directory");
+        let own = std::os::fd::AsRawFd::as_raw_fd(&own);
+        for path in ["/etc/passwd", "etc/../../../etc/new", "/link", "/dev/null"] {
+            assert_eq!(asked_from(own, true, path, MAKES), None, "{path}");
+        }
+        assert_eq!(asked_from(own, true, "/", WRITES), None);
+        assert_eq!(asked_from(own, false, "/etc/passwd", MAKES), Some(AROUND));
+        let sys = fs::File::open("/sys").expect("a directory");
+        let sys = std::os::fd::AsRawFd::as_raw_fd(&sys);
+        assert_eq!(asked_from(sys, true, "../dev/shm", MAKES), Some(STATE));
+        assert_eq!(asked_from(sys, false, "../dev/shm", MAKES), None);
+    }
+
+    #[test]
+    fn links_are_what_they_lead_to() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        symlink("/proc/sys/vm/drop_caches", at("state")).expect("a link");
+        symlink("/etc/nobody", at("nobody")).expect("a link");
+        symlink("own", at("link")).expect("a link");
+        fs::write(at("own"), "").expect("a file");
+        assert_eq!(asked(at("own"), WRITES), None);
+        assert_eq!(asked(at("link"), WRITES), None);
+        assert_eq!(asked(at("new"), MAKES), None);
+        assert_eq!(asked(at("state"), WRITES), Some(STATE));
+        assert_eq!(asked(at("nobody"), MAKES), Some(AROUND));
+        assert_eq!(asked(at("nobody"), Deed::Remove), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! Calls that change files which they name, and how.
+
+use super::{Call, signed};
+use crate::connecting::read;
+
+// Of later kernels than the numbers that are known here; the same everywhere.
+pub(super) const FCHMODAT2: libc::c_long = 452;
+pub(super) const SETXATTRAT: libc::c_long = 463;
+pub(super) const REMOVEXATTRAT: libc::c_long = 466;
+pub(super) const FILE_SETATTR: libc::c_long = 469;
+
+/// What is done to what is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// It is opened, with these flags.
+    Open(i32),
+    /// Its attributes or its length change.
+    Change,
+    /// Attributes change that file systems of ours do not have.
+    Extend,
+    /// The name is made.
+    Make,
+    /// The name is removed.
+    Remove,
+}
+
+/// Where a call has a path: from that directory on, at that place of the thread's memory; 0: what the descriptor stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) directory: i32,
+    pub(super) at: u64,
+}
+
+/// A call that names a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Named {
+    pub(super) place: Place,
+    pub(super) deed: Deed,
+    /// It is what a symbolic link leads to.
+    pub(super) follows: bool,
+    /// What is to be there for it.
+    pub(super) from: Option<Place>,
+    /// The directory is the root that it is looked for in.
+    pub(super) is_rooted: bool,
+}
+
+impl Deed {
+    pub(super) fn opens(self) -> bool {
+        matches!(self, Self::Open(_))
+    }
+
+    /// What is not there is made.
+    pub(super) fn makes(self) -> bool {
+        matches!(self, Self::Open(flags) if flags & libc::O_CREAT != 0)
+    }
+
+    /// What is there is written to.
+    pub(super) fn writes(self) -> bool {
+        let Self::Open(flags) = self else {
+            return true;
+        };
+        let fails = libc::O_CREAT | libc::O_EXCL;
+        flags & fails != fails && flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0
+    }
+}
+
+impl Named {
+    /// A name that is known already is made from where the thread is.
+    pub(super) fn made() -> Self {
+        named(HERE, 0, Deed::Make)
+    }
+}
+
+fn named(directory: u64, at: u64, deed: Deed) -> Named {
+    Named {
+        place: Place {
+            directory: signed(directory),
+            at,
+        },
+        deed,
+        follows: true,
+        from: None,
+        is_rooted: false,
+    }
+}
+
+fn opened(directory: u64, at: u64, flags: i32) -> Named {
+    let is_link_itself = flags & libc::O_NOFOLLOW != 0
+        || flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
+    Named {
+        follows: !is_link_itself,
+        ..named(directory, at, Deed::Open(flags))
+    }
+}
+
+/// As `struct open_how` says, which is there: flags, mode, and how it is looked for.
+fn opened_so(call: &Call) -> Option<Named> {
+    let [directory, at, how, ..] = call.arguments;
+    let mut all = [0; 24];
+    read(call.process, how, &mut all).ok()?;
+    let mut words = all
+        .as_chunks()
+        .0
+        .iter()
+        .map(|word| u64::from_ne_bytes(*word));
+    let (flags, _, resolve) = (words.next()?, words.next()?, words.next()?);
+    Some(Named {
+        is_rooted: resolve & libc::RESOLVE_IN_ROOT != 0,
+        ..opened(directory, at, signed(flags))
+    })
+}
+
+fn renamed(from: (u64, u64), to: (u64, u64)) -> Named {
+    // From one file system to another one it fails: where it goes to says it all.
+    Named {
+        from: Some(Place {
+            directory: signed(from.0),
+            at: from.1,
+        }),
+        ..named(to.0, to.1, Deed::Make)
+    }
+}
+
+/// Its attributes change; of a link only if the flags do not say otherwise.
+fn changed(directory: u64, at: u64, flags: u64) -> Named {
+    Named {
+        follows: signed(flags) & libc::AT_SYMLINK_NOFOLLOW == 0,
+        ..named(directory, at, Deed::Change)
+    }
+}
+
+/// The same for attributes that are not everywhere.
+fn extended(directory: u64, at: u64, flags: u64) -> Named {
+    Named {
+        deed: Deed::Extend,
+        ..changed(directory, at, flags)
+    }
+}
+
+/// What a call names, and what it does to that.
+pub(super) fn of(call: &Call) -> Option<Named> {
+    let [a, b, c, d, e, _] = call.arguments;
+    Some(match call.number {
+        libc::SYS_openat => opened(a, b, signed(c)),
+        libc::SYS_openat2 => return opened_so(call),
+        libc::SYS_mkdirat | libc::SYS_mknodat => named(a, b, Deed::Make),
+        libc::SYS_symlinkat => named(b, c, Deed::Make),
+        libc::SYS_linkat => named(c, d, Deed::Make),
+        libc::SYS_unlinkat => named(a, b, Deed::Remove),
+        libc::SYS_renameat | libc::SYS_renameat2 => renamed((a, b), (c, d)),
+        libc::SYS_fchmodat => changed(a, b, 0),
+        FCHMODAT2 | libc::SYS_utimensat => changed(a, b, d),
+        libc::SYS_fchownat => changed(a, b, e),
+        libc::SYS_fchmod | libc::SYS_fchown => changed(a, 0, 0),
+        libc::SYS_truncate => changed(HERE, a, 0),
+        libc::SYS_setxattr | libc::SYS_removexattr => extended(HERE, a, 0),
+        libc::SYS_lsetxattr | libc::SYS_lremovexattr => extended(HERE, a, ITSELF),
+        libc::SYS_fsetxattr | libc::SYS_fremovexattr => extended(a, 0, 0),
+        SETXATTRAT | REMOVEXATTRAT => extended(a, b, c),
+        FILE_SETATTR => extended(a, b, e),
+        _ => return of_older(call),
+    })
+}
+
+/// The directory that the thread is in.
+const HERE: u64 = libc::AT_FDCWD.cast_unsigned() as u64;
+/// The link itself.
+const ITSELF: u64 = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned() as u64;
+
+/// Those that begin where the thread is.
+#[cfg(target_arch = "x86_64")]
+fn of_older(call: &Call) -> Option<Named> {
+    let [a, b, ..] = call.arguments;
+    Some(match call.number {
+        libc::SYS_open => opened(HERE, a, signed(b)),
+        libc::SYS_creat => opened(HERE, a, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC),
+        libc::SYS_mkdir | libc::SYS_mknod => named(HERE, a, Deed::Make),
+        libc::SYS_symlink | libc::SYS_link => named(HERE, b, Deed::Make),
+        libc::SYS_unlink | libc::SYS_rmdir => named(HERE, a, Deed::Remove),
+        libc::SYS_rename => renamed((HERE, a), (HERE, b)),
+        libc::SYS_chmod | libc::SYS_chown | libc::SYS_utime | libc::SYS_utimes => {
+            changed(HERE, a, 0)
+        }
+        libc::SYS_lchown => changed(HERE, a, ITSELF),
+        libc::SYS_futimesat => changed(a, b, 0),
+        _ => return None,
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn of_older(_: &Call) -> Option<Named> {
+    None
+}

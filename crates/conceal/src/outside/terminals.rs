@@ -1,0 +1,63 @@
+//! Terminals that are a program's own.
+
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{major, makedev, minor};
+
+use crate::{
+    members::Members,
+    processes::{line, number},
+};
+
+/// The devices of pseudo-terminals (Documentation/admin-guide/devices.txt), and how many each of their numbers has.
+const FIRST: u32 = 136;
+const LAST: u32 = 143;
+const EACH: u32 = 256;
+/// Where new ones are made.
+const MASTERS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
+
+/// Whether the thread speaks to that terminal already, or one of the members has made it.
+pub(super) fn is_own(thread: u32, members: Members, device: u64) -> bool {
+    if !(FIRST..=LAST).contains(&major(device)) {
+        return false;
+    }
+    let of = Path::new("/proc").join(thread.to_string());
+    let is_it = |descriptor: &str| {
+        fs::metadata(of.join("fd").join(descriptor))
+            .is_ok_and(|it| it.file_type().is_char_device() && it.rdev() == device)
+    };
+    ["0", "1", "2"].into_iter().any(is_it)
+        || controlling(thread) == Some(device)
+        || is_made_by(members, (major(device) - FIRST) * EACH + minor(device))
+}
+
+/// That of the session, as proc(5) tells it: a number for both parts.
+fn controlling(thread: u32) -> Option<u64> {
+    let number: u32 = number(thread, 3)?;
+    let minor = (number & 0xff) | ((number >> 12) & 0xf_ff00);
+    Some(makedev((number >> 8) & 0xfff, minor))
+}
+
+/// Whether one of them has the other end.
+fn is_made_by(members: Members, which: u32) -> bool {
+    let is_other_end = |descriptor: PathBuf| {
+        let is_master = fs::read_link(&descriptor)
+            .is_ok_and(|it| MASTERS.iter().any(|name| it == Path::new(name)));
+        is_master && index(&descriptor) == Some(which)
+    };
+    members.all().into_iter().any(|process| {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", process.as_raw_pid()));
+        let mut descriptors = descriptors.into_iter().flatten().flatten();
+        descriptors.any(|descriptor| is_other_end(descriptor.path()))
+    })
+}
+
+fn index(descriptor: &Path) -> Option<u32> {
+    let number = descriptor.file_name()?;
+    let about = descriptor.parent()?.with_file_name("fdinfo").join(number);
+    line(about, "tty-index:").ok()?.parse().ok()
+}

@@ -1,0 +1,479 @@
+//! What a file system knows, and what is done for who asks it.
+
+mod listing;
+
+use std::{
+    collections::HashMap,
+    ffi::{OsStr, OsString},
+    os::fd::OwnedFd,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use encapsulation::{
+    Attributes, Content, Found, HiddenId, Identity, Kind, New, Refused, Stat, Time, TreePath,
+};
+use fuser::{BackingId, Errno, FileAttr, FileHandle, FopenFlags, INodeNo};
+use rustix::fs::OFlags;
+
+use crate::{
+    attributes::attributes,
+    nodes::{Nodes, ROOT},
+    real::{coarse_time, stat_of},
+    reveal,
+    store::reopened,
+    tree::{Opened, Tree},
+    unopened::Unopened,
+};
+
+/// Why something was not done.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The program is told so.
+    Errno(Errno),
+    /// It waits until it may be done.
+    Held(&'static str),
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl From<rustix::io::Errno> for Refusal {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Errno(Errno::from_i32(errno.raw_os_error()))
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Error(errno) => errno.into(),
+            Refused::Unconcealable(why) => Self::Held(why),
+        }
+    }
+}
+
+pub(crate) type Answer<T> = Result<T, Refusal>;
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) tree: Tree,
+    pub(crate) nodes: Nodes,
+    files: HashMap<u64, OpenFile>,
+    pub(crate) unopened: Unopened,
+    /// The files that the kernel reads and writes by itself, by node: there can be one of each.
+    backing: HashMap<u64, Weak<BackingId>>,
+    /// What is told of directories, and whether that has begun.
+    listings: HashMap<u64, (Vec<(OsString, Kind)>, bool)>,
+    next: u64,
+    /// Nobody is in it yet, and what it shows then may be something else.
+    pub(crate) is_spare: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    node: u64,
+    file: Arc<OwnedFd>,
+    /// What the kernel reads and writes by itself, kept for as long as it is open: then `file` is open for reading only.
+    backing: Option<Arc<BackingId>>,
+    /// A file of the encapsulation's, open to be written to.
+    written: Option<HiddenId>,
+}
+
+/// What something new is made with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Made {
+    pub(crate) mode: u32,
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+/// The kernel may remember it.
+pub(crate) const EVER: Duration = Duration::from_secs(1 << 30);
+/// The kernel may remember it for some commands, and looks again for who waits for a change.
+const WHILE: Duration = Duration::from_secs(1);
+
+impl State {
+    /// Nothing is concealed: it is around what is.
+    pub(crate) fn is_around(&self) -> bool {
+        self.tree.gate.is_real()
+    }
+
+    /// How long the kernel may remember what it is told: while everything is concealed, nobody else changes it.
+    pub(crate) fn validity(&self) -> Duration {
+        match &self.tree.concealed {
+            Some(_) if self.is_spare => Duration::ZERO,
+            Some(_) if self.is_around() => WHILE,
+            Some(_) => EVER,
+            None => Duration::ZERO,
+        }
+    }
+
+    /// The same for what it has read of files.
+    pub(crate) fn caching(&self) -> FopenFlags {
+        match &self.tree.concealed {
+            Some(_) => FopenFlags::FOPEN_KEEP_CACHE,
+            None => FopenFlags::empty(),
+        }
+    }
+
+    pub(crate) fn new(tree: Tree) -> Self {
+        Self {
+            tree,
+            nodes: Nodes::new(),
+            files: HashMap::new(),
+            unopened: Unopened::new(),
+            backing: HashMap::new(),
+            listings: HashMap::new(),
+            next: 1,
+            is_spare: false,
+        }
+    }
+
+    pub(crate) fn path(&self, node: INodeNo) -> Answer<TreePath> {
+        Ok(self.nodes.path(node.0).ok_or(Errno::ESTALE)?)
+    }
+
+    /// Where it is, or was: of the names that the kernel knows, one that is still its own, if there is one.
+    fn located(&mut self, node: INodeNo) -> Answer<TreePath> {
+        loop {
+            let path = self.path(node)?;
+            let Some(identity) = self.nodes.identity(node.0) else {
+                return Ok(path);
+            };
+            let there = self.tree.look(&path).map(|found| found.stat);
+            let is_it = |there: &Stat| there.identity == identity || there.kind == Kind::Directory;
+            if there.is_ok_and(|there| is_it(&there)) || !self.nodes.is_elsewhere(node.0) {
+                return Ok(path);
+            }
+        }
+    }
+
+    /// Where it is; if something else is there now, the kernel looks again. What has no name any more has none.
+    pub(crate) fn place(&mut self, node: INodeNo) -> Answer<TreePath> {
+        let path = self.located(node)?;
+        let there = self.tree.look(&path).map(|found| found.stat);
+        match (there, self.nodes.identity(node.0)) {
+            (Ok(there), Some(identity))
+                if there.identity != identity && there.kind != Kind::Directory =>
+            {
+                Err(Errno::ESTALE.into())
+            }
+            (Err(rustix::io::Errno::NOENT), Some(_)) => Err(Errno::ESTALE.into()),
+            _ => Ok(path),
+        }
+    }
+
+    pub(crate) fn child(&self, parent: INodeNo, name: &OsStr) -> Answer<TreePath> {
+        Ok(self.path(parent)?.join(name))
+    }
+
+    /// Tell the kernel of what is there.
+    pub(crate) fn told(&mut self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
+        let path = self.child(parent, name)?;
+        let found = self.tree.look(&path)?;
+        let number = self.nodes.told(found.stat.identity, parent.0, name);
+        if self.is_around() {
+            self.hold(number, &found);
+        }
+        Ok(self.attributes(number, &found))
+    }
+
+    /// The kernel has forgotten it so many times.
+    pub(crate) fn forgotten(&mut self, node: INodeNo, times: u64) {
+        self.nodes.forgotten(node.0, times);
+        if self.nodes.identity(node.0).is_none() {
+            self.unopened.forget(node.0);
+        }
+    }
+
+    fn attributes(&mut self, number: u64, found: &Found) -> FileAttr {
+        self.nodes.described(number, &found.stat);
+        let details = match self.tree.origin(&found.content) {
+            Ok(Content::Base(path)) => self.tree.real.stat(&path).ok(),
+            Ok(Content::Hidden(id)) => self
+                .tree
+                .hidden
+                .file(id)
+                .ok()
+                .and_then(|file| rustix::fs::fstat(&*file).ok()),
+            Ok(Content::Target(_) | Content::Names) | Err(_) => None,
+        };
+        attributes(number, &found.stat, details.as_ref())
+    }
+
+    /// What the kernel asks for by number.
+    pub(crate) fn examine(
+        &mut self,
+        node: INodeNo,
+        handle: Option<FileHandle>,
+    ) -> Answer<FileAttr> {
+        let open = handle.and_then(|handle| self.files.get(&handle.0));
+        if let Some(open) = open {
+            let stat = rustix::fs::fstat(&open.file)?;
+            let mut seen = self.nodes.with_set(node.0, stat_of(&stat));
+            seen.links = self.links(node).unwrap_or(seen.links);
+            return Ok(attributes(node.0, &seen, Some(&stat)));
+        }
+        let identity = self.nodes.identity(node.0);
+        let path = self.located(node)?;
+        let found = self.tree.look(&path);
+        match (found, identity) {
+            (Ok(found), _) if node.0 == ROOT || Some(found.stat.identity) == identity => {
+                Ok(self.attributes(node.0, &found))
+            }
+            (Ok(found), Some(Identity::Real { .. })) if found.stat.kind == Kind::Directory => {
+                Ok(self.attributes(node.0, &found))
+            }
+            // It has no name any more, or not this one.
+            (found, identity) => match (self.kept(node, identity), found) {
+                (Some(file), _) => {
+                    let stat = rustix::fs::fstat(file)?;
+                    let seen = self.nodes.with_set(node.0, stat_of(&stat));
+                    Ok(attributes(node.0, &seen, Some(&stat)))
+                }
+                (None, Err(error)) if error != rustix::io::Errno::NOENT => Err(error.into()),
+                (None, found) => match (self.nodes.nameless(node.0), found, identity) {
+                    (Some(directory), ..) => Ok(attributes(node.0, &directory, None)),
+                    (None, Ok(found), Some(Identity::Real { .. }) | None) => {
+                        Ok(self.attributes(node.0, &found))
+                    }
+                    // It may have another name, which the kernel looks up again then.
+                    _ => Err(Errno::ESTALE.into()),
+                },
+            },
+        }
+    }
+
+    /// What is there without a name: hidden, or somebody has it open still (fstat(2) comes without a handle).
+    fn kept(&self, node: INodeNo, identity: Option<Identity>) -> Option<Arc<OwnedFd>> {
+        match identity {
+            Some(Identity::Hidden(id)) => self.tree.hidden.file(id).ok(),
+            _ => self.open_file(node),
+        }
+    }
+
+    /// What somebody has open there.
+    fn open_file(&self, node: INodeNo) -> Option<Arc<OwnedFd>> {
+        let mut open = self.files.values();
+        let found = open.find(|open| open.node == node.0);
+        found.map(|open| Arc::clone(&open.file))
+    }
+
+    /// How many names a hidden file has, as it is seen here: really it has none.
+    fn links(&mut self, node: INodeNo) -> Option<u64> {
+        let identity = self.nodes.identity(node.0)?;
+        if !matches!(identity, Identity::Hidden(_)) || self.tree.concealed.is_none() {
+            return None;
+        }
+        let path = self.located(node).ok()?;
+        let found = self.tree.look(&path).ok()?;
+        (found.stat.identity == identity).then_some(found.stat.links)
+    }
+
+    pub(crate) fn opened(
+        &mut self,
+        (node, writes): (u64, bool),
+        file: Arc<OwnedFd>,
+        backing: Option<Arc<BackingId>>,
+    ) -> FileHandle {
+        let written = match self.nodes.identity(node) {
+            Some(Identity::Hidden(id)) if writes => Some(id),
+            _ => None,
+        };
+        if let (Some(id), Some(concealed)) = (written, &mut self.tree.concealed) {
+            concealed.opened(id);
+        }
+        let open = OpenFile {
+            node,
+            file,
+            backing,
+            written,
+        };
+        self.next += 1;
+        self.files.insert(self.next, open);
+        FileHandle(self.next)
+    }
+
+    /// Nobody has it open any more. What it returns takes time to close.
+    pub(crate) fn closed(&mut self, handle: FileHandle) -> Option<OpenFile> {
+        let open = self.files.remove(&handle.0)?;
+        if let (Some(id), Some(concealed)) = (open.written, &mut self.tree.concealed) {
+            concealed.closed(id);
+        }
+        Some(open)
+    }
+
+    /// What the kernel reads and writes by itself.
+    pub(crate) fn backing(
+        &mut self,
+        node: u64,
+        new: impl FnOnce() -> std::io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        if let Some(backing) = self.backing.get(&node).and_then(Weak::upgrade) {
+            return Some(backing);
+        }
+        let backing = Arc::new(new().ok()?);
+        self.backing.insert(node, Arc::downgrade(&backing));
+        Some(backing)
+    }
+
+    /// To read from.
+    pub(crate) fn file(&self, handle: FileHandle) -> Answer<Arc<OwnedFd>> {
+        let open = self.files.get(&handle.0).ok_or(Errno::EBADF)?;
+        Ok(Arc::clone(&open.file))
+    }
+
+    /// To write to.
+    pub(crate) fn writable(&self, handle: FileHandle) -> Answer<Arc<OwnedFd>> {
+        let open = self.files.get(&handle.0).ok_or(Errno::EBADF)?;
+        Ok(match open.backing {
+            Some(_) => Arc::new(reopened(&open.file, OFlags::WRONLY)?),
+            None => Arc::clone(&open.file),
+        })
+    }
+
+    /// What time it is where something is changed. Where it is changed really, its file system dates it.
+    pub(crate) fn now(&self, path: &TreePath) -> Answer<Time> {
+        if self.tree.is_concealed() {
+            return Ok(self.tree.hidden.now(path)?);
+        }
+        Ok(coarse_time())
+    }
+
+    /// What time it is for who gives something that date. Not all file systems that are around say so.
+    pub(crate) fn date(&self, path: &TreePath) -> Answer<Time> {
+        match self.tree.hidden.now(path) {
+            Err(_) if !self.tree.is_concealed() => Ok(coarse_time()),
+            now => Ok(now?),
+        }
+    }
+
+    /// What is made there belongs to whom the kernel would give it to; and whether the directory hands on its group.
+    fn new_at(&mut self, path: &TreePath, made: Made) -> Answer<(New, bool)> {
+        let (parent, _) = path.split().ok_or(Errno::EEXIST)?;
+        let stat = self.tree.look(&parent)?.stat;
+        let inherits = stat.mode & 0o2000 != 0;
+        let group = if inherits { stat.owner.1 } else { made.group };
+        let new = New {
+            id: self.tree.hidden.number(),
+            mode: made.mode,
+            owner: (made.user, group),
+            now: self.now(path)?,
+        };
+        Ok((new, inherits))
+    }
+
+    pub(crate) fn create(&mut self, path: &TreePath, made: Made) -> Answer<Arc<OwnedFd>> {
+        let (new, _) = self.new_at(path, made)?;
+        Ok(self.tree.create(path, (new.mode, new.owner), new.now)?)
+    }
+
+    pub(crate) fn make_directory(&mut self, path: &TreePath, made: Made) -> Answer<()> {
+        let (mut new, inherits) = self.new_at(path, made)?;
+        new.mode |= if inherits { 0o2000 } else { 0 };
+        Ok(self.tree.make_directory(path, new)?)
+    }
+
+    pub(crate) fn make_symlink(
+        &mut self,
+        path: &TreePath,
+        target: OsString,
+        made: Made,
+    ) -> Answer<()> {
+        let (new, _) = self.new_at(path, made)?;
+        Ok(self.tree.make_symlink(path, target, new)?)
+    }
+
+    /// What is neither file, directory nor symbolic link.
+    pub(crate) fn make_node(&mut self, path: &TreePath, made: Made) -> Answer<()> {
+        use rustix::fs::FileType;
+        match FileType::from_raw_mode(made.mode) {
+            FileType::RegularFile => {
+                let mode = made.mode & 0o7777;
+                self.create(path, Made { mode, ..made }).map(drop)
+            }
+            FileType::Fifo | FileType::Socket => {
+                let (new, _) = self.new_at(path, made)?;
+                Ok(self.tree.make_special(path, new)?)
+            }
+            // A device is not the encapsulation's own.
+            _ => Err(Errno::EPERM.into()),
+        }
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        path: &TreePath,
+        writes: bool,
+        cut: bool,
+    ) -> Answer<Arc<OwnedFd>> {
+        if !writes && !cut {
+            return Ok(self.tree.read(path)?);
+        }
+        match self.tree.write(path, cut)? {
+            Opened::File(file) => Ok(file),
+            Opened::Moved => Err(Errno::ESTALE.into()),
+        }
+    }
+
+    /// Size first, as it takes a file that can be written to.
+    pub(crate) fn set(
+        &mut self,
+        node: INodeNo,
+        handle: Option<FileHandle>,
+        size: Option<u64>,
+        set: &Attributes,
+    ) -> Answer<()> {
+        if let Some(size) = size {
+            match handle {
+                Some(_) if !self.tree.gate.is_open(self.tree.process) => {
+                    return Err(Errno::EPERM.into());
+                }
+                Some(handle) => rustix::fs::ftruncate(&*self.writable(handle)?, size)?,
+                None => {
+                    let path = self.place(node)?;
+                    rustix::fs::ftruncate(&*self.open(&path, true, false)?, size)?;
+                }
+            }
+        }
+        if *set == Attributes::default() {
+            return Ok(());
+        }
+        match (self.place(node), self.nodes.identity(node.0)) {
+            (Ok(path), _) => Ok(self.tree.set_attributes(&path, set)?),
+            // It has no name any more.
+            (Err(_), Some(Identity::Hidden(id))) => {
+                let file = self.tree.hidden.file(id)?;
+                Ok(reveal::set_attributes(&*file, set)?)
+            }
+            (Err(refusal), _) => match self.open_file(node) {
+                // Nor is it concealed any more.
+                Some(file) if self.tree.concealed.is_none() => {
+                    Ok(reveal::set_attributes(&*file, set)?)
+                }
+                Some(_) if self.is_nowhere(node)? => {
+                    self.nodes.set(node.0, set);
+                    Ok(())
+                }
+                _ => Err(refusal),
+            },
+        }
+    }
+
+    /// There is nothing where it was.
+    fn is_nowhere(&mut self, node: INodeNo) -> Answer<bool> {
+        let path = self.located(node)?;
+        let there = self.tree.look(&path);
+        Ok(there == Err(rustix::io::Errno::NOENT))
+    }
+
+    /// What has to be changed for a file to be changed in place: for who reads only.
+    pub(crate) fn flags(flags: OFlags) -> (bool, bool) {
+        let writes = flags & OFlags::ACCMODE != OFlags::RDONLY;
+        (writes, flags.contains(OFlags::TRUNC))
+    }
+}

@@ -1,0 +1,224 @@
+//! Hidden files: without a name, on the file system of the tree that they may become visible in. They are gone when
+//! nobody holds them any more, whoever dies.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
+    ffi::OsString,
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use encapsulation::{HiddenId, Identity, Stat, Store, Time, TreePath};
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW},
+    io::Errno,
+};
+
+use crate::{
+    real::{Real, made, stat_of},
+    reveal::{own, set_attributes},
+};
+
+/// All hidden files of a tree.
+#[derive(Debug)]
+pub struct Hidden {
+    tree: Arc<Real>,
+    /// Open for reading only: what somebody can write to nobody can execute, though it be visible long since.
+    files: Mutex<HashMap<HiddenId, Arc<OwnedFd>>>,
+    /// A file of each file system that says what time it is.
+    clocks: Mutex<HashMap<OsString, OwnedFd>>,
+    /// What is to be safe on disk when it is revealed: files, and directories for the names in them.
+    to_sync: Mutex<HashSet<Identity>>,
+    next: AtomicU64,
+}
+
+impl Hidden {
+    /// None yet.
+    #[must_use]
+    pub fn new(tree: Arc<Real>) -> Self {
+        Self {
+            tree,
+            files: Mutex::default(),
+            clocks: Mutex::default(),
+            to_sync: Mutex::default(),
+            next: AtomicU64::new(1),
+        }
+    }
+
+    /// A number that was never used.
+    pub fn number(&self) -> HiddenId {
+        HiddenId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A new, empty file that may become visible at `path`, open for reading and writing.
+    ///
+    /// # Errors
+    /// The kernel's; `EOPNOTSUPP` where the file system of the tree has no files without names.
+    pub fn create(
+        &self,
+        path: &TreePath,
+        mode: u32,
+        owner: (u32, u32),
+    ) -> Result<(HiddenId, Arc<OwnedFd>), Errno> {
+        let file = self.unnamed(path)?;
+        set_attributes(&file, &own(owner, Some(mode)))?;
+        let (id, kept) = (self.number(), reopened(&file, OFlags::RDONLY)?);
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.insert(id, Arc::new(kept));
+        Ok((id, Arc::new(file)))
+    }
+
+    /// The file of this number, open for reading.
+    ///
+    /// # Errors
+    /// `EIO`, if there is none.
+    pub fn file(&self, id: HiddenId) -> Result<Arc<OwnedFd>, Errno> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.get(&id).cloned().ok_or(Errno::IO)
+    }
+
+    /// Opened once more, as a program asks for it.
+    ///
+    /// # Errors
+    /// The kernel's, and as [`Hidden::file`].
+    pub fn open(&self, id: HiddenId, flags: OFlags) -> Result<OwnedFd, Errno> {
+        reopened(&*self.file(id)?, flags)
+    }
+
+    /// Gives it a name in a directory of the tree, where there is none yet.
+    ///
+    /// # Errors
+    /// The kernel's: `EEXIST`…
+    pub fn link(&self, id: HiddenId, directory: impl AsFd, name: &Path) -> Result<(), Errno> {
+        let file = self.file(id)?;
+        let from = name_of(file.as_fd());
+        rustix::fs::linkat(CWD, from, directory, name, AtFlags::SYMLINK_FOLLOW)?;
+        self.tree.reveal(&rustix::fs::fstat(&*file)?, id);
+        Ok(())
+    }
+
+    /// What was made, which is no file, is visible as this.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn keep(&self, id: HiddenId, made: OwnedFd) -> Result<(), Errno> {
+        self.tree.reveal(&rustix::fs::fstat(&made)?, id);
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.insert(id, Arc::new(made));
+        Ok(())
+    }
+
+    /// What time it is for the file system that has `path`: it is never before that of anything that was changed there
+    /// before, which cannot be said of the clocks that programs read.
+    ///
+    /// # Errors
+    /// As [`Hidden::create`].
+    pub fn now(&self, path: &TreePath) -> Result<Time, Errno> {
+        let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let root = path.names().next().ok_or(Errno::PERM)?.to_owned();
+        let clock = match clocks.entry(root) {
+            Entry::Occupied(clock) => clock.into_mut(),
+            Entry::Vacant(none) => none.insert(self.unnamed(path)?),
+        };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
+        };
+        let both = Timestamps {
+            last_access: now,
+            last_modification: now,
+        };
+        rustix::fs::futimens(&*clock, &both)?;
+        Ok(stat_of(&rustix::fs::fstat(&*clock)?).modified)
+    }
+
+    /// In the innermost directory on its way that is there, not where a symbolic link leads which may be there really: other file
+    /// systems may be mounted in the tree.
+    fn unnamed(&self, path: &TreePath) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let parent = path.split().map(|(parent, _)| parent);
+        let parent = parent.filter(|parent| parent.split().is_some());
+        let directory = self
+            .tree
+            .innermost(&parent.unwrap_or_else(|| path.clone()))?;
+        rustix::fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)
+    }
+
+    /// Of those with numbers below `before` only these are needed any more, and what has a name.
+    pub fn keep_only(&self, before: HiddenId, needed: &BTreeSet<HiddenId>) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|id, file| {
+            let is_needed = *id >= before || needed.contains(id);
+            let stat = match rustix::fs::fstat(&**file) {
+                Ok(stat) if !is_needed && stat.st_nlink == 0 => stat,
+                _ => return true,
+            };
+            self.tree.forget(&stat);
+            false
+        });
+        self.wanted_safe().retain(|what| match what {
+            Identity::Hidden(id) => files.contains_key(id),
+            Identity::Real { .. } => true,
+        });
+    }
+
+    /// Somebody wants it to be safe on disk.
+    pub(crate) fn sync_later(&self, what: Identity) {
+        self.wanted_safe().insert(what);
+    }
+
+    /// What anybody wants to be.
+    pub(crate) fn to_sync(&self) -> HashSet<Identity> {
+        self.wanted_safe().clone()
+    }
+
+    fn wanted_safe(&self) -> MutexGuard<'_, HashSet<Identity>> {
+        self.to_sync.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody needs it any more.
+    pub fn forget(&self, id: HiddenId) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = files.remove(&id)
+            && let Ok(stat) = rustix::fs::fstat(&*file)
+        {
+            self.tree.forget(&stat);
+        }
+    }
+}
+
+impl Store for Hidden {
+    fn stat(&self, id: HiddenId) -> Result<Stat, Errno> {
+        let stat = stat_of(&rustix::fs::fstat(self.file(id)?.as_fd())?);
+        // It has the one that it was made with.
+        let stat = Stat { links: 1, ..stat };
+        Ok(made(stat, id))
+    }
+}
+
+/// The same file, opened otherwise.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn reopened(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, name_of(file.as_fd()), flags, Mode::empty())
+}
+
+/// The same file, so that it cannot be written to: nobody can execute what somebody can write to.
+pub(crate) fn read_only(file: &Arc<OwnedFd>) -> Arc<OwnedFd> {
+    let flags = rustix::fs::fcntl_getfl(file).unwrap_or(OFlags::RDONLY);
+    if flags & OFlags::ACCMODE == OFlags::RDONLY {
+        return Arc::clone(file);
+    }
+    reopened(file, OFlags::RDONLY).map_or_else(|_| Arc::clone(file), Arc::new)
+}
+
+/// What it can be opened by once more.
+pub(crate) fn name_of(file: BorrowedFd<'_>) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}

@@ -1,0 +1,115 @@
+//! What programs want to be safe on disk: it is when somebody can see it.
+//!
+//! While it is concealed nobody would miss it. What was wanted so is remembered with what is hidden, as others may reveal it
+//! ([`Encapsulation::absorb`](encapsulation::Encapsulation::absorb)).
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
+
+use encapsulation::{Base as _, Effect, Encapsulation, Identity, Seen};
+use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty};
+use rustix::fs::OFlags;
+
+use crate::{
+    real::Real,
+    state::{Answer, State},
+    store::Hidden,
+};
+
+impl State {
+    /// What has to be made safe now, if anything has to be; `handle`: of a file that is open.
+    pub(crate) fn sync(
+        &mut self,
+        node: INodeNo,
+        handle: Option<FileHandle>,
+    ) -> Answer<Option<Arc<OwnedFd>>> {
+        if !self.is_around() && self.tree.concealed.is_some() {
+            if let Some(identity) = self.nodes.identity(node.0) {
+                self.tree.hidden.sync_later(identity);
+            }
+            return Ok(None);
+        }
+        let file = match handle {
+            None => {
+                let path = self.place(node)?;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                Arc::new(self.tree.real.file(&path, flags)?)
+            }
+            Some(_) if self.is_around() => Arc::new(self.unopened(node, OFlags::RDONLY)?),
+            Some(handle) => self.file(handle)?,
+        };
+        Ok(Some(file))
+    }
+}
+
+/// What was wanted to be safe of what is revealed now.
+pub(crate) fn unsafe_yet(
+    concealed: &Encapsulation,
+    real: &Real,
+    hidden: &Hidden,
+) -> Vec<Arc<OwnedFd>> {
+    let wanted = hidden.to_sync();
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let files = concealed
+        .effects()
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Create { id, .. } | Effect::Replace { id, .. } => {
+                let is_wanted = wanted.contains(&Identity::Hidden(*id));
+                is_wanted.then(|| hidden.file(*id).ok()).flatten()
+            }
+            _ => None,
+        });
+    let times = concealed.directory_times();
+    let directories = times.iter().filter_map(|(path, _)| {
+        let Ok(Seen::There(stat)) = real.look(path) else {
+            return None;
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let is_wanted = wanted.contains(&stat.identity);
+        is_wanted.then(|| real.file(path, flags).ok().map(Arc::new))?
+    });
+    files.chain(directories).collect()
+}
+
+/// Makes it safe. It is seen as it is already, so nobody is told if it cannot be.
+pub(crate) fn make_safe(all: &[Arc<OwnedFd>]) {
+    for file in all {
+        if let Err(error) = rustix::fs::fsync(file) {
+            tracing::warn!("what was shown may not be safe on disk: {error}");
+        }
+    }
+}
+
+/// Makes it safe, and answers when it is; others are answered meanwhile.
+pub(crate) fn answer(file: Result<Option<Arc<OwnedFd>>, Errno>, reply: ReplyEmpty) {
+    match file {
+        Ok(None) => reply.ok(),
+        Err(error) => reply.error(error),
+        Ok(Some(file)) => {
+            let asked = Arc::new(Mutex::new(Some((file, reply))));
+            let there = Arc::clone(&asked);
+            let begun = thread::Builder::new().spawn(move || answer_when_safe(&there));
+            if begun.is_err() {
+                // There is no thread to be had: others wait.
+                answer_when_safe(&asked);
+            }
+        }
+    }
+}
+
+fn answer_when_safe(asked: &Mutex<Option<(Arc<OwnedFd>, ReplyEmpty)>>) {
+    let taken = asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some((file, reply)) = taken else {
+        return;
+    };
+    match rustix::fs::fsync(&file) {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(Errno::from_i32(error.raw_os_error())),
+    }
+}

@@ -1,0 +1,464 @@
+//! What a concealed program lives in: mounts of its own, where some trees are concealed, and all that is around them is
+//! recorded.
+//!
+//! What is around is one file system for all programs of a [`World`], so that what one of them has looked for, the kernel
+//! knows for the next one; what is concealed is one for each ([`World::begin`]).
+
+use std::{
+    ffi::CString,
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+        unix::{ffi::OsStrExt as _, net::UnixStream, process::CommandExt as _},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Sender, channel},
+    },
+    thread::{self, JoinHandle},
+};
+
+use encapsulation::Encapsulation;
+use fuser::{Config, Session, SessionACL};
+use rustix::{
+    fs::{Mode, OFlags},
+    mount::{
+        MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
+        mount_change, unmount,
+    },
+    process::{chdir, pivot_root},
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
+};
+
+use crate::{
+    concealing::Concealing,
+    members::{Members, rest},
+    needs::{self, Missing},
+    outside::{self, Devices, Known, Outside},
+    real::Real,
+    store::Hidden,
+    telling::Kernel,
+};
+
+/// Where the new root is put together. It is there on every system, and covered by what is concealed of it afterwards.
+const STAGE: &str = "/tmp";
+/// File systems of the kernel: they are as they are, for everybody.
+const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// What programs that share memory make there is theirs.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// What cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum WorldError {
+    /// It never can be, here.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// The kernel says no.
+    #[error("cannot {what}: {errno}")]
+    Refused {
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        errno: rustix::io::Errno,
+    },
+}
+
+trait Told<T> {
+    fn to(self, what: &'static str) -> Result<T, WorldError>;
+}
+
+impl<T> Told<T> for Result<T, rustix::io::Errno> {
+    fn to(self, what: &'static str) -> Result<T, WorldError> {
+        self.map_err(|errno| WorldError::Refused { what, errno })
+    }
+}
+
+impl<T> Told<T> for io::Result<T> {
+    fn to(self, what: &'static str) -> Result<T, WorldError> {
+        self.map_err(|error| {
+            let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
+            WorldError::Refused { what, errno }
+        })
+    }
+}
+
+/// Mounts that encapsulated programs have in common.
+#[derive(Debug)]
+pub struct World {
+    place: Arc<Place>,
+    around: Concealing,
+    /// The mounts of the encapsulation that begins next: who asks for that need not wait for them.
+    spare: Mutex<Option<JoinHandle<Result<Spare, WorldError>>>>,
+}
+
+/// What nobody is in yet.
+type Spare = (Concealing, View);
+
+/// What it takes to make a view.
+#[derive(Debug)]
+struct Place {
+    namespace: OwnedFd,
+    /// The device of what is around.
+    device: u64,
+    /// What is concealed in it.
+    real: Arc<Real>,
+    hidden: Arc<Hidden>,
+    known: Known,
+}
+
+/// The mounts of one encapsulation. They are gone when this and its last process are.
+#[derive(Debug)]
+pub struct View {
+    namespace: OwnedFd,
+    members: Members,
+    known: Known,
+    devices: Devices,
+}
+
+impl World {
+    /// One in which those directories are concealed, and the rest may be changed by processes of which `may_change`
+    /// says so. None of them may be within another one. Sockets by the `known` names, which are no files, can be spoken to. Each first
+    /// file of `instead` is seen in the place of the second one.
+    ///
+    /// # Errors
+    /// If it cannot be set up, or [something is missing](needs).
+    pub fn new(
+        concealed: &[PathBuf],
+        may_change: Arc<dyn Fn(u32) -> bool + Send + Sync>,
+        known: &[Vec<u8>],
+        instead: &[(&Path, &Path)],
+    ) -> Result<Self, WorldError> {
+        needs::look()?;
+        untouched_buffers();
+        let real = Arc::new(Real::open(concealed).to("open what is to be concealed")?);
+        let hidden = Arc::new(Hidden::new(Arc::clone(&real)));
+        let all = Arc::new(Real::open(&["/".into()]).to("open the root directory")?);
+        let none = Arc::new(Hidden::new(Arc::clone(&all)));
+        let read = Encapsulation::new(Arc::clone(&all) as _, Arc::clone(&none) as _);
+        let around = Concealing::around(read, all, none, may_change);
+        let (namespace, device) = apart(|servers| new_root(around.clone(), instead, servers))?;
+        let place = Place {
+            namespace,
+            device,
+            real,
+            hidden,
+            known: known.into(),
+        };
+        Ok(Self {
+            place: Arc::new(place),
+            around,
+            spare: Mutex::default(),
+        })
+    }
+
+    /// What is around: what all programs have read of it, and who waits for being allowed to change it.
+    #[must_use]
+    pub fn around(&self) -> &Concealing {
+        &self.around
+    }
+
+    /// What is concealed, as it really is.
+    #[must_use]
+    pub fn real(&self) -> &Arc<Real> {
+        &self.place.real
+    }
+
+    /// What encapsulations have made there.
+    #[must_use]
+    pub fn hidden(&self) -> &Arc<Hidden> {
+        &self.place.hidden
+    }
+
+    /// An encapsulation above the real trees.
+    #[must_use]
+    pub fn encapsulation(&self) -> Encapsulation {
+        self.place.encapsulation()
+    }
+
+    /// The file system of an encapsulation, and mounts in which that is seen. Those of the next one are made while this one runs.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn begin(&self, encapsulation: Encapsulation) -> Result<Spare, WorldError> {
+        let place = Arc::clone(&self.place);
+        let making = thread::Builder::new().name("spare".into());
+        let next = making.spawn(move || place.spare()).ok();
+        let spare = std::mem::replace(
+            &mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner),
+            next,
+        );
+        // One that could not be made then may be now.
+        let spare = spare.and_then(|it| it.join().ok()?.ok());
+        let (concealing, view) = spare.map_or_else(|| self.place.spare(), Ok)?;
+        concealing.begin(encapsulation);
+        Ok((concealing, view))
+    }
+}
+
+impl Place {
+    fn encapsulation(&self) -> Encapsulation {
+        Encapsulation::new(Arc::clone(&self.real) as _, Arc::clone(&self.hidden) as _)
+    }
+
+    fn spare(&self) -> Result<Spare, WorldError> {
+        let (real, hidden) = (Arc::clone(&self.real), Arc::clone(&self.hidden));
+        let concealing = Concealing::spare(self.encapsulation(), real, hidden);
+        Ok((concealing.clone(), self.view(concealing)?))
+    }
+
+    /// Mounts in which that is seen.
+    fn view(&self, concealing: Concealing) -> Result<View, WorldError> {
+        let (namespace, own) = apart(|servers| {
+            let mounts = LinkNameSpaceType::Mount;
+            move_into_link_name_space(self.namespace.as_fd(), Some(mounts)).to("enter mounts")?;
+            own_mounts()?;
+            let memory = Path::new(SHARED_MEMORY);
+            if memory.is_dir() {
+                let flags = MountFlags::NOSUID | MountFlags::NODEV;
+                mount("tmpfs", memory, "tmpfs", flags, Some(c"mode=1777"))
+                    .to("mount shared memory")?;
+                self.make_places_in(memory)?;
+            }
+            self.cover(concealing, servers)?;
+            Ok((this_namespace()?, self.own_devices()?))
+        })?;
+        Ok(View {
+            members: Members::of(&namespace).to("look at its mounts")?,
+            namespace,
+            known: Arc::clone(&self.known),
+            devices: Devices {
+                around: self.device,
+                own,
+            },
+        })
+    }
+
+    /// What is concealed there is mounted over these: as it is, nothing is there.
+    fn make_places_in(&self, empty: &Path) -> Result<(), WorldError> {
+        let places = self.real.places().map(|(_, place)| place);
+        let mut places = places.filter(|place| place.starts_with(empty));
+        places
+            .try_for_each(fs::create_dir_all)
+            .to("make what is concealed in shared memory")
+    }
+
+    /// Those that are mounted for this encapsulation only.
+    fn own_devices(&self) -> Result<Vec<u64>, WorldError> {
+        let memory = Path::new(SHARED_MEMORY);
+        let memory = memory.is_dir().then_some(memory);
+        let tree = self.real.places().next();
+        let tree = tree.map_or(Path::new(STAGE), |(_, place)| place);
+        let own = memory.into_iter().chain([tree]).map(outside::device_of);
+        own.collect::<Result<_, _>>()
+            .to("look at what is concealed")
+    }
+
+    /// Mount it over the trees that it conceals.
+    fn cover(&self, concealing: Concealing, servers: &Servers) -> Result<(), WorldError> {
+        let places: Vec<_> = self.real.places().collect();
+        let Some((_, first)) = places.first() else {
+            return serve(concealing, Path::new(STAGE), servers);
+        };
+        serve(concealing, first, servers)?;
+        let open = |(name, _): &(_, _)| opened(&first.join(name), OFlags::DIRECTORY);
+        let directories = places.iter().map(open).collect::<Result<Vec<_>, _>>();
+        let directories = directories.to("open what is concealed")?;
+        for (directory, (_, place)) in directories.iter().zip(&places) {
+            mount_bind(path_of(directory), *place).to("mount what is concealed")?;
+        }
+        Ok(())
+    }
+}
+
+impl View {
+    /// Who is in it.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        self.members
+    }
+
+    /// Starts the command in it, in that directory; it runs when nothing else wants to ([`Members::hurry`]).
+    ///
+    /// # Errors
+    /// Those of [`Command::spawn`], and of the directory.
+    pub fn spawn(&self, command: &mut Command, directory: &Path) -> io::Result<(Child, Outside)> {
+        self.spawn_limited(command, directory, || Ok(()))
+    }
+
+    /// The same; `limited` has limits apply to the command that would be too narrow for what is done before. It is called between fork
+    /// and exec, and so may not allocate.
+    ///
+    /// # Errors
+    /// Those of [`Self::spawn`].
+    pub fn spawn_limited(
+        &self,
+        command: &mut Command,
+        directory: &Path,
+        limited: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<(Child, Outside)> {
+        let namespace = self.namespace.try_clone()?;
+        let directory = CString::new(directory.as_os_str().as_bytes())?;
+        let (ours, theirs) = UnixStream::pair()?;
+        let enter = move || {
+            let mounts = LinkNameSpaceType::Mount;
+            move_into_link_name_space(namespace.as_fd(), Some(mounts))?;
+            chdir(&*directory)?;
+            // What it shares with others by keys of System V is its own.
+            // SAFETY: this leaves files and memory as they are.
+            unsafe { unshare_unsafe(UnshareFlags::NEWIPC) }?;
+            outside::install(theirs.as_fd())?;
+            limited()?;
+            // Last: until the program has begun somebody waits for it who does not come after others.
+            rest()
+        };
+        // SAFETY: between fork and exec this makes some calls of the system, and allocates nothing.
+        unsafe { command.pre_exec(enter) };
+        let mut child = command.spawn()?;
+        let (known, devices) = (Arc::clone(&self.known), self.devices.clone());
+        let outside = Outside::of(&ours, self.members, known, devices).inspect_err(|_| {
+            // Nobody would know of it.
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
+        Ok((child, outside))
+    }
+}
+
+/// The root directory of a world: everything as it is, by a file system that records what is looked for.
+fn new_root(
+    around: Concealing,
+    instead: &[(&Path, &Path)],
+    servers: &Servers,
+) -> Result<(OwnedFd, u64), WorldError> {
+    own_mounts()?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).to("keep mounts to itself")?;
+    // Before something is mounted over where they may be.
+    let open = |(file, _): &(&Path, _)| opened(file, OFlags::empty());
+    let files = instead.iter().map(open).collect::<Result<Vec<_>, _>>();
+    let files = files.to("open what stands in the place of a program")?;
+    let stage = Path::new(STAGE);
+    serve(around, stage, servers)?;
+    let device = rustix::fs::stat(stage)
+        .to("look at the root directory")?
+        .st_dev;
+    read_ahead(device);
+    mount_bind(stage.join("0"), stage).to("mount the root directory")?;
+    for path in OF_THE_KERNEL {
+        let there = stage.join(path.trim_start_matches('/'));
+        mount_bind_recursive(path, there).to("mount the kernel's file systems")?;
+    }
+    for (file, (_, of)) in files.iter().zip(instead) {
+        let there = stage.join(of.strip_prefix("/").unwrap_or(of));
+        mount_bind(path_of(file), there).to("mount what stands in the place of a program")?;
+    }
+    chdir(stage).to("enter the root directory")?;
+    pivot_root(".", ".").to("change the root directory")?;
+    unmount(".", UnmountFlags::DETACH).to("leave the old root directory")?;
+    Ok((this_namespace()?, device))
+}
+
+/// Has the kernel read as much of a file at a time as it asks a file system for: compilers are large, and each question takes a while.
+fn read_ahead(device: u64) {
+    const KIB: &str = "1024";
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    // Where the kernel does not let itself be told, more is asked.
+    let _ = fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KIB);
+}
+
+/// Has large memory of zeros come from the kernel, which makes pages of it as they are touched.
+///
+/// Each file system has a buffer of 16 MiB for what it is asked, most of which never is. Once such a buffer was given
+/// back, glibc would keep its like, and write 16 MiB of zeros for each command.
+fn untouched_buffers() {
+    const LARGE: libc::c_int = 128 << 10;
+    // SAFETY: this sets a number, under the allocator's own lock.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+}
+
+/// Mounts the file system there, and answers what it is asked, until the mount is gone or a thread that answers has panicked.
+fn serve(concealing: Concealing, at: &Path, servers: &Servers) -> Result<(), WorldError> {
+    let device = File::options().read(true).write(true).open(needs::DEVICE);
+    let device = OwnedFd::from(device.to("open /dev/fuse")?);
+    let data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    let data = CString::new(data).map_err(io::Error::from).to("mount")?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("outlive", at, "fuse", flags, Some(data.as_c_str())).to("mount a FUSE file system")?;
+    let kernel = device.try_clone().to("mount a FUSE file system")?;
+    concealing.tell(Kernel::new(kernel.into()));
+    let begun = servers.begin(concealing, device);
+    begun.to("serve a FUSE file system")
+}
+
+/// Wherever it is, and whatever is mounted over it from now on.
+fn opened(path: &Path, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
+    let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn path_of(descriptor: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
+fn own_mounts() -> Result<(), WorldError> {
+    // SAFETY: the thread has a root and a directory of its own (`apart`), and hands on nothing that depends on mounts.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.to("have mounts of its own")
+}
+
+fn this_namespace() -> Result<OwnedFd, WorldError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let path = "/proc/thread-self/ns/mnt";
+    rustix::fs::open(path, flags, Mode::empty()).to("open its mounts")
+}
+
+/// Begins to answer for file systems, where everything is seen as it is: a thread that sees what it answers for would wait for
+/// itself.
+struct Servers(Sender<(Concealing, OwnedFd, Sender<io::Result<()>>)>);
+
+impl Servers {
+    fn begin(&self, concealing: Concealing, device: OwnedFd) -> io::Result<()> {
+        let (answer, answered) = channel();
+        let gone = |_| io::Error::other("nobody begins");
+        self.0
+            .send((concealing, device, answer))
+            .map_err(|_| io::Error::other("nobody begins"))?;
+        answered.recv().map_err(gone)?
+    }
+}
+
+/// In a thread whose root, directory and mounts are its own.
+fn apart<T: Send>(
+    work: impl FnOnce(&Servers) -> Result<T, WorldError> + Send,
+) -> Result<T, WorldError> {
+    let (ask, asked) = channel();
+    thread::scope(|scope| {
+        let work = scope.spawn(move || {
+            // SAFETY: nothing else runs in this thread, and it ends with this.
+            unsafe { unshare_unsafe(UnshareFlags::FS) }.to("have a root directory of its own")?;
+            work(&Servers(ask))
+        });
+        for (concealing, device, answer) in asked {
+            let session = Session::from_fd(concealing, device, SessionACL::All, Config::default());
+            // What stands for one that is begun would hold its device, and with it who asks, when nobody answers any more.
+            let begun = session.and_then(Session::spawn).map(drop);
+            // Who has asked waits for it.
+            let _ = answer.send(begun);
+        }
+        let panicked = |panic| std::panic::resume_unwind(panic);
+        work.join().unwrap_or_else(panicked)
+    })
+}
+
+impl AsFd for View {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.namespace.as_fd()
+    }
+}

@@ -1,0 +1,197 @@
+//! Both go through the same history.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use conceal::{concealing::Concealing, real::Real, store::Hidden};
+use encapsulation::Encapsulation;
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use proptest::prelude::*;
+use rustix::{
+    io::Errno,
+    mount::{MountPropagationFlags, mount_change},
+    thread::UnshareFlags,
+};
+use tempfile::TempDir;
+
+use crate::{
+    acts::{Act, MOUNT, SLOTS},
+    side::Side,
+};
+
+/// A concealing file system over a directory, in a mount namespace of the calling thread.
+pub(crate) struct Mounted {
+    system: Concealing,
+    session: Option<BackgroundSession>,
+    below: Side,
+    real: Arc<Real>,
+    at: PathBuf,
+    over: Arc<AtomicBool>,
+}
+
+impl Mounted {
+    fn over(path: &Path, below: &Path) -> Self {
+        let real = Arc::new(Real::open(&[path.to_owned()]).expect("the tree"));
+        let hidden = Arc::new(Hidden::new(Arc::clone(&real)));
+        let it = Encapsulation::new(Arc::clone(&real) as _, Arc::clone(&hidden) as _);
+        let system = Concealing::new(it, Arc::clone(&real), hidden);
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::DefaultPermissions, MountOption::NoDev];
+        config.acl = SessionACL::All;
+        let session = Session::new(system.clone(), path, &config).expect("a mount");
+        let session = Some(session.spawn().expect("a thread"));
+        // The directory itself, over the tree that it is in.
+        rustix::mount::mount_bind(path.join("0"), path).expect("it is there");
+        let below = Side::new(below);
+        // What cannot be concealed would wait: here it is refused.
+        let over = Arc::new(AtomicBool::new(false));
+        let (refusing, ended) = (system.clone(), Arc::clone(&over));
+        thread::spawn(move || {
+            while !ended.load(Ordering::Acquire) {
+                refusing.refuse(|_| true);
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        Self {
+            system,
+            session,
+            below,
+            real,
+            at: path.to_owned(),
+            over,
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            let at = &self.at;
+            rustix::mount::unmount(at, rustix::mount::UnmountFlags::empty()).expect("not in use");
+            session.umount_and_join().expect("nobody uses it");
+            self.over.store(true, Ordering::Release);
+        }
+    }
+}
+
+pub(crate) fn history(before: &[Act], acts: &[Act]) -> Result<(), TestCaseError> {
+    history_with(before, acts, |_| {})
+}
+
+/// Both have had something else done to them before it begins.
+pub(crate) fn history_with(
+    before: &[Act],
+    acts: &[Act],
+    besides: impl Fn(&Path),
+) -> Result<(), TestCaseError> {
+    let all = TempDir::new_in("/dev/shm").expect("a directory");
+    let place = |name: &str| {
+        let path = all.path().join(name);
+        fs::create_dir(&path).expect("a directory");
+        path
+    };
+    let (tree, beside, again) = (place("tree"), place("beside"), place("again"));
+    let mut ours = Side::new(&tree);
+    let mut theirs = Side::new(&beside);
+    for (number, act) in before.iter().enumerate() {
+        let _ = (ours.act(act, number), theirs.act(act, number));
+    }
+    ours.open = [const { None }; SLOTS];
+    theirs.open = [const { None }; SLOTS];
+    besides(&tree);
+    besides(&beside);
+    // What is mounted over the one name does not hide the other.
+    rustix::mount::mount_bind_recursive(&tree, &again).expect("the same tree under another name");
+    let mounted = Mounted::over(&tree, &again);
+    let outcome = compare(&mounted, &mut ours, &mut theirs, acts);
+    ours.open = [const { None }; SLOTS];
+    drop(mounted);
+    rustix::mount::unmount(&again, rustix::mount::UnmountFlags::DETACH).expect("it is mounted");
+    for within in [tree.join(MOUNT), beside.join(MOUNT)] {
+        let _ = rustix::mount::unmount(within, rustix::mount::UnmountFlags::empty());
+    }
+    outcome
+}
+
+pub(crate) fn compare(
+    mounted: &Mounted,
+    ours: &mut Side,
+    theirs: &mut Side,
+    acts: &[Act],
+) -> Result<(), TestCaseError> {
+    let untouched = mounted.below.picture();
+    let mandate = || {
+        mounted
+            .system
+            .mandate(&*mounted.real)
+            .map_err(|error| TestCaseError::fail(error.to_string()))
+    };
+    let mut revealed = false;
+    for (number, act) in acts.iter().enumerate() {
+        if matches!(act, Act::Mandate) && !revealed {
+            prop_assert_eq!(
+                mounted.below.picture(),
+                untouched.clone(),
+                "something leaked"
+            );
+            mandate()?;
+            revealed = true;
+        }
+        let number = 1000 + number;
+        let answer = ours.act(act, number);
+        if answer == Err(Errno::PERM) && !matches!(act, Act::Link(..)) {
+            // It cannot be concealed.
+            continue;
+        }
+        prop_assert_eq!(&answer, &theirs.act(act, number), "{:?}", act);
+        prop_assert_eq!(ours.picture(), theirs.picture(), "after {:?}", act);
+        if revealed {
+            prop_assert_eq!(
+                mounted.below.picture(),
+                theirs.picture(),
+                "below, after {:?}",
+                act
+            );
+        }
+    }
+    if !revealed {
+        mandate()?;
+    }
+    prop_assert_eq!(
+        mounted.below.picture(),
+        theirs.picture(),
+        "when all is over"
+    );
+    Ok(())
+}
+
+/// In a thread with mounts of its own.
+pub(crate) fn apart(
+    test: impl FnOnce() -> Result<(), TestCaseError> + Send,
+) -> Result<(), TestCaseError> {
+    thread::scope(|scope| {
+        let test = scope.spawn(|| {
+            // SAFETY: the thread that works has a file system context of its own; nothing of it is handed on.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }
+                .expect("root");
+            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+            mount_change("/", private).expect("mounts of its own");
+            test()
+        });
+        test.join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A single one, which random ones come upon rarely.
+pub(crate) fn one(before: &[Act], acts: &[Act]) {
+    apart(|| history(before, acts)).expect("it is as it would be");
+}

@@ -1,0 +1,127 @@
+//! Where concealed scripts are begun, and what becomes of them.
+
+use std::{
+    io::Read as _,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use conceal::{concealing::Concealing, outside::Outside, world::World};
+use tempfile::TempDir;
+
+/// How long something may take that has to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long nothing happens that must not.
+pub(crate) const QUIET: Duration = Duration::from_millis(300);
+/// A name that may be spoken to.
+pub(crate) const KNOWN: &[u8] = b"outlive-test-of-outside";
+
+pub(crate) struct Ground {
+    pub(crate) directory: TempDir,
+    pub(crate) world: World,
+    /// What is around may be changed.
+    pub(crate) may_change: Arc<AtomicBool>,
+}
+
+impl Ground {
+    pub(crate) fn new() -> Self {
+        let directory = TempDir::new_in("/var/lib").expect("a directory");
+        let concealed = [directory.path().to_owned(), "/tmp".into()];
+        let may_change = Arc::new(AtomicBool::new(false));
+        let gate = Arc::clone(&may_change);
+        let gate = Arc::new(move |_| gate.load(Ordering::Acquire));
+        let world = World::new(&concealed, gate, &[KNOWN.to_vec()], &[]);
+        Self {
+            directory,
+            world: world.expect("root and /dev/fuse"),
+            may_change,
+        }
+    }
+
+    /// What that does waits for as long as it is not mandated, and never happens.
+    pub(crate) fn is_held(&self, script: &str, why: &str) {
+        let mut begun = self.begin(&format!("import os\n{script}\nprint('leaked')"));
+        begun.waits(why);
+        begun.child.kill().expect("it waits");
+        assert!(!begun.child.wait().expect("it ends").success());
+    }
+
+    /// What that does does not wait.
+    pub(crate) fn is_not_held(&self, script: &str) {
+        let begun = self.begin(&format!("import os\n{script}"));
+        begun.ends_by_itself();
+    }
+
+    /// Begins a script of Python's.
+    pub(crate) fn begin(&self, script: &str) -> Begun {
+        let begun = self.world.begin(self.world.encapsulation());
+        let (concealing, view) = begun.expect("a view");
+        let mut command = Command::new("python3");
+        command.args(["-c", script]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let (child, outside) = view
+            .spawn(&mut command, self.directory.path())
+            .expect("python3");
+        Begun {
+            child,
+            outside,
+            concealing,
+        }
+    }
+}
+
+pub(crate) struct Begun {
+    pub(crate) child: Child,
+    pub(crate) outside: Outside,
+    concealing: Concealing,
+}
+
+impl Begun {
+    /// Until it waits for that.
+    pub(crate) fn waits(&self, why: &str) {
+        let began = Instant::now();
+        while !self.outside.waiting().iter().any(|it| it.1 == why) {
+            assert!(
+                began.elapsed() < PATIENCE,
+                "it does not wait: {:?}",
+                self.outside
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+        thread::sleep(QUIET);
+        assert_eq!(self.outside.waiting().len(), 1);
+    }
+
+    /// It is mandated, and ends. What it says.
+    pub(crate) fn goes_on(mut self, ground: &Ground) -> String {
+        self.concealing
+            .mandate(&**ground.world.real())
+            .expect("nothing has changed");
+        ground.may_change.store(true, Ordering::Release);
+        self.outside.release();
+        self.ends()
+    }
+
+    /// It ends without being let through.
+    pub(crate) fn ends_by_itself(mut self) -> String {
+        let began = Instant::now();
+        while self.child.try_wait().expect("a child").is_none() {
+            assert!(began.elapsed() < PATIENCE, "{:?}", self.outside);
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.ends()
+    }
+
+    fn ends(&mut self) -> String {
+        let mut said = String::new();
+        let out = self.child.stdout.as_mut().expect("a pipe");
+        out.read_to_string(&mut said).expect("text");
+        assert!(self.child.wait().expect("it ends").success(), "{said}");
+        said
+    }
+}

@@ -1,0 +1,119 @@
+//! What an encapsulation has read.
+
+use std::{collections::BTreeMap, hash::Hash as _, hash::Hasher as _};
+
+use siphasher::sip128::{Hasher128 as _, SipHasher24};
+
+use crate::{Base, Identity, Kind, Listing, Seen, Stat, TreePath};
+
+/// What was read of a base: each name that was looked for, with what was found first, and each directory that was
+/// listed. What the encapsulation itself had made is not among them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inputs {
+    names: BTreeMap<TreePath, Seen>,
+    listings: BTreeMap<TreePath, u128>,
+}
+
+/// Why an encapsulation is worth nothing any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stale {
+    /// Something else is there now.
+    Changed(TreePath),
+    /// Other names are in it now.
+    Listing(TreePath),
+}
+
+impl Inputs {
+    /// `path` was looked for.
+    pub fn looked(&mut self, path: TreePath, seen: Seen) {
+        self.names.entry(path).or_insert(seen);
+    }
+
+    /// The directory was listed.
+    pub fn listed(&mut self, path: TreePath, listing: &Listing) {
+        self.listings.entry(path).or_insert_with(|| digest(listing));
+    }
+
+    /// Whether all of it is as it was.
+    ///
+    /// # Errors
+    /// The first that is not. What cannot be seen any more has changed.
+    pub fn check(&self, base: &dyn Base) -> Result<(), Stale> {
+        self.check_names(base, |_, then, now| is_same(then, now))
+    }
+
+    /// The same, and directories were last changed when they were then: that is what a make goes by. Not the roots of trees, one of
+    /// which is where all programs have what they need for a while.
+    ///
+    /// # Errors
+    /// As [`Inputs::check`].
+    pub fn check_times(&self, base: &dyn Base) -> Result<(), Stale> {
+        self.check_names(base, |path, then, now| {
+            is_same(then, now) && (path.names().count() < 2 || is_as_old(then, now))
+        })
+    }
+
+    fn check_names(
+        &self,
+        base: &dyn Base,
+        is_same: impl Fn(&TreePath, &Seen, &Seen) -> bool,
+    ) -> Result<(), Stale> {
+        for (path, then) in &self.names {
+            let now = base.look(path);
+            if !now.is_ok_and(|now| is_same(path, then, &now)) {
+                return Err(Stale::Changed(path.clone()));
+            }
+        }
+        for (path, digest_then) in &self.listings {
+            let now = base.list(path);
+            if !now.is_ok_and(|now| digest(&now) == *digest_then) {
+                return Err(Stale::Listing(path.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was listed.
+    pub(crate) fn listings(&self) -> impl Iterator<Item = &TreePath> {
+        self.listings.keys()
+    }
+
+    /// The names that were looked for.
+    pub fn names(&self) -> impl Iterator<Item = (&TreePath, &Seen)> {
+        self.names.iter()
+    }
+}
+
+/// How many names it has does not matter: it gets another one when it is revealed. Nor does which directory it is, as
+/// what was read in it is known; nor its times, which change with each name in it, read or not.
+fn is_same(then: &Seen, now: &Seen) -> bool {
+    let (then, now) = match (then, now) {
+        (Seen::There(then), Seen::There(now)) => (then, now),
+        (then, now) => return then == now,
+    };
+    let alike = then.kind == now.kind && then.mode == now.mode && then.owner == now.owner;
+    let content = |stat: &Stat| {
+        // What an encapsulation has made may be dated later than it was done.
+        let is_dated = !matches!(stat.identity, Identity::Hidden(_));
+        let modified = is_dated.then_some(stat.modified);
+        (stat.identity, stat.size, modified, stat.changed)
+    };
+    alike && (then.kind == Kind::Directory || content(then) == content(now))
+}
+
+fn is_as_old(then: &Seen, now: &Seen) -> bool {
+    match (then, now) {
+        (Seen::There(then), Seen::There(now)) => then.modified == now.modified,
+        _ => true,
+    }
+}
+
+fn digest(listing: &Listing) -> u128 {
+    let mut hasher = SipHasher24::new();
+    for (name, kind) in listing {
+        name.hash(&mut hasher);
+        kind.hash(&mut hasher);
+    }
+    hasher.write_usize(listing.len());
+    hasher.finish128().as_u128()
+}

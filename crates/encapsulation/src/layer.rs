@@ -1,0 +1,319 @@
+//! What an encapsulation has changed, as a tree above its base.
+//!
+//! A directory of the layer has the names that were changed; where it has none, those of a directory of the base
+//! show through, if there is one. Directories are shared between copies of a tree until one is changed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    sync::Arc,
+};
+
+use rustix::io::Errno;
+
+use crate::{
+    Attributes, Base, HiddenId, Identity, Kind, Listing, Name, Seen, Stat, Store, Time, TreePath,
+};
+
+/// A directory that was made, or in which something was changed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Directory {
+    /// Of one that was made: which it is, and what it was made with.
+    pub(crate) made: Option<Made>,
+    /// The directory of the base that shows through.
+    pub(crate) shows: Option<TreePath>,
+    /// What was set since.
+    pub(crate) attributes: Attributes,
+    /// When a name in it was changed last.
+    pub(crate) touched: Option<Time>,
+    pub(crate) names: BTreeMap<Name, Entry>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Entry {
+    /// The name was taken away.
+    Gone,
+    Directory(Arc<Directory>),
+    Leaf(Leaf),
+}
+
+/// What is no directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Leaf {
+    pub(crate) what: What,
+    /// What was set of something that is not the encapsulation's own.
+    pub(crate) attributes: Attributes,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum What {
+    /// What the base has there.
+    Base(TreePath),
+    /// A file that was made in this era of the encapsulation: only in that may it be changed.
+    File {
+        id: HiddenId,
+        era: u64,
+    },
+    Symlink {
+        made: Made,
+        target: OsString,
+    },
+    /// A FIFO or a socket.
+    Special(Made, Kind),
+}
+
+/// How many names things have more than where they come from, or less.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Names(BTreeMap<Identity, i64>);
+
+impl Names {
+    /// It has so many more.
+    pub(crate) fn add(&mut self, to: Identity, more: i64) {
+        *self.0.entry(to).or_default() += more;
+    }
+
+    /// With the names that it has here.
+    pub(crate) fn counted(&self, mut found: Found) -> Found {
+        let more = self.0.get(&found.stat.identity).copied().unwrap_or(0);
+        found.stat.links = found.stat.links.saturating_add_signed(more);
+        found
+    }
+}
+
+/// Something without content that was made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Made {
+    pub(crate) id: HiddenId,
+    pub(crate) mode: u32,
+    pub(crate) owner: (u32, u32),
+    pub(crate) at: Time,
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// What can be told without opening it.
+    pub stat: Stat,
+    /// Where its content is.
+    pub content: Content,
+}
+
+/// Where the content of something is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// It is what the base has there.
+    Base(TreePath),
+    /// A file that was made; or a FIFO or socket.
+    Hidden(HiddenId),
+    /// A symbolic link that was made: where it leads.
+    Target(OsString),
+    /// It is a directory of the layer.
+    Names,
+}
+
+/// Where a path leads.
+pub(crate) enum Spot<'a> {
+    Nothing,
+    /// There the layer has nothing of its own.
+    Base(TreePath),
+    Directory(&'a Directory),
+    Leaf(&'a Leaf),
+}
+
+/// What was asked of the base for an answer.
+pub(crate) type Asked = Option<(TreePath, Seen)>;
+
+impl Directory {
+    /// The files that were made in it and below.
+    pub(crate) fn hidden(&self, into: &mut BTreeSet<HiddenId>) {
+        for entry in self.names.values() {
+            match entry {
+                Entry::Directory(below) => below.hidden(into),
+                Entry::Leaf(Leaf {
+                    what: What::File { id, .. },
+                    ..
+                }) => drop(into.insert(*id)),
+                Entry::Gone | Entry::Leaf(_) => {}
+            }
+        }
+    }
+
+    /// That of the base.
+    pub(crate) fn showing(path: TreePath) -> Self {
+        Self {
+            shows: Some(path),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn walk(&self, path: &TreePath) -> Spot<'_> {
+        let mut directory = self;
+        let mut names = path.names();
+        while let Some(name) = names.next() {
+            match directory.names.get(name) {
+                Some(Entry::Directory(next)) => directory = next,
+                Some(Entry::Leaf(leaf)) if names.next().is_none() => return Spot::Leaf(leaf),
+                Some(Entry::Leaf(_) | Entry::Gone) => return Spot::Nothing,
+                None => {
+                    let Some(shows) = &directory.shows else {
+                        return Spot::Nothing;
+                    };
+                    let below = names.fold(shows.join(name), |path, name| path.join(name));
+                    return Spot::Base(below);
+                }
+            }
+        }
+        Spot::Directory(directory)
+    }
+
+    /// What is there, and what was asked of the base to know it.
+    pub(crate) fn look(
+        &self,
+        path: &TreePath,
+        base: &dyn Base,
+        store: &dyn Store,
+    ) -> Result<(Option<Found>, Asked), Errno> {
+        match self.walk(path) {
+            Spot::Nothing => Ok((None, None)),
+            Spot::Base(path) => of_base(path, &Attributes::default(), base),
+            Spot::Leaf(leaf) => leaf.look(base, store),
+            Spot::Directory(directory) => directory.found(base),
+        }
+    }
+
+    fn found(&self, base: &dyn Base) -> Result<(Option<Found>, Asked), Errno> {
+        let (stat, asked) = match (&self.made, &self.shows) {
+            (Some(made), _) => (made.stat(Kind::Directory), None),
+            (None, Some(path)) => match base.look(path)? {
+                seen @ Seen::There(stat) => (stat, Some((path.clone(), seen))),
+                Seen::Absent => return Ok((None, Some((path.clone(), Seen::Absent)))),
+            },
+            (None, None) => return Err(Errno::IO),
+        };
+        let modified = self.modified().unwrap_or(stat.modified);
+        let stat = stat.with(&self.attributes);
+        let stat = Stat { modified, ..stat };
+        let content = Content::Names;
+        Ok((Some(Found { stat, content }), asked))
+    }
+
+    /// The names in it, and what the base was asked for them.
+    pub(crate) fn list(
+        &self,
+        base: &dyn Base,
+    ) -> Result<(Listing, Option<(TreePath, Listing)>), Errno> {
+        let shown = match &self.shows {
+            Some(path) => Some((path.clone(), base.list(path)?)),
+            None => None,
+        };
+        let mut listing = shown.clone().map_or_else(Listing::new, |(_, names)| names);
+        for (name, entry) in &self.names {
+            let kind = match entry {
+                Entry::Gone => None,
+                Entry::Directory(_) => Some(Kind::Directory),
+                Entry::Leaf(leaf) => leaf.kind(base)?,
+            };
+            match kind {
+                Some(kind) => listing.insert(name.clone(), kind),
+                None => listing.remove(name),
+            };
+        }
+        Ok((listing, shown))
+    }
+
+    /// Take the name away.
+    pub(crate) fn remove(&mut self, name: &Name, now: Time) {
+        match self.shows {
+            Some(_) => self.names.insert(name.clone(), Entry::Gone),
+            None => self.names.remove(name),
+        };
+        self.touch(now);
+    }
+
+    /// A name in it was changed: that is later than what it was dated before.
+    pub(crate) fn touch(&mut self, at: Time) {
+        self.touched = Some(at);
+        self.attributes.modified = None;
+    }
+
+    /// What it is dated, as far as the layer says that.
+    pub(crate) fn modified(&self) -> Option<Time> {
+        let made = self.made.map(|made| made.at);
+        self.attributes.modified.or(self.touched).or(made)
+    }
+
+    /// Let the name stand for this.
+    pub(crate) fn put(&mut self, name: &Name, entry: Entry, now: Time) {
+        self.names.insert(name.clone(), entry);
+        self.touch(now);
+    }
+}
+
+impl Leaf {
+    pub(crate) fn new(what: What) -> Self {
+        Self {
+            what,
+            attributes: Attributes::default(),
+        }
+    }
+
+    fn look(&self, base: &dyn Base, store: &dyn Store) -> Result<(Option<Found>, Asked), Errno> {
+        let (stat, content) = match &self.what {
+            What::Base(path) => {
+                return of_base(path.clone(), &self.attributes, base);
+            }
+            What::File { id, .. } => (store.stat(*id)?, Content::Hidden(*id)),
+            What::Symlink { made, target } => {
+                let size = u64::try_from(target.len()).unwrap_or(u64::MAX);
+                let stat = made.stat(Kind::Symlink);
+                (Stat { size, ..stat }, Content::Target(target.clone()))
+            }
+            What::Special(made, kind) => (made.stat(*kind), Content::Hidden(made.id)),
+        };
+        let stat = stat.with(&self.attributes);
+        Ok((Some(Found { stat, content }), None))
+    }
+
+    fn kind(&self, base: &dyn Base) -> Result<Option<Kind>, Errno> {
+        Ok(match &self.what {
+            What::Base(path) => match base.look(path)? {
+                Seen::There(stat) => Some(stat.kind),
+                Seen::Absent => None,
+            },
+            What::File { .. } => Some(Kind::File),
+            What::Symlink { .. } => Some(Kind::Symlink),
+            What::Special(_, kind) => Some(*kind),
+        })
+    }
+}
+
+impl Made {
+    fn stat(&self, kind: Kind) -> Stat {
+        Stat {
+            identity: Identity::Hidden(self.id),
+            kind,
+            mode: self.mode,
+            owner: self.owner,
+            links: 1,
+            size: 0,
+            modified: self.at,
+            changed: Time::default(),
+        }
+    }
+}
+
+fn of_base(
+    path: TreePath,
+    attributes: &Attributes,
+    base: &dyn Base,
+) -> Result<(Option<Found>, Asked), Errno> {
+    let seen = base.look(&path)?;
+    let found = match seen {
+        Seen::Absent => None,
+        Seen::There(stat) => Some(Found {
+            stat: stat.with(attributes),
+            content: Content::Base(path.clone()),
+        }),
+    };
+    Ok((found, Some((path, seen))))
+}

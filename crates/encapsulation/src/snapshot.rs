@@ -1,0 +1,65 @@
+//! What an encapsulation has made of its base so far, as the base of others (its *output*, their *input
+//! encapsulation*).
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use rustix::io::Errno;
+
+use crate::{
+    Base, Content, Found, HiddenId, Listing, Seen, Store, TreePath,
+    layer::{Directory, Names, Spot},
+};
+
+/// The tree as one encapsulation saw it at one moment: what it changes later is not in it.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub(crate) root: Arc<Directory>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) base: Arc<dyn Base + Send + Sync>,
+    pub(crate) store: Arc<dyn Store + Send + Sync>,
+}
+
+impl Snapshot {
+    /// What is there, and where its content is.
+    ///
+    /// # Errors
+    /// Those of the base.
+    pub fn find(&self, path: &TreePath) -> Result<Option<Found>, Errno> {
+        let (found, _) = self.root.look(path, &*self.base, &*self.store)?;
+        Ok(found.map(|found| self.names.counted(found)))
+    }
+}
+
+impl Base for Snapshot {
+    fn look(&self, path: &TreePath) -> Result<Seen, Errno> {
+        let found = self.find(path)?;
+        Ok(found.map_or(Seen::Absent, |found| Seen::There(found.stat)))
+    }
+
+    fn content(&self, path: &TreePath) -> Result<Content, Errno> {
+        match self.find(path)?.ok_or(Errno::NOENT)?.content {
+            Content::Base(path) => self.base.content(&path),
+            own => Ok(own),
+        }
+    }
+
+    fn list(&self, path: &TreePath) -> Result<Listing, Errno> {
+        match self.root.walk(path) {
+            Spot::Nothing => Err(Errno::NOENT),
+            Spot::Leaf(_) => Err(Errno::NOTDIR),
+            Spot::Base(path) => self.base.list(&path),
+            Spot::Directory(directory) => Ok(directory.list(&*self.base)?.0),
+        }
+    }
+
+    fn hidden(&self, into: &mut BTreeSet<HiddenId>) {
+        self.root.hidden(into);
+        self.base.hidden(into);
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").finish_non_exhaustive()
+    }
+}

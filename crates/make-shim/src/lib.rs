@@ -1,0 +1,197 @@
+//! Preloaded into make: what it would begin, a runner begins.
+//!
+//! GNU make begins each command of a recipe, and each of `$(shell)`, by `posix_spawn`. The runner is a [copy](spawning) of make that has the streams and
+//! signals and the environment of the command; where that cannot be, it is a program, `RUNNER make-command SOCKET PROGRAM ARGUMENTS…`, begun
+//! as make would begin the command.
+//! The variables by which the library itself was told are taken away before make looks at its environment; a make that
+//! begins itself anew, since it has made a makefile, gets them back.
+//! What cannot be begun make begins itself, and so says why in its own words; and so it does if the runner is gone.
+
+use std::{
+    env,
+    ffi::{CStr, CString, OsStr, OsString, c_char, c_int},
+    fs,
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
+    ptr,
+    sync::OnceLock,
+};
+
+include!("asks.rs");
+pub mod spawning;
+
+use spawning::{Begun, copied};
+
+use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+
+const RUNNER: &str = "OUTLIVE_MAKE_RUNNER";
+const SOCKET: &str = "OUTLIVE_MAKE_SOCKET";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// What the environment said when make began.
+struct Told {
+    runner: CString,
+    socket: CString,
+    /// As it was with this library in it.
+    preload: OsString,
+}
+
+static TOLD: OnceLock<Option<Told>> = OnceLock::new();
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    let told = || {
+        let text = |name| CString::new(env::var_os(name)?.into_vec()).ok();
+        let told = Told {
+            runner: text(RUNNER)?,
+            socket: text(SOCKET)?,
+            preload: env::var_os(PRELOAD)?,
+        };
+        let others = told.preload.clone().into_vec();
+        let others = others
+            .splitn(2, |byte| *byte == b':')
+            .nth(1)
+            .map(<[u8]>::to_vec);
+        // SAFETY: this is before `main`, and no other thread is there yet.
+        unsafe { env::remove_var(RUNNER) };
+        // SAFETY: as above.
+        unsafe { env::remove_var(SOCKET) };
+        match others {
+            // SAFETY: as above.
+            Some(others) => unsafe { env::set_var(PRELOAD, OsString::from_vec(others)) },
+            // SAFETY: as above.
+            None => unsafe { env::remove_var(PRELOAD) },
+        }
+        Some(told)
+    };
+    TOLD.get_or_init(told);
+}
+
+type Spawn = unsafe extern "C" fn(
+    *mut pid_t,
+    *const c_char,
+    *const posix_spawn_file_actions_t,
+    *const posix_spawnattr_t,
+    *const *mut c_char,
+    *const *mut c_char,
+) -> c_int;
+
+type Execvp = unsafe extern "C" fn(*const c_char, *const *const c_char) -> c_int;
+
+/// The C library's own function of this name.
+fn own(name: &CStr) -> *mut libc::c_void {
+    // SAFETY: the name ends with a zero.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// Whether it can be begun, as far as can be seen.
+fn is_program(path: &CStr) -> bool {
+    let file = fs::metadata(OsStr::from_bytes(path.to_bytes()));
+    // SAFETY: the path ends with a zero.
+    file.is_ok_and(|file| file.is_file()) && unsafe { libc::access(path.as_ptr(), libc::X_OK) } == 0
+}
+
+/// What such a list has.
+///
+/// # Safety
+/// It ends with a null, and it and its words stay.
+unsafe fn arguments_of<'a>(list: *const *mut c_char) -> impl Iterator<Item = &'a CStr> {
+    let at = move |place| {
+        // SAFETY: those before it are no null.
+        let words = unsafe { list.add(place) };
+        // SAFETY: nor is the list over.
+        let words = unsafe { *words };
+        // SAFETY: it is a word of the list, which ends with a zero.
+        (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) })
+    };
+    (0..).map_while(at)
+}
+
+/// Begins the runner, which begins that.
+///
+/// # Safety
+/// As `posix_spawn(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    let own = own(c"posix_spawn");
+    if own.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: it is the C library's function of that name, and not null.
+    let spawn = unsafe { std::mem::transmute::<*mut libc::c_void, Spawn>(own) };
+    // SAFETY: the caller's own words.
+    let plainly = || unsafe { spawn(pid, path, actions, attributes, arguments, environment) };
+    let Some(Some(told)) = TOLD.get() else {
+        return plainly();
+    };
+    // SAFETY: it is a path, which ends with a zero.
+    let program = unsafe { CStr::from_ptr(path) };
+    if !is_program(program) {
+        return plainly();
+    }
+    let begun = told.socket.to_str().ok().map(|socket| Begun {
+        socket,
+        path: OsStr::from_bytes(program.to_bytes()),
+        arguments,
+        environment,
+    });
+    if let Some(process) = begun.and_then(|begun| copied(&begun, actions, attributes)) {
+        if !pid.is_null() {
+            // SAFETY: the caller's own number.
+            unsafe { *pid = process };
+        }
+        return 0;
+    }
+    let verb = c"make-command";
+    let mut all = vec![
+        told.runner.as_ptr().cast_mut(),
+        verb.as_ptr().cast_mut(),
+        told.socket.as_ptr().cast_mut(),
+        path.cast_mut(),
+    ];
+    // SAFETY: the caller's own list.
+    all.extend(unsafe { arguments_of(arguments) }.map(|it| it.as_ptr().cast_mut()));
+    all.push(ptr::null_mut());
+    let runner = told.runner.as_ptr();
+    // SAFETY: the caller's own words, and a list that ends with a null and lives until the call returns.
+    match unsafe { spawn(pid, runner, actions, attributes, all.as_ptr(), environment) } {
+        0 => 0,
+        _ => plainly(),
+    }
+}
+
+/// A make that begins itself anew is told again.
+///
+/// # Safety
+/// As `execvp(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
+    if let Some(Some(told)) = TOLD.get()
+        && !spawning::is_copy()
+    {
+        let text = |words: &CString| OsString::from_vec(words.as_bytes().to_vec());
+        // SAFETY: make has one thread.
+        unsafe { env::set_var(RUNNER, text(&told.runner)) };
+        // SAFETY: as above.
+        unsafe { env::set_var(SOCKET, text(&told.socket)) };
+        // SAFETY: as above.
+        unsafe { env::set_var(PRELOAD, &told.preload) };
+    }
+    let own = own(c"execvp");
+    if own.is_null() {
+        return -1;
+    }
+    // SAFETY: it is the C library's function of that name, and not null.
+    let execvp = unsafe { std::mem::transmute::<*mut libc::c_void, Execvp>(own) };
+    // SAFETY: the caller's own words.
+    unsafe { execvp(file, arguments) }
+}

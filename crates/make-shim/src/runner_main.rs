@@ -1,0 +1,16 @@
+//! Begun in the place of each command of a make: it asks for the command to be done, or is the command. It is a program of its own,
+//! and small: a build begins it as often as its commands.
+
+include!("asks.rs");
+
+/// `RUNNER make-command SOCKET PROGRAM NAME ARGUMENTS…`.
+fn main() {
+    let mut words = std::env::args_os().skip(2);
+    let socket = words.next().and_then(|socket| socket.into_string().ok());
+    let (Some(socket), Some(program)) = (socket, words.next()) else {
+        eprintln!("make: a command is begun by make only");
+        std::process::exit(2);
+    };
+    let status = runner::for_make(&socket, program, words.collect());
+    runner::end_as(status)
+}

@@ -1,0 +1,305 @@
+//! A copy of make is the runner: a program takes longer to begin than many a command takes.
+//!
+//! `posix_spawn` is told what to do with descriptors by a list that nobody can read but the C library: what make puts there is noted. Whoever
+//! wants more than make does today is refused here, and has the runner begun as a program.
+
+use std::{
+    ffi::{OsStr, c_char, c_int, c_short},
+    fs,
+    os::unix::ffi::OsStrExt as _,
+    ptr,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rustix::{
+    param::page_size,
+    process::{getegid, geteuid, getgid, getuid},
+};
+
+use libc::{mode_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t};
+
+use crate::{arguments_of, own, runner};
+
+/// `POSIX_SPAWN_USEVFORK`, which says nothing any more.
+const USE_VFORK: c_short = 0x40;
+/// A make with more memory than this is not copied: its pages would be, one by one.
+const LARGE: usize = 64 << 20;
+
+/// Descriptors that make may have: it has a few, behind those that it was given.
+const MOST: c_int = 300;
+
+/// What is done to descriptors.
+struct List {
+    /// Where the C library's own one is.
+    of: usize,
+    /// From and to, in order; `None`: something else is to be done, too.
+    moves: Option<Vec<(c_int, c_int)>>,
+}
+
+/// Whether this process is a copy: what it becomes is no make.
+static IS_COPY: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_copy() -> bool {
+    IS_COPY.load(Ordering::Relaxed)
+}
+
+static LISTS: Mutex<Vec<List>> = Mutex::new(Vec::new());
+
+fn lists() -> MutexGuard<'static, Vec<List>> {
+    LISTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn change(of: *const posix_spawn_file_actions_t, change: impl FnOnce(&mut List)) {
+    let mut lists = lists();
+    if let Some(list) = lists.iter_mut().find(|list| list.of == of.addr()) {
+        change(list);
+    }
+}
+
+/// What that list does, if that is nothing but moving descriptors.
+fn moves(of: *const posix_spawn_file_actions_t) -> Option<Vec<(c_int, c_int)>> {
+    if of.is_null() {
+        return Some(Vec::new());
+    }
+    let lists = lists();
+    let list = lists.iter().find(|list| list.of == of.addr());
+    list?.moves.clone()
+}
+
+/// The C library's functions, and what is noted before each.
+macro_rules! noted {
+    ($($name:ident($list:ident $(, $argument:ident: $kind:ty)*) $note:block)*) => {$(
+        /// Noted.
+        ///
+        /// # Safety
+        /// As that of the C library.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            $list: *mut posix_spawn_file_actions_t
+            $(, $argument: $kind)*
+        ) -> c_int {
+            let own = own(
+                const {
+                    match std::ffi::CStr::from_bytes_with_nul(
+                        concat!(stringify!($name), "\0").as_bytes(),
+                    ) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a name"),
+                    }
+                },
+            );
+            if own.is_null() {
+                return libc::ENOSYS;
+            }
+            $note
+            type Own = unsafe extern "C" fn(*mut posix_spawn_file_actions_t $(, $kind)*) -> c_int;
+            // SAFETY: it is the C library's function of that name, and not null.
+            let own = unsafe { std::mem::transmute::<*mut libc::c_void, Own>(own) };
+            // SAFETY: the caller's own words.
+            unsafe { own($list $(, $argument)*) }
+        }
+    )*};
+}
+
+noted! {
+    posix_spawn_file_actions_init(list) {
+        let mut lists = lists();
+        lists.retain(|other| other.of != list.addr());
+        lists.push(List { of: list.addr(), moves: Some(Vec::new()) });
+    }
+    posix_spawn_file_actions_destroy(list) {
+        lists().retain(|other| other.of != list.addr());
+    }
+    posix_spawn_file_actions_adddup2(list, from: c_int, to: c_int) {
+        change(list, |list| {
+            if let Some(moves) = &mut list.moves {
+                moves.push((from, to));
+            }
+        });
+    }
+    posix_spawn_file_actions_addclose(list, number: c_int) {
+        change(list, |list| list.moves = None);
+    }
+    posix_spawn_file_actions_addopen(
+        list, number: c_int, path: *const c_char, flags: c_int, mode: mode_t
+    ) {
+        change(list, |list| list.moves = None);
+    }
+    posix_spawn_file_actions_addchdir_np(list, path: *const c_char) {
+        change(list, |list| list.moves = None);
+    }
+    posix_spawn_file_actions_addfchdir_np(list, number: c_int) {
+        change(list, |list| list.moves = None);
+    }
+    posix_spawn_file_actions_addclosefrom_np(list, number: c_int) {
+        change(list, |list| list.moves = None);
+    }
+    posix_spawn_file_actions_addtcsetpgrp_np(list, number: c_int) {
+        change(list, |list| list.moves = None);
+    }
+}
+
+/// What signals are for who is begun.
+struct Signals {
+    mask: Option<sigset_t>,
+    usual: Option<sigset_t>,
+}
+
+/// What signals are to be, if nothing else is wanted.
+fn signals(attributes: *const posix_spawnattr_t) -> Option<Signals> {
+    let mut signals = Signals {
+        mask: None,
+        usual: None,
+    };
+    if attributes.is_null() {
+        return Some(signals);
+    }
+    let mut flags: c_short = 0;
+    // SAFETY: the caller's attributes, and a number that lives as long as the call.
+    if unsafe { libc::posix_spawnattr_getflags(attributes, &raw mut flags) } != 0 {
+        return None;
+    }
+    let has = |flag: c_int| c_int::from(flags) & flag != 0;
+    let known = libc::POSIX_SPAWN_SETSIGMASK
+        | libc::POSIX_SPAWN_SETSIGDEF
+        | libc::POSIX_SPAWN_RESETIDS
+        | c_int::from(USE_VFORK);
+    if c_int::from(flags) & !known != 0 || has(libc::POSIX_SPAWN_RESETIDS) && is_another() {
+        return None;
+    }
+    // SAFETY: all of it may be zero, and what is asked for is written over it.
+    let mut set: sigset_t = unsafe { std::mem::zeroed() };
+    if has(libc::POSIX_SPAWN_SETSIGMASK) {
+        // SAFETY: the caller's attributes, and a set that lives as long as the call.
+        let asked = unsafe { libc::posix_spawnattr_getsigmask(attributes, &raw mut set) };
+        signals.mask = (asked == 0).then_some(set);
+    }
+    if has(libc::POSIX_SPAWN_SETSIGDEF) {
+        // SAFETY: as above.
+        let asked = unsafe { libc::posix_spawnattr_getsigdefault(attributes, &raw mut set) };
+        signals.usual = (asked == 0).then_some(set);
+    }
+    Some(signals)
+}
+
+/// Whether this process acts for another user or group than who has begun it.
+fn is_another() -> bool {
+    getuid() != geteuid() || getgid() != getegid()
+}
+
+/// Whether this process can be copied as it is, at little cost.
+fn is_plain() -> bool {
+    // SAFETY: the name ends with a zero.
+    let one = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    // SAFETY: if it is there it is the C library's, a byte that lives for ever. Others' locks may be held in a copy, and
+    // nobody is there to let go of them.
+    if one.is_null() || unsafe { *one.cast::<u8>() } == 0 {
+        return false;
+    }
+    // What it has had at most would be that of who has become this make, too.
+    let memory = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let resident = memory.split_ascii_whitespace().nth(1);
+    let resident = resident.and_then(|pages| pages.parse::<usize>().ok());
+    resident.is_some_and(|pages| pages.saturating_mul(page_size()) < LARGE)
+}
+
+/// What is to be begun.
+pub(crate) struct Begun<'a> {
+    pub(crate) socket: &'a str,
+    pub(crate) path: &'a OsStr,
+    pub(crate) arguments: *const *mut c_char,
+    pub(crate) environment: *const *mut c_char,
+}
+
+/// A copy of this process is the runner of that. `None`: it has to be begun as a program.
+pub(crate) fn copied(
+    begun: &Begun<'_>,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+) -> Option<pid_t> {
+    if !is_plain() {
+        return None;
+    }
+    let (moves, signals) = (moves(actions)?, signals(attributes)?);
+    // SAFETY: all of it may be zero.
+    let mut all: sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
+    // SAFETY: a set that lives as long as the call.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // Until handlers of make's are no more, none may run.
+    // SAFETY: sets that live as long as the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    // SAFETY: this process has one thread, so that the copy may do all that it may.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        forget_handlers(signals.usual.as_ref());
+        let mask = signals.mask.unwrap_or(before);
+        begin(begun, &moves, &mask);
+    }
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    (child > 0).then_some(child)
+}
+
+/// As a new program has them: what was ignored is, but for these.
+fn forget_handlers(usual: Option<&sigset_t>) {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: all fields of the structure may be zero.
+        let mut does: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: it is asked what is done, into a structure that lives as long as the call.
+        let asked = unsafe { libc::sigaction(signal, ptr::null(), &raw mut does) };
+        // SAFETY: the set is the caller's.
+        let is_usual = usual.is_some_and(|usual| unsafe { libc::sigismember(usual, signal) } == 1);
+        if asked == 0 && (is_usual || does.sa_sigaction != libc::SIG_IGN) {
+            // SAFETY: what the system does of itself needs nothing of this process.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+    }
+}
+
+/// Descriptors that are make's own: who reads from a pipe, and holds its other end, too, waits for ever.
+fn close_own() {
+    for number in 3..=MOST {
+        // SAFETY: numbers are all that it takes.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC != 0 {
+            // SAFETY: nothing of this process uses it from here on.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
+/// In the copy.
+fn begin(begun: &Begun<'_>, moves: &[(c_int, c_int)], mask: &sigset_t) -> ! {
+    unsafe extern "C" {
+        static mut environ: *const *mut c_char;
+    }
+    IS_COPY.store(true, Ordering::Relaxed);
+    for (from, to) in moves {
+        let moved = match from == to {
+            // SAFETY: numbers are all that it takes.
+            true => unsafe { libc::fcntl(*from, libc::F_SETFD, 0) },
+            // SAFETY: as above.
+            false => unsafe { libc::dup2(*from, *to) },
+        };
+        if moved < 0 {
+            // SAFETY: nothing of this process is to be done at its end.
+            unsafe { libc::_exit(127) };
+        }
+    }
+    close_own();
+    // SAFETY: a set that lives as long as the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, ptr::null_mut()) };
+    // SAFETY: one thread is there, and what the caller has given stays.
+    unsafe { environ = begun.environment };
+    // SAFETY: the caller's list.
+    let arguments = unsafe { arguments_of(begun.arguments) };
+    let arguments = arguments
+        .map(|argument| OsStr::from_bytes(argument.to_bytes()).to_owned())
+        .collect();
+    let status = runner::for_make(begun.socket, begun.path.to_owned(), arguments);
+    runner::end_as(status)
+}

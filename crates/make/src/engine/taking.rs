@@ -1,0 +1,309 @@
+//! What is asked for is taken over from what was done already, or is being done.
+
+use std::{
+    fs::File,
+    os::unix::net::UnixStream,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use conceal::{concealing::MandateError, world::World};
+use encapsulation::{Encapsulation, Snapshot, Time};
+
+use super::{Engine, PATIENCE, microseconds};
+use crate::{
+    command::{Command, Status},
+    job::{Job, Progress},
+    link::{self, Gain},
+    through::{pass_on_signals, see_through},
+};
+
+/// How often a command is done again whose inputs were changed by others meanwhile, before it is done in place.
+const TRIES: usize = 3;
+
+impl Engine {
+    fn alike(&self, command: &Command, makes: bool, world: &Arc<World>) -> Vec<Arc<Job>> {
+        let jobs = self.jobs();
+        let usable = |job: &&Arc<Job>| {
+            let progress = job.progress();
+            !progress.is_aborted
+                && !progress.is_mandated
+                && job.is_make == makes
+                && Arc::ptr_eq(&job.world, world)
+                && job.command.is_like(command)
+        };
+        jobs.values().rev().filter(usable).cloned().collect()
+    }
+
+    /// A command of a job's is done: taken over, or begun. `None`: it has to be done in place.
+    pub(super) fn run_for(
+        &self,
+        parent: &Arc<Job>,
+        command: &Command,
+        mut sinks: [File; 2],
+        asker: &mut UnixStream,
+    ) -> Option<Status> {
+        tracing::info!("job {} asks for {:?}", parent.id, command.arguments);
+        if !command.others.is_empty() {
+            return None;
+        }
+        for _ in 0..TRIES {
+            let snapshot = parent
+                .concealing
+                .with_encapsulation(Encapsulation::snapshot)?;
+            let before = self.taken_over(parent, &snapshot, command);
+            let was_before = before.is_some();
+            let job = before.or_else(|| self.begin_for(parent, command, snapshot))?;
+            parent.takes(&job);
+            match self.wait_for(parent, &job, was_before, asker) {
+                Came::Done(status) => {
+                    job.output.repeat(&mut sinks);
+                    return Some(status);
+                }
+                Came::Shared => return self.shared(&job, was_before, sinks, asker),
+                Came::ToNothing => return None,
+                Came::Again => {
+                    parent.leaves_out(&job);
+                    self.drop_job(&job);
+                }
+            }
+        }
+        None
+    }
+
+    /// Until it has ended, and its parent has what it has done.
+    fn wait_for(
+        &self,
+        parent: &Arc<Job>,
+        job: &Arc<Job>,
+        was_before: bool,
+        asker: &mut UnixStream,
+    ) -> Came {
+        let (status, _) = loop {
+            let progress = job.wait(PATIENCE);
+            let parents = parent.progress();
+            if parents.is_mandated {
+                return Came::Shared;
+            }
+            // Somebody has it as their own: what it does from now on is not seen here.
+            if parents.is_aborted || progress.is_aborted || progress.is_mandated {
+                return Came::ToNothing;
+            }
+            if link::is_gone(asker) {
+                self.is_left_alone(parent, job, was_before);
+                return Came::ToNothing;
+            }
+            if let Some(ended) = progress.ended {
+                break ended;
+            }
+            pass_on_signals(asker, job);
+        };
+        if job.leaves_something() {
+            // That has to see what its parent does from now on.
+            self.drop_job(job);
+            return Came::ToNothing;
+        }
+        if was_before {
+            job.date_now();
+        }
+        match absorb(parent, job) {
+            Absorbed::Done => Came::Done(status),
+            Absorbed::IsMandated if parent.progress().is_mandated => Came::Shared,
+            Absorbed::IsMandated => Came::ToNothing,
+            Absorbed::Conflict => Came::Again,
+        }
+    }
+
+    /// Who has asked for it was killed. What was begun for them alone would run for ever, perhaps.
+    fn is_left_alone(&self, parent: &Job, job: &Arc<Job>, was_before: bool) {
+        // If its parent is aborted just now, another one may have it.
+        if parent.progress().is_aborted {
+            return;
+        }
+        parent.leaves_out(job);
+        if !was_before {
+            self.drop_job(job);
+        }
+    }
+
+    /// Nothing new is begun while a make of the user's runs, that this is not for.
+    fn begin_for(&self, parent: &Arc<Job>, command: &Command, there: Snapshot) -> Option<Arc<Job>> {
+        let is_free = |progress: Progress| progress.is_wanted || progress.is_aborted;
+        while self.is_busy() && !is_free(parent.progress()) && !self.is_over() {
+            thread::sleep(PATIENCE);
+        }
+        let hidden = Arc::clone(parent.world.hidden());
+        let above = Encapsulation::new(Arc::new(there), hidden as _);
+        let begun = self.begin(command, &parent.world, above, false);
+        begun.inspect_err(|error| tracing::warn!("{error}")).ok()
+    }
+
+    /// It is worth nothing any more, whatever it has begun.
+    pub(super) fn drop_job(&self, job: &Arc<Job>) {
+        if job.abort() {
+            self.jobs().remove(&job.id);
+        }
+    }
+
+    /// Its parent was mandated while it ran: it becomes the user's own, too.
+    fn shared(
+        &self,
+        job: &Arc<Job>,
+        was_before: bool,
+        sinks: [File; 2],
+        asker: &mut UnixStream,
+    ) -> Option<Status> {
+        let real = job.world.real();
+        if was_before {
+            job.date_now();
+        }
+        match job.mandate(&**real) {
+            Ok(_) => self.let_go(job),
+            Err(MandateError::Already) => {
+                // Another one's, who is told what it says: when it has ended, it is done once more.
+                while job.wait(PATIENCE).ended.is_none() {}
+                return None;
+            }
+            Err(_) => {
+                job.abort();
+                return None;
+            }
+        }
+        job.output.show(sinks);
+        let status = see_through(job, None, asker);
+        self.let_end(job);
+        Some(status)
+    }
+
+    /// It has been mandated: what it waits for outside is done.
+    fn let_go(&self, job: &Job) {
+        let around = job.world.around();
+        around.release(|process| self.is_mandated(process));
+    }
+
+    /// It has ended, and its user knows. What it has left running is its user's own, too.
+    fn let_end(&self, job: &Job) {
+        if job.is_over() {
+            self.jobs().remove(&job.id);
+        }
+    }
+
+    fn taken_over(&self, parent: &Job, there: &Snapshot, command: &Command) -> Option<Arc<Job>> {
+        let alike = self.alike(command, false, &parent.world);
+        alike.into_iter().find(|job| job.fits(there))
+    }
+
+    /// What the user asks for: taken over if that is possible.
+    pub(super) fn run_for_user(
+        &self,
+        command: &Command,
+        is_make: bool,
+        [says, out, err]: [File; 3],
+        asker: &mut UnixStream,
+    ) -> Option<(Status, Gain)> {
+        let began = Instant::now();
+        let job = self.of_use(command, is_make)?;
+        let was_running = job.progress().ended.is_none();
+        let effects = self.show(&job)?;
+        job.output.show([out, err]);
+        let took = began.elapsed();
+        let status = see_through(&job, Some(says), asker);
+        self.let_end(&job);
+        let parts = job.parts();
+        let saved: Duration = parts.iter().map(|part| part.ran_before(began)).sum();
+        let saved = saved.max(job.ran_before(began));
+        let gain = Gain {
+            effects,
+            took: microseconds(took),
+            saved: microseconds(saved),
+            was_running,
+        };
+        Some((status, gain))
+    }
+
+    /// What was begun unasked, and has read what there is.
+    fn of_use(&self, command: &Command, is_make: bool) -> Option<Arc<Job>> {
+        let is_known = |number| self.others.contains(number);
+        let alike = self.alike(command, is_make, &self.worlds.current());
+        if alike.is_empty() || !command.others.iter().all(is_known) {
+            return None;
+        }
+        if let Err(error) = self.look_around() {
+            tracing::warn!("{error}");
+            return None;
+        }
+        let world = self.worlds.current();
+        let real = world.real();
+        let candidates = self.alike(command, is_make, &world);
+        let count = candidates.len();
+        let job = candidates.into_iter().find(|job| job.fits(&**real));
+        if job.is_none() {
+            tracing::info!(
+                "none of {count} that are alike is of use for {:?}",
+                command.arguments
+            );
+        }
+        job
+    }
+
+    /// It is its user's own from now on. How many effects that shows.
+    fn show(&self, job: &Arc<Job>) -> Option<usize> {
+        if !job.is_make {
+            job.date_now();
+        }
+        let shown = job.mandate(&**job.world.real());
+        let effects = shown
+            .inspect_err(|error| tracing::warn!("what was done cannot be shown: {error}"))
+            .ok()?;
+        for part in job.all_parts() {
+            // Those that still run are mandated by who waits for them.
+            if part.progress().ended.is_some() {
+                self.jobs().remove(&part.id);
+            }
+        }
+        self.let_go(job);
+        Some(effects)
+    }
+}
+
+/// What came of waiting for a command of a job's.
+enum Came {
+    /// It has ended, and its parent has what it has done.
+    Done(Status),
+    /// Its parent is its user's own by now.
+    Shared,
+    /// It has to be done in place, if anybody still wants that.
+    ToNothing,
+    /// Somebody else has changed what it has read: it is done again.
+    Again,
+}
+
+/// What came of taking over what a job has done.
+enum Absorbed {
+    Done,
+    /// It has read what is different by now.
+    Conflict,
+    /// One of the two is its user's own.
+    IsMandated,
+}
+
+fn absorb(parent: &Job, job: &Job) -> Absorbed {
+    let absorbed = parent.concealing.with_encapsulation(|above| {
+        let absorb = |below: &mut Encapsulation| above.absorb(below, Time::default());
+        job.concealing.with_encapsulation(absorb)
+    });
+    match absorbed.flatten() {
+        None => Absorbed::IsMandated,
+        Some(Err(conflict)) => {
+            tracing::info!("job {} is done again: {conflict:?}", job.id);
+            Absorbed::Conflict
+        }
+        Some(Ok(())) => {
+            let effects = |below: &mut Encapsulation| below.effects().to_vec();
+            let effects = job.concealing.with_encapsulation(effects);
+            parent.concealing.changed(&effects.unwrap_or_default());
+            Absorbed::Done
+        }
+    }
+}

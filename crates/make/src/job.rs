@@ -1,0 +1,433 @@
+//! One command that is done concealed: a make, or what it has begun.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    process::{self, Child},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use conceal::{
+    concealing::{Concealing, MandateError},
+    members::{Members, rest_as_session},
+    outside::Outside,
+    world::{View, World},
+};
+use encapsulation::{Base, Encapsulation, Time};
+use rustix::process::{Signal, kill_process};
+
+use crate::{
+    command::{Command, Status},
+    input::Input,
+    jobserver::Jobserver,
+    limits,
+    output::Output,
+};
+
+/// How long who was killed takes to die.
+const SOON: Duration = Duration::from_millis(1);
+/// Why it waits ([`Output::is_full`]).
+const WORDY: &str = "it has said more than is kept for who may ask for it";
+/// How often it is looked whether what a command has left running has ended.
+const LEFT_BEHIND: Duration = Duration::from_millis(100);
+
+/// The number of a job.
+pub type JobId = u64;
+
+/// A command that runs, or has run.
+#[derive(Debug)]
+pub struct Job {
+    /// Its number.
+    pub id: JobId,
+    /// What was asked for.
+    pub command: Command,
+    /// What it sees and does.
+    pub concealing: Concealing,
+    /// What it says.
+    pub output: Output,
+    /// What it would read from its user.
+    input: Input,
+    /// Where it is done.
+    pub world: Arc<World>,
+    /// Its processes.
+    pub members: Members,
+    /// What they want of others, while there are any.
+    outside: Mutex<Option<Outside>>,
+    /// Whether it is a make that nobody has asked for yet, and not what one has begun.
+    pub is_make: bool,
+    /// What it has taken over.
+    parts: Mutex<Vec<Arc<Job>>>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+    began: Instant,
+    /// As files are dated that are made from then on.
+    since: Time,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Progress {
+    /// How it ended, and how long it ran.
+    pub ended: Option<(Status, Duration)>,
+    /// Somebody is about to have it as their own, or does: nobody aborts it any more.
+    pub is_wanted: bool,
+    /// It is somebody's own by now: nothing of it is concealed.
+    pub is_mandated: bool,
+    /// It is worth nothing any more.
+    pub is_aborted: bool,
+    /// No process of it is left.
+    pub is_empty: bool,
+}
+
+/// What cannot be begun.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginError {
+    /// It has no place to run in.
+    #[error(transparent)]
+    World(#[from] conceal::world::WorldError),
+    /// What it takes to begin any is not there.
+    #[error("cannot begin commands: {0}")]
+    Nothing(#[from] std::io::Error),
+    /// It cannot be run.
+    #[error("cannot run {0:?}: {1}")]
+    Command(std::ffi::OsString, std::io::Error),
+}
+
+impl Job {
+    /// Begins it, above what the encapsulation has as its base.
+    ///
+    /// # Errors
+    /// If it cannot be begun.
+    pub fn begin(
+        id: JobId,
+        command: Command,
+        world: Arc<World>,
+        encapsulation: Encapsulation,
+        is_make: bool,
+    ) -> Result<Arc<Self>, BeginError> {
+        let since = before_now();
+        let (concealing, view) = world.begin(encapsulation)?;
+        let not_run = |error| BeginError::Command(command.program.clone(), error);
+        let (output, input, ends) = Output::open(&command).map_err(not_run)?;
+        let mut run = process::Command::new(&command.program);
+        if let Some((name, arguments)) = command.arguments.split_first() {
+            run.arg0(name).args(arguments);
+        }
+        run.env_clear().envs(&command.environment);
+        run.stdin(ends.input).stdout(ends.out).stderr(ends.err);
+        let umask = command.umask;
+        let jobserver = Jobserver::of(&command).map_err(not_run)?;
+        // SAFETY: between fork and exec this makes some calls of the system, and allocates nothing.
+        unsafe {
+            run.pre_exec(move || {
+                rustix::process::umask(rustix::fs::Mode::from_bits_truncate(umask));
+                rustix::process::setsid()?;
+                jobserver.as_ref().map_or(Ok(()), Jobserver::give)
+            });
+        }
+        let limited = || Ok(limits::lower()?);
+        let spawned = view.spawn_limited(&mut run, &command.directory, limited);
+        let (child, outside) = spawned.map_err(not_run)?;
+        rest_as_session(child.id());
+        // Its ends are its own now.
+        drop(run);
+        let job = Arc::new(Self {
+            id,
+            concealing,
+            output,
+            input,
+            world,
+            members: view.members(),
+            outside: Mutex::new(Some(outside)),
+            is_make,
+            parts: Mutex::default(),
+            progress: Mutex::default(),
+            changed: Condvar::new(),
+            began: Instant::now(),
+            since,
+            command,
+        });
+        let waiting = Arc::clone(&job);
+        thread::spawn(move || waiting.wait_for(child, view));
+        Ok(job)
+    }
+
+    fn wait_for(&self, mut child: Child, view: View) {
+        let status = match child.wait() {
+            Ok(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => Status::Exited(code),
+                (None, signal) => Status::Signalled(signal.unwrap_or(0)),
+            },
+            Err(_) => Status::Signalled(0),
+        };
+        let took = self.began.elapsed();
+        let is_alone = self.is_nobody_left();
+        if is_alone {
+            self.is_left();
+        }
+        self.output.settle();
+        self.update(|progress| progress.ended = Some((status, took)));
+        if !is_alone {
+            // What it leaves running goes on, concealed as long as it is.
+            let mut pace = SOON;
+            while !self.is_nobody_left() {
+                thread::sleep(pace);
+                pace = (2 * pace).min(LEFT_BEHIND);
+            }
+            self.is_left();
+        }
+        // Its number may be another one's from here on. That takes the kernel some milliseconds, for which nobody waits.
+        drop(view);
+    }
+
+    /// Whether none of its processes is left. A look at all that there are in the machine takes longer than many a command.
+    fn is_nobody_left(&self) -> bool {
+        let outside = self.outside();
+        let may_be = outside.as_ref().is_none_or(Outside::is_anybody_left);
+        drop(outside);
+        // Memory of files that ends with who is about to end is still on its way, where it is this process that writes it.
+        let is_written = self.concealing.passes_through();
+        !may_be && is_written || self.members.all().is_empty()
+    }
+
+    /// Nobody is in it any more.
+    fn is_left(&self) {
+        self.update(|progress| progress.is_empty = true);
+        self.output.end();
+        self.input.close();
+        // Thousands may be finished and not asked for: nothing is kept open for them.
+        *self.outside() = None;
+    }
+
+    fn outside(&self) -> MutexGuard<'_, Option<Outside>> {
+        self.outside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    /// What another one has done, or does, is part of it.
+    pub fn takes(&self, part: &Arc<Self>) {
+        let mut parts = self.own_parts();
+        // The same may be asked for twice.
+        if parts.iter().all(|other| other.id != part.id) {
+            parts.push(Arc::clone(part));
+        }
+    }
+
+    /// Another one is no part of it any more.
+    pub fn leaves_out(&self, part: &Self) {
+        self.own_parts().retain(|other| other.id != part.id);
+    }
+
+    fn own_parts(&self) -> MutexGuard<'_, Vec<Arc<Self>>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it has taken over.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Arc<Self>> {
+        self.own_parts().clone()
+    }
+
+    /// What it has taken over, and what that has, and so on: each once.
+    #[must_use]
+    pub fn all_parts(&self) -> Vec<Arc<Self>> {
+        let mut known = BTreeSet::new();
+        let mut all = self.parts();
+        all.retain(|part| known.insert(part.id));
+        let mut next = 0;
+        while let Some(part) = all.get(next) {
+            let mut more = part.parts();
+            more.retain(|part| known.insert(part.id));
+            all.extend(more);
+            next += 1;
+        }
+        all
+    }
+
+    /// What waits until it is mandated: process and reason.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<(u32, String)> {
+        let outside = self.world.around().waiting().into_iter();
+        let outside = outside.filter(|(process, _)| self.has(*process));
+        let waits = self.concealing.waiting().into_iter();
+        let own = self.outside().as_ref().map(Outside::waiting);
+        let waits = waits.chain(own.into_iter().flatten()).chain(outside);
+        let is_full = self.output.is_full();
+        let first = is_full.then(|| self.members.all().first().copied());
+        let says = first
+            .flatten()
+            .map(|process| (process.as_raw_pid().cast_unsigned(), WORDY));
+        waits
+            .chain(says)
+            .map(|(process, why)| (process, why.to_owned()))
+            .collect()
+    }
+
+    /// Whether it is its user's own, has ended, and has left nothing running.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let progress = self.progress();
+        progress.is_mandated && progress.ended.is_some() && progress.is_empty
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        *self.lock()
+    }
+
+    /// How long it had run by then.
+    #[must_use]
+    pub fn ran_before(&self, then: Instant) -> Duration {
+        let ran = self.progress().ended.map_or(Duration::MAX, |(_, ran)| ran);
+        ran.min(then.saturating_duration_since(self.began))
+    }
+
+    /// Waits until it has ended, for so long at most.
+    #[must_use]
+    pub fn wait(&self, at_most: Duration) -> Progress {
+        let progress = self.lock();
+        let goes_on = |progress: &mut Progress| progress.ended.is_none();
+        let waited = self.changed.wait_timeout_while(progress, at_most, goes_on);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Whether all that it has read is as it is seen there.
+    #[must_use]
+    pub fn fits(&self, there: &dyn Base) -> bool {
+        let check = |it: &mut Encapsulation| match self.is_make {
+            true => it.inputs().check_times(there),
+            false => it.inputs().check(there),
+        };
+        match self.concealing.with_encapsulation(check) {
+            None => false,
+            Some(Ok(())) => true,
+            Some(Err(stale)) => {
+                tracing::info!("job {} is stale: {stale:?}", self.id);
+                false
+            }
+        }
+    }
+
+    /// What it has done counts as done now: it is asked for by somebody for whom it was not begun.
+    pub fn date_now(&self) {
+        self.concealing.date_now(self.since);
+    }
+
+    /// Whether a process of it is left that says or does something, after it has ended. One that is about to end is waited for.
+    #[must_use]
+    pub fn leaves_something(&self) -> bool {
+        let began = Instant::now();
+        while !self.progress().is_empty {
+            if began.elapsed() > LEFT_BEHIND {
+                return true;
+            }
+            thread::sleep(SOON);
+        }
+        false
+    }
+
+    /// Shows what it has done and says; it is its user's own from then on. How many effects were shown.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub fn mandate(&self, there: &dyn Base) -> Result<usize, MandateError> {
+        let was_aborted = {
+            let mut progress = self.lock();
+            progress.is_wanted |= !progress.is_aborted;
+            progress.is_aborted
+        };
+        if was_aborted {
+            return Err(MandateError::Aborted);
+        }
+        let effects = self.concealing.mandate(there).inspect_err(|error| {
+            let stays = matches!(error, MandateError::Already);
+            self.update(|progress| progress.is_wanted &= stays);
+            if matches!(error, MandateError::Impossible(..)) {
+                // Nothing of it is concealed any more, and nobody has it as their own.
+                self.kill();
+            }
+        })?;
+        self.update(|progress| progress.is_mandated = true);
+        if let Some(outside) = &*self.outside() {
+            outside.release();
+        }
+        if !self.progress().is_empty {
+            self.members.hurry();
+        }
+        Ok(effects)
+    }
+
+    /// Ends it, if it runs, and it is worth nothing any more; unless it is its user's own, or becomes that now: `false`.
+    pub fn abort(&self) -> bool {
+        let is_wanted = {
+            let mut progress = self.lock();
+            progress.is_aborted |= !progress.is_wanted;
+            progress.is_wanted
+        };
+        if is_wanted {
+            return false;
+        }
+        self.changed.notify_all();
+        self.kill();
+        true
+    }
+
+    fn has(&self, process: u32) -> bool {
+        self.members.has(process)
+    }
+
+    /// Kills its processes. Who waits for an answer of ours in the kernel dies when it has one: a refusal.
+    pub fn kill(&self) {
+        while !self.progress().is_empty {
+            self.concealing.refuse(|_| true);
+            self.world.around().refuse(|process| self.has(process));
+            if self.members.kill() == 0 {
+                return;
+            }
+            thread::sleep(SOON);
+        }
+    }
+
+    /// If it waits for its user, it is given what that says. Whether it was given something.
+    pub fn pass_on(&self, from: &mut File) -> bool {
+        if self.progress().ended.is_some() {
+            return false;
+        }
+        let passed = self.input.pass_on(from, || self.members.all());
+        passed.unwrap_or_else(|error| {
+            let id = self.id;
+            tracing::debug!("job {id} cannot be given what its user says: {error}");
+            false
+        })
+    }
+
+    /// Sends its processes a signal.
+    pub fn signal(&self, signal: Signal) {
+        if self.progress().is_empty {
+            return;
+        }
+        for process in self.members.all() {
+            let _ = kill_process(process, signal);
+        }
+    }
+}
+
+/// No file that is made from now on is dated earlier: that is done by the kernel's ticks, a hundred in a second at least.
+fn before_now() -> Time {
+    let tick = Duration::from_millis(10);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let before = now.unwrap_or_default().saturating_sub(tick);
+    Time::default().later(before)
+}

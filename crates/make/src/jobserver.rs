@@ -1,0 +1,221 @@
+//! Whom a make asks for leave to do another thing at the same time: a pipe with as many bytes in it (GNU make, "POSIX
+//! jobserver"). A command that is done unasked has one of its own, behind the same numbers: those who work for somebody
+//! are not to wait for it.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io::{self, Write as _},
+    os::{
+        fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
+        unix::ffi::{OsStrExt as _, OsStringExt as _},
+    },
+};
+
+use rustix::{
+    io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd},
+    pipe::{PipeFlags, pipe_with},
+};
+
+use crate::command::Command;
+
+/// Variables in which a make is told of it.
+pub(crate) const TOLD_IN: [&str; 2] = ["MAKEFLAGS", "MFLAGS"];
+/// Words that tell of it: pipes, and in GNU make before 4.2.
+const WORDS: [&[u8]; 2] = [b"--jobserver-auth=", b"--jobserver-fds="];
+/// Numbers below this are nobody's here ([`reserve`]).
+const RESERVED: RawFd = 16;
+
+/// What a word says after that, of a pipe that has a name (GNU make since 4.4).
+const NAMED: &[u8] = b"fifo:";
+/// Numbers for a command that was told of a pipe with a name: it may not be the same one where the command is done.
+const INSTEAD: Ends = [RESERVED - 2, RESERVED - 1];
+
+/// The two ends, as a command is told of them.
+pub type Ends = [RawFd; 2];
+
+/// What a command is given.
+#[derive(Debug)]
+pub(crate) struct Jobserver {
+    ends: [OwnedFd; 2],
+    numbers: Ends,
+}
+
+impl Jobserver {
+    /// One for that command, if it wants one.
+    pub(crate) fn of(command: &Command) -> io::Result<Option<Self>> {
+        let Some(numbers) = command.jobserver else {
+            return Ok(None);
+        };
+        if numbers.iter().any(|number| !(3..RESERVED).contains(number)) {
+            return Ok(None);
+        }
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
+        let leave = at_once(command).saturating_sub(1);
+        File::from(to.try_clone()?).write_all(&vec![b'+'; leave])?;
+        Ok(Some(Self {
+            ends: [from, to],
+            numbers,
+        }))
+    }
+
+    /// Gives it to this process, between fork and exec.
+    pub(crate) fn give(&self) -> io::Result<()> {
+        for (end, number) in self.ends.iter().zip(self.numbers) {
+            // SAFETY: the numbers are reserved: nothing that is used here has them.
+            if unsafe { libc::dup2(end.as_raw_fd(), number) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the numbers below [`RESERVED`], so that nothing else gets them: commands are given something under them.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn reserve() -> io::Result<Vec<OwnedFd>> {
+    let null = File::open("/dev/null")?;
+    let mut all = Vec::new();
+    loop {
+        let next = fcntl_dupfd_cloexec(&null, 3)?;
+        if next.as_raw_fd() >= RESERVED {
+            return Ok(all);
+        }
+        all.push(next);
+    }
+}
+
+/// What this process is told of, if it is given it, too.
+pub(crate) fn told(flags: Option<&OsStr>) -> Option<Ends> {
+    let words = flags?.as_bytes().split(|byte| *byte == b' ');
+    let last = words
+        .filter_map(|word| WORDS.iter().find_map(|it| word.strip_prefix(*it)))
+        .next_back()?;
+    let mut numbers = std::str::from_utf8(last).ok()?.split(',').map(str::parse);
+    let (Some(Ok(from)), Some(Ok(to)), None) = (numbers.next(), numbers.next(), numbers.next())
+    else {
+        return None;
+    };
+    let is_open = |number: RawFd| {
+        // SAFETY: it is asked whether there is such a descriptor, and nothing else.
+        let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) });
+        number > 2 && flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
+    };
+    (is_open(from) && is_open(to)).then_some([from, to])
+}
+
+/// Whether that descriptor is one of what this process is told of, which may have a name.
+pub(crate) fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) -> bool {
+    let is_named = || {
+        let name = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+        let told = [NAMED, name.as_os_str().as_bytes()].concat();
+        let mut words = flags?.as_bytes().split(|byte| *byte == b' ');
+        Some(words.any(|word| word.ends_with(&told)))
+    };
+    ends.is_some_and(|ends| ends.contains(&number)) || is_named() == Some(true)
+}
+
+/// A command that is told of a pipe with a name is told of one without in its place.
+pub(crate) fn without_name(command: &mut Command) {
+    let instead = format!("{},{}", INSTEAD[0], INSTEAD[1]);
+    for variable in TOLD_IN {
+        let Some(flags) = command.environment.get_mut(OsStr::new(variable)) else {
+            continue;
+        };
+        if let Some(renamed) = renamed(flags, instead.as_bytes()) {
+            *flags = renamed;
+            command.jobserver = Some(INSTEAD);
+        }
+    }
+}
+
+/// The same with that in the place of each name, if there is one.
+fn renamed(flags: &OsStr, instead: &[u8]) -> Option<OsString> {
+    let mut has_one = false;
+    let words = flags.as_bytes().split(|byte| *byte == b' ').map(|word| {
+        let is_named = |it: &&&[u8]| {
+            let told = word.strip_prefix(**it);
+            told.is_some_and(|told| told.starts_with(NAMED))
+        };
+        let Some(prefix) = WORDS.iter().find(is_named) else {
+            return word.to_vec();
+        };
+        has_one = true;
+        [*prefix, instead].concat()
+    });
+    let words = words.collect::<Vec<_>>().join(&b' ');
+    has_one.then(|| OsString::from_vec(words))
+}
+
+/// The same without the words that tell of it.
+pub(crate) fn without(flags: &OsStr) -> OsString {
+    let words = flags.as_bytes().split(|byte| *byte == b' ');
+    let stay = words.filter(|word| !WORDS.iter().any(|it| word.starts_with(it)));
+    OsString::from_vec(stay.collect::<Vec<_>>().join(&b' '))
+}
+
+/// How many things it may do at once: as its own make may.
+fn at_once(command: &Command) -> usize {
+    let flags = command.environment.get(OsStr::new(TOLD_IN[0]));
+    let words = flags
+        .into_iter()
+        .flat_map(|flags| flags.as_bytes().split(|byte| *byte == b' '));
+    let mut said = words.filter_map(|word| {
+        let number = word.strip_prefix(b"-j")?;
+        std::str::from_utf8(number).ok()?.parse().ok()
+    });
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+    said.next_back().unwrap_or_else(processors)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::fcntl_setfd;
+
+    use super::*;
+
+    #[test]
+    fn who_is_told_of_it_and_has_it_wants_it() {
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let ends = [&from, &to].map(|end| end.as_raw_fd());
+        let [first, second] = ends;
+        let flags = |words: String| told(Some(OsStr::new(&words)));
+        let said = format!(" -j4 --jobserver-auth={first},{second}");
+        assert_eq!(flags(said.clone()), None, "who is begun has neither");
+        for end in [&from, &to] {
+            fcntl_setfd(end, FdFlags::empty()).expect("it is open");
+        }
+        assert_eq!(flags(said), Some(ends));
+        let (from, to) = (first, second);
+        assert_eq!(
+            flags(format!("k -j4 --jobserver-fds={from},{to}")),
+            Some([from, to])
+        );
+        assert_eq!(flags(format!(" -j4 --jobserver-auth={from},9999")), None);
+        assert_eq!(flags(" -j --jobserver-auth=fifo:/tmp/x".into()), None);
+        assert_eq!(flags(" -j4".into()), None);
+        assert_eq!(told(None), None);
+    }
+
+    #[test]
+    fn a_pipe_with_a_name_becomes_one_without() {
+        let renamed = |flags: &str| renamed(OsStr::new(flags), b"14,15");
+        let named = "w -j4 --jobserver-auth=fifo:/tmp/GMfifo12 -- A=b";
+        assert_eq!(
+            renamed(named),
+            Some("w -j4 --jobserver-auth=14,15 -- A=b".into())
+        );
+        for other in ["", "w -j4 --jobserver-auth=3,4", "-- A=fifo:/tmp/x"] {
+            assert_eq!(renamed(other), None);
+        }
+    }
+
+    #[test]
+    fn which_numbers_it_has_can_be_left_out() {
+        let flags = OsStr::new("w -j4 --jobserver-auth=3,4 -- A=b");
+        assert_eq!(without(flags), "w -j4 -- A=b");
+        assert_eq!(without(OsStr::new("w -- A=b")), "w -- A=b");
+    }
+}

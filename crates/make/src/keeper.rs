@@ -1,0 +1,399 @@
+//! Commands whose effects are kept until somebody wants them: *create*, *mandate* and *abort* (`rice-annual-report-1989`, first
+//! part, section 3), by name.
+//!
+//! One may have others as its inputs: it begins when they have ended, above what they have done, taken together; if that
+//! excludes each other it does not begin. To mandate it is to mandate those before. What is aborted takes those with it
+//! that have it as an input.
+
+mod kept;
+mod words;
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use conceal::concealing::MandateError;
+use encapsulation::{Conflict, Encapsulation, Time};
+
+use kept::{Kept, Stage};
+pub use words::{Create, Listed, ListedState, Reply, Request};
+
+use crate::{
+    command::Status,
+    job::{BeginError, Job},
+    link::{self, STREAMS},
+    listening::{Counted, listen_to},
+    through::see_through,
+    worlds::{MayChange, Worlds, around_is_stale},
+};
+
+/// How often it is looked whether something has ended.
+const PACE: Duration = Duration::from_millis(20);
+/// How long nobody may ask for anything at first.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Has all of them.
+#[derive(Debug)]
+pub struct Keeper {
+    worlds: Worlds,
+    all: Mutex<BTreeMap<String, Arc<Kept>>>,
+    /// What was mandated, and has left something running.
+    left: Mutex<Vec<Arc<Job>>>,
+    next: AtomicU64,
+    is_over: AtomicBool,
+    /// So many are being answered.
+    asked: AtomicUsize,
+    began: Instant,
+}
+
+impl Keeper {
+    /// What commands do to those directories is concealed.
+    ///
+    /// # Errors
+    /// If programs cannot be concealed here.
+    pub fn new(concealed: &[PathBuf]) -> Result<Arc<Self>, BeginError> {
+        let here = Arc::new(OnceLock::<Weak<Self>>::new());
+        let keeper = Arc::clone(&here);
+        let may_change: MayChange = Arc::new(move |process| {
+            let keeper = keeper.get().and_then(Weak::upgrade);
+            keeper.is_some_and(|keeper| keeper.is_mandated(process))
+        });
+        let keeper = Arc::new(Self {
+            worlds: Worlds::new(concealed, may_change, Vec::new(), Vec::new())?,
+            all: Mutex::default(),
+            left: Mutex::default(),
+            next: AtomicU64::new(1),
+            is_over: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
+            began: Instant::now(),
+        });
+        // It is there once only.
+        let _ = here.set(Arc::downgrade(&keeper));
+        Ok(keeper)
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Kept>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_mandated(&self, process: u32) -> bool {
+        let is_its = |job: &Arc<Job>| {
+            let progress = job.progress();
+            progress.is_mandated && !progress.is_empty && job.members.has(process)
+        };
+        self.jobs().iter().any(is_its)
+    }
+
+    /// Of what is kept, and of what was mandated and has left something running.
+    fn jobs(&self) -> Vec<Arc<Job>> {
+        let mut all: Vec<_> = self.all().values().filter_map(|kept| kept.job()).collect();
+        all.extend(self.left().iter().cloned());
+        all
+    }
+
+    /// Nothing is kept, and something was, or nobody wants anything to be.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        let was = self.next.load(Ordering::Acquire) > 1 || self.began.elapsed() > IDLE;
+        was && self.all().is_empty() && !self.leaves_something() && !self.is_answering()
+    }
+
+    /// Somebody waits for an answer: how what was aborted has ended, perhaps.
+    fn is_answering(&self) -> bool {
+        self.asked.load(Ordering::Acquire) > 0
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<Arc<Job>>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers all who ask, and aborts what nobody wants in time, until nothing is kept any more or `stop` says so.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn keep(self: &Arc<Self>, listener: UnixListener, stop: &AtomicBool) -> io::Result<()> {
+        let this = Arc::clone(self);
+        thread::Builder::new()
+            .name("asked".into())
+            .spawn(move || this.listen(&listener))?;
+        let mut known = 0;
+        while !stop.load(Ordering::Acquire) && !self.is_done() {
+            thread::sleep(PACE);
+            let now = self.all().len();
+            if now < std::mem::replace(&mut known, now) {
+                self.worlds.sweep(|| self.jobs());
+            }
+            let is_late = |kept: &Arc<Kept>| kept.is_late();
+            let late: Vec<_> = self
+                .all()
+                .values()
+                .filter(|it| is_late(it))
+                .cloned()
+                .collect();
+            for kept in late {
+                tracing::info!("nobody wants {} in time", kept.create.name);
+                self.give_up(&kept);
+            }
+        }
+        self.is_over.store(true, Ordering::Release);
+        let all: Vec<_> = self.all().values().cloned().collect();
+        for kept in all {
+            // What its user waits for is waited for, and stays known until then: it may change what is around.
+            while !kept.give_up() && !kept.has_ended() {
+                thread::sleep(PACE);
+            }
+        }
+        // So is what was mandated, and has left something running that is nothing without this.
+        while self.is_answering() || self.leaves_something() {
+            thread::sleep(PACE);
+        }
+        Ok(())
+    }
+
+    fn leaves_something(&self) -> bool {
+        let mut left = self.left();
+        left.retain(|job| !job.is_over());
+        !left.is_empty()
+    }
+
+    fn listen(self: &Arc<Self>, listener: &UnixListener) {
+        listen_to(listener, || {
+            let this = Arc::clone(self);
+            move |mut asker| {
+                let request = link::heed(&mut asker)?;
+                let _answering = Counted::one(&this.asked);
+                this.answer(request, &mut asker)
+            }
+        });
+    }
+
+    fn answer(
+        self: &Arc<Self>,
+        (streams, request): ([OwnedFd; STREAMS], Request),
+        asker: &mut UnixStream,
+    ) -> io::Result<()> {
+        let streams = streams.map(File::from);
+        let reply = match request {
+            // The next one who keeps them is asked.
+            Request::Create(_) if self.is_over() && self.jobs().is_empty() => return Ok(()),
+            Request::Create(create) => match self.create(*create) {
+                Ok(()) => Reply::Created,
+                Err(why) => Reply::Refused(why),
+            },
+            Request::Mandate(name) => match self
+                .by_name(&name)
+                .and_then(|kept| self.mandate(&kept, streams, asker))
+            {
+                Ok((effects, status)) => Reply::Mandated(effects, status),
+                Err(why) => Reply::Refused(why),
+            },
+            Request::Abort(name) => match self.by_name(&name) {
+                Ok(kept) => Reply::Aborted(self.abort(&kept)),
+                Err(why) => Reply::Refused(why),
+            },
+            Request::List => Reply::Listed(self.all().values().map(|kept| kept.listed()).collect()),
+        };
+        link::say(asker, &reply)
+    }
+
+    /// It begins as soon as its inputs have ended: at once if they have.
+    fn create(self: &Arc<Self>, create: Create) -> Result<(), String> {
+        let mut all = self.all();
+        if self.is_over() {
+            return Err("what was mandated here still runs, and who keeps it was told to end: create it when that has ended".into());
+        }
+        if all.contains_key(&create.name) {
+            return Err(format!(
+                "there is one by the name of {} already: mandate or abort it, or choose another name",
+                create.name
+            ));
+        }
+        let input = |name: &String| all.get(name).cloned().ok_or_else(|| unknown(name));
+        let inputs = create.inputs.iter().map(input).collect::<Result<_, _>>()?;
+        let kept = Arc::new(Kept::new(create, inputs));
+        all.insert(kept.create.name.clone(), Arc::clone(&kept));
+        drop(all);
+        if kept.inputs.iter().all(|input| input.has_ended()) {
+            return self.begin(&kept).inspect_err(|_| {
+                self.forget(&kept);
+                self.next.fetch_add(1, Ordering::AcqRel);
+            });
+        }
+        self.next.fetch_add(1, Ordering::AcqRel);
+        let this = Arc::clone(self);
+        thread::spawn(move || {
+            while !kept.inputs.iter().all(|input| input.has_ended()) {
+                if this.is_over() || kept.has_failed() {
+                    return;
+                }
+                thread::sleep(PACE);
+            }
+            if let Err(why) = this.begin(&kept) {
+                kept.reach(Stage::Failed(why));
+            }
+        });
+        Ok(())
+    }
+
+    fn begin(&self, kept: &Kept) -> Result<(), String> {
+        let failed = |error: &dyn std::error::Error| error.to_string();
+        let jobs = kept.inputs.iter().map(|input| {
+            let name = &input.create.name;
+            input
+                .job()
+                .ok_or_else(|| format!("{name}, its input, has not been begun"))
+        });
+        let jobs = jobs.collect::<Result<Vec<_>, _>>()?;
+        self.worlds.renew().map_err(|error| failed(&error))?;
+        let world = match jobs.first() {
+            Some(input) => Arc::clone(&input.world),
+            None => self.worlds.current(),
+        };
+        if jobs.iter().any(|input| !Arc::ptr_eq(&input.world, &world)) {
+            return Err(
+                "something around has changed between its inputs: create them again".into(),
+            );
+        }
+        let mut below = world.encapsulation();
+        for (input, job) in kept.inputs.iter().zip(&jobs) {
+            let name = &input.create.name;
+            let take = |done: &mut Encapsulation| below.absorb(done, Time::default());
+            match job.concealing.with_encapsulation(take) {
+                // What was mandated is there for all to see.
+                None | Some(Ok(())) => {}
+                Some(Err(conflict)) => return Err(told(name, &conflict)),
+            }
+        }
+        let hidden = Arc::clone(world.hidden());
+        let above = Encapsulation::new(Arc::new(below.snapshot()), hidden as _);
+        let id = self.next.fetch_add(1, Ordering::AcqRel);
+        let command = kept.create.command.clone();
+        let job = Job::begin(id, command, world, above, false).map_err(|error| failed(&error))?;
+        if !kept.has_begun(&job) {
+            job.abort();
+        }
+        Ok(())
+    }
+
+    /// What it has done is shown, after what its inputs have, and what it does from then on. How many effects that were,
+    /// and how it has ended.
+    fn mandate(
+        &self,
+        kept: &Arc<Kept>,
+        streams: [File; 3],
+        asker: &mut UnixStream,
+    ) -> Result<(usize, Status), String> {
+        let name = &kept.create.name;
+        let mut effects = 0;
+        for input in kept.inputs.iter().filter(|input| !input.is_mandated()) {
+            let [says, out, err] = &streams;
+            let clones =
+                || Ok::<_, io::Error>([says.try_clone()?, out.try_clone()?, err.try_clone()?]);
+            let streams = clones().map_err(|error| error.to_string())?;
+            effects += self.mandate(input, streams, asker)?.0;
+        }
+        let job = kept.wait_until_begun(|| link::is_gone(asker))?;
+        if let Some(stale) = around_is_stale(&job.world) {
+            return Err(format!(
+                "{name} is worth nothing any more: {stale:?}; abort it"
+            ));
+        }
+        let real = job.world.real();
+        effects += job.mandate(&**real).map_err(|error| match error {
+            MandateError::Already => {
+                format!("{name} has been mandated already: somebody has it as their own")
+            }
+            error => format!("{name} cannot be mandated: {error}; abort it, and create it again"),
+        })?;
+        let around = job.world.around();
+        around.release(|process| self.is_mandated(process));
+        let [says, out, err] = streams;
+        job.output.show([out, err]);
+        let status = see_through(&job, Some(says), asker);
+        if !job.is_over() {
+            self.left().push(job);
+        }
+        self.forget(kept);
+        Ok((effects, status))
+    }
+
+    fn by_name(&self, name: &str) -> Result<Arc<Kept>, String> {
+        self.all().get(name).cloned().ok_or_else(|| unknown(name))
+    }
+
+    /// Another one may be called the same by now.
+    fn forget(&self, kept: &Arc<Kept>) {
+        let mut all = self.all();
+        let name = &kept.create.name;
+        if all.get(name).is_some_and(|it| Arc::ptr_eq(it, kept)) {
+            all.remove(name);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// It and all above it are aborted: their names.
+    fn abort(&self, kept: &Arc<Kept>) -> Vec<String> {
+        let mut names = Vec::new();
+        for other in self.above(kept) {
+            names.extend(self.abort(&other));
+        }
+        kept.abort();
+        self.forget(kept);
+        names.push(kept.create.name.clone());
+        names
+    }
+
+    /// The same, but of what nobody has as their own.
+    fn give_up(&self, kept: &Arc<Kept>) {
+        if kept.give_up() {
+            for other in self.above(kept) {
+                self.give_up(&other);
+            }
+            self.forget(kept);
+        }
+    }
+
+    /// What has it as an input.
+    fn above(&self, kept: &Arc<Kept>) -> Vec<Arc<Kept>> {
+        let is_above = |other: &&Arc<Kept>| {
+            let mut inputs = other.inputs.iter();
+            inputs.any(|input| Arc::ptr_eq(input, kept))
+        };
+        self.all().values().filter(is_above).cloned().collect()
+    }
+}
+
+fn unknown(name: &str) -> String {
+    format!("there is none by the name of {name}: `outlive encapsulate --list` says what there is")
+}
+
+fn told(name: &str, conflict: &Conflict) -> String {
+    match conflict {
+        Conflict::Stale(stale) => {
+            format!(
+                "{name}, its input, has read what another one of its inputs has changed: {stale:?}"
+            )
+        }
+        Conflict::Impossible(effect, _) => {
+            format!(
+                "{name}, its input, and another one of its inputs exclude each other: {effect:?}"
+            )
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Who asks is listened to.
+
+use std::{
+    io,
+    os::unix::net::{UnixListener, UnixStream},
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+/// How long is waited when something is short.
+const SHORT: Duration = Duration::from_millis(20);
+
+/// Answers all who ask, each in a thread of its own, for ever.
+pub(crate) fn listen_to<A>(listener: &UnixListener, answer: impl Fn() -> A)
+where
+    A: FnOnce(UnixStream) -> io::Result<()> + Send + 'static,
+{
+    for asker in listener.incoming() {
+        let answer = answer();
+        let answered = move |asker| {
+            if let Err(error) = answer(asker) {
+                tracing::debug!("who asked is gone: {error}");
+            }
+        };
+        let begun = asker.and_then(|asker| thread::Builder::new().spawn(move || answered(asker)));
+        if let Err(error) = begun {
+            // Descriptors or threads are short. Who asks sees nobody.
+            tracing::warn!("somebody cannot be answered: {error}");
+            thread::sleep(SHORT);
+        }
+    }
+}
+
+/// One more who does something, for as long as this is.
+#[derive(Debug)]
+pub(crate) struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    pub(crate) fn one(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,413 @@
+//! What a command says: kept until somebody may hear it, and from then on passed on.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{self, ErrorKind, Read as _, Write as _},
+    os::fd::{AsFd as _, OwnedFd},
+    process::Stdio,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use crate::{command::Command, input::Input};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, OFlags},
+    pipe::{PipeFlags, pipe_with},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{
+        LocalModes, OptionalActions, OutputModes, Winsize, tcgetattr, tcsetattr, tcsetwinsize,
+    },
+};
+
+/// Most that is read at a time.
+const PIECE: usize = 64 * 1024;
+/// As much as a pipe has room for that has room for anything.
+const AT_ONCE: usize = 4096;
+/// How much is kept of what nobody may hear yet.
+const KEPT: usize = 64 << 20;
+/// How much more may be said than was heard by who hears it.
+const AHEAD: usize = 1 << 20;
+/// How long it is waited at a time for who listens.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Which of the two: standard output, or errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output; both of them, where they are one terminal, or go to the same place.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+impl Stream {
+    fn place(self) -> usize {
+        match self {
+            Self::Out => 0,
+            Self::Err => 1,
+        }
+    }
+}
+
+/// What was said at a time.
+type Words = (Stream, Arc<Vec<u8>>);
+
+/// What was said, in order.
+#[derive(Debug, Clone)]
+pub struct Output(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    heard: Mutex<Heard>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Heard {
+    /// Until it may be heard. It stays known.
+    said: Vec<Words>,
+    /// It may be heard.
+    is_shown: bool,
+    /// On its way to who hears it.
+    queue: VecDeque<Words>,
+    /// Something is just being said.
+    is_speaking: bool,
+    /// Nobody waits for the rest of it.
+    is_in_vain: bool,
+    /// How much there is that nobody has heard.
+    unheard: usize,
+    sources: Vec<(Stream, File)>,
+    /// Kept, so that the terminal does not hang up between two processes.
+    terminal: Option<OwnedFd>,
+}
+
+/// What a command is begun with.
+#[derive(Debug)]
+pub struct Ends {
+    /// Standard input.
+    pub input: Stdio,
+    /// Standard output.
+    pub out: Stdio,
+    /// Errors.
+    pub err: Stdio,
+}
+
+impl Output {
+    /// For a command that is given terminals, or pipes, as its user has them.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open(command: &Command) -> io::Result<(Self, Input, Ends)> {
+        let terminal = command.terminal;
+        let mut heard = Heard {
+            said: Vec::new(),
+            is_shown: false,
+            queue: VecDeque::new(),
+            is_speaking: false,
+            is_in_vain: false,
+            unheard: 0,
+            sources: Vec::new(),
+            terminal: None,
+        };
+        let mut typed = Input::nothing();
+        let slave = match terminal.iter().any(|it| *it) {
+            true => {
+                let (master, slave) = pseudo_terminal(command.size())?;
+                typed = Input::new(master.try_clone()?.into(), &slave, true)?;
+                let says = match terminal[1] {
+                    true => Stream::Out,
+                    false => Stream::Err,
+                };
+                heard.sources.push((says, master.into()));
+                heard.terminal = Some(slave.try_clone()?);
+                Some(slave)
+            }
+            false => None,
+        };
+        let mut end = |which: usize, stream: Stream| match (&slave, terminal[which]) {
+            (Some(slave), true) => slave.try_clone(),
+            _ => {
+                let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
+                rustix::io::ioctl_fionbio(&from, true)?;
+                heard.sources.push((stream, from.into()));
+                Ok(to)
+            }
+        };
+        let out = end(1, Stream::Out)?;
+        let err = match command.is_joined {
+            true => out.try_clone()?,
+            false => end(2, Stream::Err)?,
+        };
+        let (input, typed) = match (&slave, terminal[0]) {
+            (Some(slave), true) => (slave.try_clone()?.into(), typed),
+            _ if command.reads_nothing => (Stdio::null(), Input::nothing()),
+            // Who reads waits: what would come is not known.
+            _ => {
+                let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
+                let typed = Input::new(to.into(), &from, false)?;
+                (from.into(), typed)
+            }
+        };
+        let this = Self(Arc::new(Shared {
+            heard: Mutex::new(heard),
+            changed: Condvar::new(),
+        }));
+        this.listen()?;
+        let (out, err) = (out.into(), err.into());
+        Ok((this, typed, Ends { input, out, err }))
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.0.heard()
+    }
+
+    /// Hears what is said until nobody can say more.
+    fn listen(&self) -> io::Result<()> {
+        let all = self.heard();
+        let sources = all.sources.iter().map(|(_, file)| file.try_clone());
+        let mut sources = sources.collect::<io::Result<Vec<_>>>()?;
+        drop(all);
+        let shared = Arc::downgrade(&self.0);
+        let listen = move || {
+            while !sources.is_empty() {
+                let mut polled: Vec<_> = sources
+                    .iter()
+                    .map(|source| PollFd::new(source, PollFlags::IN))
+                    .collect();
+                if poll(&mut polled, None).is_err() {
+                    continue;
+                }
+                let over: Vec<_> = polled
+                    .iter()
+                    .map(|polled| {
+                        let events = polled.revents();
+                        !events.is_empty() && !events.contains(PollFlags::IN)
+                    })
+                    .collect();
+                let Some(shared) = shared.upgrade() else {
+                    return;
+                };
+                // Both have them in the same order.
+                let mut each = over.iter();
+                sources.retain(|_| !*each.next().unwrap_or(&false));
+                shared.hear_but(&over);
+            }
+        };
+        thread::Builder::new().name("output".into()).spawn(listen)?;
+        Ok(())
+    }
+
+    /// What was said until now, of which nothing is still under way.
+    pub fn settle(&self) {
+        self.heard().hear();
+        self.0.changed.notify_all();
+    }
+
+    /// Says all that was said to these, and what will be said, too: at the pace of who listens, for whom nobody waits here.
+    pub fn show(&self, sinks: [File; 2]) {
+        let mut heard = self.heard();
+        heard.hear();
+        heard.is_shown = true;
+        heard.queue = heard.said.iter().cloned().collect();
+        let is_all = heard.queue.is_empty() && heard.sources.is_empty();
+        drop(heard);
+        self.0.changed.notify_all();
+        if !is_all {
+            let shared = Arc::clone(&self.0);
+            thread::spawn(move || shared.speak(sinks.map(Some)));
+        }
+    }
+
+    /// Whether all that was said has been heard by those that it was shown to, or is within that time.
+    #[must_use]
+    pub fn is_heard(&self, at_most: Duration) -> bool {
+        let mut heard = self.heard();
+        heard.hear();
+        self.0.changed.notify_all();
+        let goes_on = |heard: &mut Heard| heard.is_under_way();
+        let waited = self.0.changed.wait_timeout_while(heard, at_most, goes_on);
+        let mut heard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        // There was no room for it before, perhaps.
+        heard.hear();
+        self.0.changed.notify_all();
+        !heard.is_under_way()
+    }
+
+    /// Nobody waits any more for what was said and has not been heard.
+    pub fn give_up(&self) {
+        let mut heard = self.heard();
+        heard.unheard = 0;
+        heard.queue.clear();
+        heard.is_in_vain = heard.is_speaking;
+    }
+
+    /// Nobody will say more.
+    pub fn end(&self) {
+        let mut heard = self.heard();
+        heard.hear_up_to(usize::MAX);
+        heard.sources.clear();
+        // With it ends who listens.
+        heard.terminal = None;
+        drop(heard);
+        self.0.changed.notify_all();
+    }
+
+    /// Says all that was said before it was shown to these; it stays known.
+    pub fn repeat(&self, sinks: &mut [File; 2]) {
+        let said = self.heard().said.clone();
+        for (stream, words) in said {
+            say(&sinks[stream.place()], &words, || false);
+        }
+    }
+
+    /// Whether so much was said that nobody has heard that who says more waits.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let heard = self.heard();
+        !heard.is_shown && heard.unheard >= heard.most()
+    }
+}
+
+impl Shared {
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hears what there is; those sources are over. Returns when more may be heard.
+    fn hear_but(&self, over: &[bool]) {
+        let mut heard = self.heard();
+        heard.hear();
+        let mut each = over.iter();
+        heard.sources.retain(|_| !*each.next().unwrap_or(&false));
+        self.changed.notify_all();
+        let is_full =
+            |heard: &mut Heard| heard.unheard >= heard.most() && !heard.sources.is_empty();
+        drop(self.changed.wait_while(heard, is_full));
+    }
+
+    fn speak(&self, mut sinks: [Option<File>; 2]) {
+        while let Some((stream, words)) = self.next(&mut sinks) {
+            if let Some(sink) = &sinks[stream.place()] {
+                say(sink, &words, || self.heard().is_in_vain);
+            }
+            let mut heard = self.heard();
+            heard.is_speaking = false;
+            if !std::mem::take(&mut heard.is_in_vain) {
+                heard.unheard = heard.unheard.saturating_sub(words.len());
+            }
+            drop(heard);
+            self.changed.notify_all();
+        }
+    }
+
+    /// What is to be said next, when there is something. Who reads where nobody can say more is told of the end; `None` if all are.
+    fn next(&self, sinks: &mut [Option<File>; 2]) -> Option<Words> {
+        let mut heard = self.heard();
+        loop {
+            if let Some(words) = heard.queue.pop_front() {
+                heard.is_speaking = true;
+                return Some(words);
+            }
+            for stream in [Stream::Out, Stream::Err] {
+                if !heard.sources.iter().any(|(of, _)| *of == stream) {
+                    sinks[stream.place()] = None;
+                }
+            }
+            if sinks.iter().all(Option::is_none) {
+                return None;
+            }
+            let waited = self.changed.wait(heard);
+            heard = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Heard {
+    /// How much may be unheard before nothing more is listened to: who says it waits then.
+    fn most(&self) -> usize {
+        match self.is_shown {
+            true => AHEAD,
+            false => KEPT,
+        }
+    }
+
+    fn is_under_way(&self) -> bool {
+        self.is_speaking || !self.queue.is_empty()
+    }
+
+    fn hear(&mut self) {
+        self.hear_up_to(self.most());
+    }
+
+    fn hear_up_to(&mut self, most: usize) {
+        let mut piece = vec![0; PIECE];
+        for which in 0..self.sources.len() {
+            while self.unheard < most {
+                let (stream, source) = &mut self.sources[which];
+                let stream = *stream;
+                match source.read(&mut piece) {
+                    Ok(0) => break,
+                    Ok(length) => self.keep(stream, &piece[..length]),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    // Nothing more is there now, or ever.
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, stream: Stream, words: &[u8]) {
+        self.unheard += words.len();
+        if self.is_shown {
+            self.queue.push_back((stream, Arc::new(words.to_vec())));
+        } else if let Some((last, said)) = self.said.last_mut()
+            && *last == stream
+            && let Some(said) = Arc::get_mut(said)
+        {
+            said.extend(words);
+        } else {
+            self.said.push((stream, Arc::new(words.to_vec())));
+        }
+    }
+}
+
+/// Who does not listen any more misses it, and so does who does not listen until it is in vain.
+fn say(sink: &File, mut words: &[u8], is_in_vain: impl Fn() -> bool) {
+    let pause = Timespec::try_from(PATIENCE).unwrap_or_default();
+    while !words.is_empty() && !is_in_vain() {
+        let polled = &mut [PollFd::new(sink, PollFlags::OUT)];
+        if poll(polled, Some(&pause)).is_ok_and(|ready| ready == 0) {
+            continue;
+        }
+        let mut to = sink;
+        match to.write(&words[..words.len().min(AT_ONCE)]) {
+            Ok(length) => words = &words[length..],
+            // The user's terminal or pipe may be one that does not wait.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// A terminal that adds nothing to what is said and typed: that is done by the one that it is said to in the end.
+fn pseudo_terminal(size: Option<Winsize>) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = openpt(flags)?;
+    grantpt(&master)?;
+    unlockpt(&master)?;
+    let name = ptsname(&master, Vec::new())?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let slave = rustix::fs::open(name, flags, Mode::empty())?;
+    let mut modes = tcgetattr(&slave)?;
+    modes.output_modes -= OutputModes::OPOST;
+    modes.local_modes -= LocalModes::ECHO;
+    tcsetattr(&slave, OptionalActions::Now, &modes)?;
+    if let Some(size) = size {
+        tcsetwinsize(&slave, size)?;
+    }
+    rustix::io::ioctl_fionbio(master.as_fd(), true)?;
+    Ok((master, slave))
+}

@@ -1,0 +1,74 @@
+//! What has become its user's own is seen through to its end.
+
+use std::{
+    fs::File,
+    iter,
+    os::unix::net::UnixStream,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+
+use crate::{command::Status, job::Job, link};
+
+/// How long is waited at a time, before it is looked whether who waits for it is still there.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How long who was given something takes to ask for more.
+const SOON: Duration = Duration::from_micros(100);
+/// How long who was sent something waits for those to listen that it is said to.
+const IN_VAIN: Duration = Duration::from_secs(1);
+
+/// Until it has ended, and what it said was heard, or nobody waits for that any more. If it is given what its user says, it has what it asks for.
+pub(crate) fn see_through(
+    job: &Arc<Job>,
+    mut says: Option<File>,
+    asker: &mut UnixStream,
+) -> Status {
+    let mut sent = None;
+    let status = loop {
+        if let Some((status, _)) = job.wait(PATIENCE).ended {
+            break status;
+        }
+        if let Some(says) = &mut says {
+            for at_work in iter::once(Arc::clone(job)).chain(job.all_parts()) {
+                while at_work.pass_on(says) {
+                    thread::sleep(SOON);
+                }
+            }
+        }
+        sent = pass_on_signals(asker, job).or(sent);
+    };
+    match is_heard(job, sent, asker) {
+        Some(signal) => Status::Signalled(signal.as_raw()),
+        None => status,
+    }
+}
+
+/// What has ended it while it waited for being heard: where commands wait for who listens, they would have died of that.
+fn is_heard(job: &Arc<Job>, sent: Option<Signal>, asker: &mut UnixStream) -> Option<Signal> {
+    let mut since = sent.map(|_| Instant::now());
+    let mut ended_by = None;
+    while !job.output.is_heard(PATIENCE) {
+        if let Some(signal) = pass_on_signals(asker, job) {
+            ended_by.get_or_insert(signal);
+            since.get_or_insert_with(Instant::now);
+        }
+        if since.is_some_and(|since| since.elapsed() > IN_VAIN) {
+            job.output.give_up();
+            return ended_by;
+        }
+    }
+    ended_by
+}
+
+/// What who asked is sent, is sent to it. The last of that.
+pub(crate) fn pass_on_signals(asker: &mut UnixStream, job: &Arc<Job>) -> Option<Signal> {
+    let signals = link::signals(asker);
+    for signal in &signals {
+        job.signal(*signal);
+        job.all_parts().iter().for_each(|part| part.signal(*signal));
+    }
+    signals.last().copied()
+}

@@ -1,0 +1,67 @@
+//! Notices that something was saved.
+
+use std::{
+    path::Path,
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+
+/// How long nothing has to change before what is there counts as saved: editors write in several steps, and times of
+/// files have no more than some milliseconds.
+const QUIET: Duration = Duration::from_millis(20);
+
+fn is_change(event: &Event) -> bool {
+    let is_named = event.paths.is_empty() || event.paths.iter().any(|path| !is_unnamed(path));
+    is_named && !matches!(event.kind, EventKind::Access(_))
+}
+
+/// Hidden files have no name; the kernel gives them one of `#` and a number when it tells of them.
+fn is_unnamed(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.as_encoded_bytes());
+    let number = name.and_then(|name| name.strip_prefix(b"#"));
+    number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+}
+
+/// Watches a tree.
+#[derive(Debug)]
+pub struct Watch {
+    changes: Receiver<()>,
+    _watcher: RecommendedWatcher,
+}
+
+impl Watch {
+    /// That tree, from now on.
+    ///
+    /// # Errors
+    /// If it has more directories than the system lets one watch (`fs.inotify.max_user_watches`).
+    pub fn over(tree: &Path) -> notify::Result<Self> {
+        let (changed, changes) = channel();
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            if event.as_ref().map_or(true, is_change) {
+                // Nobody listens any more.
+                let _ = changed.send(());
+            }
+        })?;
+        watcher.watch(tree, RecursiveMode::Recursive)?;
+        Ok(Self {
+            changes,
+            _watcher: watcher,
+        })
+    }
+
+    /// Waits until something was saved, for so long at most. Whether something was.
+    #[must_use]
+    pub fn wait(&self, at_most: Duration) -> bool {
+        if self.changes.recv_timeout(at_most).is_err() {
+            return false;
+        }
+        // Something may be written to all the time.
+        let until = Instant::now() + at_most;
+        while Instant::now() < until
+            && self.changes.recv_timeout(QUIET) != Err(RecvTimeoutError::Timeout)
+        {}
+        true
+    }
+}

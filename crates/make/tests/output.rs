@@ -1,0 +1,187 @@
+//! Who hears what a command says, and until when.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    process::{Child, Command},
+    thread,
+    time::Duration,
+};
+
+use make::{command, output::Output};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+fn given(terminal: [bool; 3], is_joined: bool) -> command::Command {
+    command::Command {
+        program: "/bin/sh".into(),
+        arguments: Vec::new(),
+        environment: [].into(),
+        directory: "/".into(),
+        umask: 0o022,
+        terminal,
+        is_joined,
+        size: None,
+        reads_nothing: true,
+        jobserver: None,
+        others: Vec::new(),
+    }
+}
+
+fn says(given: &command::Command, script: &str) -> (Output, Child) {
+    let (output, _input, ends) = Output::open(given).expect("pipes and a terminal");
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    command.stdin(ends.input).stdout(ends.out).stderr(ends.err);
+    let child = command.spawn().expect("a shell");
+    (output, child)
+}
+
+/// A reader, and what it reads from.
+fn pipe() -> (File, File) {
+    let (from, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    (from.into(), to.into())
+}
+
+/// All of it: the end has to come.
+fn heard(mut reader: File) -> String {
+    let mut said = String::new();
+    reader.read_to_string(&mut said).expect("what was said");
+    said
+}
+
+#[test]
+fn what_is_said_to_a_terminal_does_not_come_into_a_pipe() {
+    for terminal in [[false; 3], [true, false, true], [false, false, true]] {
+        let (output, mut child) = says(&given(terminal, false), "echo out; echo err >&2");
+        child.wait().expect("it ends");
+        let ((out, to_out), (err, to_err)) = (pipe(), pipe());
+        output.end();
+        output.show([to_out, to_err]);
+        assert_eq!((heard(out), heard(err)), ("out\n".into(), "err\n".into()));
+    }
+}
+
+/// What it leaves running has closed its ends, or some of them.
+#[test]
+fn who_reads_is_told_of_the_end_while_something_is_left_running() {
+    let (output, mut child) = says(
+        &given([false; 3], false),
+        "sleep 1000 >/dev/null 2>/dev/null & echo out $!",
+    );
+    child.wait().expect("it ends");
+    let ((out, to_out), (err, to_err)) = (pipe(), pipe());
+    output.show([to_out, to_err]);
+    let (said, nothing) = (heard(out), heard(err));
+    let left = said.strip_prefix("out ").expect("its number").trim();
+    assert_eq!(nothing, "");
+    let killed = Command::new("kill").arg(left).status().expect("kill");
+    assert!(killed.success(), "{left} was there");
+}
+
+#[test]
+fn what_goes_to_the_same_place_is_in_order() {
+    let script = "for n in 1 2 3; do echo out $n; echo err $n >&2; done";
+    let (output, mut child) = says(&given([false; 3], true), script);
+    child.wait().expect("it ends");
+    let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
+    output.end();
+    output.show([to_out, to_err]);
+    assert_eq!(heard(out), "out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n");
+}
+
+/// Terminals of this process; other tests have some for a while.
+fn terminals() -> usize {
+    let all = fs::read_dir("/proc/self/fd").expect("its files").flatten();
+    let all = all.filter_map(|file| fs::read_link(file.path()).ok());
+    all.filter(|file| file.ends_with("ptmx")).count()
+}
+
+#[test]
+fn who_has_ended_has_no_terminal() {
+    let mut ended = Vec::new();
+    for _ in 0..10 {
+        let (output, input, ends) = Output::open(&given([true; 3], false)).expect("a terminal");
+        let mut command = Command::new("echo");
+        command.stdin(ends.input).stdout(ends.out).stderr(ends.err);
+        command.status().expect("echo");
+        drop(command);
+        output.end();
+        input.close();
+        ended.push((output, input));
+    }
+    for _ in 0..1000 {
+        if terminals() == 0 {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{} are left", terminals());
+}
+
+#[test]
+fn who_says_more_than_is_kept_waits() {
+    const LENGTH: usize = 100_000_000;
+    let script = format!("head -c {LENGTH} /dev/zero");
+    let (output, mut child) = says(&given([false; 3], false), &script);
+    for _ in 0..3000 {
+        if output.is_full() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(output.is_full());
+    assert!(child.try_wait().expect("a child").is_none());
+    let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
+    output.show([to_out, to_err]);
+    let said = thread::spawn(move || heard(out).len());
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(said.join().expect("it is heard"), LENGTH);
+}
+
+/// Somebody else may take it over at the same time.
+#[test]
+fn what_was_shown_stays_known() {
+    let (output, mut child) = says(&given([false; 3], false), "echo out; echo err >&2");
+    child.wait().expect("it ends");
+    output.end();
+    for _ in 0..2 {
+        let ((out, to_out), (err, to_err)) = (pipe(), pipe());
+        output.show([to_out, to_err]);
+        assert_eq!((heard(out), heard(err)), ("out\n".into(), "err\n".into()));
+    }
+    let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
+    output.repeat(&mut [to_out, to_err]);
+    assert_eq!(heard(out), "out\n");
+}
+
+/// The user's pipe, or terminal, may be one that does not wait.
+#[test]
+fn nothing_is_lost_where_it_does_not_wait() {
+    const LENGTH: usize = 1_000_000;
+    let script = format!("head -c {LENGTH} /dev/zero");
+    let (output, mut child) = says(&given([false; 3], false), &script);
+    child.wait().expect("it ends");
+    output.end();
+    let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
+    rustix::io::ioctl_fionbio(&to_out, true).expect("a pipe");
+    let said = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        heard(out).len()
+    });
+    output.show([to_out, to_err]);
+    assert_eq!(said.join().expect("it is heard"), LENGTH);
+}
+
+#[test]
+fn nobody_waits_for_who_does_not_listen() {
+    let (output, mut child) = says(&given([false; 3], false), "head -c 300000 /dev/zero");
+    child.wait().expect("it ends");
+    let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
+    output.show([to_out, to_err]);
+    assert!(!output.is_heard(Duration::from_millis(100)));
+    output.give_up();
+    assert!(output.is_heard(Duration::from_secs(10)));
+    output.end();
+    let said = heard(out).len();
+    assert!((4096..300_000).contains(&said), "{said}");
+}

@@ -1,0 +1,439 @@
+//! `outlive encapsulate`: what commands do is there when it is wanted, and has never been when it is not.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long something may take that has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Tree(TempDir);
+
+impl Tree {
+    fn new() -> Self {
+        e2e::heed_signals();
+        // Not in `/tmp`, which would be concealed as a whole.
+        Self(TempDir::new_in("/var/lib").expect("a directory"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    fn outlive(&self, arguments: &[&str]) -> Command {
+        let outlive = std::env::var_os("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
+        let mut outlive = Command::new(outlive);
+        outlive
+            .arg("encapsulate")
+            .args(arguments)
+            .current_dir(self.path());
+        outlive
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.outlive(arguments).output().expect("outlive")
+    }
+
+    /// It has to be done, and says this.
+    fn done(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// It has to be refused, and says why.
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    fn create(&self, name: &str, more: &[&str], script: &str) {
+        let arguments = [&["--name", name], more, &["--", "sh", "-c", script]].concat();
+        assert_eq!(self.done(&arguments).trim(), name);
+    }
+
+    fn all(&self) -> Vec<Value> {
+        serde_json::from_str(&self.done(&["--list", "--json"])).expect("a list")
+    }
+
+    /// The process that keeps them.
+    fn keeper(&self) -> Option<String> {
+        let keep = format!("--keep\0--tree\0{}\0", self.path().display());
+        let processes = fs::read_dir("/proc").expect("processes").flatten();
+        let mut keepers = processes.filter(|process| {
+            let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&command).ends_with(&keep)
+        });
+        Some(keepers.next()?.file_name().into_string().expect("a number"))
+    }
+
+    fn state(&self, name: &str) -> Value {
+        let all = self.all();
+        let one = all.iter().find(|one| one["name"] == name);
+        one.map_or(Value::Null, |one| one["state"].clone())
+    }
+
+    fn ended(&self, name: &str) {
+        until(name, || self.state(name)["ended"].is_object());
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // Whatever has failed is told, and nothing else.
+        if thread::panicking() {
+            return;
+        }
+        for one in self.all() {
+            let _ = self.run(&["--abort", one["name"].as_str().expect("a name")]);
+        }
+        // Who kept them ends, and its mounts are gone.
+        until("nobody keeps anything", || self.keeper().is_none());
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// One test after the other: each looks whether something is left.
+#[test]
+fn commands_are_created_mandated_and_aborted() {
+    what_is_mandated_is_there();
+    what_is_aborted_has_never_been();
+    what_runs_goes_on();
+    inputs_are_seen_and_mandated_before();
+    inputs_that_exclude_each_other_are_told();
+    what_has_read_something_else_is_not_mandated();
+    nobody_waits_for_ever();
+    who_reads_reads_its_user();
+    what_is_outside_waits();
+    who_waits_outside_can_be_aborted();
+    what_interrupts_who_waits_interrupts_it();
+    who_keeps_them_waits_for_what_is_wanted();
+    a_name_may_be_another_ones();
+    mistakes_are_told();
+}
+
+fn what_is_mandated_is_there() {
+    let tree = Tree::new();
+    fs::write(tree.file("old"), "old").expect("a file");
+    let script = "echo one; echo two >&2; echo new >new; mv old older; mkdir -p d/e; ln -s ../new d/link; chmod 600 new; exit 7";
+    tree.create("it", &[], script);
+    tree.ended("it");
+    assert!(!tree.file("new").exists() && tree.file("old").exists());
+    let mandated = tree.run(&["--mandate", "it"]);
+    assert_eq!(mandated.status.code(), Some(7));
+    assert_eq!(mandated.stdout, b"one\n");
+    let errors = String::from_utf8(mandated.stderr).expect("text");
+    assert!(errors.starts_with("two\n"), "{errors}");
+    assert!(errors.contains("there for all to see"), "{errors}");
+    assert_eq!(
+        fs::read_to_string(tree.file("new")).expect("it is there"),
+        "new\n"
+    );
+    assert_eq!(
+        fs::read_to_string(tree.file("d/link")).expect("too"),
+        "new\n"
+    );
+    assert!(tree.file("older").exists() && !tree.file("old").exists());
+    assert!(tree.all().is_empty());
+}
+
+fn what_is_aborted_has_never_been() {
+    let tree = Tree::new();
+    tree.create("finished", &[], "echo >new");
+    tree.create("running", &[], "echo >newer; sleep 1000");
+    tree.ended("finished");
+    assert_eq!(tree.done(&["--abort", "finished"]), "finished\n");
+    assert_eq!(tree.done(&["--abort", "running"]), "running\n");
+    let left = fs::read_dir(tree.path()).expect("it is there").count();
+    assert_eq!(left, 0);
+    let refused = tree.refused(&["--mandate", "finished"]);
+    assert!(refused.contains(" none"), "{refused}");
+    // Who waits for one that is aborted is told; what was there by then stays.
+    tree.create("wanted", &[], "echo there; echo >there; sleep 1000");
+    until("it has begun", || {
+        tree.all()[0]["effects"].as_u64() > Some(0)
+    });
+    let mandate = tree
+        .outlive(&["--mandate", "wanted"])
+        .stdout(Stdio::piped())
+        .spawn();
+    let mandate = mandate.expect("outlive");
+    until("it is there", || tree.file("there").exists());
+    assert_eq!(tree.done(&["--abort", "wanted"]), "wanted\n");
+    let output = mandate.wait_with_output().expect("it ends");
+    assert_eq!(output.stdout, b"there\n");
+    assert_eq!(output.status.signal(), Some(9));
+}
+
+fn what_runs_goes_on() {
+    let tree = Tree::new();
+    let script = "echo before; echo before >file; until [ -e go ]; do sleep 0.02; done; echo after >>file; echo after";
+    tree.create("it", &[], script);
+    until("it has begun", || {
+        tree.all()[0]["effects"].as_u64() > Some(0)
+    });
+    assert!(!tree.file("file").exists());
+    let mandate = tree
+        .outlive(&["--mandate", "it"])
+        .stdout(Stdio::piped())
+        .spawn();
+    let mandate = mandate.expect("outlive");
+    until("it is there", || tree.file("file").exists());
+    fs::write(tree.file("go"), "").expect("a file");
+    let output = mandate.wait_with_output().expect("it ends");
+    assert_eq!(output.stdout, b"before\nafter\n");
+    let file = fs::read_to_string(tree.file("file")).expect("it is there");
+    assert_eq!(file, "before\nafter\n");
+}
+
+fn inputs_are_seen_and_mandated_before() {
+    let tree = Tree::new();
+    tree.create("one", &[], "sleep 0.3; echo one >one; echo did one");
+    tree.create("two", &[], "echo two >two; echo did two");
+    tree.create(
+        "both",
+        &["--input", "one", "--input", "two"],
+        "cat one two >both; echo did both",
+    );
+    assert_eq!(tree.state("both"), "waits");
+    tree.ended("both");
+    assert!(!tree.file("one").exists());
+    assert_eq!(
+        tree.done(&["--mandate", "both"]),
+        "did one\ndid two\ndid both\n"
+    );
+    let both = fs::read_to_string(tree.file("both")).expect("it is there");
+    assert_eq!(both, "one\ntwo\n");
+    // What is aborted takes those with it that have it as an input.
+    tree.create("below", &[], "echo >below");
+    tree.create("above", &["--input", "below"], "cat below >above");
+    tree.ended("above");
+    assert_eq!(tree.done(&["--abort", "below"]), "above\nbelow\n");
+    assert!(!tree.file("above").exists());
+}
+
+fn inputs_that_exclude_each_other_are_told() {
+    let tree = Tree::new();
+    fs::write(tree.file("count"), "1\n").expect("a file");
+    let script = "read n <count; echo $((n + 1)) >count";
+    tree.create("one", &[], script);
+    tree.create("two", &[], script);
+    tree.ended("one");
+    tree.ended("two");
+    let refused = tree.refused(&["--input", "one", "--input", "two", "--", "cat", "count"]);
+    assert!(
+        refused.contains("two, its input, has read what another one"),
+        "{refused}"
+    );
+}
+
+fn what_has_read_something_else_is_not_mandated() {
+    let tree = Tree::new();
+    fs::write(tree.file("read"), "1\n").expect("a file");
+    tree.create("it", &[], "cat read >copy");
+    tree.ended("it");
+    fs::write(tree.file("read"), "two\n").expect("a file");
+    let refused = tree.refused(&["--mandate", "it"]);
+    assert!(
+        refused.contains("an input has changed") && refused.contains("read"),
+        "{refused}"
+    );
+    assert!(!tree.file("copy").exists());
+}
+
+fn nobody_waits_for_ever() {
+    let tree = Tree::new();
+    tree.create("it", &["--timeout", "500ms"], "echo >file; sleep 1000");
+    until("it is aborted", || tree.all().is_empty());
+    assert!(!tree.file("file").exists());
+}
+
+fn who_reads_reads_its_user() {
+    let tree = Tree::new();
+    let script = "read one; echo $one >one; read two; echo $two >two";
+    // Who creates it has something to be read.
+    let create = tree
+        .outlive(&["--name", "it", "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .status();
+    assert!(create.expect("outlive").success());
+    let mut mandate = tree.outlive(&["--mandate", "it"]);
+    let mandate = mandate.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut mandate = mandate.expect("outlive");
+    let mut input = mandate.stdin.take().expect("a pipe");
+    input.write_all(b"first\nsecond\nthird\n").expect("room");
+    assert!(mandate.wait().expect("it ends").success());
+    let read = |name| fs::read_to_string(tree.file(name)).expect("it is there");
+    assert_eq!((&*read("one"), &*read("two")), ("first\n", "second\n"));
+}
+
+/// Changes elsewhere, devices, and what the kernel is told: done when it is mandated, and not before.
+fn what_is_outside_waits() {
+    let tree = Tree::new();
+    let outside = TempDir::new_in("/var/lib").expect("another directory");
+    let there = outside.path().join("there");
+    let say = |what: &str| format!("echo before; {what}; echo after");
+    tree.create(
+        "elsewhere",
+        &[],
+        &say(&format!("echo new >{}", there.display())),
+    );
+    tree.create(
+        "kernel",
+        &[],
+        &say("read n </proc/sys/vm/swappiness; echo $n >/proc/sys/vm/swappiness"),
+    );
+    tree.create("device", &[], &say("echo '<7>outlive was here' >/dev/kmsg"));
+    tree.create("program", &[], &say("(unshare -m true || true)"));
+    let waits = |name: &str, why: &str| {
+        let all = tree.all();
+        let one = all
+            .iter()
+            .find(|one| one["name"] == name)
+            .expect("it is there")
+            .clone();
+        one["waiting"].to_string().contains(why)
+    };
+    for (name, why) in [
+        ("elsewhere", "outside"),
+        ("kernel", "the kernel's state"),
+        ("device", "a device"),
+        ("program", "the state of the machine"),
+    ] {
+        until(name, || waits(name, why));
+        assert!(!there.exists());
+    }
+    for name in ["kernel", "device", "program", "elsewhere"] {
+        assert_eq!(tree.done(&["--mandate", name]), "before\nafter\n", "{name}");
+    }
+    assert_eq!(fs::read_to_string(there).expect("it is there"), "new\n");
+}
+
+fn who_waits_outside_can_be_aborted() {
+    let tree = Tree::new();
+    let outside = TempDir::new_in("/var/lib").expect("another directory");
+    let there = outside.path().join("there");
+    let script = format!("while :; do echo new >{}; done", there.display());
+    tree.create("it", &[], &script);
+    until("it waits", || {
+        tree.all()[0]["waiting"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty())
+    });
+    assert_eq!(tree.done(&["--abort", "it"]), "it\n");
+    assert!(!there.exists());
+}
+
+fn what_interrupts_who_waits_interrupts_it() {
+    let tree = Tree::new();
+    tree.create(
+        "it",
+        &[],
+        "trap 'echo told; exit 3' INT; echo begun; while :; do sleep 0.1; done",
+    );
+    let mandate = tree
+        .outlive(&["--mandate", "it"])
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut mandate = mandate.expect("outlive");
+    let mut said = [0; 6];
+    let out = mandate.stdout.as_mut().expect("a pipe");
+    out.read_exact(&mut said).expect("it says something");
+    let pid = mandate.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(sent.expect("kill").success());
+    let output = mandate.wait_with_output().expect("it ends");
+    assert_eq!(output.stdout, b"told\n");
+    assert_eq!(output.status.code(), Some(3));
+}
+
+fn who_keeps_them_waits_for_what_is_wanted() {
+    let tree = Tree::new();
+    let outside = TempDir::new_in("/var/lib").expect("another directory");
+    let there = outside.path().join("there");
+    let script = format!(
+        "echo >begun; until [ -e go ]; do sleep 0.02; done; echo new >{}; echo after",
+        there.display()
+    );
+    tree.create("it", &[], &script);
+    let mut mandate = tree.outlive(&["--mandate", "it"]);
+    let mandate = mandate.stdout(Stdio::piped()).spawn().expect("outlive");
+    until("it is mandated", || tree.file("begun").exists());
+    let keeper = tree.keeper().expect("somebody keeps it");
+    let sent = Command::new("kill").args(["-TERM", &keeper]).status();
+    assert!(sent.expect("kill").success());
+    until("nothing new is kept", || {
+        let refused = tree.run(&["--name", "other", "--", "true"]);
+        String::from_utf8_lossy(&refused.stderr).contains("was told to end")
+    });
+    fs::write(tree.file("go"), "").expect("a file");
+    let output = mandate.wait_with_output().expect("it ends");
+    assert_eq!(output.stdout, b"after\n");
+    assert!(there.exists());
+}
+
+fn a_name_may_be_another_ones() {
+    let tree = Tree::new();
+    tree.create("it", &[], "yes | head -c 300000");
+    tree.ended("it");
+    let mut mandate = tree.outlive(&["--mandate", "it"]);
+    let mandate = mandate.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut mandate = mandate.spawn().expect("outlive");
+    let mut said = [0; 2];
+    let mut out = mandate.stdout.take().expect("a pipe");
+    out.read_exact(&mut said).expect("it says something");
+    let again = tree.refused(&["--mandate", "it"]);
+    assert!(again.contains("been mandated already"), "{again}");
+    assert_eq!(tree.done(&["--abort", "it"]), "it\n");
+    tree.create("it", &[], "sleep 1000");
+    drop(out);
+    mandate.wait().expect("it ends");
+    assert_eq!(tree.state("it"), "runs");
+}
+
+fn mistakes_are_told() {
+    let tree = Tree::new();
+    for (arguments, why) in [
+        (&[][..], "which command?"),
+        (&["--", "there-is-no-such-program"], "no directory of PATH"),
+        (&["--mandate", "nothing"], " none"),
+        (&["--abort", "nothing"], " none"),
+        (&["--timeout", "1h", "--", "true"], "no unit of time"),
+        (
+            &["--input", "nothing", "--", "true"],
+            "none by the name of nothing",
+        ),
+        (&["--tree", "/nowhere", "--", "true"], "no such directory"),
+    ] {
+        let refused = tree.refused(arguments);
+        assert!(refused.contains(why), "{arguments:?}: {refused}");
+    }
+    tree.create("it", &[], "true");
+    let refused = tree.refused(&["--name", "it", "--", "true"]);
+    assert!(
+        refused.contains("there is one by the name of it"),
+        "{refused}"
+    );
+}

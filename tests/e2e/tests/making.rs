@@ -1,0 +1,353 @@
+//! `outlive make` beside `make`: the same project twice, and after each step the same in both.
+
+mod twice;
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use twice::{Twice, outlive, until};
+
+/// How many timings each of those tests tries that are about timing.
+fn timings() -> u64 {
+    let wanted = std::env::var("OUTLIVE_TIMINGS").ok();
+    wanted.and_then(|wanted| wanted.parse().ok()).unwrap_or(40)
+}
+
+/// Another one for each number, up to that.
+fn delay(number: u64, longest: Duration) -> Duration {
+    longest.mul_f64((number * 389 % 1000) as f64 / 1000.0)
+}
+
+/// Files that are made of others, twice.
+const COPIES: &str = "out: a.mid b.mid\n\tcat $^ >$@\n%.mid: %.in\n\tcat $< >$@\n";
+
+/// A program of three files.
+const PROGRAM: [(&str, &str); 4] = [
+    (
+        "Makefile",
+        "CFLAGS = -O1\nprog: a.o b.o\n\tcc -o $@ $^\n%.o: %.c a.h\n\tcc $(CFLAGS) -c -o $@ $<\nclean:\n\trm -f *.o prog\n",
+    ),
+    ("a.h", "int b(void);\n"),
+    ("a.c", "#include \"a.h\"\nint main(void) { return b(); }\n"),
+    ("b.c", "#include \"a.h\"\nint b(void) { return 7; }\n"),
+];
+
+#[test]
+fn without_a_watcher_it_is_make() {
+    let twice = Twice::new(&PROGRAM);
+    assert_eq!(twice.make(&[]), "");
+    assert_eq!(twice.make(&["clean"]), "");
+    assert_eq!(twice.make(&["nothing-of-the-kind"]), "");
+}
+
+#[test]
+fn what_is_finished_is_revealed() {
+    let mut twice = Twice::new(&PROGRAM);
+    twice.watch(&[]);
+    twice.anticipated();
+    assert!(!twice.ours.join("a.o").exists(), "something leaked");
+    let said = twice.make(&[]);
+    assert!(said.contains("revealed"), "{said}");
+    // And again, and nothing is to be done.
+    twice.anticipated();
+    let said = twice.make(&[]);
+    assert!(said.contains("revealed 0 outputs"), "{said}");
+    twice.save("b.c", "#include \"a.h\"\nint b(void) { return 8; }\n");
+    twice.anticipated();
+    let said = twice.make(&[]);
+    assert!(said.contains("revealed"), "{said}");
+    twice.save("a.h", "int b(void); /* changed */\n");
+    twice.anticipated();
+    twice.make(&[]);
+}
+
+#[test]
+fn what_was_not_expected_is_done_as_it_is_asked_for() {
+    let mut twice = Twice::new(&PROGRAM);
+    twice.watch(&[]);
+    twice.anticipated();
+    // Its commands are done, though this make was not.
+    twice.make(&["b.o"]);
+    twice.make(&["CFLAGS=-O2", "prog"]);
+    twice.make(&["clean"]);
+    twice.make(&["nothing-of-the-kind"]);
+    twice.make(&["-n"]);
+    twice.make(&["-B"]);
+}
+
+#[test]
+fn a_build_that_fails_fails() {
+    let mut twice = Twice::new(&PROGRAM);
+    twice.watch(&[]);
+    twice.save("b.c", "this is no C\n");
+    twice.anticipated();
+    let said = twice.make(&[]);
+    assert!(said.contains("revealed"), "{said}");
+    twice.save("b.c", "#include \"a.h\"\nint b(void) { return 8; }\n");
+    twice.anticipated();
+    let said = twice.make(&[]);
+    assert!(said.contains("revealed"), "{said}");
+}
+
+#[test]
+fn what_is_half_done_goes_on() {
+    let makefile = "all: one two three\n%:\n\t@echo making $@\n\tsleep 1\n\techo $@ >$@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch(&[]);
+    until("the first is done", || twice.number("finished") >= 2);
+    assert!(!twice.ours.join("one").exists(), "something leaked");
+    let said = twice.make(&[]);
+    assert!(said.contains("went on with the rest"), "{said}");
+}
+
+#[test]
+fn a_save_ends_what_it_makes_stale_and_nothing_else() {
+    let makefile = "all: a.out b.out\n%.out: %.in\n\tsleep 2; cat $< >$@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("a.in", "1\n"), ("b.in", "1\n")]);
+    twice.watch(&[]);
+    twice.anticipated();
+    twice.save("b.in", "2\n");
+    twice.anticipated();
+    // Both take 4 s.
+    let took = twice.number("took");
+    assert!((1_500_000..3_500_000).contains(&took), "{took}");
+    let said = twice.make(&[]);
+    assert!(said.contains("revealed"), "{said}");
+}
+
+/// What is built is what was saved last.
+#[test]
+fn a_save_during_a_build_at_any_time() {
+    let mut twice = Twice::new(&[("Makefile", COPIES), ("a.in", "a\n"), ("b.in", "b\n")]);
+    twice.watch(&[]);
+    for number in 0..timings() {
+        twice.save("a.in", &format!("first {number}\n"));
+        thread::sleep(delay(number, Duration::from_millis(150)));
+        twice.save("a.in", &format!("second {number}\n"));
+        if number % 2 == 0 {
+            twice.anticipated();
+        }
+        twice.make(&[]);
+        let out = fs::read_to_string(twice.ours.join("out")).expect("it was made");
+        assert_eq!(out, format!("second {number}\nb\n"));
+    }
+}
+
+/// What is shown is what there was before the save, or after it, and then what there is.
+#[test]
+fn a_save_while_it_is_asked_for_at_any_time() {
+    let mut twice = Twice::new(&[("Makefile", COPIES), ("a.in", "a\n"), ("b.in", "b\n")]);
+    twice.watch(&[]);
+    for number in 0..timings() {
+        twice.save("b.in", &format!("before {number}\n"));
+        if number % 2 == 0 {
+            twice.anticipated();
+        }
+        let mut make = outlive();
+        make.arg("make").current_dir(&twice.ours);
+        let make = make.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let make = make.expect("outlive make");
+        thread::sleep(delay(number, Duration::from_millis(40)));
+        twice.save("b.in", &format!("after {number}\n"));
+        let said = make.wait_with_output().expect("it ends");
+        assert!(said.status.success(), "{said:?}");
+        let read = |name| fs::read_to_string(twice.ours.join(name)).expect("it was made");
+        let (out, mid) = (read("out"), read("b.mid"));
+        assert!(
+            ["before", "after"]
+                .iter()
+                .any(|when| out.ends_with(&format!("{when} {number}\n"))),
+            "{out}"
+        );
+        // A make that runs itself is told by times only: what was saved while it read stays unknown to it.
+        let is_plain = !String::from_utf8_lossy(&said.stderr).contains("revealed");
+        let modified = |name| {
+            fs::metadata(twice.ours.join(name))
+                .and_then(|it| it.modified())
+                .expect("it is there")
+        };
+        if is_plain && mid.starts_with("before") && modified("b.mid") >= modified("b.in") {
+            twice.save("b.in", &format!("after {number}\n"));
+        }
+        let again = outlive().arg("make").current_dir(&twice.ours).output();
+        assert!(again.expect("outlive make").status.success());
+        let out = fs::read_to_string(twice.ours.join("out")).expect("it was made");
+        assert!(
+            out.ends_with(&format!("after {number}\n")),
+            "{number}: {out}"
+        );
+    }
+}
+
+/// Half done, or finished, or not begun.
+#[test]
+fn it_is_asked_for_at_any_time() {
+    let mut twice = Twice::new(&[("Makefile", COPIES), ("a.in", "a\n"), ("b.in", "b\n")]);
+    twice.watch(&[]);
+    for number in 0..timings() {
+        twice.save("a.in", &format!("{number}\n"));
+        twice.save("b.in", &format!("{number}\n"));
+        thread::sleep(delay(number, Duration::from_millis(250)));
+        twice.make(&[]);
+    }
+}
+
+#[test]
+fn who_was_stopped_watches_no_more() {
+    let mut twice = Twice::new(&[("Makefile", "out: in\n\tcp in out\n"), ("in", "text")]);
+    for _ in 0..4 {
+        twice.watch(&[]);
+        let mut stop = outlive();
+        stop.args(["make", "--stop"]).current_dir(&twice.ours);
+        assert!(stop.status().expect("outlive make --stop").success());
+        let mut watcher = twice.watcher.take().expect("it watched");
+        assert!(watcher.wait().expect("it ends").success());
+    }
+}
+
+/// A make goes by times: what a command has made is not older than what was saved before it was asked for.
+#[test]
+fn what_was_done_before_it_was_asked_for_is_not_too_old() {
+    let makefile = "all: made there d/one link\nmade: dep\n\techo made >$@\nthere: dep\n\ttouch $@\n\
+        d/one: dep\n\tmkdir -p d; echo one >$@\nlink: dep\n\tln -sfn nowhere $@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("dep", "1"), ("there", "")]);
+    twice.watch(&[]);
+    for number in 0..3 {
+        twice.anticipated();
+        twice.save("dep", &format!("{number}"));
+        twice.anticipated();
+        let said = twice.make(&[]);
+        assert!(said.contains("revealed"), "{said}");
+    }
+    // One that was not expected takes over what was done.
+    twice.save("dep", "now");
+    twice.anticipated();
+    twice.save("dep", "later");
+    twice.make(&["made", "there"]);
+}
+
+/// What a command has left running sees what is done after it, and is no concern of who does not ask.
+#[test]
+fn what_is_left_running_is_part_of_the_build() {
+    let makefile = "all: begun\n\tuntil [ -e answer ]; do sleep 0.01; done; cat answer >$@\n\
+        begun:\n\t(until [ -e question ]; do sleep 0.01; done; echo yes >answer) >/dev/null 2>&1 & echo began\n\ttouch begun question\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch(&[]);
+    // What is left running is not waited for by a command above what was there before: it ends when it is asked for.
+    until("it has begun", || twice.number("finished") > 0);
+    let said = twice.make(&[]);
+    assert!(said.contains("went on with the rest"), "{said}");
+}
+
+/// Who ends a command that waits for one that is concealed ends it.
+#[test]
+fn a_signal_reaches_what_is_concealed() {
+    let makefile = "all:\n\t-timeout 0.5 $(MAKE) long\n\techo done >$@\nlong:\n\tsleep 100\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch(&[]);
+    twice.anticipated();
+    let said = outlive().arg("make").current_dir(&twice.ours).output();
+    assert!(said.expect("outlive make").status.success());
+    assert!(twice.ours.join("all").exists());
+}
+
+/// Make reads what a shell says until nobody can say more.
+#[test]
+fn what_a_shell_leaves_running_keeps_nobody_waiting() {
+    let makefile =
+        "X := $(shell sleep 1 >/dev/null 2>&1 & echo one)\nout: in\n\tcat in >$@; echo $(X) >>$@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text")]);
+    twice.watch(&[]);
+    twice.anticipated();
+    twice.make(&[]);
+    for number in 0..3 {
+        twice.save("in", &format!("text {number}"));
+        twice.make(&[]);
+    }
+}
+
+/// What a make has begun that its user has as their own: what it does elsewhere is done, `^C` reaches it, and `--stop` lets it end.
+#[test]
+fn what_was_half_done_is_the_users_own() {
+    let outside = TempDir::new_in("/var/lib").expect("another directory");
+    let there = outside.path().join("there");
+    let makefile = format!(
+        "all: a b\na:\n\techo a >$@\nb:\n\techo there >{0}; until [ -e go ]; do sleep 0.05; done; cat {0} >$@\n",
+        there.display()
+    );
+    let mut twice = Twice::new(&[("Makefile", &makefile)]);
+    twice.watch(&[]);
+    twice.waits();
+    assert!(!there.exists() && !twice.ours.join("a").exists());
+    let make = || {
+        let mut make = outlive();
+        make.arg("make").current_dir(&twice.ours);
+        let make = make.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        make.expect("outlive make")
+    };
+    let mut first = make();
+    until("it is done elsewhere", || there.exists());
+    let pid = first.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(sent.expect("kill").success());
+    let ended = first.wait().expect("it ends");
+    assert!(
+        !ended.success() && !twice.ours.join("b").exists(),
+        "{ended}"
+    );
+    // Once more, and the watcher is to end meanwhile.
+    fs::remove_file(&there).expect("it was there");
+    twice.save("touched", "so that it is built again\n");
+    twice.waits();
+    let second = make();
+    until("it is done elsewhere again", || there.exists());
+    let mut stop = outlive();
+    let stop = stop
+        .args(["make", "--stop"])
+        .current_dir(&twice.ours)
+        .status();
+    assert!(stop.expect("outlive make --stop").success());
+    thread::sleep(Duration::from_millis(200));
+    twice.save("go", "");
+    let output = second.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        fs::read_to_string(twice.ours.join("b")).expect("it was made"),
+        "there\n"
+    );
+}
+
+/// Where the kernel shares processors among sessions, those of commands that nobody has asked for have what is left.
+#[test]
+fn who_asks_comes_first() {
+    let nice = "sed 's/.* //' /proc/self/autogroup";
+    let Ok(usual) = fs::read_to_string("/proc/self/autogroup") else {
+        return;
+    };
+    let makefile = format!(
+        "out: in\n\tsleep 0.2; {nice} >unasked; until [ -e go ]; do sleep 0.05; done; {nice} >asked\n\techo >$@\n"
+    );
+    let mut twice = Twice::new(&[("Makefile", &makefile), ("in", "")]);
+    twice.watch(&[]);
+    until("it runs", || twice.number("running") > 1);
+    thread::sleep(Duration::from_millis(500));
+    let mut make = outlive();
+    make.arg("make").current_dir(&twice.ours);
+    make.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let make = make.spawn().expect("outlive make");
+    until("it is shown", || twice.ours.join("unasked").exists());
+    twice.save("go", "");
+    let output = make.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let said = |name| fs::read_to_string(twice.ours.join(name)).expect("it was made");
+    assert_eq!(said("unasked"), "19\n");
+    // Of a session that began with the machine nothing is said: it is as nice as new ones.
+    let usual = usual.rsplit(' ').next().filter(|usual| !usual.is_empty());
+    assert_eq!(said("asked"), usual.unwrap_or("0\n"));
+}

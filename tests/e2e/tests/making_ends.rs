@@ -1,0 +1,133 @@
+//! `outlive make` and those who end it, or do not listen.
+
+mod twice;
+
+use std::{
+    fs,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    io::{Read as _, Write as _},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{
+            net::{SocketAddr, UnixListener},
+            process::ExitStatusExt as _,
+        },
+    },
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use twice::{PATIENCE, Twice, outlive, until};
+
+fn send(signal: &str, to: &Child) {
+    let pid = to.id().to_string();
+    let sent = Command::new("kill").args([signal, &pid]).status();
+    assert!(sent.expect("kill").success());
+}
+
+/// Where `outlive make` asks for what is done in that tree.
+fn in_the_place_of_a_watcher(tree: &Path) -> UnixListener {
+    let mut sum = DefaultHasher::new();
+    tree.hash(&mut sum);
+    let user = rustix::process::getuid().as_raw();
+    let name = format!("outlive-make/{user}/{:016x}", sum.finish());
+    let address = SocketAddr::from_abstract_name(name).expect("a name");
+    UnixListener::bind_addr(&address).expect("nobody listens")
+}
+
+/// It waits for a watcher that finds out whether something is of use, which may take a while.
+#[test]
+fn an_interrupt_is_heeded_before_anything_is_decided() {
+    let twice = Twice::new(&[("Makefile", "out:\n\techo made >$@\n")]);
+    let watcher = in_the_place_of_a_watcher(&twice.ours);
+    let mut make = outlive();
+    make.arg("make").current_dir(&twice.ours);
+    let mut make = make.stdin(Stdio::null()).spawn().expect("outlive make");
+    let (asks_whether_there_is_one, _) = watcher.accept().expect("it asks");
+    drop(asks_whether_there_is_one);
+    let (mut asker, _) = watcher.accept().expect("it asks for a make");
+    let mut length = [0; 5];
+    asker
+        .read_exact(&mut length)
+        .expect("its streams, and a length");
+    let [_, length @ ..] = length;
+    let mut asked = vec![0; usize::try_from(u32::from_be_bytes(length)).expect("it is short")];
+    asker.read_exact(&mut asked).expect("a request");
+    send("-INT", &make);
+    let mut passed_on = [0];
+    asker.read_exact(&mut passed_on).expect("it is passed on");
+    assert_eq!(passed_on, [2]);
+    let reply = br#"{"Plainly":[]}"#;
+    let length = u32::try_from(reply.len()).expect("it is short");
+    asker.write_all(&length.to_be_bytes()).expect("it listens");
+    asker.write_all(reply).expect("it listens");
+    let ended = make.wait().expect("it ends");
+    assert_eq!(ended.signal(), Some(2), "{ended}");
+    assert!(!twice.ours.join("out").exists());
+}
+
+fn begun(twice: &Twice) -> Child {
+    let mut make = outlive();
+    make.arg("make").current_dir(&twice.ours);
+    let make = make.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    make.expect("outlive make")
+}
+
+/// Plain make's commands would wait for who listens, and die there.
+#[test]
+fn who_does_not_listen_can_be_interrupted() {
+    let makefile = "all:\n\t@yes | head -c 1000000; touch begun; sleep 1000\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch(&[]);
+    until("it runs", || twice.number("running") > 1);
+    let mut make = begun(&twice);
+    until("it is shown", || twice.ours.join("begun").exists());
+    send("-TERM", &make);
+    let began = Instant::now();
+    let ended = loop {
+        if let Some(ended) = make.try_wait().expect("a child") {
+            break ended;
+        }
+        if began.elapsed() > PATIENCE {
+            drop(make.stdout.take());
+            panic!("it waits for who does not listen");
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(ended.signal(), Some(15), "{ended}");
+}
+
+/// What had asked for them cannot tell them.
+#[test]
+fn commands_whose_asker_was_killed_end() {
+    let makefile = "all:\n\t-timeout -s KILL 0.5 $(MAKE) long\n\techo done >$@\nlong:\n\twhile :; do :; done\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch(&[]);
+    twice.anticipated();
+    let mut make = begun(&twice);
+    assert!(make.wait().expect("it ends").success());
+    let done = fs::read_to_string(twice.ours.join("all"));
+    assert_eq!(done.expect("it was made"), "done\n");
+    until("nothing is left", || twice.number("running") == 0);
+}
+
+/// A shell's, of which nobody who was begun unasked has one.
+#[test]
+fn other_descriptors_are_what_they_are() {
+    let makefile = "all: nested\n\t@echo said >&3\nnested:\n\t@exec 3>f; $(MAKE) -s deep; cat f\ndeep:\n\t@echo deep >&3\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch_for_shell("");
+    twice.anticipated();
+    twice.shell("$M 3>../said; cat ../said");
+    twice.shell("$M; $M nested");
+    for _ in 0..8 {
+        // It is what is expected from now on.
+        twice.shell("$M nested");
+    }
+    twice.save("touched", "");
+    twice.anticipated();
+    let said = twice.shell("$M nested");
+    assert!(said.contains("revealed"), "{said}");
+}

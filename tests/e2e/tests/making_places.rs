@@ -1,0 +1,160 @@
+//! `outlive make` beside `make`, wherever the project is, and what it needs for a while; and where descriptors are few.
+
+mod twice;
+
+use std::{fs, path::Path, process::Command};
+
+use tempfile::TempDir;
+
+use twice::{Twice, asked_by_nobody, outlive, picture};
+
+const COPIES: [(&str, &str); 2] = [
+    (
+        "Makefile",
+        "out: in\n\tcp in out; echo temporary >$${TMPDIR:-/tmp}/outlive-test; rm $${TMPDIR:-/tmp}/outlive-test\n\t@$(MAKE) -s again\nagain:\n\t@cat out\n",
+    ),
+    ("in", "text\n"),
+];
+
+/// With these variables.
+fn is_revealed(mut twice: Twice, variables: &[(&str, &Path)]) {
+    let with = |mut command: Command| {
+        command.envs(variables.iter().copied());
+        command
+    };
+    let mut watch = with(outlive());
+    watch.args(["make", "--watch"]);
+    twice.begin_watching(watch);
+    twice.anticipated();
+    let run = |mut command: Command, tree: &Path| {
+        let output = command.current_dir(tree).output();
+        output.expect("a make")
+    };
+    let mut ours = with(outlive());
+    ours.arg("make");
+    let ours = run(ours, &twice.ours);
+    let theirs = run(with(twice::make()), &twice.theirs);
+    let said = twice.compare(&ours, &theirs);
+    assert!(said.contains("revealed"), "{said}");
+    assert_eq!(picture(&twice.ours), picture(&twice.theirs));
+}
+
+/// As in many a container: it is concealed itself.
+#[test]
+fn the_runtime_directory_may_be_temporary() {
+    let runtime = TempDir::new_in("/tmp").expect("a directory");
+    is_revealed(Twice::new(&COPIES), &[("XDG_RUNTIME_DIR", runtime.path())]);
+}
+
+/// What else is there each command has for itself.
+#[test]
+fn trees_may_be_shared_memory() {
+    let temporary = TempDir::new_in("/dev/shm").expect("a directory");
+    let temporary = [("TMPDIR", temporary.path())];
+    is_revealed(Twice::new(&COPIES), &temporary);
+    is_revealed(Twice::new_in("/dev/shm", &COPIES), &[]);
+    is_revealed(Twice::new_in("/dev/shm", &COPIES), &temporary);
+}
+
+/// The watcher may have more than its commands: it has one for each file that is not shown.
+#[test]
+fn more_files_are_made_than_may_be_open() {
+    let makefile = "all: $(addprefix out/,$(shell seq 300))\nout/%: | out\n\t@echo $* >$@\nout:\n\tmkdir out\n\
+        limit:\n\t@ulimit -Sn\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    let few = |program: &Path, arguments: &[&str]| {
+        let mut command = asked_by_nobody(Command::new("prlimit"));
+        command.arg("--nofile=256:20000").arg(program);
+        command.args(arguments);
+        command
+    };
+    let program = outlive().get_program().to_owned();
+    let program = Path::new(&program);
+    twice.begin_watching(few(program, &["make", "--watch", "all", "limit"]));
+    twice.anticipated();
+    let mut ours = few(program, &["make", "all", "limit"]);
+    let mut theirs = few(Path::new("make"), &["all", "limit"]);
+    let ours = ours.current_dir(&twice.ours).output().expect("outlive");
+    let theirs = theirs.current_dir(&twice.theirs).output().expect("make");
+    let said = twice.compare(&ours, &theirs);
+    assert!(said.contains("revealed 301 outputs"), "{said}");
+    assert_eq!(picture(&twice.ours), picture(&twice.theirs));
+    let said = String::from_utf8_lossy(&ours.stdout);
+    assert!(said.ends_with("256\n"), "{said}");
+    let log = fs::read_to_string(twice.log()).expect("what it says");
+    assert!(!log.contains("WARN"), "{log}");
+}
+
+/// As in many a container: who began the session is in none that is seen there, and so has no number.
+#[test]
+fn processes_may_be_in_a_namespace_of_their_own() {
+    let tree = TempDir::new_in("/var/lib").expect("a directory");
+    // The shell of the namespace is in a group that has no number there, either.
+    let script = "set -e
+        $0 encapsulate --name it -- sh -c 'echo text >new; /bin/kill -s CONT -- -77777; true'
+        ! cat new 2>/dev/null
+        $0 encapsulate --mandate it
+        cat new";
+    let mut inside = asked_by_nobody(Command::new("unshare"));
+    inside.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    inside
+        .args(["sh", "-c", script])
+        .arg(outlive().get_program());
+    let output = inside.current_dir(tree.path()).output().expect("unshare");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "it\ntext\n");
+}
+
+/// Each as it is where outlive is begun without what it takes: status 3, and what helps.
+#[test]
+fn what_is_missing_is_told() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    e2e::heed_signals();
+    let tree = TempDir::new_in("/var/lib").expect("a directory");
+    let all = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(tree.path(), all).expect("it is ours");
+    fs::write(tree.path().join("Makefile"), "all:\n\techo made\n").expect("a file");
+    let no_device = "mount -t tmpfs none /dev && exec \"$@\"";
+    let places: [(&[&str], &str); 3] = [
+        (
+            &[
+                "setpriv",
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+            ],
+            "takes root",
+        ),
+        (
+            &["unshare", "--user", "--map-root-user"],
+            "namespace of users",
+        ),
+        (
+            &["unshare", "--mount", "sh", "-c", no_device, "sh"],
+            "/dev/fuse",
+        ),
+    ];
+    for (place, why) in places {
+        for asked in [
+            &["make", "--watch"][..],
+            &["encapsulate", "--", "/bin/true"],
+        ] {
+            let mut command = asked_by_nobody(Command::new(place[0]));
+            command.args(&place[1..]);
+            command.arg(outlive().get_program()).args(asked);
+            let output = command.current_dir(tree.path()).output();
+            let output = output.expect("a program");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains(why), "{place:?} {asked:?}: {said}");
+            assert_eq!(output.status.code(), Some(3), "{place:?} {asked:?}: {said}");
+        }
+        // Without a watcher it is make.
+        let mut make = asked_by_nobody(Command::new(place[0]));
+        make.args(&place[1..])
+            .arg(outlive().get_program())
+            .arg("make");
+        let output = make.current_dir(tree.path()).output().expect("a program");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "echo made\nmade\n");
+    }
+}

@@ -1,0 +1,238 @@
+//! Makefiles of every shape: what is expected, what is not, and what each edit changes.
+
+mod twice;
+
+use std::{fs, path::Path, process::Command};
+
+use twice::{Twice, picture};
+
+/// A project, what is asked of it as a rule, what is edited, and what else is asked.
+struct Shape<'a> {
+    files: &'a [(&'a str, &'a str)],
+    usual: &'a [&'a str],
+    edits: &'a [(&'a str, &'a str)],
+    more: &'a [&'a [&'a str]],
+}
+
+impl Shape<'_> {
+    /// Each edit twice: asked for when all is done, and at once.
+    fn go_through(&self) {
+        let mut twice = Twice::new(self.files);
+        twice.watch(self.usual);
+        twice.anticipated();
+        let said = twice.make(self.usual);
+        assert!(said.contains("revealed"), "{said}");
+        for (name, text) in self.edits {
+            twice.save(name, text);
+            twice.anticipated();
+            let said = twice.make(self.usual);
+            assert!(said.contains("revealed"), "{name}: {said}");
+            twice.save(name, &format!("{text}\n"));
+            twice.make(self.usual);
+        }
+        for arguments in self.more {
+            twice.make(arguments);
+        }
+    }
+}
+
+#[test]
+fn makes_that_make() {
+    Shape {
+        files: &[
+            (
+                "Makefile",
+                "MAKEFLAGS += --no-print-directory\nall: one two\n\t+@echo plus >plus\none two:\n\t$(MAKE) -C $@ out\nclean:\n\tfor d in one two; do $(MAKE) -C $$d clean || exit 1; done\n.PHONY: all one two clean\n",
+            ),
+            ("one/Makefile", "out: in ../common\n\tcat in ../common >$@\nclean:\n\trm -f out\n"),
+            ("two/Makefile", "include ../rules\n"),
+            ("rules", "out: in\n\tsort in >$@\nclean:\n\trm -f out\n"),
+            ("one/in", "1"),
+            ("two/in", "b\na\n"),
+            ("common", "all"),
+        ],
+        usual: &[],
+        edits: &[("common", "others"), ("two/in", "d\nc\n"), ("rules", "out: in\n\tsort -r in >$@\nclean:\n\trm -f out\n")],
+        more: &[&["clean"], &["-n"], &["one"], &["-B"], &["clean", "all"]],
+    }
+    .go_through();
+}
+
+#[test]
+fn makefiles_that_are_made() {
+    Shape {
+        files: &[
+            (
+                "Makefile",
+                "all: out\ninclude parts.mk\nparts.mk: list\n\tsed 's/^/out: /' list >$@\nout:\n\tcat $^ >$@\n%.part: %.in\n\ttr a-z A-Z <$< >$@\n",
+            ),
+            ("list", "a.part b.part\n"),
+            ("a.in", "a"),
+            ("b.in", "b"),
+            ("c.in", "c"),
+        ],
+        usual: &[],
+        edits: &[("list", "c.part a.part"), ("b.in", "bb"), ("a.in", "aa")],
+        more: &[&["-B"], &["b.part"]],
+    }
+    .go_through();
+}
+
+/// Names that appear, and what a shell says, change what is made.
+#[test]
+fn makefiles_that_look_around() {
+    Shape {
+        files: &[
+            (
+                "Makefile",
+                "SOURCES := $(sort $(wildcard *.in))\nVERSION != cat version\nout: $(SOURCES) version\n\tcat $(SOURCES) >$@\n\techo $(VERSION) $(shell ls | wc -l) >>$@\n-include local.mk\n",
+            ),
+            ("version", "1"),
+            ("a.in", "a\n"),
+        ],
+        usual: &[],
+        edits: &[("b.in", "b\n"), ("version", "2"), ("local.mk", "SOURCES += version\n"), ("c.in", "c\n")],
+        more: &[&["-B"], &["VERSION=3", "-B"]],
+    }
+    .go_through();
+}
+
+#[test]
+fn builds_that_go_on_after_an_error() {
+    Shape {
+        files: &[
+            (
+                "Makefile",
+                ".DELETE_ON_ERROR:\nall: a b c d\na c:\n\techo $@ >$@\nb: in\n\techo half >$@; grep good in\nd: b\n\tcp b d\nignored:\n\t-false\n\techo $@\n",
+            ),
+            ("in", "bad"),
+        ],
+        usual: &["-k"],
+        edits: &[("in", "good"), ("in", "worse")],
+        more: &[&[], &["ignored"], &["-k", "-B"], &["-i"], &["-t"]],
+    }
+    .go_through();
+}
+
+#[test]
+fn trees_beside_their_sources() {
+    Shape {
+        files: &[
+            (
+                "build/Makefile",
+                "VPATH = ../src\nall: obj/one obj/two\nobj/%: %.in | obj\n\tcp $< $@\nobj:\n\tmkdir $@\nclean:\n\trm -r obj\n",
+            ),
+            ("src/one.in", "1"),
+            ("src/two.in", "2"),
+        ],
+        usual: &["--no-print-directory", "-C", "build"],
+        edits: &[("src/one.in", "one"), ("build/one.in", "nearer")],
+        more: &[&["--no-print-directory", "-C", "build", "clean"], &["-s", "-C", "build", "-B"]],
+    }
+    .go_through();
+}
+
+/// In any order: what they say is nothing.
+#[test]
+fn several_things_at_once() {
+    Shape {
+        files: &[
+            (
+                "Makefile",
+                "all: $(addprefix out,1 2 3 4 5 6 7 8) sub\nout%: in\n\t@sleep 0.02; cat in >$@\nsub:\n\t@$(MAKE) -s --no-print-directory -f rest.make\n.PHONY: sub\n",
+            ),
+            ("rest.make", "all: $(addprefix sub,1 2 3 4)\nsub%: in\n\t@cat in in >$@\n"),
+            ("in", "1"),
+        ],
+        usual: &["-j4"],
+        edits: &[("in", "2"), ("rest.make", "all: sub1\nsub%: in\n\t@cat in >$@\n")],
+        more: &[&["-j2", "-B"], &["-j"], &[]],
+    }
+    .go_through();
+}
+
+#[test]
+fn rules_of_every_kind() {
+    Shape {
+        files: &[
+            (
+                "Makefile",
+                ".SECONDEXPANSION:\n.ONESHELL:\nall: a.two both lib.a(x.o) $$(addsuffix .two,b)\n%.two: %.one\n\tx=$$(cat $<)\n\techo $$x $$x >$@\n%.one: %.in\n\tcp $< $@\nboth: one.txt two.txt\n\tcat $^ >$@\n%.txt: %.src\n\tcp $< $@\ndouble:: in1\n\t@echo first >>$@\ndouble:: in2\n\t@echo second >>$@\nx.c: a.in\n\techo 'int x;' >$@\n",
+            ),
+            ("a.in", "a"),
+            ("b.in", "b"),
+            ("in1", ""),
+            ("in2", ""),
+            ("one.src", "1"),
+            ("two.src", "2"),
+        ],
+        usual: &[],
+        edits: &[("a.in", "aa"), ("two.src", "22")],
+        more: &[&["double"], &["-B", "both"], &["-r", "-R", "both"], &["-q"]],
+    }
+    .go_through();
+}
+
+/// In a directory of the tree that is concealed, and beside it where that waits until it is asked for.
+#[test]
+fn what_is_installed() {
+    let makefile = "PREFIX = $(CURDIR)/stage\nprog: in\n\tcat in >$@\ninstall: prog\n\t@install -d $(PREFIX)/bin\n\t@install -m 755 prog $(PREFIX)/bin/prog\n\t@ln -sf prog $(PREFIX)/bin/other\nbeside:\n\t@$(MAKE) -s --no-print-directory install PREFIX=$(CURDIR).stage\n";
+    let files = [("Makefile", makefile), ("in", "1")];
+    Shape {
+        files: &files,
+        usual: &["install"],
+        edits: &[("in", "2")],
+        more: &[&["-B", "install"]],
+    }
+    .go_through();
+    let mut twice = Twice::new(&files);
+    let stages = [&twice.ours, &twice.theirs].map(|tree| tree.with_extension("stage"));
+    for stage in &stages {
+        fs::create_dir(stage).expect("a directory");
+    }
+    twice.watch(&["beside"]);
+    twice.waits();
+    assert!(picture(&stages[0]).is_empty(), "something leaked");
+    let said = twice.make(&["beside"]);
+    assert!(said.contains("went on with the rest"), "{said}");
+    assert_eq!(picture(&stages[0]), picture(&stages[1]));
+    assert!(!picture(&stages[0]).is_empty());
+}
+
+/// What it keeps is concealed as well, and is of use to what is done later.
+#[test]
+fn ccache_is_as_useful() {
+    let makefile = "prog: a.o\n\tcc -o $@ $^\na.o: a.c\n\tccache cc -c -o $@ $<\n";
+    let text = |number: u64| format!("int main(void) {{ return {number}; }}\n");
+    let mut twice = Twice::new(&[("Makefile", makefile), ("a.c", &text(7))]);
+    // It waits for being asked for if it is to make that.
+    for tree in [&twice.ours, &twice.theirs] {
+        fs::create_dir(tree.with_extension("cache")).expect("a directory");
+    }
+    let script = "export CCACHE_DIR=$PWD.cache; $M";
+    twice.watch_in_shell(&format!("{script} --watch"));
+    for number in [7, 8, 7, 8] {
+        twice.save("a.c", &text(number));
+        twice.anticipated();
+        let said = twice.shell(script);
+        assert!(said.contains("revealed"), "{said}");
+    }
+    twice.shell(&format!("{script} -B"));
+    let [ours, theirs] = [&twice.ours, &twice.theirs].map(|tree| found(tree));
+    assert_eq!(ours, theirs);
+    assert!(ours >= 3, "{ours}");
+}
+
+/// How often a compiler's output was found in the cache beside that tree.
+fn found(tree: &Path) -> u64 {
+    let mut ccache = Command::new("ccache");
+    ccache.env("CCACHE_DIR", tree.with_extension("cache"));
+    let told = ccache.arg("--print-stats").output().expect("ccache");
+    let told = String::from_utf8(told.stdout).expect("text");
+    let hits = told.lines().filter_map(|line| {
+        let (what, count) = line.split_once('\t')?;
+        let is_hit = ["direct_cache_hit", "preprocessed_cache_hit"].contains(&what);
+        is_hit.then(|| count.parse::<u64>().expect("a number"))
+    });
+    hits.sum()
+}

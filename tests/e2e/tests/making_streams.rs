@@ -1,0 +1,338 @@
+//! `outlive make` beside `make`: what a command is given, what it says, and how it ends.
+
+mod twice;
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::Path,
+    process::{Child, ChildStdin, Command, Output, Stdio},
+};
+
+use tempfile::TempDir;
+
+use twice::{Twice, asked_by_nobody, make, outlive, picture, until};
+
+/// Make deletes what it has half made then, and says which signal it was.
+#[test]
+fn who_dies_of_a_signal_has_died_of_it() {
+    let makefile = "%:\n\t@echo half >$@; kill -$* $$$$\n";
+    let signals = ["TERM", "INT", "HUP", "QUIT", "SEGV", "PIPE", "KILL", "USR1"];
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch_for_shell("-k TERM QUIT SEGV PIPE KILL");
+    twice.anticipated();
+    let said = twice.shell("ulimit -c 0; $M -k TERM QUIT SEGV PIPE KILL");
+    assert!(said.contains("revealed"), "{said}");
+    for signal in signals {
+        twice.shell(&format!("ulimit -c 0; $M {signal}"));
+    }
+}
+
+/// A shell goes on with its loop if it is not told what has ended its command.
+#[test]
+fn an_interrupt_ends_the_loop_around_it() {
+    let makefile = "all:\n\t@echo here >>begun; sleep 1000\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch(&[]);
+    until("it runs", || twice.number("running") > 1);
+    let program = outlive().get_program().to_owned();
+    let mut shell = asked_by_nobody(Command::new("bash"));
+    shell.args(["-c", "for number in 1 2 3; do \"$0\" make; done"]);
+    shell.arg(program).current_dir(&twice.ours).process_group(0);
+    shell
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut shell = shell.spawn().expect("bash");
+    until("it is shown", || twice.ours.join("begun").exists());
+    let group = format!("-{}", shell.id());
+    let sent = Command::new("kill").args(["-INT", "--", &group]).status();
+    assert!(sent.expect("kill").success());
+    let ended = shell.wait().expect("it ends");
+    assert!(!ended.success(), "{ended}");
+    let begun = fs::read_to_string(twice.ours.join("begun")).expect("it was begun");
+    assert_eq!(begun, "here\n");
+}
+
+/// Begins that make, and has it end as soon as its second command runs.
+fn interrupted(mut make: Command, tree: &Path, (signal, whom): (&str, &str)) -> Output {
+    make.current_dir(tree).process_group(0).stdin(Stdio::null());
+    make.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let make = make.spawn().expect("a make");
+    let begun = tree.join("begun");
+    until("it is shown", || begun.exists());
+    let whom = format!("{whom}{}", make.id());
+    let sent = Command::new("kill").args([signal, "--", &whom]).status();
+    assert!(sent.expect("kill").success());
+    fs::remove_file(begun).expect("it is there");
+    make.wait_with_output().expect("it ends")
+}
+
+/// Half done or not begun when it is asked for; by a terminal, which tells all that is in its foreground, or by somebody.
+#[test]
+fn an_interrupted_build_leaves_what_make_would() {
+    let makefile = "all: one two\none: in\n\tcat in >$@\n\
+        two: one\n\techo half >$@; echo >new; mv new begun; exec sleep 1000\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "")]);
+    twice.watch(&[]);
+    let endings = [("-INT", "-"), ("-TERM", ""), ("-HUP", "-"), ("-QUIT", "-")];
+    for (number, ending) in endings.into_iter().enumerate() {
+        for arguments in [&["all"][..], &["-s", "two"]] {
+            twice.save("in", &format!("{number} {arguments:?}"));
+            if arguments == ["all"] {
+                until("it runs", || twice.number("running") > 1);
+            }
+            let (mut ours, mut theirs) = (outlive(), make());
+            ours.arg("make").args(arguments);
+            theirs.args(arguments);
+            let ours = interrupted(ours, &twice.ours, ending);
+            let theirs = interrupted(theirs, &twice.theirs, ending);
+            // What else make says, and how it ends, depends on who of its children was told first.
+            assert_eq!(ours.stdout, theirs.stdout, "{ending:?} {arguments:?}");
+            let is_deleted = |output: &Output| {
+                String::from_utf8_lossy(&output.stderr).contains("Deleting file 'two'")
+            };
+            assert_eq!(
+                is_deleted(&ours),
+                is_deleted(&theirs),
+                "{ours:?} {theirs:?}"
+            );
+            assert!(
+                !ours.status.success() && !theirs.status.success(),
+                "{ours:?}"
+            );
+            assert_eq!(
+                picture(&twice.ours),
+                picture(&twice.theirs),
+                "{ending:?} {arguments:?}"
+            );
+        }
+    }
+}
+
+/// Into one pipe, or one file.
+#[test]
+fn output_and_errors_are_in_order() {
+    let makefile = "all:\n\t@for n in 1 2 3; do echo $$n; echo $$n >&2; done; cat in\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
+    twice.watch_for_shell("");
+    for script in ["$M 2>&1 | cat", "$M >../said 2>&1; cat ../said", "$M"] {
+        twice.shell(script);
+        // Now it is known how it is asked for.
+        twice.save("in", "another text\n");
+        twice.anticipated();
+        let said = twice.shell(script);
+        assert!(said.contains("revealed"), "{script}: {said}");
+    }
+}
+
+/// `nohup`, and what a shell begins in the background. (What the C library has signals 32 and 33 for is its own.)
+#[test]
+fn signals_that_are_ignored_stay_so() {
+    let makefile = "all:\n\t@grep SigIgn /proc/self/status | grep -o '.......$$'; kill -HUP $$PPID; sleep 0.2; echo on\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    let script = "trap '' HUP QUIT; $M -s";
+    twice.shell(script);
+    twice.watch(&["nothing"]);
+    twice.shell(script);
+}
+
+/// Make says why, once.
+#[test]
+fn what_cannot_be_begun_make_says() {
+    let makefile = "%:\n\t@./$*\n";
+    let files = [
+        ("Makefile", makefile),
+        ("odd", "#!/nothing/interprets/this\n"),
+        ("bare", "echo a shell reads this\n"),
+        ("plain/file", "no program\n"),
+    ];
+    let mut twice = Twice::new(&files);
+    for tree in [&twice.ours, &twice.theirs] {
+        for name in ["odd", "bare"] {
+            let mode = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(tree.join(name), mode).expect("a program");
+        }
+    }
+    // Targets that are there would be made already.
+    let targets = "-B -k nothing plain plain/file odd bare";
+    twice.watch_for_shell(targets);
+    twice.anticipated();
+    let said = twice.shell(&format!("$M {targets}"));
+    assert!(said.contains("revealed"), "{said}");
+    twice.shell(&format!("touch new; $M {targets}"));
+}
+
+/// Its first command has, which says its name.
+fn has_begun(make: &mut Child) {
+    let mut line = [0; 2];
+    let said = make.stdout.as_mut().expect("a pipe");
+    said.read_exact(&mut line).expect("it says something");
+    assert_eq!(&line, b"a\n");
+}
+
+/// Whoever has removed it.
+#[test]
+fn a_build_goes_on_without_its_runner() {
+    let makefile = "all: a b\na b:\n\t@echo $@; until [ -e go ]; do sleep 0.05; done\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    let runtime = twice.directory.path().join("runtime");
+    fs::create_dir(&runtime).expect("a directory");
+    watch_with(&mut twice, &runtime);
+    let mut make = outlive();
+    make.args(["make", "-B"]).current_dir(&twice.ours);
+    let make = make.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut make = make.stderr(Stdio::piped()).spawn().expect("outlive make");
+    has_begun(&mut make);
+    fs::remove_dir_all(&runtime).expect("it was there");
+    twice.save("go", "");
+    let said = make.wait_with_output().expect("it ends");
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "b\n");
+    assert_eq!(String::from_utf8_lossy(&said.stderr), "");
+}
+
+/// Who is killed says nothing any more, and nor do the commands of a build that goes on.
+#[test]
+fn a_build_goes_on_without_its_watcher() {
+    let makefile = "all: a b c\na b c:\n\t@echo $@; until [ -e go ]; do sleep 0.05; done\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch(&["nothing"]);
+    let mut make = outlive();
+    make.arg("make")
+        .current_dir(&twice.ours)
+        .stdin(Stdio::null());
+    let make = make.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut make = make.expect("outlive make");
+    has_begun(&mut make);
+    let mut watcher = twice.watcher.take().expect("it watches");
+    watcher.kill().expect("it was there");
+    watcher.wait().expect("it ends");
+    twice.save("go", "");
+    let said = make.wait_with_output().expect("it ends");
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "b\nc\n");
+    assert_eq!(String::from_utf8_lossy(&said.stderr), "");
+}
+
+/// All commands but one of a `-j` have a pipe that nobody writes to.
+#[test]
+fn who_reads_beside_others_reads_nothing() {
+    let makefile = "all: a b c\na b c:\n\t@cat >$@; sleep 0.2; wc -c <$@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch_for_shell("-j3");
+    twice.shell("sleep 2 | $M -j3");
+    twice.save("touched", "");
+    twice.shell("sleep 2 | $M -B -j3");
+}
+
+/// A script for a shell that has a terminal and jobs, and what types there.
+fn at_a_terminal(twice: &Twice, script: &str) -> (Child, ChildStdin) {
+    let mut terminal = asked_by_nobody(Command::new("timeout"));
+    let script = format!("bash -mc '{script}'");
+    terminal.args(["60", "script", "-qec", &script, "/dev/null"]);
+    terminal.env("O", outlive().get_program());
+    terminal.current_dir(&twice.ours);
+    let terminal = terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut terminal = terminal.spawn().expect("script");
+    let keys = terminal.stdin.take().expect("a pipe");
+    (terminal, keys)
+}
+
+/// The watcher may be one of the jobs of the shell that has the terminal.
+#[test]
+fn what_is_typed_is_read_by_who_asks_for_it() {
+    let makefile = "out:\n\t@read line; echo $$line >out\n";
+    let twice = Twice::new(&[("Makefile", makefile)]);
+    let script = "unset SHLVL; M=\"env -u SHLVL $O make\"; $M --watch & until $O make --status | grep \"2 running\"; do sleep 0.1; done; $M; cat out; $O make --stop; wait";
+    let (terminal, mut keys) = at_a_terminal(&twice, script);
+    keys.write_all(b"a line\n").expect("room");
+    let said = terminal.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&said.stdout);
+    assert!(said.contains("went on with the rest"), "{said}");
+    let out = fs::read_to_string(twice.ours.join("out")).expect("it was made");
+    assert_eq!(out, "a line\n", "{said}");
+}
+
+/// A watcher in the foreground is interrupted, as any program.
+#[test]
+fn an_interrupt_reaches_a_watcher_in_the_foreground() {
+    let twice = Twice::new(&[("Makefile", "all:\n\techo all\n")]);
+    let script = "(until $O make --status >/dev/null 2>&1; do sleep 0.1; done; sleep 1; touch watched) & $O make --watch; echo over";
+    let (mut terminal, mut keys) = at_a_terminal(&twice, script);
+    until("it watches", || twice.ours.join("watched").exists());
+    keys.write_all(&[3]).expect("room");
+    let ended = terminal.wait().expect("it ends");
+    assert_ne!(ended.code(), Some(124), "it was killed");
+}
+
+/// A directory, mounted so that no program runs from it.
+struct WithoutPrograms(TempDir);
+
+impl WithoutPrograms {
+    fn new() -> Self {
+        let directory = TempDir::new_in("/var/lib").expect("a directory");
+        let mut mount = Command::new("mount");
+        let mount = mount
+            .args(["-t", "tmpfs", "-o", "noexec", "none"])
+            .arg(directory.path());
+        assert!(mount.status().expect("mount").success());
+        Self(directory)
+    }
+}
+
+impl Drop for WithoutPrograms {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+fn watch_with(twice: &mut Twice, runtime: &Path) {
+    let mut watch = outlive();
+    watch
+        .args(["make", "--watch"])
+        .env("XDG_RUNTIME_DIR", runtime);
+    twice.begin_watching(watch);
+}
+
+#[test]
+fn a_directory_from_which_nothing_runs_is_left_alone() {
+    let makefile = "out:\n\t@$(MAKE) -s in\n\tcat in >$@\nin:\n\techo in >$@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    let place = WithoutPrograms::new();
+    watch_with(&mut twice, place.0.path());
+    twice.anticipated();
+    let is_empty = fs::read_dir(place.0.path())
+        .expect("a directory")
+        .next()
+        .is_none();
+    assert!(is_empty, "something is in it");
+    let mut make = outlive();
+    make.arg("make").env("XDG_RUNTIME_DIR", place.0.path());
+    let said = make
+        .current_dir(&twice.ours)
+        .output()
+        .expect("outlive make");
+    let errors = String::from_utf8_lossy(&said.stderr);
+    assert!(errors.contains("revealed"), "{errors}");
+    twice.make(&["-B"]);
+    drop(twice);
+}
+
+#[test]
+fn what_killed_watchers_have_left_is_removed() {
+    let mut twice = Twice::new(&[("Makefile", "all:\n\techo all\n")]);
+    let runtime = twice.directory.path().join("runtime");
+    fs::create_dir(&runtime).expect("a directory");
+    // No process has a number like this.
+    let stale = ["outlive-make-4194305", "outlive-make-4194305.so"];
+    let others = ["outlive-make-1", "outlive-make-x", "outlive-make"];
+    for name in stale.iter().chain(&others) {
+        fs::write(runtime.join(name), "").expect("a file");
+    }
+    watch_with(&mut twice, &runtime);
+    let is_there = |name: &&&str| runtime.join(name).exists();
+    assert_eq!(stale.iter().filter(is_there).count(), 0);
+    assert_eq!(others.iter().filter(is_there).count(), 3);
+}

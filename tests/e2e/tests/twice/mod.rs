@@ -1,0 +1,278 @@
+//! The same project, built by `outlive make` and by `make`.
+
+#![allow(dead_code, reason = "no test needs all of it")]
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long something may take that has to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn outlive() -> Command {
+    let outlive = std::env::var_os("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
+    asked_by_nobody(Command::new(outlive))
+}
+
+fn outlive_make() -> String {
+    format!("{} make", outlive().get_program().display())
+}
+
+/// A shell in which `$M` is that.
+fn shell(make: &str, script: &str) -> Command {
+    let mut shell = asked_by_nobody(Command::new("bash"));
+    let script = format!("M='{make}'; {script}; exit $?");
+    shell.args(["-c", &script]);
+    shell
+}
+
+pub(crate) fn make() -> Command {
+    asked_by_nobody(Command::new("make"))
+}
+
+/// As from a shell: these tests may themselves be run by a make, which makes of theirs would
+/// take for the one above them.
+pub(crate) fn asked_by_nobody(mut command: Command) -> Command {
+    for name in [
+        "MAKEFLAGS",
+        "MFLAGS",
+        "MAKELEVEL",
+        "MAKE_TERMOUT",
+        "MAKE_TERMERR",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The same project, built by `outlive make` and by `make`.
+pub(crate) struct Twice {
+    pub(crate) directory: TempDir,
+    pub(crate) ours: PathBuf,
+    pub(crate) theirs: PathBuf,
+    pub(crate) watcher: Option<Child>,
+    /// How many makes had been begun unasked when something was saved last.
+    begun: Cell<u64>,
+}
+
+impl Twice {
+    pub(crate) fn new(files: &[(&str, &str)]) -> Self {
+        e2e::heed_signals();
+        // Not in `/tmp`, which would be concealed as a whole.
+        Self::new_in("/var/lib", files)
+    }
+
+    pub(crate) fn new_in(place: &str, files: &[(&str, &str)]) -> Self {
+        let directory = TempDir::new_in(place).expect("a directory");
+        let place = |name: &str| {
+            let path = directory.path().join(name);
+            fs::create_dir(&path).expect("a directory");
+            path
+        };
+        let (ours, theirs) = (place("ours"), place("their"));
+        let this = Self {
+            directory,
+            ours,
+            theirs,
+            watcher: None,
+            begun: Cell::new(0),
+        };
+        for (name, text) in files {
+            this.save(name, text);
+        }
+        this
+    }
+
+    pub(crate) fn save(&self, name: &str, text: &str) {
+        if self.watcher.is_some() {
+            self.begun.set(self.number("begun"));
+        }
+        for tree in [&self.ours, &self.theirs] {
+            let path = tree.join(name);
+            fs::create_dir_all(path.parent().expect("it has one")).expect("a directory");
+            // Whole, or not at all.
+            let new = self.directory.path().join("new");
+            fs::write(&new, text).expect("a file");
+            fs::rename(new, path).expect("its place");
+        }
+    }
+
+    pub(crate) fn watch(&mut self, arguments: &[&str]) {
+        let mut watch = outlive();
+        watch.args(["make", "--watch"]).args(arguments);
+        self.begin_watching(watch);
+    }
+
+    /// For makes of [`Self::shell`], which have another environment.
+    pub(crate) fn watch_for_shell(&mut self, arguments: &str) {
+        self.watch_in_shell(&format!("$M --watch {arguments}"));
+    }
+
+    pub(crate) fn watch_in_shell(&mut self, script: &str) {
+        self.begin_watching(shell(&outlive_make(), script));
+    }
+
+    pub(crate) fn begin_watching(&mut self, mut watch: Command) {
+        // As those streams that makes are given here: none is a terminal, and no two are the same.
+        watch.current_dir(&self.ours).stdin(Stdio::null());
+        let log = fs::File::create(self.log()).expect("a file");
+        watch.stdout(Stdio::null()).stderr(log);
+        self.begun.set(0);
+        self.watcher = Some(watch.spawn().expect("outlive make --watch"));
+        until("it watches", || self.status().is_some());
+    }
+
+    /// What the watcher says.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    pub(crate) fn status(&self) -> Option<Value> {
+        let mut status = outlive();
+        status
+            .args(["make", "--status", "--json"])
+            .current_dir(&self.ours);
+        let output = status.output().expect("outlive make --status");
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    pub(crate) fn number(&self, what: &str) -> u64 {
+        let status = self.status();
+        status.and_then(|status| status[what].as_u64()).unwrap_or(0)
+    }
+
+    /// Until all that would be done has been done.
+    pub(crate) fn anticipated(&self) {
+        // What is made visible is noticed, too: soon, not at once.
+        thread::sleep(Duration::from_millis(200));
+        until("it is done", || {
+            let status = self.status().unwrap_or_default();
+            let number = |what: &str| status[what].as_u64().unwrap_or(0);
+            number("begun") > self.begun.get() && number("running") == 0 && number("finished") > 0
+        });
+    }
+
+    /// Until something is not done before it is asked for.
+    pub(crate) fn waits(&self) {
+        until("it waits", || {
+            let status = self.status();
+            let waiting = status.as_ref().and_then(|it| it["waiting"].as_array());
+            waiting.is_some_and(|waiting| !waiting.is_empty())
+        });
+    }
+
+    /// Both makes, and that they are the same. What ours says of itself.
+    pub(crate) fn make(&self, arguments: &[&str]) -> String {
+        let ours = outlive()
+            .arg("make")
+            .args(arguments)
+            .current_dir(&self.ours)
+            .output();
+        let theirs = make().args(arguments).current_dir(&self.theirs).output();
+        let (ours, theirs) = (ours.expect("outlive make"), theirs.expect("make"));
+        self.same(&ours, &theirs, arguments)
+    }
+
+    /// The same script in both, in which `$M` is make. What ours says of itself.
+    pub(crate) fn shell(&self, script: &str) -> String {
+        let run = |make: &str, tree: &Path| {
+            let mut shell = shell(make, script);
+            shell.current_dir(tree).output().expect("bash")
+        };
+        let (ours, theirs) = (run(&outlive_make(), &self.ours), run("make", &self.theirs));
+        self.same(&ours, &theirs, &[])
+    }
+
+    fn same(&self, ours: &Output, theirs: &Output, arguments: &[&str]) -> String {
+        let said = self.compare(ours, theirs);
+        assert_eq!(picture(&self.ours), picture(&self.theirs));
+        let is_done = |tree| {
+            let mut make = make();
+            make.arg("-q").args(arguments).current_dir(tree);
+            make.output().expect("make").status.code()
+        };
+        assert_eq!(is_done(&self.ours), is_done(&self.theirs));
+        said
+    }
+
+    pub(crate) fn compare(&self, ours: &Output, theirs: &Output) -> String {
+        let lines = |bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            let lines = text.split_inclusive('\n');
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let all = [&ours.stdout, &ours.stderr].map(|said| lines(said));
+        let is_own = |line: &String| line.starts_with("outlive: ");
+        let [out, errors] = all.map(|lines| lines.into_iter().partition::<Vec<_>, _>(is_own));
+        assert_eq!(out.1, lines(&theirs.stdout), "{ours:?}");
+        assert_eq!(errors.1, lines(&theirs.stderr), "{ours:?}");
+        assert_eq!(ours.status, theirs.status, "{ours:?}");
+        [out.0, errors.0].concat().concat()
+    }
+}
+
+impl Drop for Twice {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}", fs::read_to_string(self.log()).unwrap_or_default());
+        }
+        if let Some(mut watcher) = self.watcher.take() {
+            let mut stop = outlive();
+            let _ = stop
+                .args(["make", "--stop"])
+                .current_dir(&self.ours)
+                .status();
+            let began = Instant::now();
+            while !thread::panicking() && watcher.try_wait().is_ok_and(|ended| ended.is_none()) {
+                assert!(began.elapsed() < PATIENCE, "the watcher does not end");
+                thread::sleep(Duration::from_millis(10));
+            }
+            let _ = watcher.kill();
+            let _ = watcher.wait();
+        }
+    }
+}
+
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Names, modes and contents.
+pub(crate) fn picture(tree: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    let mut directories = vec![tree.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let metadata = fs::symlink_metadata(&path).expect("it is there");
+            let content = match metadata.file_type() {
+                kind if kind.is_file() => fs::read(&path).expect("a file"),
+                kind if kind.is_symlink() => {
+                    let target = fs::read_link(&path).expect("a link");
+                    target.into_os_string().into_encoded_bytes()
+                }
+                _ => Vec::new(),
+            };
+            if metadata.is_dir() {
+                directories.push(path.clone());
+            }
+            let name = path.strip_prefix(tree).expect("it is in it").to_owned();
+            all.insert(name, (metadata.permissions().mode(), content));
+        }
+    }
+    all
+}
