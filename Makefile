@@ -3,12 +3,14 @@
 # make soak   some of them for longer: hundreds of deaths of a logger, many random histories
 # make bench  what the protection costs
 # make paper  the experiments of the FT-TCP paper, repeated
+# make simulate  the simulation of the optimistic make paper, repeated
 # make redis-suite  redis' own tests against a redis that is killed again and again
 # make kernels  the data plane on Debian's kernels, in qemu
 # make setup  the packages that these need (they call it themselves)
 # make criu   CRIU for checkpoints, where the system's is missing or too old (make test calls it itself)
+# make rivals  what the bench compares outlive make with: tup and watchexec
 #
-# All but build, lint and clean need root: they make network namespaces and load BPF programs.
+# All but build, simulate, lint and clean need root: they make network namespaces and load BPF programs.
 
 # Where rustup and Debian put programs, for shells that do not look there.
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
@@ -37,7 +39,7 @@ endef
 
 CRIU_DIR = $(abspath $(CARGO_TARGET_DIR))/criu
 
-.PHONY: all setup criu build demo bench paper kernels redis-suite lint test soak clean
+.PHONY: all setup criu rivals build demo bench paper simulate kernels redis-suite lint test soak clean
 all: build
 
 setup:
@@ -52,11 +54,18 @@ build: setup
 demo: build
 	@$(XTASK) demo $(ARGS)
 
-bench: build criu
+bench: build criu rivals
 	@$(XTASK) bench $(ARGS)
+
+# What others have that `outlive make` is compared with.
+rivals: setup
+	@packaging/rivals.sh $(abspath $(CARGO_TARGET_DIR))/rivals
 
 paper: build
 	@$(XTASK) paper $(ARGS)
+
+simulate: build
+	@$(XTASK) simulate $(ARGS)
 
 redis-suite: build
 	@$(XTASK) redis-suite $(ARGS)
@@ -81,14 +90,15 @@ test: setup
 	@echo "==> all checks passed" && cat $(TIMES)
 
 # Deaths of the logger in each of two tests; schedules of the simulator; histories for the programs;
-# how long a download goes from host to host.
+# how long a download goes from host to host; moments at which something is saved and asked for.
 SOAK = OUTLIVE_KILLS=300 OUTLIVE_SIM_RUNS=20000 OUTLIVE_FUZZ_CASES=2000 OUTLIVE_STREAM_SECONDS=300 \
-       OUTLIVE_PHASES=alone
+       OUTLIVE_PHASES=alone OUTLIVE_TIMINGS=1000
 
 soak: setup
 	$(CARGO) build --profile test --package outlive --package e2e --bins
 	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test logger again_and_again -- --nocapture
 	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test takeover -- --test-threads=1 --nocapture matrix:: long_download
+	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test making at_any_time -- --test-threads=1
 	$(SOAK) $(CARGO) test --package outlive --test logger kill_9 -- --nocapture
 	$(SOAK) $(CARGO) test --package sim --test schedules
 	$(SOAK) $(CARGO) test --package dataplane --test it fuzz -- --nocapture

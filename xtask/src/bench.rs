@@ -18,6 +18,7 @@ mod haproxy;
 mod intake;
 mod keepalived;
 mod link;
+mod making;
 mod memory;
 mod north;
 mod processors;
@@ -125,10 +126,20 @@ enum Subject {
     NorthTls,
     /// Images that take the place of that
     Checkpoints,
+    /// Builds that are there when they are asked for
+    Make,
+    /// Files that are opened and shown
+    MakeFiles,
+    /// What a command costs that does nothing
+    MakeCommands,
+    /// What a user's own builds notice of a watcher
+    MakeForeground,
+    /// watchexec with make, and tup's monitor, beside `outlive make`
+    MakeRivals,
 }
 
 impl Subject {
-    const ALL: [Self; 25] = [
+    const ALL: [Self; 30] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -154,6 +165,11 @@ impl Subject {
         Self::NorthMessages,
         Self::NorthTls,
         Self::Checkpoints,
+        Self::Make,
+        Self::MakeFiles,
+        Self::MakeCommands,
+        Self::MakeForeground,
+        Self::MakeRivals,
     ];
 
     fn measure(self, bench: &Bench) -> Result<Measured> {
@@ -183,6 +199,11 @@ impl Subject {
             Self::NorthMessages => north::others::messages(bench),
             Self::NorthTls => north::others::tls(bench),
             Self::Checkpoints => north::checkpoints::measure(bench),
+            Self::Make => making::gains(bench),
+            Self::MakeFiles => making::files::measure(bench),
+            Self::MakeCommands => making::commands::measure(bench),
+            Self::MakeForeground => making::foreground::measure(bench),
+            Self::MakeRivals => making::rivals::measure(bench),
         };
         Ok(Measured {
             figures: figures?,

@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod bench;
+mod builds;
 mod demo;
 mod events;
 mod ground;
@@ -13,6 +15,7 @@ mod nginx;
 mod paper;
 mod plot;
 mod redis_suite;
+mod simulate;
 mod task;
 
 use clap::{Parser, Subcommand};
@@ -37,6 +40,11 @@ enum Task {
     Kernels(kernels::Options),
     /// Run the redis project's own tests while the server is killed again and again
     RedisSuite(redis_suite::Options),
+    /// Build programs of others by make and by outlive make, through the same edits
+    Builds(builds::Options),
+    /// Repeat the simulation of the optimistic make paper (Rice, 1989) and print its figures
+    /// beside the paper's
+    Simulate(simulate::Options),
     /// A server of the bench: sends back what it gets
     #[command(hide = true)]
     BenchEcho(bench::tiny::Listen),
@@ -52,6 +60,8 @@ fn main() -> std::process::ExitCode {
         Task::Paper(options) => paper::main(&options),
         Task::Kernels(options) => kernels::main(&options),
         Task::RedisSuite(options) => redis_suite::main(&options),
+        Task::Builds(options) => builds::main(&options),
+        Task::Simulate(options) => simulate::main(&options),
         Task::BenchEcho(listen) => bench::tiny::echo(&listen),
         Task::BenchSink(sink) => bench::tiny::sink(&sink),
     }

@@ -119,10 +119,17 @@ impl Programs {
 
     /// The CRIU that `make criu` has built, if it had to; else the system's.
     pub(crate) fn criu(&self) -> PathBuf {
-        let built = self.xtask.ancestors().nth(2);
-        let built = built.map(|built| built.join("criu/criu"));
-        built
-            .filter(|built| built.exists())
-            .unwrap_or_else(|| "criu".into())
+        self.built("criu/criu").unwrap_or_else(|| "criu".into())
+    }
+
+    /// The watchexec that `make rivals` has built; else the system's.
+    pub(crate) fn watchexec(&self) -> PathBuf {
+        let built = self.built("rivals/bin/watchexec");
+        built.unwrap_or_else(|| "watchexec".into())
+    }
+
+    fn built(&self, name: &str) -> Option<PathBuf> {
+        let built = self.xtask.ancestors().nth(2)?.join(name);
+        built.exists().then_some(built)
     }
 }

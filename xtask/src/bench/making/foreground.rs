@@ -1,0 +1,93 @@
+//! What whoever builds themselves notices of a watcher.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::super::Bench;
+use super::super::figure::{Aim, Figure};
+use super::seconds;
+use crate::builds::{Tree, Watcher};
+
+/// What is built for all to see: it takes some seconds.
+const OWN: &str = "lua";
+/// What is built unasked beside it: it takes much longer.
+const BESIDE: &str = "redis";
+/// Until that has begun.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+
+const BOUND: &str = "each command of a build that is watched asks the watcher first";
+
+pub(in super::super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
+    let outlive = &bench.stage.ground.programs.outlive;
+    let (own, beside) = (Tree::of(OWN, "own")?, Tree::of(BESIDE, "beside")?);
+    let (mut disturbed, mut watched) = (Vec::new(), Vec::new());
+    // Once to have read it all.
+    build(&own, Command::new("make"))?;
+    for _ in 0..bench.rounds {
+        bench.interrupt.check()?;
+        let alone = build(&own, Command::new("make"))?;
+        let watcher = Watcher::over(&beside.directory, outlive, beside.arguments)?;
+        has_begun(&watcher)?;
+        let with = build(&own, Command::new("make"))?;
+        ensure!(
+            watcher.running()? > 0,
+            "{BESIDE} was built before {OWN} was"
+        );
+        watcher.end()?;
+        disturbed.push(with / alone);
+
+        let alone = build(&own, Command::new("make"))?;
+        // It expects something else.
+        let watcher = Watcher::over(&own.directory, outlive, &["clean"])?;
+        watcher.has_finished(&bench.interrupt)?;
+        let mut make = Command::new(outlive);
+        make.arg("make");
+        let with = build(&own, make)?;
+        watcher.end()?;
+        watched.push(with / alone);
+    }
+    let how = |what: &str| {
+        format!(
+            "`make clean`, and `make -j` by all processors, of {OWN}: {what}, divided by plain make just before"
+        )
+    };
+    Ok(vec![
+        Figure::of(
+            "make.foreground.beside",
+            "",
+            &disturbed,
+            how(&format!("make, while {BESIDE} is built unasked")),
+        )
+        .aim(Aim::AtMost(1.02), ""),
+        Figure::of(
+            "make.foreground.own",
+            "",
+            &watched,
+            how("`outlive make` of the second, where what a watcher has done is of no use"),
+        )
+        .aim(Aim::AtMost(1.02), BOUND),
+    ])
+}
+
+/// How long it takes from nothing, seconds.
+fn build(tree: &Tree, mut make: Command) -> Result<f64> {
+    let mut clean = Command::new("make");
+    seconds(clean.arg("clean").current_dir(&tree.directory))?;
+    let processors = thread::available_parallelism()?;
+    make.arg(format!("-j{processors}")).args(tree.arguments);
+    seconds(make.current_dir(&tree.directory))
+}
+
+/// Until it does more than to read makefiles.
+fn has_begun(watcher: &Watcher) -> Result<()> {
+    let began = Instant::now();
+    while watcher.running()? < 2 {
+        ensure!(began.elapsed() < PATIENCE, "nothing is done unasked");
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
