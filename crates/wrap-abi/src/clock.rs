@@ -118,10 +118,16 @@ impl Clock {
         self.reads
     }
 
+    /// Where the monotonic clock stands, nanoseconds: nobody has read it for that.
+    #[must_use]
+    pub fn stands(&self) -> u64 {
+        self.at.saturating_add(u64::from(self.reads))
+    }
+
     /// Read the monotonic clock, nanoseconds.
     #[inline]
     pub fn monotonic(&mut self) -> u64 {
-        let now = self.at.saturating_add(u64::from(self.reads));
+        let now = self.stands();
         self.reads = self.reads.saturating_add(1);
         now
     }
@@ -142,15 +148,14 @@ impl Clock {
     /// where the clocks stand still.
     #[must_use]
     pub fn until(&self, deadline: u64, is_wall: bool) -> u64 {
-        let stands = self.at.saturating_add(u64::from(self.reads));
         let wall = if is_wall { self.wall } else { 0 };
-        deadline.saturating_sub(stands.saturating_add_signed(wall))
+        deadline.saturating_sub(self.stands().saturating_add_signed(wall))
     }
 
     /// A replay is over, and the kernel's clocks show this, in nanoseconds: go on from where these stand, plus
     /// the time that has passed since.
     pub fn go_on(&mut self, monotonic: u64, time_of_day: u64) {
-        let stood = self.at.saturating_add(u64::from(self.reads));
+        let stood = self.stands();
         let passed = time_of_day.saturating_sub(stood.wrapping_add_signed(self.wall));
         let now = stood.saturating_add(passed);
         self.shift = now.wrapping_sub(monotonic).cast_signed();

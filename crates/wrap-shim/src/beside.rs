@@ -38,10 +38,15 @@ pub(crate) fn is_rehearsal() -> bool {
     ROLE.load(Ordering::Acquire) == Role::Rehearsal as u32
 }
 
+/// It has stopped for an image.
+pub(crate) fn is_paused() -> bool {
+    ROLE.load(Ordering::Acquire) == Role::Paused as u32
+}
+
 /// What follows is not for a rehearsal. A helper thread of one that has stopped waits.
 #[inline]
 pub(crate) fn not_in_a_rehearsal(failure: Failure) {
-    while ROLE.load(Ordering::Acquire) == Role::Paused as u32 {
+    while is_paused() {
         pausing::sleep();
     }
     if is_rehearsal() {

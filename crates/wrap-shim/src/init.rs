@@ -131,12 +131,12 @@ fn start() {
         unsafe { libc::unsetenv(name.as_ptr()) };
     }
     if page.mode.load(Ordering::Acquire) != Mode::Record as u32 {
+        allocators::leave_alone();
         return;
     }
     if page.pause_at.load(Ordering::Acquire) != 0 {
         beside::set_role(Role::Rehearsal);
     }
-    allocators::find();
     page.next_process.fetch_max(1, Ordering::AcqRel);
     let entry = &page.processes.0[0];
     // SAFETY: no memory is involved.

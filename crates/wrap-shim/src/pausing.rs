@@ -46,6 +46,11 @@ const ROOM: libc::pid_t = 1;
 /// Stop here. What returns from this is another process, made from the image of this one.
 #[cold]
 pub(crate) fn pause(wrap: &mut Wrap) {
+    // Helpers that want to go on by themselves wait for the program to sleep.
+    helpers::for_us(|| stop(wrap));
+}
+
+fn stop(wrap: &mut Wrap) {
     // What a rehearsal makes again is nowhere but in its memory.
     if wrap.descriptors.remade().any(|fd| !closing::is_closed(fd)) {
         wrap.fail(Failure::OtherFile, Call::File, None);

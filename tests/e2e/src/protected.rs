@@ -49,6 +49,7 @@ impl At {
         command.args([self.verb, "--json", "--name", &self.name, "--run-dir"]);
         command.arg(&self.run_dir);
         command.envs(self.environment.iter().cloned());
+        command.envs(server.environment.iter().copied());
         for address in &server.addresses {
             command.args(["--address", &address.to_string()]);
         }

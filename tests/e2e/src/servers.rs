@@ -20,7 +20,7 @@ use rustix::process::{Signal, kill_process};
 use crate::{Protected, Scene, binaries, pattern};
 
 pub use ftp::{PASSIVE, ftp, vsftpd, vsftpd_at};
-pub use node::node;
+pub use node::{node, node_at};
 pub use proxies::{asker, asker_at, counter, haproxy, nginx_proxy, replica};
 pub use python::{
     forking, forking_at, hesitant, interpreter, interpreter_at, python, room, rude, sleeper,
@@ -44,6 +44,8 @@ pub struct Server {
     pub addresses: Vec<SocketAddr>,
     /// How it is started, in the foreground.
     pub command: Vec<String>,
+    /// What is added to its environment.
+    pub environment: Vec<(&'static str, &'static str)>,
     /// Where our test server looks for the way to die.
     die_file: Option<PathBuf>,
 }
@@ -74,6 +76,7 @@ impl Server {
             name,
             addresses,
             command: command.iter().map(|&word| word.to_owned()).collect(),
+            environment: Vec::new(),
             die_file: None,
         }
     }
@@ -339,6 +342,7 @@ pub fn test_server_at(scene: &Scene, addresses: Vec<SocketAddr>, arguments: &[&s
         name: "test-server",
         addresses,
         command,
+        environment: Vec::new(),
         die_file: Some(die_file),
     }
 }

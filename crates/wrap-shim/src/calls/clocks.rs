@@ -27,6 +27,7 @@ impl Wrap {
         let now = monotonic();
         if self.clock.is_due(now) {
             let tick = self.clock.tick(now, time_of_day());
+            allocators::tell(self.clock.stands());
             self.record(&tick.record(&mut [0; 8]));
         }
     }
@@ -49,6 +50,7 @@ impl Wrap {
             if !self.clock.replay(&tick) {
                 self.fail(Failure::OtherClock, Call::Clock, Some(Call::Clock));
             }
+            allocators::tell(self.clock.stands());
         }
     }
 }
@@ -151,10 +153,15 @@ unsafe extern "C" fn clock_gettime_for(
     return_address: usize,
 ) -> c_int {
     let perform = || real!(clock_gettime(clock => clockid_t, time => *mut timespec) -> c_int);
-    if allocators::has(return_address) {
-        return perform();
-    }
     match clock {
+        CLOCK_MONOTONIC | CLOCK_MONOTONIC_COARSE | CLOCK_MONOTONIC_RAW
+            if allocators::has(return_address) =>
+        {
+            let (tv_sec, tv_nsec) = split(allocators::time());
+            // SAFETY: as the allocator has called us.
+            unsafe { time.write(timespec { tv_sec, tv_nsec }) };
+            0
+        }
         CLOCK_REALTIME
         | CLOCK_REALTIME_COARSE
         | CLOCK_MONOTONIC

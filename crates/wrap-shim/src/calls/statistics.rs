@@ -1,4 +1,5 @@
-//! What allocators tell of themselves: how much memory they hold depends on when they gave some back, and on other threads.
+//! What allocators tell of themselves: how much memory they hold depends on when they gave some back, and on other threads; and
+//! what they are told.
 
 use core::ffi::CStr;
 
@@ -9,6 +10,9 @@ use crate::{real::is_there, real::real, sys::bytes_mut, wrap::with};
 
 /// What begins like this changes by itself.
 const STATISTICS: &[u8] = b"stats.";
+/// A thread of its own would give memory back, whatever the program does meanwhile: where the next piece of memory is would be
+/// another place in each life. Without it the threads that allocate do so.
+const THREAD: &[u8] = b"background_thread";
 
 /// jemalloc's. Programs may look whether there is one, to find out whether that is their allocator: they are told it knows nothing.
 #[unsafe(no_mangle)]
@@ -28,10 +32,11 @@ unsafe extern "C" fn mallctl(
         ) -> c_int)
     };
     // SAFETY: as the program has called us.
-    let asks = unsafe { CStr::from_ptr(name) }
-        .to_bytes()
-        .starts_with(STATISTICS);
-    if !asks || old.is_null() || old_length.is_null() {
+    let name_of = unsafe { CStr::from_ptr(name) }.to_bytes();
+    if name_of == THREAD && !new.is_null() && with(|_| ()).is_some() {
+        return libc::EPERM;
+    }
+    if !name_of.starts_with(STATISTICS) || old.is_null() || old_length.is_null() {
         return perform();
     }
     // SAFETY: as the program has called us.

@@ -10,7 +10,10 @@ use super::{
     LONGEST, OWN, PAUSE, is_over,
     thread::{State, first},
 };
-use crate::clock::{self, monotonic};
+use crate::{
+    beside,
+    clock::{self, monotonic},
+};
 
 /// The first thread sleeps for us: how often at the moment, in the lowest byte, and how often it has begun to, above that.
 static FOR_US: AtomicU32 = AtomicU32::new(0);
@@ -33,9 +36,12 @@ pub(crate) fn wakes_by_itself() {
     if OWN.get().is_none() || !first().is_there() {
         return;
     }
-    let since = monotonic();
+    let mut since = monotonic();
     while !is_over() && !first_sleeps() && monotonic().saturating_sub(since) < LONGEST {
         clock::sleep(PAUSE);
+        if beside::is_paused() {
+            since = monotonic(); // it may go on much later, and by another host's clock
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Node.js.
 
+use std::net::SocketAddr;
+
 use super::{PORT, Server};
 use crate::Scene;
 
@@ -35,9 +37,17 @@ http.createServer(async (request, response) => {
 /// When its script cannot be written.
 #[must_use]
 pub fn node(scene: &Scene, options: &[&str]) -> Server {
+    node_at(scene, scene.ipv4(PORT), options)
+}
+
+/// The same, at this address.
+///
+/// # Panics
+/// As there.
+#[must_use]
+pub fn node_at(scene: &Scene, address: SocketAddr, options: &[&str]) -> Server {
     let script = scene.write("counter.js", COUNTER);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     let command = [&["node"], options, &[&script, &ip, &port]].concat();
     Server::new("node", vec![address], &command)

@@ -15,7 +15,7 @@ use e2e::{
 };
 use lab::Signal;
 
-use super::{REQUIRE, kill_again_and_again};
+use super::{REQUIRE, kill_again_and_again, meanwhile};
 
 fn small(number: usize) -> Vec<u8> {
     pattern(500 + number * 700)
@@ -74,20 +74,12 @@ fn answers_all_requests_in_order(label: &str, make: fn(&Scene) -> Server) {
     let server = scene.protect_with(&make(&scene), &REQUIRE);
     let recording = scene.record(PORT);
     let seed = &mut Seed::choose(label);
-    let (ends, big) = (AtomicBool::new(false), pattern(BIG));
-    let (scene, ends, big) = (&scene, &ends, &big);
-    thread::scope(|scope| {
-        let mut clients = Vec::new();
-        for _ in 0..3 {
-            clients.push(scope.spawn(move || download(scene, big, ends)));
-            clients.push(scope.spawn(move || pipeline(scene, ends)));
-        }
-        kill_again_and_again(&server, 5, seed);
-        ends.store(true, Ordering::Relaxed);
-        for client in clients {
-            client.join().expect("a client");
-        }
-    });
+    let big = pattern(BIG);
+    let client = |which, ends: &AtomicBool| match which % 2 {
+        0 => download(&scene, &big, ends),
+        _ => pipeline(&scene, ends),
+    };
+    meanwhile(6, client, || kill_again_and_again(&server, 5, seed));
     assert_all_kept(&server);
     assert_untouched(recording, 6);
 }
@@ -138,27 +130,14 @@ fn lighttpd_ends_connections_when_it_has_said_all() {
     let scene = Scene::new("lightclose");
     let server = scene.protect_with(&lighttpd(&scene), &REQUIRE);
     let seed = &mut Seed::choose("lightclose");
-    let ends = AtomicBool::new(false);
-    let url = format!("http://{}/big.bin", scene.ipv4(PORT));
-    let (scene, ends, url, big) = (&scene, &ends, &url, &pattern(BIG));
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..2)
-            .map(|_| {
-                scope.spawn(move || {
-                    while !ends.load(Ordering::Relaxed) {
-                        let arguments = ["--http1.0", "--limit-rate", "40M", url.as_str()];
-                        let got = curl(scene, &arguments);
-                        assert!(got.status.success(), "{:?}", got.stderr);
-                        assert_same_bytes("curl", big, &got.stdout);
-                    }
-                })
-            })
-            .collect();
-        kill_again_and_again(&server, 5, seed);
-        ends.store(true, Ordering::Relaxed);
-        for client in clients {
-            client.join().expect("a client");
+    let (url, big) = (format!("http://{}/big.bin", scene.ipv4(PORT)), pattern(BIG));
+    let client = |_, ends: &AtomicBool| {
+        while !ends.load(Ordering::Relaxed) {
+            let got = curl(&scene, &["--http1.0", "--limit-rate", "40M", &url]);
+            assert!(got.status.success(), "{:?}", got.stderr);
+            assert_same_bytes("curl", &big, &got.stdout);
         }
-    });
+    };
+    meanwhile(2, client, || kill_again_and_again(&server, 5, seed));
     assert_all_kept(&server);
 }

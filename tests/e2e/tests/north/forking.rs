@@ -22,7 +22,7 @@ use e2e::{
 use lab::{Pid, Signal};
 use rustix::process::kill_process;
 
-use super::{REQUIRE, hosts::fail_over_and_die, kill_again_and_again, patiently};
+use super::{REQUIRE, hosts::fail_over_and_die, kill_again_and_again, meanwhile, patiently};
 
 /// A client, and what it knows of its server process.
 struct Client {
@@ -151,34 +151,24 @@ fn a_process_for_each_connection_goes_on_with_it() {
     let server = scene.protect_with(&forking(&scene, "nothing"), &REQUIRE);
     let recording = scene.record(PORT);
     let seed = &mut Seed::choose("forking");
-    let (ends, numbers) = (AtomicBool::new(false), Mutex::new(BTreeSet::new()));
-    let (scene, ends, numbers) = (&scene, &ends, &numbers);
-    let connections = thread::scope(|scope| {
-        let clients: Vec<_> = (0..6)
-            .map(|own| {
-                scope.spawn(move || {
-                    let mut connections = 0;
-                    while !ends.load(Ordering::Relaxed) {
-                        let mut client = Client::new(scene);
-                        for turn in 0..20 * own + 3 {
-                            client.ask(if turn % 7 == 0 { 300_000 } else { turn * 10 });
-                        }
-                        client.end();
-                        connections += 1;
-                        let is_new = numbers.lock().expect("a set").insert(client.number());
-                        assert!(is_new, "two connections have number {}", client.number());
-                    }
-                    connections
-                })
-            })
-            .collect();
-        kill_all_and_then_children(&server, 5, seed);
-        ends.store(true, Ordering::Relaxed);
-        let clients = clients.into_iter();
-        clients.map(|one| one.join().expect("a client")).sum()
-    });
+    let numbers = Mutex::new(BTreeSet::new());
+    let client = |own, ends: &AtomicBool| {
+        let mut connections = 0;
+        while !ends.load(Ordering::Relaxed) {
+            let mut client = Client::new(&scene);
+            for turn in 0..20 * own + 3 {
+                client.ask(if turn % 7 == 0 { 300_000 } else { turn * 10 });
+            }
+            client.end();
+            connections += 1;
+            let is_new = numbers.lock().expect("a set").insert(client.number());
+            assert!(is_new, "two connections have number {}", client.number());
+        }
+        connections
+    };
+    let connections = meanwhile(6, client, || kill_all_and_then_children(&server, 5, seed));
     assert_all_kept(&server);
-    assert_untouched(recording, connections);
+    assert_untouched(recording, connections.iter().sum());
 }
 
 /// Who says nothing has not lost its place, and who has been answered is not answered again.

@@ -1,12 +1,13 @@
 //! FTP, in the middle of files.
 
 use std::{
+    fmt::Write as _,
     fs,
     io::{Read as _, Write as _},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Output,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -25,7 +26,7 @@ use lab::Signal;
 use super::{
     REQUIRE,
     forking::{kill_all_and_then_children, kill_all_and_then_others},
-    kill_again_and_again,
+    kill_again_and_again, meanwhile,
     outgoing::assert_kept_to_others,
 };
 
@@ -55,26 +56,16 @@ fn goes_on_in_the_middle_of_files(label: &str, make: fn(&Scene) -> Server, clien
     room.expect("a kernel parameter");
     let server = scene.protect_with(&make(&scene), &REQUIRE);
     let seed = &mut Seed::choose(label);
-    let ends = AtomicBool::new(false);
-    let url = format!("ftp://{}/big.bin", scene.ipv4(PORT));
-    let (scene, ends, url, big) = (&scene, &ends, &url, &pattern(BIG));
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..clients)
-            .map(|_| {
-                scope.spawn(move || {
-                    while !ends.load(Ordering::Relaxed) {
-                        let more = ["--limit-rate", "8M", url.as_str()];
-                        let got = ask(scene, &[&ACTIVE[..], &more].concat());
-                        assert_same_bytes("curl", big, &got);
-                    }
-                })
-            })
-            .collect();
-        kill_again_and_again(&server, KILLS, seed);
-        ends.store(true, Ordering::Relaxed);
-        for client in clients {
-            client.join().expect("a client");
+    let (url, big) = (format!("ftp://{}/big.bin", scene.ipv4(PORT)), pattern(BIG));
+    let client = |_, ends: &AtomicBool| {
+        while !ends.load(Ordering::Relaxed) {
+            let more = ["--limit-rate", "8M", url.as_str()];
+            let got = ask(&scene, &[&ACTIVE[..], &more].concat());
+            assert_same_bytes("curl", &big, &got);
         }
+    };
+    meanwhile(clients, client, || {
+        kill_again_and_again(&server, KILLS, seed)
     });
     assert_all_kept(&server);
     assert_ne!(assert_kept_to_others(&server), 0);
@@ -175,24 +166,66 @@ fn vsftpd_goes_on_with_a_user_of_its_host() {
     );
     let server = protect(&scene, &more);
     let seed = &mut Seed::choose("vsftpdpam");
-    let ends = AtomicBool::new(false);
-    let (scene, ends) = (&scene, &ends);
-    thread::scope(|scope| {
-        let client = scope.spawn(move || {
-            let mut files = 0;
-            while !ends.load(Ordering::Relaxed) {
-                let size = [64, 2 << 20][files % 2];
-                let name = format!("pam-{files}");
-                let mode = ["--user", "daemon:any"];
-                put_and_get(scene, scene.ipv4(PORT), &mode, &name, size, "4M");
-                files += 1;
-            }
-        });
-        kill_again_and_again(&server, 4, seed);
-        ends.store(true, Ordering::Relaxed);
-        client.join().expect("a client");
-    });
+    let client = |_, ends: &AtomicBool| {
+        let mut files = 0;
+        while !ends.load(Ordering::Relaxed) {
+            let size = [64, 2 << 20][files % 2];
+            let name = format!("pam-{files}");
+            let mode = ["--user", "daemon:any"];
+            put_and_get(&scene, scene.ipv4(PORT), &mode, &name, size, "4M");
+            files += 1;
+        }
+    };
+    meanwhile(1, client, || kill_again_and_again(&server, 4, seed));
     assert_all_kept(&server);
+}
+
+/// Two at once, one in each mode: each session of theirs puts and gets a small file and a large one. They may not try again.
+#[test]
+fn lftp_does_not_notice() {
+    let scene = Scene::new("lftp");
+    let server = protect(&scene, SEVERAL);
+    let seed = &mut Seed::choose("lftp");
+    let files = AtomicUsize::new(0);
+    let client = |which, ends: &AtomicBool| {
+        while !ends.load(Ordering::Relaxed) {
+            let number = files.fetch_add(2, Ordering::Relaxed);
+            put_and_get_by_lftp(&scene, which == 0, number);
+        }
+    };
+    meanwhile(2, client, || kill_again_and_again(&server, 6, seed));
+    assert_all_kept(&server);
+    // Whether a kill has hit one of them depends on the moment.
+    assert_kept_to_others(&server);
+}
+
+fn put_and_get_by_lftp(scene: &Scene, passive: bool, number: usize) {
+    let mut script = format!(
+        "set cmd:fail-exit yes; set net:max-retries 1; set net:timeout 60; set net:limit-rate 4000000; \
+         set ftp:passive-mode {passive}; set ftp:use-site-utime no; open ftp://{}; cd up;",
+        scene.ipv4(PORT)
+    );
+    let mut all = Vec::new();
+    for (number, size) in (number..).zip([64, 3 << 20]) {
+        let content = pattern(size);
+        let name = format!("lftp-{number}");
+        let file = scene.write(&format!("put/{name}"), &content);
+        let again = file.with_extension("again");
+        let (from, to) = (file.display(), again.display());
+        write!(script, " put {from}; get {name} -o {to};").expect("text");
+        all.push((name, content, file, again));
+    }
+    let got = scene.client.command("lftp").args(["-c", &script]).output();
+    let got = got.expect("lftp");
+    let said = String::from_utf8_lossy(&got.stderr);
+    assert!(got.status.success(), "{script}: {said}");
+    for (name, content, file, again) in all {
+        let there = fs::read(scene.directory().join("www/up").join(&name)).expect("a file");
+        assert_same_bytes(&name, &content, &there);
+        let again = fs::read(again).expect("it was got");
+        assert_same_bytes(&name, &content, &again);
+        remove(&file);
+    }
 }
 
 fn has_what_was_put_there(
@@ -205,32 +238,20 @@ fn has_what_was_put_there(
     let server = protect(&scene, more);
     let recording = scene.record(PORT);
     let seed = &mut Seed::choose(label);
-    let ends = AtomicBool::new(false);
-    let (scene, ends) = (&scene, &ends);
-    let connections = thread::scope(|scope| {
-        let modes = [&[][..], &ACTIVE, &["--disable-epsv"]];
-        let clients: Vec<_> = (0..)
-            .zip(modes)
-            .map(|(client, mode)| {
-                scope.spawn(move || {
-                    let mut files = 0;
-                    while !ends.load(Ordering::Relaxed) {
-                        let size = [64, 70_000, 4 << 20][files % 3];
-                        let name = format!("{client}-{files}");
-                        put_and_get(scene, scene.ipv4(PORT), mode, &name, size, "4M");
-                        files += 1;
-                    }
-                    2 * files
-                })
-            })
-            .collect();
-        kill(&server, kills, seed);
-        ends.store(true, Ordering::Relaxed);
-        let clients = clients.into_iter();
-        clients.map(|one| one.join().expect("a client")).sum()
-    });
+    let modes = [&[][..], &ACTIVE, &["--disable-epsv"]];
+    let client = |which: usize, ends: &AtomicBool| {
+        let mut files = 0;
+        while !ends.load(Ordering::Relaxed) {
+            let size = [64, 70_000, 4 << 20][files % 3];
+            let name = format!("{which}-{files}");
+            put_and_get(&scene, scene.ipv4(PORT), modes[which], &name, size, "4M");
+            files += 1;
+        }
+        2 * files
+    };
+    let connections = meanwhile(modes.len(), client, || kill(&server, kills, seed));
     assert_all_kept(&server);
-    assert_untouched(recording, connections);
+    assert_untouched(recording, connections.iter().sum());
 }
 
 #[test]
@@ -239,13 +260,10 @@ fn vsftpd_goes_on_in_a_large_file() {
     let scene = Scene::new("vsftpdbig");
     let server = protect(&scene, "");
     let seed = &mut Seed::choose("vsftpdbig");
-    let scene = &scene;
-    thread::scope(|scope| {
-        let client =
-            scope.spawn(move || put_and_get(scene, scene.ipv4(PORT), &[], "large", LARGE, "30M"));
-        kill_again_and_again(&server, 6, seed);
-        client.join().expect("a client");
-    });
+    let client = |_, _: &AtomicBool| {
+        put_and_get(&scene, scene.ipv4(PORT), &[], "large", LARGE, "30M");
+    };
+    meanwhile(1, client, || kill_again_and_again(&server, 6, seed));
     assert_all_kept(&server);
 }
 

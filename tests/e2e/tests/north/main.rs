@@ -8,6 +8,7 @@ mod files;
 mod followed;
 mod forking;
 mod ftp;
+mod heap;
 mod hosts;
 mod hot;
 mod mosquitto;
@@ -29,6 +30,7 @@ mod websocket;
 mod words;
 
 use std::{
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -45,6 +47,32 @@ fn kill_again_and_again(server: &Protected, kills: usize, seed: &mut Seed) {
         server.kill_main(Signal::KILL);
         server.wait_serving(kill);
     }
+}
+
+/// So many clients, which know who they are, do something until that is done, and this says so. What came of each.
+fn meanwhile<T: Send>(
+    clients: usize,
+    client: impl Fn(usize, &AtomicBool) -> T + Sync,
+    act: impl FnOnce(),
+) -> Vec<T> {
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let (client, is_over) = (&client, &AtomicBool::new(false));
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..clients)
+            .map(|which| scope.spawn(move || client(which, is_over)))
+            .collect();
+        // Also if it fails: the clients end then, too.
+        let ends = Ends(is_over);
+        act();
+        drop(ends);
+        let clients = clients.into_iter();
+        clients.map(|one| one.join().expect("a client")).collect()
+    })
 }
 
 /// Waits until it is so.

@@ -1,6 +1,7 @@
 //! Node.js: what it counts it goes on counting, with timers, files and hashes by its pool of threads, and garbage.
 
 use std::{
+    net::SocketAddr,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
 };
@@ -9,7 +10,8 @@ use e2e::{
     Scene,
     clients::{Http, finish},
     exchange::{assert_all_kept, assert_untouched},
-    servers::{PORT, node},
+    pair::{FailOver, Pair, addresses},
+    servers::{PORT, node, node_at},
 };
 
 use super::{REQUIRE, patiently, seldom::kill};
@@ -20,8 +22,14 @@ const KILLS: usize = 4;
 const BETWEEN: usize = 400;
 
 /// Asks until it is to end, and hears each number once.
-fn count(scene: &Scene, number: usize, answers: &AtomicUsize, ends: &AtomicBool) {
-    let mut http = Http::new(scene.connect(PORT));
+fn count(
+    scene: &Scene,
+    address: SocketAddr,
+    number: usize,
+    answers: &AtomicUsize,
+    ends: &AtomicBool,
+) {
+    let mut http = Http::new(scene.connect_to(address));
     let mut count = 0;
     while !ends.load(Ordering::Relaxed) {
         count += 1;
@@ -34,25 +42,36 @@ fn count(scene: &Scene, number: usize, answers: &AtomicUsize, ends: &AtomicBool)
     finish(http.stream());
 }
 
-fn goes_on_counting(label: &str, options: &[&str]) {
-    let scene = &Scene::new(label);
-    let server = scene.protect_with(&node(scene, options), &REQUIRE);
-    let recording = scene.record(PORT);
+/// Clients count, and it dies so often, by `die`, when there were some answers since the last time.
+fn count_and_die(
+    scene: &Scene,
+    address: SocketAddr,
+    deaths: usize,
+    mut die: impl FnMut(usize),
+) -> usize {
     let (answers, ends) = (&AtomicUsize::new(0), &AtomicBool::new(false));
     thread::scope(|scope| {
-        let clients =
-            (0..CLIENTS).map(|number| scope.spawn(move || count(scene, number, answers, ends)));
-        let clients: Vec<_> = clients.collect();
-        for round in 1..=KILLS {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| scope.spawn(move || count(scene, address, number, answers, ends)))
+            .collect();
+        for death in 1..=deaths {
             let until = answers.load(Ordering::Relaxed) + BETWEEN;
             patiently("answers", || {
                 answers.load(Ordering::Relaxed) >= until
                     || clients.iter().any(|client| client.is_finished())
             });
-            kill(&server, round);
+            die(death);
         }
         ends.store(true, Ordering::Relaxed);
     });
+    answers.load(Ordering::Relaxed)
+}
+
+fn goes_on_counting(label: &str, options: &[&str]) {
+    let scene = &Scene::new(label);
+    let server = scene.protect_with(&node(scene, options), &REQUIRE);
+    let recording = scene.record(PORT);
+    count_and_die(scene, scene.ipv4(PORT), KILLS, |round| kill(&server, round));
     assert_all_kept(&server);
     assert_untouched(recording, CLIENTS);
 }
@@ -66,4 +85,19 @@ fn node_goes_on_counting() {
 #[test]
 fn node_with_a_single_thread_goes_on_counting() {
     goes_on_counting("nodesingle", &["--single-threaded"]);
+}
+
+/// Its host loses its power; another one has what the logger knows.
+#[test]
+fn node_goes_on_where_its_host_has_ended() {
+    let [address, _] = addresses();
+    let mut pair = Pair::with("nodehosts", &[], &REQUIRE, |scene| {
+        node_at(scene, address, &[])
+    });
+    let scene = pair.scene.clone();
+    count_and_die(&scene, address, 3, |round| {
+        let ways = [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff];
+        pair.fail_over(ways[round - 1]);
+    });
+    pair.stop();
 }

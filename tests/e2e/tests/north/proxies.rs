@@ -16,7 +16,7 @@ use e2e::{
 };
 
 use super::{
-    REQUIRE, kill_again_and_again,
+    REQUIRE, kill_again_and_again, meanwhile,
     outgoing::{assert_kept_to_others, behind},
 };
 
@@ -39,31 +39,20 @@ fn goes_on_in_the_middle_of_downloads(label: &str, make: fn(&Scene, SocketAddr) 
     let server = scene.protect_with(&make(&scene, behind), &REQUIRE);
     let recording = scene.record(PORT);
     let seed = &mut Seed::choose(label);
-    let (ends, big) = (AtomicBool::new(false), pattern(BIG));
-    let (scene, ends, big) = (&scene, &ends, &big);
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                scope.spawn(move || {
-                    let mut http = Http::new(scene.connect(PORT));
-                    let small = pattern(500 + client * 700);
-                    while !ends.load(Ordering::Relaxed) {
-                        http.ask("/big.bin");
-                        let response = http.response(|_| thread::sleep(Duration::from_micros(300)));
-                        assert_eq!(response.status, 200);
-                        assert_same_bytes("big", big, &response.body);
-                        assert_eq!(http.get(&format!("/small/{client}")).body, small);
-                    }
-                    finish(http.stream());
-                })
-            })
-            .collect();
-        kill_again_and_again(&server, 6, seed);
-        ends.store(true, Ordering::Relaxed);
-        for client in clients {
-            client.join().expect("a client");
+    let big = pattern(BIG);
+    let client = |which, ends: &AtomicBool| {
+        let mut http = Http::new(scene.connect(PORT));
+        let small = pattern(500 + which * 700);
+        while !ends.load(Ordering::Relaxed) {
+            http.ask("/big.bin");
+            let response = http.response(|_| thread::sleep(Duration::from_micros(300)));
+            assert_eq!(response.status, 200);
+            assert_same_bytes("big", &big, &response.body);
+            assert_eq!(http.get(&format!("/small/{which}")).body, small);
         }
-    });
+        finish(http.stream());
+    };
+    meanwhile(CLIENTS, client, || kill_again_and_again(&server, 6, seed));
     assert_all_kept(&server);
     assert_eq!(assert_kept_to_others(&server), 6);
     assert_untouched(recording, CLIENTS);

@@ -18,7 +18,7 @@ use e2e::{
 
 use lab::Signal;
 
-use super::{REQUIRE, forking::kill_all_and_then_others, hosts::fail_over_and_die};
+use super::{REQUIRE, forking::kill_all_and_then_others, hosts::fail_over_and_die, meanwhile};
 
 struct Client {
     stream: BufReader<TcpStream>,
@@ -107,33 +107,22 @@ fn sessions_of_several_processes_go_on() {
     let server = scene.protect_with(&definition, &REQUIRE);
     let recording = scene.record(PORT);
     let seed = &mut Seed::choose("sessions");
-    let ends = AtomicBool::new(false);
-    let (scene, ends) = (&scene, &ends);
-    let connections = thread::scope(|scope| {
-        let clients: Vec<_> = (0..4)
-            .map(|own| {
-                scope.spawn(move || {
-                    let mut connections = 0;
-                    while !ends.load(Ordering::Relaxed) {
-                        let name = format!("client-{own}-{connections}");
-                        let mut client = Client::to(scene, scene.ipv4(PORT), name);
-                        for turn in 0..20 * own + 2 {
-                            client.ask(size(turn));
-                        }
-                        client.end();
-                        connections += 1;
-                    }
-                    connections
-                })
-            })
-            .collect();
-        kill_all_and_then_others(&server, 2, seed);
-        ends.store(true, Ordering::Relaxed);
-        let clients = clients.into_iter();
-        clients.map(|one| one.join().expect("a client")).sum()
-    });
+    let client = |own, ends: &AtomicBool| {
+        let mut connections = 0;
+        while !ends.load(Ordering::Relaxed) {
+            let name = format!("client-{own}-{connections}");
+            let mut client = Client::to(&scene, scene.ipv4(PORT), name);
+            for turn in (0..).take(20 * own + 2) {
+                client.ask(size(turn));
+            }
+            client.end();
+            connections += 1;
+        }
+        connections
+    };
+    let connections = meanwhile(4, client, || kill_all_and_then_others(&server, 2, seed));
     assert_all_kept(&server);
-    assert_untouched(recording, connections);
+    assert_untouched(recording, connections.iter().sum());
 }
 
 #[test]
