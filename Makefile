@@ -8,6 +8,7 @@
 # make kernels  the data plane on Debian's kernels, in qemu
 # make setup  the packages that these need (they call it themselves)
 # make criu   CRIU for checkpoints, where the system's is missing or too old (make test calls it itself)
+# make newer-make  the tests of outlive make with GNU make 4.4, which Debian 12 does not have
 # make rivals  what the bench compares outlive make with: tup and watchexec
 #
 # All but build, simulate, lint and clean need root: they make network namespaces and load BPF programs.
@@ -39,7 +40,9 @@ endef
 
 CRIU_DIR = $(abspath $(CARGO_TARGET_DIR))/criu
 
-.PHONY: all setup criu rivals build demo bench paper simulate kernels redis-suite lint test soak clean
+NEWER_MAKE_DIR = $(abspath $(CARGO_TARGET_DIR))/newer-make
+
+.PHONY: all setup criu rivals build demo bench paper simulate kernels redis-suite lint test newer-make soak clean
 all: build
 
 setup:
@@ -88,6 +91,11 @@ test: setup
 	$(call timed,end-to-end tests,OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e -- --test-threads=$(E2E_THREADS))
 	$(call timed,the same with a logger on another machine,OUTLIVE_BIN=$(TESTED) OUTLIVE_E2E_LINK=1 $(CARGO) test --package e2e --test kill_matrix --test recovery --test network -- --test-threads=$(E2E_THREADS))
 	@echo "==> all checks passed" && cat $(TIMES)
+
+newer-make: setup
+	@packaging/newer-make.sh $(NEWER_MAKE_DIR)
+	$(CARGO) build --profile test --package outlive
+	PATH=$(NEWER_MAKE_DIR):$$PATH OUTLIVE_BIN=$(TESTED) $(CARGO) test --package e2e --test encapsulating --test 'making*' -- --test-threads=$(E2E_THREADS)
 
 # Deaths of the logger in each of two tests; schedules of the simulator; histories for the programs;
 # how long a download goes from host to host; moments at which something is saved and asked for.
