@@ -8,6 +8,7 @@
 # make kernels  the data plane on Debian's kernels, in qemu
 # make setup  the packages that these need (they call it themselves)
 # make criu   CRIU for checkpoints, where the system's is missing or too old (make test calls it itself)
+# make builds  programs of others, built by make and by outlive make through a history of edits, and compared
 # make newer-make  the tests of outlive make with GNU make 4.4, which Debian 12 does not have
 # make rivals  what the bench compares outlive make with: tup and watchexec
 #
@@ -42,7 +43,7 @@ CRIU_DIR = $(abspath $(CARGO_TARGET_DIR))/criu
 
 NEWER_MAKE_DIR = $(abspath $(CARGO_TARGET_DIR))/newer-make
 
-.PHONY: all setup criu rivals build demo bench paper simulate kernels redis-suite lint test newer-make soak clean
+.PHONY: all setup criu rivals build demo bench paper simulate kernels redis-suite builds lint test newer-make soak clean
 all: build
 
 setup:
@@ -58,11 +59,16 @@ demo: build
 	@$(XTASK) demo $(ARGS)
 
 bench: build criu rivals
+	@packaging/builds.sh
 	@$(XTASK) bench $(ARGS)
 
 # What others have that `outlive make` is compared with.
 rivals: setup
 	@packaging/rivals.sh $(abspath $(CARGO_TARGET_DIR))/rivals
+
+builds: build
+	@packaging/builds.sh
+	@$(XTASK) builds $(ARGS)
 
 paper: build
 	@$(XTASK) paper $(ARGS)
