@@ -3,8 +3,8 @@
 
 fn main() {
     // The runner has these words in common with the engine.
-    let shared =
-        ["command", "jobserver", "link", "runner"].map(|name| format!("make/src/{name}.rs"));
+    let shared = ["command", "environment", "jobserver", "link", "runner"];
+    let shared = shared.map(|name| format!("make/src/{name}.rs"));
     let built = shim_build::build("make-shim", &shared.each_ref().map(String::as_str));
     for (name, file) in [
         ("LIBRARY", "liboutlive_make.so"),

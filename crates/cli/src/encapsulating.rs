@@ -14,6 +14,7 @@ use std::{
 
 use ::make::{
     command::Status,
+    environment::Environment,
     input,
     keeper::{Create, Keeper, Listed, ListedState, Reply, Request},
     link, needs, runner,
@@ -250,7 +251,7 @@ fn keep(tree: &Path, socket: &str) -> Outcome {
         }
     };
     ::make::limits::raise();
-    let environment: std::collections::BTreeMap<_, _> = env::vars_os().collect();
+    let environment = Environment::own();
     let keeper = match Keeper::new(&making::concealed(tree, &environment)) {
         Ok(keeper) => keeper,
         Err(error) => {

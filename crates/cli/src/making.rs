@@ -1,7 +1,6 @@
 //! `outlive make`.
 
 use std::{
-    collections::BTreeMap,
     env,
     ffi::{OsStr, OsString},
     io,
@@ -14,20 +13,18 @@ use std::{
 use ::make::{
     command::Command,
     engine::Engine,
+    environment::Environment,
     input,
     link::{self, Gain, Reply, Request},
     needs,
     preload::{self, Preload},
-    runner,
+    repositories, runner,
     watch::Watch,
 };
 use rustix::process::getuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::{arguments::Make, encapsulating::program_at, exit::Outcome};
-
-/// Variables, by name.
-type Environment = BTreeMap<OsString, OsString>;
 
 /// How often it is looked whether a build has ended, or is to.
 const PACE: Duration = Duration::from_millis(50);
@@ -160,7 +157,7 @@ fn no_answer(tree: &Path, error: &io::Error) -> Outcome {
 
 /// Where ccache keeps what compilers have made.
 fn compiler_caches(environment: &Environment) -> impl Iterator<Item = PathBuf> {
-    let variable = |name| environment.get(OsStr::new(name)).map(PathBuf::from);
+    let variable = |name| environment.get(name).map(PathBuf::from);
     let in_home = |rest| variable("HOME").map(|home| home.join(rest));
     let caches = variable("XDG_CACHE_HOME").map(|caches| caches.join("ccache"));
     let all = [
@@ -172,12 +169,14 @@ fn compiler_caches(environment: &Environment) -> impl Iterator<Item = PathBuf> {
     all.into_iter().flatten()
 }
 
-/// Directories whose changes are concealed: the tree, and where programs keep what they need for a while.
+/// Directories whose changes are concealed: the tree, what the repository keeps that it is in, and where programs keep what they
+/// need for a while.
 pub(crate) fn concealed(tree: &Path, environment: &Environment) -> Vec<PathBuf> {
     let mut all = vec![tree.to_owned(), "/tmp".into(), "/var/tmp".into()];
-    let temporary = environment.get(OsStr::new("TMPDIR"));
+    let temporary = environment.get("TMPDIR");
     all.extend(temporary.map(PathBuf::from));
     all.extend(compiler_caches(environment));
+    all.extend(repositories::kept_of(tree));
     all.retain(|path| path.is_absolute());
     // As they are: the same directory by two names would be concealed twice.
     let all = all.iter().filter_map(|path| path.canonicalize().ok());
@@ -293,8 +292,8 @@ mod tests {
         symlink(place("other"), place("link")).expect("a link");
         let concealed = |cache: &str, temporary: &str| {
             let variables = [("CCACHE_DIR", cache), ("TMPDIR", temporary)];
-            let variables = variables.map(|(name, path)| (name.into(), place(path).into()));
-            let mut concealed = concealed(&place("tree"), &variables.into());
+            let variables = variables.map(|(name, path)| (name, place(path)));
+            let mut concealed = concealed(&place("tree"), &variables.into_iter().collect());
             concealed.retain(|path| path.starts_with(all.path()));
             concealed
         };

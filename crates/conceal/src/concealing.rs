@@ -1,13 +1,13 @@
 //! What is concealed of an encapsulation, until it is shown; and the calls that wait for that.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     ffi::OsString,
     fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use encapsulation::{Base, Effect, Encapsulation, Stale};
+use encapsulation::{Base, Effect, Encapsulation, HiddenId, Stale};
 use fuser::{Errno, Request};
 
 use crate::{
@@ -145,6 +145,16 @@ impl Concealing {
     /// The encapsulation, while it is one: `None` when it has been mandated.
     pub fn with_encapsulation<T>(&self, look: impl FnOnce(&mut Encapsulation) -> T) -> Option<T> {
         self.state().tree.concealed.as_mut().map(look)
+    }
+
+    /// Hidden files that it needs: for what it will show, or, when it is mandated, those that are known to who is in it.
+    pub fn needed(&self, into: &mut BTreeSet<HiddenId>) {
+        let state = self.state();
+        match &state.tree.concealed {
+            Some(concealed) => concealed.hidden(into),
+            // What it shows it has shown.
+            None => into.extend(state.nodes.hidden()),
+        }
     }
 
     /// What waits, and who: process and reason.

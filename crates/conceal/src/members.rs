@@ -2,7 +2,10 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt as _};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    thread::{CapabilitySet, capabilities},
+};
 
 use crate::processes::number;
 
@@ -84,6 +87,13 @@ impl Members {
     pub fn hurry(self) {
         while self.all().into_iter().map(hurried).sum::<usize>() > 0 {}
     }
+}
+
+/// Whether who comes after others can come before them again: the kernel lets everybody rest, and root only hurry (sched(7), where
+/// `RLIMIT_NICE` is 0). In containers root may lack that.
+pub(crate) fn may_hurry() -> bool {
+    let effective = capabilities(None).map(|all| all.effective);
+    effective.is_ok_and(|all| all.contains(CapabilitySet::SYS_NICE))
 }
 
 /// The calling thread, and what it begets, runs when no other wants to.

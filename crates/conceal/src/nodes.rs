@@ -8,7 +8,7 @@ use std::{
     iter,
 };
 
-use encapsulation::{Attributes, Identity, Kind, Stat, TreePath};
+use encapsulation::{Attributes, HiddenId, Identity, Kind, Stat, TreePath};
 
 /// The number that the kernel has for the root of a file system.
 pub(crate) const ROOT: u64 = 1;
@@ -130,6 +130,15 @@ impl Nodes {
     /// All that the kernel knows.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         iter::once(ROOT).chain(self.nodes.keys().copied())
+    }
+
+    /// Hidden files that the kernel knows.
+    pub(crate) fn hidden(&self) -> impl Iterator<Item = HiddenId> {
+        let identities = self.nodes.values().map(|node| node.identity);
+        identities.filter_map(|identity| match identity {
+            Identity::Hidden(id) => Some(id),
+            Identity::Real { .. } => None,
+        })
     }
 
     /// The one that it has on its own file system, where that is possible: it is what programs see.

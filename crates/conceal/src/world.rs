@@ -35,7 +35,7 @@ use rustix::{
 
 use crate::{
     concealing::Concealing,
-    members::{Members, rest},
+    members::{self, Members, rest},
     needs::{self, Missing},
     outside::{self, Devices, Known, Outside},
     real::Real,
@@ -302,6 +302,7 @@ impl View {
         let namespace = self.namespace.try_clone()?;
         let directory = CString::new(directory.as_os_str().as_bytes())?;
         let (ours, theirs) = UnixStream::pair()?;
+        let may_hurry = members::may_hurry();
         let enter = move || {
             let mounts = LinkNameSpaceType::Mount;
             move_into_link_name_space(namespace.as_fd(), Some(mounts))?;
@@ -312,7 +313,7 @@ impl View {
             outside::install(theirs.as_fd())?;
             limited()?;
             // Last: until the program has begun somebody waits for it who does not come after others.
-            rest()
+            if may_hurry { rest() } else { Ok(()) }
         };
         // SAFETY: between fork and exec this makes some calls of the system, and allocates nothing.
         unsafe { command.pre_exec(enter) };

@@ -5,6 +5,9 @@
 #[path = "../../make/src/command.rs"]
 mod command;
 #[allow(dead_code, unreachable_pub, reason = "the other side is the engine's")]
+#[path = "../../make/src/environment.rs"]
+mod environment;
+#[allow(dead_code, unreachable_pub, reason = "the other side is the engine's")]
 #[path = "../../make/src/jobserver.rs"]
 mod jobserver;
 #[allow(dead_code, unreachable_pub, reason = "the other side is the engine's")]

@@ -58,7 +58,7 @@ mod tests {
         Command {
             program: "/usr/bin/make".into(),
             arguments: vec!["make".into(), target.into()],
-            environment: [].into(),
+            environment: crate::environment::Environment::default(),
             directory: directory.into(),
             umask: 0o022,
             terminal: [false; 3],

@@ -10,7 +10,7 @@ use std::{
 use rustix::termios::Winsize;
 use serde::{Deserialize, Serialize};
 
-use crate::jobserver;
+use crate::{environment::Environment, jobserver};
 
 /// Variables that say where something is, and not what: another value makes no other command of it.
 const WITHOUT_MEANING: [&str; 3] = ["_", "MAKE_TERMOUT", "MAKE_TERMERR"];
@@ -22,9 +22,8 @@ pub struct Command {
     pub program: OsString,
     /// Its arguments, the first of which is what it is called.
     pub arguments: Vec<OsString>,
-    /// Its environment, by name.
-    #[serde(with = "pairs")]
-    pub environment: BTreeMap<OsString, OsString>,
+    /// Its environment.
+    pub environment: Environment,
     /// Where it runs.
     pub directory: PathBuf,
     /// The bits that files it makes do not have.
@@ -56,7 +55,7 @@ impl Command {
             && self.size == other.size
             && self.reads_nothing == other.reads_nothing
             && self.jobserver.is_some() == other.jobserver.is_some()
-            && self.meant().eq(other.meant())
+            && self.meant() == other.meant()
     }
 
     /// The size of its terminal.
@@ -69,40 +68,20 @@ impl Command {
         })
     }
 
-    /// Variables that matter; of those that do not only that they are there.
-    fn meant(&self) -> impl Iterator<Item = (&OsStr, Option<Cow<'_, OsStr>>)> {
-        self.environment.iter().map(|(name, value)| {
-            let is_one = |others: &[&str]| others.iter().any(|other| name == other);
+    /// Variables that matter, whatever their order; of those that do not only that they are there.
+    fn meant(&self) -> BTreeMap<&OsStr, Option<Cow<'_, OsStr>>> {
+        let meant = |(name, value)| {
+            let is_one = |others: &[&str]| others.iter().any(|other| name == *other);
             let meant = if is_one(&WITHOUT_MEANING) {
                 None
             } else if is_one(&jobserver::TOLD_IN) {
                 Some(jobserver::without(value).into())
             } else {
-                Some(value.as_os_str().into())
+                Some(value.into())
             };
-            (name.as_os_str(), meant)
-        })
-    }
-}
-
-/// JSON has no names that are not text.
-mod pairs {
-    use std::{collections::BTreeMap, ffi::OsString};
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(
-        environment: &BTreeMap<OsString, OsString>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(environment)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<BTreeMap<OsString, OsString>, D::Error> {
-        let pairs: Vec<(OsString, OsString)> = Vec::deserialize(from)?;
-        Ok(pairs.into_iter().collect())
+            (name, meant)
+        };
+        self.environment.iter().map(meant).collect()
     }
 }
 
@@ -125,8 +104,8 @@ mod tests {
             program: word("/bin/cc"),
             arguments: vec![word("cc"), word("-c"), word("a.c")],
             environment: [("PATH", "/bin"), ("MAKE_TERMOUT", "/dev/pts/1")]
-                .map(|(name, value)| (word(name), word(value)))
-                .into(),
+                .into_iter()
+                .collect(),
             directory: "/src".into(),
             umask: 0o022,
             terminal: [false; 3],
@@ -152,8 +131,8 @@ mod tests {
             |c| c.size = Some((25, 80)),
             |c| c.reads_nothing = true,
             |c| c.jobserver = Some([3, 4]),
-            |c| drop(c.environment.insert("PATH".into(), "/usr/bin".into())),
-            |c| drop(c.environment.remove(OsStr::new("MAKE_TERMOUT"))),
+            |c| c.environment.set("PATH", "/usr/bin"),
+            |c| c.environment.remove("MAKE_TERMOUT"),
         ];
         for change in others {
             let mut other = command();
@@ -167,19 +146,24 @@ mod tests {
         use std::os::unix::ffi::OsStringExt as _;
         let mut odd = command();
         let name = OsString::from_vec(b"NO\xffTEXT".to_vec());
-        odd.environment.insert(name, "1".into());
-        let told = serde_json::to_vec(&odd).expect("it can be told");
-        assert_eq!(
-            serde_json::from_slice::<Command>(&told).expect("and heard"),
-            odd
-        );
+        odd.environment.set(name, "1");
+        let told = postcard::to_allocvec(&odd).expect("it can be told");
+        assert_eq!(postcard::from_bytes(&told), Ok(odd));
     }
 
     #[test]
     fn which_terminal_it_is_does_not_matter() {
         let mut other = command();
-        let terminal = OsString::from("/dev/pts/2");
-        other.environment.insert("MAKE_TERMOUT".into(), terminal);
+        other.environment.set("MAKE_TERMOUT", "/dev/pts/2");
+        assert!(command().is_like(&other));
+    }
+
+    #[test]
+    fn in_which_order_its_variables_are_does_not_matter() {
+        let mut other = command();
+        other.environment = [("MAKE_TERMOUT", "/dev/pts/1"), ("PATH", "/bin")]
+            .into_iter()
+            .collect();
         assert!(command().is_like(&other));
     }
 }

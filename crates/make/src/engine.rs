@@ -268,13 +268,14 @@ impl Engine {
     /// A make that was done unasked has ended: what it has not taken over is ended.
     pub fn tidy(&self) {
         let jobs = self.jobs();
-        let makes = jobs.values().filter(|job| job.is_make);
+        let is_alive = |job: &Job| job.is_make && !job.is_over();
+        let makes = jobs.values().filter(|job| is_alive(job));
         let used: BTreeSet<JobId> = makes
             .flat_map(|make| make.all_parts())
             .map(|job| job.id)
             .collect();
         drop(jobs);
-        self.abort_all_but(|job| job.is_make || used.contains(&job.id));
+        self.abort_all_but(|job| is_alive(job) || used.contains(&job.id));
         // What begins just now is not among the jobs yet.
         drop(self.beginning.write());
         let jobs = || self.jobs().values().cloned().collect();

@@ -21,10 +21,12 @@ use rustix::process::{Signal, kill_process};
 
 use crate::{
     command::{Command, Status},
+    environment::Pointers,
     input::Input,
     jobserver::Jobserver,
     limits,
     output::Output,
+    repositories,
 };
 
 /// How long who was killed takes to die.
@@ -116,7 +118,7 @@ impl Job {
         if let Some((name, arguments)) = command.arguments.split_first() {
             run.arg0(name).args(arguments);
         }
-        run.env_clear().envs(&command.environment);
+        let environment = Pointers::to(&repositories::told(&command, &world)).map_err(not_run)?;
         run.stdin(ends.input).stdout(ends.out).stderr(ends.err);
         let umask = command.umask;
         let jobserver = Jobserver::of(&command).map_err(not_run)?;
@@ -125,6 +127,7 @@ impl Job {
             run.pre_exec(move || {
                 rustix::process::umask(rustix::fs::Mode::from_bits_truncate(umask));
                 rustix::process::setsid()?;
+                environment.give();
                 jobserver.as_ref().map_or(Ok(()), Jobserver::give)
             });
         }
@@ -258,6 +261,10 @@ impl Job {
     /// What waits until it is mandated: process and reason.
     #[must_use]
     pub fn waiting(&self) -> Vec<(u32, String)> {
+        // By which it was known may be another one's.
+        if self.progress().is_empty {
+            return Vec::new();
+        }
         let outside = self.world.around().waiting().into_iter();
         let outside = outside.filter(|(process, _)| self.has(*process));
         let waits = self.concealing.waiting().into_iter();

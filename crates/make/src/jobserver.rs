@@ -98,12 +98,14 @@ pub(crate) fn told(flags: Option<&OsStr>) -> Option<Ends> {
     else {
         return None;
     };
-    let is_open = |number: RawFd| {
-        // SAFETY: it is asked whether there is such a descriptor, and nothing else.
-        let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) });
-        number > 2 && flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
-    };
-    (is_open(from) && is_open(to)).then_some([from, to])
+    (from > 2 && to > 2 && is_given(from) && is_given(to)).then_some([from, to])
+}
+
+/// Whether who is begun by this process has a descriptor of that number, which is not negative.
+pub(crate) fn is_given(number: RawFd) -> bool {
+    // SAFETY: it is asked whether there is such a descriptor, and nothing else.
+    let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) });
+    flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
 }
 
 /// Whether that descriptor is one of what this process is told of, which may have a name.
@@ -121,11 +123,9 @@ pub(crate) fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) ->
 pub(crate) fn without_name(command: &mut Command) {
     let instead = format!("{},{}", INSTEAD[0], INSTEAD[1]);
     for variable in TOLD_IN {
-        let Some(flags) = command.environment.get_mut(OsStr::new(variable)) else {
-            continue;
-        };
-        if let Some(renamed) = renamed(flags, instead.as_bytes()) {
-            *flags = renamed;
+        let flags = command.environment.get(variable);
+        if let Some(renamed) = flags.and_then(|flags| renamed(flags, instead.as_bytes())) {
+            command.environment.set(variable, renamed);
             command.jobserver = Some(INSTEAD);
         }
     }
@@ -158,16 +158,18 @@ pub(crate) fn without(flags: &OsStr) -> OsString {
 
 /// How many things it may do at once: as its own make may.
 fn at_once(command: &Command) -> usize {
-    let flags = command.environment.get(OsStr::new(TOLD_IN[0]));
+    let flags = command.environment.get(TOLD_IN[0]);
     let words = flags
         .into_iter()
-        .flat_map(|flags| flags.as_bytes().split(|byte| *byte == b' '));
-    let mut said = words.filter_map(|word| {
+        .flat_map(|flags| flags.as_bytes().split(|byte| *byte == b' '))
+        // Behind that are variables.
+        .take_while(|word| *word != b"--");
+    let said = words.filter_map(|word| {
         let number = word.strip_prefix(b"-j")?;
         std::str::from_utf8(number).ok()?.parse().ok()
     });
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-    said.next_back().unwrap_or_else(processors)
+    said.last().unwrap_or_else(processors)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 pub mod asked;
 pub mod command;
 pub mod engine;
+pub mod environment;
 pub mod input;
 pub mod job;
 pub mod jobserver;
@@ -22,6 +23,7 @@ pub mod link;
 mod listening;
 pub mod output;
 pub mod preload;
+pub mod repositories;
 pub mod runner;
 mod through;
 pub mod watch;

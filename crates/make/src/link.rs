@@ -294,7 +294,7 @@ fn is_ours(other: &UnixStream) -> io::Result<()> {
 /// # Errors
 /// The kernel's.
 pub fn say(to: &mut UnixStream, words: &impl Serialize) -> io::Result<()> {
-    let words = serde_json::to_vec(words)?;
+    let words = postcard::to_allocvec(words).map_err(io::Error::other)?;
     let length = u32::try_from(words.len()).map_err(io::Error::other)?;
     to.write_all(&length.to_be_bytes())?;
     to.write_all(&words)
@@ -313,7 +313,7 @@ pub fn hear<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<T> {
     }
     let mut words = vec![0; usize::try_from(length).map_err(io::Error::other)?];
     from.read_exact(&mut words)?;
-    Ok(serde_json::from_slice(&words)?)
+    postcard::from_bytes(&words).map_err(io::Error::other)
 }
 
 /// Gives somebody one's streams.

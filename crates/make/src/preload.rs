@@ -128,7 +128,7 @@ impl Preload {
     /// What is added to the environment of a make that is not concealed.
     #[must_use]
     pub fn environment(&self, of: &Command) -> Vec<(String, String)> {
-        let other = of.environment.get(OsStr::new("LD_PRELOAD"));
+        let other = of.environment.get("LD_PRELOAD");
         let shim = self.shim.display().to_string();
         let all = match other.and_then(|other| other.to_str()) {
             Some(other) if !other.is_empty() => format!("{shim}:{other}"),

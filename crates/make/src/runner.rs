@@ -2,19 +2,17 @@
 //! be.
 
 use std::{
-    collections::BTreeMap,
     ffi::{OsStr, OsString},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io,
-    os::{fd::BorrowedFd, unix::process::CommandExt as _},
+    os::fd::BorrowedFd,
     path::PathBuf,
-    process,
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{fstat, stat},
-    io::{FdFlags, fcntl_getfd, fcntl_setfd},
+    io::{FdFlags, fcntl_setfd},
     process::{DumpableBehavior, Signal, getpid, kill_process, set_dumpable_behavior, umask},
     stdio::{stderr, stdin, stdout},
     termios::{isatty, tcgetwinsize},
@@ -23,6 +21,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::{
     command::{Command, Status},
+    environment::{Environment, become_it as become_program},
     jobserver,
     link::{self, Gain, Reply, Request, Sent},
 };
@@ -35,9 +34,8 @@ pub fn command(program: OsString, arguments: Vec<OsString>) -> io::Result<Comman
     // The mask can be read by setting it only.
     let mask = umask(rustix::fs::Mode::empty());
     umask(mask);
-    let environment: BTreeMap<_, _> = std::env::vars_os().collect();
-    let flags = environment.get(OsStr::new(jobserver::TOLD_IN[0]));
-    let flags = flags.map(OsString::as_os_str);
+    let environment = Environment::own();
+    let flags = environment.get(jobserver::TOLD_IN[0]);
     let jobserver = jobserver::told(flags);
     let mut others = others();
     others.retain(|number| !jobserver::is_of(*number, jobserver, flags));
@@ -61,12 +59,9 @@ const NAMED: std::ops::Range<i32> = 3..10;
 
 /// Those of them that who is begun by this process has.
 fn others() -> Vec<i32> {
-    let is_given = |number: &i32| {
-        // SAFETY: it is asked whether there is such a descriptor, and nothing else.
-        let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) });
-        flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
-    };
-    NAMED.filter(is_given).collect()
+    NAMED
+        .filter(|number| jobserver::is_given(*number))
+        .collect()
 }
 
 /// Who is begun by this process has none of them: what is written there would be seen.
@@ -150,33 +145,52 @@ pub fn run(
 /// As make would have begun it: how it has ended.
 #[must_use]
 pub fn for_make(socket: &str, program: OsString, arguments: Vec<OsString>) -> Status {
-    let name = program.clone();
-    let done = command(program, arguments).and_then(|mut command| {
-        command.reads_nothing |= nobody_writes();
-        run(socket, command, Request::Run)
-    });
+    let name = arguments.first().unwrap_or(&program).clone();
+    let done = match command(program.clone(), arguments.clone()) {
+        Ok(mut command) => {
+            command.reads_nothing |= nobody_writes();
+            run(socket, command, Request::Run)
+        }
+        // It has removed its directory, perhaps, and programs may be begun there all the same.
+        Err(_) => Err(exec(&program, &arguments, &Environment::own())),
+    };
     match done {
         Ok((status, _)) => status,
         Err(error) => {
             // As make says it where it cannot begin a command itself: what interprets it is not there, perhaps.
             let why = error.to_string();
             let why = why.split(" (os error").next().unwrap_or_default();
-            eprintln!("make: {}: {why}", name.display());
+            eprintln!("{}: {}: {why}", make_itself(), name.display());
             Status::Exited(127)
         }
+    }
+}
+
+/// What the make says that it is: one that another one has begun, how many are above it.
+fn make_itself() -> String {
+    let level = std::env::var("MAKELEVEL").ok();
+    // For its commands it is one more.
+    match level.and_then(|level| level.parse().ok()) {
+        Some(above @ 2u32..) => format!("make[{}]", above - 1),
+        _ => "make".into(),
     }
 }
 
 /// Is the command from now on, with that in its environment, too. Returns if it cannot be.
 #[must_use]
 pub fn become_it(command: &Command, also: &[(String, String)]) -> io::Error {
-    let mut run = process::Command::new(&command.program);
-    if let Some((name, arguments)) = command.arguments.split_first() {
-        run.arg0(name).args(arguments);
+    let mut environment = command.environment.clone();
+    for (name, value) in also {
+        environment.set(name, value);
     }
-    run.env_clear().envs(&command.environment);
-    run.envs(also.iter().map(|(name, value)| (name, value)));
-    run.exec()
+    exec(&command.program, &command.arguments, &environment)
+}
+
+fn exec(program: &OsStr, arguments: &[OsString], environment: &Environment) -> io::Error {
+    // As make would have begun it: programs in Rust ignore it, and this may be one.
+    // SAFETY: what the system does of itself needs nothing of this process.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    become_program(program, arguments, environment)
 }
 
 /// Ends as the command has ended, and at once: what a process has to do at its end is make's where this is a copy of it.

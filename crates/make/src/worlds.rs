@@ -78,9 +78,8 @@ impl Worlds {
         let before = world.hidden().number();
         let mut needed = BTreeSet::new();
         for job in jobs() {
-            let add = |it: &mut Encapsulation| it.hidden(&mut needed);
-            if job.concealing.with_encapsulation(add).is_none() && !job.is_over() {
-                return; // its user's own: what it has open is not known
+            if !job.is_over() {
+                job.concealing.needed(&mut needed);
             }
         }
         world.hidden().keep_only(before, &needed);

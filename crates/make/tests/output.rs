@@ -15,7 +15,7 @@ fn given(terminal: [bool; 3], is_joined: bool) -> command::Command {
     command::Command {
         program: "/bin/sh".into(),
         arguments: Vec::new(),
-        environment: [].into(),
+        environment: make::environment::Environment::default(),
         directory: "/".into(),
         umask: 0o022,
         terminal,

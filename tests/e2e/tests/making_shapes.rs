@@ -236,3 +236,72 @@ fn found(tree: &Path) -> u64 {
     });
     hits.sum()
 }
+
+/// A repository in which something has changed.
+fn repository_in(top: &Path) {
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        for who in ["AUTHOR", "COMMITTER"] {
+            git.env(format!("GIT_{who}_NAME"), "a");
+            git.env(format!("GIT_{who}_EMAIL"), "a@b");
+            git.env(format!("GIT_{who}_DATE"), "2026-01-01T00:00:00Z");
+        }
+        let done = git.args(arguments).current_dir(top).output().expect("git");
+        assert!(done.status.success(), "{done:?}");
+    };
+    fs::write(top.join("README"), "text").expect("a file");
+    git(&["init", "-q"]);
+    git(&["add", "README"]);
+    git(&["commit", "-q", "-m", "one"]);
+    fs::write(top.join("README"), "other text").expect("a file");
+}
+
+/// A project in none, in a directory of one, and in one of its own.
+#[test]
+fn makefiles_that_ask_for_their_repository() {
+    let makefile = "UP := $(shell git rev-parse --show-cdup)\nall: version\n\t@echo '$(UP)'\n\
+        version: in\n\t-git rev-parse --is-inside-work-tree >$@\n\t-git describe --always --dirty >>$@\n";
+    for is_in in ["none", "around", "own"] {
+        let mut twice = Twice::new(&[("Makefile", makefile), ("in", "1")]);
+        match is_in {
+            "around" => repository_in(twice.directory.path()),
+            "own" => [&twice.ours, &twice.theirs]
+                .into_iter()
+                .for_each(|tree| repository_in(tree)),
+            _ => {}
+        }
+        twice.watch(&[]);
+        for text in ["2", "3"] {
+            twice.anticipated();
+            let ours = twice::outlive()
+                .arg("make")
+                .current_dir(&twice.ours)
+                .output();
+            let theirs = twice::make().current_dir(&twice.theirs).output();
+            let said = twice.compare(&ours.expect("outlive make"), &theirs.expect("make"));
+            assert!(said.contains("revealed"), "{is_in}: {said}");
+            let version = |tree: &Path| fs::read_to_string(tree.join("version")).expect("a file");
+            assert_eq!(version(&twice.ours), version(&twice.theirs), "{is_in}");
+            assert_eq!(version(&twice.ours).contains("dirty"), is_in != "none");
+            twice.save("in", text);
+        }
+    }
+}
+
+/// What make gives to its commands, whatever that is: variables in their order, a directory that is gone.
+#[test]
+fn commands_are_given_what_make_gives_them() {
+    let makefile = "all: in\n\t@env | grep -v -e ^GIT_DISCOVERY -e ^_= -e ours -e their\n\
+        \tmkdir -p below; cp other below/Makefile\n\t-$(MAKE) --no-print-directory -C below\n\ttouch $@\n";
+    let other = "all:\n\t-@./nothing-of-the-kind\n\t@rm -rf '$(CURDIR)'\n\t@/bin/echo gone\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("other", other), ("in", "1")]);
+    let variables = "export Z=1 A=2 Q=3";
+    twice.watch_in_shell(&format!("{variables}; $M --watch"));
+    for text in ["2", "3"] {
+        twice.anticipated();
+        let said = twice.shell(&format!("{variables}; $M"));
+        assert!(said.contains("revealed"), "{said}");
+        twice.save("in", text);
+    }
+    twice.shell(&format!("{variables}; $M"));
+}

@@ -15,6 +15,7 @@ use crate::{
     job::Job,
     link::{self, Gain, Reply, Request},
     listening::{Counted, listen_to},
+    repositories::untold,
 };
 
 impl Engine {
@@ -55,6 +56,7 @@ impl Engine {
                     Some(parent) if parent.progress().is_mandated => None,
                     Some(parent) => {
                         let [_, out, err] = streams;
+                        let command = untold(command, &parent.command);
                         self.run_for(&parent, &command, [out, err], &mut asker)
                             .map(|status| (status, Gain::default()))
                     }

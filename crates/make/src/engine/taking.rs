@@ -61,8 +61,18 @@ impl Engine {
                     job.output.repeat(&mut sinks);
                     return Some(status);
                 }
-                Came::Shared => return self.shared(&job, was_before, sinks, asker),
-                Came::ToNothing => return None,
+                Came::Shared => {
+                    let status = self.shared(&job, was_before, sinks, asker);
+                    if status.is_none() {
+                        parent.leaves_out(&job);
+                    }
+                    return status;
+                }
+                // It may be another one's, who is not to be told what this one's user says.
+                Came::ToNothing => {
+                    parent.leaves_out(&job);
+                    return None;
+                }
                 Came::Again => {
                     parent.leaves_out(&job);
                     self.drop_job(&job);
@@ -257,8 +267,8 @@ impl Engine {
             .inspect_err(|error| tracing::warn!("what was done cannot be shown: {error}"))
             .ok()?;
         for part in job.all_parts() {
-            // Those that still run are mandated by who waits for them.
-            if part.progress().ended.is_some() {
+            // Those of which something still runs are mandated by who waits for them.
+            if part.progress().is_empty {
                 self.jobs().remove(&part.id);
             }
         }
@@ -290,7 +300,10 @@ enum Absorbed {
 
 fn absorb(parent: &Job, job: &Job) -> Absorbed {
     let absorbed = parent.concealing.with_encapsulation(|above| {
-        let absorb = |below: &mut Encapsulation| above.absorb(below, Time::default());
+        let absorb = |below: &mut Encapsulation| {
+            let absorbed = above.absorb(below, Time::default());
+            absorbed.map(|()| below.effects().to_vec())
+        };
         job.concealing.with_encapsulation(absorb)
     });
     match absorbed.flatten() {
@@ -299,10 +312,8 @@ fn absorb(parent: &Job, job: &Job) -> Absorbed {
             tracing::info!("job {} is done again: {conflict:?}", job.id);
             Absorbed::Conflict
         }
-        Some(Ok(())) => {
-            let effects = |below: &mut Encapsulation| below.effects().to_vec();
-            let effects = job.concealing.with_encapsulation(effects);
-            parent.concealing.changed(&effects.unwrap_or_default());
+        Some(Ok(effects)) => {
+            parent.concealing.changed(&effects);
             Absorbed::Done
         }
     }

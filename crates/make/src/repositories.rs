@@ -1,0 +1,97 @@
+//! A project may be a directory of a git repository. git looks for it in the directories around, and stops where a file system
+//! ends, which each tree is where it is concealed; and it writes to what it finds there.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use conceal::world::World;
+
+use crate::{command::Command, environment::Environment};
+
+/// What a repository is known by, at its top: a directory with all that it keeps, or a file that says where that is.
+const TOP: &str = ".git";
+/// What that file says before it.
+const AT: &str = "gitdir: ";
+/// In what a further working tree keeps: where all of them keep the rest.
+const COMMON: &str = "commondir";
+
+/// Has git look further.
+const ACROSS: (&str, &str) = ("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1");
+
+/// Where the repository that this directory is in keeps what it has, if it is in one.
+#[must_use]
+pub fn kept_of(directory: &Path) -> Option<PathBuf> {
+    let top = directory.ancestors().find(|top| top.join(TOP).exists())?;
+    let kept = top.join(TOP);
+    if kept.is_dir() {
+        return Some(kept);
+    }
+    let said = |file: &Path, before: &str| {
+        let text = fs::read_to_string(file).ok()?;
+        Some(PathBuf::from(text.strip_prefix(before)?.trim_end()))
+    };
+    let kept = top.join(said(&kept, AT)?);
+    let common = said(&kept.join(COMMON), "").map(|common| kept.join(common));
+    Some(common.unwrap_or(kept))
+}
+
+/// The environment of a command: its own, unless its tree is no top of a repository, and it is not told something else.
+pub(crate) fn told(command: &Command, world: &World) -> Environment {
+    let mut environment = command.environment.clone();
+    let mut trees = world.real().places().map(|(_, place)| place);
+    let is_top = trees.any(|tree| command.directory.starts_with(tree) && tree.join(TOP).exists());
+    if !is_top && !is_told(command) {
+        environment.set(ACROSS.0, ACROSS.1);
+    }
+    environment
+}
+
+/// A command that was begun by another one, which was told that, is what it would be without.
+pub(crate) fn untold(mut command: Command, by: &Command) -> Command {
+    let (name, value) = ACROSS;
+    if !is_told(by) && command.environment.get(name) == Some(OsStr::new(value)) {
+        command.environment.remove(name);
+    }
+    command
+}
+
+fn is_told(command: &Command) -> bool {
+    command.environment.get(ACROSS.0).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_repository_keeps_is_found() {
+        let all = tempfile::TempDir::new().expect("a directory");
+        let place = |name: &str| all.path().join(name);
+        for name in [
+            "one/.git/worktrees/two",
+            "one/.git/modules/three",
+            "one/in/it",
+            "two/in",
+            "one/three/in",
+        ] {
+            fs::create_dir_all(place(name)).expect("a directory");
+        }
+        let say = |name: &str, text: &str| fs::write(place(name), text).expect("a file");
+        let two = place("one/.git/worktrees/two");
+        say("two/.git", &format!("gitdir: {}\n", two.display()));
+        say("one/.git/worktrees/two/commondir", "../..\n");
+        say("one/three/.git", "gitdir: ../.git/modules/three\n");
+        let kept = |name: &str| {
+            kept_of(&place(name)).map(|kept| kept.canonicalize().expect("it is there"))
+        };
+        let real = |name: &str| Some(place(name).canonicalize().expect("it is there"));
+        for directory in ["one", "one/in/it", "two", "two/in"] {
+            assert_eq!(kept(directory), real("one/.git"), "{directory}");
+        }
+        assert_eq!(kept("one/three/in"), real("one/.git/modules/three"));
+        assert_eq!(kept_of(Path::new("/")), None);
+    }
+}
