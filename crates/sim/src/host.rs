@@ -30,6 +30,7 @@ pub(crate) struct SocketSetup {
 pub(crate) struct Host {
     interface: Interface,
     device: Queue,
+    pub(crate) addresses: Vec<std::net::IpAddr>,
     pub(crate) sockets: SocketSet<'static>,
     pub(crate) probes: Probes,
     /// A SYN for which no listening socket is free is dropped (the queue is full), not reset.
@@ -38,24 +39,15 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(addresses: &[std::net::IpAddr], mtu: usize, seed: u64) -> Self {
-        let mut device = Queue {
-            arrived: VecDeque::new(),
-            sent: Vec::new(),
-            mtu,
-        };
+        let mut device = Queue::new(mtu);
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut device, Instant::ZERO);
-        interface.update_ip_addrs(|list| {
-            for address in addresses {
-                // All hosts are neighbours; two addresses are what there is room for.
-                let length = if address.is_ipv4() { 8 } else { 64 };
-                let _ = list.push(IpCidr::new(IpAddress::from(*address), length));
-            }
-        });
+        neighbours(&mut interface, addresses);
         Self {
             interface,
             device,
+            addresses: addresses.to_vec(),
             sockets: SocketSet::new(Vec::new()),
             probes: Probes::default(),
             listening: false,
@@ -63,12 +55,11 @@ impl Host {
     }
 
     pub(crate) fn open(&mut self, setup: SocketSetup) -> SocketHandle {
-        let buffer = |size| SocketBuffer::new(vec![0; size]);
-        let mut socket = Socket::new(buffer(setup.receive_buffer), buffer(setup.send_buffer));
-        socket.set_tsval_generator(setup.timestamps);
-        socket.set_nagle_enabled(setup.nagle);
-        socket.set_congestion_control(CongestionControl::Reno);
-        self.sockets.add(socket)
+        self.sockets.add(new_socket(setup))
+    }
+
+    pub(crate) fn mtu(&self) -> usize {
+        self.device.mtu
     }
 
     /// Begin a connection. False: the stack refuses, which it has no reason to.
@@ -180,6 +171,25 @@ impl Host {
     }
 }
 
+pub(crate) fn new_socket(setup: SocketSetup) -> Socket<'static> {
+    let buffer = |size| SocketBuffer::new(vec![0; size]);
+    let mut socket = Socket::new(buffer(setup.receive_buffer), buffer(setup.send_buffer));
+    socket.set_tsval_generator(setup.timestamps);
+    socket.set_nagle_enabled(setup.nagle);
+    socket.set_congestion_control(CongestionControl::Reno);
+    socket
+}
+
+/// All hosts are neighbours; two addresses are what there is room for.
+pub(crate) fn neighbours(interface: &mut Interface, addresses: &[std::net::IpAddr]) {
+    interface.update_ip_addrs(|list| {
+        for address in addresses {
+            let length = if address.is_ipv4() { 8 } else { 64 };
+            let _ = list.push(IpCidr::new(IpAddress::from(*address), length));
+        }
+    });
+}
+
 /// Local and remote end of a socket that has a connection.
 pub(crate) fn ends(socket: &Socket<'_>) -> Option<(SocketAddr, SocketAddr)> {
     let (local, remote) = (socket.local_endpoint()?, socket.remote_endpoint()?);
@@ -224,7 +234,7 @@ fn without_end(packet: &[u8], excess: u32) -> Vec<u8> {
 
 /// smoltcp forgets its options when it fills a packet up to the MTU, and then drops what is too
 /// long: a peer that takes less in a segment leaves room for them (RFC 6691).
-fn make_room_for_options(packet: &mut [u8], mtu: usize) {
+pub(crate) fn make_room_for_options(packet: &mut [u8], mtu: usize) {
     let Ok(view) = IpPacket::parse(packet) else {
         return;
     };
@@ -245,10 +255,20 @@ fn make_room_for_options(packet: &mut [u8], mtu: usize) {
 }
 
 /// A device that is two queues.
-struct Queue {
-    arrived: VecDeque<Vec<u8>>,
-    sent: Vec<Vec<u8>>,
+pub(crate) struct Queue {
+    pub(crate) arrived: VecDeque<Vec<u8>>,
+    pub(crate) sent: Vec<Vec<u8>>,
     mtu: usize,
+}
+
+impl Queue {
+    pub(crate) fn new(mtu: usize) -> Self {
+        Self {
+            arrived: VecDeque::new(),
+            sent: Vec::new(),
+            mtu,
+        }
+    }
 }
 
 impl Device for Queue {
@@ -272,7 +292,7 @@ impl Device for Queue {
     }
 }
 
-struct Arrived(Vec<u8>);
+pub(crate) struct Arrived(Vec<u8>);
 
 impl phy::RxToken for Arrived {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, read: F) -> R {
@@ -280,7 +300,7 @@ impl phy::RxToken for Arrived {
     }
 }
 
-struct Sent<'a>(&'a mut Vec<Vec<u8>>);
+pub(crate) struct Sent<'a>(&'a mut Vec<Vec<u8>>);
 
 impl phy::TxToken for Sent<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {

@@ -9,6 +9,7 @@
 //! | 5 | acknowledgements and timestamps told to a client never go back; when the logger has read everything, it has recorded everything that was acknowledged |
 //! | 6 | every run ends: the `world` sees to that |
 //! | 7 | no connection is lost but those that the fault of the run dooms |
+//! | 8 | what a server with state says follows from what it has noted, whoever of its lives says it; a socket that is made for a connection has the numbers of both sides
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,6 +25,7 @@ use crate::{
     scenario::{ClientSetup, Fault, Script},
 };
 
+mod interleaving;
 mod tap;
 
 /// An invariant that does not hold.
@@ -51,8 +53,8 @@ struct Seen {
     key: FlowKey,
     script: Script,
     doomed: bool,
-    /// Digits of the answer that any life may give, once it was given.
-    told: Vec<Option<u8>>,
+    /// Bytes of answers that any life may give, once they were given.
+    told: BTreeMap<usize, u8>,
     /// Bytes that the client's application has written; it has closed.
     wrote: usize,
     closed: bool,
@@ -338,7 +340,7 @@ impl Seen {
             key: FlowKey::new(setup.address, setup.server),
             script: setup.script.clone(),
             doomed: setup.doomed,
-            told: vec![None; setup.script.any.len()],
+            told: BTreeMap::new(),
             wrote: 0,
             closed: false,
             gone: false,
@@ -365,14 +367,10 @@ impl Seen {
 
     /// May the client be told this byte at this place?
     fn may_be_told(&mut self, at: usize, byte: u8) -> bool {
-        if self.script.any.contains(&at) {
-            let place = if self.script.alike {
-                0
-            } else {
-                at - self.script.any.start
-            };
-            let first = self.told[place].get_or_insert(byte);
-            return *first == byte;
+        let any = self.script.any.iter().find(|any| any.contains(&at));
+        if let Some(any) = any {
+            let place = if self.script.alike { any.start } else { at };
+            return *self.told.entry(place).or_insert(byte) == byte;
         }
         self.script.outstream.get(at) == Some(&byte)
     }
