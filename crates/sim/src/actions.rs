@@ -209,6 +209,11 @@ fn splice(
     point: SplicePoint,
     ground: &mut Ground<'_>,
 ) -> Result<(), Violation> {
+    let notes = ground.node.north.as_ref().map(|north| &north.notes);
+    if notes.is_some_and(|notes| notes.read_of(key).is_some()) {
+        let twice = format!("{key} is spliced: what it asked for is executed again");
+        return Err(Violation::new(twice));
+    }
     let ssw = &mut ground.node.ssw;
     let (instream, outstream, verify_end) = (point.instream, point.outstream, point.verify_end);
     match ssw.splice(key, id, instream, outstream, verify_end, ground.now) {

@@ -80,6 +80,7 @@ impl Driver {
             verify_head: setup.verify_head,
             max_segment: setup.max_segment,
             wrapped: setup.north.is_some(),
+            hear_timeout: setup.north.map_or(Duration::ZERO, |north| north.patience),
             ..Config::default()
         });
         Self {
@@ -414,7 +415,7 @@ impl Driver {
         };
         if self.recovery.stage() == Stage::Serving && ground.now >= self.next_release {
             self.next_release = ground.now + every;
-            ground.logger.release(ground.node.noted());
+            ground.logger.release(ground.node.what_was_read());
         }
     }
 

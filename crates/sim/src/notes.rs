@@ -1,6 +1,7 @@
 //! What a server with state notes of what it cannot compute by itself: the north side wrap's record, in memory
-//! that outlives its process.
+//! that outlives its process. What is with a logger on another machine outlives its host, too.
 
+use rand::{Rng, rngs::SmallRng};
 use wire::{FlowKey, SeqNumber};
 
 use crate::{conversation::Digest, scenario::Flaw};
@@ -32,6 +33,10 @@ pub(crate) struct Notes {
     unmade: Vec<Note>,
     /// The connections, in the order in which they were accepted, and how much was read of each.
     accepted: Vec<(FlowKey, usize)>,
+    /// The first so many are with the logger.
+    stable: usize,
+    /// So many will be, and when.
+    on_the_way: Option<(u64, usize)>,
     flaw: Flaw,
     /// Reads so far.
     reads: u32,
@@ -43,6 +48,8 @@ impl Notes {
             made: Vec::new(),
             unmade: Vec::new(),
             accepted: Vec::new(),
+            stable: 0,
+            on_the_way: None,
             flaw,
             reads: 0,
         }
@@ -79,6 +86,42 @@ impl Notes {
 
     pub(crate) fn get(&self, at: usize) -> Option<&Note> {
         self.made.get(at)
+    }
+
+    /// Time has passed. A logger on another machine gets notes that were made, if it is there; it takes `lag` at the
+    /// most. Without one they are where they are to be.
+    pub(crate) fn commit(&mut self, lag: Option<u64>, is_away: bool, rng: &mut SmallRng, now: u64) {
+        let Some(lag) = lag else {
+            self.stable = self.made.len();
+            return;
+        };
+        if let Some((_, length)) = self.on_the_way.take_if(|(at, _)| *at <= now && !is_away) {
+            self.stable = length;
+        }
+        if self.on_the_way.is_none() && self.stable < self.made.len() {
+            self.on_the_way = Some((now + rng.random_range(0..=lag), self.made.len()));
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.made.len()
+    }
+
+    /// Nobody can lose the first so many.
+    pub(crate) fn are_stable(&self, length: usize) -> bool {
+        length <= self.stable
+    }
+
+    /// Their host has lost its power: what the logger has is left, of which it may not have told.
+    pub(crate) fn lose_power(&mut self, rng: &mut SmallRng) {
+        self.lose_unmade();
+        let left = rng.random_range(self.stable..=self.made.len());
+        let made = std::mem::take(&mut self.made);
+        self.accepted.clear();
+        for note in made.into_iter().take(left) {
+            self.keep(note);
+        }
+        (self.stable, self.on_the_way) = (left, None);
     }
 
     /// With a flaw: the next life does not live through this one.

@@ -100,7 +100,10 @@ impl Probes {
         let mut edge = None;
         if let (Some(socket), Some(known)) = (socket, self.0.get_mut(&(local, remote))) {
             known.probe_at = now + SILENCE;
-            if ack && known.una.is_none_or(|una| !segment.ack().before(una)) {
+            // What lies before the window tells nothing but that somebody asks.
+            let old = known.ack.is_some_and(|ours| !segment.end_seq().after(ours));
+            let asks = old && segment.sequence_len() > 0;
+            if ack && !asks && known.una.is_none_or(|una| !segment.ack().before(una)) {
                 known.peer_window = segment.window();
                 if known.una != Some(segment.ack()) {
                     known.una = Some(segment.ack());

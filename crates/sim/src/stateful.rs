@@ -41,6 +41,8 @@ pub(crate) struct Stateful {
     connections: Vec<Connection>,
     /// All that it has said to anybody.
     said: Digest,
+    /// A word that waits until its note is safe, and so does everything else.
+    held: Option<(usize, Vec<u8>)>,
 }
 
 /// A connection that it has accepted.
@@ -57,6 +59,7 @@ pub(crate) struct Connection {
     /// There is no room for what it has to say.
     blocked: bool,
     pub(crate) closed: bool,
+    closed_in_replay: bool,
     /// In a replay, and of one that is lost, there is none.
     socket: Option<SocketHandle>,
 }
@@ -78,6 +81,7 @@ impl Stateful {
             common: Common::new(life),
             connections: Vec::new(),
             said: Digest::NONE,
+            held: None,
         }
     }
 
@@ -97,11 +101,12 @@ impl Stateful {
         open.filter_map(|one| one.socket)
     }
 
-    /// Its connection with these ends and this SYN, and the number of that, while it waits for them.
+    /// Its connection with these ends and this SYN, and the number of that, while it waits for them; one that it has
+    /// closed in its replay also later.
     pub(crate) fn passed(&self, key: FlowKey, isn: SeqNumber) -> Option<(usize, &Connection)> {
         let mut all = self.connections.iter().enumerate();
         let waits = self.waits();
-        all.find(|(_, one)| waits && one.key == key && one.isn == isn)
+        all.find(|(_, one)| (waits || one.closed_in_replay) && one.key == key && one.isn == isn)
     }
 
     /// It gets its connections, and goes on. Those that have no socket it finds reset.
@@ -112,6 +117,7 @@ impl Stateful {
         self.stage = Stage::Serving;
         for (number, connection) in self.connections.iter_mut().enumerate() {
             connection.socket = socket_of(number);
+            connection.closed_in_replay = connection.closed;
         }
     }
 
@@ -150,6 +156,7 @@ impl Stateful {
                 ended: false,
                 blocked: false,
                 closed: false,
+                closed_in_replay: false,
                 socket: None,
             });
             return true;

@@ -22,7 +22,7 @@ use wire::{Flags, FlowKey, IpPacket, Segment, SeqNumber};
 
 use crate::{
     index,
-    scenario::{ClientSetup, Fault, Script},
+    scenario::{ClientSetup, Fate, Fault, Script},
 };
 
 mod interleaving;
@@ -77,6 +77,8 @@ struct Seen {
     closed_by_server: bool,
     /// The server's host has lost its power since.
     restarted: bool,
+    /// It has shaken hands with a host that had lost its power: nothing had come of it before, if it had tried.
+    began_again: bool,
     /// Where the server's present life began to read.
     replay_offset: usize,
     /// End of what was read by any life.
@@ -98,13 +100,15 @@ pub(crate) struct Witness {
     seen: Vec<Seen>,
     by_address: BTreeMap<SocketAddr, usize>,
     fault: Fault,
+    /// A server that knows its clients does not wait for them as long as they may need to be heard.
+    impatient: bool,
     /// Between a death and the next life.
     gate_shut: bool,
     pub(crate) lost: BTreeSet<FlowKey>,
 }
 
 impl Witness {
-    pub(crate) fn new(clients: &[ClientSetup], fault: Fault) -> Self {
+    pub(crate) fn new(clients: &[ClientSetup], fault: Fault, impatient: bool) -> Self {
         let seen: Vec<Seen> = clients.iter().map(Seen::new).collect();
         let by_address = clients
             .iter()
@@ -115,6 +119,7 @@ impl Witness {
             seen,
             by_address,
             fault,
+            impatient,
             gate_shut: false,
             lost: BTreeSet::new(),
         }
@@ -293,11 +298,16 @@ impl Witness {
     }
 
     pub(crate) fn lost(&mut self, key: FlowKey, reason: LostReason) -> Result<(), Violation> {
-        let fault = self.fault;
-        self.lost.insert(key);
+        let (fault, impatient) = (self.fault, self.impatient);
+        let silent = matches!(reason, LostReason::ClientSilent);
         let Some(seen) = self.of_mut(key) else {
             return Err(Violation(format!("a stranger was lost: {key}")));
         };
+        // Of an older handshake on the same ports a record may be left, when the connection is over.
+        let left_over = seen.restarted && (seen.finished || seen.gone || impatient) && silent;
+        if silent && seen.began_again && !left_over {
+            return Ok(()); // or while it goes on: nobody is told
+        }
         seen.lost = true;
         let fits = match fault {
             Fault::None => false,
@@ -310,10 +320,6 @@ impl Witness {
         // A client that is gone answers what the new server says with a RST, or not at all.
         // What was said last may not have reached the logger when the power went.
         let unheard = seen.restarted && matches!(reason, LostReason::NotComparable { .. });
-        // Of an older handshake on the same ports a record may be left, when the connection is over.
-        let left_over = seen.restarted
-            && (seen.finished || seen.gone)
-            && matches!(reason, LostReason::ClientSilent);
         let forsaken = seen.gone
             && matches!(
                 reason,
@@ -321,12 +327,14 @@ impl Witness {
             );
         let allowed = ((seen.doomed || large) && fits) || forsaken || unheard || left_over;
         seen.doomed |= allowed;
+        self.lost.insert(key);
         ensure(allowed, || format!("{key} was lost: {reason}"))
     }
 
     /// The record of this connection now ends here, and nothing is on its way to it.
     pub(crate) fn recorded(&self, key: FlowKey, stable: SeqNumber) -> Result<(), Violation> {
         let seen = self.of(key).filter(|seen| !seen.has_all()); // its end is between it and the kernel
+        let seen = seen.filter(|seen| !seen.has_reset()); // nothing of it is needed any more
         let told = seen.and_then(|seen| seen.acknowledged);
         ensure(told.is_none_or(|told| !told.after(stable)), || {
             format!("{key}: {told:?} was acknowledged, but the record ends at {stable}")
@@ -355,9 +363,14 @@ impl Seen {
             orphaned: false,
             closed_by_server: false,
             restarted: false,
+            began_again: false,
             replay_offset: 0,
             server_read: 0,
         }
+    }
+
+    fn has_reset(&self) -> bool {
+        self.gone && matches!(self.script.fate, Fate::Resets(_))
     }
 
     /// Bytes that its record holds at the most.

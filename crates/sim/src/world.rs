@@ -146,7 +146,14 @@ impl World {
             ),
             logger: Logger::new(&scenario.service, scenario.link.as_ref()),
             driver: Driver::new(scenario.service.clone()),
-            witness: Witness::new(&scenario.clients, scenario.fault),
+            witness: Witness::new(
+                &scenario.clients,
+                scenario.fault,
+                scenario
+                    .service
+                    .north
+                    .is_some_and(|north| north.is_impatient()),
+            ),
             crashes: scenario.crashes.clone().into_iter(),
             crash_at: None,
             armed_at: 0,
@@ -238,6 +245,7 @@ impl World {
                 self.deliver_to_server(said);
             }
         }
+        self.commit_notes();
         if self.node.due(now).is_some_and(|due| due <= now)
             && self.node.act(&mut self.witness, &mut self.rng, now)?
         {
@@ -287,6 +295,14 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn commit_notes(&mut self) {
+        let is_away = self.logger.is_away();
+        if let Some(north) = &mut self.node.north {
+            let lag = north.setup.commit;
+            north.notes.commit(lag, is_away, &mut self.rng, self.now);
+        }
     }
 
     fn supervise(&mut self) -> Result<(), Violation> {

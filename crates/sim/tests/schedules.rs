@@ -25,6 +25,8 @@ const RESTARTED_RUNS: u64 = 2_000;
 
 /// And of those with a server that has state.
 const NORTH_RUNS: u64 = 2_000;
+/// And of those in which its host loses its power.
+const NORTH_RESTARTED_RUNS: u64 = 1_000;
 
 /// Play the schedules of these seeds, on all CPUs; every invariant must hold in each of them.
 fn play_all(seeds: Range<u64>, change: fn(Scenario) -> Scenario) -> Vec<Outcome> {
@@ -138,6 +140,17 @@ fn a_server_with_state_says_what_follows_from_what_it_has_heard() {
         let died = outcomes.iter().any(|o| o.north.deaths[stage] > 0);
         assert!(alone || died, "nobody died in stage {stage}");
     }
+}
+
+/// What the logger has of the notes outlives the host, and nobody has heard what follows from others.
+#[test]
+fn a_server_with_state_goes_on_when_the_power_is_back() {
+    let seeds = wanted(NORTH_RESTARTED_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, Scenario::north_restarted);
+    let tally = |of: fn(&Tally) -> u32| outcomes.iter().map(|o| of(&o.north)).sum::<u32>();
+    assert!(alone || tally(|t| t.grafts) > 0, "no graft");
+    assert!(alone || tally(|t| t.resumed) > 0, "nobody lacked anything");
 }
 
 #[test]

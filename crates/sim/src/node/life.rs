@@ -81,6 +81,7 @@ impl Node {
             host: &mut self.host,
             ssw: &self.ssw,
             notes: &mut north.notes,
+            is_linked: north.setup.commit.is_some(),
             replay_pace: north.setup.replay_pace,
             fuse: &mut north.fuse,
             witness,
@@ -91,6 +92,7 @@ impl Node {
                 process.idle = if busy { 0 } else { process.idle + 1 };
                 Ok(false)
             }
+            Err(Halt::Waits) => Ok(false),
             Err(Halt::Dies) => Ok(true),
             Err(Halt::Broken(violation)) => Err(violation),
         }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use rand::rngs::SmallRng;
 use recovery::{SplicePoint, Standing};
 use smoltcp::iface::SocketHandle;
 use ssw::{Flow, fabricated_syn};
@@ -45,6 +46,8 @@ pub(crate) struct North {
     made: BTreeMap<usize, SocketHandle>,
     /// Which clock has which connection that was grafted.
     clocks: BTreeMap<FlowKey, usize>,
+    /// What the server had read when there were so many notes.
+    releasing: Option<(usize, Vec<(FlowId, SeqNumber)>)>,
     pub(crate) tally: Tally,
 }
 
@@ -56,12 +59,20 @@ impl North {
             fuse: None,
             made: BTreeMap::new(),
             clocks: BTreeMap::new(),
+            releasing: None,
             tally: Tally::default(),
         }
     }
 
     pub(crate) fn made(&self) -> impl Iterator<Item = SocketHandle> + '_ {
         self.made.values().copied()
+    }
+
+    /// Its host has lost its power.
+    pub(crate) fn lose_power(&mut self, rng: &mut SmallRng) {
+        self.notes.lose_power(rng);
+        (self.releasing, self.fuse) = (None, None);
+        self.made.clear();
     }
 
     /// This life dies.
@@ -107,17 +118,26 @@ impl Node {
         })
     }
 
-    /// What its flows' connections have read, as far as that is noted.
-    pub(crate) fn noted(&self) -> Vec<(FlowId, SeqNumber)> {
-        let Some(north) = &self.north else {
+    /// What its flows' connections have read, as far as that is noted where it is safe.
+    pub(crate) fn what_was_read(&mut self) -> Vec<(FlowId, SeqNumber)> {
+        let Some(north) = &mut self.north else {
             return Vec::new();
         };
+        let notes = &north.notes;
         let flows = self.ssw.flows().filter(|(_, flow)| flow.closed_ns == 0);
         let read = flows.filter_map(|(key, flow)| {
-            let read = north.notes.read_of(*key)?;
+            let read = notes.read_of(*key)?;
             Some((flow.id, flow.client.isn + 1 + length32(read)))
         });
-        read.collect()
+        let (length, read) = north
+            .releasing
+            .take()
+            .unwrap_or_else(|| (notes.len(), read.collect()));
+        if notes.are_stable(length) {
+            return read;
+        }
+        north.releasing = Some((length, read));
+        Vec::new()
     }
 
     /// Make the socket with which the server goes on, then let what concerns it pass, then say what is still to be

@@ -1,5 +1,7 @@
 //! Schedules in which the server has state, and is rebuilt from its notes.
 
+use std::time::Duration;
+
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use recovery::ReplayMode;
 
@@ -11,9 +13,23 @@ use crate::MS;
 pub(crate) struct NorthSetup {
     /// How often the logger is told what the server has noted, ns.
     pub(crate) release_every: Option<u64>,
+    /// Longest time until a note is with a logger on another machine, ns.
+    pub(crate) commit: Option<u64>,
+    /// How long a server waits for clients that must say first where they stand.
+    pub(crate) patience: Duration,
     /// Most notes that a life lives through at a time.
     pub(crate) replay_pace: usize,
     pub(crate) flaw: Flaw,
+}
+
+/// A call to a client, and its answer, take no longer, also if some are lost: smoltcp answers one in a second.
+const HEARD_BY: Duration = Duration::from_secs(8);
+
+impl NorthSetup {
+    /// Clients may be lost that would have spoken in time.
+    pub(crate) fn is_impatient(&self) -> bool {
+        self.patience < HEARD_BY
+    }
 }
 
 /// What is wrong with the north side of a run that is to fail. With any of it a replay does not compare what
@@ -40,20 +56,38 @@ const MOMENTS: [usize; 12] = [0, 1, 4, 5, 6, 8, 10, 11, 13, 21, 21, 22];
 impl Scenario {
     /// Others with a server that has state: what it answers depends on what all clients have said, and in which
     /// order it has read that. Nothing else goes wrong. The logger is on the server's host, on another machine, or
-    /// there and mortal; the notes are on the server's host, which lives on.
+    /// there and mortal; the server's host lives on, and its memory has the notes.
     #[must_use]
     pub fn north(self) -> Self {
         let plain = Self::with_fault(self.seed, Fault::None);
-        let mut scenario = match self.seed % 4 {
+        match self.seed % 4 {
             0 => plain.linked(),
             1 => plain.durable(),
             _ => plain,
-        };
-        let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x006e_6f72_7468);
+        }
+        .with_state()
+    }
+
+    /// The same with a host that loses its power again and again: what the logger has of the notes is left, and
+    /// nobody has heard what follows from others.
+    #[must_use]
+    pub fn north_restarted(self) -> Self {
+        Self::with_fault(self.seed, Fault::None)
+            .restarted()
+            .with_state()
+    }
+
+    fn with_state(self) -> Self {
+        let mut scenario = self;
+        let mut rng = SmallRng::seed_from_u64(scenario.seed ^ 0x006e_6f72_7468);
         let release = [None, Some(10 * MS), Some(300 * MS)];
         scenario.service.mode = ReplayMode::Connection;
         scenario.service.north = Some(NorthSetup {
             release_every: release[rng.random_range(0..3)],
+            commit: scenario
+                .link
+                .map(|_| [MS / 20, MS, 20 * MS][rng.random_range(0..3)]),
+            patience: [Duration::from_secs(1), HEARD_BY][rng.random_range(0..2)],
             replay_pace: [1, 5, 50][rng.random_range(0..3)],
             flaw: Flaw::None,
         });

@@ -17,6 +17,8 @@ pub(crate) struct System<'a> {
     pub(crate) host: &'a mut Host,
     pub(crate) ssw: &'a SouthSide,
     pub(crate) notes: &'a mut Notes,
+    /// What it notes goes to a logger, too.
+    pub(crate) is_linked: bool,
     /// Most notes that it lives through at a time.
     pub(crate) replay_pace: usize,
     /// So many steps until it is to die.
@@ -29,6 +31,8 @@ pub(crate) struct System<'a> {
 #[derive(Debug)]
 pub(crate) enum Halt {
     Dies,
+    /// A word is not to be said yet.
+    Waits,
     Broken(Violation),
 }
 
@@ -70,6 +74,9 @@ impl Stateful {
     }
 
     fn serve(&mut self, system: &mut System<'_>) -> Result<bool, Halt> {
+        if let Some((number, word)) = self.held.take() {
+            self.say_if_safe(number, word, system)?;
+        }
         self.go_on(system)?;
         let mut busy = self.accept(system)?;
         let mut all: Vec<usize> = (0..self.connections.len()).collect();
@@ -159,7 +166,7 @@ impl Stateful {
     fn go_on(&mut self, system: &mut System<'_>) -> Result<(), Halt> {
         while let Some(deed) = self.next_deed() {
             match deed {
-                Deed::Says(number, word) => self.say(number, &word, system)?,
+                Deed::Says(number, word) => self.say(number, word, system)?,
                 Deed::Closes(number) => {
                     let one = &mut self.connections[number];
                     one.closed = true;
@@ -174,19 +181,33 @@ impl Stateful {
         Ok(())
     }
 
-    /// A note comes before the word; what was not taken whole leaves another one.
-    fn say(&mut self, number: usize, word: &[u8], system: &mut System<'_>) -> Result<(), Halt> {
-        let hash = say_into(&mut self.said, number, word);
+    /// A note comes before the word.
+    fn say(&mut self, number: usize, word: Vec<u8>, system: &mut System<'_>) -> Result<(), Halt> {
+        let hash = say_into(&mut self.said, number, &word);
         system.notes.make(Note::Says {
             connection: number,
             hash,
         });
         system.burn()?;
+        self.say_if_safe(number, word, system)
+    }
+
+    /// And is safe before that is said. What was not taken whole leaves another note.
+    fn say_if_safe(
+        &mut self,
+        number: usize,
+        word: Vec<u8>,
+        system: &mut System<'_>,
+    ) -> Result<(), Halt> {
+        if system.is_linked && !system.notes.are_stable(system.notes.len()) {
+            self.held = Some((number, word));
+            return Err(Halt::Waits);
+        }
         let socket = self.connections[number].socket;
-        let sent = socket.map(|handle| system.host.socket(handle).send_slice(word));
+        let sent = socket.map(|handle| system.host.socket(handle).send_slice(&word));
         let length = sent.and_then(Result::ok).unwrap_or(0);
         system.burn()?;
-        self.taken(number, word, length);
+        self.taken(number, &word, length);
         if length < word.len() {
             system.notes.make(Note::Took {
                 connection: number,

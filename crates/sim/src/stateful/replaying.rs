@@ -14,7 +14,11 @@ impl Stateful {
     pub(super) fn replay(&mut self, mut at: usize, system: &mut System<'_>) -> Result<(), Halt> {
         for _ in 0..system.rng.random_range(1..=system.replay_pace) {
             let Some(next) = self.replay_one(at, system.notes)? else {
-                self.stage = Stage::Waiting;
+                // What its clients lack is said for it when it has said that it waits.
+                let length = system.notes.len();
+                if !system.is_linked || system.notes.are_stable(length) {
+                    self.stage = Stage::Waiting;
+                }
                 return system.burn();
             };
             at = next;

@@ -40,6 +40,7 @@ impl Witness {
             ensure(!seen.established, || {
                 describe(key, "begins another connection", &segment)
             })?;
+            seen.began_again |= seen.restarted;
             seen.client_isn = Some(segment.ack() - 1);
             seen.server_isn = Some(segment.seq());
             seen.tsval = None;
