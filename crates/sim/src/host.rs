@@ -100,8 +100,8 @@ impl Host {
         if heard.syn && self.refuses_syn(heard.known) {
             return Vec::new();
         }
-        if let Some(excess) = heard.excess.filter(|excess| *excess > 0) {
-            packet = without_end(&packet, excess);
+        if heard.stale > 0 || heard.excess > 0 {
+            packet = cut(&packet, heard.stale, heard.excess);
         }
         make_room_for_options(&mut packet, self.device.mtu);
         self.device.arrived.push_back(packet);
@@ -204,8 +204,8 @@ fn endpoint(address: SocketAddr) -> IpEndpoint {
     IpEndpoint::new(address.ip().into(), address.port())
 }
 
-/// The segment without its last `excess` sequence numbers.
-fn without_end(packet: &[u8], excess: u32) -> Vec<u8> {
+/// The segment without its first `stale` and its last `excess` sequence numbers.
+fn cut(packet: &[u8], stale: u32, excess: u32) -> Vec<u8> {
     let mut out = Vec::new();
     let Ok(view) = IpPacket::parse(packet) else {
         return out;
@@ -214,18 +214,23 @@ fn without_end(packet: &[u8], excess: u32) -> Vec<u8> {
         return out;
     };
     let (source, destination) = (segment.source_port(), segment.destination_port());
-    let fin = u32::from(segment.flags().contains(Flags::FIN));
-    let bytes = crate::index(excess.saturating_sub(fin));
-    let left = segment.payload_len().saturating_sub(bytes);
+    let mut flags = segment.flags();
+    let mut last = 0;
+    if excess > 0 {
+        last = crate::index(excess - u32::from(flags.contains(Flags::FIN)));
+        flags = Flags::from_bits(flags.bits() & !Flags::FIN.bits());
+    }
+    let left = segment.payload_len().saturating_sub(last);
+    let first = crate::index(stale).min(left);
     let cut = SegmentSpec {
         source: SocketAddr::new(view.source(), source),
         destination: SocketAddr::new(view.destination(), destination),
-        seq: segment.seq(),
+        seq: segment.seq() + stale,
         ack: segment.ack(),
-        flags: Flags::from_bits(segment.flags().bits() & !Flags::FIN.bits()),
+        flags,
         window: segment.window(),
         options: segment.option_bytes(),
-        payload: &segment.payload()[..left],
+        payload: &segment.payload()[first..left],
     };
     // It is shorter than what was a packet.
     let _ = cut.emit(&mut out, ChecksumMode::Full);

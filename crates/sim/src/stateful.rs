@@ -101,12 +101,20 @@ impl Stateful {
         open.filter_map(|one| one.socket)
     }
 
-    /// Its connection with these ends and this SYN, and the number of that, while it waits for them; one that it has
-    /// closed in its replay also later.
-    pub(crate) fn passed(&self, key: FlowKey, isn: SeqNumber) -> Option<(usize, &Connection)> {
+    /// Its connection with these ends and this SYN, if that is known, and the number of that, while it waits for
+    /// them; one that it has closed in its replay also later.
+    pub(crate) fn passed(
+        &self,
+        key: FlowKey,
+        isn: Option<SeqNumber>,
+    ) -> Option<(usize, &Connection)> {
         let mut all = self.connections.iter().enumerate();
         let waits = self.waits();
-        all.find(|(_, one)| (waits || one.closed_in_replay) && one.key == key && one.isn == isn)
+        all.find(|(_, one)| {
+            (waits || one.closed_in_replay)
+                && one.key == key
+                && isn.is_none_or(|isn| isn == one.isn)
+        })
     }
 
     /// It gets its connections, and goes on. Those that have no socket it finds reset.

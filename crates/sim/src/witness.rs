@@ -22,7 +22,7 @@ use wire::{Flags, FlowKey, IpPacket, Segment, SeqNumber};
 
 use crate::{
     index,
-    scenario::{ClientSetup, Fate, Fault, Script},
+    scenario::{ClientSetup, Fate, Fault, NorthSetup, Script},
 };
 
 mod interleaving;
@@ -77,6 +77,8 @@ struct Seen {
     closed_by_server: bool,
     /// The server's host has lost its power since.
     restarted: bool,
+    /// Something was said to it.
+    heard: bool,
     /// It has shaken hands with a host that had lost its power: nothing had come of it before, if it had tried.
     began_again: bool,
     /// Where the server's present life began to read.
@@ -100,15 +102,14 @@ pub(crate) struct Witness {
     seen: Vec<Seen>,
     by_address: BTreeMap<SocketAddr, usize>,
     fault: Fault,
-    /// A server that knows its clients does not wait for them as long as they may need to be heard.
-    impatient: bool,
+    north: Option<NorthSetup>,
     /// Between a death and the next life.
     gate_shut: bool,
     pub(crate) lost: BTreeSet<FlowKey>,
 }
 
 impl Witness {
-    pub(crate) fn new(clients: &[ClientSetup], fault: Fault, impatient: bool) -> Self {
+    pub(crate) fn new(clients: &[ClientSetup], fault: Fault, north: Option<NorthSetup>) -> Self {
         let seen: Vec<Seen> = clients.iter().map(Seen::new).collect();
         let by_address = clients
             .iter()
@@ -119,7 +120,7 @@ impl Witness {
             seen,
             by_address,
             fault,
-            impatient,
+            north,
             gate_shut: false,
             lost: BTreeSet::new(),
         }
@@ -298,34 +299,16 @@ impl Witness {
     }
 
     pub(crate) fn lost(&mut self, key: FlowKey, reason: LostReason) -> Result<(), Violation> {
-        let (fault, impatient) = (self.fault, self.impatient);
-        let silent = matches!(reason, LostReason::ClientSilent);
+        let (fault, north) = (self.fault, self.north);
         let Some(seen) = self.of_mut(key) else {
             return Err(Violation(format!("a stranger was lost: {key}")));
         };
-        // Of an older handshake on the same ports a record may be left, when the connection is over.
-        let left_over = seen.restarted && (seen.finished || seen.gone || impatient) && silent;
-        if silent && seen.began_again && !left_over {
-            return Ok(()); // or while it goes on: nobody is told
+        let allowed = seen.is_doomed_by(fault, reason) || seen.is_pardoned(north, reason);
+        let silent = reason == LostReason::ClientSilent;
+        if silent && seen.began_again && !allowed {
+            return Ok(()); // what is given up is the handshake before: nobody is told
         }
         seen.lost = true;
-        let fits = match fault {
-            Fault::None => false,
-            Fault::Poison => matches!(reason, LostReason::Poison { .. }),
-            Fault::Divergence => matches!(reason, LostReason::Diverged { .. }),
-            Fault::RecordLimit => reason == unprotected(ssw::Unprotected::ConnectionLimit),
-        };
-        // Memory is charged in chunks: whoever sends much may reach the limit, too.
-        let large = fault == Fault::RecordLimit && seen.recorded() > LARGE;
-        // A client that is gone answers what the new server says with a RST, or not at all.
-        // What was said last may not have reached the logger when the power went.
-        let unheard = seen.restarted && matches!(reason, LostReason::NotComparable { .. });
-        let forsaken = seen.gone
-            && matches!(
-                reason,
-                LostReason::NotAccepted | LostReason::ReplayStalled { .. }
-            );
-        let allowed = ((seen.doomed || large) && fits) || forsaken || unheard || left_over;
         seen.doomed |= allowed;
         self.lost.insert(key);
         ensure(allowed, || format!("{key} was lost: {reason}"))
@@ -363,12 +346,14 @@ impl Seen {
             orphaned: false,
             closed_by_server: false,
             restarted: false,
+            heard: false,
             began_again: false,
             replay_offset: 0,
             server_read: 0,
         }
     }
 
+    /// The client has reset it: whatever is said to it then harms nobody.
     fn has_reset(&self) -> bool {
         self.gone && matches!(self.script.fate, Fate::Resets(_))
     }
@@ -376,6 +361,42 @@ impl Seen {
     /// Bytes that its record holds at the most.
     fn recorded(&self) -> usize {
         self.script.instream.len() + self.script.outstream.len()
+    }
+
+    /// May it be lost for this reason, since the run has this fault?
+    fn is_doomed_by(&self, fault: Fault, reason: LostReason) -> bool {
+        let fits = match fault {
+            Fault::None => false,
+            Fault::Poison => matches!(reason, LostReason::Poison { .. }),
+            Fault::Divergence => matches!(reason, LostReason::Diverged { .. }),
+            Fault::RecordLimit => reason == unprotected(ssw::Unprotected::ConnectionLimit),
+        };
+        // Memory is charged in chunks: whoever sends much may reach the limit, too.
+        let large = fault == Fault::RecordLimit && self.recorded() > LARGE;
+        (self.doomed || large) && fits
+    }
+
+    /// Or in any run?
+    fn is_pardoned(&self, north: Option<NorthSetup>, reason: LostReason) -> bool {
+        match reason {
+            // A client that is gone answers what the new server says with a RST, or not at all.
+            LostReason::NotAccepted | LostReason::ReplayStalled { .. } => self.gone,
+            // What was said last may not have reached the logger when the power went.
+            LostReason::NotComparable { .. } => self.restarted,
+            // Of an older handshake on the same ports a record may be left, when the connection is over.
+            // And a server may not wait for clients that it knows as long as they may need to be heard.
+            LostReason::ClientSilent => {
+                let impatient = north.is_some_and(|north| north.is_impatient());
+                self.restarted && (self.finished || self.gone || impatient)
+            }
+            // What it has closed, and not spoken to as far as is known, may be another connection with the same
+            // ends.
+            LostReason::Forgotten => {
+                let unknown = north.is_some_and(|north| !north.knows_syns);
+                unknown && (self.restarted || !self.heard)
+            }
+            _ => false,
+        }
     }
 
     /// May the client be told this byte at this place?

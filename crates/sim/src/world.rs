@@ -146,14 +146,7 @@ impl World {
             ),
             logger: Logger::new(&scenario.service, scenario.link.as_ref()),
             driver: Driver::new(scenario.service.clone()),
-            witness: Witness::new(
-                &scenario.clients,
-                scenario.fault,
-                scenario
-                    .service
-                    .north
-                    .is_some_and(|north| north.is_impatient()),
-            ),
+            witness: Witness::new(&scenario.clients, scenario.fault, scenario.service.north),
             crashes: scenario.crashes.clone().into_iter(),
             crash_at: None,
             armed_at: 0,

@@ -81,7 +81,7 @@ impl Node {
             host: &mut self.host,
             ssw: &self.ssw,
             notes: &mut north.notes,
-            is_linked: north.setup.commit.is_some(),
+            waits_for_logger: north.setup.waits_for_logger(),
             replay_pace: north.setup.replay_pace,
             fuse: &mut north.fuse,
             witness,

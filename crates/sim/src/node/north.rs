@@ -107,14 +107,20 @@ impl Node {
         self.stateful().is_some_and(Stateful::has_replayed)
     }
 
+    fn passed(&self, key: FlowKey, flow: &Flow) -> Option<(usize, &Connection)> {
+        let knows_syns = self.north.as_ref()?.setup.knows_syns;
+        let isn = knows_syns.then_some(flow.client.isn);
+        self.stateful()?.passed(key, isn)
+    }
+
     /// Where the server stands with this connection, while it waits for those that it knows.
     pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
-        let (_, passed) = self.stateful()?.passed(key, flow.client.isn)?;
+        let (_, passed) = self.passed(key, flow)?;
         Some(Standing {
             instream: expected(flow, passed),
             outstream: flow.server.isn + 1 + length32(passed.said.len()),
             is_closed: passed.closed,
-            is_certain: true,
+            is_certain: self.north.as_ref()?.setup.knows_syns,
         })
     }
 
@@ -150,10 +156,7 @@ impl Node {
         witness: &mut Witness,
         now: u64,
     ) -> Result<(), Violation> {
-        let Some((number, passed)) = self
-            .stateful()
-            .and_then(|stateful| stateful.passed(key, flow.client.isn))
-        else {
+        let Some((number, passed)) = self.passed(key, flow) else {
             return Ok(());
         };
         let known = point.outstream.distance_from(flow.server.isn + 1);

@@ -17,6 +17,8 @@ pub(crate) struct NorthSetup {
     pub(crate) commit: Option<u64>,
     /// How long a server waits for clients that must say first where they stand.
     pub(crate) patience: Duration,
+    /// The kernel has kept the SYNs of connections for who accepts them.
+    pub(crate) knows_syns: bool,
     /// Most notes that a life lives through at a time.
     pub(crate) replay_pace: usize,
     pub(crate) flaw: Flaw,
@@ -26,6 +28,10 @@ pub(crate) struct NorthSetup {
 const HEARD_BY: Duration = Duration::from_secs(8);
 
 impl NorthSetup {
+    pub(crate) fn waits_for_logger(&self) -> bool {
+        self.commit.is_some() && self.flaw != Flaw::SaysTooSoon
+    }
+
     /// Clients may be lost that would have spoken in time.
     pub(crate) fn is_impatient(&self) -> bool {
         self.patience < HEARD_BY
@@ -44,6 +50,8 @@ pub enum Flaw {
     SkipsRead(u32),
     /// Notes are made when what follows from them was said.
     NotesLate,
+    /// Words do not wait until the logger has their notes.
+    SaysTooSoon,
     /// Sockets are made one number too far.
     GraftsAhead,
     /// What was said, and clients lack, is not said again.
@@ -88,6 +96,7 @@ impl Scenario {
                 .link
                 .map(|_| [MS / 20, MS, 20 * MS][rng.random_range(0..3)]),
             patience: [Duration::from_secs(1), HEARD_BY][rng.random_range(0..2)],
+            knows_syns: rng.random_bool(0.8),
             replay_pace: [1, 5, 50][rng.random_range(0..3)],
             flaw: Flaw::None,
         });

@@ -17,8 +17,8 @@ pub(crate) struct System<'a> {
     pub(crate) host: &'a mut Host,
     pub(crate) ssw: &'a SouthSide,
     pub(crate) notes: &'a mut Notes,
-    /// What it notes goes to a logger, too.
-    pub(crate) is_linked: bool,
+    /// What it notes goes to a logger, too, and words wait for that.
+    pub(crate) waits_for_logger: bool,
     /// Most notes that it lives through at a time.
     pub(crate) replay_pace: usize,
     /// So many steps until it is to die.
@@ -199,7 +199,7 @@ impl Stateful {
         word: Vec<u8>,
         system: &mut System<'_>,
     ) -> Result<(), Halt> {
-        if system.is_linked && !system.notes.are_stable(system.notes.len()) {
+        if system.waits_for_logger && !system.notes.are_stable(system.notes.len()) {
             self.held = Some((number, word));
             return Err(Halt::Waits);
         }

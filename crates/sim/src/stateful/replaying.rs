@@ -16,7 +16,7 @@ impl Stateful {
             let Some(next) = self.replay_one(at, system.notes)? else {
                 // What its clients lack is said for it when it has said that it waits.
                 let length = system.notes.len();
-                if !system.is_linked || system.notes.are_stable(length) {
+                if !system.waits_for_logger || system.notes.are_stable(length) {
                     self.stage = Stage::Waiting;
                 }
                 return system.burn();
