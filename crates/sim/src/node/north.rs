@@ -159,14 +159,12 @@ impl Node {
         let Some((number, passed)) = self.passed(key, flow) else {
             return Ok(());
         };
-        let known = point.outstream.distance_from(flow.server.isn + 1);
-        let said = known.and_then(|known| passed.said.get(crate::index(known)..));
-        let Some(said) = said.map(<[u8]>::to_vec) else {
+        let Some(said) = lacked(flow, passed, point.outstream) else {
             return Ok(()); // nobody has said that: it is not taken
         };
         let (expected, is_closed) = (expected(flow, passed), passed.closed);
         let blueprint = self.blueprint(key, flow, (expected, point.outstream), said.len())?;
-        let Some(handle) = self.host.repaired(blueprint, now) else {
+        let Some(socket) = self.host.repaired(blueprint, now) else {
             return Err(Violation::new(format!("no socket can be made for {key}")));
         };
         let window = flow.server.edge.distance_from(expected).unwrap_or(0);
@@ -175,28 +173,49 @@ impl Node {
             .ssw
             .graft(key, flow.id, instream, outstream, window, now);
         if grafted.is_err() {
-            self.host.sockets.remove(handle);
+            self.host.sockets.remove(socket);
             return Ok(()); // gone
         }
-        let socket = self.host.socket(handle);
-        let unsaid = self.north.as_ref().map(|north| north.setup.flaw) == Some(Flaw::SwallowsWords);
-        if !unsaid && socket.send_slice(&said) != Ok(said.len()) {
-            return Err(Violation::new(format!("{key} does not take what was said")));
-        }
-        if is_closed {
-            socket.close();
-            witness.server_closed(key);
-        }
-        if let Some(north) = &mut self.north {
-            north.tally.grafts += 1;
-            north.tally.resumed += u32::from(!said.is_empty());
-            north.tally.closed += u32::from(is_closed);
-            if !is_closed {
-                north.made.insert(number, handle);
-            }
-        }
+        self.join(
+            key,
+            number,
+            Graft {
+                socket,
+                said,
+                is_closed,
+            },
+            witness,
+        )?;
         self.report_states(now);
         self.poll(witness, now)
+    }
+
+    /// The connection goes on.
+    fn join(
+        &mut self,
+        key: FlowKey,
+        number: usize,
+        graft: Graft,
+        witness: &mut Witness,
+    ) -> Result<(), Violation> {
+        let Some(north) = &mut self.north else {
+            return Ok(());
+        };
+        let socket = self.host.socket(graft.socket);
+        let swallowed = north.setup.flaw == Flaw::SwallowsWords;
+        if !swallowed && socket.send_slice(&graft.said) != Ok(graft.said.len()) {
+            return Err(Violation::new(format!("{key} does not take what was said")));
+        }
+        north.tally.grafts += 1;
+        north.tally.resumed += u32::from(!graft.said.is_empty());
+        north.tally.closed += u32::from(graft.is_closed);
+        if graft.is_closed {
+            socket.close();
+            witness.server_closed(key);
+        } else {
+            north.made.insert(number, graft.socket);
+        }
+        Ok(())
     }
 
     fn blueprint(
@@ -240,6 +259,19 @@ impl Node {
             stateful.go(|number| north.made.remove(&number));
         }
     }
+}
+
+/// A connection that goes on.
+struct Graft {
+    socket: SocketHandle,
+    said: Vec<u8>,
+    is_closed: bool,
+}
+
+/// What the server has said, and its client lacks.
+fn lacked(flow: &Flow, passed: &Connection, next: SeqNumber) -> Option<Vec<u8>> {
+    let known = next.distance_from(flow.server.isn + 1)?;
+    passed.said.get(crate::index(known)..).map(<[u8]>::to_vec)
 }
 
 /// The next number that the server is to be given.
