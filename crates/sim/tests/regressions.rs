@@ -89,6 +89,15 @@ fn what_a_server_with_state_has_closed_is_not_executed_again() {
     }
 }
 
+/// Told lazily, the last word of the logger and the ACK before it were lost: the client sent again what had been
+/// acknowledged, which the logger had, and whatever the server said to that was held back.
+#[test]
+fn an_acknowledgement_that_was_lost_is_said_again() {
+    if let Err(failure) = play(&Scenario::drawn_from(17_776).north_restarted()) {
+        panic!("{failure}");
+    }
+}
+
 /// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
 #[test]
 fn faults_cost_the_connections_that_they_doom() {
