@@ -171,8 +171,8 @@ __noinline int stays_here(struct flow *f, const struct packet *p, __u32 previous
 	__u32 edge = ack + (window << (f->server.window_scale & 15));
 	bool useless = after(p->ack, previous) && ack == f->server.ack && !after(edge, f->server.edge);
 	/* A server that repeats itself answers a client that does: it is told what it can be, or it
-	 * would send the same segment for ever. */
-	bool repeats = p->ack == previous && after(ack, f->server.ack);
+	 * would send the same segment for ever. It may have been told before, and not have heard it. */
+	bool repeats = p->ack == previous;
 	if (l->strategy == ACK_LAZY && after(p->ack, f->log.stable) && !repeats) {
 		hold(&f->log, p->ack);
 		useless = true;

@@ -1,7 +1,8 @@
 //! Connections that the server knows, since it has replayed a record of its own: each gets a socket that goes on
 //! with it, and the server waits until it has them all. Clients of which another host knew more have to say
 //! first where they stand, which takes a round trip or so; who does not say it in time is lost, so that one that is
-//! away does not keep all others waiting.
+//! away does not keep all others waiting. One that the server has closed nobody waits for: its socket is never the
+//! server's, and is made when its client speaks, even after the server has gone on.
 
 use std::time::Duration;
 
@@ -24,9 +25,6 @@ impl Recovery {
 
     /// Those whose clients have spoken go on at once, and when nobody is missing any more, the server does.
     pub(crate) fn graft_ready(&mut self, now: Duration) {
-        let Some(hand_over_by) = self.hand_over_by else {
-            return;
-        };
         for connection in self.connections.values_mut() {
             if connection.is_graft && matches!(connection.step, Step::Waiting) {
                 connection.begin(now);
@@ -37,6 +35,9 @@ impl Recovery {
                 });
             }
         }
+        let Some(hand_over_by) = self.hand_over_by else {
+            return;
+        };
         let awaited = self.silent.iter().filter(|(_, silent)| silent.is_known);
         let awaited: Vec<FlowId> = awaited.map(|(flow, _)| *flow).collect();
         if !awaited.is_empty() && now < hand_over_by {

@@ -75,8 +75,13 @@ impl Driver {
                 splice(key, flow, point, ground)?;
                 self.send_syn(key, flow, ground)?;
             }
-            // Its servers have no record of their own.
-            Action::Graft { .. } | Action::HandOver => {}
+            Action::Graft { key, flow, point } => graft(key, flow, point, ground)?,
+            Action::HandOver => {
+                if let Some(north) = &ground.node.north {
+                    ground.witness.all_follows_from(&north.notes)?;
+                }
+                ground.node.hand_over();
+            }
             Action::Call { key, flow } => call(key, flow, ground)?,
             Action::ListWaiting => self.list_waiting(ground),
             Action::CloseWindow { key, flow } => {
@@ -124,7 +129,7 @@ impl Driver {
                 flow: flow.clone(),
                 // The frame that opened it may still be in the ring.
                 record: Some(ground.logger.record(flow.id).unwrap_or_else(|| fresh(flow))),
-                standing: None,
+                standing: ground.node.standing(*key, flow),
             })
             .collect();
         self.recovery.connections(candidates, time(ground.now));
@@ -204,12 +209,34 @@ fn splice(
     point: SplicePoint,
     ground: &mut Ground<'_>,
 ) -> Result<(), Violation> {
+    let notes = ground.node.north.as_ref().map(|north| &north.notes);
+    if notes.is_some_and(|notes| notes.read_of(key).is_some()) {
+        let twice = format!("{key} is spliced: what it asked for is executed again");
+        return Err(Violation::new(twice));
+    }
     let ssw = &mut ground.node.ssw;
     let (instream, outstream, verify_end) = (point.instream, point.outstream, point.verify_end);
     match ssw.splice(key, id, instream, outstream, verify_end, ground.now) {
         Ok(()) => ground.witness.spliced(key, point),
         Err(_) => Ok(()), // gone
     }
+}
+
+fn graft(
+    key: FlowKey,
+    id: FlowId,
+    point: SplicePoint,
+    ground: &mut Ground<'_>,
+) -> Result<(), Violation> {
+    let Some(flow) = ground.node.numbered(key, id) else {
+        return Ok(());
+    };
+    if let Some(north) = &ground.node.north {
+        ground.witness.grafted(key, point, &north.notes)?;
+    }
+    ground
+        .node
+        .graft(key, &flow, point, ground.witness, ground.now)
 }
 
 fn forget(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {

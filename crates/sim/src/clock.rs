@@ -1,5 +1,6 @@
 //! The timestamp clocks of hosts (RFC 7323 5.4). `smoltcp` takes a plain function for one, so the
-//! virtual time lies in a variable of the thread, which each run sets before anything reads it.
+//! virtual time lies in a variable of the thread, which each run sets before anything reads it. So do
+//! the clocks of sockets that go on with another one's (`TCP_TIMESTAMP` of Linux).
 
 use std::cell::Cell;
 
@@ -9,6 +10,7 @@ use crate::MS;
 
 thread_local! {
     static MILLISECONDS: Cell<u32> = const { Cell::new(0) };
+    static AHEAD: [Cell<u32>; OWN.len()] = const { [const { Cell::new(0) }; OWN.len()] };
 }
 
 /// Virtual time passes.
@@ -29,3 +31,19 @@ pub(crate) const CLOCKS: [TcpTimestampGenerator; 4] = [
     reading::<0xffff_fe00>,
     reading::<0x1234_5678>,
 ];
+
+fn own<const PLACE: usize>() -> u32 {
+    AHEAD.with(|ahead| MILLISECONDS.get().wrapping_add(ahead[PLACE].get()))
+}
+
+const OWN: [TcpTimestampGenerator; 12] = [
+    own::<0>, own::<1>, own::<2>, own::<3>, own::<4>, own::<5>, own::<6>, own::<7>, own::<8>,
+    own::<9>, own::<10>, own::<11>,
+];
+
+/// The clock at this place, which says `stamp` now. Whoever had it before has it no more.
+pub(crate) fn going_on(place: usize, stamp: u32) -> TcpTimestampGenerator {
+    let place = place % OWN.len();
+    AHEAD.with(|ahead| ahead[place].set(stamp.wrapping_sub(MILLISECONDS.get())));
+    OWN[place]
+}

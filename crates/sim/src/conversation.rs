@@ -22,12 +22,17 @@ pub(crate) enum Request {
     Life,
     /// `M`: the same, in so many bytes that tell it each.
     Lives(u32),
+    /// `T`: how many were asked for before by anybody, and a digest of what the server has read by then
+    /// from everybody, in which order and in which pieces.
+    Ticket,
     /// `X`: the server dies of it.
     Poison,
 }
 
 /// Digits of the answer to [`Request::Life`].
 pub(crate) const LIFE_DIGITS: usize = 8;
+/// Length of the answer to [`Request::Ticket`].
+pub(crate) const TICKET_LENGTH: usize = 8 + 1 + 16 + 1;
 
 impl Request {
     /// Its bytes on the wire.
@@ -40,12 +45,13 @@ impl Request {
             Self::Upload(body) => ('U', 0, body),
             Self::Life => ('L', 0, &[]),
             Self::Lives(n) => ('M', *n, &[]),
+            Self::Ticket => ('T', 0, &[]),
             Self::Poison => ('X', 0, &[]),
         };
         [format!("{letter}{number}\n").as_bytes(), body].concat()
     }
 
-    /// What the client must be answered; zeros where any server's life would do.
+    /// What the client must be answered; zeros where that is not the client's alone to say.
     pub(crate) fn answer(&self) -> Vec<u8> {
         match self {
             Self::Get(n) | Self::GetAndClose(n) => (0..*n).map(|i| pattern(*n, i)).collect(),
@@ -53,6 +59,7 @@ impl Request {
             Self::Put(body) | Self::Upload(body) => digest_line(body),
             Self::Life => [&[0; LIFE_DIGITS][..], b"\n"].concat(),
             Self::Lives(n) => vec![0; crate::index(*n)],
+            Self::Ticket => vec![0; TICKET_LENGTH],
             Self::Poison => Vec::new(),
         }
     }
@@ -97,9 +104,22 @@ impl Digest {
         self.length += 1;
     }
 
+    pub(crate) fn add_all(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.add(*byte));
+    }
+
+    pub(crate) const fn hash(self) -> u64 {
+        self.hash
+    }
+
     pub(crate) fn line(self) -> Vec<u8> {
         format!("{} {:016x}\n", self.length, self.hash).into_bytes()
     }
+}
+
+/// The answer to [`Request::Ticket`].
+pub(crate) fn ticket(number: u32, heard: Digest) -> Vec<u8> {
+    format!("{number:08} {:016x}\n", heard.hash).into_bytes()
 }
 
 fn digest_line(body: &[u8]) -> Vec<u8> {

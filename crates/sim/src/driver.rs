@@ -60,6 +60,7 @@ pub(crate) struct Driver {
     idle: u64,
     next_heartbeat: u64,
     next_sweep: u64,
+    next_release: u64,
     /// The death that waits for an action of its kind.
     pub(crate) trap: Option<Crash>,
     /// A death that the trap has set for later.
@@ -78,6 +79,8 @@ impl Driver {
             quarantine_after: setup.quarantine_after,
             verify_head: setup.verify_head,
             max_segment: setup.max_segment,
+            wrapped: setup.north.is_some(),
+            hear_timeout: setup.north.map_or(Duration::ZERO, |north| north.patience),
             ..Config::default()
         });
         Self {
@@ -95,6 +98,7 @@ impl Driver {
             idle: 0,
             next_heartbeat: 0,
             next_sweep: 0,
+            next_release: 0,
             trap: None,
             sprung: None,
             recoveries: 0,
@@ -218,8 +222,8 @@ impl Driver {
         let candidate = Candidate {
             key,
             record: Some(record),
+            standing: ground.node.standing(key, &flow),
             flow,
-            standing: None,
         };
         self.recovery.late_connection(&candidate, time(ground.now));
     }
@@ -241,6 +245,9 @@ impl Driver {
             self.recovery.service_empty(now);
             self.incarnation += 1;
             self.empty_at = None; // they died by themselves before
+        }
+        if ground.node.has_replayed() {
+            self.recovery.replayed(now);
         }
         Ok(())
     }
@@ -341,6 +348,7 @@ impl Driver {
             when: When::During(kind, delay),
             workers_live_on,
             status,
+            fuse,
         }) = self.trap
         else {
             return Ok(());
@@ -349,7 +357,9 @@ impl Driver {
             return Ok(());
         }
         let crash = self.trap.take();
-        if delay < MS {
+        if let Some(fuse) = fuse {
+            Self::light(fuse, ground);
+        } else if delay < MS {
             ground
                 .node
                 .crash(status, workers_live_on, ground.witness, ground.now)?;
@@ -380,7 +390,7 @@ impl Driver {
         };
         let listens_at = ground.now + boot;
         ground.node.ssw.main_process(pid);
-        ground.node.process = Some(Process::new(pid, self.life, listens_at));
+        ground.node.begin(Process::new(pid, self.life, listens_at));
         self.recovery.started(pid, now);
     }
 
@@ -392,6 +402,27 @@ impl Driver {
         if ground.now >= self.next_sweep {
             self.next_sweep = ground.now + SWEEP;
             ground.node.ssw.sweep(SWEEP_AGE, ground.now);
+        }
+        self.release_what_was_read(ground);
+    }
+}
+
+impl Driver {
+    /// What a server with state has read, and noted, the logger need not keep.
+    fn release_what_was_read(&mut self, ground: &mut Ground<'_>) {
+        let Some(every) = self.setup.north.and_then(|north| north.release_every) else {
+            return;
+        };
+        if self.recovery.stage() == Stage::Serving && ground.now >= self.next_release {
+            self.next_release = ground.now + every;
+            ground.logger.release(ground.node.what_was_read());
+        }
+    }
+
+    /// The server dies `fuse` steps of its program from now, or of its next life's.
+    fn light(fuse: u32, ground: &mut Ground<'_>) {
+        if let Some(north) = &mut ground.node.north {
+            north.fuse = Some(fuse);
         }
     }
 }

@@ -30,6 +30,7 @@ pub(crate) struct SocketSetup {
 pub(crate) struct Host {
     interface: Interface,
     device: Queue,
+    pub(crate) addresses: Vec<std::net::IpAddr>,
     pub(crate) sockets: SocketSet<'static>,
     pub(crate) probes: Probes,
     /// A SYN for which no listening socket is free is dropped (the queue is full), not reset.
@@ -38,24 +39,15 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(addresses: &[std::net::IpAddr], mtu: usize, seed: u64) -> Self {
-        let mut device = Queue {
-            arrived: VecDeque::new(),
-            sent: Vec::new(),
-            mtu,
-        };
+        let mut device = Queue::new(mtu);
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut device, Instant::ZERO);
-        interface.update_ip_addrs(|list| {
-            for address in addresses {
-                // All hosts are neighbours; two addresses are what there is room for.
-                let length = if address.is_ipv4() { 8 } else { 64 };
-                let _ = list.push(IpCidr::new(IpAddress::from(*address), length));
-            }
-        });
+        neighbours(&mut interface, addresses);
         Self {
             interface,
             device,
+            addresses: addresses.to_vec(),
             sockets: SocketSet::new(Vec::new()),
             probes: Probes::default(),
             listening: false,
@@ -63,12 +55,11 @@ impl Host {
     }
 
     pub(crate) fn open(&mut self, setup: SocketSetup) -> SocketHandle {
-        let buffer = |size| SocketBuffer::new(vec![0; size]);
-        let mut socket = Socket::new(buffer(setup.receive_buffer), buffer(setup.send_buffer));
-        socket.set_tsval_generator(setup.timestamps);
-        socket.set_nagle_enabled(setup.nagle);
-        socket.set_congestion_control(CongestionControl::Reno);
-        self.sockets.add(socket)
+        self.sockets.add(new_socket(setup))
+    }
+
+    pub(crate) fn mtu(&self) -> usize {
+        self.device.mtu
     }
 
     /// Begin a connection. False: the stack refuses, which it has no reason to.
@@ -109,8 +100,8 @@ impl Host {
         if heard.syn && self.refuses_syn(heard.known) {
             return Vec::new();
         }
-        if let Some(excess) = heard.excess.filter(|excess| *excess > 0) {
-            packet = without_end(&packet, excess);
+        if heard.stale > 0 || heard.excess > 0 {
+            packet = cut(&packet, heard.stale, heard.excess);
         }
         make_room_for_options(&mut packet, self.device.mtu);
         self.device.arrived.push_back(packet);
@@ -180,6 +171,25 @@ impl Host {
     }
 }
 
+pub(crate) fn new_socket(setup: SocketSetup) -> Socket<'static> {
+    let buffer = |size| SocketBuffer::new(vec![0; size]);
+    let mut socket = Socket::new(buffer(setup.receive_buffer), buffer(setup.send_buffer));
+    socket.set_tsval_generator(setup.timestamps);
+    socket.set_nagle_enabled(setup.nagle);
+    socket.set_congestion_control(CongestionControl::Reno);
+    socket
+}
+
+/// All hosts are neighbours; two addresses are what there is room for.
+pub(crate) fn neighbours(interface: &mut Interface, addresses: &[std::net::IpAddr]) {
+    interface.update_ip_addrs(|list| {
+        for address in addresses {
+            let length = if address.is_ipv4() { 8 } else { 64 };
+            let _ = list.push(IpCidr::new(IpAddress::from(*address), length));
+        }
+    });
+}
+
 /// Local and remote end of a socket that has a connection.
 pub(crate) fn ends(socket: &Socket<'_>) -> Option<(SocketAddr, SocketAddr)> {
     let (local, remote) = (socket.local_endpoint()?, socket.remote_endpoint()?);
@@ -194,8 +204,8 @@ fn endpoint(address: SocketAddr) -> IpEndpoint {
     IpEndpoint::new(address.ip().into(), address.port())
 }
 
-/// The segment without its last `excess` sequence numbers.
-fn without_end(packet: &[u8], excess: u32) -> Vec<u8> {
+/// The segment without its first `stale` and its last `excess` sequence numbers.
+fn cut(packet: &[u8], stale: u32, excess: u32) -> Vec<u8> {
     let mut out = Vec::new();
     let Ok(view) = IpPacket::parse(packet) else {
         return out;
@@ -204,18 +214,23 @@ fn without_end(packet: &[u8], excess: u32) -> Vec<u8> {
         return out;
     };
     let (source, destination) = (segment.source_port(), segment.destination_port());
-    let fin = u32::from(segment.flags().contains(Flags::FIN));
-    let bytes = crate::index(excess.saturating_sub(fin));
-    let left = segment.payload_len().saturating_sub(bytes);
+    let mut flags = segment.flags();
+    let mut last = 0;
+    if excess > 0 {
+        last = crate::index(excess - u32::from(flags.contains(Flags::FIN)));
+        flags = Flags::from_bits(flags.bits() & !Flags::FIN.bits());
+    }
+    let left = segment.payload_len().saturating_sub(last);
+    let first = crate::index(stale).min(left);
     let cut = SegmentSpec {
         source: SocketAddr::new(view.source(), source),
         destination: SocketAddr::new(view.destination(), destination),
-        seq: segment.seq(),
+        seq: segment.seq() + stale,
         ack: segment.ack(),
-        flags: Flags::from_bits(segment.flags().bits() & !Flags::FIN.bits()),
+        flags,
         window: segment.window(),
         options: segment.option_bytes(),
-        payload: &segment.payload()[..left],
+        payload: &segment.payload()[first..left],
     };
     // It is shorter than what was a packet.
     let _ = cut.emit(&mut out, ChecksumMode::Full);
@@ -224,7 +239,7 @@ fn without_end(packet: &[u8], excess: u32) -> Vec<u8> {
 
 /// smoltcp forgets its options when it fills a packet up to the MTU, and then drops what is too
 /// long: a peer that takes less in a segment leaves room for them (RFC 6691).
-fn make_room_for_options(packet: &mut [u8], mtu: usize) {
+pub(crate) fn make_room_for_options(packet: &mut [u8], mtu: usize) {
     let Ok(view) = IpPacket::parse(packet) else {
         return;
     };
@@ -245,10 +260,20 @@ fn make_room_for_options(packet: &mut [u8], mtu: usize) {
 }
 
 /// A device that is two queues.
-struct Queue {
-    arrived: VecDeque<Vec<u8>>,
-    sent: Vec<Vec<u8>>,
+pub(crate) struct Queue {
+    pub(crate) arrived: VecDeque<Vec<u8>>,
+    pub(crate) sent: Vec<Vec<u8>>,
     mtu: usize,
+}
+
+impl Queue {
+    pub(crate) fn new(mtu: usize) -> Self {
+        Self {
+            arrived: VecDeque::new(),
+            sent: Vec::new(),
+            mtu,
+        }
+    }
 }
 
 impl Device for Queue {
@@ -272,7 +297,7 @@ impl Device for Queue {
     }
 }
 
-struct Arrived(Vec<u8>);
+pub(crate) struct Arrived(Vec<u8>);
 
 impl phy::RxToken for Arrived {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, read: F) -> R {
@@ -280,7 +305,7 @@ impl phy::RxToken for Arrived {
     }
 }
 
-struct Sent<'a>(&'a mut Vec<Vec<u8>>);
+pub(crate) struct Sent<'a>(&'a mut Vec<Vec<u8>>);
 
 impl phy::TxToken for Sent<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {

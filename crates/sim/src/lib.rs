@@ -24,6 +24,8 @@
 //! | `network`, `host`, `probes` | packets on their way; a host with its TCP |
 //! | `client`, `session`, `process` | the applications at both ends |
 //! | `node` | the server's host: its TCP behind the south side wrap |
+//! | `stateful`, `notes` | a server with state, and what outlives it |
+//! | `repair` | sockets that go on where others stood |
 //! | `record`, `driver`, `actions` | logger and supervisor |
 //! | `link`, `mortal` | the way to a logger on another machine; one with a log, which is killed |
 //! | `witness` | the invariants |
@@ -42,17 +44,21 @@ mod link;
 mod mortal;
 mod network;
 mod node;
+mod notes;
 mod power;
 mod probes;
 mod process;
 mod record;
+mod repair;
 mod scenario;
 mod session;
+mod stateful;
 mod trace;
 mod witness;
 mod world;
 
-pub use scenario::{Fault, Scenario};
+pub use node::Tally;
+pub use scenario::{Fault, Flaw, Scenario};
 pub use witness::Violation;
 pub use world::{Failure, Outcome, play, play_seed};
 

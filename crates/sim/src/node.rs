@@ -1,6 +1,7 @@
 //! The server's host: the kernel's TCP behind the south side wrap, and the processes on top.
 
 mod life;
+mod north;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,6 +24,9 @@ use crate::{
     witness::{Violation, Witness},
 };
 
+pub(crate) use north::North;
+pub use north::Tally;
+
 /// The first of our marks.
 pub(crate) const MARK: u32 = 0x0f70_0000;
 const INTERFACE: u32 = 3;
@@ -33,6 +37,8 @@ pub(crate) struct Node {
     pub(crate) host: Host,
     pub(crate) ssw: SouthSide,
     pub(crate) process: Option<Process>,
+    /// Its server has state.
+    pub(crate) north: Option<North>,
     /// Connection and last reported state of each socket that ever had one.
     states: BTreeMap<SocketHandle, (FlowKey, State)>,
     /// Packets for the network.
@@ -71,6 +77,7 @@ impl Node {
                 now,
             ),
             process: None,
+            north: setup.north.map(North::new),
             states: BTreeMap::new(),
             leaving: Vec::new(),
             to_logger: Vec::new(),
@@ -252,7 +259,7 @@ impl Node {
 
     /// The kernel forgets a socket that is closed, once no process holds it.
     fn forget_closed(&mut self) {
-        let held: BTreeSet<SocketHandle> = self.process.iter().flat_map(Process::held).collect();
+        let held = self.held();
         let closed: Vec<SocketHandle> = self
             .host
             .tcp()
@@ -264,6 +271,13 @@ impl Node {
         }
     }
 
+    /// The sockets that somebody has.
+    fn held(&self) -> BTreeSet<SocketHandle> {
+        let processes = self.process.iter().flat_map(Process::held);
+        let made = self.north.iter().flat_map(North::made);
+        processes.chain(made).collect()
+    }
+
     fn remove(&mut self, handle: SocketHandle) {
         self.states.remove(&handle);
         self.host.sockets.remove(handle);
@@ -271,11 +285,12 @@ impl Node {
 
     /// A listening server has a queue of sockets that wait for connections.
     fn keep_backlog(&mut self) {
-        let Some(process) = self.process.as_ref().filter(|process| process.listening) else {
+        let process = self.process.as_ref();
+        let Some(process) = process.filter(|process| process.listening) else {
             return;
         };
         let clock = crate::index(process.life) % CLOCKS.len();
-        let held: BTreeSet<SocketHandle> = process.held().collect();
+        let held = self.held();
         let pending = self.host.tcp().filter(|(handle, socket)| {
             let new = matches!(socket.state(), State::Established | State::CloseWait);
             socket.state() == State::Listen || (new && !held.contains(handle))

@@ -66,7 +66,12 @@ impl Power {
             self.turn_at = Some(now + rng.random_range(10 * MS..OFF));
             witness.lost_power();
             let setup = node.setup.clone();
+            let north = node.north.take();
             *node = Node::new(setup, link, self.life + 1, rng, now);
+            node.north = north;
+            node.north
+                .iter_mut()
+                .for_each(|north| north.lose_power(rng));
             return Ok(());
         }
         let remote = logger.remote.as_mut();
@@ -85,7 +90,8 @@ impl Power {
         node.ssw.gate(now);
         node.ssw.number_from(next);
         for (recorded, summary) in &records {
-            let flow = restored_flow(recorded, summary, node.setup.verify_head);
+            let mut flow = restored_flow(recorded, summary, node.setup.verify_head);
+            flow.log.stateful = node.north.is_some();
             node.ssw.restore(recorded.beginning.key, flow);
         }
         let sum = |driver: &Driver| (driver.recoveries, driver.replayed_bytes, driver.deaths);

@@ -10,6 +10,7 @@
 //! * A segment that reaches beyond the window that was told last makes it lose the bytes before a
 //!   FIN, or its head. (With a window scale an honest sender may do that, RFC 7323 2.4.) Such a
 //!   segment is cut here.
+//! * It overlooks a FIN behind bytes that it has. They are cut off, too.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -65,7 +66,9 @@ pub(crate) struct Heard {
     /// A socket has this connection.
     pub(crate) known: bool,
     /// Sequence numbers that it takes beyond the window that the other side was told last.
-    pub(crate) excess: Option<u32>,
+    pub(crate) excess: u32,
+    /// And before a FIN, those that we have acknowledged.
+    pub(crate) stale: u32,
 }
 
 impl Probes {
@@ -97,10 +100,13 @@ impl Probes {
             };
             self.0.insert((local, remote), known);
         }
-        let mut edge = None;
+        let (mut edge, mut ours) = (None, None);
         if let (Some(socket), Some(known)) = (socket, self.0.get_mut(&(local, remote))) {
             known.probe_at = now + SILENCE;
-            if ack && known.una.is_none_or(|una| !segment.ack().before(una)) {
+            // What lies before the window tells nothing but that somebody asks.
+            let old = known.ack.is_some_and(|ours| !segment.end_seq().after(ours));
+            let asks = old && segment.sequence_len() > 0;
+            if ack && !asks && known.una.is_none_or(|una| !segment.ack().before(una)) {
                 known.peer_window = segment.window();
                 if known.una != Some(segment.ack()) {
                     known.una = Some(segment.ack());
@@ -108,11 +114,18 @@ impl Probes {
                 }
             }
             edge = Some(known.edge(socket.recv_capacity()));
+            ours = known.ack.filter(|_| segment.flags().contains(Flags::FIN));
         }
         Some(Heard {
             syn: syn && !ack,
             known: socket.is_some(),
-            excess: edge.and_then(|edge| segment.end_seq().distance_from(edge)),
+            excess: edge
+                .and_then(|edge| segment.end_seq().distance_from(edge))
+                .unwrap_or(0),
+            stale: ours
+                .filter(|ours| segment.end_seq().after(*ours))
+                .and_then(|ours| ours.distance_from(segment.seq()))
+                .unwrap_or(0),
         })
     }
 

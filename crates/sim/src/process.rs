@@ -8,7 +8,8 @@ use wire::FlowKey;
 
 use crate::{
     host::{Host, ends},
-    session::Session,
+    session::{Common, Session},
+    stateful::Stateful,
     witness::{Violation, Witness},
 };
 
@@ -27,6 +28,9 @@ pub(crate) struct Process {
     pub(crate) idle: u32,
     /// Bytes that it has read, by connection: offset in the client's stream.
     read: BTreeMap<FlowKey, usize>,
+    common: Common,
+    /// The server has state, and all that it does is done there.
+    pub(crate) stateful: Option<Stateful>,
 }
 
 /// What it has done.
@@ -34,8 +38,8 @@ pub(crate) struct Process {
 pub(crate) struct Deeds {
     /// Connections that it closed.
     pub(crate) closed: Vec<FlowKey>,
-    /// It has read what kills it.
-    pub(crate) poisoned: bool,
+    /// It has read what kills it, or was to die at this point of what it does.
+    pub(crate) dies: bool,
 }
 
 impl Process {
@@ -49,6 +53,8 @@ impl Process {
             act_at: listens_at,
             idle: 0,
             read: BTreeMap::new(),
+            common: Common::new(life),
+            stateful: None,
         }
     }
 
@@ -76,7 +82,7 @@ impl Process {
                         let at = self.read.entry(*key).or_default();
                         witness.server_read(*key, *at, &bytes)?;
                         *at += bytes.len();
-                        session.read(&bytes, self.life);
+                        session.read(&bytes, &mut self.common);
                     }
                     Ok(None) => session.end_of_input(),
                     Err(_) => {
@@ -86,7 +92,7 @@ impl Process {
                 }
             }
             if session.poisoned {
-                deeds.poisoned = true;
+                deeds.dies = true;
                 return Ok(deeds);
             }
             if Self::write(host, *handle, session, rng) {
@@ -145,6 +151,7 @@ impl Process {
 
     /// The sockets that it holds.
     pub(crate) fn held(&self) -> impl Iterator<Item = SocketHandle> + '_ {
-        self.sessions.keys().copied()
+        let stateful = self.stateful.iter().flat_map(Stateful::held);
+        self.sessions.keys().copied().chain(stateful)
     }
 }

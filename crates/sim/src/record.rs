@@ -118,6 +118,18 @@ impl Logger {
         }
     }
 
+    /// What comes before these places is needed no more.
+    pub(crate) fn release(&mut self, places: Vec<(FlowId, SeqNumber)>) {
+        match &mut self.remote {
+            Some(remote) => remote.tell(&Request::Release { places }),
+            None => {
+                for (flow, to) in places {
+                    self.local.release(flow, to);
+                }
+            }
+        }
+    }
+
     /// Everything up to here is to be recorded, and the token told then.
     pub(crate) fn drain(&mut self, token: u64, ssw: &mut SouthSide, now: u64) {
         if let Some(remote) = &mut self.remote {

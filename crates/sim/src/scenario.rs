@@ -13,8 +13,11 @@ use wire::kind;
 
 use crate::{MS, conversation::Request, network::Quality};
 
+mod north;
 mod script;
 
+pub use north::Flaw;
+pub(crate) use north::NorthSetup;
 pub(crate) use script::{Fate, Script, Step};
 
 /// What may cost a connection its life in a run. Otherwise none may be lost.
@@ -68,6 +71,8 @@ pub(crate) struct Crash {
     pub(crate) workers_live_on: bool,
     /// As `wait(2)` gives it.
     pub(crate) status: u32,
+    /// Of a server with state: so many steps of its program later.
+    pub(crate) fuse: Option<u32>,
 }
 
 /// The service and what watches over it.
@@ -95,6 +100,8 @@ pub(crate) struct ServiceSetup {
     /// Of a thousand: injected packets lost, starts that fail.
     pub(crate) injections_lost: u32,
     pub(crate) starts_failed: u32,
+    /// The server has state.
+    pub(crate) north: Option<NorthSetup>,
 }
 
 /// A logger on another machine.
@@ -357,6 +364,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
         pace: [MS / 50, MS, 20 * MS][rng.random_range(0..3)],
         injections_lost: [0, 0, 30][rng.random_range(0..3)],
         starts_failed: [0, 0, 200][rng.random_range(0..3)],
+        north: None,
     }
 }
 
@@ -427,6 +435,7 @@ fn crashes(rng: &mut SmallRng, fault: Fault) -> Vec<Crash> {
             when,
             workers_live_on: rng.random_bool(0.4),
             status,
+            fuse: None,
         });
     }
     list

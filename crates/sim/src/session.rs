@@ -1,9 +1,11 @@
 //! One connection of the server application: a function from what it has read to what it says,
-//! whatever the pieces in which it reads.
+//! whatever the pieces in which it reads; but for tickets, which depend on what others said, and when.
 
 use std::collections::VecDeque;
 
-use crate::conversation::{Digest, LIFE_DIGITS, changed, of_life, pattern};
+use wire::FlowKey;
+
+use crate::conversation::{Digest, LIFE_DIGITS, changed, of_life, pattern, ticket};
 
 /// More unsent output than this, and nothing is read.
 const OUTPUT_LIMIT: usize = 16 * 1024;
@@ -23,6 +25,38 @@ enum Reading {
     Upload(Digest),
     /// The conversation is over.
     Nothing,
+}
+
+/// What all connections of a server have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    /// Which life of it this is.
+    life: u32,
+    tickets: u32,
+    /// All that was read, by whomever it was said.
+    heard: Digest,
+}
+
+impl Common {
+    pub(crate) const fn new(life: u32) -> Self {
+        Self {
+            life,
+            tickets: 0,
+            heard: Digest::NONE,
+        }
+    }
+
+    /// These bytes were read at once.
+    pub(crate) fn hears(&mut self, from: FlowKey, bytes: &[u8]) {
+        self.heard.add_all(&from.client().port().to_be_bytes());
+        self.heard.add_all(&bytes.len().to_be_bytes());
+        self.heard.add_all(bytes);
+    }
+
+    fn ticket(&mut self) -> Vec<u8> {
+        self.tickets += 1;
+        ticket(self.tickets, self.heard)
+    }
 }
 
 /// One connection of the server.
@@ -50,19 +84,19 @@ impl Session {
         self.output.len() < OUTPUT_LIMIT && !self.poisoned
     }
 
-    pub(crate) fn read(&mut self, bytes: &[u8], life: u32) {
+    pub(crate) fn read(&mut self, bytes: &[u8], common: &mut Common) {
         for byte in bytes {
             if !self.poisoned {
-                self.step(*byte, life);
+                self.step(*byte, common);
             }
         }
     }
 
-    fn step(&mut self, byte: u8, life: u32) {
+    fn step(&mut self, byte: u8, common: &mut Common) {
         match &mut self.reading {
             Reading::Line(line) if byte == b'\n' => {
                 let line = std::mem::take(line);
-                self.begin(&line, life);
+                self.begin(&line, common);
             }
             Reading::Line(line) => line.push(byte),
             Reading::Echo { at, length } => {
@@ -85,7 +119,8 @@ impl Session {
         }
     }
 
-    fn begin(&mut self, line: &[u8], life: u32) {
+    fn begin(&mut self, line: &[u8], common: &mut Common) {
+        let life = common.life;
         let number = std::str::from_utf8(line.get(1..).unwrap_or_default());
         let n: u32 = number.ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         match line.first() {
@@ -105,6 +140,10 @@ impl Session {
             Some(b'U') => self.reading = Reading::Upload(Digest::NONE),
             Some(b'L') => self.say(format!("{life:0LIFE_DIGITS$}\n").into_bytes()),
             Some(b'M') => self.say((0..n).map(|_| of_life(life)).collect()),
+            Some(b'T') => {
+                let ticket = common.ticket();
+                self.say(ticket);
+            }
             Some(b'X') => self.poisoned = true,
             _ => self.finish(),
         }

@@ -9,6 +9,7 @@
 //! | 5 | acknowledgements and timestamps told to a client never go back; when the logger has read everything, it has recorded everything that was acknowledged |
 //! | 6 | every run ends: the `world` sees to that |
 //! | 7 | no connection is lost but those that the fault of the run dooms |
+//! | 8 | what a server with state says follows from what it has noted, whoever of its lives says it; a socket that is made for a connection has the numbers of both sides
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,9 +22,10 @@ use wire::{Flags, FlowKey, IpPacket, Segment, SeqNumber};
 
 use crate::{
     index,
-    scenario::{ClientSetup, Fault, Script},
+    scenario::{ClientSetup, Fate, Fault, NorthSetup, Script},
 };
 
+mod interleaving;
 mod tap;
 
 /// An invariant that does not hold.
@@ -51,8 +53,8 @@ struct Seen {
     key: FlowKey,
     script: Script,
     doomed: bool,
-    /// Digits of the answer that any life may give, once it was given.
-    told: Vec<Option<u8>>,
+    /// Bytes of answers that any life may give, once they were given.
+    told: BTreeMap<usize, u8>,
     /// Bytes that the client's application has written; it has closed.
     wrote: usize,
     closed: bool,
@@ -75,6 +77,10 @@ struct Seen {
     closed_by_server: bool,
     /// The server's host has lost its power since.
     restarted: bool,
+    /// Something was said to it.
+    heard: bool,
+    /// It has shaken hands with a host that had lost its power: nothing had come of it before, if it had tried.
+    began_again: bool,
     /// Where the server's present life began to read.
     replay_offset: usize,
     /// End of what was read by any life.
@@ -96,13 +102,14 @@ pub(crate) struct Witness {
     seen: Vec<Seen>,
     by_address: BTreeMap<SocketAddr, usize>,
     fault: Fault,
+    north: Option<NorthSetup>,
     /// Between a death and the next life.
     gate_shut: bool,
     pub(crate) lost: BTreeSet<FlowKey>,
 }
 
 impl Witness {
-    pub(crate) fn new(clients: &[ClientSetup], fault: Fault) -> Self {
+    pub(crate) fn new(clients: &[ClientSetup], fault: Fault, north: Option<NorthSetup>) -> Self {
         let seen: Vec<Seen> = clients.iter().map(Seen::new).collect();
         let by_address = clients
             .iter()
@@ -113,6 +120,7 @@ impl Witness {
             seen,
             by_address,
             fault,
+            north,
             gate_shut: false,
             lost: BTreeSet::new(),
         }
@@ -291,40 +299,25 @@ impl Witness {
     }
 
     pub(crate) fn lost(&mut self, key: FlowKey, reason: LostReason) -> Result<(), Violation> {
-        let fault = self.fault;
-        self.lost.insert(key);
+        let (fault, north) = (self.fault, self.north);
         let Some(seen) = self.of_mut(key) else {
             return Err(Violation(format!("a stranger was lost: {key}")));
         };
+        let allowed = seen.is_doomed_by(fault, reason) || seen.is_pardoned(north, reason);
+        let silent = reason == LostReason::ClientSilent;
+        if silent && seen.began_again && !allowed {
+            return Ok(()); // what is given up is the handshake before: nobody is told
+        }
         seen.lost = true;
-        let fits = match fault {
-            Fault::None => false,
-            Fault::Poison => matches!(reason, LostReason::Poison { .. }),
-            Fault::Divergence => matches!(reason, LostReason::Diverged { .. }),
-            Fault::RecordLimit => reason == unprotected(ssw::Unprotected::ConnectionLimit),
-        };
-        // Memory is charged in chunks: whoever sends much may reach the limit, too.
-        let large = fault == Fault::RecordLimit && seen.recorded() > LARGE;
-        // A client that is gone answers what the new server says with a RST, or not at all.
-        // What was said last may not have reached the logger when the power went.
-        let unheard = seen.restarted && matches!(reason, LostReason::NotComparable { .. });
-        // Of an older handshake on the same ports a record may be left, when the connection is over.
-        let left_over = seen.restarted
-            && (seen.finished || seen.gone)
-            && matches!(reason, LostReason::ClientSilent);
-        let forsaken = seen.gone
-            && matches!(
-                reason,
-                LostReason::NotAccepted | LostReason::ReplayStalled { .. }
-            );
-        let allowed = ((seen.doomed || large) && fits) || forsaken || unheard || left_over;
         seen.doomed |= allowed;
+        self.lost.insert(key);
         ensure(allowed, || format!("{key} was lost: {reason}"))
     }
 
     /// The record of this connection now ends here, and nothing is on its way to it.
     pub(crate) fn recorded(&self, key: FlowKey, stable: SeqNumber) -> Result<(), Violation> {
         let seen = self.of(key).filter(|seen| !seen.has_all()); // its end is between it and the kernel
+        let seen = seen.filter(|seen| !seen.has_reset()); // nothing of it is needed any more
         let told = seen.and_then(|seen| seen.acknowledged);
         ensure(told.is_none_or(|told| !told.after(stable)), || {
             format!("{key}: {told:?} was acknowledged, but the record ends at {stable}")
@@ -338,7 +331,7 @@ impl Seen {
             key: FlowKey::new(setup.address, setup.server),
             script: setup.script.clone(),
             doomed: setup.doomed,
-            told: vec![None; setup.script.any.len()],
+            told: BTreeMap::new(),
             wrote: 0,
             closed: false,
             gone: false,
@@ -353,9 +346,16 @@ impl Seen {
             orphaned: false,
             closed_by_server: false,
             restarted: false,
+            heard: false,
+            began_again: false,
             replay_offset: 0,
             server_read: 0,
         }
+    }
+
+    /// The client has reset it: whatever is said to it then harms nobody.
+    fn has_reset(&self) -> bool {
+        self.gone && matches!(self.script.fate, Fate::Resets(_))
     }
 
     /// Bytes that its record holds at the most.
@@ -363,16 +363,48 @@ impl Seen {
         self.script.instream.len() + self.script.outstream.len()
     }
 
+    /// May it be lost for this reason, since the run has this fault?
+    fn is_doomed_by(&self, fault: Fault, reason: LostReason) -> bool {
+        let fits = match fault {
+            Fault::None => false,
+            Fault::Poison => matches!(reason, LostReason::Poison { .. }),
+            Fault::Divergence => matches!(reason, LostReason::Diverged { .. }),
+            Fault::RecordLimit => reason == unprotected(ssw::Unprotected::ConnectionLimit),
+        };
+        // Memory is charged in chunks: whoever sends much may reach the limit, too.
+        let large = fault == Fault::RecordLimit && self.recorded() > LARGE;
+        (self.doomed || large) && fits
+    }
+
+    /// Or in any run?
+    fn is_pardoned(&self, north: Option<NorthSetup>, reason: LostReason) -> bool {
+        match reason {
+            // A client that is gone answers what the new server says with a RST, or not at all.
+            LostReason::NotAccepted | LostReason::ReplayStalled { .. } => self.gone,
+            // What was said last may not have reached the logger when the power went.
+            LostReason::NotComparable { .. } => self.restarted,
+            // Of an older handshake on the same ports a record may be left, when the connection is over.
+            // And a server may not wait for clients that it knows as long as they may need to be heard.
+            LostReason::ClientSilent => {
+                let impatient = north.is_some_and(|north| north.is_impatient());
+                self.restarted && (self.finished || self.gone || impatient)
+            }
+            // What it has closed, and not spoken to as far as is known, may be another connection with the same
+            // ends.
+            LostReason::Forgotten => {
+                let unknown = north.is_some_and(|north| !north.knows_syns);
+                unknown && (self.restarted || !self.heard)
+            }
+            _ => false,
+        }
+    }
+
     /// May the client be told this byte at this place?
     fn may_be_told(&mut self, at: usize, byte: u8) -> bool {
-        if self.script.any.contains(&at) {
-            let place = if self.script.alike {
-                0
-            } else {
-                at - self.script.any.start
-            };
-            let first = self.told[place].get_or_insert(byte);
-            return *first == byte;
+        let any = self.script.any.iter().find(|any| any.contains(&at));
+        if let Some(any) = any {
+            let place = if self.script.alike { any.start } else { at };
+            return *self.told.entry(place).or_insert(byte) == byte;
         }
         self.script.outstream.get(at) == Some(&byte)
     }

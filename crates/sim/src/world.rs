@@ -9,7 +9,7 @@ use crate::{
     driver::{Driver, Ground, time},
     link::Remote,
     network::{Network, Place},
-    node::Node,
+    node::{Node, Tally},
     power::Power,
     record::Logger,
     scenario::{Crash, Fault, LinkSetup, Scenario, When},
@@ -50,6 +50,8 @@ pub struct Outcome {
     pub complete: usize,
     /// Deaths of the logger.
     pub logger_deaths: u32,
+    /// Of a server with state.
+    pub north: Tally,
 }
 
 /// A run in which something was broken.
@@ -144,7 +146,7 @@ impl World {
             ),
             logger: Logger::new(&scenario.service, scenario.link.as_ref()),
             driver: Driver::new(scenario.service.clone()),
-            witness: Witness::new(&scenario.clients, scenario.fault),
+            witness: Witness::new(&scenario.clients, scenario.fault, scenario.service.north),
             crashes: scenario.crashes.clone().into_iter(),
             crash_at: None,
             armed_at: 0,
@@ -236,10 +238,12 @@ impl World {
                 self.deliver_to_server(said);
             }
         }
+        self.commit_notes();
         if self.node.due(now).is_some_and(|due| due <= now)
             && self.node.act(&mut self.witness, &mut self.rng, now)?
         {
-            self.node.crash(11, false, &mut self.witness, now)?; // it read the poison
+            // It read the poison, or its fuse has burnt down.
+            self.node.crash(11, false, &mut self.witness, now)?;
         }
         self.read_ring()?;
         if !self.power.is_off() {
@@ -284,6 +288,14 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn commit_notes(&mut self) {
+        let is_away = self.logger.is_away();
+        if let Some(north) = &mut self.node.north {
+            let lag = north.setup.commit;
+            north.notes.commit(lag, is_away, &mut self.rng, self.now);
+        }
     }
 
     fn supervise(&mut self) -> Result<(), Violation> {
@@ -409,9 +421,12 @@ impl World {
             let Crash {
                 status,
                 workers_live_on,
+                fuse,
                 ..
             } = crash;
-            if self.node.alive() {
+            if let (Some(_), Some(north)) = (fuse, &mut self.node.north) {
+                north.fuse = fuse;
+            } else if self.node.alive() {
                 self.node
                     .crash(status, workers_live_on, &mut self.witness, self.now)?;
             }
@@ -429,7 +444,10 @@ impl World {
         if poisoned {
             return Err(Violation::new("the one with the poison was not given up"));
         }
-        Ok(())
+        match &self.node.north {
+            Some(north) => self.witness.all_follows_from(&north.notes),
+            None => Ok(()),
+        }
     }
 
     fn outcome(&self) -> Outcome {
@@ -446,6 +464,12 @@ impl World {
             acks_clamped: counters.acks_clamped,
             self_acks: counters.self_acks,
             logger_deaths: self.logger.remote.as_ref().map_or(0, Remote::deaths),
+            north: self
+                .node
+                .north
+                .as_ref()
+                .map(|north| north.tally)
+                .unwrap_or_default(),
             complete: self
                 .clients
                 .iter()

@@ -78,6 +78,26 @@ fn a_record_that_is_lost_during_its_replay_stalls_nobody() {
     holds(&[5119]);
 }
 
+/// A server with state had closed a connection when its host was lost, and its client spoke after the next life had
+/// gone on: all that it had asked for was executed again, or it was reset.
+#[test]
+fn what_a_server_with_state_has_closed_is_not_executed_again() {
+    for seed in [18, 26, 70, 72, 105, 111] {
+        if let Err(failure) = play(&Scenario::drawn_from(seed).north_restarted()) {
+            panic!("{failure}");
+        }
+    }
+}
+
+/// Told lazily, the last word of the logger and the ACK before it were lost: the client sent again what had been
+/// acknowledged, which the logger had, and whatever the server said to that was held back.
+#[test]
+fn an_acknowledgement_that_was_lost_is_said_again() {
+    if let Err(failure) = play(&Scenario::drawn_from(17_776).north_restarted()) {
+        panic!("{failure}");
+    }
+}
+
 /// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
 #[test]
 fn faults_cost_the_connections_that_they_doom() {

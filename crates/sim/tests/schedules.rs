@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use sim::{Outcome, Scenario, play};
+use sim::{Outcome, Scenario, Tally, play};
 
 /// Schedules in an ordinary run.
 const RUNS: u64 = 10_000;
@@ -22,6 +22,11 @@ fn from_environment(name: &str) -> Option<u64> {
 
 /// And of those in which the server's host loses its power.
 const RESTARTED_RUNS: u64 = 2_000;
+
+/// And of those with a server that has state.
+const NORTH_RUNS: u64 = 2_000;
+/// And of those in which its host loses its power.
+const NORTH_RESTARTED_RUNS: u64 = 1_000;
 
 /// Play the schedules of these seeds, on all CPUs; every invariant must hold in each of them.
 fn play_all(seeds: Range<u64>, change: fn(Scenario) -> Scenario) -> Vec<Outcome> {
@@ -119,6 +124,33 @@ fn nothing_is_acknowledged_that_is_not_at_the_logger() {
     assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
     assert!(alone || sum(|o| o.acks_made) > 0, "the logger said nothing");
     assert!(alone || sum(|o| o.acks_clamped) > 0, "it was never behind");
+}
+
+/// A server with state lives through its notes, and goes on with its clients at their numbers.
+#[test]
+fn a_server_with_state_says_what_follows_from_what_it_has_heard() {
+    let seeds = wanted(NORTH_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, Scenario::north);
+    let tally = |of: fn(&Tally) -> u32| outcomes.iter().map(|o| of(&o.north)).sum::<u32>();
+    assert!(alone || tally(|t| t.grafts) > 0, "no graft");
+    assert!(alone || tally(|t| t.resumed) > 0, "nobody lacked anything");
+    assert!(alone || tally(|t| t.closed) > 0, "none came further");
+    for stage in 0..4 {
+        let died = outcomes.iter().any(|o| o.north.deaths[stage] > 0);
+        assert!(alone || died, "nobody died in stage {stage}");
+    }
+}
+
+/// What the logger has of the notes outlives the host, and nobody has heard what follows from others.
+#[test]
+fn a_server_with_state_goes_on_when_the_power_is_back() {
+    let seeds = wanted(NORTH_RESTARTED_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, Scenario::north_restarted);
+    let tally = |of: fn(&Tally) -> u32| outcomes.iter().map(|o| of(&o.north)).sum::<u32>();
+    assert!(alone || tally(|t| t.grafts) > 0, "no graft");
+    assert!(alone || tally(|t| t.resumed) > 0, "nobody lacked anything");
 }
 
 #[test]

@@ -56,8 +56,8 @@ impl Shared {
         let mut useless =
             segment.ack.after(previous) && ack == flow.server.ack && !edge.after(flow.server.edge);
         // A server that repeats itself answers a client that does: it is told what it can be, or it
-        // would send the same segment for ever.
-        let repeats = segment.ack == previous && ack.after(flow.server.ack);
+        // would send the same segment for ever. It may have been told before, and not have heard it.
+        let repeats = segment.ack == previous;
         let lazy = link.settings.strategy == AckStrategy::Lazy;
         if lazy && segment.ack.after(flow.log.stable) && !repeats {
             hold(&mut flow.log, segment.ack);

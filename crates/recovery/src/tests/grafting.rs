@@ -219,6 +219,38 @@ fn it_does_not_wait_for_ever() {
     assert_eq!(world.reset.len(), 1);
 }
 
+/// Nobody waits for its client, which may still have to hear the end; what it had asked for is not executed again.
+#[test]
+fn one_that_it_has_closed_is_finished_after_it_has_gone_on() {
+    let closed = |id| {
+        unheard(id).change(|peer| {
+            if let Some(standing) = &mut peer.standing {
+                standing.is_closed = true;
+            }
+        })
+    };
+    let mut world = wrapped([closed(1), closed(2)]);
+    world.die();
+    come_back(&mut world);
+    world.until_serving(10);
+    assert!(handed_over(&world));
+    let mut heard = |id| {
+        let mut peer = world.peer(id).clone();
+        peer.flow.log.restored = Restored::Heard;
+        world.late(peer);
+    };
+    // One after the other, before anything is done.
+    heard(1);
+    heard(2);
+    let grafted = world.done.iter().filter_map(|action| match action {
+        Action::Graft { flow, .. } => Some(flow.0),
+        _ => None,
+    });
+    assert_eq!(grafted.collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(world.spliced, [], "nothing is executed again");
+    assert!(world.reset.is_empty());
+}
+
 /// What it had sent to the host that has died it sends again: until then it may have been acknowledged.
 #[test]
 fn one_that_is_ahead_goes_on_and_has_to_send_that_again() {

@@ -261,9 +261,10 @@ impl World {
             }
             Action::Graft { key, flow, point } => {
                 assert!(self.alive, "grafted to a dead server");
-                assert!(!self.handed_over, "the server goes on already");
-                let life = self.incarnation;
+                let (life, handed_over) = (self.incarnation, self.handed_over);
                 let peer = self.known(key, flow);
+                let closed = peer.standing.is_some_and(|standing| standing.is_closed);
+                assert!(!handed_over || closed, "the server goes on already");
                 assert_ne!(peer.flow.incarnation, life, "grafted a second time");
                 peer.graft(life, point);
             }

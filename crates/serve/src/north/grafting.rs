@@ -103,7 +103,8 @@ impl North {
             };
             self.handover.give(passed, socket.as_fd())?;
         }
-        self.passed.clear();
+        // Clients of those that it has closed may still have to hear that.
+        self.passed.retain(|_, one| one.standing.is_closed);
         let mut outgoing = self.opened.hand_over(&self.handover)?;
         outgoing.kept += std::mem::take(&mut self.rejoined);
         self.handover.go()?;

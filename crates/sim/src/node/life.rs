@@ -10,27 +10,31 @@ use wire::FlowKey;
 use super::Node;
 use crate::{
     host::ends,
+    stateful::{Halt, System},
     trace,
     witness::{Violation, Witness},
 };
 
 impl Node {
+    /// Answers whether the server dies of what it does.
     pub(crate) fn act(
         &mut self,
         witness: &mut Witness,
         rng: &mut SmallRng,
         now: u64,
     ) -> Result<bool, Violation> {
-        let mut poisoned = false;
+        let mut dies = false;
         if let Some(process) = self
             .process
             .as_mut()
             .filter(|process| now >= process.act_at)
         {
             process.act_at = now + crate::pause(rng, self.setup.pace, process.idle);
-            if process.listening {
+            if process.listening && process.stateful.is_some() {
+                dies = self.act_with_state(witness, rng)?;
+            } else if process.listening {
                 let deeds = process.act(&mut self.host, witness, rng)?;
-                poisoned = deeds.poisoned && !process.headless;
+                dies = deeds.dies && !process.headless;
                 if !process.headless {
                     deeds
                         .closed
@@ -38,21 +42,60 @@ impl Node {
                         .for_each(|key| witness.server_closed(*key));
                 }
             } else if !process.headless {
-                process.listening = true;
-                self.host.listening = true;
-                self.keep_backlog();
-                let any: std::net::SocketAddr = ([0, 0, 0, 0], 80).into();
-                let change = SocketChange {
-                    key: FlowKey::new(any, any),
-                    new_state: SocketState::Listen,
-                };
-                self.ssw.socket_state(change, now);
+                self.listen(now);
             }
         }
         // A state that an application changes is told before the packet that follows from it.
         self.report_states(now);
         self.poll(witness, now)?;
-        Ok(poisoned)
+        Ok(dies)
+    }
+
+    fn listen(&mut self, now: u64) {
+        self.process
+            .iter_mut()
+            .for_each(|process| process.listening = true);
+        self.host.listening = true;
+        self.keep_backlog();
+        let any: std::net::SocketAddr = ([0, 0, 0, 0], 80).into();
+        let change = SocketChange {
+            key: FlowKey::new(any, any),
+            new_state: SocketState::Listen,
+        };
+        self.ssw.socket_state(change, now);
+    }
+
+    fn act_with_state(
+        &mut self,
+        witness: &mut Witness,
+        rng: &mut SmallRng,
+    ) -> Result<bool, Violation> {
+        let (Some(process), Some(north)) = (&mut self.process, &mut self.north) else {
+            return Ok(false);
+        };
+        let Some(stateful) = &mut process.stateful else {
+            return Ok(false);
+        };
+        north.notes.make_unmade();
+        let acted = stateful.act(&mut System {
+            host: &mut self.host,
+            ssw: &self.ssw,
+            notes: &mut north.notes,
+            waits_for_logger: north.setup.waits_for_logger(),
+            replay_pace: north.setup.replay_pace,
+            fuse: &mut north.fuse,
+            witness,
+            rng,
+        });
+        match acted {
+            Ok(busy) => {
+                process.idle = if busy { 0 } else { process.idle + 1 };
+                Ok(false)
+            }
+            Err(Halt::Waits) => Ok(false),
+            Err(Halt::Dies) => Ok(true),
+            Err(Halt::Broken(violation)) => Err(violation),
+        }
     }
 
     /// The main process dies of `status`. Its sockets are closed, or held by others of the service.
@@ -68,6 +111,9 @@ impl Node {
         };
         trace::note(now, || format!("death of process {}", process.pid));
         process.headless = true;
+        if let (Some(stateful), Some(north)) = (&process.stateful, &mut self.north) {
+            north.dies(stateful);
+        }
         witness.died();
         let exit = Exit {
             in_service: true,

@@ -1,5 +1,7 @@
 //! What one client does on its connection.
 
+use std::ops::Range;
+
 use rand::{Rng, rngs::SmallRng};
 use recovery::ReplayMode;
 
@@ -40,8 +42,10 @@ pub(crate) struct Script {
     /// Everything that it must be sent.
     pub(crate) outstream: Vec<u8>,
     /// Where in the outstream any byte is right the first time.
-    pub(crate) any: std::ops::Range<usize>,
-    /// And all bytes there are that one.
+    pub(crate) any: Vec<Range<usize>>,
+    /// Tickets: where the instream asks for each, and where the outstream has it.
+    pub(crate) tickets: Vec<(usize, Range<usize>)>,
+    /// All bytes where any is right are the same one.
     pub(crate) alike: bool,
     /// Where requests begin in the instream, and their answers in the outstream.
     pub(crate) turns: Vec<(usize, usize)>,
@@ -78,11 +82,7 @@ impl Script {
             _ => Manner::InTurn,
         };
         let mut script = Self::of(&requests, manner, rng);
-        script.fate = match rng.random_range(0..20) {
-            0 => Fate::Resets(rng.random_range(0..400 * MS)),
-            1 => Fate::Vanishes(rng.random_range(0..400 * MS)),
-            _ => Fate::Completes,
-        };
+        script.fate = fate(rng);
         script
     }
 
@@ -114,12 +114,40 @@ impl Script {
         Self::of(&requests, Manner::InTurn, rng)
     }
 
+    /// The script of one among several that take tickets from a server.
+    pub(crate) fn with_tickets(rng: &mut SmallRng) -> Self {
+        let count = rng.random_range(1..8);
+        let mut requests: Vec<Request> = (0..count)
+            .map(|_| match rng.random_range(0..5) {
+                0 => request(rng, ReplayMode::Connection),
+                _ => Request::Ticket,
+            })
+            .collect();
+        match rng.random_range(0..5) {
+            0 => requests.push(Request::GetAndClose(size(rng))),
+            1 => {
+                let length = size(rng);
+                requests.push(Request::Upload(noise(rng, length)));
+            }
+            _ => {}
+        }
+        let manner = if rng.random_bool(0.3) {
+            Manner::Pipelined
+        } else {
+            Manner::InTurn
+        };
+        let mut script = Self::of(&requests, manner, rng);
+        script.fate = fate(rng);
+        script
+    }
+
     fn of(requests: &[Request], manner: Manner, rng: &mut SmallRng) -> Self {
         let mut script = Self {
             steps: Vec::new(),
             instream: Vec::new(),
             outstream: Vec::new(),
-            any: 0..0,
+            any: Vec::new(),
+            tickets: Vec::new(),
             alike: false,
             turns: vec![(0, 0)],
             fate: Fate::Completes,
@@ -141,12 +169,18 @@ impl Script {
 
     fn add(&mut self, request: &Request, manner: Manner, rng: &mut SmallRng) {
         let (bytes, answer) = (request.encode(), request.answer());
+        let at = self.outstream.len();
         if *request == Request::Life {
-            self.any = self.outstream.len()..self.outstream.len() + LIFE_DIGITS;
+            self.any.push(at..at + LIFE_DIGITS);
         }
         if let Request::Lives(_) = request {
-            self.any = self.outstream.len()..self.outstream.len() + answer.len();
+            self.any.push(at..at + answer.len());
             self.alike = true;
+        }
+        if *request == Request::Ticket {
+            let asked = self.instream.len() + bytes.len();
+            self.tickets.push((asked, at..at + answer.len()));
+            self.any.push(at..at + answer.len());
         }
         // In one piece, or in a few with pauses between.
         let mut rest = &bytes[..];
@@ -169,6 +203,14 @@ impl Script {
         if manner == Manner::InTurn && !request.is_last() {
             self.steps.push(Step::Await(self.outstream.len()));
         }
+    }
+}
+
+fn fate(rng: &mut SmallRng) -> Fate {
+    match rng.random_range(0..20) {
+        0 => Fate::Resets(rng.random_range(0..400 * MS)),
+        1 => Fate::Vanishes(rng.random_range(0..400 * MS)),
+        _ => Fate::Completes,
     }
 }
 

@@ -40,6 +40,7 @@ impl Witness {
             ensure(!seen.established, || {
                 describe(key, "begins another connection", &segment)
             })?;
+            seen.began_again |= seen.restarted;
             seen.client_isn = Some(segment.ack() - 1);
             seen.server_isn = Some(segment.seq());
             seen.tsval = None;
@@ -60,9 +61,11 @@ impl Witness {
             seen.doomed = true;
             return Ok(());
         }
-        ensure(!seen.orphaned || seen.lost || of_the_record, || {
-            describe(key, "leaves though it is not spliced", &segment)
-        })?;
+        let stray = segment.flags().contains(Flags::RST) && seen.has_reset();
+        ensure(
+            !seen.orphaned || seen.lost || of_the_record || stray,
+            || describe(key, "leaves though it is not spliced", &segment),
+        )?;
         if segment.flags().contains(Flags::RST) {
             // Old segments that come when all is over are answered so without a crash, too.
             return ensure(seen.gone || seen.finished || seen.lost, || {
@@ -147,6 +150,7 @@ impl super::Seen {
 
     fn told_bytes(&mut self, isn: SeqNumber, segment: &Segment<'_>) -> Result<(), Violation> {
         let key = self.key;
+        self.heard = true;
         let at = index(segment.seq().0.wrapping_sub(isn.0).wrapping_sub(1));
         // What a life that answers otherwise says of what the client has had, nobody hears: a FIN brings it.
         let had = self.has.filter(|_| self.script.alike);

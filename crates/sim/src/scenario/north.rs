@@ -1,0 +1,144 @@
+//! Schedules in which the server has state, and is rebuilt from its notes.
+
+use std::time::Duration;
+
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use recovery::ReplayMode;
+
+use super::{Crash, Fault, Scenario, Script, When};
+use crate::MS;
+
+/// A server with state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NorthSetup {
+    /// How often the logger is told what the server has noted, ns.
+    pub(crate) release_every: Option<u64>,
+    /// Longest time until a note is with a logger on another machine, ns.
+    pub(crate) commit: Option<u64>,
+    /// How long a server waits for clients that must say first where they stand.
+    pub(crate) patience: Duration,
+    /// The kernel has kept the SYNs of connections for who accepts them.
+    pub(crate) knows_syns: bool,
+    /// Most notes that a life lives through at a time.
+    pub(crate) replay_pace: usize,
+    pub(crate) flaw: Flaw,
+}
+
+/// A call to a client, and its answer, take no longer, also if some are lost: smoltcp answers one in a second.
+const HEARD_BY: Duration = Duration::from_secs(8);
+
+impl NorthSetup {
+    pub(crate) fn waits_for_logger(&self) -> bool {
+        self.commit.is_some() && self.flaw != Flaw::SaysTooSoon
+    }
+
+    /// Clients may be lost that would have spoken in time.
+    pub(crate) fn is_impatient(&self) -> bool {
+        self.patience < HEARD_BY
+    }
+}
+
+/// What is wrong with the north side of a run that is to fail. With any of it a replay does not compare what
+/// is said, so that the witness has to find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// Nothing.
+    None,
+    /// This read, counted from 1, is not noted.
+    ForgetsRead(u32),
+    /// It is noted, and the next life does not live through it.
+    SkipsRead(u32),
+    /// Notes are made when what follows from them was said.
+    NotesLate,
+    /// Words do not wait until the logger has their notes.
+    SaysTooSoon,
+    /// Sockets are made one number too far.
+    GraftsAhead,
+    /// What was said, and clients lack, is not said again.
+    SwallowsWords,
+}
+
+/// Numbers of the actions at which a server with state dies: besides others, when sockets are made and given to it.
+const MOMENTS: [usize; 12] = [0, 1, 4, 5, 6, 8, 10, 11, 13, 21, 21, 22];
+
+impl Scenario {
+    /// Others with a server that has state: what it answers depends on what all clients have said, and in which
+    /// order it has read that. Nothing else goes wrong. The logger is on the server's host, on another machine, or
+    /// there and mortal; the server's host lives on, and its memory has the notes.
+    #[must_use]
+    pub fn north(self) -> Self {
+        let plain = Self::with_fault(self.seed, Fault::None);
+        match self.seed % 4 {
+            0 => plain.linked(),
+            1 => plain.durable(),
+            _ => plain,
+        }
+        .with_state()
+    }
+
+    /// The same with a host that loses its power again and again: what the logger has of the notes is left, and
+    /// nobody has heard what follows from others.
+    #[must_use]
+    pub fn north_restarted(self) -> Self {
+        Self::with_fault(self.seed, Fault::None)
+            .restarted()
+            .with_state()
+    }
+
+    fn with_state(self) -> Self {
+        let mut scenario = self;
+        let mut rng = SmallRng::seed_from_u64(scenario.seed ^ 0x006e_6f72_7468);
+        let release = [None, Some(10 * MS), Some(300 * MS)];
+        scenario.service.mode = ReplayMode::Connection;
+        scenario.service.north = Some(NorthSetup {
+            release_every: release[rng.random_range(0..3)],
+            commit: scenario
+                .link
+                .map(|_| [MS / 20, MS, 20 * MS][rng.random_range(0..3)]),
+            patience: [Duration::from_secs(1), HEARD_BY][rng.random_range(0..2)],
+            knows_syns: rng.random_bool(0.8),
+            replay_pace: [1, 5, 50][rng.random_range(0..3)],
+            flaw: Flaw::None,
+        });
+        for client in &mut scenario.clients {
+            client.script = Script::with_tickets(&mut rng);
+        }
+        scenario.crashes = crashes(&mut rng);
+        scenario
+    }
+
+    /// The same with something wrong, if there is a server with state.
+    #[must_use]
+    pub fn flawed(mut self, flaw: Flaw) -> Self {
+        if let Some(north) = &mut self.service.north {
+            north.flaw = flaw;
+        }
+        self
+    }
+}
+
+fn crashes(rng: &mut SmallRng) -> Vec<Crash> {
+    let count = match rng.random_range(0..10) {
+        0 => 0,
+        1 | 2 => rng.random_range(4..10),
+        _ => rng.random_range(1..5),
+    };
+    (0..count).map(|i| crash(rng, i == 0)).collect()
+}
+
+fn crash(rng: &mut SmallRng, is_first: bool) -> Crash {
+    let when = if !is_first && rng.random_bool(0.6) {
+        let moment = MOMENTS[rng.random_range(0..MOMENTS.len())];
+        When::During(moment, rng.random_range(0..2 * MS))
+    } else {
+        let longest = [2, 30, 300, 1500][rng.random_range(0..4)] * MS;
+        When::After(rng.random_range(0..longest))
+    };
+    let longest = [4, 30, 200][rng.random_range(0..3)];
+    Crash {
+        when,
+        workers_live_on: false,
+        status: [9, 11, 256, 6][rng.random_range(0..4)],
+        fuse: rng.random_bool(0.5).then(|| rng.random_range(0..longest)),
+    }
+}

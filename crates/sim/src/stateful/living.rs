@@ -1,0 +1,219 @@
+//! What happens to a server that serves, and what it does.
+
+use rand::{Rng, rngs::SmallRng, seq::SliceRandom};
+use smoltcp::{iface::SocketHandle, socket::tcp::State};
+use ssw::SouthSide;
+use wire::FlowKey;
+
+use super::{Deed, Stage, Stateful};
+use crate::{
+    host::{Host, ends},
+    notes::{Note, Notes, say_into},
+    witness::{Violation, Witness},
+};
+
+/// What a process sees of its host.
+pub(crate) struct System<'a> {
+    pub(crate) host: &'a mut Host,
+    pub(crate) ssw: &'a SouthSide,
+    pub(crate) notes: &'a mut Notes,
+    /// What it notes goes to a logger, too, and words wait for that.
+    pub(crate) waits_for_logger: bool,
+    /// Most notes that it lives through at a time.
+    pub(crate) replay_pace: usize,
+    /// So many steps until it is to die.
+    pub(crate) fuse: &'a mut Option<u32>,
+    pub(crate) witness: &'a mut Witness,
+    pub(crate) rng: &'a mut SmallRng,
+}
+
+/// Why a process stops in the middle of what it does.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    Dies,
+    /// A word is not to be said yet.
+    Waits,
+    Broken(Violation),
+}
+
+impl From<Violation> for Halt {
+    fn from(violation: Violation) -> Self {
+        Self::Broken(violation)
+    }
+}
+
+impl System<'_> {
+    /// A step is done: it may be the last.
+    pub(super) fn burn(&mut self) -> Result<(), Halt> {
+        match self.fuse {
+            None => Ok(()),
+            Some(0) => {
+                *self.fuse = None;
+                Err(Halt::Dies)
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Stateful {
+    /// It is its turn. Answers whether it had anything to do.
+    pub(crate) fn act(&mut self, system: &mut System<'_>) -> Result<bool, Halt> {
+        system.burn()?;
+        match self.stage {
+            Stage::Replaying(at) => {
+                self.replay(at, system)?;
+                Ok(true)
+            }
+            Stage::Waiting => Ok(false),
+            Stage::Serving => self.serve(system),
+        }
+    }
+
+    fn serve(&mut self, system: &mut System<'_>) -> Result<bool, Halt> {
+        if let Some((number, word)) = self.held.take() {
+            self.say_if_safe(number, word, system)?;
+        }
+        self.go_on(system)?;
+        let mut busy = self.accept(system)?;
+        let mut all: Vec<usize> = (0..self.connections.len()).collect();
+        all.shuffle(system.rng);
+        for number in all {
+            if self.connections[number].closed || system.rng.random_bool(0.2) {
+                continue; // others come first
+            }
+            let Some(event) = self.look(number, system)? else {
+                continue;
+            };
+            busy = true;
+            self.notes_that(event, system)?;
+            self.go_on(system)?;
+        }
+        Ok(busy)
+    }
+
+    /// It happens, and is noted before anything follows.
+    fn notes_that(&mut self, event: Note, system: &mut System<'_>) -> Result<(), Halt> {
+        system.burn()?;
+        system.notes.make(event.clone());
+        system.burn()?;
+        self.happens(&event);
+        Ok(())
+    }
+
+    fn accept(&mut self, system: &mut System<'_>) -> Result<bool, Halt> {
+        let held: Vec<SocketHandle> = self.held().collect();
+        let mut new = Vec::new();
+        for (handle, socket) in system.host.tcp() {
+            let open = matches!(socket.state(), State::Established | State::CloseWait);
+            if let Some((local, remote)) = ends(socket)
+                && open
+                && !held.contains(&handle)
+            {
+                new.push((handle, FlowKey::new(remote, local)));
+            }
+        }
+        let mut busy = false;
+        for (handle, key) in new {
+            // The kernel keeps the SYN for who accepts it.
+            let Some(isn) = system.ssw.flow(&key).map(|flow| flow.client.isn) else {
+                continue;
+            };
+            if system.rng.random_bool(0.8) {
+                busy = true;
+                self.notes_that(Note::Accepted { key, isn }, system)?;
+                let connection = self.connections.last_mut();
+                connection
+                    .into_iter()
+                    .for_each(|one| one.socket = Some(handle));
+            }
+        }
+        Ok(busy)
+    }
+
+    /// What happens on this connection.
+    fn look(&self, connection: usize, system: &mut System<'_>) -> Result<Option<Note>, Halt> {
+        let one = &self.connections[connection];
+        let Some(handle) = one.socket else {
+            return Ok(Some(Note::Failed { connection }));
+        };
+        if one.blocked && system.host.socket(handle).can_send() {
+            return Ok(Some(Note::Room { connection }));
+        }
+        if one.ended {
+            let over = system.host.socket(handle).state() == State::Closed;
+            return Ok(over.then_some(Note::Failed { connection }));
+        }
+        if !one.session.wants_input() {
+            return Ok(None);
+        }
+        let max = [1, 100, 4000, 40_000][system.rng.random_range(0..4)];
+        match system.host.read(handle, max) {
+            Ok(Some(bytes)) if bytes.is_empty() => Ok(None),
+            Ok(Some(bytes)) => {
+                system.witness.server_read(one.key, one.read, &bytes)?;
+                Ok(Some(Note::Read { connection, bytes }))
+            }
+            Ok(None) => Ok(Some(Note::Ended { connection })),
+            Err(_) => Ok(Some(Note::Failed { connection })),
+        }
+    }
+
+    /// Say and close what there is to be said and closed.
+    fn go_on(&mut self, system: &mut System<'_>) -> Result<(), Halt> {
+        while let Some(deed) = self.next_deed() {
+            match deed {
+                Deed::Says(number, word) => self.say(number, word, system)?,
+                Deed::Closes(number) => {
+                    let one = &mut self.connections[number];
+                    one.closed = true;
+                    if let Some(handle) = one.socket {
+                        system.host.socket(handle).close();
+                        system.witness.server_closed(one.key);
+                    }
+                }
+            }
+            system.burn()?;
+        }
+        Ok(())
+    }
+
+    /// A note comes before the word.
+    fn say(&mut self, number: usize, word: Vec<u8>, system: &mut System<'_>) -> Result<(), Halt> {
+        let hash = say_into(&mut self.said, number, &word);
+        system.notes.make(Note::Says {
+            connection: number,
+            hash,
+        });
+        system.burn()?;
+        self.say_if_safe(number, word, system)
+    }
+
+    /// And is safe before that is said. What was not taken whole leaves another note.
+    fn say_if_safe(
+        &mut self,
+        number: usize,
+        word: Vec<u8>,
+        system: &mut System<'_>,
+    ) -> Result<(), Halt> {
+        if system.waits_for_logger && !system.notes.are_stable(system.notes.len()) {
+            self.held = Some((number, word));
+            return Err(Halt::Waits);
+        }
+        let socket = self.connections[number].socket;
+        let sent = socket.map(|handle| system.host.socket(handle).send_slice(&word));
+        let length = sent.and_then(Result::ok).unwrap_or(0);
+        system.burn()?;
+        self.taken(number, &word, length);
+        if length < word.len() {
+            system.notes.make(Note::Took {
+                connection: number,
+                length,
+            });
+        }
+        Ok(())
+    }
+}

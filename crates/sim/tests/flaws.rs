@@ -1,0 +1,51 @@
+//! The witness can fail: servers with state whose north side has something wrong are found out.
+
+use sim::{Flaw, Scenario, play};
+
+/// Some schedule is broken by this flaw.
+fn found(flaw: Flaw) {
+    found_in(Scenario::north, flaw);
+}
+
+fn found_in(kind: fn(Scenario) -> Scenario, flaw: Flaw) {
+    let play = |seed| play(&kind(Scenario::drawn_from(seed)).flawed(flaw));
+    let is_broken = (0..200).any(|seed| play(seed).is_err());
+    assert!(is_broken, "nobody finds {flaw:?}");
+}
+
+#[test]
+fn a_read_that_is_not_noted_is_missed() {
+    for which in [1, 2, 5, 10] {
+        found(Flaw::ForgetsRead(which));
+    }
+}
+
+/// All is noted, and only what the next life says can show it.
+#[test]
+fn a_read_that_the_next_life_skips_is_missed() {
+    for which in [1, 2, 5, 10] {
+        found(Flaw::SkipsRead(which));
+    }
+}
+
+/// The client was told what a dead server knew alone.
+#[test]
+fn a_word_before_its_notes_is_contradicted() {
+    found(Flaw::NotesLate);
+}
+
+/// And what a dead host knew alone.
+#[test]
+fn a_word_before_its_notes_are_with_the_logger_is_contradicted() {
+    found_in(Scenario::north_restarted, Flaw::SaysTooSoon);
+}
+
+#[test]
+fn a_socket_at_other_numbers_is_noticed() {
+    found(Flaw::GraftsAhead);
+}
+
+#[test]
+fn a_word_that_is_swallowed_is_missed() {
+    found(Flaw::SwallowsWords);
+}
