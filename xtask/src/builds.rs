@@ -221,7 +221,7 @@ fn compare(
             bytes: plain.bytes,
         };
         say(&step, &ours.told);
-        let differences = differences(ours, plain, again);
+        let differences = differences(asked, [ours, plain, again]);
         for difference in differences.iter().take(SHOWN) {
             println!("    {difference}");
         }
@@ -261,7 +261,7 @@ fn say(step: &Step, told: &str) {
 }
 
 /// What is not as it is by make.
-fn differences(ours: &Came, plain: &Came, again: &Came) -> Vec<String> {
+fn differences(asked: &history::Step, [ours, plain, again]: [&Came; 3]) -> Vec<String> {
     let mut all = picture::differences(&ours.tree, &plain.tree, &again.tree);
     if ours.status != plain.status {
         all.push(format!("status {:?}, not {:?}", ours.status, plain.status));
@@ -273,7 +273,14 @@ fn differences(ours: &Came, plain: &Came, again: &Came) -> Vec<String> {
         ));
     }
     for (number, name) in ["output", "errors"].iter().enumerate() {
-        let (ours, plain, again) = (&ours.said[number], &plain.said[number], &again.said[number]);
+        let said = [ours, plain, again].map(|came| {
+            let mut lines: Vec<_> = came.said[number].split_inclusive('\n').collect();
+            if asked.is_in_parallel() {
+                lines.sort_unstable();
+            }
+            lines.concat()
+        });
+        let [ours, plain, again] = &said;
         if plain == again && ours != plain {
             all.push(format!("other {name}: {}", first_difference(ours, plain)));
         }

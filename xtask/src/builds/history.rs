@@ -117,6 +117,14 @@ impl Step {
     pub(super) fn is_expected(&self) -> bool {
         matches!(self.asks, Asks::Usual([]))
     }
+
+    /// Whether several things are done at once: who says something first is by chance then.
+    pub(super) fn is_in_parallel(&self) -> bool {
+        let (Asks::Usual(also) | Asks::Only(also)) = self.asks else {
+            return false;
+        };
+        also.iter().any(|word| word.starts_with("-j"))
+    }
 }
 
 impl Edit {
