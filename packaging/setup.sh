@@ -8,7 +8,7 @@ PATH=$PATH:/usr/sbin:/sbin:${HOME:-/root}/.cargo/bin
 
 build="gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev iproute2"
 # nginx: Debian 12's has http_dav_module (PUT); other servers and tools are for tests and bench.
-test="nginx curl lighttpd redis-server redis-tools memcached mosquitto mosquitto-clients ngircd socat python3 tcpdump ethtool wrk iperf3 nftables procps haproxy keepalived openssl lighttpd-mod-openssl python3-websockets python3-pyftpdlib vsftpd lftp nodejs ccache"
+test="nginx curl lighttpd redis-server redis-tools memcached mosquitto mosquitto-clients ngircd socat python3 tcpdump ethtool wrk iperf3 nftables procps haproxy keepalived openssl lighttpd-mod-openssl python3-websockets python3-pyftpdlib vsftpd lftp nodejs ccache git"
 
 # Is what a package is wanted for there?
 has() {
