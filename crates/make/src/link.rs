@@ -1,4 +1,4 @@
-//! Words between those who want commands done, and the engine: lengths and JSON over a socket, with the streams
+//! Words between those who want commands done, and the engine: lengths and words (postcard) over a socket, with the streams
 //! of who asks.
 
 use std::{
