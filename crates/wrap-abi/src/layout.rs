@@ -16,7 +16,7 @@ pub use crate::remade::{RemadeFiles, Whole};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 23;
+pub const VERSION: u32 = 24;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;

@@ -11,16 +11,25 @@ const MOST: usize = 256;
 pub enum Whole {
     /// It has.
     Yes,
-    /// It has not, or not yet.
+    /// It has not yet.
     No,
+    /// That replay ended before: another one makes the file anew.
+    Never,
 }
+
+/// How the inode that a file has now is kept beside whether it is whole.
+const SHIFT: u32 = 2;
+const NOT_YET: u64 = 0;
+const YES: u64 = 1;
+const NEVER: u64 = 2;
+const STATES: u64 = 3;
 
 #[derive(Debug, Default)]
 #[repr(C)]
 struct File {
     /// Its inode as the record has it; 0: this place is free.
     then: AtomicU64,
-    /// The one that it has now, doubled, and 1 more if it is whole.
+    /// The one that it has now above [`SHIFT`] bits that say whether it is whole.
     now: AtomicU64,
 }
 
@@ -48,16 +57,26 @@ impl RemadeFiles {
                         .is_ok()
         });
         if let Some(file) = place {
-            file.now.store(now << 1, Ordering::Release);
+            file.now.store(now << SHIFT | NOT_YET, Ordering::Release);
         }
     }
 
     /// These are as they are to be.
     pub fn are_whole(&self, all: &[u64]) {
         for file in &self.0 {
-            let now = file.now.load(Ordering::Acquire) >> 1;
+            let now = file.now.load(Ordering::Acquire) >> SHIFT;
             if now != 0 && all.contains(&now) {
-                file.now.store(now << 1 | 1, Ordering::Release);
+                file.now.store(now << SHIFT | YES, Ordering::Release);
+            }
+        }
+    }
+
+    /// Another replay is about to begin: what is not whole by now will never be.
+    pub fn are_left(&self) {
+        for file in &self.0 {
+            let now = file.now.load(Ordering::Acquire);
+            if now >> SHIFT != 0 && now & STATES == NOT_YET {
+                file.now.store(now | NEVER, Ordering::Release);
             }
         }
     }
@@ -68,9 +87,12 @@ impl RemadeFiles {
         let mut all = self.0.iter();
         let file = all.find(|file| then != 0 && file.then.load(Ordering::Acquire) == then)?;
         match file.now.load(Ordering::Acquire) {
-            known if known >> 1 != now => None,
-            known if known & 1 == 1 => Some(Whole::Yes),
-            _ => Some(Whole::No),
+            known if known >> SHIFT != now => None,
+            known => match known & STATES {
+                YES => Some(Whole::Yes),
+                NEVER => Some(Whole::Never),
+                _ => Some(Whole::No),
+            },
         }
     }
 }
@@ -90,6 +112,9 @@ mod tests {
         files.are_whole(&[70]);
         assert_eq!(files.find(7, 70), Some(Whole::Yes));
         assert_eq!(files.find(8, 80), Some(Whole::No));
+        files.are_left();
+        assert_eq!(files.find(7, 70), Some(Whole::Yes));
+        assert_eq!(files.find(8, 80), Some(Whole::Never));
         files.begin(7, 71);
         assert_eq!(
             (files.find(7, 70), files.find(7, 71)),

@@ -220,7 +220,6 @@ impl Descriptors {
         self.all.get_mut(usize::try_from(fd).ok()?)
     }
 
-    /// Every descriptor of a file that a replay has nothing of.
     /// One by which a file that had this number is made again.
     pub(crate) fn remaking(&self, inode: u64) -> Option<c_int> {
         let is = |one: &Descriptor| one.backing == Backing::Remade && one.inode == inode;
@@ -228,6 +227,7 @@ impl Descriptors {
         c_int::try_from(fd).ok()
     }
 
+    /// Every descriptor of a file that a replay has nothing of.
     pub(crate) fn without_file(&self) -> impl Iterator<Item = (c_int, Backing)> {
         let all = (0..).zip(self.all.iter().map(|one| one.backing));
         all.filter(|(_, backing)| matches!(backing, Backing::Nothing | Backing::Changed))

@@ -1,10 +1,12 @@
 //! Programs that say what they know, and their next lives.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{BufRead as _, BufReader, Read as _},
     os::{
         fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
-        unix::process::CommandExt as _,
+        unix::{fs::MetadataExt as _, process::CommandExt as _},
     },
     process::{Child, ChildStdout, Command, Stdio},
     thread,
@@ -13,7 +15,10 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wrap::{AllPassed, Ends, Feed, Handover, Library, Memory, Position};
-use wrap_abi::layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD};
+use wrap_abi::{
+    Call, Record,
+    layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD},
+};
 
 /// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
 const KEYS: &str = r#"
@@ -90,6 +95,7 @@ impl Life {
             .args(["-c", program])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .process_group(0)
             .envs(Library::variables());
         if let Some(other) = other {
             let ours = Library::variables().into_iter().next().expect("it");
@@ -135,6 +141,14 @@ impl Life {
         self.said.read_line(&mut line).expect("a line");
         assert!(line.ends_with('\n'), "it has ended");
         line
+    }
+
+    /// With its children, which hold its output.
+    fn end_all(mut self) {
+        let group = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("killed");
+        let mut rest = Vec::new();
+        self.said.read_to_end(&mut rest).expect("their end");
     }
 
     /// Waits until it has replayed its record.
@@ -295,4 +309,113 @@ fn who_follows_waits_for_more() {
     let count: u64 = count.parse().expect("a number");
     assert!(count >= 21, "{count}: from its beginning again");
     assert!(second.length(0) >= first.length(0), "what follows is noted");
+}
+
+/// Makes a file, does something to its name, and says that it has.
+const NAMES: &str = r#"
+import os, time
+os.chdir("DIRECTORY")
+with open("temporary", "w") as file:
+    file.write("kept")
+EFFECT
+while True:
+    print("done", flush=True)
+    time.sleep(0.01)
+"#;
+
+/// The record up to where it was noted that something is about to be done to a name for the last time.
+fn until_last_intent(from: &Memory) -> Memory {
+    let mut bytes = vec![0; usize::try_from(from.length(0)).expect("short")];
+    from.read(0, 0, &mut bytes).expect("read");
+    let (mut at, mut end) = (0, 0);
+    while at < bytes.len() {
+        let (record, length) = Record::read(&bytes[at..]).expect("records");
+        at += length;
+        if record.call == Call::Intent {
+            end = at;
+        }
+    }
+    assert!(end > 0, "nothing was intended");
+    let memory = Memory::new().expect("memory");
+    Feed::new(0).take(&memory, &bytes[..end]).expect("room");
+    memory
+}
+
+/// A death between what was done to a name and the note of that: a replay makes the file again, for the name is gone, but it
+/// does not stay beside what became of the one before.
+#[test]
+fn what_was_done_to_a_name_unnoted_is_done_to_what_was_made_again() {
+    let all = ["os.rename('temporary', 'kept')", "os.unlink('temporary')"];
+    for effect in all {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = directory.path().to_str().expect("a name");
+        let program = NAMES.replace("DIRECTORY", place).replace("EFFECT", effect);
+        let files = || -> BTreeMap<_, _> {
+            let entries = fs::read_dir(directory.path()).expect("a directory");
+            let read = entries.map(|entry| {
+                let entry = entry.expect("an entry");
+                let about = entry.metadata().expect("an inode");
+                let contents = fs::read(entry.path()).expect("a file");
+                (entry.file_name(), (about.ino(), contents))
+            });
+            read.collect()
+        };
+        let memory = Memory::new().expect("memory");
+        let mut life = Life::begin(&memory, &program, false);
+        assert_eq!(life.line(), "done\n");
+        drop(life);
+        let then = files();
+        let memory = until_last_intent(&memory);
+        for _ in 0..2 {
+            memory.to_be_replayed(&mut []).expect("memory");
+            let mut life = Life::begin(&memory, &program, false);
+            life.replays(&memory);
+            life.handover.go().expect("gone on");
+            assert_eq!(life.line(), "done\n");
+            assert_eq!(files(), then, "{effect}");
+        }
+    }
+}
+
+/// A child makes a file, for which it needs a while, and has it open when it says that it has.
+const MAKES: &str = r#"
+import os, time
+os.chdir("DIRECTORY")
+if os.fork():
+    os.wait()
+with open("made", "w") as file:
+    file.write("whole")
+    file.flush()
+    while True:
+        print("done", flush=True)
+        time.sleep(0.01)
+"#;
+
+/// A replay that ended early has left a part of it; the next one makes it anew.
+#[test]
+fn what_a_child_was_making_again_when_it_ended_is_made_anew() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let made = directory.path().join("made");
+    let inode = || fs::metadata(&made).expect("it is there").ino();
+    let place = directory.path().to_str().expect("a name");
+    let program = MAKES.replace("DIRECTORY", place);
+    let memory = Memory::new().expect("memory");
+    let mut life = Life::begin(&memory, &program, false);
+    assert_eq!(life.line(), "done\n");
+    life.end_all();
+    let then = inode();
+    let beside = directory.path().join("beside");
+    fs::rename(&made, &beside).expect("gone"); // and its number is not another's
+    fs::write(&made, "a part").expect("as a replay leaves it");
+    memory.page().remade.begin(then, inode());
+    for _ in 0..2 {
+        memory.to_be_replayed(&mut []).expect("memory");
+        assert_eq!(memory.begun(), BTreeSet::from([0, 1]));
+        let mut life = Life::begin(&memory, &program, false);
+        life.replays(&memory);
+        life.handover.go().expect("gone on");
+        assert_eq!(life.line(), "done\n");
+        assert_eq!(fs::read_to_string(&made).expect("it"), "whole");
+        life.end_all();
+    }
 }

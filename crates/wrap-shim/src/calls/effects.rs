@@ -20,6 +20,7 @@ use crate::{
     descriptors::{Backing, Kind},
     errno::answer_int,
     inodes::Inodes,
+    live,
     sys::{Outcome, sys},
     wrap::{Wrap, with},
 };
@@ -150,16 +151,18 @@ impl Wrap {
         let replayed = self.replayed(Call::File, name, |record| record.outcome);
         if let Some(outcome) = replayed {
             if outcome == 0 {
-                if let (Effect::Rename(_, to), Some(Made(before))) = (effect, before) {
-                    self.find_again(before, to);
-                }
-                self.affect_again(effect, perform);
+                self.was_affected(effect, before, perform);
             }
             return outcome;
         }
         self.commit_effect();
         let outcome = match before {
-            Some(Made(before)) if effect.was_done(before) => 0,
+            Some(Made(inode)) if effect.was_done(inode) => {
+                // The dead life has done it, and had no time to note that.
+                self.was_affected(effect, before, perform);
+                live::find_files(self);
+                0
+            }
             _ => perform(),
         };
         self.record(&Record {
@@ -169,6 +172,19 @@ impl Wrap {
             payload: &[],
         });
         outcome
+    }
+
+    /// It was done to the file that had the name `before`, but not yet to what a replay has made in its place.
+    fn was_affected(
+        &mut self,
+        effect: Effect<'_>,
+        before: Option<Made>,
+        perform: impl FnOnce() -> Outcome,
+    ) {
+        if let (Effect::Rename(_, to), Some(Made(before))) = (effect, before) {
+            self.find_again(before, to);
+        }
+        self.affect_again(effect, perform);
     }
 
     /// The file itself has this name now: what has it open goes on with that, and not with what was made again in its place.

@@ -209,7 +209,7 @@ impl Wrap {
         match self.page.remade.find(then.inode, now) {
             Some(Whole::Yes) => return (fd, Backing::Written),
             // Made by a replay that did not come to its end.
-            Some(Whole::No) if self.process == 0 => {
+            Some(Whole::Never) => {
                 // SAFETY: it is ours; a string.
                 unsafe {
                     sys!(SYS_close, fd);

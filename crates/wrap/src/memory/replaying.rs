@@ -71,6 +71,7 @@ impl Memory {
         let count = positions.len() as u64;
         let page = self.page();
         page.positions.store(count, Ordering::Release);
+        page.remade.are_left();
         self.replay_all();
         // Whoever has children that are begun is begun; children have higher numbers.
         for number in self.processes().rev() {
