@@ -302,7 +302,7 @@ struct mirror_header {
  * read what one side writes with the code of the other. Little endian, where it is not the
  * client's own packet. ---- */
 #define LINK_MAGIC 0x6b4c4ff1
-#define LINK_VERSION 5
+#define LINK_VERSION 6
 enum link_kind {
 	LINK_OPEN = 1, /* a SYN-ACK waits for this to be recorded */
 	LINK_ACK = 3,

@@ -215,10 +215,10 @@ static __always_inline bool is_loopback(const struct link_path *path)
 	return loopback;
 }
 
-/* Give the logger the first `take` bytes of a segment of the server, which is as the client will see it, or as
- * many as a datagram holds: what the client has heard must not be lost with this host. Were that all? (To a
+/* Give the logger the first `take` bytes behind `skip` of a segment of the server, which is as the client will see
+ * it, or as many as a datagram holds: what the client has heard must not be lost with this host. Were that all? (To a
  * logger of this host nothing can be sent like this, see open_record, and nothing need be.) */
-__noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 take)
+__noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 skip, __u32 take)
 {
 	struct service *s = the_service();
 	const struct link *l = the_link();
@@ -228,15 +228,17 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + LINK_OVERHEAD(l->v6);
 	bool jumbo = p->version == 6 && p->tcp_offset != ETH_HLEN + sizeof(struct ipv6_header);
 	if (!linked(s, f) || !s->link_up || abandoned(s) || !path->ifindex || jumbo || take > 0xffff ||
-	    headers >= l->mtu || is_loopback(path))
+	    skip > 0xffff || headers + skip >= l->mtu || is_loopback(path))
 		return false;
-	__u32 keep = take > l->mtu - headers ? l->mtu - headers : take;
-	skb->cb[CB_KEEP] = take << 16 | keep;
+	__u32 room = l->mtu - headers, all = skip + take;
+	__u32 keep = all > room ? room : all;
+	/* What has no room is said only of a packet that begins with the head, which is then shorter than that. */
+	skb->cb[CB_KEEP] = (skip ? keep - skip : take) << 16 | keep;
 	__u32 flags = SEGMENT_VERSION | SEGMENT_HEAD | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
 	if (!send_copy(skb, s, f, path, flags))
 		return false;
 	count(COUNT_LINK_HEADS);
-	return keep == take;
+	return keep == all;
 }
 
 /* The logger hears how far a client is that only listens, so that another host could speak to it where

@@ -208,7 +208,7 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 		take = p->payload_len - skip;
 	__u32 kind = MIRROR_OUTSTREAM;
 	/* If the logger has all of it, its coming once more is in no hurry. */
-	if (s && s->link && (skip || !link_head(skb, f, p, take)))
+	if (s && s->link && !link_head(skb, f, p, skip, take))
 		kind |= MIRROR_SOON;
 	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len;
 	bool recorded = mirror_packet(skb, p, f, kind, headers + skip + take);

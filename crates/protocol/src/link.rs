@@ -53,7 +53,7 @@ pub use segment::{
 };
 
 /// The version of all formats of the link.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// A datagram that is not one of ours, or not from who we share a key with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -178,11 +178,15 @@ fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     let whole = wire::Segment::of(&packet).expect("it was sealed");
     let head = SegmentView::parse(&datagram).expect("it was sealed");
     assert!(head.verify(keys, flow));
-    assert_eq!(
-        (head.after(), head.whole(), head.segment().seq()),
-        (after, 9, whole.seq())
-    );
+    assert_eq!((head.after(), head.segment().seq()), (after, whole.seq()));
     let kept = head.segment().payload();
+    let (begin, known, more) = head.head();
+    assert!(kept.ends_with(known) && known.len() <= 9);
+    assert_eq!(
+        begin.0.wrapping_sub(whole.seq().0) as usize,
+        kept.len() - known.len()
+    );
+    assert_eq!(known.len() + more as usize, 9);
     assert_eq!(
         kept,
         &whole.payload()[..usize::from(keep).min(whole.payload().len())]

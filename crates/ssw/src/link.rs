@@ -348,32 +348,36 @@ impl Shared {
         true
     }
 
-    /// Give the logger the first `take` bytes of a segment of the server, which is as the client will see
+    /// Give the logger the first `take` bytes behind `skip` of a segment of the server, which is as the client will see
     /// it, or as many as a datagram holds: what the client has heard must not be lost with this host.
     pub(crate) fn link_head(
         &mut self,
         packet: &Packet,
         flow: &Flow,
         segment: &Segment,
-        take: u32,
+        (skip, take): (u32, u32),
         now_ns: u64,
     ) {
-        let (Some(link), Some(_), Ok(whole)) = (self.link, self.path, u16::try_from(take)) else {
+        let (Some(link), Some(_), Ok(take)) = (self.link, self.path, u16::try_from(take)) else {
             return;
         };
         let headers = segment.headers_len() + link.overhead();
         let room = usize::from(link.settings.mtu).saturating_sub(headers);
         let jumbo = segment.network.v6 && segment.network.tcp_offset != V6_HEADER;
         let linked = self.linked(flow) && self.service.link_up && !self.abandoned(now_ns);
-        if !linked || jumbo || room == 0 {
+        let room = u16::try_from(room).unwrap_or(u16::MAX);
+        let skip = u16::try_from(skip).unwrap_or(u16::MAX);
+        if !linked || jumbo || skip >= room {
             return;
         }
+        let keep = skip.saturating_add(take).min(room);
+        // What has no room is said only of a packet that begins with the head, which is then shorter than that.
+        let whole = if skip == 0 { take } else { keep - skip };
         let flags = SegmentFlags {
             kind: SegmentKind::Head,
             unfinished: true,
             slot: link.settings.keys.slot,
         };
-        let keep = u16::try_from(room).unwrap_or(u16::MAX).min(whole);
         self.send_copy(packet, flow, segment, flags, (keep, whole));
         self.counters.link_heads += 1;
     }

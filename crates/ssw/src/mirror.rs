@@ -149,9 +149,7 @@ impl Shared {
         if take == 0 {
             return;
         }
-        if skip == 0 {
-            self.link_head(packet, flow, segment, take, now_ns);
-        }
+        self.link_head(packet, flow, segment, (skip, take), now_ns);
         let payload = usize::try_from(skip + take).unwrap_or(usize::MAX);
         let len = segment.headers_len() + payload;
         let kind = MirrorKind::Outstream { from };

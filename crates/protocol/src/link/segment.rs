@@ -13,7 +13,7 @@
 //! A *head* is the beginning of what the server says to a client, in the same form, as the client gets it:
 //! cut to what one datagram carries, with the end of the head before it in the place of the
 //! acknowledgement number ([`SegmentView::after`]), how many bytes it is to have in that of the window
-//! ([`SegmentView::whole`]), and always with the sum of the pseudo-header in the place of its checksum, or what
+//! (a packet that has more begins with some of the answer before: [`SegmentView::head`]), and always with the sum of the pseudo-header in the place of its checksum, or what
 //! the kernel makes of that.
 //!
 //! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, three
@@ -193,10 +193,19 @@ impl<'a> SegmentView<'a> {
         self.segment.ack()
     }
 
-    /// Of a head: how many bytes it is to have, with those that come later by another way.
+    /// Of a head: where it begins, what there is of it, and how many bytes come later by another way. A server that says
+    /// again what its client has, and then what it has not, may have both in one packet: the head is what that ends
+    /// with.
     #[must_use]
-    pub fn whole(&self) -> u16 {
-        self.segment.window()
+    pub fn head(&self) -> (SeqNumber, &'a [u8], u32) {
+        let whole = self.segment.window();
+        let payload = self.segment.payload();
+        let skip = payload.len().saturating_sub(usize::from(whole));
+        let head = &payload[skip..];
+        // No packet is longer than 64 KiB.
+        let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let more = u32::from(whole).saturating_sub(length(head.len()));
+        (self.segment.seq() + length(skip), head, more)
     }
 
     /// Of a client's segment: [`heads_digest`] of where the newest head ended when it came.
@@ -308,14 +317,14 @@ fn replaced(
 pub struct Head {
     /// Where the one before it ended.
     pub after: SeqNumber,
-    /// How many bytes it has.
+    /// How many bytes of the packet are kept: it ends with those.
     pub keep: u16,
-    /// And is to have, with those that come later by another way.
+    /// How many bytes it is to have, with those that come later by another way.
     pub whole: u16,
 }
 
-/// Appends to `out` the SEGMENT of the head of an answer, which is at the beginning of the payload of the
-/// server's `packet`. As [`seal`].
+/// Appends to `out` the SEGMENT of the head of an answer, with which the beginning of the payload of the
+/// server's `packet` ends. As [`seal`].
 ///
 /// # Errors
 ///

@@ -100,7 +100,7 @@ fn stream_position() -> StreamPosition {
     }
 }
 
-const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 5, 0, 1, 0];
+const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 6, 0, 1, 0];
 
 #[test]
 #[rustfmt::skip]
@@ -146,7 +146,7 @@ fn the_layout_of_a_segment_is_pinned() {
     let mut covered = [0; 16];
     covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
-    covered[12] = 0xb2; // version 5, slot 1, a turn
+    covered[12] = 0xd2; // version 6, slot 1, a turn
     let tag = KEY.tag(&covered).to_le_bytes();
     for v6 in [false, true] {
         let packet = packet(
@@ -158,12 +158,12 @@ fn the_layout_of_a_segment_is_pinned() {
         let datagram = sealed(&packet, flags(true, false));
         let mut expected = packet.clone();
         let tcp = if v6 {
-            expected[7] = 0xb2;
+            expected[7] = 0xd2;
             expected[8..16].copy_from_slice(&tag);
             expected[16..40].fill(0);
             40
         } else {
-            expected[8] = 0xb2;
+            expected[8] = 0xd2;
             expected[12..20].copy_from_slice(&tag);
             20
         };
@@ -189,23 +189,29 @@ fn a_head_is_cut_and_says_what_was_before_it() {
             b"HTTP/1.1 200 OK",
             ChecksumMode::Partial,
         );
-        for (keep, kept) in [(8, &b"HTTP/1.1"[..]), (99, b"HTTP/1.1 200 OK"), (0, b"")] {
+        let kept = b"HTTP/1.1 200 OK";
+        let all: [(u16, u16, &[u8], u32); 6] = [
+            (8, 4096, b"HTTP/1.1", 4088),
+            (99, 4096, kept, 4081),
+            (0, 4096, b"", 4096),
+            (15, 15, kept, 0),
+            // Some of the answer before.
+            (12, 3, b"200", 0),
+            (15, 0, b"", 0),
+        ];
+        for (keep, whole, head_is, more) in all {
             let mut datagram = Vec::new();
             let by = (KeySlot::One, &KEY);
             let after = SeqNumber(4);
-            let says = Head {
-                after,
-                keep,
-                whole: 4096,
-            };
+            let says = Head { after, keep, whole };
             seal_head(&packet, FLOW, says, by, &mut datagram).unwrap();
             let head = SegmentView::parse(&datagram).unwrap();
             assert_eq!(head.flags().kind, SegmentKind::Head);
-            assert_eq!(
-                (head.segment().seq(), head.after(), head.whole()),
-                (SeqNumber(9), after, 4096)
-            );
-            assert_eq!(head.segment().payload(), kept);
+            assert_eq!((head.segment().seq(), head.after()), (SeqNumber(9), after));
+            let end = usize::from(keep).min(kept.len());
+            assert_eq!(head.segment().payload(), &kept[..end]);
+            let skipped = u32::try_from(end - head_is.len()).unwrap();
+            assert_eq!(head.head(), (SeqNumber(9) + skipped, head_is, more));
             assert!(head.verify(&keys(), FLOW) && head.is_undamaged(&key));
             // What a network card makes of it is as good.
             let at = if v6 { 40 } else { 20 };
@@ -292,8 +298,8 @@ fn what_is_not_ours_is_refused() {
     assert_eq!(Kind::of(&BEGINNING[..5]), Err(LinkError::BadLength(5)));
     assert_eq!(Kind::of(&BEGINNING), Err(LinkError::UnknownKind(0)));
     let mut newer = open().encode(&KEY);
-    newer[4] = 6;
-    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(6)));
+    newer[4] = 7;
+    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(7)));
     assert_eq!(
         SegmentView::parse(b"GET / HTTP"),
         Err(LinkError::Segment(WireError::Truncated {

@@ -33,13 +33,10 @@ impl Linked {
                 .any(|option| matches!(option, Ok(TcpOption::Timestamps { .. })));
             assert!(timed, "the options are where they were");
             (view.flags().kind == SegmentKind::Head).then(|| {
-                let places = [segment.seq(), view.after()].map(|seq| from(seq, self.both.s));
-                (
-                    places[0],
-                    places[1],
-                    segment.payload().to_vec(),
-                    view.whole(),
-                )
+                let (seq, known, more) = view.head();
+                let [at, after] = [seq, view.after()].map(|seq| from(seq, self.both.s));
+                let whole = u16::try_from(known.len()).expect("short") + more as u16;
+                (at, after, known.to_vec(), whole)
             })
         });
         heads.collect()
@@ -87,15 +84,34 @@ fn a_long_head_is_cut_to_what_the_link_carries() {
     }
 }
 
+/// A new server has both answers in its send queue, and TCP makes one segment of them.
 #[test]
-fn what_holds_some_of_an_earlier_answer_goes_by_the_ring_alone() {
-    let mut linked = Linked::new(AckStrategy::Eager).open();
-    linked.asks(1, 1, b"question");
-    assert_eq!(linked.answers(1, b"answer").len(), 1);
-    linked.asks(9, 7, b"another");
-    assert_eq!(linked.answers(4, b"werx"), [], "three bytes are known");
-    assert_eq!(linked.answers(8, b"y"), [(8, 8, b"y".to_vec(), 1)]);
-    assert_eq!(linked.both.notes().len(), 3);
+fn a_head_goes_to_the_logger_whatever_a_segment_holds_before_it() {
+    for (v6, room) in [(false, ROOM_V4), (true, ROOM_V6)] {
+        let mut linked = Linked::over(AckStrategy::Eager, v6, v6).open();
+        linked.asks(1, 1, b"question");
+        assert_eq!(linked.answers(1, b"answer").len(), 1);
+        linked.asks(9, 7, b"another");
+        assert_eq!(linked.answers(4, b"werx"), [(7, 7, b"x".to_vec(), 1)]);
+        assert_eq!(linked.answers(8, b"y"), [(8, 8, b"y".to_vec(), 1)]);
+        assert_eq!(linked.both.notes().len(), 3);
+
+        // As much of it as a datagram holds. What is missing comes by the ring.
+        let begins = 9;
+        for (skip, fits) in [(room - 2, 2), (room - 1, 1), (room, 0), (room + 1, 0)] {
+            let mut linked = Linked::over(AckStrategy::Eager, v6, v6).open();
+            linked.asks(1, 1, b"question");
+            let long = vec![b'l'; skip];
+            assert_eq!(linked.answers(1, &long).len(), 1);
+            let heard = 1 + skip as u32;
+            linked.asks(begins, heard, b"another");
+            linked.both.notes();
+            let both = [&long[..], b"abc"].concat();
+            let expected = (fits > 0).then(|| (heard, heard, b"abc"[..fits].to_vec(), fits as u16));
+            assert_eq!(linked.answers(1, &both), Vec::from_iter(expected), "{skip}");
+            assert_eq!(linked.both.notes().len(), 1);
+        }
+    }
 }
 
 #[test]

@@ -58,12 +58,11 @@ impl Session {
 
     /// The beginning of an answer, before the client has it.
     fn head(&mut self, flow: FlowId, view: &SegmentView<'_>, out: &mut Outbox) {
-        let payload = view.segment().payload();
-        let more = usize::from(view.whole()).saturating_sub(payload.len());
+        let (seq, payload, more) = view.head();
         let said = Said {
-            seq: view.segment().seq(),
+            seq,
             payload,
-            more: u32::try_from(more).unwrap_or(0),
+            more,
             after: Some(view.after()),
         };
         self.statistics.heads += 1;
