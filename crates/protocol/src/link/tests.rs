@@ -314,7 +314,7 @@ fn what_is_not_ours_is_refused() {
         "a packet with 64 hops"
     );
     let mut datagram = sealed(&packet, flags(false, false));
-    datagram[8] ^= 0x40;
+    datagram[8] ^= 0x20;
     assert_eq!(
         SegmentView::parse(&datagram),
         Err(LinkError::UnknownVersion(7))
