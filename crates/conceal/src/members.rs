@@ -1,9 +1,9 @@
 //! The processes of an encapsulation: those that have its mounts, whatever sessions and groups they have made for themselves.
 
-use std::{fs, io, os::unix::fs::MetadataExt as _};
+use std::{collections::BTreeMap, fs, io, os::unix::fs::MetadataExt as _};
 
 use rustix::{
-    process::{Pid, Signal, kill_process},
+    process::{Pid, Signal, kill_process, kill_process_group},
     thread::{CapabilitySet, capabilities},
 };
 
@@ -59,18 +59,45 @@ impl Members {
     /// The processes, as far as one look at all of them tells: they may be begetting others.
     #[must_use]
     pub fn all(self) -> Vec<Pid> {
-        let (Ok(entries), Ok(ours)) = (fs::read_dir("/proc"), Self::with(std::process::id()))
-        else {
+        let Ok(ours) = Self::with(std::process::id()) else {
             return Vec::new();
         };
-        let numbers = entries.flatten().filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            name.parse::<u32>().ok()
-        });
-        numbers
+        everybody()
             .filter(|number| self.has_below(*number, ours))
             .filter_map(|number| Pid::from_raw(number.cast_signed()))
             .collect()
+    }
+
+    /// Sends them a signal: a whole process group at a time, so that who is being begotten has it as well, unless somebody else
+    /// is in it.
+    pub fn signal(self, signal: Signal) {
+        let Ok(ours) = Self::with(std::process::id()) else {
+            return;
+        };
+        let mut groups: BTreeMap<i32, Group> = BTreeMap::new();
+        for process in everybody() {
+            let Some(group) = number(process, 1) else {
+                continue;
+            };
+            let group = groups.entry(group).or_default();
+            if self.has_below(process, ours) {
+                group.members.extend(Pid::from_raw(process.cast_signed()));
+            } else if Self::with(process).is_ok() {
+                group.has_others = true;
+            }
+        }
+        for (number, group) in groups {
+            match Pid::from_raw(number) {
+                // Who is gone does not matter.
+                _ if group.members.is_empty() => {}
+                Some(whole) if !group.has_others => {
+                    let _ = kill_process_group(whole, signal);
+                }
+                _ => group.members.iter().for_each(|member| {
+                    let _ = kill_process(*member, signal);
+                }),
+            }
+        }
     }
 
     /// Kills those that there are. How many: one that is dead has no mounts any more.
@@ -87,6 +114,18 @@ impl Members {
     pub fn hurry(self) {
         while self.all().into_iter().map(hurried).sum::<usize>() > 0 {}
     }
+}
+
+/// Those of a process group.
+#[derive(Default)]
+struct Group {
+    members: Vec<Pid>,
+    has_others: bool,
+}
+
+fn everybody() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Whether who comes after others can come before them again: the kernel lets everybody rest, and root only hurry (sched(7), where
@@ -157,7 +196,40 @@ fn set_policy(thread: i32, policy: i32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::nice;
+    use std::{
+        os::unix::process::CommandExt as _,
+        process::Command,
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+
+    /// Begets others as fast as it can.
+    const BEGETS: &str = "while :; do sleep 1000 & done";
+
+    #[test]
+    fn who_is_being_begotten_is_sent_a_signal_as_well() {
+        for round in 0..20 {
+            let mut begets = Command::new("unshare");
+            begets
+                .args(["--mount", "sh", "-c", BEGETS])
+                .process_group(0);
+            let mut begets = begets.spawn().expect("unshare");
+            thread::sleep(Duration::from_millis(50));
+            let members = Members::with(begets.id()).expect("it runs");
+            members.signal(Signal::TERM);
+            begets.wait().expect("it ends");
+            let began = Instant::now();
+            while !members.all().is_empty() {
+                if began.elapsed() > Duration::from_secs(10) {
+                    let left = members.all();
+                    while members.kill() > 0 {}
+                    panic!("{left:?} were not sent it in round {round}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_session_of_which_nothing_is_said_is_as_nice_as_new_ones() {

@@ -17,7 +17,7 @@ use conceal::{
     world::{View, World},
 };
 use encapsulation::{Base, Encapsulation, Time};
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::{
     command::{Command, Status},
@@ -425,9 +425,7 @@ impl Job {
         if self.progress().is_empty {
             return;
         }
-        for process in self.members.all() {
-            let _ = kill_process(process, signal);
-        }
+        self.members.signal(signal);
     }
 }
 
