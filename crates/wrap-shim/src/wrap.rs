@@ -12,6 +12,7 @@ use wrap_abi::{
 };
 
 use crate::{
+    allocators,
     calls::{effects::Remade, kept::Kept, writing::Unrecorded},
     children::Children,
     closing,
@@ -91,6 +92,7 @@ pub(crate) fn begin(wrap: Wrap) {
 pub(crate) fn end() {
     IS_FIRST.set(false);
     IS_FREE.set(false);
+    allocators::leave_alone();
 }
 
 /// Do it with nothing of it recorded.

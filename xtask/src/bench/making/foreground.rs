@@ -1,10 +1,11 @@
 //! What whoever builds themselves notices of a watcher.
 
-use std::process::Command;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::super::Bench;
 use super::super::figure::{Aim, Figure};
@@ -15,17 +16,20 @@ use crate::builds::{Tree, Watcher};
 const OWN: &str = "lua";
 /// What is built unasked beside it: it takes much longer.
 const BESIDE: &str = "redis";
+/// Until plain make does more than to read makefiles.
+const BEGINS: Duration = Duration::from_secs(1);
 /// Until that has begun.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-const SERVED: &str = "commands that nobody has asked for come last; who answers for their files, and mounts them, does not";
+const SERVED: &str = "any work costs that here which comes last, as `make.foreground.idle` tells: a core that would rest does not";
 const BOUND: &str = "each command of a build that is watched asks the watcher first";
 
 pub(in super::super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let outlive = &bench.stage.ground.programs.outlive;
     let (own, beside) = (Tree::of(OWN, "own")?, Tree::of(BESIDE, "beside")?);
-    let (mut disturbed, mut watched) = (Vec::new(), Vec::new());
+    let last = Tree::of(BESIDE, "last")?;
+    let (mut disturbed, mut watched, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     // Once to have read it all.
     build(&own, Command::new("make"))?;
     for _ in 0..bench.rounds {
@@ -40,6 +44,12 @@ pub(in super::super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         );
         watcher.end()?;
         disturbed.push(with / alone);
+
+        let alone = build(&own, Command::new("make"))?;
+        let lasts = Last::of(&last)?;
+        let with = build(&own, Command::new("make"))?;
+        lasts.end()?;
+        idle.push(with / alone);
 
         let alone = build(&own, Command::new("make"))?;
         // It expects something else.
@@ -65,6 +75,14 @@ pub(in super::super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         )
         .aim(Aim::AtMost(1.02), SERVED),
         Figure::of(
+            "make.foreground.idle",
+            "",
+            &idle,
+            how(&format!(
+                "make, while plain make builds {BESIDE} as a session that comes last (SCHED_IDLE, autogroup 19)"
+            )),
+        ),
+        Figure::of(
             "make.foreground.own",
             "",
             &watched,
@@ -72,6 +90,32 @@ pub(in super::super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         )
         .aim(Aim::AtMost(1.02), BOUND),
     ])
+}
+
+/// Plain make, which comes after everything else: what that costs others is the least that anything can.
+struct Last(Child);
+
+impl Last {
+    fn of(tree: &Tree) -> Result<Self> {
+        const AS_LAST: &str =
+            r#"echo 19 >/proc/self/autogroup; exec chrt --idle 0 make -j"$@" >/dev/null 2>&1"#;
+        let mut make = Command::new("setsid");
+        make.args(["sh", "-c", AS_LAST, "sh"]);
+        make.arg(thread::available_parallelism()?.to_string());
+        make.args(tree.arguments).current_dir(&tree.directory);
+        let last = Self(make.spawn()?);
+        thread::sleep(BEGINS);
+        Ok(last)
+    }
+
+    fn end(mut self) -> Result<()> {
+        let ended = self.0.try_wait()?;
+        ensure!(ended.is_none(), "{BESIDE} was built before {OWN} was");
+        let session = Pid::from_child(&self.0);
+        kill_process_group(session, Signal::KILL)?;
+        self.0.wait()?;
+        Ok(())
+    }
 }
 
 /// How long it takes from nothing, seconds.
