@@ -7,9 +7,13 @@ use wire::TcpOption;
 const ROOM_V4: usize = MTU as usize - 28 - 20 - 32;
 const ROOM_V6: usize = MTU as usize - 48 - 40 - 32;
 
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("short")
+}
+
 impl Linked {
     /// The server says this, at the place relative to its ISN, and the logger gets these heads.
-    fn answers(&mut self, at: u32, payload: &[u8]) -> Vec<(u32, u32, Vec<u8>, u16)> {
+    fn answers(&mut self, at: u32, payload: &[u8]) -> Vec<(u32, u32, Vec<u8>, u32)> {
         let acked = self.both.flow().log.ack;
         let said = segment(self.both.s + at, acked)
             .timestamps(910 + at, 20)
@@ -19,7 +23,7 @@ impl Linked {
     }
 
     /// Sequence number, end of the one before it, bytes, and how many there are to be.
-    fn heads(&mut self) -> Vec<(u32, u32, Vec<u8>, u16)> {
+    fn heads(&mut self) -> Vec<(u32, u32, Vec<u8>, u32)> {
         let key = self.both.key;
         let from = |seq: SeqNumber, isn: SeqNumber| seq.0.wrapping_sub(isn.0);
         let copies = self.both.copies();
@@ -35,7 +39,7 @@ impl Linked {
             (view.flags().kind == SegmentKind::Head).then(|| {
                 let (seq, known, more) = view.head();
                 let [at, after] = [seq, view.after()].map(|seq| from(seq, self.both.s));
-                let whole = u16::try_from(known.len()).expect("short") + more as u16;
+                let whole = length(known.len()) + more;
                 (at, after, known.to_vec(), whole)
             })
         });
@@ -103,11 +107,12 @@ fn a_head_goes_to_the_logger_whatever_a_segment_holds_before_it() {
             linked.asks(1, 1, b"question");
             let long = vec![b'l'; skip];
             assert_eq!(linked.answers(1, &long).len(), 1);
-            let heard = 1 + skip as u32;
+            let heard = 1 + length(skip);
             linked.asks(begins, heard, b"another");
             linked.both.notes();
             let both = [&long[..], b"abc"].concat();
-            let expected = (fits > 0).then(|| (heard, heard, b"abc"[..fits].to_vec(), fits as u16));
+            let expected =
+                (fits > 0).then(|| (heard, heard, b"abc"[..fits].to_vec(), length(fits)));
             assert_eq!(linked.answers(1, &both), Vec::from_iter(expected), "{skip}");
             assert_eq!(linked.both.notes().len(), 1);
         }
