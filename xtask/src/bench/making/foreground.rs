@@ -22,7 +22,8 @@ const BEGINS: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-const SERVED: &str = "any work costs that here which comes last, as `make.foreground.idle` tells: a core that would rest does not";
+const SERVED: &str =
+    "any work that comes last costs about as much here: `make.foreground.idle` has plain make's";
 const BOUND: &str = "each command of a build that is watched asks the watcher first";
 
 pub(in super::super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
@@ -111,10 +112,16 @@ impl Last {
     fn end(mut self) -> Result<()> {
         let ended = self.0.try_wait()?;
         ensure!(ended.is_none(), "{BESIDE} was built before {OWN} was");
-        let session = Pid::from_child(&self.0);
-        kill_process_group(session, Signal::KILL)?;
-        self.0.wait()?;
         Ok(())
+    }
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
+            let _ = self.0.wait();
+        }
     }
 }
 
