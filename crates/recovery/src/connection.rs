@@ -149,6 +149,10 @@ pub(crate) fn judge(
     if flow.is_opened_by_server() {
         return Verdict::Lose(LostReason::Forgotten);
     }
+    // What it has heard was said by a server of whose record nothing is left: nobody could compare it.
+    if config.wrapped && flow.server.sent > 0 {
+        return Verdict::Lose(LostReason::Forgotten);
+    }
     let (instream, outstream) = match mode {
         ReplayMode::Connection => (flow.client.isn + 1, flow.server.isn + 1),
         ReplayMode::Turn => (record.turn_instream, record.turn_outstream),

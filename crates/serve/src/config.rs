@@ -134,6 +134,12 @@ pub struct ServeConfig {
 }
 
 impl ServeConfig {
+    /// Outstream bytes recorded at the beginning of each turn. None of a server with state, whose replay compares all that it
+    /// says by itself: a client that has heard something of which its notes know nothing is not kept at all.
+    pub(crate) const fn verify_head(&self) -> u32 {
+        if self.wrapped { 0 } else { self.verify.head() }
+    }
+
     /// The name of a service at this address if it is given none: `10.0.0.10-80`.
     #[must_use]
     pub fn default_name(address: SocketAddr) -> String {

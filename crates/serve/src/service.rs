@@ -171,7 +171,7 @@ impl Service {
             wrapped: config.wrapped,
             give_up_after: config.give_up_after,
             quarantine_after: config.quarantine_after,
-            verify_head: config.verify.head(),
+            verify_head: config.verify_head(),
             ..recovery::Config::default()
         });
         let now = clock::now();

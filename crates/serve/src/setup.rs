@@ -196,7 +196,7 @@ fn bind(
         netns_cookie: netns_cookie()?,
         crash_on_any_failure: config.crash_on_any_failure,
         heartbeat_timeout: HEARTBEAT_TIMEOUT,
-        verify_head: config.verify.head(),
+        verify_head: config.verify_head(),
         // Not 0 (unmarked packets) and not one that somebody else is likely to use.
         mark: rand::rng().random_range(0x4000_0000..0xf000_0000),
         mirror_bytes: config.limits.ring,

@@ -5,7 +5,7 @@ use wire::{FlowId, SeqNumber};
 
 use super::world::{CLIENT, Manner, Peer, SERVER, World, candidate, key, ms};
 use crate::{
-    Action, Config, Event, LostReason, Record, ReplayMode, SplicePoint,
+    Action, Candidate, Config, Event, LostReason, Record, ReplayMode, SplicePoint,
     connection::{Verdict, judge},
 };
 
@@ -161,8 +161,13 @@ fn what_only_a_lost_record_had_is_forgotten() {
     let judged = |peer: &Peer| judge(&candidate(key(1), peer), ReplayMode::Connection, 0, &config);
     let short = with_record(|record| record.start = record.turn_instream + 1);
     assert_eq!(judged(&short), Verdict::Lose(LostReason::Forgotten));
-    // One that it had never read from is served as by any server.
-    assert!(matches!(judged(&peer()), Verdict::Keep { .. }));
+    // One that it had never read from is served as by any server, but not if it was told something all the same.
+    let mut untold = candidate(key(1), &peer());
+    untold.flow.server.sent = 0;
+    let judged = |candidate: &Candidate| judge(candidate, ReplayMode::Connection, 0, &config);
+    assert!(matches!(judged(&untold), Verdict::Keep { .. }));
+    untold.flow.server.sent = 1;
+    assert_eq!(judged(&untold), Verdict::Lose(LostReason::Forgotten));
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Service {
         };
         let key = FlowKey::new(blueprint.peer, blueprint.local);
         let (id, life) = self.ground.plane.number()?;
-        let flow = flow_of(&blueprint, id, life, self.config.verify.head());
+        let flow = flow_of(&blueprint, id, life, self.config.verify_head());
         if let Err(error) = self.ground.plane.restore(key, &flow) {
             tracing::warn!(%key, %error, "a connection of the server's own is not protected");
             return Ok(None);

@@ -340,7 +340,7 @@ impl Service {
             let Some(summary) = summaries.get(&id) else {
                 continue;
             };
-            let mut flow = restored_flow(recorded, summary, self.config.verify.head());
+            let mut flow = restored_flow(recorded, summary, self.config.verify_head());
             if !self.is_ours(key, &flow) {
                 continue;
             }
