@@ -48,7 +48,7 @@ impl Service {
         };
         let key = FlowKey::new(blueprint.peer, blueprint.local);
         let (id, life) = self.ground.plane.number()?;
-        let flow = flow_of(&blueprint, id, life, self.config.verify_head());
+        let flow = flow_of(&blueprint, id, life);
         if let Err(error) = self.ground.plane.restore(key, &flow) {
             tracing::warn!(%key, %error, "a connection of the server's own is not protected");
             return Ok(None);
@@ -109,7 +109,7 @@ pub(crate) fn opened_by_server(flows: &[(FlowKey, Flow)]) -> BTreeSet<FlowKey> {
 }
 
 /// As it would be known had its peer opened it, and the server been about to answer.
-fn flow_of(opened: &Blueprint, id: FlowId, life: u32, verify_head: u32) -> Flow {
+fn flow_of(opened: &Blueprint, id: FlowId, life: u32) -> Flow {
     let (instream, outstream) = (opened.expected, opened.acknowledged);
     let edge = instream + opened.receive_window;
     let (theirs, ours) = opened.options.window_scales.unwrap_or_default();
@@ -142,7 +142,6 @@ fn flow_of(opened: &Blueprint, id: FlowId, life: u32, verify_head: u32) -> Flow 
         },
         verify: VerifyHalf {
             head_next: outstream,
-            head_left: verify_head,
             heads_to: outstream,
             said: Said::Answer,
             ..VerifyHalf::default()
