@@ -28,6 +28,7 @@ use super::{
     forking::{kill_all_and_then_children, kill_all_and_then_others},
     kill_again_and_again, meanwhile,
     outgoing::assert_kept_to_others,
+    patiently,
 };
 
 /// The server connects to its client for each file.
@@ -251,7 +252,19 @@ fn has_what_was_put_there(
     };
     let connections = meanwhile(modes.len(), client, || kill(&server, kills, seed));
     assert_all_kept(&server);
+    patiently("the server has ended what its clients have", || {
+        !has_unanswered_ends(&scene)
+    });
     assert_untouched(recording, connections.iter().sum());
+}
+
+/// A client that has ended its connection, and is gone, may still be to hear the server's end of it.
+fn has_unanswered_ends(scene: &Scene) -> bool {
+    let states = ["state", "fin-wait-1", "state", "fin-wait-2"];
+    let mut list = scene.client.command("ss");
+    let list = list.args(["-Htn"]).args(states).output().expect("ss");
+    assert!(list.status.success(), "{list:?}");
+    !list.stdout.is_empty()
 }
 
 #[test]
