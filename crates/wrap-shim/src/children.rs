@@ -103,6 +103,11 @@ impl Children {
         lost.find(|known| wanted <= 0 || wanted == *known)
     }
 
+    /// Is one of them known by this number?
+    pub(crate) fn has(&self, known: pid_t) -> bool {
+        self.get(known).is_some()
+    }
+
     /// The process that the program means.
     pub(crate) fn real(&self, known: pid_t) -> pid_t {
         self.get(known).map_or(known, |child| child.real)

@@ -30,6 +30,9 @@ use crate::{
     wrap::{Wrap, exit},
 };
 
+/// No process of the kernel's has this number, or a higher one (`PID_MAX_LIMIT`).
+const NO_PROCESS: pid_t = 1 << 22;
+
 /// A child that is about to be begun.
 pub(crate) struct Birth {
     /// The number of its stream.
@@ -159,7 +162,10 @@ impl Wrap {
             }
             // In a namespace of its own it knows itself by another number.
             let is_known = birth.is_again && first > 1;
-            let outcome = if is_known { first.into() } else { real };
+            let outcome = match is_known {
+                true => first.into(),
+                false => self.name(birth, real),
+            };
             self.record(&Record {
                 call: Call::Fork,
                 fd: birth.number,
@@ -179,6 +185,18 @@ impl Wrap {
             refuse(&[b"it has too many children"]);
         }
         Some(outcome)
+    }
+
+    /// What this process is to know a new child by, which the kernel knows by `real`: by the same number, unless it knows itself or
+    /// another child by it, which had it in an earlier life. Number 1 is the first one's of any namespace.
+    fn name(&self, birth: &Birth, real: i64) -> i64 {
+        let number = real as pid_t;
+        let is_taken = number > 1 && (number == self.pid || self.children.has(number));
+        if is_taken {
+            i64::from(NO_PROCESS) + i64::from(birth.number)
+        } else {
+            real
+        }
     }
 
     /// Its parent, as it knows it, whose end only the end of the service is, unless it has left by itself.
@@ -237,6 +255,9 @@ impl Wrap {
         let entry = self.kin(birth);
         let parent = (self.process, self.pid);
         let known = self.known_as(birth);
+        // SAFETY: no memory is involved.
+        let (own, now) = unsafe { (sys!(SYS_getpid), sys!(SYS_getppid)) };
+        let name = known.unwrap_or_else(|| self.name(birth, own));
         self.process = birth.number;
         self.lives();
         self.stream = Stream::new(self.page, entry, birth.number);
@@ -267,22 +288,19 @@ impl Wrap {
         }
         self.descriptors.are_watched_by_parent();
         self.takes_way(birth);
-        // SAFETY: no memory is involved.
-        let (own, now) = unsafe { (sys!(SYS_getpid), sys!(SYS_getppid)) };
         self.kinship.parent = Some([parent.1, now as pid_t]);
         self.pid_now = own as pid_t;
         entry.parent.store(parent.0, Ordering::Release);
-        let mut began = self.replayed(Call::Start, 0, |record| record.outcome);
+        let began = self.replayed(Call::Start, 0, |record| record.outcome);
         if began.is_none() {
-            began = known;
             self.record(&Record {
                 call: Call::Start,
                 fd: 0,
-                outcome: known.unwrap_or(own),
+                outcome: name,
                 payload: &parent.0.to_le_bytes(),
             });
         }
-        self.pid = began.unwrap_or(own) as pid_t;
+        self.pid = began.unwrap_or(name) as pid_t;
         entry.pid.store(self.pid, Ordering::Release);
         self.kinship.holds = holds;
         if holds {

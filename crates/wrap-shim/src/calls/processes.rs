@@ -28,13 +28,14 @@ fn real_pid() -> i64 {
 impl Wrap {
     /// A signal to a process. A child of an earlier life has died with it, and another process may have its number.
     fn kill(&mut self, pid: pid_t, signal: c_int) -> i64 {
-        let is_gone = pid > 0 && self.children.lost(pid).is_some();
-        let target = match pid {
-            own if own == self.pid => pid_of(real_pid()),
-            // The server leads a group of its own, which has its number.
-            group if group == -self.pid => -pid_of(real_pid()),
-            other => self.children.real(other),
-        };
+        let whom = pid.saturating_abs();
+        let is_gone = whom > 0 && self.children.lost(whom).is_some();
+        // The server leads a group of its own, which has its number; so may a child.
+        let target = pid.signum()
+            * match whom {
+                own if own == self.pid => pid_of(real_pid()),
+                other => self.children.real(other),
+            };
         // Of 0 the record could not tell whom it concerns.
         let noted = if pid == 0 { -self.pid } else { pid };
         self.value(Call::Kill, noted, || {
@@ -52,6 +53,16 @@ unsafe extern "C" fn kill(pid: pid_t, signal: c_int) -> c_int {
     // SAFETY: no memory is involved.
     let perform = || unsafe { sys!(SYS_kill, pid, signal) };
     answer_int(with(|wrap| wrap.kill(pid, signal)).unwrap_or_else(perform))
+}
+
+/// The C library does not come by here for it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn killpg(group: pid_t, signal: c_int) -> c_int {
+    if group < 0 {
+        return answer_int(super::failed(libc::EINVAL));
+    }
+    // SAFETY: no memory is involved.
+    unsafe { kill(-group, signal) }
 }
 
 #[unsafe(no_mangle)]
@@ -134,7 +145,7 @@ impl Wrap {
         pid: pid_t,
         status: *mut c_int,
         usage: *mut rusage,
-        perform: impl FnOnce(pid_t) -> i64,
+        perform: impl FnOnce(pid_t, *mut c_int) -> i64,
     ) -> i64 {
         // SAFETY: as the program has called us.
         let (status, usage) = unsafe { (structure(status), structure(usage)) };
@@ -167,7 +178,7 @@ impl Wrap {
         pid: pid_t,
         status: &mut [u8],
         usage: &mut [u8],
-        perform: impl FnOnce(pid_t) -> i64,
+        perform: impl FnOnce(pid_t, *mut c_int) -> i64,
     ) -> i64 {
         let outcome = match self.children.lost(pid) {
             Some(lost) => {
@@ -177,8 +188,14 @@ impl Wrap {
             }
             None => {
                 self.before_sleep();
-                let ended = perform(self.children.real(pid));
-                self.has_ended(pid_of(ended), status).into()
+                // Whether it was killed is ours to know, also where the program does not ask.
+                let mut how = 0;
+                let ended = perform(self.children.real(pid), &raw mut how);
+                if ended > 0 {
+                    let told = status.len();
+                    status.copy_from_slice(&how.to_ne_bytes()[..told]);
+                }
+                self.has_ended(pid_of(ended), how).into()
             }
         };
         let mut filled = [0; size_of::<c_int>() + size_of::<rusage>()];
@@ -198,12 +215,9 @@ impl Wrap {
     }
 
     /// A child of the present life has ended like this, or none has: how the program knows it.
-    fn has_ended(&self, real: pid_t, status: &[u8]) -> pid_t {
+    fn has_ended(&self, real: pid_t, status: c_int) -> pid_t {
         let known = self.children.known(real);
-        if let Ok(status) = status.try_into().map(c_int::from_ne_bytes)
-            && real > 0
-            && libc::WIFSIGNALED(status)
-        {
+        if real > 0 && libc::WIFSIGNALED(status) {
             if is_crash(status) {
                 await_end();
             }
@@ -359,7 +373,7 @@ unsafe extern "C" fn wait4(
     options: c_int,
     usage: *mut rusage,
 ) -> pid_t {
-    let perform = |pid: pid_t| {
+    let perform = |pid: pid_t, status: *mut c_int| {
         let arguments = [
             pid as usize,
             status.addr(),
@@ -377,7 +391,7 @@ unsafe extern "C" fn wait4(
         unsafe { blocking(libc::SYS_wait4, arguments) }
     };
     let outcome = restarting(|wrap| wrap.wait(pid, status, usage, perform));
-    answer_int(outcome.unwrap_or_else(|| perform(pid)))
+    answer_int(outcome.unwrap_or_else(|| perform(pid, status)))
 }
 
 #[unsafe(no_mangle)]
