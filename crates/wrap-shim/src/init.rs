@@ -16,7 +16,7 @@ use crate::{
     beside::{self, Role},
     calls::{effects::Remade, kept::Kept, writing::Unrecorded},
     children::Children,
-    descriptors, helpers,
+    datagrams, descriptors, helpers,
     kinship::Kinship,
     later::{self, RoundTrip, Waiting},
     live::Positions,
@@ -163,6 +163,8 @@ fn start() {
         remade: Remade::default(),
         kept: Kept::default(),
         shipping: Shipping::default(),
+        // SAFETY: here, once.
+        datagrams: unsafe { datagrams::datagrams() },
         round_trip: RoundTrip::new(),
         // SAFETY: here, once.
         held: unsafe { later::held() },

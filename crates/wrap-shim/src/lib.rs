@@ -27,6 +27,7 @@ mod children;
 mod clock;
 mod closing;
 mod commit;
+mod datagrams;
 mod descriptors;
 mod errno;
 mod helpers;

@@ -17,17 +17,16 @@ use protocol::link::{
     DETERMINANTS_OVERHEAD, Determinants, KeySet, KeySlot, LinkKey, STABLE_LEN, Stable,
     StreamPosition,
 };
-use wrap_abi::layout::{Destination, FILE_FD, Process, SHIPPING_FD, stream_offset};
+use wrap_abi::layout::{Destination, Page, Process, SHIPPING_FD};
 
 use crate::{
+    datagrams::{Datagrams, send},
     sys::{Outcome, sys},
     wrap::Wrap,
 };
 
 /// Most bytes that are under way of a stream.
 pub(crate) const WINDOW: u64 = 128 << 10;
-/// Datagrams are not longer, bytes.
-const DATAGRAM_MAX: usize = 1472;
 
 /// The way to the logger.
 #[derive(Default)]
@@ -74,6 +73,7 @@ impl Wrap {
             sent: 0,
             ..self.shipping
         };
+        self.datagrams.go_another_way();
         true
     }
 
@@ -118,30 +118,20 @@ impl Wrap {
         own.map_or(0, |own| own.stable.load(Ordering::Acquire))
     }
 
-    fn base(&self, process: u32) -> u64 {
-        let process = self.page.processes.0.get(process as usize);
-        process.map_or(0, |process| process.base.load(Ordering::Acquire))
-    }
-
-    fn ship_stream(&self, process: u32, from: u64, to: u64) {
-        let there = &self.shipping.there;
-        let most = usize::from(there.datagram).clamp(DETERMINANTS_OVERHEAD + 1, DATAGRAM_MAX);
-        let mut datagram = [0; DATAGRAM_MAX];
+    fn ship_stream(&mut self, process: u32, from: u64, to: u64) {
+        let (page, there) = (self.page, &self.shipping.there);
+        let (longest, key) = (usize::from(there.datagram), key(there.up));
         let mut at = from;
         while at < to {
-            let length = (most - DETERMINANTS_OVERHEAD).min((to - at) as usize);
-            let datagram = &mut datagram[..DETERMINANTS_OVERHEAD + length];
-            let room = Determinants::room(datagram);
-            let offset = stream_offset(process) + at;
-            // SAFETY: into our own buffer, as much as fits.
-            let read = unsafe { sys!(SYS_pread64, FILE_FD, room.as_mut_ptr(), length, offset) };
+            let length = (to - at).min(Datagrams::capacity(longest));
+            let place = self.position(process, at, false);
+            let read = self.datagrams.read(&place, length, longest);
             // What is before the base is not there any more, and is read as zeros.
-            if read != length as Outcome || at < self.base(process) {
+            let Some(read) = read.filter(|_| at >= base(page, process)) else {
                 return;
-            }
-            Determinants::seal(&self.position(process, at, false), &key(there.up), datagram);
-            send(datagram);
-            at += length as u64;
+            };
+            read.send(place, &key);
+            at += length;
         }
     }
 
@@ -246,6 +236,11 @@ impl Wrap {
     }
 }
 
+fn base(page: &Page, process: u32) -> u64 {
+    let process = page.processes.0.get(process as usize);
+    process.map_or(0, |process| process.base.load(Ordering::Acquire))
+}
+
 /// What the logger does not have. What an image has the place of the supervisor tells it, with the image.
 fn first_to_ship(process: &Process) -> u64 {
     let stable = process.stable.load(Ordering::Acquire);
@@ -254,13 +249,6 @@ fn first_to_ship(process: &Process) -> u64 {
 
 fn key(bytes: [u8; 16]) -> LinkKey {
     LinkKey(bytes)
-}
-
-/// One that does not go is one that is lost.
-fn send(datagram: &[u8]) {
-    let (at, size) = (datagram.as_ptr(), datagram.len());
-    // SAFETY: what is there lives.
-    unsafe { sys!(SYS_sendto, SHIPPING_FD, at, size, 0, 0, 0) };
 }
 
 /// The socket is of either family: of IPv4 only where the host has no other.

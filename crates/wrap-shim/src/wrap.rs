@@ -16,6 +16,7 @@ use crate::{
     calls::{effects::Remade, kept::Kept, writing::Unrecorded},
     children::Children,
     closing,
+    datagrams::Datagrams,
     descriptors::Descriptors,
     kinship::Kinship,
     later::{RoundTrip, Waiting},
@@ -56,6 +57,7 @@ pub(crate) struct Wrap {
     pub(crate) kept: Kept,
     /// The way to the logger.
     pub(crate) shipping: Shipping,
+    pub(crate) datagrams: &'static mut Datagrams,
     pub(crate) round_trip: RoundTrip,
     /// What was said and leaves when it may.
     pub(crate) held: &'static mut Held,
