@@ -472,8 +472,8 @@ pub enum Message {
         /// How many.
         connections: u32,
     },
-    /// It opens a connection to another server, whose descriptor is beside the message: held by the supervisor, it does not
-    /// end with the process.
+    /// It is about to open a connection to another server, whose descriptor is beside the message: held by the supervisor, it does
+    /// not end with the process.
     Opened {
         /// The process.
         process: u32,
@@ -518,6 +518,14 @@ pub enum Message {
         /// As of [`Message::Reads`].
         file: u64,
     },
+    /// Behind its replay it is about to open this one for the first time. Has the life before opened it, too, and died before it has
+    /// noted that? Answered as [`Message::Wants`].
+    Opens {
+        /// The process.
+        process: u32,
+        /// As [`Reach::serial`].
+        serial: u64,
+    },
 }
 
 impl Message {
@@ -538,6 +546,7 @@ impl Message {
             Self::Joins { process, serial } => (5, process, serial),
             Self::Reads { process, file } => (6, process, file),
             Self::Wants { process, file } => (7, process, file),
+            Self::Opens { process, serial } => (8, process, serial),
         };
         let mut bytes = [0; Self::SIZE];
         bytes[0] = kind;
@@ -572,6 +581,7 @@ impl Message {
                 process,
                 file: serial,
             }),
+            8 => Some(Self::Opens { process, serial }),
             _ => None,
         }
     }

@@ -154,7 +154,11 @@ fn send_together(all: &[u8], each: usize) -> bool {
     message.msg_control = (&raw const cut).cast::<c_void>().cast_mut();
     message.msg_controllen = size_of::<Cut>();
     // SAFETY: what is referred to lives, and is only read.
-    let outcome = unsafe { sys!(SYS_sendmsg, SHIPPING_FD, &raw const message, 0) };
+    let send = || unsafe { sys!(SYS_sendmsg, SHIPPING_FD, &raw const message, 0) };
     let unable = [EIO, libc::EINVAL, EMSGSIZE, ENOPROTOOPT, EOPNOTSUPP];
+    let outcome = match send() {
+        told @ ..0 if !unable.map(|code| -Outcome::from(code)).contains(&told) => send(), // of what was sent before
+        outcome => outcome,
+    };
     !unable.map(|code| -Outcome::from(code)).contains(&outcome)
 }

@@ -281,11 +281,16 @@ impl Descriptors {
         self.add(fd, Kind::Connection, connection)
     }
 
+    /// What the next connection is known by that the program opens.
+    pub(crate) fn next_serial(&self, process: u32) -> u64 {
+        Reach::serial_of(process, self.opened + 1)
+    }
+
     /// A connection that the program opens. What epoll knows of the descriptor stays. `false`: there is no room for it.
     pub(crate) fn open(&mut self, fd: c_int, number: u32, process: u32, is_local: bool) -> bool {
         let connection = Connection {
             number,
-            serial: Reach::serial_of(process, self.opened + 1),
+            serial: self.next_serial(process),
             is_local,
             received: u64::MAX,
             ..Connection::FREE

@@ -148,6 +148,7 @@ fn start() {
         process: 0,
         pid: own,
         pid_now: own,
+        may_have_opened: false,
         is_replay: stream.is_replay(),
         stream,
         // SAFETY: here, once.

@@ -239,6 +239,7 @@ pub(crate) fn go(wrap: &mut Wrap) {
     }
     // SAFETY: it is ours.
     unsafe { sys!(SYS_close, socket) };
+    wrap.may_have_opened = true;
     signals::forget_heard(wrap);
     wrap.say_rest();
     wrap.serves_on();
@@ -459,32 +460,43 @@ fn install(wrap: &mut Wrap, place: u32, socket: c_int) {
             copy_options(fd, socket);
             is_first = false;
         }
-        // The instance is the parent's, which has the connection as well, and may not watch it any more.
-        let epoll = descriptor.epoll.checked_sub(1);
-        let epoll = epoll.filter(|_| !descriptor.is_watched_by_parent);
-        // A child that has the placeholder, too, would keep it watched under this number, and ready for ever.
-        if let Some(epoll) = epoll {
-            // SAFETY: no memory is involved.
-            unsafe { sys!(SYS_epoll_ctl, epoll, EPOLL_CTL_DEL, fd, 0) };
-        }
-        // SAFETY: descriptors of ours; the placeholder is closed by this.
-        let replaced = unsafe {
-            let flags = sys!(SYS_fcntl, fd, F_GETFD);
-            let closes = flags & i64::from(libc::FD_CLOEXEC) != 0;
-            sys!(SYS_dup3, socket, fd, if closes { O_CLOEXEC } else { 0 })
-        };
-        if replaced < 0 {
-            wrap.fail(Failure::DescriptorTaken, Call::Accept, None);
-        }
-        if let Some(epoll) = epoll {
-            watch(fd, epoll, &descriptor);
-        }
+        replace(wrap, fd, &descriptor, socket);
         if let Some(connection) = wrap.descriptors.connection(fd) {
             connection.is_held = connection.is_outgoing() && !connection.is_local;
         }
     }
     // SAFETY: it is ours.
     unsafe { sys!(SYS_close, socket) };
+}
+
+/// The program has this socket by that number from here on, instead of one that nothing has gone through.
+pub(crate) fn put_in_place(wrap: &mut Wrap, fd: c_int, socket: c_int) {
+    let descriptor = wrap.descriptors.get(fd);
+    copy_options(fd, socket);
+    replace(wrap, fd, &descriptor, socket);
+}
+
+fn replace(wrap: &mut Wrap, fd: c_int, descriptor: &Descriptor, socket: c_int) {
+    // The instance is the parent's, which has the connection as well, and may not watch it any more.
+    let epoll = descriptor.epoll.checked_sub(1);
+    let epoll = epoll.filter(|_| !descriptor.is_watched_by_parent);
+    // A child that has the placeholder, too, would keep it watched under this number, and ready for ever.
+    if let Some(epoll) = epoll {
+        // SAFETY: no memory is involved.
+        unsafe { sys!(SYS_epoll_ctl, epoll, EPOLL_CTL_DEL, fd, 0) };
+    }
+    // SAFETY: descriptors of ours; the placeholder is closed by this.
+    let replaced = unsafe {
+        let flags = sys!(SYS_fcntl, fd, F_GETFD);
+        let closes = flags & i64::from(libc::FD_CLOEXEC) != 0;
+        sys!(SYS_dup3, socket, fd, if closes { O_CLOEXEC } else { 0 })
+    };
+    if replaced < 0 {
+        wrap.fail(Failure::DescriptorTaken, Call::Accept, None);
+    }
+    if let Some(epoll) = epoll {
+        watch(fd, epoll, descriptor);
+    }
 }
 
 fn copy_options(from: c_int, to: c_int) {

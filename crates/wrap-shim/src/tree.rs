@@ -267,6 +267,7 @@ impl Wrap {
         self.unrecorded = Unrecorded::default();
         self.rests = Unrecorded::default();
         self.children = Children::default();
+        self.may_have_opened = false;
         self.kinship = Kinship {
             parent: None,
             serves: false,
@@ -411,6 +412,7 @@ impl Wrap {
         self.lets_all_go();
         self.leaves_passed();
         if !is_again {
+            self.lets_opened_go();
             return;
         }
         self.has_said_all();

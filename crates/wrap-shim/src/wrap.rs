@@ -64,6 +64,8 @@ pub(crate) struct Wrap {
     pub(crate) waiting: Waiting,
     /// How far clients are, while a record is replayed.
     pub(crate) positions: Positions,
+    /// The life before may have opened the next connection to another server already.
+    pub(crate) may_have_opened: bool,
     /// A record is being replayed; once it has ended, it is not again.
     pub(crate) is_replay: bool,
 }

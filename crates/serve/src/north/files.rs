@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     io::{self, IoSlice},
     mem::MaybeUninit,
-    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
 };
 
 use rustix::{
@@ -60,18 +60,22 @@ impl Files {
         let Some(Ok(given)) = held else {
             return;
         };
-        let descriptors = [given.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut beside = SendAncillaryBuffer::new(&mut space);
-        beside.push(SendAncillaryMessage::ScmRights(&descriptors));
-        // Who has asked may have died.
-        let _ = sendmsg(
-            answer,
-            &[IoSlice::new(&[0])],
-            &mut beside,
-            SendFlags::NOSIGNAL,
-        );
+        give(given.as_fd(), answer);
     }
+}
+
+/// It is the answer to who has asked for it, and may have died.
+pub(super) fn give(descriptor: BorrowedFd<'_>, answer: &OwnedFd) {
+    let descriptors = [descriptor];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    beside.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let _ = sendmsg(
+        answer,
+        &[IoSlice::new(&[0])],
+        &mut beside,
+        SendFlags::NOSIGNAL,
+    );
 }
 
 /// The same file, with a place in it and locks (`flock`) of its own. It is opened here: a process that closes any descriptor of a file

@@ -105,7 +105,9 @@ impl North {
         }
         // Clients of those that it has closed may still have to hear that.
         self.passed.retain(|_, one| one.standing.is_closed);
-        let mut outgoing = self.opened.hand_over(&self.handover)?;
+        let mut outgoing = self
+            .opened
+            .hand_over(&self.handover, &self.memory.begun())?;
         outgoing.kept += std::mem::take(&mut self.rejoined);
         self.handover.go()?;
         Ok(outgoing)

@@ -7,7 +7,8 @@
 //! to the data plane instead, and goes on as a client's does (`service::joining`).
 
 use std::{
-    collections::{HashMap, HashSet},
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap, HashSet},
     io::{self, Write as _},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     os::{
@@ -28,6 +29,8 @@ use wrap::{
     counts::{Counts, kernel_counts},
     repair::say_again,
 };
+
+use super::files::give;
 
 /// What became of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,6 +55,8 @@ pub(crate) struct Joining {
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     held: HashMap<Which, OwnedFd>,
+    /// Of each process the last one, of which the record does not know whether it was opened: its next life is about to do so.
+    unknown: HashMap<Which, OwnedFd>,
     /// So many have to be held before it is looked which of them have ended.
     look_at: usize,
     /// As a process has left them.
@@ -67,7 +72,16 @@ impl Opened {
             (Message::Opened { process, serial }, Some(descriptor)) => {
                 self.forget_ended();
                 if self.held.len() < most() && kernel_counts() {
+                    // What the life before had opened was not asked for: this one does something else.
+                    let unasked = self.unknown.extract_if(|which, _| which.0 == process);
+                    unasked.for_each(|(_, socket)| end(socket));
                     self.held.insert((process, serial), descriptor);
+                }
+            }
+            (Message::Opens { process, serial }, Some(answer)) => {
+                if let Some(socket) = self.unknown.remove(&(process, serial)) {
+                    give(socket.as_fd(), &answer);
+                    self.held.insert((process, serial), socket);
                 }
             }
             (Message::Joins { process, serial }, Some(answer)) => {
@@ -112,6 +126,7 @@ impl Opened {
     /// Nobody will go on with them: they end when the server ends.
     pub(super) fn let_go(&mut self) {
         self.held.clear();
+        self.unknown.clear();
         self.passed.clear();
         for (_, waits) in self.joining.drain(..) {
             answer(&waits, None);
@@ -130,14 +145,22 @@ impl Opened {
         self.passed = passed.map(|one| (one.standing.opener(), one)).collect();
     }
 
-    /// The process gets them.
-    pub(super) fn hand_over(&mut self, handover: &Handover) -> io::Result<Outgoing> {
+    /// The processes get them: `begun` are those that there are.
+    pub(super) fn hand_over(
+        &mut self,
+        handover: &Handover,
+        begun: &BTreeSet<u32>,
+    ) -> io::Result<Outgoing> {
         let mut told = Outgoing::default();
-        let mut kept = HashSet::new();
+        let mut known = HashSet::new();
+        self.held.extend(self.unknown.drain()); // of a life that did not come so far
         for (process, one) in std::mem::take(&mut self.passed) {
             let which = (process, one.standing.serial);
-            let held = self.held.remove(&which);
-            let socket = held.filter(|held| go_on(held, &one).is_some());
+            let mut socket = self.held.remove(&which);
+            known.insert(which);
+            if let Some(held) = socket.take_if(|held| go_on(held, &one).is_none()) {
+                end(held);
+            }
             if one.standing.is_closed {
                 continue; // what was still to be said the kernel says
             }
@@ -146,7 +169,6 @@ impl Opened {
                     let given = handover.give(&one, socket.as_fd());
                     self.held.insert(which, socket);
                     given?;
-                    kept.insert(which);
                     told.kept += 1;
                 }
                 None => {
@@ -155,8 +177,35 @@ impl Opened {
                 }
             }
         }
-        self.held.retain(|which, _| kept.contains(which)); // others the dead life has closed
+        // Others the dead life has closed, but for one that it had just opened.
+        let mut left: Vec<_> = self
+            .held
+            .extract_if(|which, _| !known.contains(which))
+            .collect();
+        left.sort_unstable_by_key(|(which, _)| Reverse(*which));
+        for (which, socket) in left {
+            let (process, serial) = which;
+            let is_last = !known.iter().any(|one| one.0 == process && one.1 > serial)
+                && !self.unknown.keys().any(|one| one.0 == process);
+            if begun.contains(&process) && is_last && is_untouched(&socket) {
+                self.unknown.insert(which, socket);
+            }
+        }
         Ok(told)
+    }
+}
+
+/// Has nothing gone through it that a program has read or written?
+fn is_untouched(socket: &OwnedFd) -> bool {
+    let counts = Counts::of(socket.as_fd()).ok().flatten();
+    counts.is_some_and(|counts| (counts.read, counts.written, counts.is_shut) == (0, 0, false))
+}
+
+/// Nobody goes on with it. Its other end is not to take what it has heard for all, unless the server had said so.
+fn end(socket: OwnedFd) {
+    let counts = Counts::of(socket.as_fd()).ok().flatten();
+    if !counts.is_some_and(|counts| counts.is_shut) {
+        let _ = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
     }
 }
 

@@ -13,7 +13,7 @@ use wrap_abi::{
     layout::Failure,
 };
 
-use super::{opening::take_place, refuse};
+use super::{accepting, joining::disconnect, opening::take_place, refuse};
 use crate::{
     descriptors::{Kind, kind_of},
     errno::answer_int,
@@ -22,6 +22,9 @@ use crate::{
     sys::{Outcome, bytes, bytes_mut, sys},
     wrap::{self, Wrap, restarting, with},
 };
+
+/// More an address does not have, bytes.
+const ADDRESS: usize = size_of::<libc::sockaddr_storage>();
 
 /// What a socket's other end may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,22 +96,37 @@ impl Wrap {
     fn connect(
         &mut self,
         fd: c_int,
+        to: &[u8],
         is_local: bool,
-        ends: bool,
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
+        let ends = to.get(..2) == Some(&(AF_UNSPEC as sa_family_t).to_ne_bytes());
         if let Some(outcome) = self.replayed(Call::Connect, fd, |record| record.outcome) {
-            self.connected(fd, is_local, ends, outcome);
+            self.connected(fd, is_local, ends, outcome, false);
             self.may_join(fd);
             return outcome;
         }
         self.commit();
-        // Asked about again, one has the port that the kernel chose.
+        // Asked about again, one has the port that the kernel chose. Only of TCP the kernel says how much has gone through.
         let is_first = self.descriptors.get(fd).kind != Kind::Outgoing;
-        let is_bound = !is_local && !ends && is_first && self.prepare_to_join(fd);
-        let outcome = perform();
-        // First: what is recorded and not held would not go on.
-        self.connected(fd, is_local, ends, outcome);
+        let is_opened = !is_local && !ends && is_first;
+        let is_bound = is_opened && self.prepare_to_join(fd);
+        let is_there = is_opened && self.has_been_opened(fd, to);
+        // Before there is anything that a death could end. One that is watched, and could not be opened, would be watched for as
+        // long as the supervisor has it.
+        let is_watched = self.descriptors.get(fd).epoll != 0;
+        let mut is_held = is_there || is_opened && !is_watched && self.have_it_held(fd);
+        let outcome = match perform() {
+            known if is_there && known == super::failed(libc::EISCONN) => 0,
+            outcome => outcome,
+        };
+        if is_opened && is_watched && !is_there && is_under_way(outcome) {
+            is_held = self.have_it_held(fd);
+        }
+        if is_held && !is_under_way(outcome) {
+            self.is_held_in_vain();
+        }
+        self.connected(fd, is_local, ends, outcome, is_held);
         self.record(&Record {
             call: Call::Connect,
             fd: fd.cast_unsigned(),
@@ -122,7 +140,14 @@ impl Wrap {
         outcome
     }
 
-    fn connected(&mut self, fd: c_int, is_local: bool, ends: bool, outcome: Outcome) {
+    fn connected(
+        &mut self,
+        fd: c_int,
+        is_local: bool,
+        ends: bool,
+        outcome: Outcome,
+        is_held: bool,
+    ) {
         let is_known = self.descriptors.get(fd).kind == Kind::Outgoing;
         if ends && is_known && outcome == 0 {
             self.let_go(fd);
@@ -132,21 +157,47 @@ impl Wrap {
             if !self.descriptors.open(fd, number, process, is_local) {
                 refuse(&[b"it has too many connections"]);
             }
-            self.have_it_held(fd);
+            if let Some(connection) = self.descriptors.connection(fd) {
+                connection.is_held = is_held;
+            }
         }
     }
 
-    /// Were the supervisor to have it, too, it would not end with this life.
-    fn have_it_held(&mut self, fd: c_int) {
+    /// The supervisor is to have it, too, so that it does not end with this life.
+    fn have_it_held(&self, fd: c_int) -> bool {
         let process = self.process;
-        let Some(connection) = self.descriptors.connection(fd) else {
-            return;
-        };
-        // Only of TCP the kernel says how much has gone through.
-        if !self.is_replay && !connection.is_local {
-            let serial = connection.serial;
-            connection.is_held = live::tell(&Message::Opened { process, serial }, Some(fd));
+        let serial = self.descriptors.next_serial(process);
+        live::tell(&Message::Opened { process, serial }, Some(fd))
+    }
+
+    /// It was not opened after all, and another one will be known by that.
+    fn is_held_in_vain(&self) {
+        let process = self.process;
+        let serial = self.descriptors.next_serial(process);
+        live::tell(&Message::Closed { process, serial }, None);
+    }
+
+    /// Has the life before opened it, and died before it has noted that? Its other end knows nothing of a death, and would take the
+    /// end of that one for the end of all. Then it is there, in the place of the new one.
+    fn has_been_opened(&mut self, fd: c_int, to: &[u8]) -> bool {
+        if !core::mem::take(&mut self.may_have_opened) {
+            return false;
         }
+        let process = self.process;
+        let serial = self.descriptors.next_serial(process);
+        let Some(there) = live::ask_for_file(&Message::Opens { process, serial }) else {
+            return false;
+        };
+        if !accepting::peer(there).is(to) {
+            disconnect(there); // nobody has accepted it yet, or it leads elsewhere
+            // SAFETY: it is ours.
+            unsafe { sys!(SYS_close, there) };
+            return false;
+        }
+        live::put_in_place(self, fd, there);
+        // SAFETY: it is ours; the program has it under its own number.
+        unsafe { sys!(SYS_close, there) };
+        true
     }
 
     /// The program closes it, and with it goes what the supervisor has. Where that one does not listen, the other server is to
@@ -165,6 +216,18 @@ impl Wrap {
         {
             // SAFETY: no memory is involved.
             unsafe { sys!(SYS_shutdown, fd, libc::SHUT_RDWR) };
+        }
+    }
+
+    /// The process ends, and with it what it has opened.
+    pub(crate) fn lets_opened_go(&mut self) {
+        let own = self.process;
+        for (_, connection) in self.descriptors.connections() {
+            let (serial, process) = (connection.serial, Reach::opener_of(connection.serial));
+            let is_own = process == own && !connection.is_shared && !connection.is_passed;
+            if connection.is_held && (is_own || connection.is_taken) {
+                live::tell(&Message::Closed { process, serial }, None);
+            }
         }
     }
 
@@ -293,11 +356,12 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
     if matches!(way, Way::Stream { .. }) && wrap::is_helper_thread() {
         refuse(&[b"another thread than the first connects to another server"]);
     }
+    // Where the program has given none the kernel says so.
+    let given = if to.is_null() { 0 } else { length as usize };
     // SAFETY: as the program has called us.
-    let ends = unsafe { bytes(to.cast(), (length as usize).min(2)) }
-        == (AF_UNSPEC as sa_family_t).to_ne_bytes();
+    let address = unsafe { bytes(to.cast(), given.min(ADDRESS)) };
     let outcome = match way {
-        Way::Stream { is_local } => restarting(|wrap| wrap.connect(fd, is_local, ends, perform)),
+        Way::Stream { is_local } => restarting(|wrap| wrap.connect(fd, address, is_local, perform)),
         Way::Datagrams => with(|wrap| wrap.aim(fd, perform)),
         Way::Unrecorded => None,
     };

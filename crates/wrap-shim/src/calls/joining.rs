@@ -126,9 +126,9 @@ fn limit_segments(fd: c_int, packet: u16) {
     };
 }
 
-/// The program finds it ended, by its next call.
+/// Whoever has it finds it ended, and so does its other end.
 #[cold]
-fn disconnect(fd: c_int) {
+pub(super) fn disconnect(fd: c_int) {
     let nowhere = libc::AF_UNSPEC as libc::sa_family_t;
     let address = libc::sockaddr {
         sa_family: nowhere,

@@ -1,8 +1,8 @@
 //! A connection, as this process knows it.
 
-use core::mem::MaybeUninit;
+use core::{mem::MaybeUninit, ops::Range};
 
-use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
+use libc::{AF_INET, AF_INET6, c_int, sockaddr, sockaddr_storage, socklen_t};
 use wrap_abi::{Which, handover::Place, passing::ADDRESS};
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
@@ -51,6 +51,21 @@ impl Address {
             address.length = (*length).min(address.bytes.len() as u8);
         }
         address
+    }
+
+    /// Is it the one that the program has named like this? Padding, and what one of IPv6 says of flows, may differ.
+    pub(crate) fn is(&self, named: &[u8]) -> bool {
+        let own = self.as_bytes();
+        let [ports, host] = match own.first_chunk().copied().map(u16::from_ne_bytes) {
+            Some(family) if c_int::from(family) == AF_INET => [0..4, 4..8],
+            Some(family) if c_int::from(family) == AF_INET6 => [0..4, 8..24],
+            _ => return false,
+        };
+        let is_same = |range: Range<usize>| {
+            let its = own.get(range.clone());
+            its.is_some() && its == named.get(range)
+        };
+        is_same(ports) && is_same(host)
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {

@@ -1,6 +1,7 @@
 //! Programs that say what they know, and their next lives.
 
 mod children;
+mod connections;
 mod life;
 
 use std::{

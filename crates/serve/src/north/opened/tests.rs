@@ -135,3 +135,100 @@ fn much_is_said_where_much_waits() {
     assert!(heard[3..waits].iter().all(|byte| *byte == 7));
     assert!(heard[waits..] == said);
 }
+
+/// The same, where all that has arrived was read: that it is closed does not reset it.
+fn read_connection() -> (OwnedFd, TcpStream) {
+    let (held, other) = connection();
+    let mut socket = TcpStream::from(held);
+    socket.read_exact(&mut [0; 2]).expect("read");
+    (socket.into(), other)
+}
+
+/// One that nothing has gone through, and its other end.
+fn new_connection() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
+    let socket = TcpStream::connect(listener.local_addr().expect("an address")).expect("opened");
+    let (other, _) = listener.accept().expect("accepted");
+    (socket.into(), other)
+}
+
+/// What the life before had opened, and its record does not know of.
+fn unnoted(which: &[Which]) -> (Opened, Vec<TcpStream>) {
+    let mut opened = Opened::default();
+    let others = which.iter().map(|(process, serial)| {
+        let (held, other) = new_connection();
+        let (process, serial) = (*process, *serial);
+        opened.hear(Message::Opened { process, serial }, Some(held));
+        other
+    });
+    let others = others.collect();
+    let begun = BTreeSet::from([0, 1]);
+    let handover = Handover::new().expect("a handover");
+    opened.hand_over(&handover, &begun).expect("handed over");
+    (opened, others)
+}
+
+fn heard_then(mut other: &TcpStream) -> Result<usize, io::ErrorKind> {
+    let mut all = [0; 100];
+    loop {
+        match other.read(&mut all) {
+            Ok(0) => return Ok(0),
+            Ok(_) => {}
+            Err(error) => return Err(error.kind()),
+        }
+    }
+}
+
+#[test]
+fn what_is_about_to_be_opened_again_is_there() {
+    let (mut opened, others) = unnoted(&[(0, 1), (0, 2), (1, 1), (2, 1)]);
+    // Only the last one of a process may be that, and only if there is such a process now. The others it had closed.
+    for gone in [0, 3] {
+        assert_eq!(heard_then(&others[gone]), Ok(0));
+    }
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let (process, serial) = (0, 2);
+    opened.hear(Message::Opens { process, serial }, Some(theirs.into()));
+    assert!(opened.held.contains_key(&(0, 2)));
+    let mut answer = [0; 1];
+    let (mut reader, mut stream) = (&ours, &others[1]);
+    reader.read_exact(&mut answer).expect("an answer");
+    stream.write_all(b"more").expect("nobody has ended it");
+    // Another one does something else than its earlier life.
+    let (held, _other) = new_connection();
+    let (process, serial) = (1, 1);
+    opened.hear(Message::Opened { process, serial }, Some(held));
+    assert_eq!(heard_then(&others[2]), Err(ErrorKind::ConnectionReset));
+    // Of one that is not known there is no answer.
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    opened.hear(Message::Opens { process, serial }, Some(theirs.into()));
+    assert_eq!((&ours).read(&mut answer).expect("its end"), 0);
+}
+
+/// Its other end is not to take what it has heard for all.
+#[test]
+fn what_was_used_and_is_not_known_any_more_was_closed() {
+    let mut opened = Opened::default();
+    let (held, other) = read_connection();
+    let (process, serial) = (0, 1);
+    opened.hear(Message::Opened { process, serial }, Some(held));
+    let handover = Handover::new().expect("a handover");
+    let begun = BTreeSet::from([0]);
+    opened.hand_over(&handover, &begun).expect("handed over");
+    assert_eq!(heard_then(&other), Ok(0));
+}
+
+#[test]
+fn one_with_which_nobody_can_go_on_is_reset() {
+    let (held, other) = read_connection();
+    let mut opened = Opened::default();
+    let (process, serial) = (0, 1);
+    opened.hear(Message::Opened { process, serial }, Some(held));
+    let mut known = passed(4, 2, b"", false); // it had said more
+    known.standing.is_closed = true;
+    opened.pass(vec![known]);
+    let handover = Handover::new().expect("a handover");
+    let begun = BTreeSet::from([0]);
+    opened.hand_over(&handover, &begun).expect("handed over");
+    assert_eq!(heard_then(&other), Err(ErrorKind::ConnectionReset));
+}
