@@ -472,8 +472,8 @@ pub enum Message {
         /// How many.
         connections: u32,
     },
-    /// It is about to open a connection to another server, whose descriptor is beside the message: held by the supervisor, it does
-    /// not end with the process.
+    /// It is about to open a connection to another server, or has just begun to, if an epoll instance watches it. Its descriptor is
+    /// beside the message: held by the supervisor, it does not end with the process.
     Opened {
         /// The process.
         process: u32,
