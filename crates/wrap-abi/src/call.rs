@@ -71,10 +71,13 @@ pub enum Call {
     /// A connection that another process has passed on, with the bytes beside it: the outcome is its descriptor, the payload both
     /// its addresses ([`crate::passing::ADDRESS`] bytes each), and the bytes.
     Passed = 28,
+    /// A lock on a file: the outcome. One that is let go, if only by closing the file, is noted before; if that fails, once more, with a
+    /// payload (1).
+    Lock = 29,
 }
 
 impl Call {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 29] = [
         Self::Start,
         Self::Epoll,
         Self::Poll,
@@ -103,6 +106,7 @@ impl Call {
         Self::Joined,
         Self::Bind,
         Self::Passed,
+        Self::Lock,
     ];
 
     /// The kind with this number.

@@ -16,7 +16,7 @@ pub use crate::remade::{RemadeFiles, Whole};
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 24;
+pub const VERSION: u32 = 25;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -532,12 +532,12 @@ pub enum Failure {
     HelperIsSilent = 18,
     /// The record is another version's of ours.
     OtherVersion = 19,
+    /// A file that it had locked another program has locked by now.
+    LockTaken = 20,
     /// Of a rehearsal, as all that follow: it would take the name of a socket in the file system.
     NamedSocket = 11,
     /// It would have a file in its memory, and write to it there.
     SharedMemory = 12,
-    /// It would lock a file.
-    FileLock = 13,
     /// It would open a FIFO.
     Fifo = 14,
     /// Another thread than the first would change files.
@@ -562,12 +562,12 @@ impl Failure {
             Self::PortTaken,
             Self::NamedSocket,
             Self::SharedMemory,
-            Self::FileLock,
             Self::Fifo,
             Self::HelperChanges,
             Self::HelperRuns,
             Self::HelperIsSilent,
             Self::OtherVersion,
+            Self::LockTaken,
         ]
         .into_iter()
         .find(|failure| *failure as u32 == code)

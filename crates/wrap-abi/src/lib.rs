@@ -26,6 +26,7 @@ pub mod handover;
 mod held;
 pub mod layout;
 mod lives;
+pub mod locks;
 pub mod passing;
 mod ready;
 mod record;

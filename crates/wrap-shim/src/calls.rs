@@ -15,6 +15,7 @@ mod files;
 mod handlers;
 mod joining;
 pub(crate) mod kept;
+mod locks;
 mod looking;
 pub(crate) mod opening;
 mod passing;

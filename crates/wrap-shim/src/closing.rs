@@ -132,6 +132,7 @@ impl Wrap {
 
     fn gives_free(&mut self, fd: c_int) {
         let Some((word, bit)) = place(fd) else { return };
+        self.unlocks(fd);
         self.descriptors.close(fd);
         // SAFETY: it is ours by now.
         unsafe { sys!(SYS_close, fd) };

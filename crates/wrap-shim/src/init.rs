@@ -9,6 +9,7 @@ use wrap_abi::{
         FILE_FD, Failure, Fate, HANDOVER_FD, LIBRARY_FD, MAGIC, Mode, Page, SHIPPING_FD, SOCKET_FD,
         VARIABLE, VERSION,
     },
+    locks::Locks,
 };
 
 use crate::{
@@ -161,6 +162,7 @@ fn start() {
         kinship: Kinship::default(),
         rest: Rest::default(),
         limit: None,
+        locks: Locks::default(),
         remade: Remade::default(),
         kept: Kept::default(),
         shipping: Shipping::default(),

@@ -220,6 +220,7 @@ fn reaches(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> 
 pub(crate) fn go(wrap: &mut Wrap) {
     find_files(wrap);
     wrap.settle_passed();
+    wrap.take_locks();
     wrap.page.remade.are_whole(wrap.remade.all());
     // What it has said in the replay and its clients lack is said by the supervisor.
     wrap.commit_replayed();

@@ -278,6 +278,7 @@ impl Wrap {
             ..self.kinship
         };
         self.forget_rest();
+        self.inherits_locks();
         signals::forget();
         closing::forget();
         helpers::forget();

@@ -9,6 +9,7 @@ use libc::{c_int, pid_t, rlimit};
 use wrap_abi::{
     Call, Clock, Header, Held, Record,
     layout::{Failure, Mode, Page},
+    locks::Locks,
 };
 
 use crate::{
@@ -29,6 +30,9 @@ use crate::{
     sys::{Outcome, sys},
     talk::Rest,
 };
+
+/// Locks on files at once.
+const LOCKS: usize = 256;
 
 /// The wrap of one process.
 pub(crate) struct Wrap {
@@ -51,6 +55,8 @@ pub(crate) struct Wrap {
     pub(crate) rest: Rest,
     /// How many descriptors the program allows itself when its record is replayed.
     pub(crate) limit: Option<rlimit>,
+    /// What it has locked, and in a replay had.
+    pub(crate) locks: Locks<LOCKS>,
     /// Files that are made again in a replay.
     pub(crate) remade: Remade,
     /// Files that were read, and that may go.

@@ -3,11 +3,10 @@
 use core::{ops::Range, sync::atomic::Ordering};
 
 use libc::{F_GETFD, c_int, c_uint, c_void};
-use wrap_abi::layout::{FILE_FD, Failure, HANDOVER_FD, Hold, SHIPPING_FD};
+use wrap_abi::layout::{FILE_FD, HANDOVER_FD, Hold, SHIPPING_FD};
 
-use super::failed;
+use super::{failed, locks};
 use crate::{
-    beside::not_in_a_rehearsal,
     closing,
     descriptors::{Kind, MOST},
     errno::answer_int,
@@ -138,6 +137,7 @@ impl Wrap {
                 self.lets_go_of(fd);
             }
         }
+        self.unlocks(fd);
         self.descriptors.close(fd);
     }
 }
@@ -245,18 +245,11 @@ pub(super) unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_
     replace(from, to, || unsafe { sys!(SYS_dup3, from, to, flags) })
 }
 
-/// Commands of `fcntl(2)` that lock a file.
-const LOCKS: [c_int; 4] = [
-    libc::F_SETLK,
-    libc::F_SETLKW,
-    libc::F_OFD_SETLK,
-    libc::F_OFD_SETLKW,
-];
-
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-    if LOCKS.contains(&command) {
-        not_in_a_rehearsal(Failure::FileLock);
+    // SAFETY: as the program has called us.
+    if let Some(outcome) = unsafe { locks::fcntl(fd, command, argument.cast()) } {
+        return outcome;
     }
     // SAFETY: as the program has called us.
     let outcome = unsafe { sys!(SYS_fcntl, fd, command, argument) };

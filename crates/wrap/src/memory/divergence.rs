@@ -39,12 +39,14 @@ impl fmt::Display for Divergence {
             }
             Some(Failure::NotSupported) => "it does what cannot be replayed",
             Some(Failure::OtherProgram) => "it runs another program",
+            Some(Failure::LockTaken) => {
+                "a file that it had locked another program has locked by now"
+            }
             Some(Failure::OtherVersion) => "its record was made by another version of outlive",
             Some(Failure::NamedSocket) => "the server has a socket with a name in the file system",
             Some(Failure::SharedMemory) => {
                 "the server writes to a file that is in its memory (MAP_SHARED)"
             }
-            Some(Failure::FileLock) => "the server locks files",
             Some(Failure::Fifo) => "the server has opened a FIFO",
             Some(Failure::HelperChanges) => "the server's threads change files by themselves",
             Some(Failure::HelperRuns) => {

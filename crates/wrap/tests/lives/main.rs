@@ -3,6 +3,7 @@
 mod children;
 mod connections;
 mod life;
+mod locks;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

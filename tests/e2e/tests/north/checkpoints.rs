@@ -1,7 +1,7 @@
 //! Checkpoints: an image takes the place of the record before it, whatever dies when.
 
 use std::{
-    fs,
+    fs::{self, File},
     io::Write as _,
     net::TcpStream,
     os::unix::net::UnixStream,
@@ -19,6 +19,7 @@ use e2e::{
     servers::{self, BIG, PORT, lighttpd, redis, redis_in},
 };
 use lab::Signal;
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use super::{
     disk::{await_saved, digest_of, directory, files},
@@ -299,15 +300,13 @@ fn what_is_shared_is_not_touched() {
     let kinds = [
         ("socket", "a name in the file system"),
         ("memory", "MAP_SHARED"),
-        ("lock", "locks files"),
-        ("record", "locks files"),
         ("fifo", "FIFO"),
         ("thread", "change files"),
     ];
     for (what, why) in kinds {
         let scene = Scene::new("ckshare");
         let shared = scene.directory().join("shared");
-        if ["memory", "lock", "record", "thread"].contains(&what) {
+        if ["memory", "thread"].contains(&what) {
             fs::write(&shared, [0]).expect("a file");
         }
         let definition = servers::words(&scene, "/usr/bin/python3");
@@ -328,6 +327,40 @@ fn what_is_shared_is_not_touched() {
         server.kill_main(Signal::KILL);
         server.wait_serving(1);
         assert_eq!(client.ask("count"), "3", "{what}");
+        server.assert_none_of("lost");
+    }
+}
+
+/// A rehearsal locks no file, and who is made from its image has locked what the server had.
+#[test]
+fn what_was_locked_is_locked_by_who_is_made_from_an_image() {
+    let criu = criu();
+    type Lock = fn(&File, FlockOperation) -> rustix::io::Result<()>;
+    let kinds: [(&str, Lock); 2] = [
+        ("lock", |file, how| flock(file, how)),
+        ("record", |file, how| fcntl_lock(file, how)),
+    ];
+    for (what, lock) in kinds {
+        let scene = Scene::new("cklock");
+        let shared = scene.directory().join("shared");
+        fs::write(&shared, [0]).expect("a file");
+        let file = File::options().write(true).open(&shared).expect("it");
+        let is_free = || lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let definition = servers::words(&scene, "/usr/bin/python3");
+        let often = flags(&criu, &["--checkpoint-every", "1s"]);
+        let server = scene.protect_with(&definition, &often);
+        let mut client = words::Client::new(&scene);
+        assert_eq!(client.ask(&format!("share {what}")), "shared");
+        assert_eq!(client.ask("count"), "2");
+        let before = server.events_of("checkpointed").len();
+        assert_eq!(client.ask("count"), "3");
+        server.wait_for("checkpointed", before + 1);
+        assert!(!is_free(), "the server has it");
+        server.kill_main(Signal::KILL);
+        server.wait_serving(1);
+        assert_eq!(client.ask("count"), "4", "{what}");
+        assert!(!is_free(), "it has it again");
+        server.assert_none_of("checkpoint_failed");
         server.assert_none_of("lost");
     }
 }

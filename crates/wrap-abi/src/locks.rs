@@ -1,0 +1,228 @@
+//! Which parts of files a process has locked (fcntl(2), flock(2)).
+
+/// Whose a lock is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The process's (`F_SETLK`): it is gone when that closes the file, by whatever descriptor.
+    Process,
+    /// The open file's, and all have it who have that (`F_OFD_SETLK`).
+    OpenFile,
+    /// The same, of the whole (`flock`).
+    Whole,
+}
+
+/// What others may not do meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// Lock it so that nobody else does.
+    Shared,
+    /// Lock it.
+    Exclusive,
+}
+
+/// A part of a file that is locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lock {
+    /// Device and inode.
+    pub file: [u64; 2],
+    /// By which it was locked.
+    pub fd: i32,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The first byte.
+    pub start: i64,
+    /// The first one behind; `i64::MAX`: there is no end.
+    pub end: i64,
+    /// In which way.
+    pub how: How,
+}
+
+impl Lock {
+    const NONE: Self = Self {
+        file: [0; 2],
+        fd: -1,
+        owner: Owner::Process,
+        start: 0,
+        end: 0,
+        how: How::Shared,
+    };
+
+    /// What of it lies before and behind a part.
+    fn without(&self, start: i64, end: i64) -> [Self; 2] {
+        let before = Self {
+            end: self.end.min(start),
+            ..*self
+        };
+        let behind = Self {
+            start: self.start.max(end),
+            ..*self
+        };
+        [before, behind]
+    }
+}
+
+/// Some locks, of which no two of one owner have a byte in common.
+#[derive(Debug)]
+pub struct Locks<const MOST: usize> {
+    all: [Lock; MOST],
+    count: usize,
+}
+
+impl<const MOST: usize> Default for Locks<MOST> {
+    fn default() -> Self {
+        Self {
+            all: [Lock::NONE; MOST],
+            count: 0,
+        }
+    }
+}
+
+impl<const MOST: usize> Locks<MOST> {
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> &[Lock] {
+        &self.all[..self.count]
+    }
+
+    /// The part of `lock` is locked in its way, or not any more, whatever of it `is_its_owner`'s was locked before. `false`: there is
+    /// no room for that, and nothing is as it should be.
+    #[must_use]
+    pub fn set(
+        &mut self,
+        lock: &Lock,
+        is_locked: bool,
+        is_its_owner: impl Fn(&Lock) -> bool,
+    ) -> bool {
+        let mut place = 0;
+        let mut has_room = true;
+        while let Some(known) = self.all().get(place).copied() {
+            let is_apart = known.end <= lock.start || lock.end <= known.start;
+            if is_apart || !is_its_owner(&known) {
+                place += 1;
+                continue;
+            }
+            self.count -= 1;
+            self.all.swap(place, self.count);
+            // They have nothing in common with it any more: they may stand where they are looked at again.
+            for rest in known.without(lock.start, lock.end) {
+                has_room &= self.add(rest);
+            }
+        }
+        if is_locked {
+            has_room &= self.add(*lock);
+        }
+        has_room
+    }
+
+    fn add(&mut self, lock: Lock) -> bool {
+        if lock.start >= lock.end {
+            return true;
+        }
+        let place = self.all.get_mut(self.count);
+        let has_room = place.map(|place| *place = lock).is_some();
+        self.count += usize::from(has_room);
+        has_room
+    }
+
+    /// Those go on of which that is so. It may change by which descriptor they are locked.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(&mut Lock) -> bool) {
+        let mut place = 0;
+        while place < self.count {
+            if is_kept(&mut self.all[place]) {
+                place += 1;
+            } else {
+                self.count -= 1;
+                self.all.swap(place, self.count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, vec::Vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BYTES: i64 = 12;
+
+    fn lock() -> impl Strategy<Value = (Lock, bool)> {
+        let parts = (0..2u64, 0..BYTES, 1..=BYTES);
+        (parts, any::<bool>(), any::<bool>()).prop_map(|((file, start, length), shared, is)| {
+            let how = if shared { How::Shared } else { How::Exclusive };
+            let lock = Lock {
+                file: [file, 0],
+                fd: 3,
+                owner: Owner::Process,
+                start,
+                end: (start + length).min(BYTES),
+                how,
+            };
+            (lock, is)
+        })
+    }
+
+    proptest! {
+        /// As if each byte had its own.
+        #[test]
+        fn each_byte_is_locked_as_it_was_last(asked in prop::collection::vec(lock(), 0..40)) {
+            let mut locks = Locks::<64>::default();
+            let mut bytes = BTreeMap::new();
+            for (lock, is_locked) in asked {
+                let has_room = locks.set(&lock, is_locked, |known| known.file == lock.file);
+                prop_assert!(has_room);
+                for byte in lock.start..lock.end {
+                    bytes.remove(&(lock.file, byte));
+                    if is_locked {
+                        bytes.insert((lock.file, byte), lock.how);
+                    }
+                }
+                let mut found = BTreeMap::new();
+                for known in locks.all() {
+                    for byte in known.start..known.end {
+                        let other = found.insert((known.file, byte), known.how);
+                        prop_assert_eq!(other, None, "twice");
+                    }
+                }
+                prop_assert_eq!(found, bytes.clone());
+            }
+        }
+    }
+
+    /// What does not fit is said, not forgotten.
+    #[test]
+    fn there_is_no_room_for_too_many() {
+        let mut locks = Locks::<2>::default();
+        let lock = |start, end| Lock {
+            start,
+            end,
+            ..Lock::NONE
+        };
+        assert!(locks.set(&lock(0, 9), true, |_| true));
+        assert!(locks.set(&lock(3, 6), false, |_| true), "two");
+        assert!(!locks.set(&lock(3, 6), true, |_| true), "three");
+        assert!(!locks.set(&lock(1, 2), false, |_| true), "three");
+    }
+
+    #[test]
+    fn some_go_on() {
+        let mut locks = Locks::<4>::default();
+        for fd in 0..4 {
+            let lock = Lock {
+                fd,
+                end: 1,
+                ..Lock::NONE
+            };
+            assert!(locks.set(&lock, true, |known| known.fd == fd));
+        }
+        locks.retain(|lock| {
+            lock.fd += 10;
+            lock.fd % 2 == 0
+        });
+        let mut left: Vec<i32> = locks.all().iter().map(|lock| lock.fd).collect();
+        left.sort_unstable();
+        assert_eq!(left, [10, 12]);
+    }
+}
