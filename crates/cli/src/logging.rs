@@ -55,6 +55,7 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
         keep: arguments.keep,
         limit_total,
         acks,
+        busy_poll: arguments.busy_poll,
         directory: arguments.dir.clone(),
         metrics: arguments.metrics,
         lease: arguments.lease,

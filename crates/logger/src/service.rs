@@ -6,6 +6,7 @@
 //! [`BATCHES`]. A barrier that a service asks for is answered when the datagrams that had come
 //! before it have been recorded.
 
+mod awake;
 mod client;
 mod disk;
 mod events;
@@ -42,7 +43,7 @@ use leases::Leases;
 use log::open_log;
 pub use no_checksum::without_checksums;
 use numbers::{Counts, Shown};
-use sockets::{Buffers, Sockets};
+use sockets::{BATCH, Buffers, Sockets};
 use unserved::Unserved;
 use writer::Writer;
 
@@ -64,6 +65,8 @@ pub struct ServiceConfig {
     pub limit_total: u64,
     /// When segments are acknowledged.
     pub acks: AckPolicy,
+    /// For how long after a datagram the next one is waited for without sleeping.
+    pub busy_poll: Duration,
     /// Where records are written to before they are acknowledged. Without it they are only in
     /// memory.
     pub directory: Option<PathBuf>,
@@ -136,6 +139,7 @@ pub struct Service {
     writer: Option<Writer>,
     /// Where datagrams are read to.
     buffers: Buffers,
+    busy_poll: Duration,
     /// What others are shown, and what is counted for that.
     shown: Option<Shown>,
     counts: Counts,
@@ -189,6 +193,7 @@ impl Service {
             out,
             writer,
             buffers: Buffers::new(),
+            busy_poll: config.busy_poll,
             shown,
             counts: Counts::new(config.limit_total),
             found,
@@ -236,7 +241,9 @@ impl Service {
                 self.finish(tell);
                 return Ok(());
             }
-            self.accept(tell);
+            if ready.listener {
+                self.accept(tell);
+            }
             self.hear(&ready.clients, tell);
             self.tell_unserved(tell);
             self.look_after_log(tell);
@@ -258,28 +265,36 @@ impl Service {
 
     /// Reads what has come over the links. Answers whether there may be more.
     fn datagrams(&mut self, tell: &mut dyn FnMut(&Event)) -> bool {
-        let mut more = false;
         for _ in 0..BATCHES {
-            more = false;
-            let now = self.started.elapsed();
-            for (via, sockets) in self.sockets.iter().enumerate() {
-                let (sessions, out) = (&mut self.sessions, &mut self.out);
-                let take = |peer, datagram: &[u8]| sessions.take(peer, datagram, now, out);
-                match sockets.receive(via, &mut self.buffers, take) {
-                    Ok(full) => more |= full,
-                    Err(error) => tell(&Event::Trouble {
-                        message: format!("cannot read datagrams: {error}"),
-                    }),
-                }
-            }
-            self.sessions.settle(now, &mut self.out);
-            self.order(now);
-            self.send();
-            if !more {
-                break;
+            let (any, more) = self.batch(tell);
+            if !more && !(any && self.comes_another()) {
+                return false;
             }
         }
-        more
+        true
+    }
+
+    /// Reads a batch from each socket. Were there any, and may there be more?
+    fn batch(&mut self, tell: &mut dyn FnMut(&Event)) -> (bool, bool) {
+        let (mut any, mut more) = (false, false);
+        let now = self.started.elapsed();
+        for (via, sockets) in self.sockets.iter().enumerate() {
+            let (sessions, out) = (&mut self.sessions, &mut self.out);
+            let take = |peer, datagram: &[u8]| sessions.take(peer, datagram, now, out);
+            match sockets.receive(via, &mut self.buffers, take) {
+                Ok(count) => {
+                    any |= count > 0;
+                    more |= count == BATCH;
+                }
+                Err(error) => tell(&Event::Trouble {
+                    message: format!("cannot read datagrams: {error}"),
+                }),
+            }
+        }
+        self.sessions.settle(now, &mut self.out);
+        self.order(now);
+        self.send();
+        (any, more)
     }
 
     /// Sends what is to be sent. What cannot be sent is lost, as on the way.
@@ -331,8 +346,10 @@ impl Service {
             Err(error) => return Err(error.into()),
         }
         let has = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let listeners = fds[1..].chunks(2).take(self.sockets.len());
         Ok(Ready {
             stop: has(&fds[0]),
+            listener: listeners.into_iter().any(|both| has(&both[0])),
             clients: fds[first_client..].iter().map(has).collect(),
         })
     }
@@ -373,6 +390,8 @@ fn reload(keys: &mut Arc<KeyRing>, tell: &mut dyn FnMut(&Event)) {
 /// What a look at the descriptors told.
 struct Ready {
     stop: bool,
+    /// Somebody connects.
+    listener: bool,
     /// In the order of the clients.
     clients: Vec<bool>,
 }

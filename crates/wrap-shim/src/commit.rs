@@ -9,8 +9,11 @@ use core::sync::atomic::Ordering;
 
 use wrap_abi::layout::{Fate, Hold, Mode, Process};
 
-use crate::{clock, helpers::for_us, say::say, shipping::Heard, wrap::Wrap};
+use crate::{clock, helpers::for_us, say::say, shipping::Heard, sys::sys, wrap::Wrap};
 
+/// For so long the answer of a logger that is near is waited for without sleeping, nanoseconds: to be woken takes longer than most
+/// answers do. Whoever else wants the processor has it meanwhile.
+const AWAKE: u64 = 50_000;
 /// How long the answer is waited for before it is all said again, microseconds: at first, and at last.
 pub(crate) const FIRST_PATIENCE: i64 = 20_000;
 pub(crate) const LONGEST_PATIENCE: i64 = 200_000;
@@ -116,7 +119,7 @@ impl Wrap {
     fn hear_all(&mut self, under_way: u64, patience: i64) -> bool {
         let before = self.stable_bytes();
         loop {
-            match self.hear(patience) {
+            match self.hear_awake().unwrap_or_else(|| self.hear(patience)) {
                 Heard::Over => {
                     self.is_over();
                     return true;
@@ -133,6 +136,25 @@ impl Wrap {
                     }
                 }
             }
+        }
+    }
+
+    /// What comes soon, if that is to be expected.
+    fn hear_awake(&mut self) -> Option<Heard> {
+        if !self.round_trip.is_short() {
+            return None;
+        }
+        let until = clock::monotonic().saturating_add(AWAKE);
+        loop {
+            match self.hear_now() {
+                Heard::Silence => {}
+                heard => return Some(heard),
+            }
+            if clock::monotonic() >= until {
+                return None;
+            }
+            // SAFETY: no memory is involved.
+            unsafe { sys!(SYS_sched_yield) };
         }
     }
 

@@ -31,6 +31,8 @@ use crate::{
 
 /// From this round trip to the logger on the program does not wait for it, nanoseconds; below half of it, it does again.
 const FAR: u64 = 100_000;
+/// Up to this one it waits without sleeping at first, nanoseconds.
+const NEAR: u64 = 150_000;
 /// For so long after a word the next one belongs to it, nanoseconds; and what is held for longer leaves, near the logger, whatever the
 /// program is about to do that we see.
 const LATE: u64 = 1_000_000;
@@ -75,6 +77,11 @@ impl RoundTrip {
     /// Is it better not to wait?
     fn is_long(&self) -> bool {
         self.is_long
+    }
+
+    /// Is it as long as that of a network within a room?
+    pub(crate) fn is_short(&self) -> bool {
+        self.time < NEAR
     }
 
     /// It has taken so long, nanoseconds.

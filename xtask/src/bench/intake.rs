@@ -149,6 +149,7 @@ fn over_udp(size: usize, directory: Option<PathBuf>) -> Result<f64> {
         keys: KeyRing::of(vec![key.clone()]),
         keep: Duration::from_secs(60),
         limit_total: u64::MAX,
+        busy_poll: Duration::ZERO,
         acks: AckPolicy::EachBatch,
         directory,
         metrics: None,

@@ -13,7 +13,7 @@ use super::no_checksum::without_checksums;
 use crate::link::Peer;
 
 /// Datagrams that are read at a time.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 /// Room for one: more than the longest.
 const ROOM: usize = 64 * 1024;
 /// What the kernel may hold of datagrams that we have not read, bytes. A frame that finds no room
@@ -65,20 +65,20 @@ impl Sockets {
         &self.datagrams
     }
 
-    /// Reads a batch of datagrams, and hands each to `take`. Answers whether there may be more.
+    /// Reads datagrams, up to [`BATCH`] of them at a time, and hands each to `take`. Answers how many times there was one.
     pub(super) fn receive(
         &self,
         via: usize,
         buffers: &mut Buffers,
         mut take: impl FnMut(Peer, &[u8]),
-    ) -> io::Result<bool> {
+    ) -> io::Result<usize> {
         let mut rooms = buffers.bytes.chunks_exact_mut(ROOM);
         let mut slices: [IoSliceMut<'_>; BATCH] =
             std::array::from_fn(|_| IoSliceMut::new(rooms.next().unwrap_or_default()));
         let socket = UdpSockRef::from(&self.datagrams);
         let count = match self.state.recv(socket, &mut slices, &mut buffers.meta) {
             Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
             Err(error) => return Err(error),
         };
         for (bytes, meta) in slices.iter().zip(&buffers.meta).take(count) {
@@ -92,7 +92,7 @@ impl Sockets {
                 take(peer, datagram);
             }
         }
-        Ok(count == BATCH)
+        Ok(count)
     }
 
     /// Sends a datagram. One that finds no room is lost like one on the way.

@@ -37,6 +37,7 @@ fn config(keys: KeyRing, listen: &str) -> ServiceConfig {
         keep: Duration::from_secs(60),
         limit_total: 1 << 30,
         acks: AckPolicy::EachBatch,
+        busy_poll: Duration::from_micros(50),
         directory: None,
         metrics: None,
         lease: Duration::from_millis(250),
