@@ -71,8 +71,8 @@ pub enum Call {
     /// A connection that another process has passed on, with the bytes beside it: the outcome is its descriptor, the payload both
     /// its addresses ([`crate::passing::ADDRESS`] bytes each), and the bytes.
     Passed = 28,
-    /// A lock on a file: the outcome. One that is let go, if only by closing the file, is noted before; if that fails, once more, with a
-    /// payload (1).
+    /// A lock on a file: the outcome, and of which part ([`crate::locks::Lock::payload`]). One that is let go is noted before; if that
+    /// fails, once more, with the payload 1. Where it is by closing the file, or by asking for another kind of it, the payload is 2.
     Lock = 29,
 }
 

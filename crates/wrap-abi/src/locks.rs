@@ -23,7 +23,7 @@ pub enum How {
 /// A part of a file that is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lock {
-    /// Device and inode.
+    /// Device and inode, or what else files are told apart by.
     pub file: [u64; 2],
     /// By which it was locked.
     pub fd: i32,
@@ -37,6 +37,9 @@ pub struct Lock {
     pub how: How,
 }
 
+/// Bytes that tell which part is locked.
+pub const PART: usize = 16;
+
 impl Lock {
     const NONE: Self = Self {
         file: [0; 2],
@@ -46,6 +49,35 @@ impl Lock {
         end: 0,
         how: How::Shared,
     };
+
+    /// Which part it is of, as a record has it: nothing, if it is the whole.
+    #[must_use]
+    pub fn payload<'a>(&self, room: &'a mut [u8; PART]) -> &'a [u8] {
+        if (self.start, self.end) == (0, i64::MAX) {
+            return &[];
+        }
+        room[..PART / 2].copy_from_slice(&self.start.to_le_bytes());
+        room[PART / 2..].copy_from_slice(&self.end.to_le_bytes());
+        room
+    }
+
+    /// The same of the part that a record tells of ([`Self::payload`]).
+    #[must_use]
+    pub fn placed(&self, payload: &[u8]) -> Self {
+        let number = |at: usize| {
+            let bytes = payload.get(at..at + PART / 2)?.try_into().ok()?;
+            Some(i64::from_le_bytes(bytes))
+        };
+        let (start, end) = match (number(0), number(PART / 2)) {
+            (Some(start), Some(end)) => (start, end),
+            _ => (0, i64::MAX),
+        };
+        Self {
+            start,
+            end,
+            ..*self
+        }
+    }
 
     /// What of it lies before and behind a part.
     fn without(&self, start: i64, end: i64) -> [Self; 2] {
@@ -188,6 +220,22 @@ mod tests {
                 }
                 prop_assert_eq!(found, bytes.clone());
             }
+        }
+    }
+
+    #[test]
+    fn a_record_tells_of_which_part_it_is() {
+        let parts = [(0, i64::MAX), (0, 1), (7, i64::MAX), (i64::MIN, 3)];
+        for (start, end) in parts {
+            let lock = Lock {
+                start,
+                end,
+                ..Lock::NONE
+            };
+            let mut room = [0; PART];
+            let payload = lock.payload(&mut room);
+            assert_eq!(payload.is_empty(), (start, end) == (0, i64::MAX));
+            assert_eq!(Lock::NONE.placed(payload), lock);
         }
     }
 

@@ -233,13 +233,13 @@ impl Descriptors {
         all.filter(|(_, backing)| matches!(backing, Backing::Nothing | Backing::Changed))
     }
 
-    /// The same, by their numbers.
+    /// Every descriptor of a regular file, by its number.
     pub(crate) fn all_files(&self) -> impl Iterator<Item = c_int> {
         let all = (0..).zip(self.all.iter());
         all.filter_map(|(fd, one)| (one.kind == Kind::File).then_some(fd))
     }
 
-    /// Every descriptor of a regular file.
+    /// The same, to be changed.
     pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (c_int, &mut Descriptor)> {
         let all = (0..).zip(&mut self.all);
         all.filter(|(_, one)| one.kind == Kind::File)

@@ -80,45 +80,47 @@ impl Wrap {
         }
     }
 
-    /// This process's relatives and the first one, each with its number.
-    fn relatives(&self) -> impl Iterator<Item = (u32, &'static Process, &'static Life)> + use<> {
-        let session = self.session(self.process);
+    /// The first process, and those from that number on, each with its own.
+    fn all_from(
+        &self,
+        first: u32,
+    ) -> impl Iterator<Item = (u32, &'static Process, &'static Life)> + use<> {
         let (page, all) = (self.page, self.all_processes());
-        let all = all.filter(move |(number, _)| *number == 0 || *number >= session);
+        let all = all.filter(move |(number, _)| *number == 0 || *number >= first);
         all.map(|(number, process)| (number, process, &page.lives.0[number as usize]))
     }
 
     /// Has one of them died, and not ended by itself? Then the service is over.
-    fn is_crashing(&self) -> bool {
-        self.relatives()
+    fn is_crashing(&self, first: u32) -> bool {
+        self.all_from(first)
             .any(|(_, process, life)| is_dead(process, life))
     }
 
-    fn expects_any(&self) -> bool {
-        self.relatives().any(|(_, _, life)| life.is_unborn())
+    fn expects_any(&self, first: u32) -> bool {
+        self.all_from(first).any(|(_, _, life)| life.is_unborn())
     }
 
     /// The same as [`Self::is_crashing`]. Whoever was just begun is waited for until it says that it lives: whether it does is not
     /// seen before.
-    fn comes_to_crash(&self) -> bool {
+    fn comes_to_crash(&self, first: u32) -> bool {
         let until = clock::monotonic().saturating_add(BIRTH);
         loop {
-            if self.is_crashing() {
+            if self.is_crashing(first) {
                 return true;
             }
-            if !self.expects_any() {
+            if !self.expects_any(first) {
                 return false;
             }
             if clock::monotonic() > until {
                 return true;
             }
-            self.look_at_children();
+            self.look_at_children(first);
             clock::sleep(PACE);
         }
     }
 
     /// Those of them of which it is known otherwise that they have not crashed.
-    fn look_at_children(&self) {
+    fn look_at_children(&self, first: u32) {
         for (known, end) in self.children.ends() {
             let number = self.children.number(known).unwrap_or(0);
             if end.is_broken() {
@@ -127,7 +129,7 @@ impl Wrap {
                 self.page.lives.0[number as usize].settle();
             }
         }
-        for (_, process, life) in self.relatives() {
+        for (_, process, life) in self.all_from(first) {
             if is_dead(process, life) && is_other_program(life.pid()) {
                 life.settle();
             }
@@ -137,19 +139,29 @@ impl Wrap {
     /// Something was heard that may be due to that: this process is to end with the others, and not to find out.
     #[cold]
     pub(crate) fn look_for_crashes(&self) {
-        if self.is_replay || !self.comes_to_crash() {
+        self.look_for_crashes_from(self.page.session(self.process));
+    }
+
+    /// The same where it may be due to any process of the service.
+    pub(crate) fn look_for_any_crash(&self) {
+        self.look_for_crashes_from(0);
+    }
+
+    /// This process's relatives have higher numbers than the first one of them.
+    fn look_for_crashes_from(&self, first: u32) {
+        if self.is_replay || !self.comes_to_crash(first) {
             return;
         }
         let mut seen = [0; FEW];
         let dead = self
-            .relatives()
+            .all_from(first)
             .filter(|(_, process, life)| is_dead(process, life) || life.is_unborn());
         for (place, (number, _, _)) in seen.iter_mut().zip(dead) {
             *place = number + 1;
         }
         let is_in_vain = await_end_while(|| {
-            self.look_at_children();
-            self.is_crashing() || self.expects_any()
+            self.look_at_children(first);
+            self.is_crashing(first) || self.expects_any(first)
         });
         // We are alive: nobody minds.
         for number in seen.into_iter().filter(|number| is_in_vain && *number > 0) {

@@ -9,7 +9,7 @@ use libc::{c_int, off_t};
 use wrap_abi::{
     Call, Record,
     layout::Failure,
-    locks::{How, Lock, Owner},
+    locks::{How, Lock, Owner, PART},
 };
 
 use super::{failed, refuse};
@@ -25,8 +25,10 @@ use crate::{
     wrap::{Wrap, restarting, with},
 };
 
-/// The payload of what is noted of one that could not be let go.
+/// The payload of what is noted of a lock that could not be let go, after all.
 const CORRECTION: &[u8] = &[1];
+/// Of one that is let go by something else than a call for that.
+const LET_GO: &[u8] = &[2];
 /// `lockf(3)`.
 const UNLOCK: c_int = 0;
 const LOCK: c_int = 1;
@@ -62,7 +64,7 @@ impl Asked {
         };
         let kind = c_int::from(asked.l_type);
         let lock = Lock {
-            file: file(fd)?,
+            file: [0; 2],
             fd,
             owner,
             start,
@@ -81,10 +83,10 @@ impl Asked {
     }
 
     /// By `flock(2)`.
-    fn of_whole(fd: c_int, operation: c_int) -> Option<Self> {
+    fn of_whole(fd: c_int, operation: c_int) -> Self {
         let kind = operation & !libc::LOCK_NB;
         let lock = Lock {
-            file: file(fd)?,
+            file: [0; 2],
             fd,
             owner: Owner::Whole,
             start: 0,
@@ -95,26 +97,11 @@ impl Asked {
                 How::Exclusive
             },
         };
-        Some(Self {
+        Self {
             lock,
             is_locked: kind != libc::LOCK_UN,
             waits: operation & libc::LOCK_NB == 0,
-        })
-    }
-}
-
-/// Device and inode of an open file.
-fn file(fd: c_int) -> Option<[u64; 2]> {
-    let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: room on our stack, which is read if it was filled in.
-    unsafe {
-        let is_there = sys!(SYS_fstat, fd, about.as_mut_ptr()) == 0;
-        is_there.then(|| {
-            [
-                about.assume_init_ref().st_dev,
-                about.assume_init_ref().st_ino,
-            ]
-        })
+        }
     }
 }
 
@@ -180,45 +167,71 @@ fn take(lock: &Lock) -> Outcome {
 }
 
 impl Wrap {
+    /// Which file this is, as all lives know it. `None`: none.
+    fn file(&self, fd: c_int) -> Option<[u64; 2]> {
+        let known = self.descriptors.get(fd).inode;
+        if known != 0 {
+            return Some([0, known]);
+        }
+        let mut about = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: room on our stack, which is read if it was filled in.
+        unsafe {
+            let is_there = sys!(SYS_fstat, fd, about.as_mut_ptr()) == 0;
+            let about = is_there.then(|| about.assume_init());
+            about.map(|about| [about.st_dev, about.st_ino])
+        }
+    }
+
     /// The program locks a file, or lets it go.
     fn lock(&mut self, asked: &Asked, perform: impl FnOnce() -> Outcome) -> Outcome {
-        let outcome = match self.locked_again(asked.lock.fd) {
-            Some(outcome) => outcome,
-            None if asked.is_locked => self.lock_now(asked, perform),
-            None => self.let_go_now(asked, perform),
+        let Some(file) = self.file(asked.lock.fd) else {
+            return perform();
         };
-        let Asked {
-            lock, is_locked, ..
-        } = asked;
-        let is_same = |known: &Lock| is_same_owner(known, lock);
-        if outcome == 0 && !self.locks.set(lock, *is_locked, is_same) {
+        let mut lock = Lock { file, ..asked.lock };
+        let outcome = match self.locked_again(&mut lock) {
+            Some(outcome) => outcome,
+            None if asked.is_locked => self.lock_now(&lock, asked.waits, perform),
+            None => self.let_go_now(&lock, perform),
+        };
+        let is_same = |known: &Lock| is_same_owner(known, &lock);
+        let has_room = outcome != 0 || self.locks.set(&lock, asked.is_locked, is_same);
+        if !has_room && !self.is_off() {
             refuse(&[b"it has too many locks on files"]);
         }
         outcome
     }
 
-    fn lock_now(&mut self, asked: &Asked, perform: impl FnOnce() -> Outcome) -> Outcome {
-        if asked.waits {
+    fn lock_now(&mut self, lock: &Lock, waits: bool, perform: impl FnOnce() -> Outcome) -> Outcome {
+        let is_other = |known: &Lock| is_same_owner(known, lock) && known.how != lock.how;
+        if lock.owner == Owner::Whole && self.locks.all().iter().any(is_other) {
+            // The kernel lets the one go before it looks for the other.
+            self.is_to_let_go(lock.fd, LET_GO);
+            self.locks.retain(|known| !is_same_owner(known, lock));
+        }
+        if waits {
             self.before_sleep();
         }
         let outcome = perform();
-        self.note_lock(asked.lock.fd, outcome, &[]);
+        if outcome == 0 {
+            // Who had it may have died, and this process with it.
+            self.look_for_any_crash();
+        }
+        self.note_lock(lock.fd, outcome, lock.payload(&mut [0; PART]));
         outcome
     }
 
-    fn let_go_now(&mut self, asked: &Asked, perform: impl FnOnce() -> Outcome) -> Outcome {
-        let fd = asked.lock.fd;
-        self.is_to_let_go(fd);
+    fn let_go_now(&mut self, lock: &Lock, perform: impl FnOnce() -> Outcome) -> Outcome {
+        self.is_to_let_go(lock.fd, lock.payload(&mut [0; PART]));
         let outcome = perform();
         if outcome < 0 {
-            self.note_lock(fd, outcome, CORRECTION);
+            self.note_lock(lock.fd, outcome, CORRECTION);
         }
         outcome
     }
 
     /// Whoever of the service has it next may note that at once, and no host is to have that note without this one.
-    fn is_to_let_go(&mut self, fd: c_int) {
-        self.note_lock(fd, 0, &[]);
+    fn is_to_let_go(&mut self, fd: c_int, payload: &[u8]) {
+        self.note_lock(fd, 0, payload);
         if self.page.next_process.load(Ordering::Relaxed) > 1 {
             self.commit();
         }
@@ -233,17 +246,30 @@ impl Wrap {
         });
     }
 
-    fn locked_again(&mut self, fd: c_int) -> Option<Outcome> {
-        let outcome = self.replayed(Call::Lock, fd, |record| record.outcome)?;
+    /// In a replay: the record has the outcome, and which part of the file it was about.
+    fn locked_again(&mut self, lock: &mut Lock) -> Option<Outcome> {
+        if self.is_replay() && self.is_noted(LET_GO).is_some() {
+            self.locks.retain(|known| !is_same_owner(known, lock));
+        }
+        let replayed = self.replayed(Call::Lock, lock.fd, |record| {
+            (record.outcome, lock.placed(record.payload))
+        });
+        let (outcome, placed) = replayed?;
+        *lock = placed;
+        self.is_noted(CORRECTION).or(Some(outcome))
+    }
+
+    /// Is this what the record has next of locks? Then it is replayed: the outcome.
+    fn is_noted(&mut self, payload: &[u8]) -> Option<Outcome> {
         match self.stream.peek() {
             Some(Ok((record, length)))
-                if (record.call, record.payload) == (Call::Lock, CORRECTION) =>
+                if (record.call, record.payload) == (Call::Lock, payload) =>
             {
                 let outcome = record.outcome;
                 self.advance(length);
                 Some(outcome)
             }
-            _ => Some(outcome),
+            _ => None,
         }
     }
 
@@ -252,7 +278,7 @@ impl Wrap {
         if self.locks.all().is_empty() {
             return;
         }
-        let closed = file(fd);
+        let closed = self.file(fd);
         let descriptors = &self.descriptors;
         let another = |lock: &Lock| {
             let mut all = descriptors.all_files();
@@ -264,8 +290,11 @@ impl Wrap {
             _ if lock.fd != fd => true,
             _ => another(lock).map(|other| lock.fd = other).is_some(),
         });
-        if self.locks.all().len() < before && self.locked_again(fd).is_none() {
-            self.is_to_let_go(fd);
+        if self.is_replay {
+            // Where the record ends nobody else has it: that would have been noted before.
+            self.is_noted(LET_GO);
+        } else if self.locks.all().len() < before {
+            self.is_to_let_go(fd, LET_GO);
         }
     }
 
@@ -274,10 +303,12 @@ impl Wrap {
         let until = clock::monotonic().saturating_add(PATIENCE);
         for place in 0..self.locks.all().len() {
             let lock = self.locks.all()[place];
-            // Else it was closed unseen.
-            while file(lock.fd) == Some(lock.file) {
+            loop {
                 let outcome = take(&lock);
-                if ![libc::EAGAIN, libc::EACCES].map(failed).contains(&outcome) {
+                if outcome != failed(libc::EAGAIN) && outcome != failed(libc::EACCES) {
+                    if outcome != 0 {
+                        say(&[b"a lock on a file that the server had cannot be had again"]);
+                    }
                     break;
                 }
                 if clock::monotonic() > until {
@@ -363,7 +394,8 @@ unsafe fn who_locks(fd: c_int, found: *mut libc::flock, arguments: [usize; 6]) -
 #[unsafe(no_mangle)]
 unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
     let arguments = [fd as usize, operation as usize, 0, 0, 0, 0];
-    lock(Asked::of_whole(fd, operation), libc::SYS_flock, arguments)
+    let asked = Some(Asked::of_whole(fd, operation));
+    lock(asked, libc::SYS_flock, arguments)
 }
 
 #[unsafe(no_mangle)]

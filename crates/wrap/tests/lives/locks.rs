@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Pid, Signal, kill_process},
+};
 use wrap::Memory;
 use wrap_abi::{Call, Records};
 
@@ -181,10 +184,10 @@ fn what_was_locked_is_locked_again() {
     life.end_all();
 }
 
-/// What a record has of locks.
-fn noted(memory: &Memory) -> Vec<(i64, usize)> {
-    let mut bytes = vec![0; usize::try_from(memory.length(0)).expect("short")];
-    memory.read(0, 0, &mut bytes).expect("read");
+/// What the record of a process has of locks.
+fn noted(memory: &Memory, process: u32) -> Vec<(i64, usize)> {
+    let mut bytes = vec![0; usize::try_from(memory.length(process)).expect("short")];
+    memory.read(process, 0, &mut bytes).expect("read");
     Records::new(&bytes)
         .map(|record| record.expect("a record").1)
         .filter(|record| record.call == Call::Lock)
@@ -192,8 +195,8 @@ fn noted(memory: &Memory) -> Vec<(i64, usize)> {
         .collect()
 }
 
-/// Locks, and lets go by closing the file, whatever the descriptor.
-const CLOSES: &str = r#"
+/// Locks, and lets go by closing the file, whatever the descriptor, and by asking for another kind of lock.
+const LETS_GO: &str = r#"
 import fcntl, os, time
 one = os.open("PLACE", os.O_RDWR)
 other = os.dup(one)
@@ -201,6 +204,7 @@ fcntl.lockf(one, fcntl.LOCK_EX)
 os.close(other)
 fcntl.lockf(one, fcntl.LOCK_EX)
 os.close(os.open("/dev/null", os.O_RDONLY))
+fcntl.flock(one, fcntl.LOCK_SH)
 fcntl.flock(one, fcntl.LOCK_EX)
 while True:
     print("said", flush=True)
@@ -209,19 +213,80 @@ while True:
 
 /// Else two records might end with the same lock.
 #[test]
-fn what_closing_a_file_lets_go_is_noted_before() {
+fn what_is_let_go_by_the_way_is_noted() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = about(CLOSES, &directory.path().join("file"));
+    let program = about(LETS_GO, &directory.path().join("file"));
     let memory = Memory::new().expect("memory");
     let mut life = Life::begin(&memory, &program, false);
     life.line();
     let before = locked(directory.path());
     assert_eq!(before.len(), 2);
-    assert_eq!(noted(&memory), [(0, 0); 4]);
+    let (taken, let_go) = ((0, 0), (0, 1));
+    assert_eq!(
+        noted(&memory, 0),
+        [taken, let_go, taken, taken, let_go, taken]
+    );
     life.end_all();
     let mut life = again(&memory, &program);
     assert_eq!(locked(directory.path()), before);
     life.handover.go().expect("gone on");
     life.line();
+    life.end_all();
+}
+
+/// One child has the lock, and another one waits for it.
+const WAITS: &str = r#"
+import fcntl, os, time
+children = []
+for number in range(2):
+    child = os.fork()
+    if child == 0:
+        file = open("PLACE", "r+")
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        while True:
+            time.sleep(0.1)
+    children.append(child)
+    while not os.path.exists("PLACE.next"):
+        time.sleep(0.01)
+print(*children, flush=True)
+while True:
+    time.sleep(0.1)
+"#;
+
+/// Else the records of both would end with it.
+#[test]
+fn what_falls_to_who_waits_when_another_one_crashes_is_not_noted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = about(WAITS, &directory.path().join("file"));
+    let memory = Memory::new().expect("memory");
+    let mut life = Life::begin(&memory, &program, false);
+    while noted(&memory, 1).is_empty() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    fs::write(directory.path().join("file.next"), "").expect("a file");
+    let line = life.line();
+    let child: i32 = line.split(' ').next().expect("one").parse().expect("it");
+    let inode = fs::metadata(directory.path().join("file"))
+        .expect("it")
+        .ino();
+    let waits = || {
+        let all = fs::read_to_string("/proc/locks").expect("all");
+        let its = |line: &&str| line.contains("->") && line.contains(&format!(":{inode} "));
+        all.lines().filter(its).count()
+    };
+    while waits() == 0 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let child = Pid::from_raw(child).expect("a process");
+    kill_process(child, Signal::KILL).expect("killed");
+    while waits() != 0 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(noted(&memory, 1), [(0, 0)]);
+    assert_eq!(noted(&memory, 2), []);
+    life.end_all();
+    let life = again(&memory, &program);
+    assert_eq!(locked(directory.path()).len(), 1);
     life.end_all();
 }
