@@ -37,7 +37,7 @@ use crate::{
     images::Images,
 };
 use checkpoints::Checkpoints;
-use deaths::Crash;
+use deaths::{Crash, Culprit};
 pub(crate) use files::Files;
 pub(crate) use grafting::{ends, positions};
 use opened::Opened;
@@ -76,10 +76,10 @@ pub(crate) struct North {
     follows: bool,
     /// When it had.
     back_at: Option<Duration>,
-    /// The last life has ended in a crash.
-    crash: Option<Crash>,
-    /// Where the server had read last when it crashed, and how often it has crashed again of that.
-    suspect: Option<u64>,
+    /// The last life has ended in a crash, of this child if it was one.
+    crash: Option<(Crash, Option<u32>)>,
+    /// What the server may have crashed of, and how often it has crashed again of that.
+    suspect: Option<Culprit>,
     deaths: u32,
     /// Where images of the server take the place of its record.
     checkpoints: Option<Checkpoints>,

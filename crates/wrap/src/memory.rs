@@ -353,7 +353,8 @@ impl Memory {
     /// Has this child clients, or may it have? If it has ended: has it had one that is still to hear of it?
     fn serves(&self, process: u32, positions: &[Position]) -> io::Result<bool> {
         let entry = &self.page().processes.0[process as usize];
-        if !(entry.has(Fate::Serves) || may_serve(entry)) || entry.has(Fate::Executes) {
+        let is_gone = entry.has(Fate::Executes) || entry.has(Fate::Gone);
+        if !(entry.has(Fate::Serves) || may_serve(entry)) || is_gone {
             return Ok(false);
         }
         let mut serves = !entry.has(Fate::Ends);

@@ -1,9 +1,9 @@
 //! Which request has killed the server? The one that was read last, if the server dies again and again before it reads
-//! another one, and has not said anything since it read that.
+//! another one, and has not said anything since it read that. Where a child has died, what is the matter is the child's.
 
 use std::{collections::BTreeMap, io};
 
-use wrap_abi::{Arrival, Call, Record};
+use wrap_abi::{Arrival, Call, Record, layout::Fate};
 
 use crate::{Ends, Memory, whole::each};
 
@@ -51,6 +51,48 @@ impl Suspect {
             ends,
             is_answered: memory.said(0) > at,
         }))
+    }
+}
+
+impl Memory {
+    /// The child that has crashed: the only process that is dead and has not ended by itself. To be asked before the others are killed.
+    #[must_use]
+    pub fn crashed_child(&self) -> Option<u32> {
+        let page = self.page();
+        let is_crashed = |number: &u32| {
+            let (process, life) = (
+                &page.processes.0[*number as usize],
+                &page.lives.0[*number as usize],
+            );
+            let ends = [Fate::Ends, Fate::Executes, Fate::Gone];
+            life.is_over() && !ends.into_iter().any(|fate| process.has(fate))
+        };
+        let mut crashed = self.processes().filter(is_crashed);
+        let first = crashed.next().filter(|number| *number > 0);
+        first.filter(|_| crashed.next().is_none())
+    }
+
+    /// This child is not begun again, nor is who is of its session: their parent hears that they were killed. Tells which clients
+    /// they have, or had.
+    ///
+    /// # Errors
+    /// Their records cannot be read.
+    pub fn give_up_session(&self, child: u32) -> io::Result<Vec<Ends>> {
+        let page = self.page();
+        let session = page.session(child);
+        let mut clients = Vec::new();
+        for number in self.processes().skip(1) {
+            if page.session(number) != session {
+                continue;
+            }
+            page.processes.0[number as usize].set(Fate::Gone);
+            each(self, number, self.base(number), |_, record| {
+                let is_client = record.call == Call::Fate && record.outcome == Fate::Serves as i64;
+                let ends = record.payload.first_chunk().copied().map(Ends);
+                clients.extend(ends.filter(|_| is_client));
+            })?;
+        }
+        Ok(clients)
     }
 }
 

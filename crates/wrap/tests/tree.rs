@@ -215,3 +215,29 @@ fn children_at_work_are_in_the_way_of_an_image() {
     memory.to_be_replayed(&mut []).expect("memory");
     assert!(!memory.has_children_at_work());
 }
+
+/// It is begun no more, nor is who is of its session; the others are.
+#[test]
+fn who_was_given_up_is_not_begun() {
+    let memory = Memory::new().expect("memory");
+    let clients = [1, 2, 3, 4].map(|byte| Ends([byte; 36]));
+    let [other, its, childs, gone] = clients;
+    let all: [(u32, &[Fate], Ends); 6] = [
+        (0, &[], gone),
+        (0, &[Fate::Serves], other),            // 1
+        (0, &[Fate::Serves], its),              // 2: its child dies
+        (2, &[Fate::Serves], childs),           // 3
+        (2, &[Fate::Confers], gone),            // 4: has talked by what 2 has made
+        (0, &[Fate::Serves, Fate::Ends], gone), // 5
+    ];
+    for (number, (parent, fates, ends)) in (0..).zip(all) {
+        process(&memory, number, parent, fates, ends);
+    }
+    let mut positions = clients.map(|ends| Position { ends, received: 0 });
+    memory.to_be_replayed(&mut positions[..3]).expect("memory");
+    assert_eq!(memory.begun(), BTreeSet::from([0, 1, 2, 3, 4]));
+    let given_up = memory.give_up_session(3).expect("records");
+    assert_eq!(given_up, [its, childs]);
+    memory.to_be_replayed(&mut positions[..3]).expect("memory");
+    assert_eq!(memory.begun(), BTreeSet::from([0, 1]));
+}

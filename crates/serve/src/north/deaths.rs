@@ -18,6 +18,15 @@ pub(super) enum Crash {
     Again,
 }
 
+/// What may have killed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Culprit {
+    /// What the first process has read last, there in its record.
+    Words(u64),
+    /// Whatever has killed this child.
+    Child(u32),
+}
+
 /// Who lives for so long after its replay does not die of what it has replayed.
 const SETTLED: Duration = Duration::from_secs(1);
 
@@ -95,19 +104,23 @@ impl North {
     pub(crate) fn crashed(&mut self, now: Duration) {
         let lived = self.back_at.map(|at| now.saturating_sub(at));
         let at_once = self.replays || lived.is_some_and(|lived| lived < SETTLED);
-        self.crash = Some(if at_once { Crash::Again } else { Crash::First });
+        let crash = if at_once { Crash::Again } else { Crash::First };
+        self.crash = Some((crash, self.memory.crashed_child()));
     }
 
     /// If the server has crashed `most` times more, each time at once, after it had read the same last, that is not read
-    /// again: nobody has heard an answer to it. Tells whose it was. Where that cannot be, the record is lost.
+    /// again: nobody has heard an answer to it. If the same child has, that is not begun again. Tells whose it was. Where that cannot be, the
+    /// record is lost.
     pub(crate) fn quarantine(&mut self, most: u32) -> Result<Option<Quarantined>, ServeError> {
-        let Some(crash) = self.crash.take().filter(|_| !self.is_lost) else {
+        let Some((crash, child)) = self.crash.take().filter(|_| !self.is_lost) else {
             return Ok(None);
         };
         let open = self.last_image().map_or(&[][..], |last| &last.kept.open);
         let suspect = Suspect::of(&self.memory, open).doing(RECORD)?;
-        if crash == Crash::First || suspect.map(|one| one.at) != self.suspect {
-            self.suspect = suspect.map(|one| one.at);
+        let words = suspect.map(|one| Culprit::Words(one.at));
+        let culprit = child.map(Culprit::Child).or(words);
+        if crash == Crash::First || culprit != self.suspect {
+            self.suspect = culprit;
             self.deaths = 0;
             return Ok(None);
         }
@@ -117,6 +130,10 @@ impl North {
             return Ok(None);
         }
         self.deaths = 0;
+        if let Some(child) = child {
+            let clients = self.memory.give_up_session(child).doing(RECORD)?;
+            return Ok(Some(Quarantined { clients, deaths }));
+        }
         let unanswered = suspect.filter(|one| !one.is_answered);
         let Some((at, ends)) = unanswered.and_then(|one| Some((one.at, one.ends?))) else {
             self.is_lost = true;
@@ -124,20 +141,21 @@ impl North {
         };
         self.memory.cut(at, rand::rng().random());
         self.told.begin(self.memory.record(), &[(0, at)]);
-        Ok(Some(Quarantined { ends, deaths }))
+        let clients = vec![ends];
+        Ok(Some(Quarantined { clients, deaths }))
     }
 }
 
-/// A client whose last words have killed the server again and again.
+/// A client whose last words have killed the server again and again, or those of a child that has died so.
 pub(crate) struct Quarantined {
-    ends: Ends,
+    clients: Vec<Ends>,
     /// How often.
     pub(crate) deaths: u32,
 }
 
 impl Quarantined {
-    /// Is it this one's?
+    /// Is it one of these?
     pub(crate) fn is(&self, key: FlowKey) -> bool {
-        self.ends == ends(key)
+        self.clients.contains(&ends(key))
     }
 }

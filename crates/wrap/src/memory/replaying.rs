@@ -157,7 +157,8 @@ impl Memory {
         };
         let is_left_out = |number: &u32| {
             let process = &all[*number as usize];
-            let is_over = is_begun(*number) || process.has(Fate::Executes);
+            let is_over =
+                is_begun(*number) || process.has(Fate::Executes) || process.has(Fate::Gone);
             !is_over && process.maker().is_some_and(is_begun)
         };
         while let Some(left_out) = self.processes().find(is_left_out) {

@@ -329,7 +329,7 @@ pub fn room(scene: &Scene, authority: Option<&Authority>) -> Server {
     Server::new("room", vec![address], &command)
 }
 
-/// A child for each connection, which answers a number with a line and so many bytes. The line says how many connections there
+/// A child for each connection, which answers a number with a line and so many bytes, and crashes at `abort`. The line says how many connections there
 /// were before, how many answers on this one, both process ids, the time and something random, and the hash of
 /// all lines before. `refused` is what a child does that cannot be rebuilt.
 const FORKING: &str = r#"
@@ -341,6 +341,8 @@ def serve(connection, number):
     answered, sum = 0, hashlib.sha256()
     for line in connection.makefile("rb"):
         answered += 1
+        if line == b"abort\n":
+            os.abort()
         if refused == "pipe":
             os.write(ends[1], line)
         words = [number, answered, os.getpid(), os.getppid(), time.time_ns(), random.getrandbits(64), sum.hexdigest()]
