@@ -56,8 +56,11 @@ every.memset(ctypes.c_void_p(every.malloc(size)), 1, size)
 held, length = ctypes.c_size_t(), ctypes.c_size_t(8)
 told = every.mallctl(b"stats.resident", ctypes.byref(held), ctypes.byref(length), None, 0)
 assert (told, length.value) == (0, 8)
+numbers, count, again = (ctypes.c_size_t * 8)(), ctypes.c_size_t(8), ctypes.c_size_t()
+assert every.mallctlnametomib(b"stats.resident", numbers, ctypes.byref(count)) == 0
+assert every.mallctlbymib(numbers, count, ctypes.byref(again), ctypes.byref(length), None, 0) == 0
 while True:
-    print(held.value, flush=True)
+    print(held.value, again.value, flush=True)
     time.sleep(0.01)
 "#;
 
