@@ -463,9 +463,10 @@ pub(crate) struct Logger {
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::duration)]
     pub(crate) keep: Duration,
     /// For how long a host that has a standby may serve after it was heard last; a standby takes over
-    /// soon after that (ms, s; at most 2s)
-    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = units::duration)]
-    pub(crate) lease: Duration,
+    /// soon after that (ms, s; at most 2s) [default: six times as long as the host was late of late, between
+    /// 50ms and 250ms]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(crate) lease: Option<Duration>,
     /// Tell the clients of a service that no host serves for more than a second to wait, in its name.
     /// Needs CAP_NET_RAW, and a network that lets packets with another host's address pass
     #[arg(long)]

@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use protocol::control::{LeaseAnswer, LeaseRequest, Standing, Verdict};
 
-use crate::Terms;
+use crate::{Pace, Terms};
 
 /// What a granter knows when it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +86,8 @@ struct Service {
     /// Somebody who does not hold it may believe that all is leased: a standby that was told so, or a
     /// former holder. Without memory that has to stay true.
     watched: bool,
+    /// How steadily its holder asks.
+    pace: Pace,
     /// What the granter's own host has sent in its name has left then.
     quiet: Duration,
     /// By instance. Those that are over stay, so that nothing of theirs that comes late is believed.
@@ -126,6 +128,7 @@ impl Granter {
                 term,
                 freed: 0,
                 watched: false,
+                pace: Pace::new(&terms),
                 // Our former life may have spoken a moment ago.
                 quiet: terms.drained_at(now),
                 members: BTreeMap::new(),
@@ -170,7 +173,7 @@ impl Granter {
         let service = self
             .services
             .entry(name.clone())
-            .or_insert_with(|| Service::unknown(settled));
+            .or_insert_with(|| Service::unknown(&self.terms, settled));
         let before = service.known.then(|| service.record(name));
         let round = Round {
             now,
@@ -202,8 +205,21 @@ struct Round<'a> {
     request: &'a LeaseRequest,
 }
 
+impl Round<'_> {
+    /// How much older the newest request is whose answer the holder has heard: their numbers are times.
+    fn behind(&self) -> Option<Duration> {
+        match self.request.standing {
+            Standing::Holds { answered, .. } if answered > 0 => {
+                let behind = self.request.number.checked_sub(answered)?;
+                Some(Duration::from_nanos(behind))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Service {
-    const fn unknown(settled: Duration) -> Self {
+    fn unknown(terms: &Terms, settled: Duration) -> Self {
         Self {
             known: false,
             epoch: 0,
@@ -213,6 +229,7 @@ impl Service {
             term: Duration::ZERO,
             freed: 0,
             watched: false,
+            pace: Pace::new(terms),
             quiet: Duration::ZERO,
             members: BTreeMap::new(),
         }
@@ -251,6 +268,11 @@ impl Service {
         member.number = request.number;
         member.heard = round.now;
         if member.retired {
+            if let Standing::Holds { epoch, .. } = request.standing
+                && epoch.saturating_add(1) == self.epoch
+            {
+                self.pace.was_for_nothing(&round.terms);
+            }
             return Some(superseded);
         }
         if !member.accepted {
@@ -367,10 +389,11 @@ impl Service {
         }
         // The first grant in an epoch is a lease: if its holder is dead already, it is not for ever.
         if self.watched || !heard || self.has_standby(round) {
-            let over = round.terms.silent_at(round.now, round.terms.term);
+            let term = self.pace.term(&round.terms, round.now, round.behind());
+            let over = round.terms.silent_at(round.now, term);
             self.over = self.over.max(over);
             self.term = self.term.max(round.terms.term);
-            let term_us = u32::try_from(round.terms.term.as_micros()).unwrap_or(u32::MAX);
+            let term_us = u32::try_from(term.as_micros()).unwrap_or(u32::MAX);
             let standby = self.standbys(round, round.terms.term).next().is_some();
             return Verdict::Lease {
                 epoch: self.epoch,
@@ -424,6 +447,7 @@ impl Service {
             self.leased = true;
             self.over = round.now;
             self.term = round.terms.term;
+            self.pace = Pace::new(&round.terms);
             self.freed = 0;
             return self.prolong(round);
         }

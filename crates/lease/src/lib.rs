@@ -20,8 +20,10 @@
 
 mod granter;
 mod holder;
+mod pace;
 mod terms;
 
 pub use granter::{Decision, Granter, Memory, Record};
 pub use holder::{Holder, Speech};
+pub use pace::Pace;
 pub use terms::{Drift, Terms, TermsError};

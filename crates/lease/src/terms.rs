@@ -63,8 +63,10 @@ fn from_nanos(nanos: u128) -> Duration {
 /// What is agreed between a logger and those that ask it, and what is assumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// For how long a lease is granted; at least 1 ms.
+    /// For how long a lease is granted at the most; at least 1 ms.
     pub term: Duration,
+    /// For how long one is granted to a holder that asks steadily ([`crate::Pace`]).
+    pub least: Duration,
     /// No logger of this service has ever granted a longer one. What a logger waits out that has no
     /// memory.
     pub longest: Duration,
@@ -85,6 +87,9 @@ pub enum TermsError {
     /// Outside of what a message can carry.
     #[error("a lease lasts from 1 ms up to an hour")]
     Term,
+    /// `least` is more than `term`.
+    #[error("no lease may be shorter at the most than at the least")]
+    Least,
     /// `longest` is less than `term`.
     #[error("no lease may be longer than another logger of the service would wait for: 2 s")]
     Longest,
@@ -101,6 +106,9 @@ impl Terms {
     pub fn checked(self) -> Result<Self, TermsError> {
         if !(Self::SHORTEST..=Self::MOST).contains(&self.term) {
             return Err(TermsError::Term);
+        }
+        if !(Self::SHORTEST..=self.term).contains(&self.least) {
+            return Err(TermsError::Least);
         }
         if self.longest < self.term {
             return Err(TermsError::Longest);
@@ -146,11 +154,12 @@ impl Terms {
 }
 
 impl Default for Terms {
-    /// A term of 250 ms, none ever longer than 2 s; 10 ms in queues; standbys are forgotten after a
-    /// minute.
+    /// A term of 250 ms, or down to 50 ms, none ever longer than 2 s; 10 ms in queues; standbys are forgotten
+    /// after a minute.
     fn default() -> Self {
         Self {
             term: Duration::from_millis(250),
+            least: Duration::from_millis(50),
             longest: Duration::from_secs(2),
             drift: Drift::default(),
             queue: Duration::from_millis(10),
@@ -216,6 +225,9 @@ mod tests {
                 ..terms
             };
             assert_eq!(terms.checked(), Err(TermsError::Term));
+        }
+        for least in [Duration::ZERO, terms.term * 2] {
+            assert_eq!(Terms { least, ..terms }.checked(), Err(TermsError::Least));
         }
         let terms = Terms {
             longest: terms.term / 2,

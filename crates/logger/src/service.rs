@@ -49,6 +49,8 @@ use writer::Writer;
 
 /// Batches of datagrams that are read before control streams are looked after.
 const BATCHES: usize = 16;
+/// Nothing else waits for longer than this, and one more [`ServiceConfig::busy_poll`], while single datagrams come.
+const LONGEST_AWAKE: Duration = Duration::from_micros(200);
 /// How often memory is given back, keys are read again, and sessions are forgotten.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -72,8 +74,9 @@ pub struct ServiceConfig {
     pub directory: Option<PathBuf>,
     /// Where Prometheus finds the numbers.
     pub metrics: Option<SocketAddr>,
-    /// For how long a host may speak for a service that has a standby, once it was granted that.
-    pub lease: Duration,
+    /// For how long a host may speak for a service that has a standby, once it was granted that; `None`: as
+    /// short as it asks steadily ([`lease::Terms::default`]).
+    pub lease: Option<Duration>,
     /// Tell clients of a service that no host serves it.
     pub tell_clients: bool,
 }
@@ -265,9 +268,14 @@ impl Service {
 
     /// Reads what has come over the links. Answers whether there may be more.
     fn datagrams(&mut self, tell: &mut dyn FnMut(&Event)) -> bool {
+        let begun = Instant::now();
         for _ in 0..BATCHES {
             let (any, more) = self.batch(tell);
-            if !more && !(any && self.comes_another()) {
+            let goes_on = more || {
+                let stays = any && begun.elapsed() < LONGEST_AWAKE;
+                stays && self.comes_another()
+            };
+            if !goes_on {
                 return false;
             }
         }

@@ -33,8 +33,9 @@ pub(crate) const CONNECT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long the logger may take to hear that an epoch is given up.
 const FAREWELL: Duration = Duration::from_millis(300);
-/// So many intervals without an answer, and the stream is another one's or hangs.
+/// So many intervals without an answer, and so long, and the stream is another one's or hangs.
 const UNANSWERED: u32 = 8;
+const UNANSWERED_FOR: Duration = Duration::from_millis(600);
 
 /// What is known of the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -428,7 +429,7 @@ impl Asker {
             inner.enforce()?;
         }
         let after = inner.state();
-        let patience = inner.holder.interval() * UNANSWERED;
+        let patience = (inner.holder.interval() * UNANSWERED).max(UNANSWERED_FOR);
         drop(inner);
         if answers.is_empty() {
             if now.saturating_sub(self.heard) > patience {

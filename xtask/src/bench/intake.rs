@@ -153,7 +153,7 @@ fn over_udp(size: usize, directory: Option<PathBuf>) -> Result<f64> {
         acks: AckPolicy::EachBatch,
         directory,
         metrics: None,
-        lease: Duration::from_millis(250),
+        lease: None,
         tell_clients: false,
     })?;
     let address = service.addresses()[0];

@@ -70,7 +70,7 @@ fn throughput(bench: &Bench, proxies: &Proxies, hosts: &Hosts) -> Result<Vec<Fig
         let running = proxies.start(bench)?;
         runs[1].push(speeds(bench, running.address())?);
         drop(running);
-        let mut pair = Pair::start(bench, hosts, &Served::Nginx, DEFAULT_LEASE)?;
+        let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
         pair.stand_by()?;
         runs[2].push(speeds(bench, address()?)?);
         pair.stop()?;
@@ -101,7 +101,7 @@ fn power_offs_of_proxies(bench: &Bench, proxies: &Proxies, kills: usize) -> Resu
 }
 
 fn power_offs_of_pair(bench: &Bench, hosts: &Hosts, kills: usize) -> Result<Seen> {
-    let mut pair = Pair::start(bench, hosts, &Served::Nginx, DEFAULT_LEASE)?;
+    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
     pair.stand_by()?;
     let users = Users::start(bench, address()?)?;
     let killed = (0..kills).map(|_| {

@@ -30,7 +30,7 @@ pub(super) use steps::now;
 use steps::{STEPS, Steps, announced};
 use watching::{Silences, WHAT, Watchers};
 
-/// As `outlive logger` has it by default, milliseconds.
+/// The longest that `outlive logger` grants by default, milliseconds: whoever has just begun to serve has it.
 pub(super) const DEFAULT_LEASE: u64 = 250;
 /// Leases that are tried, the shortest first, milliseconds.
 const LEASES: [u64; 6] = [10, 20, 40, 60, 80, 120];
@@ -90,7 +90,7 @@ fn is_stable(bench: &Bench, hosts: &Hosts, lease: u64) -> Result<bool> {
     bench
         .stage
         .sparse("www/object", bench.size(4 << 30, 1 << 30))?;
-    let mut pair = Pair::start(bench, hosts, &Served::Nginx, lease)?;
+    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(lease))?;
     let url = format!("http://{}", address()?);
     let mut stands_by = pair.stand_by();
     for _ in 0..bench.size(5, 1) {
@@ -150,7 +150,7 @@ fn take_over(bench: &Bench, pair: &mut Pair<'_>, lease_ms: u64) -> Result<Takeov
 fn power_offs(bench: &Bench, hosts: &Hosts, lease: u64) -> Result<Option<Vec<Takeover>>> {
     let runs = bench.size(20, 3);
     bench.say(format_args!("{runs} power-offs, a lease of {lease} ms"));
-    let mut pair = Pair::start(bench, hosts, &Served::Nginx, lease)?;
+    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(lease))?;
     let mut all = Vec::new();
     let mut one = |pair: &mut Pair<'_>| -> Result<()> {
         all.push(take_over(bench, pair, lease)?);
@@ -239,7 +239,7 @@ fn with_connections(
     bench.say(format_args!(
         "{runs} power-offs with {connections} connections"
     ));
-    let mut pair = Pair::start(bench, hosts, &Served::Nginx, DEFAULT_LEASE)?;
+    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
     pair.stand_by()?;
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
     let (mut all, mut alive) = (Vec::new(), Vec::new());
@@ -312,7 +312,12 @@ fn with_bytes(bench: &Bench, hosts: &Hosts, megabytes: usize, runs: usize) -> Re
     bench.say(format_args!(
         "{runs} power-offs after an upload of {megabytes} MB"
     ));
-    let mut pair = Pair::start(bench, hosts, &Served::Own("bench-sink"), DEFAULT_LEASE)?;
+    let mut pair = Pair::start(
+        bench,
+        hosts,
+        &Served::Own("bench-sink"),
+        Some(DEFAULT_LEASE),
+    )?;
     pair.stand_by()?;
     let mut all = Vec::new();
     for _ in 0..runs {
@@ -363,7 +368,7 @@ fn with_bytes(bench: &Bench, hosts: &Hosts, megabytes: usize, runs: usize) -> Re
 fn moves(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
     let runs = bench.size(20, 3);
     bench.say(format_args!("{runs} moves"));
-    let mut pair = Pair::start(bench, hosts, &Served::Nginx, DEFAULT_LEASE)?;
+    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
     pair.stand_by()?;
     let mut all = Vec::new();
     for _ in 0..runs {

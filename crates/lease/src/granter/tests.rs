@@ -3,6 +3,7 @@ use super::*;
 const TERM: Duration = Duration::from_millis(100);
 const TERMS: Terms = Terms {
     term: TERM,
+    least: TERM,
     longest: Duration::from_millis(500),
     drift: crate::terms::NONE,
     queue: Duration::from_millis(10),
@@ -130,6 +131,75 @@ fn a_standby_is_told_when_the_lease_may_be_over() {
         assert_eq!(world.again_us, left);
     }
     assert_eq!(world.ask(120, 2, STANDBY), lease(2));
+}
+
+/// Who asks steadily has shorter leases, and nobody else has the next epoch before the last of them is over; nor before an
+/// earlier, longer one is.
+#[test]
+fn a_lease_may_be_shorter_and_is_waited_for_all_the_same() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    world.granter.terms.least = ms(30);
+    world.ask(0, 1, Standing::First);
+    let mut now = 0;
+    let mut granted = Vec::new();
+    let mut ask = |world: &mut World, now: u64| {
+        world.ask(now, 2, STANDBY);
+        let Verdict::Lease { term_us, .. } = world.ask(now, 1, holds(1, true)) else {
+            panic!("there is a standby");
+        };
+        granted.push((now, u64::from(term_us).div_ceil(1000)));
+        u64::from(term_us) / 1000
+    };
+    let mut term = 100;
+    while term > 30 {
+        now += term / 3;
+        term = ask(&mut world, now);
+        assert!(now < 60_000, "it stays long");
+    }
+    let over = |granted: &[(u64, u64)]| {
+        let all = granted.iter().map(|(at, term)| at + term + 10);
+        all.max().expect("some")
+    };
+    // A late one has a long lease again; the next one, which comes at once, no longer counts for less.
+    now += 25;
+    assert!((80..=90).contains(&ask(&mut world, now)));
+    now += 1;
+    ask(&mut world, now);
+    let over = over(&granted);
+    let effective = standby(1, true);
+    assert_eq!(world.ask(over - 1, 2, STANDBY), effective);
+    assert!(matches!(
+        world.ask(over, 2, STANDBY),
+        Verdict::Lease { epoch: 2, .. }
+    ));
+}
+
+/// It, or the way to it, stood still: its lease is longer the next time, whoever has it.
+#[test]
+fn who_was_taken_for_dead_and_lives_makes_leases_longer() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    world.granter.terms.least = ms(30);
+    world.ask(0, 1, Standing::First);
+    world.ask(1, 2, STANDBY);
+    world.ask(2, 1, holds(1, true));
+    assert_eq!(world.ask(200, 2, STANDBY), lease(2));
+    let steady = |world: &mut World, from: u64| {
+        let mut term = 0;
+        for number in 0..2000 {
+            let now = from + number * 10;
+            world.ask(now, 3, STANDBY);
+            let asked = world.ask(now, 2, holds(2, true));
+            let Verdict::Lease { term_us, .. } = asked else {
+                panic!("{asked:?} at {now}");
+            };
+            term = term_us;
+        }
+        term
+    };
+    assert_eq!(steady(&mut world, 210), 30_000);
+    let superseded = Verdict::Superseded { epoch: 2 };
+    assert_eq!(world.ask(20_205, 1, holds(1, true)), superseded);
+    assert!(steady(&mut world, 20_210) > 90_000);
 }
 
 #[test]

@@ -10,6 +10,7 @@ fn ms(ms: u64) -> Duration {
 fn terms() -> Terms {
     Terms {
         term: ms(300),
+        least: ms(300),
         drift: Drift::new(100_000).unwrap(),
         ..Terms::default()
     }

@@ -20,6 +20,7 @@ const QUEUE: Time = 10_000;
 const fn terms(mistake: Mistake) -> Terms {
     Terms {
         term: Duration::from_millis(100),
+        least: Duration::from_millis(20),
         longest: Duration::from_millis(150),
         drift: match (mistake, Drift::new(0), Drift::new(DRIFT)) {
             (Mistake::NoDrift, Ok(drift), _) | (_, _, Ok(drift)) => drift,

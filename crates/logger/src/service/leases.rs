@@ -27,11 +27,14 @@ pub(super) struct Leases {
 impl Leases {
     /// With a directory, one that remembers. Else what was granted does not outlive it, so the next one
     /// waits until all of that must be over.
-    pub(super) fn new(term: Duration, directory: Option<&Path>) -> Result<Self, ServiceError> {
-        let terms = Terms {
-            term,
-            ..Terms::default()
-        };
+    pub(super) fn new(
+        term: Option<Duration>,
+        directory: Option<&Path>,
+    ) -> Result<Self, ServiceError> {
+        let mut terms = Terms::default();
+        if let Some(term) = term {
+            (terms.term, terms.least) = (term, term);
+        }
         let terms = terms.checked()?;
         let life = OsRng.try_next_u64().map_err(io::Error::other)?.max(1);
         let (memory, book) = match directory {

@@ -138,8 +138,9 @@ impl Service {
 
     /// Records the datagrams that have come, as many as the sockets can hold.
     fn drain(&mut self, tell: &mut dyn FnMut(&Event)) {
-        for _ in 0..DRAIN {
-            if !self.datagrams(tell) {
+        for _ in 0..DRAIN * super::BATCHES {
+            let (_, more) = self.batch(tell);
+            if !more {
                 return;
             }
         }

@@ -40,7 +40,7 @@ fn config(keys: KeyRing, listen: &str) -> ServiceConfig {
         busy_poll: Duration::from_micros(50),
         directory: None,
         metrics: None,
-        lease: Duration::from_millis(250),
+        lease: None,
         tell_clients: false,
     }
 }

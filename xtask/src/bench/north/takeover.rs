@@ -12,12 +12,16 @@ use serde_json::Value;
 use super::set_at;
 use crate::bench::Bench;
 use crate::bench::figure::{Aim, Figure, column};
-use crate::bench::takeover::{DEFAULT_LEASE, Hosts, Pair, Served, address, now};
+use crate::bench::takeover::{Hosts, Pair, Served, address, now};
 
 /// What the issue asks of a host that has followed, milliseconds from the other's death.
 const AIM: f64 = 100.0;
 const BOUND: &str = "the lease must be over before another host may speak, and that is most of it";
-/// A lease that is no most of it, milliseconds. It has to be stable for a minute, with all hosts on two processors.
+/// The lease is short when the holder has asked steadily for a while, milliseconds: the shortest by default is 50.
+const STEADY: f64 = 50.0;
+/// How long that may take.
+const UNTIL_STEADY: Duration = Duration::from_secs(90);
+/// A shorter lease, milliseconds. It has to be stable for a minute, with all hosts on two processors.
 const SHORT_LEASE: u64 = 40;
 const SHORT_BOUND: &str =
     "besides the lease: client, two hosts and the logger share two processors";
@@ -33,10 +37,10 @@ pub(in crate::bench) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     for commands in bench.size(&["1000", "100000", "400000"][..], &["1000", "50000"][..]) {
         for (hot, how) in [(false, "cold"), (true, "hot")] {
             bench.say(format_args!("power-offs after {commands} commands, {how}"));
-            let mut pair = start(bench, &hosts, hot, DEFAULT_LEASE)?;
-            let runs = power_offs(bench, &mut pair, commands, hot)?;
+            let mut pair = start(bench, &hosts, hot, None)?;
+            let runs = power_offs(bench, &mut pair, commands, hot, true)?;
             pair.stop()?;
-            figures.extend(figures_of(commands, how, DEFAULT_LEASE, &runs));
+            figures.extend(figures_of(commands, how, None, &runs));
         }
     }
     figures.extend(with_short_lease(bench, &hosts)?);
@@ -47,25 +51,31 @@ pub(in crate::bench) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
 fn with_short_lease(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
     const COMMANDS: &str = "1000";
     bench.say(format_args!("power-offs with a lease of {SHORT_LEASE} ms"));
-    let mut pair = start(bench, hosts, true, SHORT_LEASE)?;
-    let runs = power_offs(bench, &mut pair, COMMANDS, true);
+    let mut pair = start(bench, hosts, true, Some(SHORT_LEASE))?;
+    let runs = power_offs(bench, &mut pair, COMMANDS, true, false);
     let moved = pair.has_moved()?;
     pair.stop()?;
     if moved {
         bench.say("the service has moved by itself: this machine is too busy for that");
         return Ok(Vec::new());
     }
-    Ok(figures_of(COMMANDS, "short", SHORT_LEASE, &runs?))
+    Ok(figures_of(COMMANDS, "short", Some(SHORT_LEASE), &runs?))
 }
 
-fn start<'a>(bench: &'a Bench, hosts: &Hosts, hot: bool, lease: u64) -> Result<Pair<'a>> {
+fn start<'a>(bench: &'a Bench, hosts: &Hosts, hot: bool, lease: Option<u64>) -> Result<Pair<'a>> {
     Pair::start(bench, hosts, &Served::Redis { hot }, lease)
 }
 
 /// Milliseconds since the power went: until another host may speak, until it serves, and the longest that a client waited.
 type Times = [f64; 3];
 
-fn power_offs(bench: &Bench, pair: &mut Pair<'_>, commands: &str, hot: bool) -> Result<Vec<Times>> {
+fn power_offs(
+    bench: &Bench,
+    pair: &mut Pair<'_>,
+    commands: &str,
+    hot: bool,
+    becomes_steady: bool,
+) -> Result<Vec<Times>> {
     pair.stand_by()?;
     set_at(bench, address()?, "50", "1", commands)?;
     let mut runs = Vec::new();
@@ -73,6 +83,9 @@ fn power_offs(bench: &Bench, pair: &mut Pair<'_>, commands: &str, hot: bool) -> 
         bench.interrupt.check()?;
         if hot {
             await_follower(bench, pair)?;
+        }
+        if becomes_steady {
+            await_steadiness(bench, pair)?;
         }
         runs.push(power_off(bench, pair)?);
         pair.come_back()?;
@@ -90,6 +103,27 @@ fn await_follower(bench: &Bench, pair: &Pair<'_>) -> Result<()> {
         bench.interrupt.check()?;
         ensure!(began.elapsed() < PATIENCE, "the standby does not catch up");
         thread::sleep(REST / 10);
+    }
+    Ok(())
+}
+
+/// Returns when the logger grants short leases, because the holder asks steadily.
+fn await_steadiness(bench: &Bench, pair: &Pair<'_>) -> Result<()> {
+    let began = Instant::now();
+    let mut short = 0;
+    while short < 5 {
+        bench.interrupt.check()?;
+        ensure!(
+            began.elapsed() < UNTIL_STEADY,
+            "the leases stay long: this machine is too busy"
+        );
+        let left = pair.lease_left()?;
+        short = if left.is_some_and(|left| left <= STEADY) {
+            short + 1
+        } else {
+            0
+        };
+        thread::sleep(REST / 3);
     }
     Ok(())
 }
@@ -156,11 +190,14 @@ pub(super) fn count(stream: TcpStream, ends: &AtomicBool) -> Result<f64> {
     Ok(longest.as_secs_f64() * 1e3)
 }
 
-fn figures_of(commands: &str, name: &str, lease: u64, runs: &[Times]) -> Vec<Figure> {
+fn figures_of(commands: &str, name: &str, lease: Option<u64>, runs: &[Times]) -> Vec<Figure> {
     let standby = if name == "cold" { "cold" } else { "hot" };
+    let lease = lease.map_or_else(
+        || "the lease as it is by default with a holder that has asked steadily for a while (50 ms)".to_owned(),
+        |lease| format!("a lease of {lease} ms"),
+    );
     let how = format!(
-        "power-off of the host that serves redis after {commands} SETs of 50 clients, a lease of {lease} ms, \
-         the standby {standby}"
+        "power-off of the host that serves redis after {commands} SETs of 50 clients, {lease}, the standby {standby}"
     );
     let figure = |index: usize, what: &str, words: &str| {
         let name = format!("north.takeover.{commands}.{name}.{what}");

@@ -30,7 +30,7 @@ pub(super) fn measure(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
     for _ in 0..bench.rounds {
         for (stands_by, runs) in [false, true].into_iter().zip(&mut runs) {
             bench.interrupt.check()?;
-            let mut pair = Pair::start(bench, hosts, &Served::Nginx, DEFAULT_LEASE)?;
+            let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
             if stands_by {
                 pair.stand_by()?;
             }

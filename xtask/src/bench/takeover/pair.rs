@@ -89,20 +89,19 @@ struct Life {
 }
 
 impl<'a> Pair<'a> {
-    /// Starts a logger that grants leases of so many milliseconds, and the service on the first host; returns
-    /// when it is protected. Nobody stands by.
+    /// Starts a logger that grants leases of so many milliseconds, or as it sees fit, and the service on the first host;
+    /// returns when it is protected. Nobody stands by.
     pub(in crate::bench) fn start(
         bench: &'a Bench,
         hosts: &Hosts,
         served: &Served,
-        lease_ms: u64,
+        lease_ms: Option<u64>,
     ) -> Result<Self> {
         let stage = &bench.stage;
         stage.set_log_rate(None)?;
-        let lease = format!("{lease_ms}ms");
-        let logger = stage
-            .ground
-            .start_logger(&stage.logger, &["--lease", &lease])?;
+        let lease = lease_ms.map(|lease_ms| format!("--lease={lease_ms}ms"));
+        let lease: Vec<&str> = lease.iter().map(String::as_str).collect();
+        let logger = stage.ground.start_logger(&stage.logger, &lease)?;
         let mut arguments: Vec<OsString> = ["--json", "--name", SERVICE].map(Into::into).into();
         arguments.extend(["--address".into(), address()?.to_string().into()]);
         arguments.extend(["--address-device", "eth0"].map(OsString::from));
