@@ -248,7 +248,7 @@ impl Wrap {
 
     /// In a replay: the record has the outcome, and which part of the file it was about.
     fn locked_again(&mut self, lock: &mut Lock) -> Option<Outcome> {
-        if self.is_replay() && self.is_noted(LET_GO).is_some() {
+        if self.is_replay() && self.is_noted(lock.fd, LET_GO).is_some() {
             self.locks.retain(|known| !is_same_owner(known, lock));
         }
         let replayed = self.replayed(Call::Lock, lock.fd, |record| {
@@ -256,15 +256,14 @@ impl Wrap {
         });
         let (outcome, placed) = replayed?;
         *lock = placed;
-        self.is_noted(CORRECTION).or(Some(outcome))
+        self.is_noted(lock.fd, CORRECTION).or(Some(outcome))
     }
 
-    /// Is this what the record has next of locks? Then it is replayed: the outcome.
-    fn is_noted(&mut self, payload: &[u8]) -> Option<Outcome> {
+    /// Is this what the record has next, of a lock on this? Then it is replayed: the outcome.
+    fn is_noted(&mut self, fd: c_int, payload: &[u8]) -> Option<Outcome> {
+        let wanted = (Call::Lock, fd.cast_unsigned(), payload);
         match self.stream.peek() {
-            Some(Ok((record, length)))
-                if (record.call, record.payload) == (Call::Lock, payload) =>
-            {
+            Some(Ok((record, length))) if (record.call, record.fd, record.payload) == wanted => {
                 let outcome = record.outcome;
                 self.advance(length);
                 Some(outcome)
@@ -275,8 +274,19 @@ impl Wrap {
 
     /// The program closes this, and with it what that had locked.
     pub(crate) fn unlocks(&mut self, fd: c_int) {
+        if self.is_replay {
+            // Where the record ends nobody else has it: that would have been noted before.
+            self.is_noted(fd, LET_GO);
+            self.forget_locks(fd);
+        } else if self.forget_locks(fd) {
+            self.is_to_let_go(fd, LET_GO);
+        }
+    }
+
+    /// Has this descriptor locked something that no other one has?
+    fn forget_locks(&mut self, fd: c_int) -> bool {
         if self.locks.all().is_empty() {
-            return;
+            return false;
         }
         let closed = self.file(fd);
         let descriptors = &self.descriptors;
@@ -290,12 +300,7 @@ impl Wrap {
             _ if lock.fd != fd => true,
             _ => another(lock).map(|other| lock.fd = other).is_some(),
         });
-        if self.is_replay {
-            // Where the record ends nobody else has it: that would have been noted before.
-            self.is_noted(LET_GO);
-        } else if self.locks.all().len() < before {
-            self.is_to_let_go(fd, LET_GO);
-        }
+        self.locks.all().len() < before
     }
 
     /// The record has ended: take what it has locked.

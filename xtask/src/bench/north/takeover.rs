@@ -38,7 +38,7 @@ pub(in crate::bench) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         for (hot, how) in [(false, "cold"), (true, "hot")] {
             bench.say(format_args!("power-offs after {commands} commands, {how}"));
             let mut pair = start(bench, &hosts, hot, None)?;
-            let runs = power_offs(bench, &mut pair, commands, hot, true)?;
+            let runs = power_offs(bench, &mut pair, commands, hot, hot)?;
             pair.stop()?;
             figures.extend(figures_of(commands, how, None, &runs));
         }
@@ -192,10 +192,16 @@ pub(super) fn count(stream: TcpStream, ends: &AtomicBool) -> Result<f64> {
 
 fn figures_of(commands: &str, name: &str, lease: Option<u64>, runs: &[Times]) -> Vec<Figure> {
     let standby = if name == "cold" { "cold" } else { "hot" };
-    let lease = lease.map_or_else(
-        || "the lease as it is by default with a holder that has asked steadily for a while (50 ms)".to_owned(),
-        |lease| format!("a lease of {lease} ms"),
-    );
+    let lease = match lease {
+        Some(lease) => format!("a lease of {lease} ms"),
+        None if name == "cold" => {
+            "the lease as it is by default (between 50 and 250 ms)".to_owned()
+        }
+        None => {
+            "the lease as it is by default when the holder has asked steadily for a while (50 ms)"
+                .to_owned()
+        }
+    };
     let how = format!(
         "power-off of the host that serves redis after {commands} SETs of 50 clients, {lease}, the standby {standby}"
     );
