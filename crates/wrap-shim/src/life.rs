@@ -23,6 +23,8 @@ const FEW: usize = 64;
 /// How long a process that has seen another one crash waits for its own end, nanoseconds: `serve` ends all of them. Where it
 /// does not, because that was none to it (`SIGPIPE`), or it is ending the service anyway, they go on.
 const PATIENCE: u64 = 10_000_000_000;
+/// The same where the other one is no relative: who has one that ended by itself so may never be heard of.
+const SHORT_PATIENCE: u64 = 250_000_000;
 
 /// Has a process that ended like this crashed, so that the service has?
 pub(crate) fn is_crash(status: c_int) -> bool {
@@ -33,12 +35,12 @@ pub(crate) fn is_crash(status: c_int) -> bool {
 /// tell it meanwhile (others end, too).
 #[cold]
 pub(crate) fn await_end() {
-    await_end_while(|| true);
+    await_end_while(PATIENCE, || true);
 }
 
 /// The same, as long as it looks like that. Has nothing come of it for so long that nothing will?
-pub(crate) fn await_end_while(is_so: impl Fn() -> bool) -> bool {
-    let until = clock::monotonic().saturating_add(PATIENCE);
+pub(crate) fn await_end_while(patience: u64, is_so: impl Fn() -> bool) -> bool {
+    let until = clock::monotonic().saturating_add(patience);
     let is_ending = || wrap::page().is_some_and(|page| page.is_ending.load(Ordering::Acquire) != 0);
     while !is_ending() && is_so() {
         if clock::monotonic() > until {
@@ -139,16 +141,19 @@ impl Wrap {
     /// Something was heard that may be due to that: this process is to end with the others, and not to find out.
     #[cold]
     pub(crate) fn look_for_crashes(&self) {
-        self.look_for_crashes_from(self.page.session(self.process));
+        self.look_for_crashes_from(self.page.session(self.process), PATIENCE);
     }
 
     /// The same where it may be due to any process of the service.
     pub(crate) fn look_for_any_crash(&self) {
-        self.look_for_crashes_from(0);
+        if self.page.next_process.load(Ordering::Acquire) > 1 {
+            self.look_for_crashes();
+            self.look_for_crashes_from(0, SHORT_PATIENCE);
+        }
     }
 
     /// This process's relatives have higher numbers than the first one of them.
-    fn look_for_crashes_from(&self, first: u32) {
+    fn look_for_crashes_from(&self, first: u32, patience: u64) {
         if self.is_replay || !self.comes_to_crash(first) {
             return;
         }
@@ -159,7 +164,7 @@ impl Wrap {
         for (place, (number, _, _)) in seen.iter_mut().zip(dead) {
             *place = number + 1;
         }
-        let is_in_vain = await_end_while(|| {
+        let is_in_vain = await_end_while(patience, || {
             self.look_at_children(first);
             self.is_crashing(first) || self.expects_any(first)
         });

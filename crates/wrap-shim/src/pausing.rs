@@ -265,6 +265,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
     wrap.round_trip = RoundTrip::new(); // it was another network's
     wrap.kept.forget_copies();
     wrap.compare_files();
+    wrap.finds_locked_files();
     wrap.positions = Positions::new(page.positions.load(Ordering::Acquire));
     let positions = &wrap.positions;
     for connection in wrap.descriptors.connections_mut() {

@@ -410,6 +410,9 @@ impl Wrap {
         }
         let own = &self.page.processes.0[self.process as usize];
         let is_again = self.befalls(Fate::Ends, &[]);
+        if !self.locks.all().is_empty() && !is_again {
+            self.commit(); // who has them next may note that at once
+        }
         self.lets_all_go();
         self.leaves_passed();
         if !is_again {

@@ -15,7 +15,7 @@ use wrap_abi::{
 use super::{failed, refuse};
 use crate::{
     beside::no_helper_in_a_rehearsal,
-    clock,
+    clock, closing,
     errno::answer_int,
     kinship::PACE,
     say::say,
@@ -167,19 +167,26 @@ fn take(lock: &Lock) -> Outcome {
 }
 
 impl Wrap {
-    /// Which file this is, as all lives know it. `None`: none.
+    /// Which file this is: its device, and the inode that it had when it was opened first. `None`: none.
     fn file(&self, fd: c_int) -> Option<[u64; 2]> {
         let known = self.descriptors.get(fd).inode;
-        if known != 0 {
-            return Some([0, known]);
-        }
         let mut about = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: room on our stack, which is read if it was filled in.
-        unsafe {
+        let about = unsafe {
             let is_there = sys!(SYS_fstat, fd, about.as_mut_ptr()) == 0;
-            let about = is_there.then(|| about.assume_init());
-            about.map(|about| [about.st_dev, about.st_ino])
-        }
+            is_there.then(|| about.assume_init())
+        };
+        about.map(|about| [about.st_dev, if known == 0 { about.st_ino } else { known }])
+    }
+
+    /// The process was made from an image, perhaps on another host: devices have other numbers.
+    pub(crate) fn finds_locked_files(&mut self) {
+        let mut locks = core::mem::take(&mut self.locks);
+        locks.retain(|lock| {
+            lock.file = self.file(lock.fd).unwrap_or(lock.file);
+            true
+        });
+        self.locks = locks;
     }
 
     /// The program locks a file, or lets it go.
@@ -190,7 +197,9 @@ impl Wrap {
         let mut lock = Lock { file, ..asked.lock };
         let outcome = match self.locked_again(&mut lock) {
             Some(outcome) => outcome,
-            None if asked.is_locked => self.lock_now(&lock, asked.waits, perform),
+            None if asked.is_locked && !self.weakens(&lock) => {
+                self.lock_now(&lock, asked.waits, perform)
+            }
             None => self.let_go_now(&lock, perform),
         };
         let is_same = |known: &Lock| is_same_owner(known, &lock);
@@ -199,6 +208,16 @@ impl Wrap {
             refuse(&[b"it has too many locks on files"]);
         }
         outcome
+    }
+
+    /// Is what was the process's alone to be others', too? Then that is as if it were let go.
+    fn weakens(&self, lock: &Lock) -> bool {
+        let is_whole = |known: &Lock| known.start <= lock.start && lock.end <= known.end;
+        lock.how == How::Shared
+            && lock.owner != Owner::Whole
+            && self.locks.all().iter().any(|known| {
+                is_same_owner(known, lock) && known.how == How::Exclusive && is_whole(known)
+            })
     }
 
     fn lock_now(&mut self, lock: &Lock, waits: bool, perform: impl FnOnce() -> Outcome) -> Outcome {
@@ -308,7 +327,7 @@ impl Wrap {
         let until = clock::monotonic().saturating_add(PATIENCE);
         for place in 0..self.locks.all().len() {
             let lock = self.locks.all()[place];
-            loop {
+            while !closing::is_closed(lock.fd) {
                 let outcome = take(&lock);
                 if outcome != failed(libc::EAGAIN) && outcome != failed(libc::EACCES) {
                     if outcome != 0 {
