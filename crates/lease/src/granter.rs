@@ -447,7 +447,7 @@ impl Service {
             self.leased = true;
             self.over = round.now;
             self.term = round.terms.term;
-            self.pace = Pace::new(&round.terms);
+            self.pace = self.pace.next(&round.terms);
             self.freed = 0;
             return self.prolong(round);
         }

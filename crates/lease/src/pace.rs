@@ -63,6 +63,19 @@ impl Pace {
         term
     }
 
+    /// What is known of the next holder.
+    #[must_use]
+    pub fn next(&self, terms: &Terms) -> Self {
+        match self.memory {
+            LONG_MEMORY => Self {
+                last: None,
+                doubt: worst(terms),
+                ..*self
+            },
+            _ => Self::new(terms),
+        }
+    }
+
     /// A holder lives that was taken for dead: it, or the way to it, stands still for as long as no lease of ours lasted.
     pub fn was_for_nothing(&mut self, terms: &Terms) {
         (self.lateness, self.memory) = (worst(terms), LONG_MEMORY);
