@@ -33,6 +33,15 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The process that has ended; `None`: it was not one.
+    #[must_use]
+    pub fn pid(self) -> Option<u32> {
+        match self {
+            Self::Signal { pid, .. } | Self::Status { pid, .. } => Some(pid),
+            _ => None,
+        }
+    }
+
     /// Somebody's hand, most likely.
     #[must_use]
     pub fn is_sigkill(self) -> bool {

@@ -11,7 +11,7 @@ mod uploading;
 mod with_logger;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     net::TcpStream,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -79,8 +79,7 @@ pub(crate) struct North {
     /// The last life has ended in a crash, of this child if it was one.
     crash: Option<(Crash, Option<u32>)>,
     /// What the server may have crashed of, and how often it has crashed again of that.
-    suspect: Option<Culprit>,
-    deaths: u32,
+    deaths: BTreeMap<Option<Culprit>, u32>,
     /// Where images of the server take the place of its record.
     checkpoints: Option<Checkpoints>,
     /// What has been with a logger.
@@ -159,8 +158,7 @@ impl North {
             follows: false,
             back_at: None,
             crash: None,
-            suspect: None,
-            deaths: 0,
+            deaths: BTreeMap::new(),
             checkpoints: None,
             told: Told::default(),
         }

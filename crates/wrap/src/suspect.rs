@@ -1,7 +1,11 @@
 //! Which request has killed the server? The one that was read last, if the server dies again and again before it reads
 //! another one, and has not said anything since it read that. Where a child has died, what is the matter is the child's.
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io, iter,
+    sync::atomic::Ordering,
+};
 
 use wrap_abi::{Arrival, Call, Record, layout::Fate};
 
@@ -55,44 +59,57 @@ impl Suspect {
 }
 
 impl Memory {
-    /// The child that has crashed: the only process that is dead and has not ended by itself. To be asked before the others are killed.
+    /// The child that has crashed, which is no first process: the one with this number (the kernel's), or the only one that is dead and has
+    /// not ended by itself. To be asked before the others are killed.
     #[must_use]
-    pub fn crashed_child(&self) -> Option<u32> {
+    pub fn crashed_child(&self, pid: u32) -> Option<u32> {
         let page = self.page();
-        let is_crashed = |number: &u32| {
-            let (process, life) = (
-                &page.processes.0[*number as usize],
-                &page.lives.0[*number as usize],
-            );
+        let has_left = |number: &u32| {
+            let process = &page.processes.0[*number as usize];
             let ends = [Fate::Ends, Fate::Executes, Fate::Gone];
-            life.is_over() && !ends.into_iter().any(|fate| process.has(fate))
+            ends.into_iter().any(|fate| process.has(fate))
         };
-        let mut crashed = self.processes().filter(is_crashed);
-        let first = crashed.next().filter(|number| *number > 0);
-        first.filter(|_| crashed.next().is_none())
+        let life = |number: &u32| &page.lives.0[*number as usize];
+        let present = || self.processes().filter(|number| !has_left(number));
+        let its = |number: &u32| pid > 1 && life(number).pid() == pid;
+        let mut dead = present().filter(|number| life(number).is_over());
+        // In a namespace of its own it has another number there.
+        let only = dead.next().filter(|_| dead.next().is_none());
+        let known = present().rfind(its);
+        known.or(only).filter(|number| *number > 0)
     }
 
-    /// This child is not begun again, nor is who is of its session: their parent hears that they were killed. Tells which clients
-    /// they have, or had.
+    /// This child is not begun again, nor is who is of its session: of the oldest of its ancestors that has a client, or may have. Their
+    /// parent hears that they were killed. Tells which clients they have, or had, and no other process of the service.
     ///
     /// # Errors
     /// Their records cannot be read.
-    pub fn give_up_session(&self, child: u32) -> io::Result<Vec<Ends>> {
-        let page = self.page();
-        let session = page.session(child);
-        let mut clients = Vec::new();
+    pub fn give_up_session(&self, child: u32) -> io::Result<BTreeSet<Ends>> {
+        let all = &self.page().processes.0;
+        let parent = |number: u32| all[number as usize].parent.load(Ordering::Acquire);
+        let line = |number: u32| {
+            let next = move |below: &u32| Some(parent(*below)).filter(|above| above < below);
+            iter::successors(Some(number), next).filter(|number| *number > 0)
+        };
+        let serves = |number: &u32| {
+            let process = &all[*number as usize];
+            process.has(Fate::Serves) || process.has(Fate::Holds)
+        };
+        let oldest = line(child).filter(serves).last().unwrap_or(child);
+        let (mut its, mut others) = (BTreeSet::new(), BTreeSet::new());
         for number in self.processes().skip(1) {
-            if page.session(number) != session {
-                continue;
+            let is_its = line(number).any(|above| above == oldest);
+            if is_its {
+                all[number as usize].set(Fate::Gone);
             }
-            page.processes.0[number as usize].set(Fate::Gone);
+            let clients = if is_its { &mut its } else { &mut others };
             each(self, number, self.base(number), |_, record| {
                 let is_client = record.call == Call::Fate && record.outcome == Fate::Serves as i64;
                 let ends = record.payload.first_chunk().copied().map(Ends);
                 clients.extend(ends.filter(|_| is_client));
             })?;
         }
-        Ok(clients)
+        Ok(&its - &others)
     }
 }
 

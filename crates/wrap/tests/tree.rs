@@ -237,7 +237,29 @@ fn who_was_given_up_is_not_begun() {
     memory.to_be_replayed(&mut positions[..3]).expect("memory");
     assert_eq!(memory.begun(), BTreeSet::from([0, 1, 2, 3, 4]));
     let given_up = memory.give_up_session(3).expect("records");
-    assert_eq!(given_up, [its, childs]);
+    assert_eq!(given_up, BTreeSet::from([its, childs]));
     memory.to_be_replayed(&mut positions[..3]).expect("memory");
     assert_eq!(memory.begun(), BTreeSet::from([0, 1]));
+}
+
+/// A manager that has no client is nobody's session; and a client that somebody else has, or had, is not the child's alone.
+#[test]
+fn a_manager_and_the_clients_of_others_are_not_given_up() {
+    let memory = Memory::new().expect("memory");
+    let [one, both, gone] = [1, 2, 3].map(|byte| Ends([byte; 36]));
+    let all: [(u32, &[Fate], Ends); 6] = [
+        (0, &[], gone),
+        (0, &[], gone),             // 1: the manager
+        (1, &[Fate::Serves], one),  // 2
+        (1, &[Fate::Serves], both), // 3
+        (1, &[Fate::Serves], both), // 4
+        (3, &[Fate::Serves], one),  // 5
+    ];
+    for (number, (parent, fates, ends)) in (0..).zip(all) {
+        process(&memory, number, parent, fates, ends);
+    }
+    let mut positions = [one, both].map(|ends| Position { ends, received: 0 });
+    assert_eq!(memory.give_up_session(5).expect("records"), BTreeSet::new());
+    memory.to_be_replayed(&mut positions).expect("memory");
+    assert_eq!(memory.begun(), BTreeSet::from([0, 1, 2, 4]));
 }

@@ -1,6 +1,6 @@
 //! The server dies: what becomes of its record.
 
-use std::{io, mem, time::Duration};
+use std::{collections::BTreeSet, io, mem, time::Duration};
 
 use rand::Rng as _;
 use ssw::Flow;
@@ -19,7 +19,7 @@ pub(super) enum Crash {
 }
 
 /// What may have killed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Culprit {
     /// What the first process has read last, there in its record.
     Words(u64),
@@ -84,7 +84,7 @@ impl North {
     fn lose(&mut self) -> Result<(), ServeError> {
         (self.is_lost, self.replays) = (true, false);
         self.is_restless = false;
-        (self.suspect, self.deaths) = (None, 0);
+        self.deaths.clear();
         self.opened.let_go();
         self.files.let_go();
         self.memory.release().doing(RECORD)?; // the next one needs room
@@ -100,12 +100,13 @@ impl North {
         Ok(())
     }
 
-    /// The server has crashed now, which was nobody's hand.
-    pub(crate) fn crashed(&mut self, now: Duration) {
+    /// The server has crashed now, which was nobody's hand: this process of its.
+    pub(crate) fn crashed(&mut self, now: Duration, pid: Option<u32>) {
         let lived = self.back_at.map(|at| now.saturating_sub(at));
         let at_once = self.replays || lived.is_some_and(|lived| lived < SETTLED);
         let crash = if at_once { Crash::Again } else { Crash::First };
-        self.crash = Some((crash, self.memory.crashed_child()));
+        let child = self.memory.crashed_child(pid.unwrap_or(0));
+        self.crash = Some((crash, child));
     }
 
     /// If the server has crashed `most` times more, each time at once, after it had read the same last, that is not read
@@ -119,20 +120,30 @@ impl North {
         let suspect = Suspect::of(&self.memory, open).doing(RECORD)?;
         let words = suspect.map(|one| Culprit::Words(one.at));
         let culprit = child.map(Culprit::Child).or(words);
-        if crash == Crash::First || culprit != self.suspect {
-            self.suspect = culprit;
-            self.deaths = 0;
+        // Several children may die in turn: of each it is known how often.
+        let is_childs = |one: &Option<Culprit>| matches!(one, Some(Culprit::Child(_)));
+        if crash == Crash::First {
+            self.deaths.clear();
+        } else if !is_childs(&culprit) {
+            self.deaths
+                .retain(|one, _| *one == culprit || is_childs(one));
+        }
+        let deaths = self.deaths.entry(culprit).or_default();
+        let before = *deaths;
+        if before < most {
+            *deaths += 1;
             return Ok(None);
         }
-        self.deaths += 1;
-        let deaths = self.deaths;
-        if deaths < most {
-            return Ok(None);
-        }
-        self.deaths = 0;
+        let deaths = before;
+        self.deaths.remove(&culprit);
         if let Some(child) = child {
             let clients = self.memory.give_up_session(child).doing(RECORD)?;
-            return Ok(Some(Quarantined { clients, deaths }));
+            let child = Some(child);
+            return Ok(Some(Quarantined {
+                clients,
+                child,
+                deaths,
+            }));
         }
         let unanswered = suspect.filter(|one| !one.is_answered);
         let Some((at, ends)) = unanswered.and_then(|one| Some((one.at, one.ends?))) else {
@@ -141,14 +152,19 @@ impl North {
         };
         self.memory.cut(at, rand::rng().random());
         self.told.begin(self.memory.record(), &[(0, at)]);
-        let clients = vec![ends];
-        Ok(Some(Quarantined { clients, deaths }))
+        Ok(Some(Quarantined {
+            clients: BTreeSet::from([ends]),
+            child: None,
+            deaths,
+        }))
     }
 }
 
 /// A client whose last words have killed the server again and again, or those of a child that has died so.
 pub(crate) struct Quarantined {
-    clients: Vec<Ends>,
+    clients: BTreeSet<Ends>,
+    /// That child, which is not begun again.
+    pub(crate) child: Option<u32>,
     /// How often.
     pub(crate) deaths: u32,
 }

@@ -59,6 +59,13 @@ impl Service {
             for (_, flow) in its {
                 self.recovery.condemn(flow.id, quarantined.deaths);
             }
+            if let Some(child) = quarantined.child {
+                let message = format!(
+                    "a child of the server (process {child} of its record) has crashed {} times: it is not begun again",
+                    quarantined.deaths
+                );
+                self.tell(Happening::Trouble { message });
+            }
         }
         if let Err(error) = north.died(&flows, self.config.renew_at.is_some())? {
             let message = format!(

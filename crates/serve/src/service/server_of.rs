@@ -80,7 +80,7 @@ impl Service {
                 _ => self.backoff.died(now),
             };
             if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {
-                north.crashed(now);
+                north.crashed(now, cause.pid());
             }
             self.look_at_end(cause);
         }
