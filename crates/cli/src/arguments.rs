@@ -482,8 +482,8 @@ pub(crate) struct Logger {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) ack_delay: Option<Duration>,
     /// For how long after a datagram the logger stays awake for the next one, which servers may be waiting
-    /// for; others have the processor meanwhile if they want it (us, ms; 0us: it sleeps at once)
-    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = units::duration)]
+    /// for; others have the processor meanwhile if they want it (us, ms; at most 1ms; 0us: it sleeps at once)
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = units::moment)]
     pub(crate) busy_poll: Duration,
     #[command(flatten)]
     pub(crate) file: ConfigFile,

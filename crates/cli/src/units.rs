@@ -35,6 +35,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The same, of a time for which everything else may wait.
+pub(crate) fn moment(text: &str) -> Result<Duration, String> {
+    const MOST: Duration = Duration::from_millis(1);
+    match duration(text)? {
+        time if time <= MOST => Ok(time),
+        _ => Err(format!("{text:?} is too long: at most 1ms")),
+    }
+}
+
 /// `200us`, `20ms`, `1s`: the time that something takes.
 pub(crate) fn short_time(text: &str) -> Result<Duration, String> {
     match split(text) {
@@ -208,6 +217,8 @@ mod tests {
         assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
         assert_eq!(duration("2min"), Ok(Duration::from_secs(120)));
         assert!(duration("1h").is_err());
+        assert_eq!(moment("1ms"), Ok(Duration::from_millis(1)));
+        assert!(moment("2ms").is_err());
         assert!(duration("-1s").is_err());
     }
 }
