@@ -29,15 +29,18 @@ with socket.socket() as one:
 /// Waits until it says something of one that it opens, or has closed, and takes that.
 fn hear(life: &mut Life) -> (Message, Option<OwnedFd>) {
     loop {
-        let mut all = life.handover.others().into_iter();
+        life.told.extend(life.handover.others());
         let is_of_one = |message: &Message| {
             matches!(
                 message,
                 Message::Opened { .. } | Message::Opens { .. } | Message::Closed { .. }
             )
         };
-        if let Some(said) = all.find(|(message, _)| is_of_one(message)) {
-            return said;
+        // Those behind it may be here already.
+        while let Some(said) = life.told.pop_front() {
+            if is_of_one(&said.0) {
+                return said;
+            }
         }
         let mut fds = [PollFd::from_borrowed_fd(
             life.handover.ours(),

@@ -1,6 +1,7 @@
 //! A life of a program.
 
 use std::{
+    collections::VecDeque,
     io::{BufRead as _, BufReader, Read as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
@@ -15,6 +16,7 @@ use rustix::{
     process::{Pid, Signal, kill_process_group},
 };
 use wrap::{AllPassed, Handover, Library, Memory};
+use wrap_abi::handover::Message;
 use wrap_abi::layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD};
 
 /// A program under the library.
@@ -22,6 +24,8 @@ pub(super) struct Life {
     pub(super) child: Child,
     pub(super) handover: Handover,
     pub(super) said: BufReader<ChildStdout>,
+    /// What its processes have told, and no test has heard.
+    pub(super) told: VecDeque<(Message, Option<OwnedFd>)>,
 }
 
 impl Drop for Life {
@@ -91,6 +95,7 @@ impl Life {
             child,
             handover,
             said,
+            told: VecDeque::new(),
         }
     }
 
