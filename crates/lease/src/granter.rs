@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use protocol::control::{LeaseAnswer, LeaseRequest, Standing, Verdict};
 
-use crate::{Pace, Terms};
+use crate::{FailureDetector, Terms};
 
 /// What a granter knows when it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +87,7 @@ struct Service {
     /// former holder. Without memory that has to stay true.
     watched: bool,
     /// How steadily its holder asks.
-    pace: Pace,
+    detector: FailureDetector,
     /// What the granter's own host has sent in its name has left then.
     quiet: Duration,
     /// By instance. Those that are over stay, so that nothing of theirs that comes late is believed.
@@ -128,7 +128,7 @@ impl Granter {
                 term,
                 freed: 0,
                 watched: false,
-                pace: Pace::new(&terms),
+                detector: FailureDetector::new(&terms),
                 // Our former life may have spoken a moment ago.
                 quiet: terms.drained_at(now),
                 members: BTreeMap::new(),
@@ -229,7 +229,7 @@ impl Service {
             term: Duration::ZERO,
             freed: 0,
             watched: false,
-            pace: Pace::new(terms),
+            detector: FailureDetector::new(terms),
             quiet: Duration::ZERO,
             members: BTreeMap::new(),
         }
@@ -271,7 +271,7 @@ impl Service {
             if let Standing::Holds { epoch, .. } = request.standing
                 && epoch.saturating_add(1) == self.epoch
             {
-                self.pace.was_for_nothing(&round.terms);
+                self.detector.was_for_nothing(&round.terms);
             }
             return Some(superseded);
         }
@@ -389,7 +389,7 @@ impl Service {
         }
         // The first grant in an epoch is a lease: if its holder is dead already, it is not for ever.
         if self.watched || !heard || self.has_standby(round) {
-            let term = self.pace.term(&round.terms, round.now, round.behind());
+            let term = self.detector.term(&round.terms, round.now, round.behind());
             let over = round.terms.silent_at(round.now, term);
             self.over = self.over.max(over);
             self.term = self.term.max(round.terms.term);
@@ -447,7 +447,7 @@ impl Service {
             self.leased = true;
             self.over = round.now;
             self.term = round.terms.term;
-            self.pace = self.pace.next(&round.terms);
+            self.detector = self.detector.next(&round.terms);
             self.freed = 0;
             return self.prolong(round);
         }

@@ -18,12 +18,12 @@
 
 #![forbid(unsafe_code)]
 
+mod detector;
 mod granter;
 mod holder;
-mod pace;
 mod terms;
 
+pub use detector::FailureDetector;
 pub use granter::{Decision, Granter, Memory, Record};
 pub use holder::{Holder, Speech};
-pub use pace::Pace;
 pub use terms::{Drift, Terms, TermsError};

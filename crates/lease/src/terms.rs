@@ -65,7 +65,7 @@ fn from_nanos(nanos: u128) -> Duration {
 pub struct Terms {
     /// For how long a lease is granted at the most; at least 1 ms.
     pub term: Duration,
-    /// For how long one is granted to a holder that asks steadily ([`crate::Pace`]).
+    /// For how long one is granted to a holder that asks steadily ([`crate::FailureDetector`]).
     pub least: Duration,
     /// No logger of this service has ever granted a longer one. What a logger waits out that has no
     /// memory.

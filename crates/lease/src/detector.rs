@@ -21,7 +21,7 @@ const LONG_MEMORY: Duration = Duration::from_secs(600);
 
 /// What was seen of a holder.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct FailureDetector {
     /// When its last request came, and for how long it was granted then.
     last: Option<(Duration, Duration)>,
     /// How late it may be for all that we know.
@@ -32,7 +32,7 @@ pub struct Pace {
     memory: Duration,
 }
 
-impl Pace {
+impl FailureDetector {
     /// Nothing was seen yet: it may be as late as the longest lease allows.
     #[must_use]
     pub fn new(terms: &Terms) -> Self {
@@ -100,12 +100,16 @@ mod tests {
     use super::*;
 
     /// Asks as a holder does, each time so much too late; returns the terms.
-    fn asks(pace: &mut Pace, now: &mut Duration, late: impl IntoIterator<Item = u64>) -> Duration {
+    fn asks(
+        detector: &mut FailureDetector,
+        now: &mut Duration,
+        late: impl IntoIterator<Item = u64>,
+    ) -> Duration {
         let terms = Terms::default();
-        let mut term = pace.term(&terms, *now, None);
+        let mut term = detector.term(&terms, *now, None);
         for late in late {
             *now += term / 3 + Duration::from_micros(late);
-            term = pace.term(&terms, *now, None);
+            term = detector.term(&terms, *now, None);
         }
         term
     }
@@ -114,7 +118,7 @@ mod tests {
     /// before the lease before it was over.
     fn asks_from_afar(round_trip: Duration) -> (Duration, bool) {
         let terms = Terms::default();
-        let (mut pace, mut now) = (Pace::new(&terms), Duration::ZERO);
+        let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
         let mut sent: Vec<(Duration, Duration)> = Vec::new();
         let (mut shortest, mut speaks) = (terms.term, true);
         while now < Duration::from_secs(60) {
@@ -123,7 +127,7 @@ mod tests {
             let behind = newest.map(|(sent, _)| now - sent);
             let end = newest.map(|(sent, term)| sent + term);
             speaks &= end.is_none_or(|end| end > now);
-            let term = pace.term(&terms, now, behind);
+            let term = detector.term(&terms, now, behind);
             shortest = shortest.min(term);
             sent.push((now, term));
             // It asks as often as the newest that it has heard says.
@@ -147,11 +151,11 @@ mod tests {
     #[test]
     fn who_was_taken_for_dead_is_waited_for_the_next_time() {
         let terms = Terms::default();
-        let (mut pace, mut now) = (Pace::new(&terms), Duration::ZERO);
-        asks(&mut pace, &mut now, [0; 2000]);
-        pace.was_for_nothing(&terms);
+        let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
+        asks(&mut detector, &mut now, [0; 2000]);
+        detector.was_for_nothing(&terms);
         let begin = now;
-        let after = asks(&mut pace, &mut now, [0; 400]);
+        let after = asks(&mut detector, &mut now, [0; 400]);
         assert!(now - begin > Duration::from_secs(30), "{:?}", now - begin);
         assert!(after > Duration::from_millis(200), "{after:?}");
     }
@@ -159,14 +163,14 @@ mod tests {
     #[test]
     fn who_asks_steadily_has_a_short_lease_after_a_while() {
         let terms = Terms::default();
-        let (mut pace, mut now) = (Pace::new(&terms), Duration::ZERO);
+        let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
         assert_eq!(
-            asks(&mut pace, &mut now, []),
+            asks(&mut detector, &mut now, []),
             terms.term,
             "nothing is known"
         );
-        asks(&mut pace, &mut now, [500; 600]);
-        let after = asks(&mut pace, &mut now, []);
+        asks(&mut detector, &mut now, [500; 600]);
+        let after = asks(&mut detector, &mut now, []);
         assert_eq!(after, terms.least, "after {now:?}");
         assert!(now < Duration::from_secs(30), "{now:?}");
     }
@@ -174,15 +178,15 @@ mod tests {
     #[test]
     fn who_is_late_once_has_a_longer_one_at_once_and_for_a_while() {
         let terms = Terms::default();
-        let (mut pace, mut now) = (Pace::new(&terms), Duration::ZERO);
-        asks(&mut pace, &mut now, [0; 2000]);
-        let late = asks(&mut pace, &mut now, [30_000]);
+        let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
+        asks(&mut detector, &mut now, [0; 2000]);
+        let late = asks(&mut detector, &mut now, [30_000]);
         assert_eq!(late, Duration::from_millis(180));
         let begin = now;
-        let soon = asks(&mut pace, &mut now, [0; 10]);
+        let soon = asks(&mut detector, &mut now, [0; 10]);
         assert!(now - begin < Duration::from_secs(1));
         assert!(soon > Duration::from_millis(160), "{soon:?}");
-        assert_eq!(asks(&mut pace, &mut now, [0; 2000]), terms.least);
+        assert_eq!(asks(&mut detector, &mut now, [0; 2000]), terms.least);
     }
 
     proptest! {
@@ -190,9 +194,9 @@ mod tests {
         #[test]
         fn it_is_within_bounds(late in prop::collection::vec(0..400_000u64, 1..50)) {
             let terms = Terms::default();
-            let (mut pace, mut now) = (Pace::new(&terms), Duration::ZERO);
+            let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
             for late in late {
-                let term = asks(&mut pace, &mut now, [late]);
+                let term = asks(&mut detector, &mut now, [late]);
                 prop_assert!((terms.least..=terms.term).contains(&term));
                 let room = term - term / 3;
                 let seen = Duration::from_micros(late);
@@ -204,10 +208,10 @@ mod tests {
         #[test]
         fn it_may_be_fixed(late in prop::collection::vec(0..400_000u64, 1..20)) {
             let terms = Terms { least: Terms::default().term, ..Terms::default() };
-            let (mut pace, mut now) = (Pace::new(&terms), Duration::ZERO);
+            let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
             for late in late {
                 now += Duration::from_micros(late);
-                prop_assert_eq!(pace.term(&terms, now, None), terms.term);
+                prop_assert_eq!(detector.term(&terms, now, None), terms.term);
             }
         }
     }
