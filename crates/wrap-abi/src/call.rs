@@ -72,7 +72,7 @@ pub enum Call {
     /// its addresses ([`crate::passing::ADDRESS`] bytes each), and the bytes.
     Passed = 28,
     /// A lock on a file: the outcome, and of which part ([`crate::locks::Lock::payload`]). One that is let go is noted before; if that
-    /// fails, once more, with the payload 1. Where it is by closing the file, or by asking for another kind of it, the payload is 2.
+    /// fails, once more ([`crate::locks::CORRECTION`], [`crate::locks::LET_GO`]).
     Lock = 29,
 }
 

@@ -198,20 +198,6 @@ pub struct Page {
     pub remade: RemadeFiles,
 }
 
-impl Page {
-    /// The process that the first one has begun, and from which this one is: they are of one session.
-    #[must_use]
-    pub fn session(&self, mut number: u32) -> u32 {
-        while let Some(process) = self.processes.0.get(number as usize) {
-            match process.parent.load(Ordering::Acquire) {
-                parent if parent != 0 && parent < number => number = parent,
-                _ => break,
-            }
-        }
-        number
-    }
-}
-
 /// Processes before a number, but for 0, have ended, and all that they have recorded is with the logger: until that is taken
 /// back, for the logger is another one. The upper half of the word is how often it was.
 #[derive(Debug, Default)]

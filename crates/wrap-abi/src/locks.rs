@@ -39,6 +39,11 @@ pub struct Lock {
 
 /// Bytes that tell which part is locked.
 pub const PART: usize = 16;
+/// The payload of what is noted of a lock that could not be let go, after all.
+pub const CORRECTION: &[u8] = &[1];
+/// The payload of what is noted of one that is let go by something else than a call for that: by closing the file, or by asking for
+/// another kind of it.
+pub const LET_GO: &[u8] = &[2];
 
 impl Lock {
     const NONE: Self = Self {

@@ -63,12 +63,11 @@ impl Wrap {
 
     /// The same of those of its own session.
     pub(crate) fn relatives_replay(&self) -> bool {
-        let page = self.page;
-        let session = page.session(self.process);
+        let session = self.session(self.process);
         let mut all = self.all_processes();
         all.any(|(number, process)| {
             let replays = number != self.process && process.has(Fate::Replays);
-            replays && page.session(number) == session
+            replays && self.session(number) == session
         })
     }
 
@@ -80,6 +79,17 @@ impl Wrap {
             let has_its = number == maker || process.maker() == Some(maker);
             number != self.process && is_begun && has_its
         })
+    }
+
+    /// The process that the first one has begun, and from which this one is.
+    pub(crate) fn session(&self, mut number: u32) -> u32 {
+        while let Some(process) = self.page.processes.0.get(number as usize) {
+            match process.parent.load(Ordering::Acquire) {
+                parent if parent != 0 && parent < number => number = parent,
+                _ => break,
+            }
+        }
+        number
     }
 
     /// Other processes come to this in their replays, if they do: at the end of theirs they will not.

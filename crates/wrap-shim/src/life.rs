@@ -141,7 +141,7 @@ impl Wrap {
     /// Something was heard that may be due to that: this process is to end with the others, and not to find out.
     #[cold]
     pub(crate) fn look_for_crashes(&self) {
-        self.look_for_crashes_from(self.page.session(self.process), PATIENCE);
+        self.look_for_crashes_from(self.session(self.process), PATIENCE);
     }
 
     /// The same where it may be due to any process of the service.

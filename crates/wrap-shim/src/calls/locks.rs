@@ -9,7 +9,7 @@ use libc::{c_int, off_t};
 use wrap_abi::{
     Call, Record,
     layout::Failure,
-    locks::{How, Lock, Owner, PART},
+    locks::{CORRECTION, How, LET_GO, Lock, Owner, PART},
 };
 
 use super::{failed, refuse};
@@ -25,10 +25,6 @@ use crate::{
     wrap::{Wrap, restarting, with},
 };
 
-/// The payload of what is noted of a lock that could not be let go, after all.
-const CORRECTION: &[u8] = &[1];
-/// Of one that is let go by something else than a call for that.
-const LET_GO: &[u8] = &[2];
 /// `lockf(3)`.
 const UNLOCK: c_int = 0;
 const LOCK: c_int = 1;
