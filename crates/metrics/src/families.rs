@@ -4,7 +4,10 @@ use std::{borrow::Cow, fmt};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeGaugeValue, MetricEncoder, NoLabelSet, text::encode},
+    encoding::{
+        DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet,
+        text::encode,
+    },
     metrics::{MetricType, exemplar::Exemplar},
     registry::{Registry, Unit as RegistryUnit},
 };
@@ -53,12 +56,12 @@ impl Families<'_> {
     ///
     /// # Errors
     /// As [`Families::counter`].
-    pub fn counters(
+    pub fn counters<V: EncodeCounterValue>(
         &mut self,
         name: &str,
         unit: Unit,
         help: &str,
-        values: impl IntoIterator<Item = Sample<u64>>,
+        values: impl IntoIterator<Item = Sample<V>>,
     ) -> fmt::Result {
         self.family(
             name,
@@ -67,7 +70,7 @@ impl Families<'_> {
             MetricType::Counter,
             values,
             |to, value| {
-                to.encode_counter::<NoLabelSet, _, u64>(value, None::<&Exemplar<NoLabelSet, u64>>)
+                to.encode_counter::<NoLabelSet, V, u64>(value, None::<&Exemplar<NoLabelSet, u64>>)
             },
         )
     }

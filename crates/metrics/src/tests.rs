@@ -20,7 +20,7 @@ impl Numbers for Example {
     fn families(&self, to: &mut Families<'_>) -> fmt::Result {
         to.info("build", "What it is", vec![("version", "1".into())])?;
         to.counter("taken", Unit::Bytes, "Bytes that were taken", u64::MAX)?;
-        let kinds = ["one", "other"].map(|kind| (vec![("kind", kind.into())], 3));
+        let kinds = ["one", "other"].map(|kind| (vec![("kind", kind.into())], 3_u64));
         to.counters("things", Unit::None, "Things", kinds)?;
         to.gauge("age", Unit::Seconds, "How old it is", 0.5)?;
         to.state("stage", "Where it is", &["here", "there"], "there")?;

@@ -48,5 +48,7 @@ pub use logger_client::LOGGER_VERB;
 pub use rundir::RunDir;
 pub use service::{Ending, History, Service, Signals};
 pub use setup::host_memory;
-pub use status::{CheckpointStatus, ConnectionStatus, RecordStatus, ReplicaStatus, Status};
+pub use status::{
+    CheckpointStatus, CommitStatus, ConnectionStatus, RecordStatus, ReplicaStatus, Status,
+};
 pub use tally::Tally;

@@ -27,7 +27,8 @@ use wire::FlowId;
 use wrap::{
     Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Passed, Which,
     layout::{
-        FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, Restless, SHIPPING_FD, SOCKET_FD,
+        Committed, FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, Restless, SHIPPING_FD,
+        SOCKET_FD,
     },
 };
 
@@ -333,6 +334,11 @@ impl North {
             .processes()
             .map(|process| self.memory.length(process) - self.memory.base(process))
             .sum()
+    }
+
+    /// What output commit has cost.
+    pub(crate) fn committed(&self) -> Committed {
+        self.memory.page().commits.so_far()
     }
 
     /// Has the present life anything left to replay? (It records by now.)

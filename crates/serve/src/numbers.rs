@@ -14,7 +14,7 @@ use dataplane::Counters;
 use metrics::{Endpoint, Families, Health, Label, Numbers, Unit};
 
 use crate::{
-    Status,
+    CommitStatus, Status,
     config::ServeConfig,
     control::status_within,
     error::{ServeError, SystemContext},
@@ -240,6 +240,7 @@ impl Status {
         let is_recorded = u32::from(self.record_ended.is_none());
         let recorded = self.north_bytes.map(|_| (Vec::new(), is_recorded));
         to.gauges("outlive_north_recorded", Unit::None, help, recorded)?;
+        self.of_commits(to)?;
         let happened = &self.happened;
         let help = "How long checkpoints took that were made, beside the server";
         to.histogram("outlive_checkpoint", help, &happened.checkpoints)?;
@@ -255,6 +256,30 @@ impl Status {
         });
         let sizes = image.into_iter().chain(record.into_iter().flatten());
         to.gauges("outlive_last_checkpoint", Unit::Bytes, help, sizes)
+    }
+
+    fn of_commits(&self, to: &mut Families<'_>) -> fmt::Result {
+        let of = |count: fn(CommitStatus) -> u64| {
+            let count = self.commits.map(count);
+            count.map(|count| (Vec::new(), count))
+        };
+        let help = "Turns of the server's event loops in which what it says waits for the logger (--north)";
+        to.counters(
+            "outlive_commit_turns",
+            Unit::None,
+            help,
+            of(|commits| commits.turns),
+        )?;
+        let help = "How often the server waited for the logger before it said something";
+        to.counters(
+            "outlive_commit_waits",
+            Unit::None,
+            help,
+            of(|commits| commits.waits),
+        )?;
+        let help = "How long it waited for that";
+        let waited = self.commits.map(|commits| (Vec::new(), commits.waited_s));
+        to.counters("outlive_commit_waited", Unit::Seconds, help, waited)
     }
 
     fn of_recoveries(&self, to: &mut Families<'_>) -> fmt::Result {

@@ -50,6 +50,9 @@ pub struct Status {
     /// Bytes of the server's own record, if it has state (`--north`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub north_bytes: Option<u64>,
+    /// What output commit costs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commits: Option<CommitStatus>,
     /// Why what the server is told is not recorded any more; `None`: it is, or it never was.
     #[serde(default)]
     pub record_ended: Option<String>,
@@ -98,6 +101,17 @@ pub struct ReplicaStatus {
     pub record_bytes: u64,
     /// Those of them that it has not replayed.
     pub behind_bytes: u64,
+}
+
+/// What output commit has cost a server with state, whose words wait for a logger on another host.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CommitStatus {
+    /// Turns of its event loops: how often its processes looked what is ready.
+    pub turns: u64,
+    /// How often they waited for the logger.
+    pub waits: u64,
+    /// How long, seconds, all together.
+    pub waited_s: f64,
 }
 
 /// The last image of a server with state.
@@ -185,6 +199,13 @@ impl fmt::Display for Status {
                 "  server's own UNPROTECTED: what it is told is not recorded any more: {why}"
             )?,
             (None, _) => {}
+        }
+        if let Some(commits) = self.commits.filter(|commits| commits.waits > 0) {
+            writeln!(
+                f,
+                "  commits      {} waits for the logger in {} turns, {:.3} s",
+                commits.waits, commits.turns, commits.waited_s
+            )?;
         }
         if let Some(replica) = &self.replica {
             writeln!(

@@ -11,12 +11,15 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
-pub use crate::remade::{RemadeFiles, Whole};
+pub use crate::{
+    commits::{Commits, Committed},
+    remade::{RemadeFiles, Whole},
+};
 
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 25;
+pub const VERSION: u32 = 26;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -196,6 +199,8 @@ pub struct Page {
     pub listens: AtomicU32,
     /// Files that replays on this host have made again.
     pub remade: RemadeFiles,
+    /// What output commit costs.
+    pub commits: Commits,
 }
 
 /// Processes before a number, but for 0, have ended, and all that they have recorded is with the logger: until that is taken

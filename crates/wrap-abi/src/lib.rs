@@ -21,6 +21,7 @@ extern crate std;
 mod arrival;
 mod call;
 mod clock;
+mod commits;
 mod file;
 pub mod handover;
 mod held;

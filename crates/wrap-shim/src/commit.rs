@@ -54,6 +54,7 @@ impl Wrap {
                 for_us(|| self.await_answer());
                 let took = clock::monotonic().saturating_sub(since);
                 self.round_trip.took(took);
+                self.page.commits.waited(took);
             }
             self.release();
             // A logger that has come back without its records has not what the one before had.

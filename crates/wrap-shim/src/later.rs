@@ -242,6 +242,9 @@ impl Wrap {
     pub(crate) fn turns(&mut self) {
         self.waiting.is_talkative = self.waiting.turn > 1;
         self.waiting.turn = 0;
+        if self.has_to_hold() {
+            self.page.commits.turns();
+        }
         if !self.round_trip.is_long() {
             self.before_sleep();
         }

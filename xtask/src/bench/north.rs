@@ -38,6 +38,8 @@ const LOADS: [(&str, &str, f64); 4] = [
 ];
 /// What output commit may add to a command's latency, milliseconds.
 const ADDED: f64 = 0.2;
+/// How often a turn of the server's loop may wait for the logger.
+const WAITS: f64 = 1.0;
 /// What redis-benchmark sends for a SET: `*3`, `SET`, a key of 16 bytes and a value of 3.
 const REQUEST: f64 = 45.0;
 /// So that the next death is not taken for the same.
@@ -86,7 +88,11 @@ fn speed(
             _ => ("5000", commands),
         };
         set(bench, clients, pipeline, warm_up)?;
-        set(bench, clients, pipeline, commands)
+        let before = commits(subject)?;
+        let [speed, median] = set(bench, clients, pipeline, commands)?;
+        let after = commits(subject)?;
+        let [turns, waits] = [0, 1].map(|which| after[which] - before[which]);
+        Ok([speed, median, waits / turns])
     })?;
     let less = match clients {
         "1" => format!(" (with a logger 250 µs away or more: {fewer})"),
@@ -123,6 +129,19 @@ fn speed(
             ],
             _ => [ratio, added],
         });
+        if mode.starts_with("committed") {
+            let waits = column(&runs[which], 2);
+            let how = format!(
+                "{how}: how often the server waited for the logger, by how often it looked what is ready"
+            );
+            let waits = Figure::of(format!("{name}.{mode}.waits"), "per turn", &waits, how);
+            figures.push(match mode {
+                "committed" => {
+                    waits.aim(Aim::AtMost(WAITS), "what is said in a turn leaves together")
+                }
+                _ => waits,
+            });
+        }
     }
     Ok(figures)
 }
@@ -228,6 +247,19 @@ pub(super) fn recovery(bench: &Bench) -> Result<Vec<Figure>> {
 fn timing(event: &Value, name: &str) -> Result<f64> {
     let value = event["timings"][name].as_f64();
     value.with_context(|| format!("no {name} in {event}"))
+}
+
+/// Turns of the server's event loop until now, and waits for the logger; none where it has none.
+fn commits(subject: &Subject<'_>) -> Result<[f64; 2]> {
+    if !matches!(subject.mode, Mode::Committed(_) | Mode::CommittedHere) {
+        return Ok([0.0; 2]);
+    }
+    let status = subject.status()?;
+    let count = |name| {
+        let count = status["commits"][name].as_f64();
+        count.with_context(|| format!("`outlive status` did not say commits: {status}"))
+    };
+    Ok([count("turns")?, count("waits")?])
 }
 
 /// Bytes of the server's own record.

@@ -4,7 +4,10 @@ use dataplane::Counters;
 use metrics::{Health, Numbers, text};
 
 use super::{MODES, STAGES, STEPS};
-use crate::{CheckpointStatus, RecordStatus, ReplicaStatus, Status, Tally, status::STANDBY, tally};
+use crate::{
+    CheckpointStatus, CommitStatus, RecordStatus, ReplicaStatus, Status, Tally, status::STANDBY,
+    tally,
+};
 
 /// One that has everything.
 fn status() -> Status {
@@ -38,6 +41,11 @@ fn status() -> Status {
             behind_bytes: 50,
         }),
         north_bytes: Some(60),
+        commits: Some(CommitStatus {
+            turns: 40,
+            waits: 30,
+            waited_s: 0.25,
+        }),
         record_ended: None,
         checkpoint: Some(CheckpointStatus {
             record_bytes: 2000,
@@ -86,6 +94,9 @@ fn the_status_is_told_in_numbers() {
         r#"outlive_following_behind_bytes{service="web"} 50"#,
         r#"outlive_north_record_bytes{service="web"} 60"#,
         r#"outlive_north_recorded{service="web"} 1"#,
+        r#"outlive_commit_turns_total{service="web"} 40"#,
+        r#"outlive_commit_waits_total{service="web"} 30"#,
+        r#"outlive_commit_waited_seconds_total{service="web"} 0.25"#,
         r#"outlive_checkpoint_seconds_count{service="web"} 1"#,
         r#"outlive_last_checkpoint_bytes{service="web",of="image"} 5000"#,
         r#"outlive_last_checkpoint_bytes{service="web",of="record_before"} 900"#,

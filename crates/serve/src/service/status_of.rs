@@ -1,11 +1,11 @@
 //! What the service says of itself.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
 use crate::{
-    RecordStatus, Status, config::in_words, keeper::Keeper, logger::Logger, north::North,
-    status::STANDBY, tally::reason_name,
+    CommitStatus, RecordStatus, Status, config::in_words, keeper::Keeper, logger::Logger,
+    north::North, status::STANDBY, tally::reason_name,
 };
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
@@ -79,6 +79,7 @@ impl Service {
                 .count(),
             replica: self.replica_status(),
             north_bytes: self.north.as_ref().map(North::record_bytes),
+            commits: self.north.as_ref().map(commit_status),
             record_ended: record_ended.map(str::to_owned),
             checkpoint: self.north.as_ref().and_then(North::checkpoint),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
@@ -157,6 +158,15 @@ fn record_status(of: Statistics) -> RecordStatus {
         frames: of.frames,
         malformed_frames: of.malformed_frames,
         unknown_frames: of.unknown_flow_frames,
+    }
+}
+
+fn commit_status(north: &North) -> CommitStatus {
+    let so_far = north.committed();
+    CommitStatus {
+        turns: so_far.turns,
+        waits: so_far.waits,
+        waited_s: Duration::from_nanos(so_far.waited).as_secs_f64(),
     }
 }
 
