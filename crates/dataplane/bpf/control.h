@@ -26,7 +26,7 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->log.edge = c->instream + 1;
 	f->log.block_count = 0;
 	f->log.held_count = 0;
-	f->spliced_ns = bpf_ktime_get_ns();
+	f->given_ns = bpf_ktime_get_ns();
 	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
 }
 

@@ -8,7 +8,7 @@
  *   our own packet, client space                -> translated, to the server's TCP
  *   SYN of a new connection                     -> remembered in `embryos`, to the server; one that
  *                                                  an earlier life has answered is dropped while
- *                                                  a recovery is under way
+ *                                                  a recovery is under way, and for a second
  *   first ACK of the server's SYN-ACK           -> the embryo becomes a flow; "opened" is recorded:
  *                                                  no room, no delivery
  *   segment of no known connection              -> the server's TCP (which resets it), but dropped
@@ -124,6 +124,18 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 	return TCX_NEXT;
 }
 
+/* The initial retransmission timeout (RFC 6298 2.1): a client that has had no answer sends its SYN again
+ * no sooner, and one that comes again before is the network's copy. */
+#define FIRST_TIMEOUT (1000ULL * 1000 * 1000)
+
+/* An earlier life has answered this SYN. May its client still be about to acknowledge that? */
+static __always_inline bool answer_is_awaited(struct service *s, const struct flow *e)
+{
+	if (abandoned(s))
+		return false;
+	return s->recovering || bpf_ktime_get_ns() - e->given_ns < FIRST_TIMEOUT;
+}
+
 /* A SYN: begin to know a connection. */
 static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 				       const struct flow_key *key, const struct packet *p)
@@ -138,7 +150,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	bool answered = known && known->server.answered && known->client.isn == p->seq;
 	/* If it was an earlier life that answered, the client's ACK may be on its way, and a second
 	 * answer would contradict the first. The client tries again. */
-	if (answered && known->incarnation != s->incarnation && strays_dropped(s)) {
+	if (answered && known->incarnation != s->incarnation && answer_is_awaited(s, known)) {
 		count(COUNT_GATED_IN);
 		return TCX_DROP;
 	}
@@ -160,6 +172,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	struct flow *f = &sc->embryo;
 	__builtin_memset(f, 0, sizeof(*f));
 	f->incarnation = s->incarnation;
+	f->given_ns = bpf_ktime_get_ns();
 	f->ifindex = skb->ifindex;
 	f->whole_segments = o.multipath;
 	f->syn_flags = p->flags;
@@ -238,7 +251,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 static __always_inline bool ends_too_soon(const struct flow *f, const struct packet *p)
 {
 	return f->mode == FLOW_SPLICED && (p->flags & TCP_FIN) && !(p->flags & TCP_RST) &&
-	       bpf_ktime_get_ns() - f->spliced_ns < FIN_PATIENCE &&
+	       bpf_ktime_get_ns() - f->given_ns < FIN_PATIENCE &&
 	       after(p->ack, f->splice.nxt + f->splice.delta_seq) && !after(p->ack, f->server.nxt);
 }
 

@@ -184,7 +184,7 @@ enum closing {
 struct flow {
 	__u64 id; /* in the order of the handshakes */
 	__u64 closed_ns; /* the server's socket is gone since then; 0: it lives */
-	__u64 spliced_ns; /* when it was last given to a later server */
+	__u64 given_ns; /* when it was last given to a server: its SYN, or to a later one, to be spliced */
 	__u32 incarnation; /* the life of the server that owns the socket */
 	__u32 ifindex; /* where the client's packets arrive */
 	__u8 mode;

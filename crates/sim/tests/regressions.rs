@@ -89,6 +89,15 @@ fn what_a_server_with_state_has_closed_is_not_executed_again() {
     }
 }
 
+/// A SYN had been answered, the server died and was there again, and the network had a copy of that SYN: it was answered
+/// once more, with other numbers, and the client, which had heard the first answer, was reset.
+#[test]
+fn a_copy_of_a_syn_is_not_answered_by_another_life() {
+    if let Err(failure) = play(&Scenario::drawn_from(26_185).north_restarted()) {
+        panic!("{failure}");
+    }
+}
+
 /// Told lazily, the last word of the logger and the ACK before it were lost: the client sent again what had been
 /// acknowledged, which the logger had, and whatever the server said to that was held back.
 #[test]

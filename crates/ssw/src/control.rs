@@ -153,7 +153,7 @@ impl SouthSide {
         flow.log.blocks.clear();
         flow.log.held.clear();
         flow.closed_ns = 0;
-        flow.spliced_ns = now_ns;
+        flow.given_ns = now_ns;
         flow.incarnation = incarnation;
         Ok(())
     }

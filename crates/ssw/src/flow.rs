@@ -250,8 +250,8 @@ pub struct Flow {
     pub id: FlowId,
     /// Since when the server's socket is gone (`CLOCK_MONOTONIC`, ns); 0: it lives.
     pub closed_ns: u64,
-    /// When it was last given to a later server (`CLOCK_MONOTONIC`, ns).
-    pub spliced_ns: u64,
+    /// When it was last given to a server: its SYN, or to a later one, to be spliced (`CLOCK_MONOTONIC`, ns).
+    pub given_ns: u64,
     /// The life of the server that owns the socket.
     pub incarnation: u32,
     /// The interface on which the client's packets arrive.
@@ -309,7 +309,7 @@ impl Default for Flow {
         Self {
             id: FlowId(0),
             closed_ns: 0,
-            spliced_ns: 0,
+            given_ns: 0,
             incarnation: 0,
             ifindex: 0,
             mode: Mode::default(),

@@ -5,7 +5,7 @@
 //! | not for a protected address:port | others |
 //! | our own, server space | the server's TCP, untouched |
 //! | our own, client space | translated, to the server's TCP |
-//! | SYN of a new connection | remembered as an embryo, to the server; one that an earlier life has answered is dropped while a recovery is under way |
+//! | SYN of a new connection | remembered as an embryo, to the server; one that an earlier life has answered is dropped while a recovery is under way, and for a second |
 //! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded first: no room, no delivery |
 //! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may belong to a connection that is being recovered |
 //! | of a flow whose server is gone (gated) | what it tells about the client is noted, what it brings recorded; dropped |
@@ -148,16 +148,18 @@ impl SouthSide {
             return Verdict::Drop; // the client tries again in a second
         }
         let incarnation = self.shared.service.incarnation;
-        let strays_dropped = self.shared.strays_dropped(now_ns);
         // A SYN that comes twice must not make us forget the answer to the first.
         let answered = self
             .embryos
             .get_mut(&key)
             .filter(|embryo| embryo.server.answered && embryo.client.isn == segment.seq)
-            .map(|embryo| embryo.incarnation);
+            .map(|embryo| (embryo.incarnation, embryo.given_ns));
         // If it was an earlier life that answered, the client's ACK may be on its way, and a second
         // answer would contradict the first. The client tries again.
-        if strays_dropped && answered.is_some_and(|life| life != incarnation) {
+        let is_contradicted = answered.is_some_and(|(life, first_ns)| {
+            life != incarnation && self.shared.answer_is_awaited(first_ns, now_ns)
+        });
+        if is_contradicted {
             self.shared.counters.gated_in += 1;
             return Verdict::Drop;
         }
@@ -171,11 +173,12 @@ impl SouthSide {
             segment.commit(packet, header.clone());
             self.shared.counters.stripped += 1;
         }
-        if answered != Some(incarnation) {
+        if answered.is_none_or(|(life, _)| life != incarnation) {
             if let Some(known) = self.embryos.get_mut(&key) {
                 self.shared.replace_embryo(known, now_ns);
             }
-            let embryo = embryo(segment, &options, &header, incarnation, packet.ifindex);
+            let mut embryo = embryo(segment, &options, &header, incarnation, packet.ifindex);
+            embryo.given_ns = now_ns;
             self.embryos.insert(key, embryo);
         }
         Verdict::Next
@@ -242,7 +245,17 @@ impl SouthSide {
     }
 }
 
+/// The initial retransmission timeout (RFC 6298 2.1), ns: a client that has had no answer sends its SYN again no sooner, and
+/// one that comes again before is the network's copy.
+const FIRST_TIMEOUT: u64 = 1_000_000_000;
+
 impl Shared {
+    /// An earlier life has answered a SYN that came then. May its client still be about to acknowledge that?
+    fn answer_is_awaited(&self, first_ns: u64, now_ns: u64) -> bool {
+        let is_copy = now_ns.saturating_sub(first_ns) < FIRST_TIMEOUT;
+        (self.service.recovering || is_copy) && !self.abandoned(now_ns)
+    }
+
     /// A handshake begins anew: a logger that knows it by its number is told that it will not be.
     pub(crate) fn replace_embryo(&mut self, embryo: &mut Flow, now_ns: u64) {
         if self.settings.link && embryo.id != FlowId(0) {
@@ -399,7 +412,7 @@ const FIN_PATIENCE: u64 = 30_000_000_000;
 /// the client is reset then, instead of waiting in vain.
 fn ends_too_soon(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
     flow.mode == Mode::Spliced
-        && now_ns - flow.spliced_ns < FIN_PATIENCE
+        && now_ns - flow.given_ns < FIN_PATIENCE
         && segment.has(Flags::FIN)
         && !segment.has(Flags::RST)
         && segment.ack.after(flow.splice.nxt + flow.splice.delta_seq)

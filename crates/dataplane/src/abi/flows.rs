@@ -17,7 +17,7 @@ impl From<flow> for Flow {
         Self {
             id: FlowId(raw.id),
             closed_ns: raw.closed_ns,
-            spliced_ns: raw.spliced_ns,
+            given_ns: raw.given_ns,
             incarnation: raw.incarnation,
             ifindex: raw.ifindex,
             mode: match flow_mode(u32::from(raw.mode)) {

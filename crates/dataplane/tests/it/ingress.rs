@@ -1,5 +1,7 @@
 //! Every row of the table in `ingress.h`.
 
+use std::{thread, time::Duration};
+
 use ssw::{EventKind, Mode, Packet, Unprotected};
 use wire::{ChecksumMode, Flags, SeqNumber};
 
@@ -212,13 +214,15 @@ fn what_an_earlier_life_has_answered_is_not_answered_again_while_that_is_recover
     assert_eq!(both.counted("gated_in"), 1);
     assert_eq!(both.client(segment_after(&both)).verdict, DROP);
     assert_eq!(both.flow().server.isn, both.s, "the first answer holds");
-    // Another connection is another matter; and so is the same one when the recovery is over, or
-    // nobody recovers.
+    // Another connection is another matter; and so is the same one when the recovery is over and this cannot be
+    // the network's copy of the first SYN, or nobody recovers.
     let mut both = answered_before_the_crash();
     both.c += 77;
     assert_eq!(both.client(both.syn()).verdict, Next);
     let mut both = answered_before_the_crash();
     both.recovered();
+    assert_eq!(both.client(both.syn()).verdict, DROP);
+    thread::sleep(Duration::from_secs(1));
     assert_eq!(both.client(both.syn()).verdict, Next);
     let mut both = answered_before_the_crash();
     both.fall_silent();

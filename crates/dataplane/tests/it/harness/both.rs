@@ -1,6 +1,6 @@
 //! One step at a time through the kernel's programs and through the model.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dataplane::{Settings, SplicePoint};
 use protocol::mirror::{CloseReason, FrameKind};
@@ -39,12 +39,24 @@ impl Out {
     }
 }
 
+/// The model's: it goes as the kernel's does.
+#[derive(Clone, Copy)]
+struct Clock(Instant);
+
+impl Clock {
+    /// Nanoseconds.
+    fn now(self) -> u64 {
+        let passed = self.0.elapsed().as_nanos();
+        1_000_000_000_000 + u64::try_from(passed).expect("no test takes centuries")
+    }
+}
+
 /// The kernel and the model, and one connection: `c` and `s` are the initial sequence numbers
 /// that client and first server choose.
 pub(crate) struct Both {
     pub(crate) kernel: Leased,
     pub(crate) model: SouthSide,
-    now: u64,
+    clock: Clock,
     counted: Vec<(&'static str, u64)>,
     pub(crate) key: FlowKey,
     pub(crate) c: SeqNumber,
@@ -89,7 +101,7 @@ impl Both {
 
     /// Programs that are loaded already and have no connections.
     pub(crate) fn on(kernel: Leased, settings: &Settings) -> Self {
-        let now = 1_000_000_000_000;
+        let clock = Clock(Instant::now());
         let model = SouthSide::new(
             ssw::Settings {
                 heartbeat_timeout_ns: u64::try_from(settings.heartbeat_timeout.as_nanos()).unwrap(),
@@ -102,13 +114,13 @@ impl Both {
                 endpoints: settings.addresses.clone(),
                 link: settings.link,
             },
-            now,
+            clock.now(),
         );
         let counted = kernel.plane().counters().expect("readable").named();
         Self {
             kernel,
             model,
-            now,
+            clock,
             counted,
             key: FlowKey::new(client_end(false, 0), server_end(false)),
             c: SeqNumber(0),
@@ -138,7 +150,7 @@ impl Both {
         let mut seen = packet.clone();
         let mut wanted = packet.clone();
         let verdict = kernel(&self.kernel, &mut seen);
-        let want = model(&mut self.model, &mut wanted, self.now);
+        let want = model(&mut self.model, &mut wanted, self.clock.now());
         assert_eq!(verdict, want, "verdicts of kernel and model on {packet:x?}");
         assert_eq!(
             seen, wanted,
@@ -165,7 +177,7 @@ impl Both {
 
     pub(crate) fn gate(&mut self) {
         self.kernel.plane().gate().expect("it runs");
-        self.model.gate(self.now);
+        self.model.gate(self.clock.now());
         self.agree();
     }
 
@@ -193,7 +205,7 @@ impl Both {
 
     pub(crate) fn heartbeat(&mut self) {
         self.kernel.plane().heartbeat().expect("it runs");
-        self.model.heartbeat(self.now);
+        self.model.heartbeat(self.clock.now());
         self.agree();
     }
 
@@ -202,7 +214,7 @@ impl Both {
         let silence = settings().heartbeat_timeout + Duration::from_secs(1);
         self.kernel.age_heartbeat(silence);
         let silence = u64::try_from(silence.as_nanos()).unwrap();
-        self.model.heartbeat(self.now - silence);
+        self.model.heartbeat(self.clock.now() - silence);
         self.agree();
     }
 
@@ -216,7 +228,7 @@ impl Both {
         let flow = self.number(key);
         let model = self
             .model
-            .splice(key, flow, instream, outstream, verify_end, self.now)
+            .splice(key, flow, instream, outstream, verify_end, self.clock.now())
             .is_ok();
         self.refused(model, self.kernel.plane().splice(key, flow, point))
     }
@@ -227,7 +239,7 @@ impl Both {
         let (instream, outstream) = (point.instream, point.outstream);
         let model = self
             .model
-            .graft(key, flow, instream, outstream, window, self.now)
+            .graft(key, flow, instream, outstream, window, self.clock.now())
             .is_ok();
         self.refused(model, self.kernel.plane().graft(key, flow, point, window))
     }
@@ -243,7 +255,7 @@ impl Both {
 
     /// As [`Both::abandon`], but the connection that is meant may not be the one that is there.
     pub(crate) fn abandon_numbered(&mut self, key: FlowKey, flow: FlowId) -> bool {
-        let model = self.model.abandon(key, flow, self.now).is_ok();
+        let model = self.model.abandon(key, flow, self.clock.now()).is_ok();
         self.refused(model, self.kernel.plane().abandon(key, flow))
     }
 
@@ -255,7 +267,7 @@ impl Both {
     }
 
     pub(crate) fn barrier(&mut self, token: u64) -> bool {
-        let model = self.model.barrier(token, self.now).is_ok();
+        let model = self.model.barrier(token, self.clock.now()).is_ok();
         self.refused(model, self.kernel.plane().barrier(token))
     }
 
@@ -267,7 +279,7 @@ impl Both {
 
     /// Returns how many flows are gone.
     pub(crate) fn sweep(&mut self) -> u64 {
-        let model = self.model.sweep(0, self.now + 1);
+        let model = self.model.sweep(0, self.clock.now() + 1);
         let kernel = self.kernel.plane().sweep(Duration::ZERO).expect("it runs");
         assert_eq!(kernel, u64::try_from(model).unwrap());
         self.agree();
@@ -290,7 +302,7 @@ impl Both {
 
     /// Something that reaches the kernel's programs by a tracepoint has happened; tell the model.
     pub(crate) fn happened(&mut self, tell: impl FnOnce(&mut SouthSide, u64)) {
-        tell(&mut self.model, self.now);
+        tell(&mut self.model, self.clock.now());
         self.agree();
     }
 
@@ -393,7 +405,7 @@ impl Both {
             list.sort_by_key(|(key, _)| *key);
             for (_, flow) in list {
                 flow.closed_ns = flow.closed_ns.min(1); // two clocks
-                flow.spliced_ns = flow.spliced_ns.min(1);
+                flow.given_ns = flow.given_ns.min(1);
             }
         }
         assert_eq!(kernel, model, "flows of kernel and model");
