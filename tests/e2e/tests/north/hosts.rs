@@ -169,6 +169,49 @@ fn what_is_said_waits_for_a_logger_that_is_far_and_the_server_does_not() {
     server.assert_none_of("lost");
 }
 
+/// However many clients have an answer in a turn of its loop, the server waits for the logger once before it asks again who
+/// has something to say (and once more at the first answer, if there was none or one in the turn before).
+#[test]
+fn a_turn_of_the_server_waits_for_its_logger_once() {
+    let (scene, logger) = with_logger("north-turns");
+    let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
+    let mut clients: Vec<Client> = (0..16)
+        .map(|_| Client::to(&scene, scene.ipv4(PORT)))
+        .collect();
+    let commits = |name: &str| status(&server)["commits"][name].as_u64().expect("a number");
+    // All of these are ready when it comes to look.
+    let mut blocked = Client::to(&scene, scene.ipv4(PORT));
+    let rounds = 20;
+    let before = commits("waits");
+    for round in 1..=rounds {
+        blocked.send(&["EVAL", "for i = 1, 3000000 do end return 1", "0"]);
+        thread::sleep(Duration::from_millis(5));
+        for client in &mut clients {
+            client.send(&["INCR", "counter"]);
+        }
+        assert_eq!(blocked.answer(), ":1");
+        let mut counted: Vec<u32> = clients
+            .iter_mut()
+            .map(|client| {
+                client
+                    .answer()
+                    .trim_start_matches(':')
+                    .parse()
+                    .expect("a number")
+            })
+            .collect();
+        counted.sort_unstable();
+        assert!(counted.into_iter().eq((round - 1) * 16 + 1..=round * 16));
+    }
+    let waits = commits("waits") - before;
+    assert!(waits > 0, "nothing was waited for");
+    assert!(
+        waits < u64::from(rounds) * 8,
+        "{waits} waits for {rounds} times 17 answers"
+    );
+    assert!(commits("turns") > 0);
+}
+
 /// Send what counts, and see that the server has read it: it is in the record then.
 fn send_and_see(client: &mut Client, server: &Protected) {
     let recorded = || status(server)["north_bytes"].as_u64().expect("a number");
