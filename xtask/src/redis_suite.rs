@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use lab::{Host, Output, Process, Signal};
@@ -25,6 +25,9 @@ const PORT: u16 = 6379;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the suite may say nothing; its own limit is 20 minutes.
 const SILENCE: Duration = Duration::from_secs(180);
+/// A client that connects in a replay sends its SYN again later and later: for so long the next kill waits for the suite. The
+/// notes are long by its end, and it would connect in vain again and again.
+const SLOWEST: Duration = Duration::from_secs(60);
 /// It wants a port in vain that is taken on the suite's own host, which is not the server's here.
 const NOT_HERE: &str = "CONFIG SET rollback on apply error";
 /// How many names of tests are shown.
@@ -46,7 +49,7 @@ pub(crate) struct Options {
     /// Not this unit; repeat it for more
     #[arg(long, value_name = "UNIT")]
     without: Vec<String>,
-    /// Seconds between the kills
+    /// Seconds between the kills, at least: the suite has said something between two of them, or nothing for a minute
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     every: f64,
     /// Keep the record with a logger on a host of its own
@@ -178,18 +181,19 @@ impl Stage {
             .spawn(&mut command, &Output::File(file.clone()))?;
         let began = Instant::now();
         let mut next = kills.map(|every| began + every);
+        let mut served = SystemTime::now();
         while suite.wait_with_timeout(LOOK)?.is_none() {
             self.ground.interrupt.check()?;
-            let silent = fs::metadata(&file)?
-                .modified()?
-                .elapsed()
-                .unwrap_or_default();
+            let said = fs::metadata(&file)?.modified()?;
+            let silent = said.elapsed().unwrap_or_default();
             if silent > SILENCE || !server.is_there()? {
                 suite.kill_group(Signal::KILL)?;
                 break;
             }
-            if next.is_some_and(|next| Instant::now() >= next) {
+            let goes_on = said > served || silent > SLOWEST;
+            if goes_on && next.is_some_and(|next| Instant::now() >= next) {
                 server.kill_main()?;
+                served = SystemTime::now();
                 next = kills.map(|every| Instant::now() + every);
             }
         }

@@ -109,7 +109,9 @@ static __always_inline void connection_closed(struct service *s, const struct fl
 		return;
 	}
 	mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
-	if (f->mode == FLOW_OBSERVED) {
+	/* The RST that follows is not one to a stray, which nobody would hear in a recovery. */
+	bool heard = orderly || !strays_dropped(s);
+	if (f->mode == FLOW_OBSERVED && heard) {
 		bpf_map_delete_elem(&flows, key);
 		return;
 	}

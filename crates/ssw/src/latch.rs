@@ -138,7 +138,9 @@ impl SouthSide {
         let reason = ClosedReason::Finished;
         self.shared
             .mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
-        if flow.mode == Mode::Observed {
+        // The RST that follows is not one to a stray, which nobody would hear in a recovery.
+        let is_heard = orderly || !self.shared.strays_dropped(now_ns);
+        if flow.mode == Mode::Observed && is_heard {
             self.flows.remove(&key);
         } else {
             flow.closed_ns = now_ns;

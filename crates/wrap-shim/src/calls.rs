@@ -23,6 +23,7 @@ mod processes;
 mod randomness;
 mod readiness;
 pub(crate) mod reading;
+pub(crate) mod relistening;
 mod sending_files;
 mod sharing;
 mod sleeping;

@@ -15,7 +15,7 @@ use wrap_abi::{
 use crate::{
     allocators,
     beside::{self, Role},
-    calls::{effects::Remade, kept::Kept, writing::Unrecorded},
+    calls::{effects::Remade, kept::Kept, relistening::ClosedListeners, writing::Unrecorded},
     children::Children,
     datagrams, descriptors, helpers,
     kinship::Kinship,
@@ -163,6 +163,7 @@ fn start() {
         rest: Rest::default(),
         limit: None,
         locks: Locks::default(),
+        closed_listeners: ClosedListeners::default(),
         remade: Remade::default(),
         kept: Kept::default(),
         shipping: Shipping::default(),

@@ -93,12 +93,12 @@ impl Wrap {
     }
 
     /// Other processes come to this in their replays, if they do: at the end of theirs they will not.
-    pub(crate) fn await_kin(&self, mut is_so: impl FnMut() -> bool) -> bool {
+    pub(crate) fn await_kin(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) -> bool {
         loop {
             // In this order.
             let others_replay = self.others_replay();
-            if is_so() || !others_replay {
-                return is_so();
+            if is_so(self) || !others_replay {
+                return is_so(self);
             }
             clock::sleep(PACE);
         }

@@ -221,6 +221,7 @@ pub(crate) fn go(wrap: &mut Wrap) {
     find_files(wrap);
     wrap.settle_passed();
     wrap.take_locks();
+    wrap.let_go_of_listeners();
     wrap.page.remade.are_whole(wrap.remade.all());
     // What it has said in the replay and its clients lack is said by the supervisor.
     wrap.commit_replayed();

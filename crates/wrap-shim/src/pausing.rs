@@ -114,6 +114,7 @@ fn restore_options(connection: &Connection) {
 
 /// Let go of all that is not the program's. The socket is the last: that it is closed says that all the rest is.
 fn forget(wrap: &mut Wrap) {
+    wrap.let_go_of_listeners();
     wrap.stream.unmap();
     wrap.positions.unmap();
     // Other threads may look at it at any time: nothing is there that could mislead them.

@@ -264,6 +264,7 @@ impl Wrap {
         // One that is begun again may have had no time to note anything.
         self.is_replay = birth.is_again;
         self.hold_nothing();
+        self.let_go_of_listeners();
         self.unrecorded = Unrecorded::default();
         self.rests = Unrecorded::default();
         self.children = Children::default();

@@ -14,7 +14,7 @@ use wrap_abi::{
 
 use crate::{
     allocators,
-    calls::{effects::Remade, kept::Kept, writing::Unrecorded},
+    calls::{effects::Remade, kept::Kept, relistening::ClosedListeners, writing::Unrecorded},
     children::Children,
     closing,
     datagrams::Datagrams,
@@ -57,6 +57,8 @@ pub(crate) struct Wrap {
     pub(crate) limit: Option<rlimit>,
     /// What it has locked, and in a replay had.
     pub(crate) locks: Locks<LOCKS>,
+    /// Listeners that it has closed in a replay.
+    pub(crate) closed_listeners: ClosedListeners,
     /// Files that are made again in a replay.
     pub(crate) remade: Remade,
     /// Files that were read, and that may go.

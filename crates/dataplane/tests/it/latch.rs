@@ -261,6 +261,18 @@ impl Connected {
 
     /// The flow may be of an`other` connection with the same ends.
     fn numbered(ip: &str, other: bool) -> Self {
+        Self::opened(ip, other, |_| ())
+    }
+
+    /// Of a server's next life, while connections of the one before are recovered.
+    fn in_a_recovery(ip: &str) -> Self {
+        Self::opened(ip, false, |both| {
+            both.gate();
+            both.new_incarnation();
+        })
+    }
+
+    fn opened(ip: &str, other: bool, before: impl FnOnce(&mut Both)) -> Self {
         let ip: IpAddr = ip.parse().unwrap();
         let listener = TcpListener::bind((ip, 0)).expect("the loopback is up");
         let address = listener.local_addr().unwrap();
@@ -273,6 +285,7 @@ impl Connected {
         let other = if other { 1 << 20 } else { 0 };
         let c = SeqNumber(received_isn(&server)) + other;
         (both.key, both.c, both.s) = (key, c, SeqNumber(5000));
+        before(&mut both);
         Self {
             both: both.open(),
             listener,
@@ -369,6 +382,25 @@ fn a_server_that_closes_second_or_with_unread_data_is_seen_too() {
         drop(server); // a RST, from a socket without a local port
         t.wait("closed", |flow| flow.is_none());
         t.becomes(&[SocketState::Close]);
+    }
+}
+
+/// While others are recovered, too: its client would wait for ever.
+#[test]
+fn a_new_connection_that_is_reset_in_a_recovery_is_told_so() {
+    for ip in ["127.0.0.1", "::1"] {
+        let mut t = Connected::in_a_recovery(ip);
+        let client = t.client.as_mut().expect("it is open");
+        client.write_all(b"never read").expect("sent");
+        let server = t.server.take().expect("it is open");
+        server.peek(&mut [0]).expect("it has arrived");
+        drop(server);
+        t.wait("closed", |flow| {
+            flow.is_some_and(|flow| flow.closed_ns != 0)
+        });
+        t.becomes(&[SocketState::Close]);
+        let rst = segment(t.both.s + 1, t.both.c + 1).flags(RST.union(ACK));
+        assert_eq!(t.both.server(rst).verdict, Next);
     }
 }
 

@@ -200,6 +200,23 @@ fn a_closed_connection_is_forgotten_at_once_or_by_the_sweep() {
     assert_eq!(lab.mirrored().len(), 1);
 }
 
+/// A new connection that the server resets while others are recovered: its client would wait for ever.
+#[test]
+fn a_new_connection_that_is_reset_in_a_recovery_is_told_so() {
+    let mut lab = Lab::new();
+    lab.crash();
+    lab.ssw.new_incarnation();
+    let mut lab = lab.open();
+    change(&mut lab, SocketState::Close);
+    let rst = || segment(SeqNumber(5001), SeqNumber(1001)).flags(Flags::RST | Flags::ACK);
+    assert_eq!(lab.server(rst()).verdict, crate::Verdict::Next);
+    // What it says to nobody is still not heard.
+    lab.now += SECOND;
+    lab.ssw.sweep(0, lab.now);
+    assert_eq!(lab.ssw.flow(&lab.key), None);
+    assert_eq!(lab.server(rst()).verdict, crate::Verdict::Drop);
+}
+
 #[test]
 fn a_server_that_has_not_read_all_is_heard_and_an_answer_to_a_straggler_is_not() {
     for orderly in [false, true] {

@@ -94,7 +94,7 @@ impl Wrap {
         &mut self,
         fd: c_int,
         step: Step,
-        perform: impl Fn(&Self) -> Outcome,
+        perform: impl Fn(&mut Self) -> Outcome,
     ) -> Option<Outcome> {
         if self.is_replay {
             if let Some(outcome) = self.was_not_had(fd, step) {
@@ -102,8 +102,8 @@ impl Wrap {
             }
             let mut outcome = perform(self);
             if outcome == failed(EADDRINUSE) {
-                self.await_kin(|| {
-                    outcome = perform(self);
+                self.await_kin(|wrap| {
+                    outcome = perform(wrap);
                     outcome != failed(EADDRINUSE)
                 });
             }
@@ -175,11 +175,17 @@ impl Wrap {
     }
 
     /// An address of a network, which may be another host's as yet.
-    fn bind_here(&self, fd: c_int, address: &Address) -> Outcome {
+    fn bind_here(&mut self, fd: c_int, address: &Address) -> Outcome {
         let bytes = address.as_bytes();
         // SAFETY: an address that lives.
         let bind = || unsafe { sys!(SYS_bind, fd, bytes.as_ptr(), bytes.len()) };
-        let outcome = bind();
+        if self.is_replay && self.listens_again(fd, address) {
+            return 0;
+        }
+        let mut outcome = bind();
+        if outcome == failed(EADDRINUSE) && self.let_go_of_listeners() {
+            outcome = bind(); // the one that was closed had more of it, or less
+        }
         if outcome == failed(EADDRNOTAVAIL) && self.follows() {
             allow_absent(fd);
             return bind();

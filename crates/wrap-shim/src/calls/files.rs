@@ -138,6 +138,7 @@ impl Wrap {
             }
         }
         self.unlocks(fd);
+        self.closes_listener(fd);
         self.descriptors.close(fd);
     }
 }

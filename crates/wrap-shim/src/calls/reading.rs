@@ -217,7 +217,7 @@ impl Wrap {
     fn drain_kin(&mut self, fd: c_int, pieces: Pieces<'_>, length: usize) {
         let mut block = [0u8; 512];
         let mut done = 0;
-        while done < length && self.await_kin(|| is_ready(fd, libc::POLLIN)) {
+        while done < length && self.await_kin(|_| is_ready(fd, libc::POLLIN)) {
             let part = (length - done).min(block.len());
             // SAFETY: into our own block.
             let read = unsafe { sys!(SYS_read, fd, block.as_mut_ptr(), part) };

@@ -183,7 +183,7 @@ impl Wrap {
         if self.is_talk(fd) {
             self.say_again(fd, pieces, outcome);
         } else if outcome > 0 && self.leads_to_kin(fd) {
-            if self.await_kin(|| is_ready(fd, libc::POLLOUT)) && !is_ready(fd, libc::POLLERR) {
+            if self.await_kin(|_| is_ready(fd, libc::POLLOUT)) && !is_ready(fd, libc::POLLERR) {
                 perform();
             }
         } else if outcome > 0 && self.descriptors.get(fd).is_paired() {

@@ -11,6 +11,7 @@ mod ftp;
 mod heap;
 mod hosts;
 mod hot;
+mod listeners;
 mod mosquitto;
 mod ngircd;
 mod node;

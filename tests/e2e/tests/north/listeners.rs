@@ -1,0 +1,62 @@
+//! Who connects while a server replays that it has closed a listener.
+
+use std::io::{ErrorKind, Read as _};
+
+use e2e::{
+    Protected, Scene,
+    servers::{PORT, redis},
+};
+use lab::Signal;
+
+use super::{REQUIRE, redis::Client};
+
+/// A replay takes as long again.
+const BUSY: [&str; 3] = ["EVAL", "for i = 1, 150000000 do end return 1", "0"];
+
+/// redis listens at these addresses instead, and is busy before and after. It dies, and replays that: who connects then.
+fn early(scene: &Scene, addresses: &str) -> (Protected, [Client; 2]) {
+    let server = scene.protect_with(&redis(scene), &REQUIRE);
+    let mut client = Client::new(scene);
+    assert_eq!(client.ask(&BUSY), ":1");
+    assert_eq!(client.ask(&["CONFIG", "SET", "bind", addresses]), "+OK");
+    assert_eq!(client.ask(&BUSY), ":1");
+    server.kill_main(Signal::KILL);
+    server.wait_for("listening", 1);
+    let mut early = Client::new(scene);
+    early.send(&["INCR", "counter"]);
+    assert!(
+        server.events_of("serving").is_empty(),
+        "it was not early enough"
+    );
+    (server, [client, early])
+}
+
+#[test]
+fn who_connects_before_a_listener_is_replaced_is_served_by_the_new_one() {
+    let scene = &Scene::new("relisten");
+    let own = scene.ipv4(PORT).ip();
+    let (server, [mut client, mut early]) = early(scene, &format!("{own} 127.0.0.1"));
+    assert_eq!(early.answer(), ":1");
+    assert_eq!(client.ask(&["INCR", "counter"]), ":2");
+    // The next life's, too.
+    server.kill_main(Signal::KILL);
+    server.wait_serving(2);
+    for (client, count) in [&mut client, &mut early].into_iter().zip([":3", ":4"]) {
+        assert_eq!(client.ask(&["INCR", "counter"]), count);
+    }
+    assert_eq!(Client::new(scene).ask(&["INCR", "counter"]), ":5");
+    server.assert_none_of("lost");
+}
+
+/// Nobody will ever accept the connection.
+#[test]
+fn who_connects_before_a_listener_is_closed_is_reset() {
+    let scene = &Scene::new("unlisten");
+    let (server, [mut client, early]) = early(scene, "127.0.0.1");
+    let outcome = early.stream().read(&mut [0]);
+    let kind = outcome.expect_err("an answer").kind();
+    assert_eq!(kind, ErrorKind::ConnectionReset);
+    server.wait_serving(1);
+    assert_eq!(client.ask(&["INCR", "counter"]), ":1");
+    server.assert_none_of("lost");
+}
