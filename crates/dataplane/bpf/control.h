@@ -61,7 +61,7 @@ static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *
 {
 	struct sweep *w = context;
 	struct flow *f = value;
-	bool ended = f->log.ended && f->mode == FLOW_OBSERVED;
+	bool ended = (f->log.ended || !w->linked) && f->mode == FLOW_OBSERVED;
 	if (f->closed_ns && f->closed_ns < (ended ? w->ended_before_ns : w->before_ns)) {
 		if (w->linked && !f->log.ended)
 			mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);

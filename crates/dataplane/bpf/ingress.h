@@ -124,9 +124,9 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 	return TCX_NEXT;
 }
 
-/* The initial retransmission timeout (RFC 6298 2.1): a client that has had no answer sends its SYN again
- * no sooner, and one that comes again before is the network's copy. */
-#define FIRST_TIMEOUT (1000ULL * 1000 * 1000)
+/* Less than the initial retransmission timeout (RFC 6298 2.1): a client that has had no answer sends its SYN
+ * again no sooner, and one that comes again before is the network's copy. */
+#define FIRST_TIMEOUT (900ULL * 1000 * 1000)
 
 /* An earlier life has answered this SYN. May its client still be about to acknowledge that? */
 static __always_inline bool answer_is_awaited(struct service *s, const struct flow *e)

@@ -97,7 +97,8 @@ impl SouthSide {
         let before = self.flows.len();
         let shared = &mut self.shared;
         self.flows.retain(|_, flow| {
-            let ended = flow.log.ended && flow.mode == Mode::Observed;
+            let without_record = flow.log.ended || !shared.settings.link;
+            let ended = without_record && flow.mode == Mode::Observed;
             let limit = if ended { ended_limit } else { limit };
             let stays = flow.closed_ns == 0 || flow.closed_ns >= limit;
             if !stays && shared.settings.link && !flow.log.ended {

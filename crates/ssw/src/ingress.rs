@@ -245,9 +245,9 @@ impl SouthSide {
     }
 }
 
-/// The initial retransmission timeout (RFC 6298 2.1), ns: a client that has had no answer sends its SYN again no sooner, and
-/// one that comes again before is the network's copy.
-const FIRST_TIMEOUT: u64 = 1_000_000_000;
+/// Less than the initial retransmission timeout (RFC 6298 2.1), ns: a client that has had no answer sends its SYN again no
+/// sooner, and one that comes again before is the network's copy.
+const FIRST_TIMEOUT: u64 = 900_000_000;
 
 impl Shared {
     /// An earlier life has answered a SYN that came then. May its client still be about to acknowledge that?

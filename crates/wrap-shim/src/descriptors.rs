@@ -37,7 +37,12 @@ pub(crate) fn inode(fd: c_int) -> u64 {
 
 /// The same file once more, where the program's own descriptors are not; `None`: there is no room.
 pub(crate) fn hidden(fd: c_int) -> Option<c_int> {
-    let at = THREADS_FD + THREADS as c_int;
+    hidden_from(fd, 0)
+}
+
+/// The same, by a number that is this at least.
+pub(crate) fn hidden_from(fd: c_int, least: c_int) -> Option<c_int> {
+    let at = least.max(THREADS_FD + THREADS as c_int);
     // SAFETY: no memory is involved.
     let hidden = unsafe { sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, at) };
     c_int::try_from(hidden).ok().filter(|fd| *fd >= 0)

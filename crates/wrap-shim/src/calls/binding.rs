@@ -156,9 +156,13 @@ impl Wrap {
     /// The program listens there.
     pub(super) fn listen_at(&mut self, fd: c_int, backlog: c_int) -> Outcome {
         self.is_to_listen(fd);
-        let outcome = self.have_or_not(fd, Step::Listen, |_| {
-            // SAFETY: no memory is involved.
-            unsafe { sys!(SYS_listen, fd, backlog) }
+        // SAFETY: no memory is involved.
+        let listen = || unsafe { sys!(SYS_listen, fd, backlog) };
+        let outcome = self.have_or_not(fd, Step::Listen, |wrap| match listen() {
+            taken if taken == failed(EADDRINUSE) && wrap.let_go_of_port(local(fd).port()) => {
+                listen()
+            }
+            outcome => outcome,
         });
         outcome.unwrap_or_else(|| self.fail(Failure::PortTaken, Call::Bind, None))
     }
@@ -183,7 +187,7 @@ impl Wrap {
             return 0;
         }
         let mut outcome = bind();
-        if outcome == failed(EADDRINUSE) && self.let_go_of_listeners() {
+        if outcome == failed(EADDRINUSE) && self.let_go_of_port(address.port()) {
             outcome = bind(); // the one that was closed had more of it, or less
         }
         if outcome == failed(EADDRNOTAVAIL) && self.follows() {

@@ -165,6 +165,9 @@ pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if let Some(outcome) = closing::close(fd) {
         return answer_int(outcome);
     }
+    if with(|wrap| wrap.keeps_listener(fd)) == Some(true) {
+        return answer_int(failed(libc::EBADF));
+    }
     with(|wrap| wrap.close(fd));
     // SAFETY: no memory is involved.
     answer_int(unsafe { sys!(SYS_close, fd) })
@@ -184,6 +187,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
                 wrap.close(fd.cast_signed());
             }
         }
+        wrap.let_go_of_listeners(); // or this would, and nobody knew
     });
     let ours = ours();
     let end = helpers::FILES.end.max(ours.end);

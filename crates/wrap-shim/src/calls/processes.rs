@@ -101,6 +101,7 @@ unsafe extern "C" fn fork() -> pid_t {
 /// A child is begun like this, unless this is a replay that does without it.
 pub(super) fn fork_by(perform: impl Fn() -> Outcome) -> pid_t {
     with(Wrap::before_sleep); // what is held is not the child's
+    with(Wrap::let_go_of_listeners); // nor are they
     let Some(mut birth) = with(Wrap::conceive).flatten() else {
         let outcome = perform();
         if outcome == 0 {

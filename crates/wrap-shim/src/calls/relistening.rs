@@ -2,15 +2,19 @@
 //!
 //! In a replay the program listens from its beginning on, and clients connect meanwhile. A server that has closed a listener,
 //! and opened another one at its address (redis' `CONFIG SET bind`), does so once more in the replay: the kernel would reset
-//! all who wait in the first one. So it stays open behind the program's back, and is what listens there next.
+//! all who wait in the first one. So it stays open behind the program's back, and is what listens there next. That is for
+//! programs of one process, whose listener nothing else has, and where the next one is no different; who waits in any other
+//! is reset.
 
 use libc::{
-    EPOLL_CTL_DEL, F_GETFD, F_GETFL, F_SETFL, FD_CLOEXEC, O_CLOEXEC, SO_TYPE, SOCK_STREAM, c_int,
+    EPOLL_CTL_DEL, IPPROTO_IPV6, IPV6_V6ONLY, RLIMIT_NOFILE, SO_PROTOCOL, SO_REUSEPORT, SO_TYPE,
+    SOCK_STREAM, SOL_SOCKET, c_int,
 };
 
-use super::{accepting::local, connecting::number};
+use super::accepting::local;
 use crate::{
-    descriptors::{Address, Kind, hidden},
+    descriptors::{Address, Kind, hidden_from, inode},
+    live,
     sys::sys,
     wrap::Wrap,
 };
@@ -33,55 +37,117 @@ impl Wrap {
     /// The program closes this.
     pub(super) fn closes_listener(&mut self, fd: c_int) {
         let descriptor = self.descriptors.get(fd);
-        if !self.is_replay || self.process != 0 || descriptor.kind != Kind::Listener {
+        if !self.is_replay || descriptor.kind != Kind::Listener || !self.is_alone() {
             return;
         }
-        let epoll = descriptor.epoll.checked_sub(1);
+        let is_shared = option(fd, SOL_SOCKET, SO_REUSEPORT) != Some(0);
+        if is_shared || self.has_another_of(fd) {
+            return;
+        }
         let mut places = self.closed_listeners.0.iter_mut();
         let Some(place) = places.find(|place| place.is_none()) else {
             return;
         };
-        let (address, Some(kept)) = (local(fd), hidden(fd)) else {
+        let Some(kept) = out_of_the_way(fd) else {
             return;
         };
-        *place = Some(Listener { fd: kept, address });
+        *place = Some(Listener {
+            fd: kept,
+            address: local(fd),
+        });
         // It would be told of for as long as the socket lives.
-        if let Some(epoll) = epoll {
+        if let Some(epoll) = descriptor.epoll.checked_sub(1) {
             // SAFETY: no memory is involved.
             unsafe { sys!(SYS_epoll_ctl, epoll, EPOLL_CTL_DEL, fd, 0) };
         }
     }
 
+    /// No other process may have it, or want its address.
+    fn is_alone(&self) -> bool {
+        self.process == 0 && !self.others_replay()
+    }
+
+    fn has_another_of(&self, fd: c_int) -> bool {
+        let own = inode(fd);
+        let mut others = self.descriptors.listeners().filter(|other| *other != fd);
+        others.any(|other| inode(other) == own)
+    }
+
     /// The program's new socket is to have this address. `true`: it is the one that had it.
     pub(super) fn listens_again(&mut self, fd: c_int, wanted: &Address) -> bool {
-        if number(fd, SO_TYPE) != SOCK_STREAM {
+        if self.descriptors.get(fd).epoll != 0 {
             return false;
         }
         let mut places = self.closed_listeners.0.iter_mut();
-        let found = places.find_map(|place| place.take_if(|one| one.address.is(wanted.as_bytes())));
-        let Some(listener) = found else {
+        let is_it = |one: &mut Listener| one.address.is_exactly(wanted) && is_alike(fd, one.fd);
+        let Some(listener) = places.find_map(|place| place.take_if(is_it)) else {
             return false;
         };
-        // SAFETY: no memory is involved; the one is the program's, the other ours.
-        unsafe {
-            let closes = sys!(SYS_fcntl, fd, F_GETFD) & i64::from(FD_CLOEXEC) != 0;
-            let flags = sys!(SYS_fcntl, fd, F_GETFL);
-            sys!(SYS_fcntl, listener.fd, F_SETFL, flags);
-            let close = if closes { O_CLOEXEC } else { 0 };
-            let replaced = sys!(SYS_dup3, listener.fd, fd, close);
-            sys!(SYS_close, listener.fd);
-            replaced >= 0
-        }
+        live::put_in_place(self, fd, listener.fd);
+        // SAFETY: no memory is involved; it is ours.
+        unsafe { sys!(SYS_close, listener.fd) };
+        true
     }
 
-    /// Others want the address, or nobody will listen there again: who waits is reset.
-    pub(crate) fn let_go_of_listeners(&mut self) -> bool {
+    /// Others are to have this port: who waits is reset. `true`: there were some.
+    pub(super) fn let_go_of_port(&mut self, port: Option<[u8; 2]>) -> bool {
+        self.let_go_of(|listener| listener.address.port() == port)
+    }
+
+    /// Nobody will listen there again.
+    pub(crate) fn let_go_of_listeners(&mut self) {
+        self.let_go_of(|_| true);
+    }
+
+    fn let_go_of(&mut self, which: impl Fn(&Listener) -> bool) -> bool {
         let mut any = false;
-        for listener in self.closed_listeners.0.iter_mut().filter_map(Option::take) {
+        for place in &mut self.closed_listeners.0 {
+            let Some(listener) = place.take_if(|listener| which(listener)) else {
+                continue;
+            };
             // SAFETY: no memory is involved; it is ours.
             unsafe { sys!(SYS_close, listener.fd) };
             any = true;
         }
         any
     }
+
+    /// Is this one of ours?
+    pub(super) fn keeps_listener(&self, fd: c_int) -> bool {
+        let mut all = self.closed_listeners.0.iter().flatten();
+        all.any(|listener| listener.fd == fd)
+    }
+}
+
+/// The same once more, under a number that the record hardly gives to anything: one of the last.
+fn out_of_the_way(fd: c_int) -> Option<c_int> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: room on our stack.
+    unsafe { sys!(SYS_getrlimit, RLIMIT_NOFILE, &raw mut limit) };
+    let limit = c_int::try_from(limit.rlim_cur).unwrap_or(c_int::MAX);
+    hidden_from(fd, limit.saturating_sub(MOST as c_int))
+}
+
+/// Does what the program decides about a socket before it has an address make no difference?
+fn is_alike(one: c_int, other: c_int) -> bool {
+    let options = [
+        (SOL_SOCKET, SO_TYPE),
+        (SOL_SOCKET, SO_PROTOCOL),
+        (SOL_SOCKET, SO_REUSEPORT),
+        (IPPROTO_IPV6, IPV6_V6ONLY),
+    ];
+    let same = |(level, name)| option(one, level, name) == option(other, level, name);
+    option(one, SOL_SOCKET, SO_TYPE) == Some(SOCK_STREAM) && options.into_iter().all(same)
+}
+
+/// `None`: it has no such option.
+fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let (mut value, mut length) = (0, size_of::<c_int>() as u32);
+    let (at, size) = (&raw mut value, &raw mut length);
+    // SAFETY: an `int` on our stack, and its size.
+    let outcome = unsafe { sys!(SYS_getsockopt, fd, level, name, at, size) };
+    (outcome == 0).then_some(value)
 }

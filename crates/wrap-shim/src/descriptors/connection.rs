@@ -53,6 +53,13 @@ impl Address {
         address
     }
 
+    /// Byte for byte, but for what one of IPv6 says of flows.
+    pub(crate) fn is_exactly(&self, other: &Self) -> bool {
+        /// Where the number of the interface is.
+        const SCOPE: Range<usize> = 24..28;
+        self.is(other.as_bytes()) && self.bytes[SCOPE] == other.bytes[SCOPE]
+    }
+
     /// Is it the one that the program has named like this? Padding, and what one of IPv6 says of flows, may differ.
     pub(crate) fn is(&self, named: &[u8]) -> bool {
         let own = self.as_bytes();
