@@ -413,7 +413,6 @@ SEC("tcx/egress")
 int egress(struct __sk_buff *skb)
 {
 	struct flow_key key = {};
-	struct endpoint local = {};
 	struct packet p = {};
 	struct service *s = the_service();
 	if (!s)
@@ -437,15 +436,13 @@ int egress(struct __sk_buff *skb)
 		return fenced(s) ? fence_other(skb) : TCX_NEXT;
 	key.server_port = ports[0];
 	key.client_port = ports[1];
-	__builtin_memcpy(local.address, key.server, 16);
-	local.port = key.server_port;
-	if (!bpf_map_lookup_elem(&endpoints, &local) && !bpf_map_lookup_elem(&flows, &key))
+	struct flow *f = bpf_map_lookup_elem(&flows, &key);
+	if (!f && !is_endpoint(key.server, key.server_port))
 		return fenced(s) ? fence_other(skb) : TCX_NEXT;
 
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
 	if (!sc || !parse_tcp(skb, &p, sc->tcp))
 		return fenced(s) ? drop_fenced() : TCX_NEXT;
-	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (f && opens_anew(s, &key, f, &p)) {
 		evict(&key, f);
 		f = NULL;

@@ -320,7 +320,6 @@ SEC("tcx/ingress")
 int ingress(struct __sk_buff *skb)
 {
 	struct flow_key key = {};
-	struct endpoint local = {};
 	struct packet p = {};
 	struct service *s = the_service();
 	if (!s)
@@ -329,12 +328,13 @@ int ingress(struct __sk_buff *skb)
 		return TCX_DROP;
 	if (!parse_ip(skb, &p, key.client, key.server))
 		return s->link ? ingress_link(skb) : TCX_NEXT;
-	if (bpf_skb_load_bytes(skb, p.tcp_offset, &key.client_port, 4))
-		return TCX_NEXT; /* both ports: they are adjacent in the key, too */
-	__builtin_memcpy(local.address, key.server, 16);
-	local.port = key.server_port;
+	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
+	if (!sc || !parse_tcp(skb, &p, sc->tcp))
+		return TCX_NEXT;
+	__builtin_memcpy(&key.client_port, sc->tcp, 4); /* both ports: they are adjacent in the key, too */
 	/* What the server has opened itself begins at any port. */
-	if (!bpf_map_lookup_elem(&endpoints, &local) && !bpf_map_lookup_elem(&flows, &key))
+	struct flow *f = bpf_map_lookup_elem(&flows, &key);
+	if (!f && !is_endpoint(key.server, key.server_port))
 		return TCX_NEXT;
 
 	__u32 ours = skb->mark - s->mark;
@@ -342,11 +342,6 @@ int ingress(struct __sk_buff *skb)
 		skb->mark = 0; /* it has done its work; rules of others must not see it */
 	if (ours == MARK_SERVER_SPACE)
 		return TCX_NEXT;
-	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
-	if (!sc || !parse_tcp(skb, &p, sc->tcp))
-		return TCX_NEXT;
-
-	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (ours == MARK_CLIENT_SPACE) {
 		/* What the server has closed would answer with a RST. */
 		if (!f || f->mode != FLOW_SPLICED || f->server_closing || flow_gated(s, f))

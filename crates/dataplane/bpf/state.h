@@ -26,6 +26,13 @@ struct {
 	__type(value, __u8);
 } endpoints SEC(".maps");
 
+static __always_inline bool is_endpoint(const __u8 *address, __be16 port)
+{
+	struct endpoint local = { .port = port };
+	__builtin_memcpy(local.address, address, sizeof(local.address));
+	return bpf_map_lookup_elem(&endpoints, &local) != NULL;
+}
+
 /* Their addresses alone, for what has no port (fence.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
