@@ -446,26 +446,26 @@ __noinline int speak(struct __sk_buff *skb, __u32 which)
 	if (!sc || !s)
 		return TCX_DROP;
 	struct told *told = &sc->told[which & (TOLD - 1)];
-	struct flow_key key = told->key;
+	const struct flow_key *key = &told->key; /* the stack has no room for another (Linux 6.1) */
 	if (!told->opens) {
-		struct flow *f = bpf_map_lookup_elem(&flows, &key);
+		struct flow *f = bpf_map_lookup_elem(&flows, key);
 		if (!f || f->id != told->flow_id)
 			return TCX_DROP;
 		told->ifindex = f->log.ifindex;
 		__u32 ack = before(told->ack, f->server.ack) ? f->server.ack : told->ack;
-		int verdict = tell_client(skb, s, sc, &key, f, ack, false);
+		int verdict = tell_client(skb, s, sc, key, f, ack, false);
 		close_record(f, false);
 		return verdict;
 	}
-	const struct synack *waiting = bpf_map_lookup_elem(&synacks, &key);
-	const struct flow *e = bpf_map_lookup_elem(&embryos, &key);
+	const struct synack *waiting = bpf_map_lookup_elem(&synacks, key);
+	const struct flow *e = bpf_map_lookup_elem(&embryos, key);
 	if (!waiting || !e || e->id != told->flow_id)
 		return TCX_DROP;
 	told->ifindex = e->log.ifindex;
 	__builtin_memset(sc->edit, 0, 64);
 	__builtin_memcpy(sc->edit, waiting->header, sizeof(waiting->header));
 	__builtin_memset(sc->edit + TCP_CHECKSUM, 0, 2);
-	return send_to_client(skb, s, sc, &key, &e->log, waiting->len, false);
+	return send_to_client(skb, s, sc, key, &e->log, waiting->len, false);
 }
 
 /* A packet that is none of TCP arrives: is it the logger's word, or several? All are heard before anything is
