@@ -20,7 +20,7 @@ use rustix::process::{Signal, kill_process};
 use crate::{Protected, Scene, binaries, pattern};
 
 pub use ftp::{PASSIVE, ftp, vsftpd, vsftpd_at};
-pub use node::{node, node_at, node_discreet};
+pub use node::{node, node_at};
 pub use proxies::{asker, asker_at, counter, haproxy, nginx_proxy, replica};
 pub use python::{
     forking, forking_at, hesitant, interpreter, interpreter_at, python, room, rude, sleeper,

@@ -53,13 +53,18 @@ impl Way {
 
 /// An option of a socket that is a number.
 pub(super) fn number(fd: c_int, name: c_int) -> c_int {
+    number_at(fd, libc::SOL_SOCKET, name)
+}
+
+/// The same of this level; -1: the socket has no such option.
+pub(super) fn number_at(fd: c_int, level: c_int, name: c_int) -> c_int {
     let (mut value, mut length): (c_int, socklen_t) = (-1, 4);
     // SAFETY: an `int` and its size, on our stack.
     unsafe {
         sys!(
             SYS_getsockopt,
             fd,
-            libc::SOL_SOCKET,
+            level,
             name,
             &raw mut value,
             &raw mut length

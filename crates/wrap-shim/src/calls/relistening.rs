@@ -11,7 +11,10 @@ use libc::{
     SOCK_STREAM, SOL_SOCKET, c_int,
 };
 
-use super::accepting::local;
+use super::{
+    accepting::local,
+    connecting::{number, number_at},
+};
 use crate::{
     descriptors::{Address, Kind, hidden_from, inode},
     live,
@@ -40,7 +43,7 @@ impl Wrap {
         if !self.is_replay || descriptor.kind != Kind::Listener || !self.is_alone() {
             return;
         }
-        let is_shared = option(fd, SOL_SOCKET, SO_REUSEPORT) != Some(0);
+        let is_shared = number(fd, SO_REUSEPORT) != 0;
         if is_shared || self.has_another_of(fd) {
             return;
         }
@@ -139,15 +142,6 @@ fn is_alike(one: c_int, other: c_int) -> bool {
         (SOL_SOCKET, SO_REUSEPORT),
         (IPPROTO_IPV6, IPV6_V6ONLY),
     ];
-    let same = |(level, name)| option(one, level, name) == option(other, level, name);
-    option(one, SOL_SOCKET, SO_TYPE) == Some(SOCK_STREAM) && options.into_iter().all(same)
-}
-
-/// `None`: it has no such option.
-fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
-    let (mut value, mut length) = (0, size_of::<c_int>() as u32);
-    let (at, size) = (&raw mut value, &raw mut length);
-    // SAFETY: an `int` on our stack, and its size.
-    let outcome = unsafe { sys!(SYS_getsockopt, fd, level, name, at, size) };
-    (outcome == 0).then_some(value)
+    let same = |(level, name)| number_at(one, level, name) == number_at(other, level, name);
+    number(one, SO_TYPE) == SOCK_STREAM && options.into_iter().all(same)
 }

@@ -46,21 +46,7 @@ pub fn node(scene: &Scene, options: &[&str]) -> Server {
 /// As there.
 #[must_use]
 pub fn node_at(scene: &Scene, address: SocketAddr, options: &[&str]) -> Server {
-    running(scene, address, options, COUNTER)
-}
-
-/// The same, but for how much memory is in use: a life that began with an image may say otherwise.
-///
-/// # Panics
-/// As there.
-#[must_use]
-pub fn node_discreet(scene: &Scene) -> Server {
-    let script = COUNTER.replace("process.memoryUsage().heapUsed, ", "");
-    running(scene, scene.ipv4(PORT), &[], &script)
-}
-
-fn running(scene: &Scene, address: SocketAddr, options: &[&str], script: &str) -> Server {
-    let script = scene.write("counter.js", script);
+    let script = scene.write("counter.js", COUNTER);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     let command = [&["node"], options, &[&script, &ip, &port]].concat();

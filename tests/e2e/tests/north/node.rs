@@ -11,15 +11,10 @@ use e2e::{
     clients::{Http, finish},
     exchange::{assert_all_kept, assert_untouched},
     pair::{FailOver, Pair, addresses},
-    servers::{PORT, node, node_at, node_discreet},
+    servers::{PORT, node, node_at},
 };
 
-use super::{
-    REQUIRE,
-    checkpoints::{criu, flags},
-    patiently,
-    seldom::kill,
-};
+use super::{REQUIRE, patiently, seldom::kill};
 
 const CLIENTS: usize = 4;
 const KILLS: usize = 4;
@@ -105,21 +100,4 @@ fn node_goes_on_where_its_host_has_ended() {
         pair.fail_over(ways[round - 1]);
     });
     pair.stop();
-}
-
-/// An image of it takes the place of the record before. (What it says of its heap may be another thing in a life that began
-/// with one; that is told.)
-#[test]
-#[ignore = "on a machine that is busy otherwise one of some 25 lives that began with an image stood still: a thread did not wake"]
-fn node_goes_on_from_an_image() {
-    let (scene, criu) = (&Scene::new("nodeimages"), criu());
-    let options = flags(&criu, &["--checkpoint-every", "1s"]);
-    let server = scene.protect_with(&node_discreet(scene), &options);
-    let recording = scene.record(PORT);
-    count_and_die(scene, scene.ipv4(PORT), KILLS, |round| {
-        server.wait_for("checkpointed", round);
-        kill(&server, round);
-    });
-    assert_all_kept(&server);
-    assert_untouched(recording, CLIENTS);
 }
