@@ -289,6 +289,16 @@ pub(crate) struct Serve {
     /// does
     #[arg(long, requires = "logger")]
     pub(crate) commit_effects: bool,
+    /// With --north: segments of clients that are copied to the logger in a second, before copies are left out of those whose
+    /// bytes the server itself tells it. 0: as many as possible are left out. Who takes over has what was copied, and what was not
+    /// comes again when the client's timer says so
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 4000,
+        requires = "logger"
+    )]
+    pub(crate) copies_per_second: u32,
     /// How long a logger may be silent before it is lost (ms, s, min; at least 100ms)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger")]
     pub(crate) logger_timeout: Duration,

@@ -263,6 +263,7 @@ fn link(arguments: &Serve) -> Result<Option<LinkConfig>, String> {
         },
         on_loss: on_loss(arguments)?,
         commit_effects: arguments.commit_effects,
+        copies_per_second: arguments.copies_per_second,
         timeout: arguments.logger_timeout,
     }))
 }

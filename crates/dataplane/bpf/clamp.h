@@ -15,10 +15,10 @@
  * In any of them a pure ACK that would bring nothing new is dropped, and (except in basic) a gap at
  * the logger becomes a duplicate ACK at once: the client does not wait for its timer.
  *
- * `log` of a flow has two writers: egress (what the server's TCP has, what is held) and, when an
- * acknowledgement arrives, ingress (what the logger has). Both take from `held` and advance
- * `server.ack`. If they meet, what the client was told may be remembered as less, and in lazy an ACK be
- * missing; the client's next segment mends both, and neither is ever more than the truth.
+ * `log` of a flow has two writers: egress (what the server's TCP has, what is held, what is noted) and, when an
+ * acknowledgement or a segment arrives, ingress (what the logger has, and what is noted). Both take from `held` and
+ * advance `stable` and `server.ack`. If they meet, either may be remembered as less, and in lazy an ACK be
+ * missing; the client's next segment mends that, and nothing is ever more than the truth.
  */
 #pragma once
 
@@ -192,6 +192,13 @@ static __always_inline void clamp_blocks(struct scratch *sc, struct flow *f, con
 		f->log.withheld = 1;
 }
 
+/* The server says something that acknowledges so much. */
+static __always_inline void catches_up(struct flow *f, const struct packet *p, __u32 ack)
+{
+	if (p->payload_len)
+		f->log.caught_up = ack == f->client.nxt;
+}
+
 /* A segment of the client's first server. */
 __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struct packet *p,
 			      const struct options *o)
@@ -202,6 +209,7 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 		return TCX_DROP;
 	__u32 previous = f->log.ack, edge = p->ack + window_of(p, f->server.window_scale);
 	note_own(skb, f, p, o, edge);
+	hear_note(f);
 	sent_up_to(f, p->seq + sequence_len(p));
 	if (o->timestamps)
 		f->server.tsval = option_tsval(sc->tcp, o);
@@ -227,6 +235,7 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 	}
 	advance(&f->server.ack, ack);
 	advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
+	catches_up(f, p, ack);
 	return TCX_NEXT;
 }
 

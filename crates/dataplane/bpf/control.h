@@ -26,12 +26,15 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->log.edge = c->instream + 1;
 	f->log.block_count = 0;
 	f->log.held_count = 0;
+	f->log.note = 0;
+	f->log.caught_up = 0;
 	f->given_ns = bpf_ktime_get_ns();
 	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
 }
 
 /* The new server's socket was made at the numbers that the client knows: there is nothing to translate but
- * acknowledgements of what the client had been told before. */
+ * acknowledgements of what the client had been told before. What it has read is noted, and its notes are with the
+ * logger: it has waited for that before it told where it stands. A client that has sent no more is not ahead. */
 static __always_inline void control_graft(struct service *s, struct flow *f, const struct control *c)
 {
 	control_splice(s, f, c);
@@ -41,6 +44,13 @@ static __always_inline void control_graft(struct service *s, struct flow *f, con
 	f->splice.window_scale = f->server.window_scale;
 	f->splice.first_tsval = f->server.tsval;
 	f->log.edge = f->splice.edge;
+	advance(&f->log.stable, f->splice.ack);
+	if (!after(f->client.nxt, f->log.stable))
+		f->log.ahead = 0;
+	if (f->log.restored) { /* its client may know that already */
+		advance(&f->server.ack, f->splice.ack);
+		advance(&f->server.edge, f->splice.ack);
+	}
 	f->mode = FLOW_SPLICED;
 }
 
@@ -76,6 +86,15 @@ static long begin_count(struct bpf_map *map, const void *key, void *value, void 
 {
 	struct flow *f = value;
 	f->log.counter = 0;
+	return 0;
+}
+
+/* No process is left that could write it. */
+static long free_note(struct bpf_map *map, const void *key, void *value, void *context)
+{
+	struct note *n = value;
+	n->taken = 0;
+	n->flow_id = 0;
 	return 0;
 }
 
@@ -128,6 +147,8 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		s->recovering = 1;
 		s->incarnation++;
 		s->gated = 0;
+		if (s->notes)
+			bpf_for_each_map_elem(&notes, free_note, NULL, 0);
 		return 0;
 	case CONTROL_RECOVERED:
 		s->recovering = 0;

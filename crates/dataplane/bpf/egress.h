@@ -237,8 +237,10 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 		__u32 edge = p->ack + window_of(p, f->splice.window_scale);
 		__u32 previous = f->log.ack;
 		bool tells = linked(s, f) && !(p->flags & TCP_RST);
-		if (tells)
+		if (tells) {
 			note_own(skb, f, p, o, edge); /* first, see there */
+			hear_note(f);
+		}
 		__u32 ack = clamped(s, f, p->ack);
 		__u16 window = window_up_to(f, edge, ack);
 		if (tells) {
@@ -250,6 +252,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 			if (before(ack, p->ack))
 				count(COUNT_ACKS_CLAMPED);
 		}
+		catches_up(f, p, ack);
 		write32(&sc->edit[TCP_ACK_SEQ], ack);
 		write16(&sc->edit[TCP_WINDOW], window);
 		advance(&f->server.ack, ack);

@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 7
+#define LAYOUT_VERSION 8
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
 
@@ -146,6 +146,7 @@ enum restored {
 struct log_half {
 	__u64 counter; /* of the newest acknowledgement */
 	__u64 meetings; /* see clamp.h; of no meaning */
+	__u64 copied_ns; /* when the newest copy left */
 	__u32 stable;  /* stable_seq: the lowest number that the logger is not known to have */
 	__u32 ack;     /* what the server's TCP acknowledged; after a splice, the new server's */
 	__u32 edge;    /* right edge of its window */
@@ -153,6 +154,8 @@ struct log_half {
 			* has received what the client was told */
 	__u32 ifindex; /* where its segments leave */
 	__u32 told;    /* what the logger was told that the client has acknowledged */
+	__u32 copied;  /* end of the newest copy of its instream */
+	__u32 note;    /* which of the notes is this flow's, from 1; 0: none is known (notes.h) */
 	struct range ranges[LINK_RANGES]; /* what the logger has beyond `stable` */
 	struct range blocks[SERVER_BLOCKS]; /* what the server has beyond `ack` */
 	__u32 held[HELD_ACKS];
@@ -171,7 +174,8 @@ struct log_half {
 	__u32 heard; /* of a restored flow: what the client had when it spoke first */
 	__u32 reach; /* and what it had room for then: the end of what the dead host may have sent */
 	__u8 unfound; /* its socket was not found once, see egress.h */
-	__u8 pad2[3];
+	__u8 caught_up; /* the newest that its server has said acknowledges all that its client has */
+	__u8 pad2[2];
 };
 
 /* What has become of the socket of a living server: the kernel finishes it, no gate stops that. */
@@ -222,6 +226,9 @@ struct service {
 	__u64 speak_until_ns; /* CLOCK_BOOTTIME: nothing leaves from then on; 0: no lease is needed */
 	__u64 gated_ns;
 	__u64 next_flow_id;
+	__u64 copies_since_ns; /* of what was counted in `copies` */
+	__u32 copies;
+	__u32 spare_copies; /* made in a tenth of a second before any is left out (notes.h) */
 	__u32 incarnation;
 	__u32 main_pid;
 	__u8 gated;      /* nothing of the service leaves or enters */
@@ -229,7 +236,8 @@ struct service {
 	__u8 stopping;   /* asked to end: deaths are not crashes */
 	__u8 link;       /* the record is kept at the other end of a log link, not behind the ring */
 	__u8 link_up;    /* there is a logger there */
-	__u8 pad[3];
+	__u8 notes;      /* its server notes what it reads, and the logger has that */
+	__u8 pad[2];
 };
 
 /* Marks of packets that we made ourselves; offsets from service.mark. A mark cannot come in
@@ -265,6 +273,7 @@ enum counter {
 	COUNT_ACKS_WITHHELD,     /* pure ACKs that would have brought nothing new */
 	COUNT_ACKS_MADE,         /* ACKs made from acknowledgements of the logger */
 	COUNT_FENCED,            /* packets dropped because the lease was over */
+	COUNT_LEFT_TO_NOTES,     /* segments that no copy was made of */
 	COUNTERS,
 };
 
@@ -302,7 +311,7 @@ struct mirror_header {
  * read what one side writes with the code of the other. Little endian, where it is not the
  * client's own packet. ---- */
 #define LINK_MAGIC 0x6b4c4ff1
-#define LINK_VERSION 6
+#define LINK_VERSION 7
 enum link_kind {
 	LINK_OPEN = 1, /* a SYN-ACK waits for this to be recorded */
 	LINK_ACK = 3,
@@ -313,6 +322,7 @@ enum segment_kind {
 	SEGMENT_HEARD_ALL = 1, /* the client had heard everything: what is said next is a head */
 	SEGMENT_TURN = 2,      /* the same, and the server waits for this */
 	SEGMENT_HEAD = 3,      /* not the client's: the beginning of what the server says */
+	SEGMENT_NOTED = 4,     /* what lies before it by a given distance is noted */
 };
 #define SEGMENT_KINDS 0x07
 #define SEGMENT_UNFINISHED 0x08 /* as mirror_header.unfinished */
@@ -396,6 +406,27 @@ struct link_ack {
 	struct range ranges[LINK_RANGES];
 	__u64 tag;
 };
+
+/* How far the server's process has read a connection, and its logger knows what (notes.h). Processes of the
+ * service write these from outside; `flow_id` is the programs'. */
+struct note {
+	struct flow_key key;
+	__u32 isn;     /* the client's */
+	__u64 flow_id; /* whose it is, if that was found; 0: it was not */
+	__u32 seq;     /* what lies before it is noted */
+	__u32 taken;   /* enum taken; written last, and reset first */
+	__u32 left;    /* the programs' as well: where the newest segment ended that no copy was made of */
+	__u32 pad;
+};
+enum taken {
+	NOTE_FREE = 0,
+	NOTE_TAKEN = 1, /* by a connection */
+	NOTE_BUSY = 2,  /* it is being taken */
+	NOTE_DEAD = 3,  /* its process has not gone on with it: nothing is believed of it any more */
+};
+#define NOTES 65536
+/* From the one that a connection's numbers lead to, this many may be its. */
+#define NOTE_PROBES 4
 
 enum event_kind {
 	EVENT_DEATH = 1,     /* a process of the service crashed: the gate is shut */

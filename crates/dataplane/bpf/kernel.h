@@ -45,6 +45,7 @@ enum bpf_map_type {
 #define EINVAL 22
 #define ENOSPC 28
 #define BPF_F_NO_PREALLOC (1U << 0)
+#define BPF_F_MMAPABLE (1U << 10)
 #define BPF_F_INGRESS (1ULL << 0)
 #define BPF_F_RECOMPUTE_CSUM (1ULL << 0)
 #define BPF_ADJ_ROOM_NET 0

@@ -141,19 +141,19 @@ static __always_inline bool wrap(struct __sk_buff *skb, struct scratch *sc, cons
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + sizeof(ip), &udp, sizeof(udp), 0);
 }
 
-/* What the copy of a segment takes with it through the stack, in skb->cb: also where the newest head ended,
- * and if it is one itself, how many bytes of payload it is to keep, and in the high half how many it is to
- * have, with those that come by the ring. */
+/* What the copy of a segment takes with it through the stack, in skb->cb: also where the newest head ended (or
+ * how far before it all is noted), and if it is one itself, how many bytes of payload it is to keep, and in the
+ * high half how many it is to have, with those that come by the ring. */
 enum { CB_FLOW_LOW, CB_FLOW_HIGH, CB_FLAGS, CB_AFTER, CB_KEEP };
 
 /* Copy a packet to the interface of the link. */
 static __always_inline bool send_copy(struct __sk_buff *skb, const struct service *s, const struct flow *f,
-				      const struct link_path *path, __u32 flags)
+				      const struct link_path *path, __u32 flags, __u32 after)
 {
 	skb->cb[CB_FLOW_LOW] = f->id;
 	skb->cb[CB_FLOW_HIGH] = f->id >> 32;
 	skb->cb[CB_FLAGS] = flags;
-	skb->cb[CB_AFTER] = f->verify.heads_to;
+	skb->cb[CB_AFTER] = after;
 	__u32 mark = skb->mark; /* for the rules of others */
 	skb->mark = s->mark + MARK_SEGMENT;
 	bool sent = !bpf_clone_redirect(skb, path->ifindex, 0);
@@ -173,6 +173,14 @@ static __always_inline __u32 kind_of(const struct flow *f, const struct packet *
 	return f->client.ack == f->server.nxt ? SEGMENT_HEARD_ALL : SEGMENT_PLAIN;
 }
 
+static __always_inline void copied(struct service *s, struct flow *f, const struct packet *p, __u64 now)
+{
+	advance(&f->log.told, p->ack);
+	f->log.copied = p->seq + sequence_len(p);
+	f->log.copied_ns = now;
+	s->copies++;
+}
+
 /* Record a client's segment at the other end of the link. False: it must not reach the server now.
  * A function of its own for the verifier, as others here and in clamp.h. */
 __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, struct flow *f,
@@ -183,7 +191,8 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	const struct link_path *path = the_path();
 	if (!s || !key || !f || !p || !l || !path)
 		return false;
-	if (!s->link_up || abandoned(s) || !path->ifindex) {
+	__u64 now = bpf_ktime_get_ns();
+	if (!s->link_up || abandoned_at(s, now) || !path->ifindex) {
 		if (waits_for_logger(s))
 			return false;
 		lose_protection(s, key, f, UNPROTECTED_LOGGER_LOST);
@@ -195,12 +204,29 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
 		return true;
 	}
-	__u32 flags = SEGMENT_VERSION | kind_of(f, p) | (l->slot ? SEGMENT_SLOT : 0);
+	__u32 kind, after = f->verify.heads_to, noted;
+	struct note *n = s->notes ? note_of(f) : NULL;
+	if (s->notes && !n)
+		n = find_note(key, f);
+	if (n && noted_up_to(f, n, &noted)) {
+		advance(&f->log.stable, noted);
+		if (is_left_to_notes(s, f, n, p, now))
+			return true;
+	}
+	/* Also when nothing is noted any more: there may have been no copy of what was. */
+	noted = before(p->seq, f->log.stable) ? p->seq : f->log.stable;
+	if (f->log.note && p->seq - noted <= 0xffff) {
+		kind = SEGMENT_NOTED;
+		after = p->seq - noted;
+	} else {
+		kind = kind_of(f, p);
+	}
+	__u32 flags = SEGMENT_VERSION | kind | (l->slot ? SEGMENT_SLOT : 0);
 	if (unfinished(skb))
 		flags |= SEGMENT_UNFINISHED;
-	bool sent = send_copy(skb, s, f, path, flags);
+	bool sent = send_copy(skb, s, f, path, flags, after);
 	if (sent)
-		advance(&f->log.told, p->ack);
+		copied(s, f, p, now);
 	if (sequence_len(p))
 		count(sent ? COUNT_MIRRORED : COUNT_MIRROR_FULL);
 	return sent;
@@ -235,24 +261,17 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	/* What has no room is said only of a packet that begins with the head, which is then shorter than that. */
 	skb->cb[CB_KEEP] = (skip ? keep - skip : take) << 16 | keep;
 	__u32 flags = SEGMENT_VERSION | SEGMENT_HEAD | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
-	if (!send_copy(skb, s, f, path, flags))
+	if (!send_copy(skb, s, f, path, flags, f->verify.heads_to))
 		return false;
 	count(COUNT_LINK_HEADS);
 	return keep == all;
 }
 
-/* The logger hears how far a client is that only listens, so that another host could speak to it where
- * it listens, if this one died: close enough for whoever watches the connection on the way and takes
- * segments outside of its window for invalid. */
-#define PROGRESS (64 * 1024)
-
 static __always_inline bool is_progress(const struct service *s, const struct flow *f,
 					const struct packet *p)
 {
-	__u32 window = (__u32)f->client.window << (f->client.window_scale & 15);
-	__u32 step = window / 2 > PROGRESS ? window / 2 : PROGRESS;
 	return linked(s, f) && s->link_up && !sequence_len(p) && p->ack == f->client.ack &&
-	       !before(p->ack, f->log.told + step);
+	       !before(p->ack, f->log.told + progress_step(f));
 }
 
 /* Cut a head to its length. False: it does not have as much. */
@@ -299,9 +318,12 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 	bool head = (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
 	if (head && !cut_head(skb, &p))
 		return TCX_DROP;
+	__be16 window = head ? bpf_htons(skb->cb[CB_KEEP] >> 16)
+		: (flags & SEGMENT_KINDS) == SEGMENT_NOTED ? bpf_htons(skb->cb[CB_AFTER])
+							   : heads_digest(skb->cb[CB_AFTER]);
 	__u64 *words = sc->frame.words;
 	words[0] = ((__u64)skb->cb[CB_FLOW_HIGH] << 32) | low;
-	words[1] = ((__u64)flags << 32) | p.seq;
+	words[1] = ((__u64)window << 48) | ((__u64)flags << 32) | p.seq;
 	const struct link_key *key = &l->up[(flags & SEGMENT_SLOT) != 0];
 	/* Now an address: not on the stack, which has no room for it (Linux 6.1). */
 	words[0] = siphash((struct sip_input *)words, 2, key->k0, key->k1);
@@ -309,7 +331,6 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 
 	/* Ports, and urgent pointer and window, before and after. */
 	__be16 urgent = bpf_htons(p.seq);
-	__be16 window = head ? bpf_htons(skb->cb[CB_KEEP] >> 16) : heads_digest(skb->cb[CB_AFTER]);
 	__u32 old[2] = {}, new[2] = { low, urgent | (__u32)window << 16 };
 	__builtin_memcpy(&old[0], sc->tcp, 4);
 	old[1] = *(__u16 *)&sc->tcp[TCP_URGENT] | (__u32) * (__u16 *)&sc->tcp[TCP_WINDOW] << 16;

@@ -33,6 +33,7 @@
 #include "siphash.h"
 #include "state.h"
 #include "packet.h"
+#include "notes.h"
 #include "link.h"
 #include "fence.h"
 #include "mirror.h"
@@ -59,5 +60,6 @@ enum control_op generate_control_op;
 enum closed_reason generate_closed_reason;
 enum ack_strategy generate_ack_strategy;
 enum restored generate_restored;
+enum taken generate_taken;
 
 char LICENSE[] SEC("license") = "GPL";

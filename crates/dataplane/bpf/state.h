@@ -88,6 +88,15 @@ struct {
 	__type(value, struct link_path);
 } path SEC(".maps");
 
+/* Mapped by the processes of the service, too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, NOTES);
+	__type(key, __u32);
+	__type(value, struct note);
+} notes SEC(".maps");
+
 /* TCP headers of the SYN-ACKs that wait for the logger, by connection. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -198,10 +207,15 @@ static __always_inline void sent_up_to(struct flow *f, __u32 end)
 }
 
 /* Without `serve` nobody would ever open the gate again: its silence opens it. */
-static __always_inline bool abandoned(struct service *s)
+static __always_inline bool abandoned_at(const struct service *s, __u64 now)
 {
 	/* Signed: the heartbeat may be renewed on another CPU after this one read the clock. */
-	return (__s64)(bpf_ktime_get_ns() - s->heartbeat_ns) > (__s64)s->heartbeat_timeout_ns;
+	return (__s64)(now - s->heartbeat_ns) > (__s64)s->heartbeat_timeout_ns;
+}
+
+static __always_inline bool abandoned(struct service *s)
+{
+	return abandoned_at(s, bpf_ktime_get_ns());
 }
 
 static __always_inline bool service_gated(struct service *s)

@@ -64,6 +64,7 @@ struct Maps {
     path: MapHandle,
     counters: MapHandle,
     events: MapHandle,
+    notes: MapHandle,
 }
 
 impl Maps {
@@ -78,6 +79,7 @@ impl Maps {
             path: map(object, "path")?,
             counters: map(object, "counters")?,
             events: map(object, "events")?,
+            notes: map(object, "notes")?,
         })
     }
 }
@@ -110,6 +112,7 @@ impl Dataplane {
             let entries = match map.name().to_str() {
                 Some("mirror") => settings.mirror_bytes,
                 Some("flows") => settings.max_flows,
+                Some("notes") if settings.notes.is_none() => 1,
                 _ => continue,
             };
             map.set_max_entries(entries).map_err(load)?;

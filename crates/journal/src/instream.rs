@@ -149,15 +149,20 @@ impl Instream {
         Some((range.start, bytes))
     }
 
-    /// Drops what lies before `position`, which is at most `stable`. What lies behind it is moved:
-    /// if there is no room for that, nothing changes.
+    /// Drops what lies before `position`, and is not there yet, if that is beyond `stable`; it is at most
+    /// where a FIN is. What lies behind it is moved: if there is no room for that, nothing changes.
     pub(crate) fn drop_before(
         &mut self,
         position: u64,
         budget: &mut Budget<'_>,
     ) -> Result<(), Unprotected> {
-        let kept = std::iter::once(position..self.stable).chain(self.ahead.as_slice().to_vec());
-        self.chunks.move_to(position, kept, budget)
+        let stable = self.stable.max(position);
+        let ahead = self.ahead.as_slice().iter();
+        let ahead = ahead.map(|range| range.start.max(position)..range.end.max(position));
+        let kept = std::iter::once(position..stable).chain(ahead);
+        self.chunks.move_to(position, kept, budget)?;
+        self.stable = self.ahead.absorb(stable, budget);
+        Ok(())
     }
 
     /// Frees everything.

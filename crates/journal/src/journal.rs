@@ -227,8 +227,11 @@ impl Journal {
         was_protected
     }
 
-    /// The instream of a connection before `to` is needed no more: the server has it, and has a record of it of its
-    /// own. Only with [`ReplayMode::Connection`].
+    /// The instream of a connection before `to` is needed no more: the server has it, or will, and has a record of it
+    /// of its own. What of it is not in this record is not waited for: the record begins at `to` now. Ignored, as
+    /// nothing that can be: a place before the record, one that is implausibly far behind its end, and one behind the
+    /// client's FIN. Where there is no room to move what lies behind `to`, nothing changes. Only with
+    /// [`ReplayMode::Connection`].
     pub fn release(&mut self, flow: FlowId, to: SeqNumber) {
         if self.shared.mode == ReplayMode::Connection
             && let Some(connection) = self.connections.get_mut(&flow)

@@ -345,14 +345,23 @@ impl Record {
         Ok(length)
     }
 
-    /// What lies before `to` is needed no more. Where what lies behind it cannot be moved, nothing changes.
+    /// What lies before `to` is needed no more, be it recorded or not. Where what lies behind it cannot be moved,
+    /// nothing changes.
     pub(crate) fn release(&mut self, isns: Isns, to: SeqNumber, shared: &mut Shared) {
-        let behind = u32::MAX - PLAUSIBLE;
-        let (start, end) = (self.instream.start(), self.instream.data_end());
-        let position = unwrap(isns.client, to, end, behind);
-        if let Some(position) = position.filter(|position| (start + 1..=end).contains(position)) {
-            let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
-            let _ = self.instream.drop_before(position, &mut budget);
+        let end = self.instream.data_end();
+        // What would be too far ahead is taken for a place before the record.
+        let Some(position) = unwrap(isns.client, to, end, u32::MAX - PLAUSIBLE) else {
+            return;
+        };
+        let is_ended = self.instream.fin().is_some_and(|fin| fin < position);
+        if position <= self.instream.start() || is_ended {
+            return;
+        }
+        let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+        let dropped = self.instream.drop_before(position, &mut budget);
+        if dropped.is_ok() && position > end {
+            // Nobody has told how far the server was when that came.
+            self.spoken = None;
         }
     }
 

@@ -103,7 +103,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Removes the ranges that `stable` reaches, and returns how far it reaches with them.
+    /// Removes the ranges that `stable` reaches, or has passed, and returns how far it reaches with them.
     pub(crate) fn absorb(&mut self, stable: u64, budget: &mut Budget<'_>) -> u64 {
         let reached = self.0.partition_point(|range| range.start <= stable);
         let end = self.0.drain(..reached).next_back().map_or(0, |r| r.end);

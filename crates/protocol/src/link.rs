@@ -6,7 +6,8 @@
 //! - SEGMENT ([`SegmentView`]): a client's packet, whole, with those fields replaced that the
 //!   connection's number implies. Written by the programs in the kernel, which can do so without
 //!   copying it, and so laid out that segmentation offload may cut it on its way.
-//!   One without payload tells how much the client has acknowledged, and is not answered. The beginning
+//!   One without payload tells how much the client has acknowledged, and is not answered, unless it says
+//!   that what was missing is in the server's notes ([`SegmentKind::Noted`]). The beginning
 //!   of what the server says goes the same way, before the client gets it, and is not answered either:
 //!   if it is lost, it comes by the control stream, a moment later.
 //! - OPEN ([`Open`]): a handshake: the connection's numbers, and what was agreed on. Its SYN-ACK waits
@@ -53,7 +54,7 @@ pub use segment::{
 };
 
 /// The version of all formats of the link.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// A datagram that is not one of ours, or not from who we share a key with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

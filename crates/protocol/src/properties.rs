@@ -8,7 +8,8 @@ use wire::{FlowId, FlowKey};
 use crate::control::{ControlError, Decoder, MAX_MESSAGE, Message, Request, Response, encode};
 use crate::link::{
     ACK_LEN, Ack, Determinants, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN,
-    Probe, ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Stable, seal, seal_head,
+    Probe, ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Stable, heads_digest,
+    seal, seal_head,
 };
 use crate::mirror::{HEADER_LEN, MirrorFrame};
 
@@ -89,7 +90,9 @@ pub fn link_datagram(bytes: &[u8]) {
         Err(_) => {}
         Ok(Kind::Segment) => {
             segment(bytes, &keys);
-            sealed(bytes, &key, &keys);
+            for kind in [SegmentKind::Turn, SegmentKind::Noted] {
+                sealed(bytes, kind, &key, &keys);
+            }
         }
         Ok(Kind::Open) => {
             let read = |datagram: &[u8]| Some(Open::decode(datagram, &keys).ok()?.encode(&key));
@@ -155,6 +158,12 @@ fn segment(bytes: &[u8], keys: &KeySet) {
     let Ok(segment) = SegmentView::parse(bytes) else {
         return;
     };
+    let is_noted = segment.flags().kind == SegmentKind::Noted;
+    let behind = segment
+        .noted()
+        .map(|noted| segment.base_seq().0.wrapping_sub(noted.0));
+    let window = u32::from(segment.segment().window());
+    assert_eq!(behind, is_noted.then_some(window));
     let flow = FlowId(u64::from(segment.flow_low()));
     let nobody = ([0, 0, 0, 0], 0).into();
     let _ = segment.verify(keys, flow) && segment.is_undamaged(&FlowKey::new(nobody, nobody));
@@ -193,16 +202,22 @@ fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     );
 }
 
-/// Any TCP packet becomes a SEGMENT that verifies and is as damaged as the packet was.
-fn sealed(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
+/// Any TCP packet becomes a SEGMENT that verifies, is as damaged as the packet was, and says where the newest head
+/// ended or what is noted: as far before the packet as the bytes choose.
+fn sealed(bytes: &[u8], kind: SegmentKind, key: &LinkKey, keys: &KeySet) {
     let flow = FlowId(0x0102_0304_0506_0708);
     let flags = SegmentFlags {
-        kind: SegmentKind::Turn,
+        kind,
         unfinished: false,
         slot: KeySlot::One,
     };
+    let packet = wire::IpPacket::parse(bytes).ok();
+    let segment = packet.and_then(|packet| wire::Segment::of(&packet).ok());
+    let place = segment.map_or(wire::SeqNumber(5), |segment| {
+        segment.seq() - u32::from(segment.checksum())
+    });
     let mut datagram = Vec::new();
-    if seal(bytes, flow, (flags, wire::SeqNumber(5)), key, &mut datagram).is_err() {
+    if seal(bytes, flow, (flags, place), key, &mut datagram).is_err() {
         assert!(datagram.is_empty());
         return;
     }
@@ -213,6 +228,10 @@ fn sealed(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     assert!(after.verify(keys, flow));
     assert_eq!(after.flags(), flags);
     assert_eq!(after.base_seq(), before.seq());
+    match kind {
+        SegmentKind::Noted => assert_eq!(after.noted(), Some(place)),
+        _ => assert_eq!((after.noted(), after.heads()), (None, heads_digest(place))),
+    }
     assert_eq!(after.segment().seq(), before.seq());
     assert_eq!(after.segment().payload(), before.payload());
     let address = |ip| core::net::SocketAddr::new(ip, 0);

@@ -136,7 +136,14 @@ pub(crate) fn judge(
     }
     let fin = record.client_fin.map(|fin| fin.heard);
     let recorded = record.stable_seq + u32::from(fin.is_some());
+    // What a server with state has read is in its own record, and may be in no other.
+    let read = candidate.standing.map(|standing| standing.instream);
+    let recorded = read.map_or(recorded, |read| recorded.max_seq(read));
     if recorded.before(flow.server.ack) {
+        // It knew of that by the server's own record, which is gone.
+        if config.wrapped && candidate.standing.is_none() {
+            return Verdict::Lose(LostReason::Forgotten);
+        }
         return Verdict::Lose(LostReason::RecordIncomplete {
             stable_seq: record.stable_seq,
             acknowledged: flow.server.ack,

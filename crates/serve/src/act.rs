@@ -141,6 +141,7 @@ impl Service {
 
     /// When a logger on another machine does not answer now, and may soon, this waits for it.
     pub(crate) fn list_connections(&mut self) -> Result<(), ServeError> {
+        self.release_where_it_stands()?;
         let summaries = self.ask_logger(|logger| logger.summaries())?;
         self.list_again = summaries.is_none() && self.awaits_logger();
         if self.list_again {

@@ -64,6 +64,8 @@ pub struct LinkConfig {
     pub on_loss: OnLoggerLoss,
     /// What a server with state writes to files and pipes waits for the logger, too.
     pub commit_effects: bool,
+    /// Of a server with state: segments that are copied in a second before any is left to its notes.
+    pub copies_per_second: u32,
     /// For how long one must be silent to be lost.
     pub timeout: Duration,
 }
@@ -138,6 +140,12 @@ impl ServeConfig {
     /// says by itself: a client that has heard something of which its notes know nothing is not kept at all.
     pub(crate) const fn verify_head(&self) -> u32 {
         if self.wrapped { 0 } else { self.verify.head() }
+    }
+
+    /// Copies that are made in a tenth of a second before any is left to notes; `None`: there are no notes.
+    pub(crate) fn spare_copies(&self) -> Option<u32> {
+        let link = self.link.as_ref().filter(|_| self.wrapped)?;
+        Some(link.copies_per_second.div_ceil(10))
     }
 
     /// The name of a service at this address if it is given none: `10.0.0.10-80`.

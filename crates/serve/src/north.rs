@@ -85,6 +85,8 @@ pub(crate) struct North {
     checkpoints: Option<Checkpoints>,
     /// What has been with a logger.
     told: Told,
+    /// Where its processes say how far they have noted what they read, if there is such a place.
+    notes: Option<OwnedFd>,
 }
 
 /// What became of a replay.
@@ -162,6 +164,7 @@ impl North {
             deaths: BTreeMap::new(),
             checkpoints: None,
             told: Told::default(),
+            notes: None,
         }
     }
 
@@ -199,6 +202,13 @@ impl North {
         let room = room(run_dir, bytes)?;
         let memory = Memory::create(room.path(), record).doing(RECORD)?;
         Ok(Self::with(memory, room, bytes, shared()?))
+    }
+
+    /// They may say there how far they have noted what they read.
+    pub(crate) fn gives_notes(&mut self, notes: BorrowedFd<'_>) {
+        if self.notes.is_none() {
+            self.notes = notes.try_clone_to_owned().ok();
+        }
     }
 
     /// What the processes share with us.
@@ -391,6 +401,12 @@ impl North {
         self.has_news = false;
         let before = std::mem::take(&mut self.unheard);
         for (message, descriptor) in before.into_iter().chain(self.handover.others()) {
+            if let (Message::Notes { .. }, Some(answer)) = (message, &descriptor) {
+                if let Some(notes) = &self.notes {
+                    files::give(notes.as_fd(), answer);
+                }
+                continue;
+            }
             if let Some((message, descriptor)) = self.files.hear(message, descriptor) {
                 self.opened.hear(message, descriptor);
             }

@@ -28,6 +28,9 @@ struct Options {
     /// Who grants that this host serves.
     granted_by: Option<SocketAddr>,
     crash_on_any_failure: bool,
+    /// Of a server with state: segments that are copied in a second before any is left out.
+    #[serde(default)]
+    copies: Option<u32>,
 }
 
 impl Options {
@@ -45,6 +48,7 @@ impl Options {
             link: config.link.is_some(),
             granted_by: leasing::granter(config),
             crash_on_any_failure: config.crash_on_any_failure,
+            copies: config.spare_copies(),
         }
     }
 
@@ -56,6 +60,7 @@ impl Options {
             ("--replay", self.replay_turn != other.replay_turn),
             ("--verify", self.verify_head != other.verify_head),
             ("--ring", self.ring != other.ring),
+            ("--copies-per-second", self.copies != other.copies),
             (
                 "--max-connections",
                 self.max_connections != other.max_connections,

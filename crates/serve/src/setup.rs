@@ -202,6 +202,7 @@ fn bind(
         mirror_bytes: config.limits.ring,
         max_flows: config.max_connections,
         link: config.link.is_some(),
+        notes: config.spare_copies(),
     };
     let mut plane = Dataplane::load(&settings, pins)?;
     let bound = (|| {

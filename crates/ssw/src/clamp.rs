@@ -15,6 +15,7 @@ use crate::{
     flow::{Flow, LogHalf, Mode, Range},
     link::{AckStrategy, Link, ip_header},
     mirror::{ClosedReason, MirrorKind},
+    notes::catches_up,
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Options, Packet, SEQ, Segment, WINDOW, overwrite,
         read32, write,
@@ -71,6 +72,7 @@ impl Shared {
     pub(crate) fn egress_clamped(
         &mut self,
         packet: &mut Packet,
+        key: &FlowKey,
         flow: &mut Flow,
         segment: &Segment,
         options: &Options,
@@ -78,6 +80,7 @@ impl Shared {
         let previous = flow.log.ack;
         let edge = segment.ack + window_of(segment, flow.server.window_scale);
         note_own(packet, flow, segment, options, edge);
+        self.hear_note(key, flow);
         sent_up_to(&mut flow.server, segment.end());
         if let Some(tsval) = options.tsval(&segment.header) {
             flow.server.tsval = tsval;
@@ -104,6 +107,7 @@ impl Shared {
             self.counters.acks_clamped += u64::from(ack.before(segment.ack));
         }
         told(flow, ack, window);
+        catches_up(flow, segment, ack);
         true
     }
 

@@ -3,7 +3,7 @@
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    flow::{Flow, Mode, SpliceHalf, Unprotected},
+    flow::{Flow, Mode, Restored, SpliceHalf, Unprotected},
     mirror::{ClosedReason, MirrorKind},
     south::SouthSide,
     tolerance::Expect,
@@ -43,11 +43,13 @@ impl SouthSide {
     }
 
     /// A new life of the server: the gate opens for it alone.
-    pub const fn new_incarnation(&mut self) {
+    pub fn new_incarnation(&mut self) {
         let service = &mut self.shared.service;
         service.recovering = true;
         service.incarnation = service.incarnation.wrapping_add(1);
         service.gated = false;
+        // No process is left that could say more.
+        self.shared.notes.clear();
     }
 
     /// Until when the service may speak, on the clock of `now_ns`; `None`: no lease is needed.
@@ -153,6 +155,8 @@ impl SouthSide {
         flow.log.edge = instream + 1;
         flow.log.blocks.clear();
         flow.log.held.clear();
+        flow.log.is_noted = false;
+        flow.log.caught_up = false;
         flow.closed_ns = 0;
         flow.given_ns = now_ns;
         flow.incarnation = incarnation;
@@ -180,6 +184,14 @@ impl SouthSide {
         flow.splice.window_scale = flow.server.window_scale;
         flow.splice.first_tsval = flow.server.tsval;
         flow.log.edge = flow.splice.edge;
+        // What it has read is noted, and its notes are with the logger: it has waited for that before it told where it stands.
+        flow.log.stable = flow.log.stable.max_seq(flow.splice.ack);
+        flow.log.ahead &= flow.client.nxt.after(flow.log.stable);
+        if flow.log.restored != Restored::Not {
+            // Its client may know that already.
+            flow.server.ack = flow.server.ack.max_seq(flow.splice.ack);
+            flow.server.edge = flow.server.edge.max_seq(flow.splice.ack);
+        }
         flow.mode = Mode::Spliced;
         Ok(())
     }

@@ -25,6 +25,7 @@ use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber
 use crate::{
     clamp::{clamp_blocks, had, note_own, told, window_up_to, write_echo},
     flow::{Flow, Mode, Said, ServerHalf, Unprotected},
+    notes::catches_up,
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
         WINDOW, array, find_options, overwrite, write,
@@ -201,7 +202,7 @@ impl SouthSide {
             }
             let tells = segment.has(Flags::ACK) && !segment.has(Flags::RST);
             if shared.linked(flow) && tells {
-                if !shared.egress_clamped(packet, flow, segment, &options) {
+                if !shared.egress_clamped(packet, &key, flow, segment, &options) {
                     return Verdict::Drop;
                 }
             } else {
@@ -226,7 +227,7 @@ impl SouthSide {
             shared.emit(EventKind::Diverged { key, flow_id, at }, now_ns);
             return Verdict::Drop;
         }
-        shared.egress_spliced(packet, flow, segment, &options, now_ns)
+        shared.egress_spliced(packet, &key, flow, segment, &options, now_ns)
     }
 }
 
@@ -266,6 +267,7 @@ impl Shared {
     fn egress_spliced(
         &mut self,
         packet: &mut Packet,
+        key: &FlowKey,
         flow: &mut Flow,
         segment: &Segment,
         options: &Options,
@@ -291,7 +293,7 @@ impl Shared {
             // Not before: what stays here goes on.
             return self.drop_fenced();
         }
-        let Some(header) = self.translated_out(packet, flow, segment, options) else {
+        let Some(header) = self.translated_out(packet, key, flow, segment, options) else {
             return Verdict::Drop;
         };
         segment.commit(packet, header);
@@ -305,6 +307,7 @@ impl Shared {
     fn translated_out(
         &mut self,
         packet: &Packet,
+        key: &FlowKey,
         flow: &mut Flow,
         segment: &Segment,
         options: &Options,
@@ -319,6 +322,9 @@ impl Shared {
         write(&mut header, SEQ, seq.0.to_be_bytes());
         if segment.has(Flags::ACK) {
             let edge = segment.ack + window_of(segment, flow.splice.window_scale);
+            if self.linked(flow) && !reset {
+                self.hear_note(key, flow);
+            }
             let (ack, previous) = (self.clamped(flow, segment.ack), flow.log.ack);
             let window = window_up_to(flow, edge, ack);
             if self.linked(flow) && !reset {
@@ -334,6 +340,7 @@ impl Shared {
             }
             write(&mut header, ACK, ack.0.to_be_bytes());
             write(&mut header, WINDOW, window.to_be_bytes());
+            catches_up(flow, segment, ack);
             told(flow, ack, window);
         }
         if !reset {

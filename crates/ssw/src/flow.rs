@@ -213,6 +213,14 @@ pub struct LogHalf {
     pub ifindex: u32,
     /// What the logger was told that the client has acknowledged.
     pub told: SeqNumber,
+    /// End of the newest copy of its instream.
+    pub copied: SeqNumber,
+    /// When that left (`CLOCK_MONOTONIC`, ns); 0: there was none.
+    pub copied_ns: u64,
+    /// Its server says how far it has noted what it has read ([`crate::SouthSide::note`]).
+    pub is_noted: bool,
+    /// The newest that its server has said acknowledges all that its client has.
+    pub caught_up: bool,
     /// What the logger has beyond `stable`: at most 3.
     pub ranges: Vec<Range>,
     /// What the server has beyond `ack`: at most 4.

@@ -46,6 +46,7 @@ mod ingress;
 mod latch;
 mod link;
 mod mirror;
+mod notes;
 mod packet;
 mod restored;
 mod ring;

@@ -20,6 +20,7 @@ use wire::{ChecksumMode, FlowId, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum};
 
 use crate::{
     flow::{Flow, Restored, Unprotected},
+    notes::progress_step,
     packet::{Options, Packet, Segment, array, write},
     south::{MARK_SEGMENT, MARK_TO_LOGGER, Shared, SouthSide, Verdict},
 };
@@ -91,7 +92,7 @@ pub struct Copy {
     pub flow_id: FlowId,
     /// What the logger is told with it.
     pub flags: SegmentFlags,
-    /// Where the newest head ended, and if it is one itself, how long it is.
+    /// Where the newest head ended (or before which place all is noted), and if it is one itself, how long it is.
     pub head: Head,
 }
 
@@ -335,15 +336,28 @@ impl Shared {
             self.lose_protection(key, flow, Unprotected::MirrorLost, now_ns);
             return true;
         }
+        let noted = self.look_at_note(&key, flow);
+        if noted && self.is_left_to_notes(&key, flow, segment, now_ns) {
+            return true;
+        }
+        // Also when nothing is noted any more: there may have been no copy of what was.
+        let noted = segment.seq.min_seq(flow.log.stable);
+        let is_near = segment.seq.0.wrapping_sub(noted.0) <= u16::MAX.into();
+        let (kind, place) = if flow.log.is_noted && is_near {
+            (SegmentKind::Noted, noted)
+        } else {
+            (kind_of(flow, segment), flow.verify.heads_to)
+        };
         let flags = SegmentFlags {
-            kind: kind_of(flow, segment),
+            kind,
             unfinished: packet.checksum == ChecksumMode::Partial,
             slot: link.settings.keys.slot,
         };
-        self.send_copy(packet, flow, segment, flags, (0, 0));
-        if segment.ack.after(flow.log.told) {
-            flow.log.told = segment.ack;
-        }
+        self.send_copy(packet, flow, segment, flags, (place, 0, 0));
+        self.notes.copied();
+        let log = &mut flow.log;
+        log.told = log.told.max_seq(segment.ack);
+        (log.copied, log.copied_ns) = (segment.end(), now_ns);
         self.counters.mirrored += u64::from(segment.sequence_len() > 0);
         true
     }
@@ -378,7 +392,8 @@ impl Shared {
             unfinished: true,
             slot: link.settings.keys.slot,
         };
-        self.send_copy(packet, flow, segment, flags, (keep, whole));
+        let after = flow.verify.heads_to;
+        self.send_copy(packet, flow, segment, flags, (after, keep, whole));
         self.counters.link_heads += 1;
     }
 
@@ -389,7 +404,7 @@ impl Shared {
         flow: &Flow,
         segment: &Segment,
         flags: SegmentFlags,
-        (keep, whole): (u16, u16),
+        (after, keep, whole): (SeqNumber, u16, u16),
     ) {
         let bytes = packet.bytes.get(..segment.network.ip_len);
         self.copies.push_back(Copy {
@@ -400,18 +415,13 @@ impl Shared {
             },
             flow_id: flow.id,
             flags,
-            head: Head {
-                after: flow.verify.heads_to,
-                keep,
-                whole,
-            },
+            head: Head { after, keep, whole },
         });
     }
 
     /// Is the logger to hear how far the client is?
     pub(crate) fn is_progress(&self, flow: &Flow, segment: &Segment) -> bool {
-        let window = u32::from(flow.client.window) << (flow.client.window_scale & 15);
-        let step = PROGRESS.max(window / 2);
+        let step = progress_step(flow);
         self.linked(flow)
             && self.service.link_up
             && segment.sequence_len() == 0

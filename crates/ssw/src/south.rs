@@ -11,6 +11,7 @@ use crate::{
     flow::{Flow, Mode, Unprotected},
     link::{Copy, Link},
     mirror::MirrorFrame,
+    notes::Notes,
     packet::Packet,
     ring::{LruMap, Ring},
     tolerance::Expect,
@@ -56,6 +57,9 @@ pub struct Settings {
     pub endpoints: Vec<SocketAddr>,
     /// The record is kept at the other end of a log link, not behind the ring.
     pub link: bool,
+    /// The server notes what it reads, and the logger has that ([`SouthSide::note`]). So many copies are made in a
+    /// tenth of a second before any is left out.
+    pub notes: Option<u32>,
 }
 
 /// The life of the service.
@@ -128,6 +132,8 @@ pub struct Counters {
     pub acks_made: u64,
     /// Packets dropped because the lease was over.
     pub fenced: u64,
+    /// Segments that no copy was made of.
+    pub left_to_notes: u64,
 }
 
 /// What becomes of a packet.
@@ -232,6 +238,7 @@ pub(crate) struct Shared {
     /// The interface by which probes leave for the logger.
     pub(crate) path: Option<u32>,
     pub(crate) copies: VecDeque<Copy>,
+    pub(crate) notes: Notes,
     /// What left for clients, besides what calls have returned.
     pub(crate) said: VecDeque<Packet>,
 }
@@ -270,6 +277,7 @@ impl SouthSide {
                 link: None,
                 path: None,
                 copies: VecDeque::new(),
+                notes: Notes::default(),
                 said: VecDeque::new(),
                 settings,
             },

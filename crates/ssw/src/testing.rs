@@ -39,6 +39,7 @@ pub(crate) fn settings() -> Settings {
         max_embryos: 4,
         endpoints: vec![server_end(false), server_end(true)],
         link: false,
+        notes: None,
     }
 }
 

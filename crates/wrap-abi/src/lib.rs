@@ -28,6 +28,7 @@ mod held;
 pub mod layout;
 mod lives;
 pub mod locks;
+pub mod notes;
 pub mod passing;
 mod ready;
 mod record;

@@ -11,7 +11,7 @@ use wrap_abi::{
     layout::{THREADS, THREADS_FD},
 };
 
-use crate::sys::sys;
+use crate::{noting::Retired, sys::sys};
 
 pub(crate) use connection::{Address, Connection, KEPT_OPTIONS};
 
@@ -178,6 +178,8 @@ pub(crate) struct Descriptors {
     free: u32,
     /// How many connections the program has opened.
     opened: u64,
+    /// Notes of those that were closed.
+    pub(crate) retired: Retired,
 }
 
 struct Static(UnsafeCell<Descriptors>);
@@ -190,6 +192,7 @@ static TABLE: Static = Static(UnsafeCell::new(Descriptors {
     unused: 0,
     free: 0,
     opened: 0,
+    retired: Retired::NONE,
 }));
 
 /// The table.
@@ -406,8 +409,10 @@ impl Descriptors {
         if let Some(connection) = self.connection(fd) {
             connection.references = connection.references.saturating_sub(1);
             if connection.references == 0 {
+                let note = core::mem::take(&mut connection.note);
                 connection.next_free = free;
                 self.free = place + 1;
+                self.retired.push(note);
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     kinship::Kinship,
     later::{self, RoundTrip, Waiting},
     live::Positions,
-    places,
+    noting, places,
     program::{Other, Program},
     say::say,
     shipping::Shipping,
@@ -173,6 +173,10 @@ fn start() {
         // SAFETY: here, once.
         held: unsafe { later::held() },
         waiting: Waiting::default(),
+        // SAFETY: here, once.
+        reads: unsafe { noting::reads() },
+        ask_for_notes_at: 0,
+        confirmed: (0, 0),
         positions: Positions::new(page.positions.load(Ordering::Acquire)),
     };
     let Some(program) = Program::running() else {

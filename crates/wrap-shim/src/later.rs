@@ -183,7 +183,7 @@ impl Wrap {
     }
 
     /// What another process has recorded may have to do with it: only this one's record is followed here.
-    fn others_are_stable(&mut self) -> bool {
+    pub(crate) fn others_are_stable(&mut self) -> bool {
         let logger = self.page.shipping.turn();
         let mut all = self.processes();
         let are_stable = all.all(|(number, process)| number == self.process || is_stable(process));
@@ -207,6 +207,7 @@ impl Wrap {
             connection.held = 0;
         }
         self.waiting = Waiting::default();
+        self.notes_nothing();
     }
 
     /// Is it certain that the kernel takes so much of this connection, now and later?
@@ -250,8 +251,9 @@ impl Wrap {
         }
     }
 
-    /// Write what may leave by now.
+    /// Say what is noted by now, and write what may leave.
     pub(crate) fn release(&mut self) {
+        self.note_reads();
         if self.held.is_empty() {
             return;
         }
@@ -273,15 +275,22 @@ impl Wrap {
     /// The program is about to sleep where we do not listen to the logger.
     #[inline]
     pub(crate) fn before_sleep(&mut self) {
-        if !self.held.is_empty() {
+        if self.has_business() {
             self.await_stable();
         }
+    }
+
+    /// Does anything wait for the logger?
+    #[inline]
+    pub(crate) fn has_business(&self) -> bool {
+        !self.held.is_empty() || self.owes_notes()
     }
 
     /// The same if it sleeps for lack of what this descriptor brings. One that does not sleep may be asking again and again.
     #[inline]
     pub(crate) fn before_reading(&mut self, fd: c_int, flags: c_int) {
-        if self.held.is_empty() {
+        let is_owed = self.held.is_empty();
+        if is_owed && !self.owes_notes_of_few() {
             return;
         }
         let known = self.descriptors.connection(fd);
@@ -290,7 +299,7 @@ impl Wrap {
         let sleeps = !is_nonblocking && !is_ready(fd, POLLIN) && !sockets::is_nonblocking(fd);
         if sleeps {
             self.await_stable();
-        } else {
+        } else if !is_owed {
             self.hurry();
         }
     }
@@ -333,7 +342,7 @@ impl Wrap {
             if outcome != 0 || left == 0 {
                 return outcome;
             }
-            if self.held.is_empty() {
+            if !self.has_business() {
                 let left = if left < 0 { -1 } else { (left + 999) / 1000 };
                 let arguments = [epoll, events, most, left as usize, mask, size];
                 // SAFETY: as the program has called us.
@@ -364,7 +373,7 @@ impl Wrap {
             .is_none_or(|timeout| timeout.tv_sec > 0 || timeout.tv_nsec > 0);
         if sleeps {
             self.before_sleep();
-        } else if !self.held.is_empty() {
+        } else if self.has_business() {
             self.tell_and_hear(clock::monotonic());
         }
     }

@@ -38,6 +38,7 @@ mod later;
 mod life;
 mod live;
 mod mutexes;
+mod noting;
 mod pausing;
 mod places;
 mod program;

@@ -19,6 +19,7 @@ use wrap_abi::{
 };
 
 use crate::{
+    calls::reading::becomes_ready,
     clock, closing,
     descriptors::{Backing, Connection, Descriptor},
     places,
@@ -325,6 +326,18 @@ pub(crate) fn ask(message: &Message) -> Answer {
 pub(crate) fn ask_for_file(message: &Message) -> Option<c_int> {
     let socket = send_for_answer(message)?;
     let (length, descriptor) = received(socket, &mut [0; 4]);
+    // SAFETY: it is ours.
+    unsafe { sys!(SYS_close, socket) };
+    descriptor.filter(|_| length == 1)
+}
+
+/// The same, if that is answered within so many nanoseconds.
+pub(crate) fn ask_soon(message: &Message, within: u64) -> Option<c_int> {
+    let socket = send_for_answer(message)?;
+    let (length, descriptor) = match becomes_ready(socket, libc::POLLIN, within) {
+        true => received(socket, &mut [0; 4]),
+        false => (0, None),
+    };
     // SAFETY: it is ours.
     unsafe { sys!(SYS_close, socket) };
     descriptor.filter(|_| length == 1)

@@ -109,6 +109,12 @@ impl Stream {
         self.entry.said.store(self.at, Ordering::Relaxed);
     }
 
+    /// Somebody hears of what was recorded up to there.
+    #[inline]
+    pub(crate) fn is_heard(&self, at: u64) {
+        self.entry.said.fetch_max(at, Ordering::Relaxed);
+    }
+
     /// Make the bytes from `at` on accessible, so many.
     fn map(&mut self, at: u64, length: u64) -> Result<*mut libc::c_void, StreamError> {
         let end = at.checked_add(length).ok_or(StreamError::Full)?;

@@ -22,6 +22,7 @@ use crate::{
     kinship::Kinship,
     later::{RoundTrip, Waiting},
     live::{self, Positions},
+    noting::Reads,
     pausing,
     say::say,
     shipping::Shipping,
@@ -70,6 +71,12 @@ pub(crate) struct Wrap {
     /// What was said and leaves when it may.
     pub(crate) held: &'static mut Held,
     pub(crate) waiting: Waiting,
+    /// What was read, and the logger may not know of.
+    pub(crate) reads: &'static mut Reads,
+    /// When the supervisor may be asked for the table of notes again, nanoseconds.
+    pub(crate) ask_for_notes_at: u64,
+    /// Which logger has what other processes had recorded when this one's record was so long.
+    pub(crate) confirmed: (u32, u64),
     /// How far clients are, while a record is replayed.
     pub(crate) positions: Positions,
     /// The life before may have opened the next connection to another server already.

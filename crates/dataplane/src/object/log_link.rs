@@ -1,6 +1,9 @@
 //! The log link: where the logger is, and whether it is there.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    os::fd::{AsFd as _, BorrowedFd},
+};
 
 use libbpf_rs::{MapCore, MapFlags};
 use wire::{FlowId, FlowKey};
@@ -96,6 +99,13 @@ impl Dataplane {
             |c| c.argument = u64::from(up),
         )
         .map(drop)
+    }
+
+    /// Where processes of a server with state say how far they have noted what they read (`notes.h`): a map that they
+    /// are to map into their memory.
+    #[must_use]
+    pub fn notes(&self) -> BorrowedFd<'_> {
+        self.maps.notes.as_fd()
     }
 
     /// Record a flow again that had lost its logger, from the client's next turn on.

@@ -137,4 +137,6 @@ counters! {
     acks_made = COUNT_ACKS_MADE,
     /// Packets dropped because the lease was over.
     fenced = COUNT_FENCED,
+    /// Segments of which the logger got no copy: their server notes what it reads.
+    left_to_notes = COUNT_LEFT_TO_NOTES,
 }

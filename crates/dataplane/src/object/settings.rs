@@ -38,6 +38,9 @@ pub struct Settings {
     pub max_flows: u32,
     /// The record is kept at the other end of a log link ([`Dataplane::set_link`]).
     pub link: bool,
+    /// The server has state, and its processes say what they have noted ([`Dataplane::notes`]). So many copies of
+    /// segments are made for the logger in a tenth of a second before any is left out.
+    pub notes: Option<u32>,
 }
 
 impl Dataplane {
@@ -54,6 +57,8 @@ impl Dataplane {
             incarnation: 1,
             next_flow_id: 1,
             link: u8::from(settings.link),
+            notes: u8::from(settings.notes.is_some()),
+            spare_copies: settings.notes.unwrap_or(0),
             ..Default::default()
         };
         self.maps

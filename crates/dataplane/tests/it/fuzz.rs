@@ -63,6 +63,8 @@ struct World<'k> {
     which: usize,
     /// How often a client was heard of whose connection was restored, or needed to be no more.
     heard: u32,
+    /// How many segments were left to notes.
+    left: u64,
 }
 
 impl World<'_> {
@@ -317,6 +319,7 @@ fn agree_on_any_history(
             connections,
             which: 0,
             heard: 0,
+            left: 0,
         };
         if link.is_some() {
             world.begin_linked();
@@ -333,6 +336,7 @@ fn agree_on_any_history(
         }
         if link.is_some() {
             *reached.borrow_mut().entry("restored").or_insert(0) += u64::from(world.heard);
+            *reached.borrow_mut().entry("left to notes").or_insert(0) += world.left;
         }
         Ok(())
     });

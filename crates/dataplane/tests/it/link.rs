@@ -6,6 +6,7 @@ mod detour;
 mod heads;
 mod keys;
 mod lease;
+mod notes;
 pub(crate) mod restored;
 
 use protocol::link::{
@@ -104,7 +105,10 @@ impl Linked {
 
     /// The connection's, and the link's IP version.
     fn over(strategy: AckStrategy, v6: bool, link_v6: bool) -> Self {
-        let mut both = Both::linked();
+        Self::on(Both::linked(), strategy, v6, link_v6)
+    }
+
+    fn on(mut both: Both, strategy: AckStrategy, v6: bool, link_v6: bool) -> Self {
         both.s = SeqNumber(5000);
         both.key = other_key(v6, 0);
         both.c = CLIENT_ISN;

@@ -1,6 +1,8 @@
 //! What the loader says when something is wrong, and what both languages must agree on.
 
 use dataplane::{Dataplane, DataplaneError, LAYOUT_VERSION, MOST_ADDRESSES, Settings};
+use libbpf_rs::{MapCore as _, MapHandle};
+use wrap_abi::notes::{NOTE_PROBES, NOTES, Note};
 
 use crate::harness::*;
 
@@ -13,16 +15,35 @@ fn refused(settings: &Settings) -> DataplaneError {
     error
 }
 
+/// In the header that both languages share.
+fn defined(name: &str) -> Option<usize> {
+    let mut lines = include_str!("../../bpf/intf.h").lines();
+    let line = lines.find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name));
+    line.and_then(|number| number.trim().parse().ok())
+}
+
 #[test]
 fn the_layout_has_one_version_and_room_for_so_many_addresses() {
-    let header = include_str!("../../bpf/intf.h");
-    let defined = |name: &str| {
-        let mut lines = header.lines();
-        let line = lines.find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name));
-        line.and_then(|number| number.trim().parse::<usize>().ok())
-    };
     assert_eq!(defined("LAYOUT_VERSION "), Some(LAYOUT_VERSION as usize));
     assert_eq!(defined("MOST_ADDRESSES "), Some(MOST_ADDRESSES));
+}
+
+#[test]
+fn notes_are_the_same_to_those_who_write_and_who_read_them() {
+    assert_eq!(defined("NOTES "), Some(NOTES));
+    assert_eq!(defined("NOTE_PROBES "), Some(NOTE_PROBES));
+    for (notes, most) in [(Some(0), NOTES), (None, 1)] {
+        let place = Pinned::nowhere_else();
+        let settings = Settings {
+            link: true,
+            notes,
+            ..settings()
+        };
+        let _kernel = Kernel::pinned(&settings, &place);
+        let table = MapHandle::from_pinned_path(place.pins.pin("notes")).expect("pinned");
+        assert_eq!(table.value_size() as usize, size_of::<Note>());
+        assert_eq!(table.max_entries() as usize, most);
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::{Journal, Limits, ReplayMode};
 use crate::error::{ReadError, Refused};
 use crate::len64;
 use crate::record::{Arrival, Said, ServerProgress};
-use crate::summary::{ClientFin, State};
+use crate::summary::{ClientFin, State, Summary};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, proptest};
 use steps::{SPACE, Step, Where, bytes, steps};
@@ -53,6 +53,12 @@ impl Stream {
         self.start + self.run(self.start).len()
     }
 
+    /// How many bytes there are beyond the first hole.
+    fn ahead(&self) -> u64 {
+        let beyond = self.table.get(self.data_end()..).unwrap_or_default();
+        len64(beyond.iter().flatten().count())
+    }
+
     /// The position after the last byte.
     fn end(&self) -> usize {
         self.table.len().max(self.start)
@@ -86,8 +92,8 @@ struct Naive {
     fin: Option<usize>,
     fin_heard: SeqNumber,
     turn_outstream: usize,
-    /// What the server had sent when the client's newest byte came.
-    spoken: usize,
+    /// What the server had sent when the client's newest byte came, if that is known.
+    spoken: Option<usize>,
 }
 
 impl Naive {
@@ -100,8 +106,31 @@ impl Naive {
             fin: None,
             fin_heard: SeqNumber(0),
             turn_outstream: 1,
-            spoken: 1,
+            spoken: Some(1),
         }
+    }
+
+    fn place(&self, at: Where) -> usize {
+        let next = self.instream.data_end();
+        let at = match at {
+            Where::Next => next,
+            Where::Near(offset) => {
+                next.saturating_add_signed(isize::try_from(offset).expect("small"))
+            }
+            Where::At(position) => position,
+        };
+        at.min(SPACE - 70_001)
+    }
+
+    /// What lies before `to` is needed no more.
+    fn release(&mut self, to: usize) {
+        if to <= self.instream.start || self.fin.is_some_and(|fin| to > fin) {
+            return;
+        }
+        if to > self.instream.data_end() {
+            self.spoken = None;
+        }
+        self.instream.restart(to);
     }
 
     fn stable(&self) -> usize {
@@ -117,7 +146,7 @@ impl Naive {
             && arrival
                 .server
                 .is_some_and(|server| server.ack == arrival.seq && server.nxt == arrival.client_ack)
-            && server_nxt > self.spoken
+            && self.spoken.is_some_and(|spoken| server_nxt > spoken)
             && self.outstream.get(self.turn_outstream).is_some()
     }
 
@@ -131,7 +160,7 @@ impl Naive {
             }
         }
         if at + arrival.payload.len() > self.instream.data_end() {
-            self.spoken = self.spoken.max(nxt);
+            self.spoken = Some(self.spoken.map_or(nxt, |spoken| spoken.max(nxt)));
         }
         let fin = self.fin.unwrap_or(SPACE);
         let differ = self.instream.write(at, arrival.payload, fin);
@@ -196,6 +225,7 @@ impl Pair {
                 }
             }
             Step::Arrive { .. } => self.arrive(which, step),
+            Step::Release(to) => self.release(which, to),
         }
         self.check(which);
     }
@@ -215,15 +245,7 @@ impl Pair {
         };
         let fresh = Naive::new(SeqNumber(0), SeqNumber(0));
         let model = self.models[which].as_ref().unwrap_or(&fresh);
-        let next = model.instream.data_end();
-        let at = match at {
-            Where::Next => next,
-            Where::Near(offset) => {
-                next.saturating_add_signed(isize::try_from(offset).expect("small"))
-            }
-            Where::At(position) => position,
-        }
-        .min(SPACE - 70_001);
+        let at = model.place(at);
         let payload = bytes(at, length, salt);
         let seq_of = |position| seq(model.client_isn, position);
         let out_of = |position| seq(model.server_isn, position);
@@ -243,6 +265,31 @@ impl Pair {
         if self.accepted(which, done) {
             let model = self.models[which].as_mut().expect("accepted");
             self.conflicting.0 += model.arrive(at, &arrival, server_nxt, self.mode);
+        }
+    }
+
+    fn release(&mut self, which: usize, to: Where) {
+        let flow = FlowId(len64(which));
+        let Some(model) = &mut self.models[which] else {
+            self.journal.release(flow, SeqNumber(77));
+            return;
+        };
+        let to = model.place(to);
+        self.journal.release(flow, seq(model.client_isn, to));
+        if self.mode == ReplayMode::Turn {
+            return;
+        }
+        // Nothing changes, if there is no room to move what is kept.
+        let Some(Summary {
+            state: State::Protected(record),
+            ..
+        }) = self.journal.summary(flow)
+        else {
+            panic!("unprotected");
+        };
+        let was_done = record.start.instream == seq(model.client_isn, to);
+        if was_done || self.limits.total == 1 << 30 {
+            model.release(to);
         }
     }
 
@@ -301,6 +348,7 @@ impl Pair {
             };
             assert_eq!(record.stable_seq, place(model.stable()));
             assert_eq!(record.start.instream, place(model.instream.start));
+            assert_eq!(record.ahead, model.instream.ahead());
             let fin = model.fin.map(|at| ClientFin {
                 seq: place(at),
                 heard: model.fin_heard,

@@ -32,6 +32,9 @@ pub(crate) enum Change<'a> {
     Outstream(Said<'a>),
     /// So far the client has heard the server.
     Progress(Progress),
+    /// What its client has sent before this is in the server's notes, and in the record no more than here: that
+    /// begins there, whatever of it was missing.
+    Released(SeqNumber),
     /// It has no record any more.
     Unprotected,
     /// It is over.
@@ -80,6 +83,7 @@ const UNPROTECTED: u8 = 18;
 const CLOSED: u8 = 19;
 const PROGRESS: u8 = 20;
 const OUTSTREAM_AFTER: u8 = 21;
+const RELEASED: u8 = 22;
 /// Added to the kind of a change: it is about the copy.
 const OF_COPY: u8 = 16;
 
@@ -208,7 +212,7 @@ impl<'a> Entry<'a> {
                     answers,
                 }
             }
-            INSTREAM..=OUTSTREAM_AFTER => Self::Changed(flow, Change::read(kind, rest)?),
+            INSTREAM..=RELEASED => Self::Changed(flow, Change::read(kind, rest)?),
             _ => Self::Copied(flow, Change::read(kind.checked_sub(OF_COPY)?, rest)?),
         };
         Some((instance, entry))
@@ -237,6 +241,7 @@ impl<'a> Change<'a> {
             Self::Unprotected => UNPROTECTED,
             Self::Closed => CLOSED,
             Self::Progress(_) => PROGRESS,
+            Self::Released(_) => RELEASED,
         }
     }
 
@@ -281,6 +286,7 @@ impl<'a> Change<'a> {
                     out.extend_from_slice(&echo.to_le_bytes());
                 }
             }
+            Self::Released(to) => out.extend_from_slice(&to.0.to_le_bytes()),
             Self::Unprotected | Self::Closed => {}
         }
     }
@@ -321,6 +327,10 @@ impl<'a> Change<'a> {
                     progress.time(Timestamps { value, echo });
                 }
                 Self::Progress(progress)
+            }
+            RELEASED => {
+                let [to] = numbers(&mut rest)?;
+                Self::Released(to)
             }
             UNPROTECTED => Self::Unprotected,
             CLOSED => Self::Closed,

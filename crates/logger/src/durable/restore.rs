@@ -258,6 +258,7 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
         ),
         Change::Outstream(said) => session.restore_outstream(flow, &said),
         Change::Progress(progress) => session.restore_progress(flow, &progress),
+        Change::Released(to) => session.restore_released(flow, to),
         Change::Unprotected => {
             session.unprotect(flow, Unprotected::Requested);
         }

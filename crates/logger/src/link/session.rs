@@ -12,6 +12,7 @@ use wire::FlowId;
 
 mod closing;
 mod determinants;
+mod releasing;
 mod renewal;
 mod requests;
 mod restoring;

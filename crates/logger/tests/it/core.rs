@@ -3,6 +3,7 @@
 mod acks;
 mod control;
 mod determinants;
+mod noted;
 mod sessions;
 mod weather;
 

@@ -3,6 +3,7 @@
 
 mod crashes;
 mod log;
+mod released;
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -223,6 +224,16 @@ impl World {
         }
         for (flow, from, packet) in said {
             self.frame(flow, FrameKind::Outstream { from }, &packet);
+        }
+    }
+
+    /// The server notes some of what its clients have sent, or will: copies of that are not needed.
+    fn note(&mut self) {
+        let random = &mut self.host.random;
+        for connection in self.host.connections.values_mut() {
+            let stable = connection.stable.min(connection.data.len());
+            let most = (stable + 2000).min(connection.data.len());
+            connection.noted = connection.noted.max(random.random_range(stable..=most));
         }
     }
 

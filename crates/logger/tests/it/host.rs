@@ -57,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) stable: usize,
     /// What the newest ACK told beyond that.
     pub(crate) ranges: Vec<(usize, usize)>,
+    /// So many are in the server's notes: of those no copies are needed.
+    pub(crate) noted: usize,
     /// So many bytes the server has said, and the client has heard.
     pub(crate) said: u32,
     counter: u64,
@@ -81,6 +83,7 @@ impl Connection {
             opened: false,
             stable: 0,
             ranges: Vec::new(),
+            noted: 0,
             said: 0,
             counter: 0,
         }
@@ -224,19 +227,41 @@ impl Host {
     }
 
     pub(crate) fn segment(&self, connection: &Connection, packet: &[u8], partial: bool) -> Vec<u8> {
+        self.sealed(
+            connection,
+            packet,
+            partial,
+            (SegmentKind::Turn, SeqNumber(0)),
+        )
+    }
+
+    /// One that says that so much is noted.
+    pub(crate) fn noted(
+        &self,
+        connection: &Connection,
+        packet: &[u8],
+        partial: bool,
+        noted: usize,
+    ) -> Vec<u8> {
+        let place = connection.seq(noted);
+        self.sealed(connection, packet, partial, (SegmentKind::Noted, place))
+    }
+
+    fn sealed(
+        &self,
+        connection: &Connection,
+        packet: &[u8],
+        unfinished: bool,
+        (kind, place): (SegmentKind, SeqNumber),
+    ) -> Vec<u8> {
+        let (slot, key) = (self.keys.slot, &self.keys.up);
         let flags = SegmentFlags {
-            kind: SegmentKind::Turn,
-            unfinished: partial,
-            slot: self.keys.slot,
+            kind,
+            unfinished,
+            slot,
         };
         let mut datagram = Vec::new();
-        let sealed = seal(
-            packet,
-            connection.flow,
-            (flags, SeqNumber(0)),
-            &self.keys.up,
-            &mut datagram,
-        );
+        let sealed = seal(packet, connection.flow, (flags, place), key, &mut datagram);
         sealed.expect("a TCP packet");
         datagram
     }
@@ -269,7 +294,11 @@ impl Host {
                 ChecksumMode::Full
             };
             let packet = connection.packet(at, random.random_range(1..=most), mode);
-            datagrams.push(self.segment(connection, &packet, partial));
+            datagrams.push(if (1..=at).contains(&connection.noted) {
+                self.noted(connection, &packet, partial, connection.noted)
+            } else {
+                self.segment(connection, &packet, partial)
+            });
         }
         self.random = random;
         datagrams

@@ -110,7 +110,8 @@ pub enum Request {
         /// The most bytes wanted. The answer may be shorter, and never exceeds [`super::MAX_DATA`].
         max_len: u32,
     },
-    /// What is before there is needed no more. Not answered.
+    /// What is before there is needed no more, whether it was recorded or not: a place may lie beyond the record, and
+    /// what is missing before it is waited for no longer. Not answered.
     Release {
         /// Connections, and the first bytes of their instreams that are to be kept. At most [`super::MAX_DATA`] bytes.
         places: Vec<(FlowId, SeqNumber)>,

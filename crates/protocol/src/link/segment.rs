@@ -8,7 +8,12 @@
 //! | TTL, hop limit | [`SegmentFlags`] |
 //! | TCP ports | low 32 bits of the flow's number, little-endian |
 //! | TCP urgent pointer | low 16 bits of the sequence number, big-endian |
-//! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian |
+//! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian; of [`SegmentKind::Noted`] how far the packet lies beyond [`SegmentView::noted`] |
+//!
+//! **Copies that are left out.** A server with state writes notes of all that it has read, and the logger has
+//! those. What is in them, or will be, need not be copied as well: the record of the connection's instream
+//! then has holes that nothing fills. A segment of the kind [`SegmentKind::Noted`] says up to where there
+//! may be some: what lies before that place the logger has in the notes, and the record need not.
 //!
 //! A *head* is the beginning of what the server says to a client, in the same form, as the client gets it:
 //! cut to what one datagram carries, with the end of the head before it in the place of the
@@ -16,8 +21,8 @@
 //! (a packet that has more begins with some of the answer before: [`SegmentView::head`]), and always with the sum of the pseudo-header in the place of its checksum, or what
 //! the kernel makes of that.
 //!
-//! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, three
-//! zeros.
+//! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, a zero,
+//! and what has the place of the window.
 //!
 //! The TCP checksum is that of the segment with ports, urgent pointer and window replaced and with
 //! the pseudo-header of the original addresses; or, if the kernel had left it for later, the sum of
@@ -70,6 +75,9 @@ pub enum SegmentKind {
     Turn = 2,
     /// Not the client's, but the server's: the head of an answer.
     Head = 3,
+    /// As [`SegmentKind::Plain`], of a connection whose server notes what it reads: all that lies before
+    /// [`SegmentView::noted`] the logger has in the server's notes.
+    Noted = 4,
 }
 
 /// What the sender knew of the packet.
@@ -107,6 +115,7 @@ impl SegmentFlags {
                 1 => SegmentKind::HeardAll,
                 2 => SegmentKind::Turn,
                 3 => SegmentKind::Head,
+                4 => SegmentKind::Noted,
                 _ => return Err(LinkError::BadField("kind")),
             },
             unfinished: byte & UNFINISHED != 0,
@@ -208,10 +217,19 @@ impl<'a> SegmentView<'a> {
         (self.segment.seq() + length(skip), head, more)
     }
 
-    /// Of a client's segment: [`heads_digest`] of where the newest head ended when it came.
+    /// Of a client's segment that is not [`SegmentKind::Noted`]: [`heads_digest`] of where the newest head
+    /// ended when it came.
     #[must_use]
     pub fn heads(&self) -> u16 {
         self.segment.window()
+    }
+
+    /// Of a [`SegmentKind::Noted`]: all that its client has sent before this the logger has in the server's
+    /// notes. It lies before the whole packet of which this may be a piece, by less than 64 KiB, or at its beginning.
+    #[must_use]
+    pub fn noted(&self) -> Option<SeqNumber> {
+        let is_noted = matches!(self.flags.kind, SegmentKind::Noted);
+        is_noted.then(|| self.base_seq - u32::from(self.segment.window()))
     }
 
     /// The segment. Its ports, its urgent pointer and its window are not those of the client.
@@ -224,7 +242,7 @@ impl<'a> SegmentView<'a> {
     /// not covered.
     #[must_use]
     pub fn verify(&self, keys: &KeySet, flow: FlowId) -> bool {
-        let signed = signed(flow, self.base_seq, self.flags);
+        let signed = signed(flow, self.base_seq, self.flags, self.segment.window());
         flow_low(flow) == self.flow_low && keys.verify(self.flags.slot, &signed, self.tag)
     }
 
@@ -254,22 +272,29 @@ pub const fn heads_digest(end: SeqNumber) -> u16 {
 /// Where the packet began whose pieces have `low` in their urgent pointers, and one of them `seq`.
 /// No packet that is cut is longer than 64 KiB.
 fn base_of(seq: SeqNumber, low: u16) -> SeqNumber {
-    let [_, _, a, b] = seq.0.to_be_bytes();
-    seq - u32::from(u16::from_be_bytes([a, b]).wrapping_sub(low))
+    seq - u32::from(low_half(seq.0).wrapping_sub(low))
+}
+
+const fn low_half(number: u32) -> u16 {
+    let [_, _, a, b] = number.to_be_bytes();
+    u16::from_be_bytes([a, b])
 }
 
 /// What the tag covers.
-fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags) -> [u8; 16] {
+fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags, window: u16) -> [u8; 16] {
     let mut signed = [0; 16];
     signed[..8].copy_from_slice(&flow.0.to_le_bytes());
     signed[8..12].copy_from_slice(&base_seq.0.to_le_bytes());
     signed[12] = flags.byte();
+    signed[14..].copy_from_slice(&window.to_be_bytes());
     signed
 }
 
 /// Appends to `out` the SEGMENT of a client's `packet`, as the programs in the kernel make it: for
-/// whoever stands in for them; the heads end at `heads`. `key` is the one in the slot of `flags`; with `unfinished` the
-/// checksum of the packet is taken for a pseudo-header's sum. Bytes behind the packet are left out.
+/// whoever stands in for them. `place` is where the newest head ended or, of a [`SegmentKind::Noted`], what
+/// [`SegmentView::noted`] is to be: not after the packet, and less than 64 KiB before it. `key` is the one in the slot of
+/// `flags`; with `unfinished` the checksum of the packet is taken for a pseudo-header's sum. Bytes behind the packet are
+/// left out.
 ///
 /// # Errors
 ///
@@ -277,11 +302,18 @@ fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags) -> [u8; 16] {
 pub fn seal(
     packet: &[u8],
     flow: FlowId,
-    (flags, heads): (SegmentFlags, SeqNumber),
+    (flags, place): (SegmentFlags, SeqNumber),
     key: &LinkKey,
     out: &mut Vec<u8>,
 ) -> Result<(), WireError> {
-    replaced(packet, flow, (flags, heads_digest(heads)), key, out)
+    let window = match flags.kind {
+        SegmentKind::Noted => {
+            let base_seq = Segment::of(&IpPacket::parse(packet)?)?.seq();
+            low_half(base_seq.0.wrapping_sub(place.0))
+        }
+        _ => heads_digest(place),
+    };
+    replaced(packet, flow, (flags, window), key, out)
 }
 
 fn replaced(
@@ -293,7 +325,9 @@ fn replaced(
 ) -> Result<(), WireError> {
     let ip = IpPacket::parse(packet)?;
     let base_seq = Segment::of(&ip)?.seq();
-    let tag = key.tag(&signed(flow, base_seq, flags)).to_le_bytes();
+    let tag = key
+        .tag(&signed(flow, base_seq, flags, window))
+        .to_le_bytes();
     let start = out.len();
     out.extend_from_slice(&packet[..ip.total_len()]);
     let (header, transport) = out[start..].split_at_mut(ip.header_len());
@@ -305,7 +339,7 @@ fn replaced(
         header[V6_ADDRESSES..V6_ADDRESSES_END].fill(0);
         header[V6_ADDRESSES..][..tag.len()].copy_from_slice(&tag);
     }
-    let [_, _, low @ ..] = base_seq.0.to_be_bytes();
+    let low = low_half(base_seq.0).to_be_bytes();
     replace(transport, PORTS, &flow_low(flow).to_le_bytes(), flags);
     replace(transport, URGENT, &low, flags);
     replace(transport, WINDOW, &window.to_be_bytes(), flags);

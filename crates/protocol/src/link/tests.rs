@@ -3,6 +3,8 @@ use crate::properties;
 use proptest::prelude::*;
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber, WireError};
 
+mod noted;
+
 const KEY: LinkKey = LinkKey(*b"0123456789abcdef");
 const FLOW: FlowId = FlowId(0x1122_3344_5566_7788);
 
@@ -100,7 +102,7 @@ fn stream_position() -> StreamPosition {
     }
 }
 
-const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 6, 0, 1, 0];
+const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 7, 0, 1, 0];
 
 #[test]
 #[rustfmt::skip]
@@ -146,7 +148,7 @@ fn the_layout_of_a_segment_is_pinned() {
     let mut covered = [0; 16];
     covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
-    covered[12] = 0xd2; // version 6, slot 1, a turn
+    covered[12] = 0xf2; // version 7, slot 1, a turn
     let tag = KEY.tag(&covered).to_le_bytes();
     for v6 in [false, true] {
         let packet = packet(
@@ -158,12 +160,12 @@ fn the_layout_of_a_segment_is_pinned() {
         let datagram = sealed(&packet, flags(true, false));
         let mut expected = packet.clone();
         let tcp = if v6 {
-            expected[7] = 0xd2;
+            expected[7] = 0xf2;
             expected[8..16].copy_from_slice(&tag);
             expected[16..40].fill(0);
             40
         } else {
-            expected[8] = 0xd2;
+            expected[8] = 0xf2;
             expected[12..20].copy_from_slice(&tag);
             20
         };
@@ -227,9 +229,9 @@ fn a_head_is_cut_and_says_what_was_before_it() {
 
 #[test]
 fn every_kind_of_segment_says_what_it_is() {
-    use SegmentKind::{Head, HeardAll, Plain, Turn};
+    use SegmentKind::{Head, HeardAll, Noted, Plain, Turn};
     let packet = packet(&flow_key(false), SeqNumber(1), b"", ChecksumMode::Full);
-    for (code, kind) in (0..).zip([Plain, HeardAll, Turn, Head]) {
+    for (code, kind) in (0..).zip([Plain, HeardAll, Turn, Head, Noted]) {
         for (unfinished, slot) in [(false, KeySlot::One), (true, KeySlot::Zero)] {
             let flags = SegmentFlags {
                 kind,
@@ -241,10 +243,12 @@ fn every_kind_of_segment_says_what_it_is() {
             assert_eq!(SegmentView::parse(&datagram).unwrap().flags(), flags);
         }
     }
-    let mut datagram = sealed(&packet, flags(false, false));
-    datagram[8] |= 7;
-    let refused = SegmentView::parse(&datagram);
-    assert_eq!(refused, Err(LinkError::BadField("kind")));
+    for unknown in 5..=7 {
+        let mut datagram = sealed(&packet, flags(false, false));
+        datagram[8] |= unknown;
+        let refused = SegmentView::parse(&datagram);
+        assert_eq!(refused, Err(LinkError::BadField("kind")));
+    }
 }
 
 #[test]
@@ -298,8 +302,8 @@ fn what_is_not_ours_is_refused() {
     assert_eq!(Kind::of(&BEGINNING[..5]), Err(LinkError::BadLength(5)));
     assert_eq!(Kind::of(&BEGINNING), Err(LinkError::UnknownKind(0)));
     let mut newer = open().encode(&KEY);
-    newer[4] = 7;
-    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(7)));
+    newer[4] = 8;
+    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(8)));
     assert_eq!(
         SegmentView::parse(b"GET / HTTP"),
         Err(LinkError::Segment(WireError::Truncated {
@@ -317,7 +321,7 @@ fn what_is_not_ours_is_refused() {
     datagram[8] ^= 0x20;
     assert_eq!(
         SegmentView::parse(&datagram),
-        Err(LinkError::UnknownVersion(7))
+        Err(LinkError::UnknownVersion(6))
     );
 }
 

@@ -1,6 +1,7 @@
 //! The service's own record: its server's next life replays it.
 
-use recovery::{Candidate, Cause, SplicePoint, Stage};
+use recovery::{Candidate, Cause, SplicePoint, Stage, Standing};
+use ssw::Flow;
 use wire::{FlowId, FlowKey};
 
 use super::Service;
@@ -138,6 +139,9 @@ impl Service {
         let Some(north) = &mut self.north else {
             return Ok(());
         };
+        if self.config.link.is_some() {
+            north.gives_notes(self.ground.plane.notes());
+        }
         let replayed = north.look(clock::now())?;
         self.let_join()?;
         match replayed {
@@ -157,10 +161,13 @@ impl Service {
     }
 
     pub(crate) fn with_standing(&self, mut candidate: Candidate) -> Candidate {
-        if let Some(north) = &self.north {
-            candidate.standing = north.standing(candidate.key, &candidate.flow);
-        }
+        candidate.standing = self.standing(candidate.key, &candidate.flow);
         candidate
+    }
+
+    /// Where the server stands with this connection, if it has replayed its record and knows it.
+    pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
+        self.north.as_ref()?.standing(key, flow)
     }
 
     /// Make the socket with which the server goes on, then let what concerns it pass, then say what is still to be

@@ -23,6 +23,8 @@ pub(super) struct Releasing {
     /// Lengths of the streams.
     heads: Vec<u64>,
     read: Vec<(FlowId, SeqNumber)>,
+    /// Segments that the logger got no copy of by then.
+    left: u64,
 }
 
 impl Releasing {
@@ -53,7 +55,9 @@ impl Service {
             return Ok(());
         }
         let bytes: u64 = memory.processes().map(|one| memory.length(one)).sum();
-        if bytes < self.releasing.at + WORTHWHILE {
+        // Of what was left out the logger is to know how far it goes, when its client rests.
+        let left = self.left_to_notes()?;
+        if bytes < self.releasing.at + WORTHWHILE && left == self.releasing.left {
             return Ok(());
         }
         let read = self.read_by_the_server()?;
@@ -66,8 +70,34 @@ impl Service {
             at: bytes,
             heads: memory.processes().map(|one| memory.length(one)).collect(),
             read,
+            left,
         };
         Ok(())
+    }
+
+    /// The server has replayed its record: the logger need not wait for what it has had no copy of, and knows what lies behind
+    /// that then.
+    pub(crate) fn release_where_it_stands(&mut self) -> Result<(), ServeError> {
+        let Some(north) = self.north.as_ref().filter(|_| self.config.link.is_some()) else {
+            return Ok(());
+        };
+        let flows = self.ground.plane.flows()?;
+        let stands = flows.iter().filter_map(|(key, flow)| {
+            let standing = north.standing(*key, flow)?;
+            Some((flow.id, standing.instream))
+        });
+        let stands: Vec<_> = stands.collect();
+        if !stands.is_empty() {
+            let _ = self.ask_logger(|logger| logger.release(stands))?;
+        }
+        Ok(())
+    }
+
+    fn left_to_notes(&self) -> Result<u64, ServeError> {
+        match self.config.spare_copies() {
+            Some(_) => Ok(self.ground.plane.counters()?.left_to_notes()),
+            None => Ok(0),
+        }
     }
 
     /// How far the server has read each connection, at least.

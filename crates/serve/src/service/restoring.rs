@@ -360,9 +360,15 @@ impl Service {
         id: FlowId,
         make: fn(FlowKey, &Flow) -> Result<Vec<u8>, EmitError>,
     ) -> Result<(), ServeError> {
-        let Some(flow) = self.numbered(key, id)? else {
+        let Some(mut flow) = self.numbered(key, id)? else {
             return Ok(());
         };
+        // The record may be behind what its client was told: the server's own is not.
+        if self.config.link.is_some()
+            && let Some(standing) = self.standing(key, &flow)
+        {
+            flow.server.ack = flow.server.ack.max_seq(standing.instream);
+        }
         let packet = make(key, &flow)?;
         // A full queue: it is asked again, or asks itself.
         if let Err(error) = self.ground.injector.to_client(&packet) {

@@ -208,6 +208,9 @@ impl Wrap {
             && let Some(connection) = self.descriptors.connection(fd)
         {
             connection.instream += length;
+            if call == Call::Read {
+                self.has_read(fd);
+            }
         }
         outcome
     }

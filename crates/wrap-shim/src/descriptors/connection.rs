@@ -165,6 +165,8 @@ pub(crate) struct Connection {
     pub(crate) is_shut: bool,
     /// What is held of it ([`crate::later`]), as it will be in its socket.
     pub(crate) held: u32,
+    /// Which note says how far it was read ([`crate::noting`]), from 1; 0: none does so far.
+    pub(crate) note: u32,
     /// It is known not to block.
     pub(crate) is_nonblocking: bool,
     /// The program has limited how much its socket takes.
@@ -230,6 +232,7 @@ impl Connection {
         which: Which::Unknown,
         is_shut: false,
         held: 0,
+        note: 0,
         is_nonblocking: false,
         is_limited: false,
         options: [0; KEPT_OPTIONS.len()],

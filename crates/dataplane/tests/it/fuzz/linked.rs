@@ -34,6 +34,13 @@ pub(super) enum LinkStep {
         server_first: bool,
         word: Word,
     },
+    /// A client's request is copied, or left to its server's notes, and answered.
+    Request {
+        len: usize,
+        /// How far below its end the server says that it has noted, and of which connection.
+        noted: Option<(u32, u32)>,
+        answered: bool,
+    },
     Reprotect,
     /// The host has died, and knows the connection from its record alone.
     Restore {
@@ -200,6 +207,14 @@ pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
         40 => (1usize..1400, any::<bool>(), word()).prop_map(|(len, server_first, word)| {
             LinkStep::Upload { len, server_first, word }
         }),
+        40 => (
+            prop_oneof![8 => 1usize..200, 1 => 1380usize..1420],
+            proptest::option::weighted(0.8, (
+                prop_oneof![8 => Just(0u32), 1 => 1u32..300, 1 => any::<u32>()],
+                prop_oneof![20 => Just(0u32), 1 => 1u32..3],
+            )),
+            prop::bool::weighted(0.8),
+        ).prop_map(|(len, noted, answered)| LinkStep::Request { len, noted, answered }),
         6 => Just(LinkStep::Reprotect),
         8 => (prop::bool::weighted(0.8), select(vec![0u8, 3, 14]), any::<bool>(), told())
             .prop_map(|(timestamps, scale, stateful, told)| {
@@ -324,6 +339,11 @@ impl World<'_> {
                 server_first,
                 word,
             } => self.upload(*len, *server_first, word),
+            LinkStep::Request {
+                len,
+                noted,
+                answered,
+            } => (0..3).for_each(|_| self.request(*len, *noted, *answered)),
             LinkStep::Restore {
                 timestamps,
                 scale,
@@ -398,6 +418,33 @@ impl World<'_> {
         if server_first {
             self.hear(word);
         }
+    }
+
+    fn request(&mut self, len: usize, noted: Option<(u32, u32)>, answered: bool) {
+        let Some(flow) = self.known() else { return };
+        let before = self.both.model.counters().left_to_notes;
+        let spec = segment(flow.client.nxt, flow.server.nxt)
+            .timestamps(flow.client.tsval, flow.server.tsval)
+            .payload(&vec![b'r'; len]);
+        self.client(&spec);
+        self.left += self.both.model.counters().left_to_notes - before;
+        let Some(flow) = self.known() else { return };
+        if let Some((below, other)) = noted {
+            let isn = flow.client.isn + other;
+            self.both.note(self.both.key, isn, flow.client.nxt - below);
+        }
+        let from = match flow.mode {
+            Mode::Observed => flow.server.nxt,
+            _ => flow.splice.nxt,
+        };
+        let answer = segment(from, flow.client.nxt)
+            .timestamps(flow.server.tsval + 1, flow.client.tsval)
+            .window(500);
+        let answer = match answered {
+            true => answer.payload(b"answer"),
+            false => answer,
+        };
+        self.server(&answer);
     }
 
     /// A SYN-ACK went to the logger.

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use dataplane::{Settings, SplicePoint};
-use protocol::mirror::{CloseReason, FrameKind};
+use protocol::{
+    link::SegmentKind,
+    mirror::{CloseReason, FrameKind},
+};
 use ssw::{
     AckStrategy, ClosedReason, Expect, Flow, LinkSettings, MirrorFrame, MirrorKind, Packet,
     SouthSide, Unprotected, Verdict,
@@ -11,7 +14,7 @@ use ssw::{
 use wire::{ChecksumState, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 
 use super::{
-    kernel::{Kernel, Leased, Note, settings},
+    kernel::{Kernel, Leased, Note, carried, linked_settings, settings},
     segments::*,
 };
 
@@ -65,6 +68,7 @@ pub(crate) struct Both {
     pub(crate) logger_hangs: bool,
     notes: Vec<Note>,
     events: Vec<ssw::EventKind>,
+    copies: Vec<ssw::Copy>,
 }
 
 impl Both {
@@ -95,8 +99,7 @@ impl Both {
 
     /// With a log link, of which nothing is known yet.
     pub(crate) fn linked() -> Self {
-        let link = true;
-        Self::on(Leased::linked(), &Settings { link, ..settings() })
+        Self::on(Leased::linked(), &linked_settings())
     }
 
     /// Programs that are loaded already and have no connections.
@@ -113,6 +116,7 @@ impl Both {
                 max_embryos: 16_384,
                 endpoints: settings.addresses.clone(),
                 link: settings.link,
+                notes: settings.notes,
             },
             clock.now(),
         );
@@ -128,6 +132,7 @@ impl Both {
             logger_hangs: false,
             notes: Vec::new(),
             events: Vec::new(),
+            copies: Vec::new(),
         }
     }
 
@@ -149,8 +154,25 @@ impl Both {
     ) -> Out {
         let mut seen = packet.clone();
         let mut wanted = packet.clone();
+        self.take_copies();
+        let before = self.copies.len();
         let verdict = kernel(&self.kernel, &mut seen);
         let want = model(&mut self.model, &mut wanted, self.clock.now());
+        self.take_copies();
+        if let Some(copy) = self.copies.get(before..).and_then(<[_]>::last) {
+            let [seen, wanted] = [self.kernel.carried(), carried(copy)];
+            // Lengths are a head's.
+            let count = if copy.flags.kind == SegmentKind::Head {
+                5
+            } else {
+                4
+            };
+            assert_eq!(
+                seen[..count],
+                wanted[..count],
+                "what is said with {copy:x?}"
+            );
+        }
         assert_eq!(verdict, want, "verdicts of kernel and model on {packet:x?}");
         assert_eq!(
             seen, wanted,
@@ -308,6 +330,13 @@ impl Both {
 
     // The log link.
 
+    /// A process of the service says how far it has noted the connection with these ends.
+    pub(crate) fn note(&mut self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) {
+        if self.kernel.note(key, isn, seq) {
+            self.model.note(key, isn, seq);
+        }
+    }
+
     pub(crate) fn set_link(&mut self, link: LinkSettings) {
         let keys = link.keys;
         let settings = dataplane::LinkSettings {
@@ -354,7 +383,8 @@ impl Both {
     /// The copies of the client's segments that left since the last call, as they pass the
     /// interface of the link.
     pub(crate) fn copies(&mut self) -> Vec<Packet> {
-        let copies: Vec<_> = std::iter::from_fn(|| self.model.take_copy()).collect();
+        self.take_copies();
+        let copies = std::mem::take(&mut self.copies);
         let wrapped = copies.iter().map(|copy| {
             let wanted = self.model.wrap(copy).expect("it is a segment");
             let seen = self.kernel.wrap(copy);
@@ -362,6 +392,11 @@ impl Both {
             seen
         });
         wrapped.collect()
+    }
+
+    fn take_copies(&mut self) {
+        let made = std::iter::from_fn(|| self.model.take_copy());
+        self.copies.extend(made);
     }
 
     // What both know.
@@ -406,6 +441,7 @@ impl Both {
             for (_, flow) in list {
                 flow.closed_ns = flow.closed_ns.min(1); // two clocks
                 flow.given_ns = flow.given_ns.min(1);
+                flow.log.copied_ns = flow.log.copied_ns.min(1);
             }
         }
         assert_eq!(kernel, model, "flows of kernel and model");
@@ -569,7 +605,7 @@ fn as_note(frame: MirrorFrame) -> Note {
     }
 }
 
-fn model_counters(model: &SouthSide) -> [(&'static str, u64); 21] {
+fn model_counters(model: &SouthSide) -> [(&'static str, u64); 22] {
     let c = model.counters();
     [
         ("mirrored", c.mirrored),
@@ -593,5 +629,6 @@ fn model_counters(model: &SouthSide) -> [(&'static str, u64); 21] {
         ("acks_withheld", c.acks_withheld),
         ("acks_made", c.acks_made),
         ("fenced", c.fenced),
+        ("left_to_notes", c.left_to_notes),
     ]
 }

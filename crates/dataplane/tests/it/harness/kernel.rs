@@ -13,10 +13,15 @@ use std::{
 
 use dataplane::{Dataplane, Event, PinDirectory, Ring, Settings};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
-use protocol::mirror;
+use protocol::{link::SegmentKind, mirror};
+use rustix::mm::{MapFlags as Mapping, ProtFlags, mmap};
 use ssw::{Expect, Packet, Verdict};
 use supervise::mounts::{self, Mount};
-use wire::{FlowId, SeqNumber};
+use wire::{FlowId, FlowKey, IpPacket, Segment, SeqNumber};
+use wrap_abi::{
+    handover::Ends,
+    notes::{NOTES, Notes},
+};
 
 use super::segments::{MARK, server_end};
 
@@ -35,6 +40,16 @@ pub(crate) fn settings() -> Settings {
         mirror_bytes: 1 << 20,
         max_flows: 16,
         link: false,
+        notes: None,
+    }
+}
+
+/// The same with a log link, and a server that notes what it reads.
+pub(crate) fn linked_settings() -> Settings {
+    Settings {
+        link: true,
+        notes: Some(0),
+        ..settings()
     }
 }
 
@@ -65,6 +80,10 @@ pub(crate) struct Kernel {
     /// The link and the way to the logger.
     link: [MapHandle; 2],
     expected: Mutex<Vec<(FlowId, u32)>>,
+    noted: Option<Notes<'static>>,
+    taken: Mutex<Vec<u32>>,
+    /// What the last packet has left for the next program.
+    carried: Mutex<[u32; 5]>,
     fresh: Vec<u8>,
 }
 
@@ -124,8 +143,7 @@ impl Leased {
     }
 
     pub(crate) fn linked() -> Self {
-        let link = true;
-        Self::of(&Settings { link, ..settings() }, &IDLE_LINKED)
+        Self::of(&linked_settings(), &IDLE_LINKED)
     }
 
     fn of(settings: &Settings, idle: &'static Mutex<Vec<Idle>>) -> Self {
@@ -193,7 +211,6 @@ impl Kernel {
         let service = map("service");
         let fresh = read(&service);
         Self {
-            plane,
             mirror,
             events,
             notes,
@@ -203,6 +220,10 @@ impl Kernel {
             synacks: map("synacks"),
             link: ["link", "path"].map(map),
             expected: Mutex::default(),
+            noted: settings.notes.map(|_| mapped(plane.notes())),
+            taken: Mutex::default(),
+            carried: Mutex::default(),
+            plane,
             service,
             fresh,
         }
@@ -232,10 +253,30 @@ impl Kernel {
             let chunk = std::iter::once(chunk);
             self.plane.forget_expected(flow, chunk).expect("it runs");
         }
+        let mut taken = self.taken.lock().expect("no panic");
+        if let Some(noted) = self.noted {
+            taken.drain(..).for_each(|place| noted.free(place));
+        }
+        drop(taken);
         write(&self.service, &self.fresh);
         self.plane().heartbeat().expect("it runs");
         self.take_notes();
         self.take_events();
+    }
+
+    /// A process of the service says how far it has noted this connection.
+    /// Answers whether there was room for that.
+    pub(crate) fn note(&self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) -> bool {
+        let noted = self.noted.expect("with notes");
+        let place = noted.take(&Ends::new(key.client(), key.server()), isn.0, seq.0);
+        let mut taken = self.taken.lock().expect("no panic");
+        taken.extend(place);
+        place.is_some()
+    }
+
+    /// What the last packet has left for the next program.
+    pub(crate) fn carried(&self) -> [u32; 5] {
+        *self.carried.lock().expect("no panic")
     }
 
     pub(crate) fn embryos(&self) -> usize {
@@ -274,12 +315,7 @@ impl Kernel {
     pub(crate) fn wrap(&self, copy: &ssw::Copy) -> Packet {
         let mut packet = copy.packet.clone();
         let mut frame = Frame::of(&packet);
-        let [low, high] = [copy.flow_id.0, copy.flow_id.0 >> 32].map(|word| word & 0xffff_ffff);
-        let words = [low, high].map(|word| u32::try_from(word).unwrap());
-        let flags = u32::from(copy.flags.byte());
-        let (head, lengths) = (copy.head, [copy.head.keep, copy.head.whole].map(u32::from));
-        let lengths = lengths[1] << 16 | lengths[0];
-        frame.cb = [words[0], words[1], flags, head.after.0, lengths];
+        frame.cb = carried(copy);
         let verdict = self.run_frame("egress", &mut frame).expect("it is run");
         assert_eq!(verdict, Verdict::Next);
         packet.bytes = frame.bytes.split_off(ETHERNET);
@@ -292,6 +328,7 @@ impl Kernel {
         let verdict = self
             .run_frame(program, &mut frame)
             .expect("the packet is run");
+        *self.carried.lock().expect("no panic") = frame.cb;
         let as_it_is = packet.mark.wrapping_sub(MARK) < 2 || frame.mark == MARK + 5;
         let macs = if verdict == Verdict::RedirectIngress && !as_it_is {
             [CLIENT_MAC, SERVER_MAC] // turned round
@@ -392,8 +429,12 @@ impl Frame {
         }
         out.truncate(usize::try_from(options.data_size_out).unwrap());
         self.bytes = out;
-        let mark = context_out[AT_MARK..AT_MARK + 4].try_into().unwrap();
-        self.mark = u32::from_ne_bytes(mark);
+        let word = |at: usize| {
+            let word = context_out[at..at + 4].try_into();
+            u32::from_ne_bytes(word.expect("four bytes"))
+        };
+        self.mark = word(AT_MARK);
+        self.cb = [0, 1, 2, 3, 4].map(|n| word(AT_CB + 4 * n));
         Ok(match options.retval.cast_signed() {
             -1 => Verdict::Next,
             2 => Verdict::Drop,
@@ -403,6 +444,44 @@ impl Frame {
             other => panic!("verdict {other}"),
         })
     }
+}
+
+/// What a copy takes with it through the stack.
+pub(crate) fn carried(copy: &ssw::Copy) -> [u32; 5] {
+    let [low, high] = [copy.flow_id.0, copy.flow_id.0 >> 32].map(|word| word & 0xffff_ffff);
+    let [low, high] = [low, high].map(|word| u32::try_from(word).expect("half of a number"));
+    let (head, lengths) = (copy.head, [copy.head.keep, copy.head.whole].map(u32::from));
+    let after = match copy.flags.kind {
+        SegmentKind::Noted => sequence_number(&copy.packet).0.wrapping_sub(head.after.0),
+        _ => head.after.0,
+    };
+    let flags = u32::from(copy.flags.byte());
+    [low, high, flags, after, lengths[1] << 16 | lengths[0]]
+}
+
+fn sequence_number(packet: &Packet) -> SeqNumber {
+    let packet = IpPacket::parse(&packet.bytes).expect("an IP packet");
+    Segment::of(&packet).expect("a segment").seq()
+}
+
+/// The notes as a process of the service has them.
+fn mapped(notes: BorrowedFd<'_>) -> Notes<'static> {
+    let length = size_of::<[wrap_abi::notes::Note; NOTES]>();
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping.
+    let at = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            length,
+            access,
+            Mapping::SHARED,
+            notes,
+            0,
+        )
+    };
+    let at = at.expect("it can be mapped");
+    // SAFETY: it stays, is as large, and all atomics, so that anything is a valid value.
+    Notes(unsafe { &*at.cast() })
 }
 
 fn decode(record: &[u8]) -> Note {

@@ -37,7 +37,16 @@ pub(super) enum Step {
         salt: u8,
     },
     Read(usize, usize),
+    Release(Where),
     Close,
+}
+
+fn places() -> impl Strategy<Value = Where> {
+    prop_oneof![
+        4 => Just(Where::Next),
+        4 => (-4000i32..12_000).prop_map(Where::Near),
+        1 => (0usize..SPACE - 80_000).prop_map(Where::At),
+    ]
 }
 
 fn lengths() -> impl Strategy<Value = usize> {
@@ -58,17 +67,12 @@ fn salts() -> impl Strategy<Value = u8> {
 }
 
 pub(super) fn steps() -> impl Strategy<Value = Step> {
-    let places = prop_oneof![
-        4 => Just(Where::Next),
-        4 => (-4000i32..12_000).prop_map(Where::Near),
-        1 => (0usize..SPACE - 80_000).prop_map(Where::At),
-    ];
     let acks = prop_oneof![
         3 => (1usize..3000).prop_map(|nxt| (nxt, nxt)),
         1 => (1usize..3000, 1usize..3000),
     ];
     let behind = prop_oneof![3 => Just(0u32), 1 => 0u32..50];
-    let arrive = (places, lengths(), salts(), 0u8..60, acks, behind).prop_map(
+    let arrive = (places(), lengths(), salts(), 0u8..60, acks, behind).prop_map(
         |(at, length, salt, fin, (client_ack, server_nxt), server_behind)| Step::Arrive {
             at,
             length,
@@ -89,6 +93,7 @@ pub(super) fn steps() -> impl Strategy<Value = Step> {
         8 => sent,
         6 => (0usize..SPACE, 0usize..100_000).prop_map(|(from, max)| Step::Read(from, max)),
         1 => (isns(), isns()).prop_map(|(client, server)| Step::Open(client, server)),
+        3 => places().prop_map(Step::Release),
         1 => Just(Step::Close),
     ]
 }

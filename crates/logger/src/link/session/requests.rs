@@ -41,6 +41,12 @@ impl Session {
                 }
                 Vec::new()
             }
+            Request::Release { places } => {
+                for (flow, to) in places {
+                    self.release(*flow, *to, out);
+                }
+                Vec::new()
+            }
             Request::HoldTurns { hold } => {
                 self.hold_turns(*hold);
                 out.record(self.instance, &Entry::TurnsHeld(*hold));

@@ -35,6 +35,14 @@ impl Session {
         let _ = self.intake.journal.instream(flow, arrival);
     }
 
+    /// Where that is not possible now, for want of room, what is missing would be missing for ever.
+    pub(crate) fn restore_released(&mut self, flow: FlowId, to: SeqNumber) {
+        self.intake.journal.release(flow, to);
+        if self.is_missing(flow, to) {
+            self.unprotect(flow, Unprotected::TotalLimit);
+        }
+    }
+
     pub(crate) fn restore_acknowledged(&mut self, flow: FlowId, ack: SeqNumber) {
         if let Some(flow) = self.flows.get_mut(flow) {
             flow.progress.acknowledge(flow.server_isn + 1, ack);

@@ -87,12 +87,11 @@ impl Session {
         }
         let was_embryo = std::mem::take(&mut flow.embryo);
         observe(flow, view.segment(), now);
+        let is_noted = self.noted(id, view, out);
         if arrival.payload.is_empty() && !arrival.fin {
-            self.statistics.progress += 1;
-            if flow.progress.is_news() {
-                flow.progress.told();
-                let progress = Change::Progress(flow.progress);
-                out.record(self.instance, &Entry::Changed(id, progress));
+            self.went_on(id, out);
+            if is_noted {
+                self.acknowledge(id, out);
             }
         } else {
             self.statistics.segments += 1;
@@ -102,6 +101,18 @@ impl Session {
             self.flows.born();
         }
         true
+    }
+
+    /// A segment with nothing to record: how far the client has heard the server is told, if that is news.
+    fn went_on(&mut self, id: FlowId, out: &mut Outbox) {
+        self.statistics.progress += 1;
+        if let Some(flow) = self.flows.get_mut(id)
+            && flow.progress.is_news()
+        {
+            flow.progress.told();
+            let progress = Change::Progress(flow.progress);
+            out.record(self.instance, &Entry::Changed(id, progress));
+        }
     }
 
     /// What was not recorded yet is, and the service is told so, now or with the batch.
@@ -157,7 +168,7 @@ fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
         payload: segment.payload(),
         fin: flags.contains(Flags::FIN),
         client_ack: segment.ack(),
-        heard_all: kind != SegmentKind::Plain,
+        heard_all: matches!(kind, SegmentKind::HeardAll | SegmentKind::Turn),
         heads_known: false,
         server: (kind == SegmentKind::Turn).then_some(progress),
     })

@@ -11,6 +11,7 @@ enum Step {
     Close,
     Hold(bool),
     Answer,
+    Note,
     Die {
         with_host: bool,
     },
@@ -24,6 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Close),
         1 => any::<bool>().prop_map(Step::Hold),
         3 => Just(Step::Answer),
+        2 => Just(Step::Note),
         1 => any::<bool>().prop_map(|with_host| Step::Die { with_host }),
     ]
 }
@@ -51,6 +53,9 @@ proptest! {
                 }
                 Step::Hold(hold) => drop(world.ask(&Request::HoldTurns { hold })),
                 Step::Answer => world.answer(),
+                // A server that keeps nothing between turns notes nothing.
+                Step::Note if turn => {}
+                Step::Note => world.note(),
                 Step::Die { with_host } => world.die(with_host),
             }
         }

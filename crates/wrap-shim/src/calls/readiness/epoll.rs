@@ -29,13 +29,13 @@ impl Wrap {
         let outcome = self.ready(
             Call::Epoll,
             epoll,
-            |wrap| match wrap.held.is_empty() {
+            |wrap| match wrap.has_business() {
                 // SAFETY: as the program has called us.
-                true => unsafe {
+                false => unsafe {
                     let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
                     blocking(timeout.call(), arguments)
                 },
-                false => {
+                true => {
                     let timeout = timeout.milliseconds() as usize;
                     wrap.wait_and_release(epoll_arguments(epoll, events, most, timeout, mask))
                 }
