@@ -118,6 +118,10 @@ impl Driver {
         if self.list_again {
             return;
         }
+        let stands = ground.node.where_it_stands();
+        if !stands.is_empty() {
+            ground.logger.release(stands);
+        }
         let all = self.recovery.stage() == Stage::Clearing;
         let candidates = ground
             .node
@@ -262,9 +266,13 @@ fn to_client(
     make: fn(FlowKey, &Flow) -> Result<Vec<u8>, EmitError>,
     ground: &mut Ground<'_>,
 ) -> Result<(), Violation> {
-    let Some(flow) = ground.node.numbered(key, id) else {
+    let Some(mut flow) = ground.node.numbered(key, id) else {
         return Ok(());
     };
+    // The record may be behind what its client was told: the server's own is not.
+    if let Some(standing) = ground.node.standing(key, &flow) {
+        flow.server.ack = flow.server.ack.max_seq(standing.instream);
+    }
     let packet = make(key, &flow).map_err(not_written)?;
     ground
         .node

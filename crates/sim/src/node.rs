@@ -67,6 +67,7 @@ impl Node {
             max_embryos: 64,
             endpoints: endpoints(),
             link: link.is_some(),
+            notes: setup.north.and_then(|north| north.spare_copies),
         };
         Self {
             host: Host::new(&addresses, setup.mtu, rng.random()),

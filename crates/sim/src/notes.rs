@@ -35,6 +35,8 @@ pub(crate) struct Notes {
     accepted: Vec<(FlowKey, usize)>,
     /// The first so many are with the logger.
     stable: usize,
+    /// What was read of the connections that were accepted, as far as that is with the logger: ends, number of the SYN, bytes.
+    noted: Vec<(FlowKey, SeqNumber, usize)>,
     /// So many will be, and when.
     on_the_way: Option<(u64, usize)>,
     flaw: Flaw,
@@ -49,6 +51,7 @@ impl Notes {
             unmade: Vec::new(),
             accepted: Vec::new(),
             stable: 0,
+            noted: Vec::new(),
             on_the_way: None,
             flaw,
             reads: 0,
@@ -96,11 +99,30 @@ impl Notes {
             return;
         };
         if let Some((_, length)) = self.on_the_way.take_if(|(at, _)| *at <= now && !is_away) {
-            self.stable = length;
+            self.are_now_stable(length);
         }
         if self.on_the_way.is_none() && self.stable < self.made.len() {
             self.on_the_way = Some((now + rng.random_range(0..=lag), self.made.len()));
         }
+    }
+
+    fn are_now_stable(&mut self, length: usize) {
+        for note in self.made.get(self.stable..length).unwrap_or_default() {
+            match note {
+                Note::Accepted { key, isn } => self.noted.push((*key, *isn, 0)),
+                Note::Read { connection, bytes } => {
+                    let known = self.noted.get_mut(*connection);
+                    known.into_iter().for_each(|one| one.2 += bytes.len());
+                }
+                _ => {}
+            }
+        }
+        self.stable = length;
+    }
+
+    /// Of these connections the logger knows that so much was read, and what.
+    pub(crate) fn noted(&self) -> &[(FlowKey, SeqNumber, usize)] {
+        &self.noted
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -121,7 +143,9 @@ impl Notes {
         for note in made.into_iter().take(left) {
             self.keep(note);
         }
-        (self.stable, self.on_the_way) = (left, None);
+        (self.stable, self.on_the_way) = (0, None);
+        self.noted.clear();
+        self.are_now_stable(left);
     }
 
     /// With a flaw: the next life does not live through this one.

@@ -95,6 +95,11 @@ impl Stateful {
         self.stage == Stage::Waiting
     }
 
+    /// It has its connections, and goes on with them.
+    pub(crate) fn serves(&self) -> bool {
+        self.stage == Stage::Serving
+    }
+
     /// The sockets that it has.
     pub(crate) fn held(&self) -> impl Iterator<Item = SocketHandle> + '_ {
         let open = self.connections.iter().filter(|one| !one.closed);

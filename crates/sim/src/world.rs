@@ -44,6 +44,8 @@ pub struct Outcome {
     pub acks_made: u64,
     /// Segments that told a client less than the server had.
     pub acks_clamped: u64,
+    /// Segments that were left to the server's notes.
+    pub left_to_notes: u64,
     /// Segments of replays that were answered in the client's name.
     pub self_acks: u64,
     /// Clients that completed their scripts.
@@ -331,7 +333,7 @@ impl World {
         Ok(())
     }
 
-    /// What a client is told of now, a logger on another machine has recorded before.
+    /// What a client is told of now, a logger on another machine has recorded before, or knows from the server's notes.
     fn never_ahead_of_the_record(&self) -> Result<(), Violation> {
         if self.logger.remote.is_none() || self.logger.is_away() {
             return Ok(());
@@ -348,11 +350,20 @@ impl World {
             if flow.closed_ns == 0 && journal.summary(flow.id).is_none() {
                 return Err(Violation::new(format!("{key} exists and is not recorded")));
             }
-            if let (None, Some(stable)) = (flow.unprotected, journal.stable_seq(flow.id)) {
-                self.witness.recorded(*key, stable)?;
-            }
+            self.is_recorded(*key, flow)?;
         }
         Ok(())
+    }
+
+    /// What its client was told of is in the record, or noted.
+    fn is_recorded(&self, key: wire::FlowKey, flow: &ssw::Flow) -> Result<(), Violation> {
+        let stable = self.logger.journal().stable_seq(flow.id);
+        let (None, Some(stable)) = (flow.unprotected, stable) else {
+            return Ok(());
+        };
+        let noted = self.node.noted(key, flow);
+        let stable = noted.map_or(stable, |noted| stable.max_seq(noted));
+        self.witness.recorded(key, stable)
     }
 
     fn read_ring(&mut self) -> Result<(), Violation> {
@@ -370,13 +381,10 @@ impl World {
             return Ok(());
         }
         for (key, flow) in self.node.ssw.flows() {
-            let stable = self.logger.journal().stable_seq(flow.id);
             if flow.log.ended {
                 continue; // what is said now is between client and kernel
             }
-            if let (None, Some(stable)) = (flow.unprotected, stable) {
-                self.witness.recorded(*key, stable)?;
-            }
+            self.is_recorded(*key, flow)?;
         }
         Ok(())
     }
@@ -462,6 +470,7 @@ impl World {
             mirror_full: counters.mirror_full,
             acks_made: counters.acks_made,
             acks_clamped: counters.acks_clamped,
+            left_to_notes: counters.left_to_notes,
             self_acks: counters.self_acks,
             logger_deaths: self.logger.remote.as_ref().map_or(0, Remote::deaths),
             north: self

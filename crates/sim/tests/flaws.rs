@@ -40,6 +40,12 @@ fn a_word_before_its_notes_are_with_the_logger_is_contradicted() {
     found_in(Scenario::north_restarted, Flaw::SaysTooSoon);
 }
 
+/// A client was told of what it said, which a host knew alone.
+#[test]
+fn a_read_that_is_said_to_be_noted_too_soon_is_missed() {
+    found_in(Scenario::north_restarted, Flaw::TellsTooSoon);
+}
+
 #[test]
 fn a_socket_at_other_numbers_is_noticed() {
     found(Flaw::GraftsAhead);

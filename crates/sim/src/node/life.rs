@@ -24,6 +24,7 @@ impl Node {
         now: u64,
     ) -> Result<bool, Violation> {
         let mut dies = false;
+        self.note_reads();
         if let Some(process) = self
             .process
             .as_mut()

@@ -124,6 +124,50 @@ impl Node {
         })
     }
 
+    /// The same of all connections, for a logger on another machine: it need not wait for what it has had no copy of.
+    pub(crate) fn where_it_stands(&self) -> Vec<(FlowId, SeqNumber)> {
+        let north = self.north.as_ref();
+        if north.is_none_or(|north| north.setup.commit.is_none()) {
+            return Vec::new();
+        }
+        let flows = self.ssw.flows();
+        let stands = flows.filter_map(|(key, flow)| {
+            let standing = self.standing(*key, flow)?;
+            Some((flow.id, standing.instream))
+        });
+        stands.collect()
+    }
+
+    /// What the logger knows to have been read of this connection, from notes.
+    pub(crate) fn noted(&self, key: FlowKey, flow: &Flow) -> Option<SeqNumber> {
+        let notes = &self.north.as_ref()?.notes;
+        let mut noted = notes.noted().iter();
+        let its = noted.find(|(its, isn, _)| (*its, *isn) == (key, flow.client.isn));
+        its.map(|(_, isn, read)| *isn + 1 + length32(*read))
+    }
+
+    /// A server that serves says how far it has noted what it has read.
+    pub(crate) fn note_reads(&mut self) {
+        if !self.stateful().is_some_and(Stateful::serves) {
+            return;
+        }
+        let Some(north) = self
+            .north
+            .as_ref()
+            .filter(|north| north.setup.commit.is_some())
+        else {
+            return;
+        };
+        let too_soon = north.setup.flaw == Flaw::TellsTooSoon;
+        for (key, isn, read) in north.notes.noted() {
+            let read = match north.notes.read_of(*key) {
+                Some(all) if too_soon => all,
+                _ => *read,
+            };
+            self.ssw.note(*key, *isn, *isn + 1 + length32(read));
+        }
+    }
+
     /// What its flows' connections have read, as far as that is noted where it is safe.
     pub(crate) fn what_was_read(&mut self) -> Vec<(FlowId, SeqNumber)> {
         let Some(north) = &mut self.north else {

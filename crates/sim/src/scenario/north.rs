@@ -15,6 +15,9 @@ pub(crate) struct NorthSetup {
     pub(crate) release_every: Option<u64>,
     /// Longest time until a note is with a logger on another machine, ns.
     pub(crate) commit: Option<u64>,
+    /// With a logger on another machine: copies of segments that are made in a tenth of a second before any is left to the
+    /// server's notes.
+    pub(crate) spare_copies: Option<u32>,
     /// How long a server waits for clients that must say first where they stand.
     pub(crate) patience: Duration,
     /// The kernel has kept the SYNs of connections for who accepts them.
@@ -52,6 +55,8 @@ pub enum Flaw {
     NotesLate,
     /// Words do not wait until the logger has their notes.
     SaysTooSoon,
+    /// The data plane is told that reads are noted where the logger is, before they are.
+    TellsTooSoon,
     /// Sockets are made one number too far.
     GraftsAhead,
     /// What was said, and clients lack, is not said again.
@@ -88,6 +93,8 @@ impl Scenario {
     fn with_state(self) -> Self {
         let mut scenario = self;
         let mut rng = SmallRng::seed_from_u64(scenario.seed ^ 0x006e_6f72_7468);
+        let copies =
+            SmallRng::seed_from_u64(scenario.seed ^ 0x636f_7069_6573).random_range(0..4_u32);
         let release = [None, Some(10 * MS), Some(300 * MS)];
         scenario.service.mode = ReplayMode::Connection;
         scenario.service.north = Some(NorthSetup {
@@ -95,6 +102,9 @@ impl Scenario {
             commit: scenario
                 .link
                 .map(|_| [MS / 20, MS, 20 * MS][rng.random_range(0..3)]),
+            spare_copies: scenario
+                .link
+                .map(|_| [0, 0, 3, u32::MAX][crate::index(copies)]),
             patience: [Duration::from_secs(1), HEARD_BY][rng.random_range(0..2)],
             knows_syns: rng.random_bool(0.8),
             replay_pace: [1, 5, 50][rng.random_range(0..3)],
