@@ -81,12 +81,15 @@ impl Logger {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
-    /// What `serve` has to be told to use it.
+    /// What `serve` has to be told to use it. Of a server with state as little is copied as can be, or as much as
+    /// `OUTLIVE_E2E_COPIES` says (segments a second).
     #[must_use]
-    pub fn flags(&self) -> [String; 4] {
+    pub fn flags(&self) -> [String; 5] {
         let keys = self.keys.to_string_lossy().into_owned();
         let at = self.address().to_string();
-        ["--logger".into(), at, "--key-file".into(), keys]
+        let copies = std::env::var("OUTLIVE_E2E_COPIES").unwrap_or_else(|_| "0".into());
+        let copies = format!("--copies-per-second={copies}");
+        ["--logger".into(), at, "--key-file".into(), keys, copies]
     }
 
     /// SIGKILL, and waits for its end.

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod checkpoints;
+mod copies;
 mod disk;
 mod files;
 mod followed;

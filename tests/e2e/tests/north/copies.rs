@@ -1,0 +1,103 @@
+//! What a server with state has read and noted goes to its logger once: as its notes, and not as a copy of the segment, too.
+
+use std::{thread, time::Duration};
+
+use e2e::{
+    Protected,
+    loggers::status,
+    pair::{FailOver, Pair, addresses},
+    servers::redis_at,
+};
+
+use super::{REQUIRE, hosts::client, patiently, redis::Client};
+
+fn pair(label: &str) -> Pair {
+    let [address, _] = addresses();
+    Pair::with(label, &[], &REQUIRE, |scene| redis_at(scene, address))
+}
+
+fn counted(server: &Protected, name: &str) -> u64 {
+    status(server)["counters"][name].as_u64().expect("a number")
+}
+
+fn count(client: &mut Client, from: u32, to: u32) {
+    for number in from..=to {
+        assert_eq!(client.ask(&["INCR", "counter"]), format!(":{number}"));
+    }
+}
+
+/// All that this client has sent was acknowledged.
+fn is_acknowledged(pair: &Pair, client: &Client) -> bool {
+    let port = client.stream().local_addr().expect("an address").port();
+    let port = format!("sport = :{port}");
+    let said = pair.scene.on_client("ss", &["-tnH", &port]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let queue = said.split_whitespace().nth(2).map(str::to_owned);
+    queue.unwrap_or_else(|| panic!("ss said {said:?}")) == "0"
+}
+
+#[test]
+fn what_a_server_has_noted_is_not_copied() {
+    let mut pair = pair("north-copies");
+    let mut client = client(&pair.scene);
+    count(&mut client, 1, 2000);
+    let left = counted(&pair.first, "left_to_notes");
+    assert!(left > 1500, "{left} of 2000 requests were not copied");
+    for way in [FailOver::PowerOff, FailOver::Move] {
+        pair.fail_over(way);
+        let next = client
+            .ask(&["GET", "counter"])
+            .parse::<u32>()
+            .expect("a number")
+            + 1;
+        count(&mut client, next, next + 999);
+        let left = counted(&pair.first, "left_to_notes");
+        assert!(left > 500, "{left} of 1000 were not copied on another host");
+    }
+    drop(client);
+    pair.stop();
+}
+
+/// What was acknowledged to a client that is not answered is not lost with the host.
+#[test]
+fn a_client_that_is_not_answered_is_acknowledged_what_is_safe() {
+    let mut pair = pair("north-unanswered");
+    let mut client = client(&pair.scene);
+    count(&mut client, 1, 500);
+    client.send(&["CLIENT", "REPLY", "OFF"]);
+    for round in 1..=20 {
+        for _ in 0..10 {
+            client.send(&["INCR", "counter"]);
+            thread::sleep(Duration::from_millis(round % 4));
+        }
+    }
+    patiently("all is acknowledged", || is_acknowledged(&pair, &client));
+    pair.fail_over(FailOver::PowerOff);
+    assert_eq!(client.ask(&["CLIENT", "REPLY", "ON"]), "+OK");
+    assert_eq!(client.ask(&["GET", "counter"]), "700");
+    drop(client);
+    pair.stop();
+}
+
+/// Long ones are copied, and may be read in parts; short ones come among them.
+#[test]
+fn short_and_long_requests_take_turns() {
+    let mut pair = pair("north-long");
+    let mut client = client(&pair.scene);
+    for round in 0..3 {
+        for number in 1..=300_usize {
+            assert_eq!(
+                client.ask(&["INCR", "short"]),
+                format!(":{}", 300 * round + number)
+            );
+            if number % 10 == 0 {
+                let value = number.to_string().repeat(40 * number);
+                assert_eq!(client.ask(&["SET", "long", &value]), "+OK");
+                assert_eq!(client.ask(&["GET", "long"]), value);
+            }
+        }
+        pair.fail_over(FailOver::PowerOff);
+    }
+    drop(client);
+    pair.stop();
+}
