@@ -50,6 +50,11 @@ impl Instream {
         self.stable
     }
 
+    /// The first position behind all that has come, also beyond a hole.
+    pub(crate) fn newest_end(&self) -> u64 {
+        self.ahead.end().unwrap_or(self.stable)
+    }
+
     /// The lowest position that is not in the record: as `data_end`, but a FIN takes a position
     /// too (RFC 9293, 3.4). It counts when everything before it is recorded.
     pub(crate) fn stable(&self) -> u64 {
@@ -118,10 +123,9 @@ impl Instream {
 
     /// Records the FIN of the client at `position`. Answers false if that contradicts the record.
     pub(crate) fn record_fin(&mut self, position: u64) -> bool {
-        let data_end = self.ahead.end().unwrap_or(self.stable);
         match self.fin {
             Some(fin) => fin == position,
-            None if position < data_end => false,
+            None if position < self.newest_end() => false,
             None => {
                 self.fin = Some(position);
                 true

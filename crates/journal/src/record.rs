@@ -181,7 +181,7 @@ impl Record {
         let hole = self.instream.has_hole();
         match arrival.server {
             Some(server) => self.server_is_at(isns, server, arrival, (position, end), shared),
-            None if end > near => self.spoken = None,
+            None if end > self.instream.newest_end() => self.spoken = None,
             None => {}
         }
 
@@ -249,7 +249,8 @@ impl Record {
             self.candidates.push(Candidate { turn, spoken });
             self.decide(shared);
         }
-        if end > self.instream.data_end() {
+        // What comes late, behind a hole, says nothing of what came before it.
+        if end > self.instream.newest_end() {
             self.spoken = Some(self.spoken.map_or(sent, |spoken| spoken.max(sent)));
         }
     }

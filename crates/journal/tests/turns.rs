@@ -296,6 +296,34 @@ fn a_hole_or_a_repetition_begins_no_turn() {
     assert_eq!(talk.replayed(), "GET /1\r\nGET /2\r\n");
 }
 
+/// The first part of a request has come before the one that it follows: what comes late does not tell how much the server
+/// had said when that part was sent.
+#[test]
+fn the_rest_of_a_request_whose_beginning_has_overtaken_another_begins_no_turn() {
+    let mut talk = Talk::new(ReplayMode::Turn);
+    talk.server_unrecorded(OK);
+    talk.client_acknowledges();
+    talk.sent = 8;
+    let beginning = Arrival {
+        seq: CLIENT + 1 + talk.sent,
+        payload: b"GET ",
+        fin: false,
+        client_ack: SERVER + 1 + talk.answered,
+        heard_all: true,
+        heads_known: false,
+        server: None,
+    };
+    talk.journal.instream(FLOW, &beginning).expect("recorded");
+    (talk.sent, talk.answered, talk.acknowledged) = (0, 0, 0);
+    talk.client("GET /1\r\n");
+    talk.server(OK);
+    talk.client_acknowledges();
+    talk.sent = 12;
+    talk.client("/2\r\n");
+    assert_eq!(talk.turn(), (1, 0, 0));
+    assert_eq!(talk.replayed(), "GET /1\r\nGET /2\r\n");
+}
+
 #[test]
 fn a_bare_acknowledgement_or_fin_begins_no_turn() {
     let mut talk = Talk::new(ReplayMode::Turn);

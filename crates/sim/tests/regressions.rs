@@ -107,6 +107,15 @@ fn an_acknowledgement_that_was_lost_is_said_again() {
     }
 }
 
+/// On the way to the logger a segment had overtaken others, and one of these, which came later, was taken for the newest: a turn
+/// was believed to begin in the middle of a request.
+#[test]
+fn a_turn_begins_with_a_request_whatever_has_overtaken_what() {
+    if let Err(failure) = play(&Scenario::drawn_from(3577).restarted()) {
+        panic!("{failure}");
+    }
+}
+
 /// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
 #[test]
 fn faults_cost_the_connections_that_they_doom() {

@@ -159,7 +159,7 @@ impl Naive {
                 self.outstream.restart(nxt);
             }
         }
-        if at + arrival.payload.len() > self.instream.data_end() {
+        if at + arrival.payload.len() > self.instream.end() {
             self.spoken = Some(self.spoken.map_or(nxt, |spoken| spoken.max(nxt)));
         }
         let fin = self.fin.unwrap_or(SPACE);
