@@ -289,8 +289,8 @@ impl Wrap {
     /// The same if it sleeps for lack of what this descriptor brings. One that does not sleep may be asking again and again.
     #[inline]
     pub(crate) fn before_reading(&mut self, fd: c_int, flags: c_int) {
-        let is_owed = self.held.is_empty();
-        if is_owed && !self.owes_notes_of_few() {
+        let holds_nothing = self.held.is_empty();
+        if holds_nothing && !self.owes_notes_of_few() {
             return;
         }
         let known = self.descriptors.connection(fd);
@@ -299,7 +299,7 @@ impl Wrap {
         let sleeps = !is_nonblocking && !is_ready(fd, POLLIN) && !sockets::is_nonblocking(fd);
         if sleeps {
             self.await_stable();
-        } else if !is_owed {
+        } else if !holds_nothing {
             self.hurry();
         }
     }
