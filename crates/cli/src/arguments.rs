@@ -295,7 +295,7 @@ pub(crate) struct Serve {
     #[arg(
         long,
         value_name = "NUMBER",
-        default_value_t = 4000,
+        default_value_t = 10_000,
         requires = "logger"
     )]
     pub(crate) copies_per_second: u32,
