@@ -289,13 +289,13 @@ pub(crate) struct Serve {
     /// does
     #[arg(long, requires = "logger")]
     pub(crate) commit_effects: bool,
-    /// With --north: segments of clients that are copied to the logger in a second, before copies are left out of those whose
-    /// bytes the server itself tells it. 0: as many as possible are left out. Who takes over has what was copied, and what was not
-    /// comes again when the client's timer says so
+    /// With --north: if more segments of clients than these come in a second, those are not copied to the logger whose bytes the
+    /// server itself tells it. 0: no copy is made that is not needed. Who takes over has what was copied, and what was not comes
+    /// again when the client's timer says so
     #[arg(
         long,
         value_name = "NUMBER",
-        default_value_t = 10_000,
+        default_value_t = 20_000,
         requires = "logger"
     )]
     pub(crate) copies_per_second: u32,

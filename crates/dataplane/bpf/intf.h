@@ -227,8 +227,8 @@ struct service {
 	__u64 gated_ns;
 	__u64 next_flow_id;
 	__u64 copies_since_ns; /* of what was counted in `copies` */
-	__u32 copies;
-	__u32 spare_copies; /* made in a tenth of a second before any is left out (notes.h) */
+	__u32 copies; /* segments that need none */
+	__u32 spare_copies; /* if no more than these come in a tenth of a second, none is left out (notes.h) */
 	__u32 incarnation;
 	__u32 main_pid;
 	__u8 gated;      /* nothing of the service leaves or enters */
@@ -237,7 +237,8 @@ struct service {
 	__u8 link;       /* the record is kept at the other end of a log link, not behind the ring */
 	__u8 link_up;    /* there is a logger there */
 	__u8 notes;      /* its server notes what it reads, and the logger has that */
-	__u8 pad[2];
+	__u8 copies_few; /* in the tenth of a second before no more came */
+	__u8 pad[1];
 };
 
 /* Marks of packets that we made ourselves; offsets from service.mark. A mark cannot come in

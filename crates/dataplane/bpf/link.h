@@ -173,12 +173,11 @@ static __always_inline __u32 kind_of(const struct flow *f, const struct packet *
 	return f->client.ack == f->server.nxt ? SEGMENT_HEARD_ALL : SEGMENT_PLAIN;
 }
 
-static __always_inline void copied(struct service *s, struct flow *f, const struct packet *p, __u64 now)
+static __always_inline void copied(struct flow *f, const struct packet *p, __u64 now)
 {
 	advance(&f->log.told, p->ack);
 	f->log.copied = p->seq + sequence_len(p);
 	f->log.copied_ns = now;
-	s->copies++;
 }
 
 /* Record a client's segment at the other end of the link. False: it must not reach the server now.
@@ -226,7 +225,7 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 		flags |= SEGMENT_UNFINISHED;
 	bool sent = send_copy(skb, s, f, path, flags, after);
 	if (sent)
-		copied(s, f, p, now);
+		copied(f, p, now);
 	if (sequence_len(p))
 		count(sent ? COUNT_MIRRORED : COUNT_MIRROR_FULL);
 	return sent;

@@ -15,7 +15,7 @@
  *     answers              So no client waits for more than one of its timers for an ACK
  *   comes soon behind    the logger is to know about where a client is, so that another host believes it
  *     a copy               (restored.h): what it has sent and heard, and its timestamps
- *   is one of many       where copies are few they cost nothing, and who takes over has what was on its way
+ *   is one of many       where few come their copies cost nothing, and who takes over has what was on its way
  *
  * What comes again was not answered, and is copied. A copy says how far all before it is noted, so that
  * the logger does not wait for what it will not get.
@@ -102,14 +102,16 @@ static __always_inline void hear_note(struct flow *f)
 		advance(&f->log.stable, seq);
 }
 
-/* Are there few copies? */
+/* Do so few segments come that all may be copied? As many as that are, too, when more come all at once. */
 static __always_inline bool copies_are_few(struct service *s, __u64 now)
 {
-	if (now - s->copies_since_ns > NOTE_TENTH_NS) {
+	__u64 passed = now - s->copies_since_ns;
+	if (passed > NOTE_TENTH_NS) {
+		s->copies_few = passed > 2 * NOTE_TENTH_NS || s->copies <= s->spare_copies;
 		s->copies_since_ns = now;
 		s->copies = 0;
 	}
-	return s->copies < s->spare_copies;
+	return s->copies++ < s->spare_copies && s->copies_few;
 }
 
 /* Is a copy due, for the logger to know about where the client is? */

@@ -64,7 +64,7 @@ pub struct LinkConfig {
     pub on_loss: OnLoggerLoss,
     /// What a server with state writes to files and pipes waits for the logger, too.
     pub commit_effects: bool,
-    /// Of a server with state: segments that are copied in a second before any is left to its notes.
+    /// Of a server with state: if no more segments come in a second, all are copied, and none is left to its notes.
     pub copies_per_second: u32,
     /// For how long one must be silent to be lost.
     pub timeout: Duration,
@@ -142,7 +142,7 @@ impl ServeConfig {
         if self.wrapped { 0 } else { self.verify.head() }
     }
 
-    /// Copies that are made in a tenth of a second before any is left to notes; `None`: there are no notes.
+    /// If no more segments come in a tenth of a second, none is left to notes; `None`: there are no notes.
     pub(crate) fn spare_copies(&self) -> Option<u32> {
         let link = self.link.as_ref().filter(|_| self.wrapped)?;
         Some(link.copies_per_second.div_ceil(10))

@@ -28,7 +28,7 @@ struct Options {
     /// Who grants that this host serves.
     granted_by: Option<SocketAddr>,
     crash_on_any_failure: bool,
-    /// Of a server with state: segments that are copied in a second before any is left out.
+    /// Of a server with state: in a tenth of a second, before any copy is left out.
     #[serde(default)]
     copies: Option<u32>,
 }

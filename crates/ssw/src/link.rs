@@ -354,7 +354,6 @@ impl Shared {
             slot: link.settings.keys.slot,
         };
         self.send_copy(packet, flow, segment, flags, (place, 0, 0));
-        self.notes.copied();
         let log = &mut flow.log;
         log.told = log.told.max_seq(segment.ack);
         (log.copied, log.copied_ns) = (segment.end(), now_ns);

@@ -3,7 +3,7 @@
 //!
 //! The server's process says how far that is, connection by connection ([`SouthSide::note`]); `stable_seq` is at least
 //! that. A copy is left out of a segment that is short, is the next one, comes from a client of which all before was
-//! answered and noted, and soon behind a copy, where many are made. What comes again was not answered, and is copied.
+//! answered and noted, and soon behind a copy, where many come. What comes again was not answered, and is copied.
 
 use std::collections::BTreeMap;
 
@@ -30,9 +30,11 @@ const STALE: u32 = 1 << 30;
 pub(crate) struct Notes {
     /// By their ends, and the initial sequence numbers of their clients.
     noted: BTreeMap<(FlowKey, u32), Note>,
-    /// Copies that were made since then.
+    /// Segments that have come since then, and need no copy.
     copies: u32,
     since: u64,
+    /// Before that there were few.
+    were_few: bool,
 }
 
 /// How far one is.
@@ -56,11 +58,6 @@ impl Notes {
 
     pub(crate) fn clear(&mut self) {
         self.noted.clear();
-    }
-
-    /// A copy was made.
-    pub(crate) fn copied(&mut self) {
-        self.copies = self.copies.saturating_add(1);
     }
 }
 
@@ -151,13 +148,18 @@ impl Shared {
         true
     }
 
-    /// Are there few copies?
+    /// Do so few segments come that all may be copied? As many as that are, too, when more come all at once.
     fn copies_are_few(&mut self, now_ns: u64) -> bool {
+        let most = self.settings.notes.unwrap_or(0);
         let notes = &mut self.notes;
-        if now_ns.saturating_sub(notes.since) > TENTH {
+        let passed = now_ns.saturating_sub(notes.since);
+        if passed > TENTH {
+            notes.were_few = passed > 2 * TENTH || notes.copies <= most;
             (notes.since, notes.copies) = (now_ns, 0);
         }
-        notes.copies < self.settings.notes.unwrap_or(0)
+        let before = notes.copies;
+        notes.copies = before.saturating_add(1);
+        before < most && notes.were_few
     }
 }
 
