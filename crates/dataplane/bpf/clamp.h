@@ -169,6 +169,8 @@ __noinline int stays_here(struct flow *f, const struct packet *p, __u32 previous
 	if (!l || !f || !p)
 		return false;
 	__u32 edge = ack + (window << (f->server.window_scale & 15));
+	if (f->log.note && after(p->ack, f->log.stable))
+		f->log.hasty_ns = bpf_ktime_get_ns();
 	bool useless = after(p->ack, previous) && ack == f->server.ack && !after(edge, f->server.edge);
 	/* A server that repeats itself answers a client that does: it is told what it can be, or it
 	 * would send the same segment for ever. It may have been told before, and not have heard it. */

@@ -147,6 +147,7 @@ struct log_half {
 	__u64 counter; /* of the newest acknowledgement */
 	__u64 meetings; /* see clamp.h; of no meaning */
 	__u64 copied_ns; /* when the newest copy left */
+	__u64 hasty_ns; /* when the server's TCP said last by itself that it has what the logger had not (notes.h) */
 	__u32 stable;  /* stable_seq: the lowest number that the logger is not known to have */
 	__u32 ack;     /* what the server's TCP acknowledged; after a splice, the new server's */
 	__u32 edge;    /* right edge of its window */

@@ -13,6 +13,8 @@
  *   is the next          all before it is with the logger, one way or the other
  *   finds a server that  the answer to the last one acknowledged it, and what was left out last is noted.
  *     answers              So no client waits for more than one of its timers for an ACK
+ *   need not be          a server's TCP that has not acknowledged by itself, for a second, what the logger had not
+ *     acknowledged soon    yet: a client may be waiting for that before it goes on (RFC 896), and an answer is later
  *   comes soon behind    the logger is to know about where a client is, so that another host believes it
  *     a copy               (restored.h): what it has sent and heard, and its timestamps
  *   is one of many       where few come their copies cost nothing, and who takes over has what was on its way
@@ -114,10 +116,10 @@ static __always_inline bool copies_are_few(struct service *s, __u64 now)
 	return s->copies++ < s->spare_copies && s->copies_few;
 }
 
-/* Is a copy due, for the logger to know about where the client is? */
+/* Is a copy due, for the logger to know about where the client is, or for the client to go on? */
 static __always_inline bool is_copy_due(const struct flow *f, const struct packet *p, __u64 now)
 {
-	return now - f->log.copied_ns > NOTE_NS || !before(p->seq, f->log.copied + NOTE_BYTES) ||
+	return (f->log.hasty_ns && now - f->log.hasty_ns < NOTE_NS) || now - f->log.copied_ns > NOTE_NS || !before(p->seq, f->log.copied + NOTE_BYTES) ||
 	       !before(p->ack, f->log.told + progress_step(f));
 }
 

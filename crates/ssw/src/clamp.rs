@@ -47,13 +47,16 @@ impl Shared {
         flow: &mut Flow,
         segment: &Segment,
         previous: SeqNumber,
-        ack: SeqNumber,
-        window: u16,
+        (ack, window): (SeqNumber, u16),
+        now_ns: u64,
     ) -> bool {
         let Some(link) = self.link else {
             return false;
         };
         let edge = ack + (u32::from(window) << flow.server.window_scale);
+        if flow.log.is_noted && segment.ack.after(flow.log.stable) {
+            flow.log.hasty_ns = now_ns;
+        }
         let mut useless =
             segment.ack.after(previous) && ack == flow.server.ack && !edge.after(flow.server.edge);
         // A server that repeats itself answers a client that does: it is told what it can be, or it
@@ -76,6 +79,7 @@ impl Shared {
         flow: &mut Flow,
         segment: &Segment,
         options: &Options,
+        now_ns: u64,
     ) -> bool {
         let previous = flow.log.ack;
         let edge = segment.ack + window_of(segment, flow.server.window_scale);
@@ -87,7 +91,9 @@ impl Shared {
         }
         let ack = self.clamped(flow, segment.ack);
         let window = window_up_to(flow, edge, ack);
-        if segment.sequence_len() == 0 && self.stays_here(flow, segment, previous, ack, window) {
+        if segment.sequence_len() == 0
+            && self.stays_here(flow, segment, previous, (ack, window), now_ns)
+        {
             return false;
         }
         let echo = options.tsecr(&segment.header);

@@ -202,7 +202,7 @@ impl SouthSide {
             }
             let tells = segment.has(Flags::ACK) && !segment.has(Flags::RST);
             if shared.linked(flow) && tells {
-                if !shared.egress_clamped(packet, &key, flow, segment, &options) {
+                if !shared.egress_clamped(packet, &key, flow, segment, &options, now_ns) {
                     return Verdict::Drop;
                 }
             } else {
@@ -293,7 +293,7 @@ impl Shared {
             // Not before: what stays here goes on.
             return self.drop_fenced();
         }
-        let Some(header) = self.translated_out(packet, key, flow, segment, options) else {
+        let Some(header) = self.translated_out(packet, key, flow, segment, options, now_ns) else {
             return Verdict::Drop;
         };
         segment.commit(packet, header);
@@ -311,6 +311,7 @@ impl Shared {
         flow: &mut Flow,
         segment: &Segment,
         options: &Options,
+        now_ns: u64,
     ) -> Option<Vec<u8>> {
         let mut header = segment.header.clone();
         let mut seq = segment.seq + flow.splice.delta_seq;
@@ -332,7 +333,7 @@ impl Shared {
                 write_echo(&mut header, flow, options);
                 clamp_blocks(&mut header, flow, options);
                 if segment.sequence_len() == 0
-                    && self.stays_here(flow, segment, previous, ack, window)
+                    && self.stays_here(flow, segment, previous, (ack, window), now_ns)
                 {
                     return None;
                 }

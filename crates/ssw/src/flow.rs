@@ -217,6 +217,8 @@ pub struct LogHalf {
     pub copied: SeqNumber,
     /// When that left (`CLOCK_MONOTONIC`, ns); 0: there was none.
     pub copied_ns: u64,
+    /// When the server's TCP said last by itself that it has what the logger had not (`CLOCK_MONOTONIC`, ns); 0: never.
+    pub hasty_ns: u64,
     /// Its server says how far it has noted what it has read ([`crate::SouthSide::note`]).
     pub is_noted: bool,
     /// The newest that its server has said acknowledges all that its client has.

@@ -163,10 +163,12 @@ impl Shared {
     }
 }
 
-/// Is a copy due, for the logger to know about where the client is?
+/// Is a copy due, for the logger to know about where the client is, or for the client to go on?
 fn is_copy_due(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
     let log = &flow.log;
-    now_ns.saturating_sub(log.copied_ns) > TIME
+    let is_hasty = log.hasty_ns != 0 && now_ns.saturating_sub(log.hasty_ns) < TIME;
+    is_hasty
+        || now_ns.saturating_sub(log.copied_ns) > TIME
         || !segment.seq.before(log.copied + BYTES)
         || !segment.ack.before(log.told + progress_step(flow))
 }

@@ -135,6 +135,7 @@ impl From<log_half> for LogHalf {
             told: SeqNumber(raw.told),
             copied: SeqNumber(raw.copied),
             copied_ns: raw.copied_ns,
+            hasty_ns: raw.hasty_ns,
             is_noted: raw.note != 0,
             caught_up: raw.caught_up != 0,
             ranges: ranges(&raw.ranges, raw.range_count),

@@ -442,6 +442,7 @@ impl Both {
                 flow.closed_ns = flow.closed_ns.min(1); // two clocks
                 flow.given_ns = flow.given_ns.min(1);
                 flow.log.copied_ns = flow.log.copied_ns.min(1);
+                flow.log.hasty_ns = flow.log.hasty_ns.min(1);
             }
         }
         assert_eq!(kernel, model, "flows of kernel and model");
