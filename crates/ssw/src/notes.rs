@@ -3,7 +3,8 @@
 //!
 //! The server's process says how far that is, connection by connection ([`SouthSide::note`]); `stable_seq` is at least
 //! that. A copy is left out of a segment that is short, is the next one, comes from a client of which all before was
-//! answered and noted, and soon behind a copy, where many come. What comes again was not answered, and is copied.
+//! answered and noted, and which waits for no ACK, and soon behind a copy, where many come. What comes again was not
+//! answered, and is copied.
 
 use std::collections::BTreeMap;
 

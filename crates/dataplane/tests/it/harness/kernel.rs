@@ -264,11 +264,17 @@ impl Kernel {
         self.take_events();
     }
 
+    /// The notes as a process of the service has them.
+    pub(crate) fn noted(&self) -> Notes<'static> {
+        self.noted.expect("with notes")
+    }
+
     /// A process of the service says how far it has noted this connection.
     /// Answers whether there was room for that.
     pub(crate) fn note(&self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) -> bool {
-        let noted = self.noted.expect("with notes");
-        let place = noted.take(&Ends::new(key.client(), key.server()), isn.0, seq.0);
+        let place = self
+            .noted()
+            .take(&Ends::new(key.client(), key.server()), isn.0, seq.0);
         let mut taken = self.taken.lock().expect("no panic");
         taken.extend(place);
         place.is_some()

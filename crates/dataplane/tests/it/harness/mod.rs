@@ -2,6 +2,7 @@
 
 mod both;
 mod kernel;
+mod seen;
 mod segments;
 
 pub(crate) use both::{Both, Out, other_key};

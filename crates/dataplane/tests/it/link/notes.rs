@@ -3,176 +3,14 @@
 use std::time::{Duration, Instant};
 
 use dataplane::{Settings, SplicePoint};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
 use ssw::{Restored, restored_flow};
-use wrap_abi::{
-    handover::Ends,
-    notes::{NOTES, Note, Notes},
-};
+use wrap_abi::handover::Ends;
 
 use super::*;
 
-const REQUEST: &[u8] = b"get it";
-const ANSWER: &[u8] = b"here it is";
+mod talk;
 
-/// As long as a request may be that is left out.
-const LONGEST: usize = 1400;
-/// How far behind a copy the next one is, bytes of the instream and of the outstream.
-const INSTREAM: u32 = 32 * 1024;
-const OUTSTREAM: u32 = 64 * 1024;
-
-/// A copy: where it begins, its kind, and what it says to be noted, relative to the client's ISN.
-type Copied = (u32, SegmentKind, Option<u32>);
-
-fn noted(at: u32, up_to: u32) -> Copied {
-    (at, SegmentKind::Noted, Some(up_to))
-}
-
-/// A client that asks, and a server that notes what it has read before it answers.
-struct Talk {
-    linked: Linked,
-    /// Where the client and the server go on, relative to their ISNs.
-    client: u32,
-    server: u32,
-    /// The present server's own ISN.
-    theirs: SeqNumber,
-}
-
-impl Talk {
-    /// Nothing is noted yet.
-    fn open(linked: Linked) -> Self {
-        let linked = linked.open();
-        Self {
-            client: 1,
-            server: 1,
-            theirs: linked.both.s,
-            linked,
-        }
-    }
-
-    /// All that was asked is noted and answered.
-    fn settled() -> Self {
-        Self::settled_on(Linked::new(AckStrategy::Eager))
-    }
-
-    fn settled_on(linked: Linked) -> Self {
-        let mut talk = Self::open(linked);
-        talk.settle();
-        talk
-    }
-
-    fn settle(&mut self) {
-        self.note();
-        let at = self.client;
-        assert_eq!(self.round(REQUEST), self.client);
-        assert_eq!(
-            self.copies(),
-            [noted(at, at)],
-            "nothing was answered before"
-        );
-    }
-
-    fn c(&self) -> SeqNumber {
-        self.linked.both.c
-    }
-
-    /// What the client asks next.
-    fn request(&self, payload: &[u8]) -> Spec {
-        segment(self.c() + self.client, self.linked.both.s + self.server)
-            .timestamps(20 + self.client, 901)
-            .payload(payload)
-    }
-
-    fn asks(&mut self, payload: &[u8]) -> Verdict {
-        let out = self.linked.both.client(self.request(payload));
-        self.client += length(payload);
-        out.verdict
-    }
-
-    /// The server has read it all, and the logger knows what.
-    fn note(&mut self) {
-        self.note_up_to(self.client);
-    }
-
-    fn note_up_to(&mut self, at: u32) {
-        let (key, c) = (self.linked.both.key, self.c());
-        self.linked.both.note(key, c, c + at);
-    }
-
-    /// Pure, if there is no payload. What the client is told of.
-    fn says(&mut self, payload: &[u8]) -> Out {
-        let said = segment(self.theirs + self.server, self.c() + self.client)
-            .timestamps(910, 21)
-            .payload(payload);
-        self.server += length(payload);
-        self.linked.both.server(said)
-    }
-
-    /// What the client is told to have said, relative to its ISN.
-    fn answers(&mut self) -> u32 {
-        let out = self.says(ANSWER);
-        assert_eq!(out.verdict, Next);
-        told(&out).0
-    }
-
-    fn round(&mut self, payload: &[u8]) -> u32 {
-        assert_eq!(self.asks(payload), Next);
-        self.note();
-        self.answers()
-    }
-
-    /// Those of the client's segments since the last call.
-    fn copies(&mut self) -> Vec<Copied> {
-        let (key, c) = (self.linked.both.key, self.c());
-        let flow = self.linked.both.flow().id;
-        let from = |seq: SeqNumber| seq.0.wrapping_sub(c.0);
-        let copies = self.linked.both.copies();
-        let payloads = copies.iter().map(|copy| self.linked.payload(copy));
-        let seen = payloads.filter_map(|payload| {
-            let view = SegmentView::parse(&payload).expect("the logger understands it");
-            assert!(view.verify(&keys(UP), flow) && view.is_undamaged(&key));
-            let (at, kind) = (from(view.base_seq()), view.flags().kind);
-            let noted = view.noted().map(from);
-            if let Some(noted) = noted {
-                assert_eq!(u32::from(view.segment().window()), at - noted);
-            }
-            (kind != SegmentKind::Head).then_some((at, kind, noted))
-        });
-        seen.collect()
-    }
-
-    /// How many segments were left out so far.
-    fn left(&self) -> u64 {
-        let left = self.linked.both.counted("left_to_notes");
-        assert_eq!(left, self.linked.both.model.counters().left_to_notes);
-        left
-    }
-
-    /// How far the logger has it, relative to the client's ISN.
-    fn stable(&self) -> u32 {
-        let stable = self.linked.both.flow().log.stable;
-        stable.0.wrapping_sub(self.c().0)
-    }
-
-    fn assert_next_is_left_out(&mut self) {
-        let left = self.left();
-        assert_eq!(self.asks(REQUEST), Next);
-        assert_eq!(self.copies(), []);
-        assert_eq!(self.left(), left + 1);
-    }
-
-    /// The present server's socket was made anew at the client's numbers, and it has read all.
-    fn graft(&mut self) {
-        let both = &mut self.linked.both;
-        let outstream = both.s + self.server;
-        let point = SplicePoint {
-            instream: both.c + self.client - 1,
-            outstream,
-            verify_end: outstream,
-        };
-        assert!(both.graft_at(both.key, point, 30_000));
-    }
-}
+use talk::*;
 
 #[test]
 fn what_is_noted_and_answered_is_acknowledged_by_the_answer_and_not_copied() {
@@ -402,7 +240,7 @@ fn an_answer_before_the_note_is_clamped() {
 fn what_was_left_out_is_owed_until_it_is_noted() {
     let mut talk = Talk::settled();
     let (key, c) = (talk.linked.both.key, talk.c());
-    let notes = mapped(&talk.linked.both);
+    let notes = talk.linked.both.kernel.noted();
     let ends = Ends::new(key.client(), key.server());
     let place = notes.take(&ends, c.0, c.0).expect("it has one");
     assert!(!notes.is_owed(place));
@@ -412,18 +250,6 @@ fn what_was_left_out_is_owed_until_it_is_noted() {
     assert!(notes.is_owed(place));
     talk.note();
     assert!(!notes.is_owed(place));
-}
-
-/// As a process of the service has them.
-fn mapped(both: &Both) -> Notes<'static> {
-    let length = size_of::<[Note; NOTES]>();
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    let (nowhere, notes) = (std::ptr::null_mut(), both.kernel.plane().notes());
-    // SAFETY: a new mapping, which stays.
-    let at = unsafe { mmap(nowhere, length, access, MapFlags::SHARED, notes, 0) };
-    let table = at.expect("it can be mapped").cast();
-    // SAFETY: it is as long, and all atomics, so that anything is a valid value.
-    Notes(unsafe { &*table })
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Segments that say what the logger has in the server's notes.
 
+use proptest::prelude::*;
+
+use super::whatever::{piece, seq};
 use super::*;
 
 const NOTED: SegmentFlags = SegmentFlags {

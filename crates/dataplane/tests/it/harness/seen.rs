@@ -1,0 +1,97 @@
+//! What the model says, as the kernel says it.
+
+use protocol::mirror::{CloseReason, FrameKind};
+use ssw::{ClosedReason, MirrorFrame, MirrorKind, SouthSide};
+
+use super::kernel::Note;
+
+pub(super) fn as_seen(kind: ssw::EventKind) -> dataplane::EventKind {
+    use dataplane::EventKind as Seen;
+    use ssw::EventKind as Wanted;
+    match kind {
+        Wanted::Death { pid, status } => Seen::Death { pid, status },
+        Wanted::Listening => Seen::Listening,
+        Wanted::Unprotected {
+            key,
+            flow_id,
+            reason,
+        } => Seen::Unprotected {
+            key,
+            flow: flow_id,
+            reason: reason.code(),
+        },
+        Wanted::Diverged { key, flow_id, at } => Seen::Diverged {
+            key,
+            flow: flow_id,
+            at,
+        },
+        Wanted::Late { key, flow_id } => Seen::Late { key, flow: flow_id },
+        Wanted::Reprotected {
+            key,
+            flow_id,
+            instream,
+            outstream,
+        } => Seen::Reprotected {
+            key,
+            flow: flow_id,
+            instream,
+            outstream,
+        },
+    }
+}
+
+pub(super) fn as_note(frame: MirrorFrame) -> Note {
+    Note {
+        kind: match frame.kind {
+            MirrorKind::Instream => FrameKind::Instream,
+            MirrorKind::Outstream { from } => FrameKind::Outstream { from },
+            MirrorKind::Barrier { token } => FrameKind::Barrier { token },
+            MirrorKind::Opened {
+                client_isn,
+                server_isn,
+            } => FrameKind::Opened {
+                client_isn,
+                server_isn,
+            },
+            MirrorKind::Closed { reason } => FrameKind::Closed(match reason {
+                ClosedReason::Finished => CloseReason::Finished,
+                ClosedReason::Evicted => CloseReason::Evicted,
+            }),
+        },
+        flow_id: frame.flow_id.0,
+        server_nxt: frame.server_nxt,
+        server_ack: frame.server_ack,
+        packet_len: frame.packet_len,
+        unfinished: frame.unfinished,
+        packet: frame.packet,
+        room: 0,
+    }
+}
+
+pub(super) fn model_counters(model: &SouthSide) -> [(&'static str, u64); 22] {
+    let c = model.counters();
+    [
+        ("mirrored", c.mirrored),
+        ("mirror_full", c.mirror_full),
+        ("heads", c.heads),
+        ("heads_lost", c.heads_lost),
+        ("gated_out", c.gated_out),
+        ("gated_in", c.gated_in),
+        ("self_acks", c.self_acks),
+        ("translated_out", c.translated_out),
+        ("translated_in", c.translated_in),
+        ("untracked", c.untracked),
+        ("stripped", c.stripped),
+        ("table_full", c.table_full),
+        ("events_lost", c.events_lost),
+        ("link_acks", c.link_acks),
+        ("link_forged", c.link_forged),
+        ("link_heads", c.link_heads),
+        ("link_opens", c.link_opens),
+        ("acks_clamped", c.acks_clamped),
+        ("acks_withheld", c.acks_withheld),
+        ("acks_made", c.acks_made),
+        ("fenced", c.fenced),
+        ("left_to_notes", c.left_to_notes),
+    ]
+}

@@ -1,0 +1,165 @@
+//! A client that asks, and a server that notes what it has read.
+
+use super::*;
+
+pub(super) const REQUEST: &[u8] = b"get it";
+pub(super) const ANSWER: &[u8] = b"here it is";
+
+/// As long as a request may be that is left out.
+pub(super) const LONGEST: usize = 1400;
+/// How far behind a copy the next one is, bytes of the instream and of the outstream.
+pub(super) const INSTREAM: u32 = 32 * 1024;
+pub(super) const OUTSTREAM: u32 = 64 * 1024;
+
+/// A copy: where it begins, its kind, and what it says to be noted, relative to the client's ISN.
+pub(super) type Copied = (u32, SegmentKind, Option<u32>);
+
+pub(super) fn noted(at: u32, up_to: u32) -> Copied {
+    (at, SegmentKind::Noted, Some(up_to))
+}
+
+/// A client that asks, and a server that notes what it has read before it answers.
+pub(super) struct Talk {
+    pub(super) linked: Linked,
+    /// Where the client and the server go on, relative to their ISNs.
+    pub(super) client: u32,
+    pub(super) server: u32,
+    /// The present server's own ISN.
+    pub(super) theirs: SeqNumber,
+}
+
+impl Talk {
+    /// Nothing is noted yet.
+    pub(super) fn open(linked: Linked) -> Self {
+        let linked = linked.open();
+        Self {
+            client: 1,
+            server: 1,
+            theirs: linked.both.s,
+            linked,
+        }
+    }
+
+    /// All that was asked is noted and answered.
+    pub(super) fn settled() -> Self {
+        Self::settled_on(Linked::new(AckStrategy::Eager))
+    }
+
+    pub(super) fn settled_on(linked: Linked) -> Self {
+        let mut talk = Self::open(linked);
+        talk.settle();
+        talk
+    }
+
+    pub(super) fn settle(&mut self) {
+        self.note();
+        let at = self.client;
+        assert_eq!(self.round(REQUEST), self.client);
+        assert_eq!(
+            self.copies(),
+            [noted(at, at)],
+            "nothing was answered before"
+        );
+    }
+
+    pub(super) fn c(&self) -> SeqNumber {
+        self.linked.both.c
+    }
+
+    /// What the client asks next.
+    pub(super) fn request(&self, payload: &[u8]) -> Spec {
+        segment(self.c() + self.client, self.linked.both.s + self.server)
+            .timestamps(20 + self.client, 901)
+            .payload(payload)
+    }
+
+    pub(super) fn asks(&mut self, payload: &[u8]) -> Verdict {
+        let out = self.linked.both.client(self.request(payload));
+        self.client += length(payload);
+        out.verdict
+    }
+
+    /// The server has read it all, and the logger knows what.
+    pub(super) fn note(&mut self) {
+        self.note_up_to(self.client);
+    }
+
+    pub(super) fn note_up_to(&mut self, at: u32) {
+        let (key, c) = (self.linked.both.key, self.c());
+        self.linked.both.note(key, c, c + at);
+    }
+
+    /// Pure, if there is no payload. What the client is told of.
+    pub(super) fn says(&mut self, payload: &[u8]) -> Out {
+        let said = segment(self.theirs + self.server, self.c() + self.client)
+            .timestamps(910, 21)
+            .payload(payload);
+        self.server += length(payload);
+        self.linked.both.server(said)
+    }
+
+    /// What the client is told to have said, relative to its ISN.
+    pub(super) fn answers(&mut self) -> u32 {
+        let out = self.says(ANSWER);
+        assert_eq!(out.verdict, Next);
+        told(&out).0
+    }
+
+    pub(super) fn round(&mut self, payload: &[u8]) -> u32 {
+        assert_eq!(self.asks(payload), Next);
+        self.note();
+        self.answers()
+    }
+
+    /// Those of the client's segments since the last call.
+    pub(super) fn copies(&mut self) -> Vec<Copied> {
+        let (key, c) = (self.linked.both.key, self.c());
+        let flow = self.linked.both.flow().id;
+        let from = |seq: SeqNumber| seq.0.wrapping_sub(c.0);
+        let copies = self.linked.both.copies();
+        let payloads = copies.iter().map(|copy| self.linked.payload(copy));
+        let seen = payloads.filter_map(|payload| {
+            let view = SegmentView::parse(&payload).expect("the logger understands it");
+            assert!(view.verify(&keys(UP), flow) && view.is_undamaged(&key));
+            let (at, kind) = (from(view.base_seq()), view.flags().kind);
+            let noted = view.noted().map(from);
+            if let Some(noted) = noted {
+                assert_eq!(u32::from(view.segment().window()), at - noted);
+            }
+            (kind != SegmentKind::Head).then_some((at, kind, noted))
+        });
+        seen.collect()
+    }
+
+    /// How many segments were left out so far.
+    pub(super) fn left(&self) -> u64 {
+        let left = self.linked.both.counted("left_to_notes");
+        assert_eq!(left, self.linked.both.model.counters().left_to_notes);
+        left
+    }
+
+    /// How far the logger has it, relative to the client's ISN.
+    pub(super) fn stable(&self) -> u32 {
+        let stable = self.linked.both.flow().log.stable;
+        stable.0.wrapping_sub(self.c().0)
+    }
+
+    pub(super) fn assert_next_is_left_out(&mut self) {
+        let left = self.left();
+        assert_eq!(self.asks(REQUEST), Next);
+        assert_eq!(self.copies(), []);
+        assert_eq!(self.left(), left + 1);
+    }
+
+    /// The present server's socket was made anew at the client's numbers, and it has read all.
+    pub(super) fn graft(&mut self) {
+        let both = &mut self.linked.both;
+        let outstream = both.s + self.server;
+        let point = SplicePoint {
+            instream: both.c + self.client - 1,
+            outstream,
+            verify_end: outstream,
+        };
+        assert!(both.graft_at(both.key, point, 30_000));
+    }
+}
