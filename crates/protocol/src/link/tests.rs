@@ -148,6 +148,7 @@ fn the_layout_of_a_segment_is_pinned() {
     covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
     covered[12] = 0xf2; // version 7, slot 1, a turn
+    covered[14..].copy_from_slice(&heads_digest(SeqNumber(77)).to_be_bytes());
     let tag = KEY.tag(&covered).to_le_bytes();
     for v6 in [false, true] {
         let packet = packet(
@@ -177,6 +178,10 @@ fn the_layout_of_a_segment_is_pinned() {
         assert!(segment.is_undamaged(&flow_key(v6)));
         assert!(!segment.is_undamaged(&flow_key(!v6)));
         assert!(segment.verify(&keys(), FLOW));
+        let mut other = datagram.clone();
+        other[tcp + 15] ^= 1;
+        let other = SegmentView::parse(&other).unwrap();
+        assert!(!other.verify(&keys(), FLOW), "the window is covered");
     }
 }
 
