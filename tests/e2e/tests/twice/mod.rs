@@ -97,6 +97,7 @@ impl Twice {
         if self.watcher.is_some() {
             self.begun.set(self.number("begun"));
         }
+        self.later();
         for tree in [&self.ours, &self.theirs] {
             let path = tree.join(name);
             fs::create_dir_all(path.parent().expect("it has one")).expect("a directory");
@@ -105,6 +106,19 @@ impl Twice {
             fs::write(&new, text).expect("a file");
             fs::rename(new, path).expect("its place");
         }
+    }
+
+    /// Until what is written is later than all that was: files are dated in steps of the clock of
+    /// up to 10 ms, and what is as old as what is made of it is nothing to be done for make.
+    fn later(&self) {
+        let probe = self.directory.path().join("probe");
+        let date = || {
+            fs::write(&probe, "").expect("a file");
+            let of = fs::metadata(&probe).expect("the file");
+            of.modified().expect("its date")
+        };
+        let began = date();
+        until("the clock of files goes on", || date() > began);
     }
 
     pub(crate) fn watch(&mut self, arguments: &[&str]) {
