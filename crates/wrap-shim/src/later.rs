@@ -41,6 +41,11 @@ const MOST_OF_EACH: usize = 256 << 10;
 /// What a write may take up in a socket besides its bytes.
 const OVERHEAD: usize = 4 << 10;
 
+/// What a write of so many bytes, [`MOST_OF_EACH`] at most, takes up in a socket.
+fn taken_up_by(length: usize) -> u32 {
+    (2 * length.min(MOST_OF_EACH) + OVERHEAD) as u32
+}
+
 struct Static(UnsafeCell<Held>);
 // SAFETY: only the process's first thread refers to it (`crate::wrap::with`).
 unsafe impl Sync for Static {}
@@ -165,7 +170,7 @@ impl Wrap {
         // SAFETY: the program has given them to be written.
         unsafe { gather(pieces, room) };
         if let Some(connection) = self.descriptors.connection(fd) {
-            connection.held += (2 * length + OVERHEAD) as u32;
+            connection.is_to_take(taken_up_by(length), length);
         }
         self.stream.speaks();
         if self.round_trip.is_long() {
@@ -227,8 +232,7 @@ impl Wrap {
             return false;
         }
         let takes = !connection.is_limited && !connection.is_shut;
-        let wanted = connection.held as usize + 2 * length + OVERHEAD;
-        takes && wanted <= MOST_OF_EACH && free_in(fd) >= wanted
+        takes && connection.has_room_for(taken_up_by(length), || free_in(fd))
     }
 
     /// The program has said whether it does.
@@ -267,7 +271,7 @@ impl Wrap {
             let length = bytes.len();
             self.held.pop();
             if let Some(connection) = self.descriptors.connection(fd) {
-                connection.held -= (2 * length + OVERHEAD) as u32;
+                connection.held -= taken_up_by(length);
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use core::{ptr, sync::atomic::Ordering};
 
-use libc::{FUTEX_WAIT, MAP_SHARED, PROT_READ, PROT_WRITE};
+use libc::{FUTEX_WAIT, MAP_POPULATE, MAP_SHARED, PROT_READ, PROT_WRITE};
 use wrap_abi::{
     DecodeError, HEADER_MAX, Header, Record,
     layout::{FILE_FD, Page, Process, STREAM_MAX, stream_offset},
@@ -18,7 +18,7 @@ use crate::{
 
 /// How much is mapped at a time: first, and at last. A child may have little to say.
 const FIRST_WINDOW: u64 = 64 << 10;
-const WINDOW: u64 = 4 << 20;
+const WINDOW: u64 = 512 << 10;
 const PAGE_SIZE: u64 = 4096;
 
 /// Why nothing can be recorded any more.
@@ -141,15 +141,17 @@ impl Stream {
         if unsafe { sys!(SYS_fallocate, FILE_FD, 0, offset, length) } < 0 {
             return Err(StreamError::Full);
         }
+        // All of it is going to be used: that is one fault instead of one for each page.
         // SAFETY: a new mapping of our own file.
         let window = unsafe {
             let access = PROT_READ | PROT_WRITE;
+            let how = MAP_SHARED | MAP_POPULATE;
             sys!(
                 SYS_mmap,
                 places::STREAM,
                 length,
                 access,
-                MAP_SHARED,
+                how,
                 FILE_FD,
                 offset
             )

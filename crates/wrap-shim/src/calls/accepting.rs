@@ -408,10 +408,12 @@ unsafe extern "C" fn setsockopt(
     if level == libc::IPPROTO_TCP && is_ours {
         return answer_int(failed(libc::ENOPROTOOPT));
     }
-    if level == libc::IPPROTO_TCP && name == libc::TCP_NOTSENT_LOWAT {
+    let limits = level == libc::IPPROTO_TCP && name == libc::TCP_NOTSENT_LOWAT;
+    if limits || level == libc::SOL_SOCKET && name == libc::SO_SNDBUF {
         with(|wrap| {
             if let Some(connection) = wrap.descriptors.connection(fd) {
-                connection.is_limited = true;
+                connection.is_limited |= limits;
+                connection.forget_room();
             }
         });
     }

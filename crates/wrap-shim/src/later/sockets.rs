@@ -55,8 +55,8 @@ pub(super) fn is_limited(fd: c_int) -> bool {
     outcome < 0 || most != 0
 }
 
-/// How much a socket takes, as the kernel counts it.
-pub(super) fn free_in(fd: c_int) -> usize {
+/// How much a socket takes, as the kernel counts it, up to [`MOST_OF_EACH`].
+pub(super) fn free_in(fd: c_int) -> u32 {
     /// `SK_MEMINFO_*` of the kernel.
     const SNDBUF: usize = 3;
     const QUEUED: usize = 5;
@@ -70,9 +70,9 @@ pub(super) fn free_in(fd: c_int) -> usize {
     if outcome < 0 {
         return 0;
     }
-    (numbers[SNDBUF] as usize)
-        .min(MOST_OF_EACH)
-        .saturating_sub(numbers[QUEUED] as usize)
+    numbers[SNDBUF]
+        .min(MOST_OF_EACH as u32)
+        .saturating_sub(numbers[QUEUED])
 }
 
 /// A connection that has ended takes nothing: the program finds that out by itself. One that has no room after all
