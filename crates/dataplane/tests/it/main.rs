@@ -17,4 +17,5 @@ mod link;
 mod loading;
 mod mirror;
 mod splice;
+mod stack;
 mod together;

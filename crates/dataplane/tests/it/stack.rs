@@ -1,0 +1,101 @@
+//! How much stack the programs take. Kernels differ in what they count; one that counts all of it (Linux 6.1) takes no program whose
+//! nested functions have more than 512 bytes together, and newer ones do not say so.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use libbpf_rs::{ObjectBuilder, libbpf_sys::bpf_insn};
+
+/// `MAX_BPF_STACK` of the kernel, and what each function's part is rounded up to (`check_max_stack_depth`).
+const MOST: usize = 512;
+const STEP: usize = 32;
+
+// Of the instruction set (RFC 9669).
+const FRAME: u8 = 10;
+const CALL: u8 = 0x85;
+const MOVE: u8 = 0xbf;
+const ADD: u8 = 0x07;
+const LOAD_WIDE: u8 = 0x18;
+const PSEUDO_CALL: u8 = 1;
+const PSEUDO_FUNCTION: u8 = 4;
+const LOAD: u8 = 1;
+const STORE: u8 = 2;
+const STORE_REGISTER: u8 = 3;
+
+/// A function of a program: bytes of its own, and which functions it calls, by where they begin.
+#[derive(Default)]
+struct Function {
+    own: usize,
+    calls: BTreeSet<usize>,
+}
+
+/// Where the function begins that this instruction calls, or passes on to be called.
+fn callee(at: usize, instruction: &bpf_insn) -> Option<usize> {
+    let calls = instruction.code == CALL && instruction.src_reg() == PSEUDO_CALL;
+    let passes = instruction.code == LOAD_WIDE && instruction.src_reg() == PSEUDO_FUNCTION;
+    (calls || passes).then(|| at.wrapping_add_signed(instruction.imm as isize + 1))
+}
+
+/// How far below the end of its frame this one, or the address that it makes with the next, reaches.
+fn reach(instruction: &bpf_insn, next: Option<&bpf_insn>) -> usize {
+    let base = match instruction.code & 7 {
+        LOAD => instruction.src_reg(),
+        STORE | STORE_REGISTER => instruction.dst_reg(),
+        _ => u8::MAX,
+    };
+    let lowest = if base == FRAME {
+        i32::from(instruction.off)
+    } else if instruction.code == MOVE && instruction.src_reg() == FRAME {
+        let moves = |next: &&bpf_insn| next.code == ADD && next.dst_reg() == instruction.dst_reg();
+        next.filter(moves).map_or(0, |next| next.imm)
+    } else {
+        0
+    };
+    usize::try_from(-lowest).unwrap_or(0)
+}
+
+fn functions(program: &[bpf_insn]) -> BTreeMap<usize, Function> {
+    let all = program.iter().enumerate();
+    let called = all.clone().filter_map(|(at, one)| callee(at, one));
+    let starts = called.chain([0]);
+    let mut functions: BTreeMap<usize, Function> =
+        starts.map(|start| (start, Function::default())).collect();
+    for (at, instruction) in all {
+        let (_, function) = functions.range_mut(..=at).next_back().expect("from 0 on");
+        let reaches = reach(instruction, program.get(at + 1));
+        function.own = function.own.max(reaches);
+        function.calls.extend(callee(at, instruction));
+    }
+    functions
+}
+
+fn depth(functions: &BTreeMap<usize, Function>, start: usize) -> usize {
+    let function = &functions[&start];
+    let below = function
+        .calls
+        .iter()
+        .map(|callee| depth(functions, *callee));
+    function.own.max(1).next_multiple_of(STEP) + below.max().unwrap_or(0)
+}
+
+#[test]
+fn no_program_takes_more_stack_than_any_kernel_gives() {
+    let built = concat!(env!("OUT_DIR"), "/south.bpf.o");
+    let mut open = ObjectBuilder::default()
+        .open_file(built)
+        .expect("what was built");
+    for mut map in open.maps_mut() {
+        if map.max_entries() == 0 {
+            map.set_max_entries(4096).expect("any size");
+        }
+    }
+    let loaded = open.load().expect("this kernel takes it");
+    let mut most = 0;
+    for program in loaded.progs() {
+        let functions = functions(program.insns());
+        let depth = depth(&functions, 0);
+        let name = program.name().to_string_lossy();
+        assert!(depth <= MOST, "{name} takes {depth} bytes of stack");
+        most = most.max(depth);
+    }
+    assert!(most > MOST / 2, "{most}: not all of it is counted");
+}
