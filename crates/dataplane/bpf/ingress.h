@@ -290,12 +290,8 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	}
 	observe_client(f, p, sc, &o, gated);
 	f->ifindex = skb->ifindex;
-	__u32 end = p->seq + sequence_len(p);
-	if (f->log.restored && after(end, f->log.stable) && is_in_doubt(f)) {
-		count(COUNT_GATED_IN);
-		return TCX_DROP;
-	}
 	/* Bytes that were acknowledged before are in the record already. */
+	__u32 end = p->seq + sequence_len(p);
 	bool recorded = true;
 	if (end != p->seq && after(end, f->server.ack) && !(p->flags & (TCP_SYN | TCP_RST)) &&
 	    acceptable(f, p) && f->mode != FLOW_DIVERGED) {

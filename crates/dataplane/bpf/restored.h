@@ -17,12 +17,6 @@
  * after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
  * has sent bytes from a place that is recorded, and one with which it stays for too long is reset by `serve`.
  *
- * Nor does the logger know where the newest answer began, if the copy of its request and its own were lost on
- * the link just before: the client has heard some of it, and sends the request again, which another server may
- * answer otherwise. So what is not recorded yet of what such a client says waits until the new server has said
- * all that the client has heard: then that answered what is recorded. It is dropped until then, and sent again.
- * One whose server never says so much is reset by `serve`.
- *
  * Who only guesses must not pass for it, so it is believed no further than it can be from what is
  * recorded:
  *
@@ -108,20 +102,11 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 	return true;
 }
 
-/* May the dead host have answered what its client says next, and the client have heard that? It has heard more
- * than heads of answers are recorded, and the server of now has not said so much again: where what it says next
- * belongs is not known. */
-static __always_inline bool is_in_doubt(const struct flow *f)
-{
-	return f->log.restored && !f->log.stateful && after(f->client.ack, f->verify.heads_to) &&
-	       !(f->mode == FLOW_SPLICED && !before(f->splice.nxt + f->splice.delta_seq, f->client.ack));
-}
-
 /* What has been sent since reaches as far as what the dead host may have sent: all that the client can
  * have is known, as of any other flow. */
 static __always_inline void forget_dead_host(struct flow *f)
 {
-	if (after(f->server.nxt, f->log.heard) && !after(f->log.reach, f->server.nxt) && !is_in_doubt(f))
+	if (after(f->server.nxt, f->log.heard) && !after(f->log.reach, f->server.nxt))
 		f->log.restored = RESTORED_NOT;
 }
 

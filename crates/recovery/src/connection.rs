@@ -253,15 +253,6 @@ fn incomparable(flow: &Flow, record: &Record, verify_head: u32) -> Option<LostRe
         })
 }
 
-/// Of an answer that its client has heard of, nothing is recorded.
-pub(crate) fn unknown_answer(flow: &Flow) -> LostReason {
-    let heard = flow.client.ack.distance_from(flow.verify.heads_to);
-    LostReason::NotComparable {
-        heard: heard.unwrap_or(0),
-        recorded: 0,
-    }
-}
-
 /// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): a server
 /// that has to say so much again would seem to be ahead of the client, and not behind.
 const HALF_SPACE: u64 = 1 << 31;

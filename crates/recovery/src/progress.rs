@@ -8,7 +8,7 @@ use wire::{FlowId, FlowKey, SeqNumber};
 use crate::{
     action::Action,
     config::Stage,
-    connection::{Connection, Step, unknown_answer},
+    connection::{Connection, Step},
     event::{Event, LostReason, millis},
     service::Recovery,
     waiting,
@@ -92,19 +92,9 @@ impl Recovery {
                 if ahead && lasted >= answer {
                     return self.drop_kept(id, LostReason::ClientSilent);
                 }
-                // It may have been answered by the dead host: see `ssw`'s `Flow::is_in_doubt`.
-                let waits = |f: &&Flow| f.is_in_doubt() && f.client.nxt.after(f.log.stable);
-                let in_doubt = flow
-                    .filter(waits)
-                    .filter(|_| !ended && !connection.is_graft);
-                if let Some(flow) = in_doubt
-                    && lasted >= self.config.replay_timeout
-                {
-                    return self.drop_kept(id, unknown_answer(flow));
-                }
                 let compared = flow.is_none_or(|f| said_again(f) || ended);
                 let patience = lasted >= self.config.replay_timeout;
-                if settled && !ahead && in_doubt.is_none() && (compared || patience) {
+                if settled && !ahead && (compared || patience) {
                     self.settle(id, flow);
                 }
             }

@@ -98,15 +98,6 @@ fn a_copy_of_a_syn_is_not_answered_by_another_life() {
     }
 }
 
-/// The copies of a request and of the head of its answer were lost on the link, and then the power went: the client sent the request
-/// again, and the new server's other answer was taken to begin behind what the client had heard of the old one.
-#[test]
-fn what_the_dead_host_may_have_answered_is_not_answered_otherwise() {
-    if let Err(failure) = play(&Scenario::drawn_from(10_211).answered_otherwise()) {
-        panic!("{failure}");
-    }
-}
-
 /// Told lazily, the last word of the logger and the ACK before it were lost: the client sent again what had been
 /// acknowledged, which the logger had, and whatever the server said to that was held back.
 #[test]

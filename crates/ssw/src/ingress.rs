@@ -294,10 +294,6 @@ impl Shared {
         }
         observe_client(flow, segment, &options, gated);
         flow.ifindex = packet.ifindex;
-        if segment.end().after(flow.log.stable) && flow.is_in_doubt() {
-            self.counters.gated_in += 1;
-            return Verdict::Drop;
-        }
         // Bytes that were acknowledged before are in the record already.
         let brings = segment.sequence_len() > 0 && segment.end().after(flow.server.ack);
         let mut recorded = true;

@@ -17,11 +17,6 @@
 //! after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
 //! has sent bytes from a place that is recorded, and one with which it stays for too long is reset by `serve`.
 //!
-//! Nor does the logger know where the newest answer began, if the copy of its request and its own were lost on the link just
-//! before: the client has heard some of it, and sends the request again, which another server may answer otherwise. So what is not
-//! recorded yet of what such a client says waits until the new server has said all that the client has heard: then that
-//! answered what is recorded. It is dropped until then, and sent again. One whose server never says so much is reset by `serve`.
-//!
 //! Who only guesses must not pass for it, so it is believed no further than it can be from what is
 //! recorded:
 //!
@@ -43,7 +38,7 @@ use wire::{Flags, FlowId, FlowKey, SeqNumber, SynOptions};
 
 use crate::{
     egress::sent_up_to,
-    flow::{ClientHalf, Flow, LogHalf, Mode, Restored, ServerHalf, VerifyHalf},
+    flow::{ClientHalf, Flow, LogHalf, Restored, ServerHalf, VerifyHalf},
     link::PROGRESS,
     packet::{Options, Segment},
     south::{EventKind, Shared},
@@ -69,22 +64,9 @@ impl Flow {
     /// What has been sent since reaches as far as what the dead host may have sent: all that the client
     /// can have is known, as of any other flow.
     pub(crate) fn forget_dead_host(&mut self) {
-        let is_known = !self.log.reach.after(self.server.nxt) && !self.is_in_doubt();
-        if self.server.nxt.after(self.log.heard) && is_known {
+        if self.server.nxt.after(self.log.heard) && !self.log.reach.after(self.server.nxt) {
             self.log.restored = Restored::Not;
         }
-    }
-
-    /// May the dead host have answered what its client says next, and the client have heard that? It has heard more than heads of
-    /// answers are recorded, and the server of now has not said so much again: where what it says next belongs is not known.
-    #[must_use]
-    pub fn is_in_doubt(&self) -> bool {
-        let said = self.splice.nxt + self.splice.delta_seq;
-        let has_said_again = self.mode == Mode::Spliced && said.at_or_after(self.client.ack);
-        self.log.restored != Restored::Not
-            && !self.log.stateful
-            && self.client.ack.after(self.verify.heads_to)
-            && !has_said_again
     }
 
     fn is_ahead(&self, segment: &Segment) -> bool {
