@@ -141,11 +141,12 @@ impl Stream {
         if unsafe { sys!(SYS_fallocate, FILE_FD, 0, offset, length) } < 0 {
             return Err(StreamError::Full);
         }
-        // All of it is going to be used: that is one fault instead of one for each page.
+        // What is as large as usual is going to be used: one fault instead of one for each page.
+        let all_at_once = if length <= WINDOW { MAP_POPULATE } else { 0 };
         // SAFETY: a new mapping of our own file.
         let window = unsafe {
             let access = PROT_READ | PROT_WRITE;
-            let how = MAP_SHARED | MAP_POPULATE;
+            let how = MAP_SHARED | all_at_once;
             sys!(
                 SYS_mmap,
                 places::STREAM,

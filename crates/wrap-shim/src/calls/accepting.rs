@@ -409,7 +409,9 @@ unsafe extern "C" fn setsockopt(
         return answer_int(failed(libc::ENOPROTOOPT));
     }
     let limits = level == libc::IPPROTO_TCP && name == libc::TCP_NOTSENT_LOWAT;
-    if limits || level == libc::SOL_SOCKET && name == libc::SO_SNDBUF {
+    let resizes =
+        level == libc::SOL_SOCKET && [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE].contains(&name);
+    if limits || resizes {
         with(|wrap| {
             if let Some(connection) = wrap.descriptors.connection(fd) {
                 connection.is_limited |= limits;
