@@ -21,6 +21,9 @@ const LOAD: u8 = 1;
 const STORE: u8 = 2;
 const STORE_REGISTER: u8 = 3;
 
+/// The compiler adds to the address of a frame so many instructions behind it at the latest.
+const WITHIN: usize = 8;
+
 /// A function of a program: bytes of its own, and which functions it calls, by where they begin.
 #[derive(Default)]
 struct Function {
@@ -35,8 +38,8 @@ fn callee(at: usize, instruction: &bpf_insn) -> Option<usize> {
     (calls || passes).then(|| at.wrapping_add_signed(instruction.imm as isize + 1))
 }
 
-/// How far below the end of its frame this one, or the address that it makes with the next, reaches.
-fn reach(instruction: &bpf_insn, next: Option<&bpf_insn>) -> usize {
+/// How far below the end of its frame this one reaches, or the address that it makes with one of those that follow.
+fn reach(instruction: &bpf_insn, following: &[bpf_insn]) -> usize {
     let base = match instruction.code & 7 {
         LOAD => instruction.src_reg(),
         STORE | STORE_REGISTER => instruction.dst_reg(),
@@ -45,8 +48,10 @@ fn reach(instruction: &bpf_insn, next: Option<&bpf_insn>) -> usize {
     let lowest = if base == FRAME {
         i32::from(instruction.off)
     } else if instruction.code == MOVE && instruction.src_reg() == FRAME {
-        let moves = |next: &&bpf_insn| next.code == ADD && next.dst_reg() == instruction.dst_reg();
-        next.filter(moves).map_or(0, |next| next.imm)
+        let register = instruction.dst_reg();
+        let moves = |one: &&bpf_insn| one.code == ADD && one.dst_reg() == register;
+        let found = following.iter().take(WITHIN).find(moves);
+        found.expect("an address is made in one place").imm
     } else {
         0
     };
@@ -61,7 +66,7 @@ fn functions(program: &[bpf_insn]) -> BTreeMap<usize, Function> {
         starts.map(|start| (start, Function::default())).collect();
     for (at, instruction) in all {
         let (_, function) = functions.range_mut(..=at).next_back().expect("from 0 on");
-        let reaches = reach(instruction, program.get(at + 1));
+        let reaches = reach(instruction, &program[at + 1..]);
         function.own = function.own.max(reaches);
         function.calls.extend(callee(at, instruction));
     }
