@@ -33,6 +33,7 @@ pub mod passing;
 mod ready;
 mod record;
 mod remade;
+mod room;
 mod serving;
 mod varint;
 
@@ -46,4 +47,5 @@ pub use file::Identity;
 pub use held::Held;
 pub use ready::{Ready, ReadyReader, ReadyWriter};
 pub use record::{DecodeError, HEADER_MAX, Header, Record, Records};
+pub use room::{MOST_OF_EACH, Room};
 pub use varint::VARINT_MAX;

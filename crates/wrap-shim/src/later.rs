@@ -14,7 +14,7 @@ mod sockets;
 use core::cell::UnsafeCell;
 
 use libc::{EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLIN, POLLOUT, c_int, iovec, timespec};
-use wrap_abi::{Held, layout::SHIPPING_FD};
+use wrap_abi::{Held, Room, layout::SHIPPING_FD};
 
 use self::sockets::{
     free_in, is_limited, is_nonblocking, sleep, sockets_take_enough, write_through,
@@ -36,15 +36,6 @@ const NEAR: u64 = 150_000;
 /// For so long after a word the next one belongs to it, nanoseconds; and what is held for longer leaves, near the logger, whatever the
 /// program is about to do that we see.
 const LATE: u64 = 1_000_000;
-/// No more is held of a connection, or is in its socket when more is held, bytes.
-const MOST_OF_EACH: usize = 256 << 10;
-/// What a write may take up in a socket besides its bytes.
-const OVERHEAD: usize = 4 << 10;
-
-/// What a write of so many bytes, [`MOST_OF_EACH`] at most, takes up in a socket.
-fn taken_up_by(length: usize) -> u32 {
-    (2 * length.min(MOST_OF_EACH) + OVERHEAD) as u32
-}
 
 struct Static(UnsafeCell<Held>);
 // SAFETY: only the process's first thread refers to it (`crate::wrap::with`).
@@ -170,7 +161,7 @@ impl Wrap {
         // SAFETY: the program has given them to be written.
         unsafe { gather(pieces, room) };
         if let Some(connection) = self.descriptors.connection(fd) {
-            connection.is_to_take(taken_up_by(length), length);
+            connection.room.hold(length);
         }
         self.stream.speaks();
         if self.round_trip.is_long() {
@@ -209,7 +200,7 @@ impl Wrap {
             self.held.pop();
         }
         for connection in self.descriptors.connections_mut() {
-            connection.held = 0;
+            connection.room = Room::NONE;
         }
         self.waiting = Waiting::default();
         self.notes_nothing();
@@ -231,8 +222,10 @@ impl Wrap {
         if connection.is_outgoing() {
             return false;
         }
+        let others_write = connection.is_shared || connection.is_inherited || connection.is_taken;
+        let (written, free) = (connection.outstream, || free_in(fd));
         let takes = !connection.is_limited && !connection.is_shut;
-        takes && connection.has_room_for(taken_up_by(length), || free_in(fd))
+        takes && connection.room.takes(length, written, others_write, free)
     }
 
     /// The program has said whether it does.
@@ -271,7 +264,7 @@ impl Wrap {
             let length = bytes.len();
             self.held.pop();
             if let Some(connection) = self.descriptors.connection(fd) {
-                connection.held -= taken_up_by(length);
+                connection.room.leaves(length);
             }
         }
     }

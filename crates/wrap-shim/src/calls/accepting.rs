@@ -415,7 +415,7 @@ unsafe extern "C" fn setsockopt(
         with(|wrap| {
             if let Some(connection) = wrap.descriptors.connection(fd) {
                 connection.is_limited |= limits;
-                connection.forget_room();
+                connection.room.forget();
             }
         });
     }

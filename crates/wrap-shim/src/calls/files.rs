@@ -123,7 +123,7 @@ impl Wrap {
     fn close(&mut self, fd: c_int) {
         let (process, is_replay) = (self.process, self.is_replay);
         if let Some(connection) = self.descriptors.connection(fd) {
-            let (is_last, has_held) = (connection.is_last(), connection.held > 0);
+            let (is_last, has_held) = (connection.is_last(), connection.room.holds());
             let is_mine =
                 !connection.is_shared || connection.is_touched() || connection.is_outgoing();
             let is_mine = is_mine && (!connection.is_passed || connection.is_touched());

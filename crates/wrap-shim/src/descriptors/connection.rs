@@ -3,7 +3,7 @@
 use core::{mem::MaybeUninit, ops::Range};
 
 use libc::{AF_INET, AF_INET6, c_int, sockaddr, sockaddr_storage, socklen_t};
-use wrap_abi::{Which, handover::Place, passing::ADDRESS};
+use wrap_abi::{Room, Which, handover::Place, passing::ADDRESS};
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
 pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
@@ -163,11 +163,8 @@ pub(crate) struct Connection {
     pub(crate) which: Which,
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,
-    /// What is held of it ([`crate::later`]), as it will be in its socket.
-    pub(crate) held: u32,
-    /// What its socket takes besides that, as it was known when the program had written so much ([`Self::has_room_for`]).
-    pub(super) room: u32,
-    pub(super) room_at: u64,
+    /// What is held of it ([`crate::later`]), and what its socket takes besides.
+    pub(crate) room: Room,
     /// Which note says how far it was read ([`crate::noting`]), from 1; 0: none does so far.
     pub(crate) note: u32,
     /// It is known not to block.
@@ -209,29 +206,6 @@ impl Connection {
         self.instream > 0 || self.outstream > 0 || self.is_shut
     }
 
-    /// Does its socket take so much besides what is held, by the kernel's count? It is asked how much is free when what it said the
-    /// last time is used up, or no longer holds: only we have written to it since, and what it has sent on makes more room.
-    pub(crate) fn has_room_for(&mut self, wanted: u32, free: impl FnOnce() -> u32) -> bool {
-        let others_write = self.is_shared || self.is_inherited || self.is_taken;
-        if others_write || self.room_at != self.outstream || self.room < wanted {
-            self.room = free().saturating_sub(self.held);
-            self.room_at = self.outstream;
-        }
-        self.room >= wanted
-    }
-
-    /// It is to take a write of so many bytes, which take up so much.
-    pub(crate) fn is_to_take(&mut self, taken_up: u32, length: usize) {
-        self.held += taken_up;
-        self.room -= taken_up;
-        self.room_at = self.outstream + length as u64;
-    }
-
-    /// The program changes how much it takes.
-    pub(crate) fn forget_room(&mut self) {
-        self.room = 0;
-    }
-
     pub(super) const FREE: Self = Self {
         references: 0,
         number: 0,
@@ -257,9 +231,7 @@ impl Connection {
         is_bound: false,
         which: Which::Unknown,
         is_shut: false,
-        held: 0,
-        room: 0,
-        room_at: 0,
+        room: Room::NONE,
         note: 0,
         is_nonblocking: false,
         is_limited: false,

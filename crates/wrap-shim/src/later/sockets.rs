@@ -4,8 +4,8 @@ use libc::{
     EAGAIN, EINTR, F_GETFL, MSG_DONTWAIT, MSG_NOSIGNAL, O_NONBLOCK, POLLIN, POLLOUT, SO_MEMINFO,
     SOL_SOCKET, c_int, pollfd, timespec,
 };
+use wrap_abi::MOST_OF_EACH;
 
-use super::MOST_OF_EACH;
 use crate::{
     say::say,
     signals::blocking,
@@ -71,7 +71,7 @@ pub(super) fn free_in(fd: c_int) -> u32 {
         return 0;
     }
     numbers[SNDBUF]
-        .min(MOST_OF_EACH as u32)
+        .min(MOST_OF_EACH)
         .saturating_sub(numbers[QUEUED])
 }
 
@@ -134,5 +134,5 @@ pub(super) fn sockets_take_enough() -> bool {
         .ok()
         .and_then(|length| text.get(..length));
     let number = text.and_then(|text| core::str::from_utf8(text).ok()?.trim().parse::<u64>().ok());
-    number.is_some_and(|number| number >= 2 * MOST_OF_EACH as u64)
+    number.is_some_and(|number| number >= u64::from(2 * MOST_OF_EACH))
 }
