@@ -7,9 +7,14 @@ use std::{
     io::{self, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, fcntl_lock, flock},
+    io::Errno,
+};
 use serde::Serialize;
 
 use crate::{changes, error::ServeError, images, instance, logger_client, options, own_addresses};
@@ -18,6 +23,11 @@ const DEFAULT: &str = "/run/outlive";
 
 /// What a file is called until all of it is there.
 const NEW: &str = "kept.new";
+
+/// Time from fork to exec in a child of a `serve` that was killed meanwhile, on a busy host.
+const CHILD_EXECUTES: Duration = Duration::from_secs(5);
+/// Between two looks at the lock.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Keep something for the next `serve`, in this file of a service's directory. Whenever we are killed, the old
 /// file or the new one is there: half of one would stop every start.
@@ -99,16 +109,38 @@ impl RunDir {
         fs::create_dir_all(&directory).map_err(failed)?;
         fs::set_permissions(&directory, Permissions::from_mode(0o700)).map_err(failed)?;
         let file = File::create(directory.join("lock")).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Lock {
-                directory,
-                made_above,
-                _file: file,
-            }),
-            Err(rustix::io::Errno::AGAIN) => Err(ServeError::AlreadyServed {
+        if !take(&file).map_err(failed)? {
+            return Err(ServeError::AlreadyServed {
                 name: name.to_owned(),
-            }),
-            Err(error) => Err(failed(error.into())),
+            });
+        }
+        Ok(Lock {
+            directory,
+            made_above,
+            _file: file,
+        })
+    }
+}
+
+/// Takes the lock for this process; whether it is free.
+///
+/// The record lock (fcntl(2)) decides: that lock belongs to a process and ends with it. The lock of the open file
+/// (flock(2)) keeps out older versions, which have no other, and the threads of this process. A child that a killed
+/// `serve` had just forked holds that one, too, until the child executes its program: hence the patience.
+fn take(file: &File) -> io::Result<bool> {
+    let exclusive = FlockOperation::NonBlockingLockExclusive;
+    match fcntl_lock(file, exclusive) {
+        Ok(()) => {}
+        Err(Errno::AGAIN | Errno::ACCESS) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    let until = Instant::now() + CHILD_EXECUTES;
+    loop {
+        match flock(file, exclusive) {
+            Ok(()) => return Ok(true),
+            Err(Errno::AGAIN) if Instant::now() < until => thread::sleep(PAUSE),
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -157,5 +189,54 @@ impl Lock {
         if let (true, Some(parent)) = (removed && self.made_above, self.directory.parent()) {
             let _ = fs::remove_dir(parent);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::io::{FdFlags, fcntl_setfd};
+
+    use super::*;
+
+    #[test]
+    fn lock_that_is_held_is_refused() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = RunDir::new(above.path().to_owned());
+        let _held = directory.lock("web").unwrap();
+        // Another process, since the record lock is this one's.
+        let path = directory.service("web").join("lock");
+        let python = "import fcntl, sys\nfcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)";
+        let mut other = Command::new("/usr/bin/python3");
+        other.args(["-c", python]).arg(path).stderr(Stdio::null());
+        assert!(!other.status().unwrap().success());
+    }
+
+    /// A child of the killed `serve` that has not executed its program yet: it has the descriptor, and the lock of the
+    /// open file with it, and ends when its input does.
+    #[test]
+    fn lock_that_a_child_of_the_dead_holder_inherited_is_waited_for() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = RunDir::new(above.path().to_owned());
+        let dead = directory.lock("web").unwrap();
+        fcntl_setfd(&dead._file, FdFlags::empty()).unwrap();
+        let mut child = Command::new("cat");
+        let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
+        drop(dead);
+        let another = File::open(directory.service("web").join("lock")).unwrap();
+        let inherited = flock(&another, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(
+            inherited,
+            Err(Errno::AGAIN),
+            "the child does not hold the lock"
+        );
+        drop(another);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| directory.lock("web"));
+            drop(child.stdin.take());
+            waiting.join().unwrap().expect("the lock is free then");
+        });
+        child.wait().unwrap();
     }
 }
