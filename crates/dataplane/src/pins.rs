@@ -16,6 +16,9 @@ pub const LAYOUT_VERSION: u32 = 8;
 /// Most addresses of a service, each port of a range counted (`MOST_ADDRESSES` in `bpf/intf.h`; a test compares the two).
 pub const MOST_ADDRESSES: usize = 1024;
 
+/// Services that may end one after another while the directory of another service is made.
+const MOST_ENDS: u32 = 100;
+
 /// The directory that holds the pins of one service.
 #[derive(Debug, Clone)]
 pub struct PinDirectory(PathBuf);
@@ -75,7 +78,19 @@ impl PinDirectory {
     }
 
     pub(crate) fn create(&self) -> Result<(), DataplaneError> {
-        fs::create_dir_all(&self.0).map_err(|source| DataplaneError::Pin {
+        let mut made = fs::create_dir_all(&self.0);
+        // Another service that ends removes the directories above as soon as they are empty, so also between two
+        // steps of ours. As often as that can happen in a row, services end; a bound keeps a broken bpffs from being
+        // asked for ever.
+        for _ in 0..MOST_ENDS {
+            match &made {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    made = fs::create_dir_all(&self.0);
+                }
+                _ => break,
+            }
+        }
+        made.map_err(|source| DataplaneError::Pin {
             path: self.0.clone(),
             source,
         })
@@ -139,7 +154,25 @@ fn is_link(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
+
+    #[test]
+    fn directory_of_a_service_is_made_while_others_end() {
+        let bpffs = tempfile::tempdir().unwrap();
+        let of = |service| PinDirectory::new(bpffs.path(), service);
+        thread::scope(|scope| {
+            for service in ["one", "two"] {
+                scope.spawn(move || {
+                    for _ in 0..2_000 {
+                        of(service).create().expect("a directory");
+                        of(service).remove().expect("no directory");
+                    }
+                });
+            }
+        });
+    }
 
     #[test]
     fn a_service_of_another_layout_is_found() {
