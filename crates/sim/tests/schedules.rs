@@ -1,5 +1,5 @@
 //! Many schedules, each a function of its seed. `OUTLIVE_SIM_SEED` replays one,
-//! `OUTLIVE_SIM_RUNS` sets how many there are.
+//! `OUTLIVE_SIM_RUNS` sets how many there are, `OUTLIVE_SIM_PART=3/8` plays a part of them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,12 +69,28 @@ fn play_all(seeds: Range<u64>, change: fn(Scenario) -> Scenario) -> Vec<Outcome>
     outcomes
 }
 
-/// The schedules that are wanted; `most` of them unless something else is.
+/// The schedules that are wanted; `most` of them unless the environment says otherwise.
 fn wanted(most: u64) -> Range<u64> {
     match from_environment("OUTLIVE_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..from_environment("OUTLIVE_SIM_RUNS").unwrap_or(most),
+        None => part(from_environment("OUTLIVE_SIM_RUNS").unwrap_or(most)),
     }
+}
+
+/// The part of so many seeds that `OUTLIVE_SIM_PART` names: all of them if it names none.
+fn part(seeds: u64) -> Range<u64> {
+    let Ok(text) = std::env::var("OUTLIVE_SIM_PART") else {
+        return 0..seeds;
+    };
+    let (part, parts) = text.split_once('/').expect("a part, like 3/8");
+    let part: u64 = part.parse().expect("a number");
+    let parts: u64 = parts.parse().expect("a number");
+    assert!(
+        part < parts,
+        "OUTLIVE_SIM_PART={text}: the last part is {}/{parts}",
+        parts - 1
+    );
+    seeds * part / parts..seeds * (part + 1) / parts
 }
 
 /// With a logger on another machine that is killed again and again, and has a log.
