@@ -1,0 +1,1 @@
+//! Only benchmarks are here: see `benches`.
