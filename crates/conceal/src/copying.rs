@@ -51,7 +51,10 @@ fn extended(from: &OwnedFd, to: &OwnedFd, all: bool) -> Result<(), Errno> {
         fremovexattr(to, &**name)?;
     }
     let mut value = vec![0; if names.is_empty() { 0 } else { LONGEST }];
-    for name in names.iter().filter(|name| all || **name != CAPABILITIES) {
+    for name in names
+        .iter()
+        .filter(|name| all || name.as_c_str() != CAPABILITIES)
+    {
         let length = fgetxattr(from, &**name, &mut value)?;
         fsetxattr(to, &**name, &value[..length], XattrFlags::empty())?;
     }
