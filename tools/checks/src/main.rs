@@ -1,0 +1,84 @@
+//! Runs the checks of the project: `make test`, `make test-all` and `make test-loaded` call this program.
+//!
+//! The steps come one after another, and a failing step stops none of the others. The last line is
+//! `N passed, N failed`; above it are the seconds of each step and the seed that repeats the run.
+
+#![forbid(unsafe_code)]
+
+mod load;
+mod nextest;
+mod plan;
+mod report;
+mod share;
+mod tool;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "checks",
+    about = "Runs every check of the project",
+    max_term_width = 100
+)]
+struct Arguments {
+    #[command(subcommand)]
+    plan: Plan,
+}
+
+#[derive(Debug, Subcommand)]
+enum Plan {
+    /// Format, lints and all tests, with a share of the long matrices that the seed draws
+    Test(Shared),
+    /// Everything whole: matrices, schedules, documentation, the oldest Rust, dependencies, fuzzing
+    All(Shared),
+    /// The end-to-end tests, several times, beside processes that keep the processors busy
+    Loaded(Loaded),
+    /// Keeps one processor busy until its standard input ends
+    #[command(hide = true)]
+    Spin,
+}
+
+/// What each plan can be told.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Shared {
+    /// Number from which every random choice of the run follows; a fresh number if it is missing
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Tests that run at the same time
+    #[arg(long, value_name = "COUNT", default_value_t = 6)]
+    jobs: usize,
+}
+
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Loaded {
+    #[command(flatten)]
+    shared: Shared,
+    /// Processes that keep a processor busy beside the tests
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    busy: usize,
+    /// Runs, one after another, each with a seed of its own
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    runs: u64,
+}
+
+fn main() -> ExitCode {
+    let passed = match Arguments::parse().plan {
+        Plan::Test(shared) => plan::test(shared, plan::Extent::Share),
+        Plan::All(shared) => plan::test(shared, plan::Extent::Whole),
+        Plan::Loaded(loaded) => plan::loaded(loaded),
+        Plan::Spin => {
+            load::spin();
+            Ok(true)
+        }
+    };
+    match passed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("checks: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

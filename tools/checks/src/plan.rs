@@ -1,0 +1,184 @@
+//! Which steps a run has.
+
+use anyhow::Result;
+use rand::Rng;
+
+use crate::load::Load;
+use crate::nextest::{self, Selection};
+use crate::report::{Counts, Report};
+use crate::share::Share;
+use crate::tool::{Tools, succeeds};
+use crate::{Loaded, Shared};
+
+/// How much of what is long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// A share, drawn from the seed.
+    Share,
+    Whole,
+}
+
+/// Tests of which each row costs seconds and differs from the others by one choice only.
+const MATRICES: &str =
+    "binary_id(=e2e::kill_matrix) | (binary_id(=e2e::takeover) & test(/^matrix::/))";
+
+/// Tests that run once more, with a logger on another machine.
+const LINKED: &str =
+    "binary_id(=e2e::kill_matrix) | binary_id(=e2e::recovery) | binary_id(=e2e::network)";
+
+/// Seconds that each target is fuzzed for in the whole run.
+const FUZZ_SECONDS: &str = "60";
+
+/// Format, tests, lints; all else, too, where the whole is wanted. Whether everything passed.
+///
+/// # Errors
+/// If this is not started in a checkout.
+pub(crate) fn test(shared: Shared, extent: Extent) -> Result<bool> {
+    let tools = Tools::find()?;
+    let seed = shared.seed.unwrap_or_else(fresh_seed);
+    println!("seed {seed}");
+    let mut share = Share::of(seed);
+    let mut report = Report::default();
+    let command = |command: &mut std::process::Command| Ok(Counts::one(succeeds(command)?));
+
+    report.step("format", || command(&mut tools.cargo(&["fmt", "--check"])));
+    let criu = tools.target.join("criu");
+    report.step("CRIU", || command(tools.script("criu.sh").arg(criu)));
+    let built = report.step("build of the tests", || build(&tools));
+    if built.failed == 0 {
+        tests(&tools, shared, seed, extent, &mut share, &mut report);
+    }
+    report.step("clippy", || command(&mut clippy(&tools)));
+    if extent == Extent::Whole {
+        whole(&tools, seed, &mut report);
+    }
+    let plan = match extent {
+        Extent::Share => "test",
+        Extent::Whole => "test-all",
+    };
+    Ok(report.finish(&format!("make {plan} ARGS='--seed {seed}'")))
+}
+
+/// Every test once, and a share of them with a logger on another machine.
+fn tests(
+    tools: &Tools,
+    shared: Shared,
+    seed: u64,
+    extent: Extent,
+    share: &mut Share,
+    report: &mut Report,
+) {
+    let mut environment = seeds(seed);
+    if extent == Extent::Share {
+        environment.push(("OUTLIVE_SIM_PART", share.schedules()));
+    }
+    let mut run = |name: &str, filter: Result<String>, environment: &[_]| {
+        report.step(name, || {
+            let filter = filter?;
+            let jobs = shared.jobs;
+            nextest::run(
+                tools,
+                &Selection {
+                    filter,
+                    jobs,
+                    environment,
+                },
+            )
+        });
+    };
+    let filter = match extent {
+        Extent::Whole => Ok("all()".to_owned()),
+        Extent::Share => drawn(tools, share, MATRICES, 2)
+            .map(|rows| format!("not ({MATRICES}) | {}", rows.join(" | "))),
+    };
+    run("tests", filter, &environment);
+    let filter = match extent {
+        Extent::Whole => Ok(LINKED.to_owned()),
+        Extent::Share => drawn(tools, share, LINKED, 4).map(|tests| tests.join(" | ")),
+    };
+    environment.push(("OUTLIVE_E2E_LINK", "1".to_owned()));
+    run("tests with a linked logger", filter, &environment);
+}
+
+/// What takes long, or needs more than this host has.
+fn whole(tools: &Tools, seed: u64, report: &mut Report) {
+    let command = |command: &mut std::process::Command| Ok(Counts::one(succeeds(command)?));
+    report.step("documentation", || {
+        let mut doc = tools.cargo(&["doc", "--locked", "--workspace", "--no-deps"]);
+        command(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    });
+    report.step("oldest Rust", || command(&mut tools.script("msrv.sh")));
+    report.step("dependencies", || command(&mut tools.script("deny.sh")));
+    report.step("fuzzing", || {
+        let mut fuzz = tools.script("fuzz.sh");
+        fuzz.arg(FUZZ_SECONDS)
+            .env("OUTLIVE_FUZZ_SEED", seed.to_string());
+        command(&mut fuzz)
+    });
+}
+
+/// All end-to-end tests beside busy processes, as often as wanted. Whether everything passed.
+///
+/// # Errors
+/// If this is not started in a checkout, or no busy process can be started.
+pub(crate) fn loaded(loaded: Loaded) -> Result<bool> {
+    let tools = Tools::find()?;
+    let seed = loaded.shared.seed.unwrap_or_else(fresh_seed);
+    println!("seed {seed}");
+    let mut report = Report::default();
+    let criu = tools.target.join("criu");
+    report.step("CRIU", || {
+        Ok(Counts::one(succeeds(tools.script("criu.sh").arg(criu))?))
+    });
+    let built = report.step("build of the tests", || build(&tools));
+    if built.failed == 0 {
+        let _load = Load::start(loaded.busy)?;
+        for run in 0..loaded.runs {
+            let seed = seed.wrapping_add(run);
+            let name = format!("run {} beside {} busy processes", run + 1, loaded.busy);
+            let counts = report.step(&name, || {
+                let selection = Selection {
+                    filter: "package(e2e)".to_owned(),
+                    jobs: loaded.shared.jobs,
+                    environment: &seeds(seed),
+                };
+                nextest::run(&tools, &selection)
+            });
+            println!("{name}, seed {seed}: {counts}");
+        }
+    }
+    let runs = loaded.runs;
+    Ok(report.finish(&format!(
+        "make test-loaded ARGS='--runs {runs} --seed {seed}'"
+    )))
+}
+
+fn build(tools: &Tools) -> Result<Counts> {
+    let nextest = succeeds(&mut tools.script("nextest.sh"))?;
+    let mut tests = tools.cargo(&["nextest", "run", "--locked", "--workspace", "--no-run"]);
+    Ok(Counts::one(nextest && succeeds(&mut tests)?))
+}
+
+/// With the profile of the tests, so that the two share what both need.
+fn clippy(tools: &Tools) -> std::process::Command {
+    let mut clippy = tools.cargo(&["clippy", "--locked", "--workspace", "--all-targets"]);
+    clippy.args(["--profile", "test", "--", "-D", "warnings"]);
+    clippy
+}
+
+/// Filters of one of so many of the tests that a filter chooses.
+fn drawn(tools: &Tools, share: &mut Share, filter: &str, one_of: usize) -> Result<Vec<String>> {
+    Ok(share.draw(nextest::list(tools, filter)?, one_of))
+}
+
+/// What every random choice of the tests follows from.
+fn seeds(seed: u64) -> Vec<(&'static str, String)> {
+    ["OUTLIVE_SEED", "OUTLIVE_FUZZ_SEED", "PROPTEST_RNG_SEED"]
+        .map(|name| (name, seed.to_string()))
+        .to_vec()
+}
+
+/// Short enough to be typed again.
+fn fresh_seed() -> u64 {
+    rand::rng().random_range(0..1_000_000)
+}
