@@ -8,7 +8,6 @@ version=4.2.1
 sum=29ec0ee09e296479fe7048c80980e8ef1d0684d0b0204c2b101dfea19f6725b9
 # Debian removes sources that it has replaced; its archive has them all.
 sources="http://deb.debian.org/debian/pool/main/c/criu https://snapshot.debian.org/archive/debian/20260101T000000Z/pool/main/c/criu"
-packages="gcc libc6-dev make pkg-config curl xz-utils python3 libprotobuf-c-dev libprotobuf-dev protobuf-c-compiler protobuf-compiler libnl-3-dev libcap-dev libnet1-dev uuid-dev libbsd-dev"
 
 is_new_enough() {
     case $("$1" --version 2>/dev/null | sed -n 's/^Version: //p') in
@@ -20,21 +19,7 @@ is_new_enough() {
 if is_new_enough "$into/criu" || is_new_enough criu; then
     exit 0
 fi
-missing=
-for package in $packages; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
-        missing="$missing $package"
-done
-if [ -n "$missing" ]; then
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || {
-        echo "criu: missing:$missing" "Run this as root, or install them by your own means." >&2
-        exit 1
-    }
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -q </dev/null
-    # shellcheck disable=SC2086 # a list of words
-    apt-get install -q -y --no-install-recommends $missing </dev/null
-fi
+"$(dirname "$0")/setup.sh" criu
 mkdir -p "$into"
 work=$(mktemp -d "$into/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -11,6 +11,7 @@ sources="http://deb.debian.org/debian/pool/main/m/make-dfsg https://snapshot.deb
 case $("$into/make" --version 2>/dev/null) in
 "GNU Make $version"*) exit 0 ;;
 esac
+"$(dirname "$0")/setup.sh" newer-make
 mkdir -p "$into"
 work=$(mktemp -d "$into/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -6,19 +6,7 @@ into=${1:?which directory?}
 version=2.8.0
 cargo=${CARGO:-cargo}
 
-missing=
-command -v tup >/dev/null 2>&1 || missing=tup
-command -v fusermount3 >/dev/null 2>&1 || missing="$missing fuse3"
-if [ -n "$missing" ]; then
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || {
-        echo "rivals: missing: $missing" "Run this as root, or install them by your own means." >&2
-        exit 1
-    }
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -q </dev/null
-    # shellcheck disable=SC2086 # a list of words
-    apt-get install -q -y --no-install-recommends $missing </dev/null
-fi
+"$(dirname "$0")/setup.sh" rivals
 case $("$into/bin/watchexec" --version 2>/dev/null) in
 "watchexec $version"*) exit 0 ;;
 esac

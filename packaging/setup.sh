@@ -1,36 +1,117 @@
 #!/bin/sh
-# Installs what it takes to build, test and show outlive, where it is missing: on Debian 12
-# and its relatives. Looks at what is there rather than at package names, so that it is
-# content with another distribution's tools, and runs apt-get only when something is missing.
+# Installs the programs and libraries of some sets, where one is missing, on Debian 12 and its relatives: packaging/setup.sh SET...
+# The script looks for programs rather than for package names, so that another distribution's tools will do, and runs apt-get only
+# when something is missing.
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin:${HOME:-/root}/.cargo/bin
 
-build="gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev iproute2"
-# nginx: Debian 12's has http_dav_module (PUT); other servers and tools are for tests and bench.
-test="nginx curl lighttpd redis-server redis-tools memcached mosquitto mosquitto-clients ngircd socat python3 tcpdump ethtool wrk iperf3 nftables procps haproxy keepalived openssl lighttpd-mod-openssl python3-websockets python3-pyftpdlib vsftpd lftp nodejs ccache git"
+# What cargo runs or links for a release build; binutils is for packaging/symbols.sh.
+build="gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev binutils"
+# Hosts in network namespaces (crates/lab). `outlive` itself runs ip and tc, too.
+lab="iproute2 ethtool"
+# nginx: Debian 12's has http_dav_module (PUT).
+demo="$build $lab nginx curl redis-server redis-tools mosquitto mosquitto-clients"
+# Sources of other programs, and what these programs are built with.
+builds="$build curl ca-certificates xz-utils bzip2 autoconf automake libtool bison tcl libevent-dev libncurses-dev libssl-dev libonig-dev"
 
-# Is what a package is wanted for there?
+packages_of() {
+    case $1 in
+    build | msrv) echo "$build" ;;
+    demo) echo "$demo" ;;
+    test) echo "$demo tcpdump procps perl-base python3 python3-websockets python3-pyftpdlib lighttpd lighttpd-mod-openssl openssl" \
+        "memcached ngircd socat nftables haproxy vsftpd lftp nodejs ccache git" ;;
+    bench) echo "$demo $builds tcpdump wrk iperf3 haproxy keepalived openssl git" ;;
+    paper) echo "$build $lab tcpdump" ;;
+    # The suite looks for child processes with pgrep.
+    redis-suite) echo "$build $lab curl ca-certificates redis-server tcl procps" ;;
+    kernels) echo "$build qemu-system-x86 busybox-static xz-utils" ;;
+    builds) echo "$builds" ;;
+    criu) echo "gcc libc6-dev make pkg-config curl ca-certificates xz-utils python3 libprotobuf-c-dev libprotobuf-dev protobuf-c-compiler" \
+        "protobuf-compiler libnl-3-dev libcap-dev libnet1-dev uuid-dev libbsd-dev" ;;
+    newer-make) echo "gcc libc6-dev make curl ca-certificates xz-utils" ;;
+    rivals) echo "gcc libc6-dev tup fuse3" ;;
+    # cargo-deny fetches the database of advisories with git.
+    deny) echo "gcc libc6-dev git ca-certificates" ;;
+    # libFuzzer is C++.
+    fuzz) echo "$build g++" ;;
+    *) return 1 ;;
+    esac
+}
+
+usage() {
+    cat >&2 <<'EOF'
+usage: packaging/setup.sh SET...
+  build        a release build of outlive and xtask
+  demo         make demo
+  test         make test, make soak
+  bench        make bench (its other parts: rivals, criu)
+  paper        make paper
+  redis-suite  make redis-suite
+  kernels      make kernels
+  builds       make builds
+  msrv         make msrv
+  deny         make deny
+  fuzz         make fuzz
+  criu         CRIU, from source
+  newer-make   GNU make 4.4, from source
+  rivals       tup, and watchexec from source
+A set installs all that its row needs; demo, test, bench and others contain build.
+EOF
+    exit 2
+}
+
+# Is the thing there for which a package is wanted?
 has() {
     case $1 in
     libc6-dev) echo '#include <stdio.h>' | gcc -E -x c - ;;
-    libelf-dev) pkg-config --exists libelf ;;
-    zlib1g-dev) pkg-config --exists zlib ;;
-    iproute2) command -v ip && command -v ss ;;
+    binutils) command -v objcopy && command -v strip ;;
+    iproute2) command -v ip && command -v ss && command -v tc ;;
     nginx) nginx -V 2>&1 | grep -q -e http_dav_module ;;
     nftables) command -v nft ;;
-    procps) command -v pgrep ;;
+    # The shell has a kill of its own.
+    procps) command -v pgrep && env kill -l ;;
+    perl-base) command -v perl ;;
+    xz-utils) command -v xz ;;
+    nodejs) command -v node ;;
     mosquitto-clients) command -v mosquitto_sub && command -v mosquitto_pub ;;
     lighttpd-mod-openssl) test -e /usr/lib/lighttpd/mod_openssl.so ;;
+    # Tests name this python3: another one may stand before it in PATH.
+    python3) test -x /usr/bin/python3 ;;
     python3-websockets) /usr/bin/python3 -c 'import websockets' ;;
     python3-pyftpdlib) /usr/bin/python3 -c 'import pyftpdlib' ;;
     redis-tools) command -v redis-cli && command -v redis-benchmark ;;
+    qemu-system-x86) command -v qemu-system-x86_64 ;;
+    busybox-static) command -v busybox ;;
+    automake) command -v automake && command -v aclocal ;;
+    autoconf) command -v autoreconf ;;
+    libtool) command -v libtoolize ;;
+    tcl) command -v tclsh ;;
+    ca-certificates) test -e /etc/ssl/certs/ca-certificates.crt ;;
+    fuse3) command -v fusermount3 ;;
+    protobuf-c-compiler) command -v protoc-c ;;
+    protobuf-compiler) command -v protoc ;;
+    libelf-dev) pkg-config --exists libelf ;;
+    zlib1g-dev) pkg-config --exists zlib ;;
+    libevent-dev) pkg-config --exists libevent ;;
+    libncurses-dev) pkg-config --exists ncurses ;;
+    libssl-dev) pkg-config --exists openssl ;;
+    libonig-dev) pkg-config --exists oniguruma ;;
+    libprotobuf-c-dev) pkg-config --exists libprotobuf-c ;;
+    libprotobuf-dev) pkg-config --exists protobuf ;;
+    libnl-3-dev) pkg-config --exists libnl-3.0 ;;
+    libcap-dev) pkg-config --exists libcap ;;
+    libnet1-dev) command -v libnet-config ;;
+    uuid-dev) pkg-config --exists uuid ;;
+    libbsd-dev) pkg-config --exists libbsd ;;
     *) command -v "$1" ;;
     esac >/dev/null 2>&1
 }
 
+# $1: packages, each of which may be named by several sets.
 missing() {
-    for package in $build $test; do
+    # shellcheck disable=SC2086 # a list of words
+    for package in $(printf '%s\n' $1 | sort -u); do
         has "$package" || printf ' %s' "$package"
     done
 }
@@ -40,8 +121,7 @@ fail() {
     exit 1
 }
 
-# Servers that are not there yet, and would start by themselves when they are installed and
-# at each boot after that.
+# Servers that are not there yet, and would start by themselves when they are installed and at each boot after that.
 new_services() {
     for service in nginx lighttpd haproxy keepalived redis-server memcached mosquitto ngircd vsftpd; do
         command -v "$service" >/dev/null 2>&1 || printf ' %s' "$service"
@@ -70,7 +150,7 @@ install_packages() {
     done
 }
 
-# They are run by hand here, each in its own network namespace: none is to listen on this host.
+# Tests and demo run each server by hand in a network namespace: none is to listen on this host.
 quiet_service() {
     if [ -d /run/systemd/system ]; then
         systemctl --quiet stop "$1" || true
@@ -82,18 +162,43 @@ quiet_service() {
     fi
 }
 
+# rustup's cargo is the one of rust-toolchain.toml. A distribution's cargo will do if it is not older than the MSRV.
 check_rust() {
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-    how="Get it from https://rustup.rs: curl -sSf https://sh.rustup.rs | sh -s -- -y"
+    pinned=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+    how="Get it from https://rustup.rs: curl -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal"
+    with_rustup="With rustup: rustup toolchain install $pinned --profile minimal --component rustfmt --component clippy"
     command -v cargo >/dev/null 2>&1 ||
-        fail "no cargo: stable Rust $wanted or newer is needed." "$how"
-    found=$(cargo --version | cut -d' ' -f2)
-    [ "$(printf '%s\n' "$wanted" "${found%%-*}" | sort -V | head -n1)" = "$wanted" ] ||
-        fail "this is Rust $found; $wanted or newer is needed." "With rustup: rustup update stable" "$how"
+        fail "no cargo: Rust $wanted or newer is needed ($pinned is what we use)." "$how"
+    # The first cargo of a new checkout makes rustup install the toolchain.
+    version=$(cargo --version) || fail "cargo does not run." "$with_rustup"
+    found=$(printf '%s\n' "$version" | sed -n 's/^cargo \([0-9.]*\).*/\1/p')
+    [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n1)" = "$wanted" ] ||
+        fail "this is Rust $found; $wanted or newer is needed." "$with_rustup" "$how"
+    # The build of the data plane formats a file that it generates, unless there is no rustfmt at all; rustup has a rustfmt always,
+    # which fails where the toolchain has none.
+    ! command -v rustfmt >/dev/null 2>&1 || rustfmt --version >/dev/null 2>&1 ||
+        fail "rustfmt does not run." "With rustup: rustup component add rustfmt"
 }
 
+# Tools of Rust that only the checks need.
+check_rust_tools() {
+    for tool in fmt clippy; do
+        cargo "$tool" --version >/dev/null 2>&1 ||
+            fail "there is no cargo $tool." "With rustup: rustup component add rustfmt clippy"
+    done
+}
+
+[ $# -gt 0 ] || usage
+wanted=
+for set in "$@"; do
+    wanted="$wanted $(packages_of "$set")" || {
+        echo "setup: there is no set $set" >&2
+        usage
+    }
+done
 [ "$(uname -s)" = Linux ] || fail "outlive runs on Linux only."
-list=$(missing)
+list=$(missing "$wanted")
 if [ -n "$list" ]; then
     command -v apt-get >/dev/null 2>&1 ||
         fail "missing:$list (names of Debian packages)." \
@@ -102,7 +207,10 @@ if [ -n "$list" ]; then
         fail "missing:$list" "Run this as root, or: apt-get install$list"
     echo "setup: installing$list"
     install_packages "$list"
-    list=$(missing)
+    list=$(missing "$wanted")
     [ -z "$list" ] || fail "installed, but still not usable:$list"
 fi
 check_rust
+case " $* " in
+*" test "*) check_rust_tools ;;
+esac
