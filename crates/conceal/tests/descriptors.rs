@@ -13,7 +13,7 @@ use conceal::world::World;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 /// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn limit(current: Option<u64>) {
     let limits = getrlimit(Resource::Nofile);

@@ -16,11 +16,12 @@ use std::{
 };
 
 use conceal::concealing::MandateError;
-use ground::{AsItWas, Ground, until};
+use ground::{AsItWas, Ground, has_made, until};
 use rustix::{
     fs::{XattrFlags, getxattr, setxattr},
     process::{Pid, Signal, kill_process},
 };
+use tempfile::TempDir;
 
 const MAKEFILE: &str = "
 prog: a.o b.o
@@ -41,14 +42,18 @@ fn a_build_is_seen_when_it_is_mandated() {
     let ground = Ground::new();
     sources(&ground);
     let before = ground.names();
-    let temporary = fs::read_dir("/tmp").expect("/tmp").count();
-    let build = ground.run("make >log; touch /tmp/outlive-test-of-conceal; ./prog >said");
+    // Of its own: others have something in `/tmp` for a while.
+    let temporary = TempDir::new_in("/tmp").expect("a directory");
+    let in_temporary = || fs::read_dir(temporary.path()).expect("it is there").count();
+    let build = ground.run(&format!(
+        "export TMPDIR={}; make >log; touch $TMPDIR/new; ./prog >said",
+        temporary.path().display()
+    ));
     assert_eq!(ground.names(), before, "something leaked");
-    assert!(!Path::new("/tmp/outlive-test-of-conceal").exists());
-    assert_eq!(fs::read_dir("/tmp").expect("/tmp").count(), temporary);
+    assert_eq!(in_temporary(), 0, "something leaked");
     ground.mandate(&build).expect("nothing has changed");
-    assert!(Path::new("/tmp/outlive-test-of-conceal").exists());
-    fs::remove_file("/tmp/outlive-test-of-conceal").expect("it is there");
+    assert!(temporary.path().join("new").exists());
+    assert_eq!(in_temporary(), 1, "what the compiler needed is gone");
     let said = fs::read_to_string(ground.tree().join("said"));
     assert_eq!(said.expect("it was said"), "7");
     let up_to_date = Command::new("make")
@@ -98,10 +103,7 @@ fn a_running_program_goes_on_when_it_is_mandated() {
     let (it, mut child, _) = ground.begin(
         "echo one >a; exec 3>>a; mkdir d; until [ -e go ]; do sleep 0.01; done; echo two >&3; echo three >d/b",
     );
-    until("it has begun", || {
-        it.with_encapsulation(|it| it.effects().len()) >= Some(2)
-    });
-    thread::sleep(Duration::from_millis(50));
+    until("it has begun", || has_made(&it, "d"));
     assert!(ground.names().is_empty());
     ground.mandate(&it).expect("nothing has changed");
     assert_eq!(ground.names(), ["a", "d"]);
@@ -175,13 +177,10 @@ fn what_is_to_be_safe_is_when_it_is_seen() {
     let ground = Ground::new();
     let make = "head -c 300000 /dev/zero >$n";
     let (it, mut child, calls) = ground.begin(&format!(
-        "n=unsynced; {make}; n=before; {make}; sync before .; until [ -e go ]; do sleep 0.01; done; n=after; {make}; sync after .; head -c 300000 /dev/zero >{0}; sync {0}",
+        "n=unsynced; {make}; n=before; {make}; sync before .; : >begun; until [ -e go ]; do sleep 0.01; done; n=after; {make}; sync after .; head -c 300000 /dev/zero >{0}; sync {0}",
         ground.outside().display()
     ));
-    until("it has begun", || {
-        it.with_encapsulation(|it| it.effects().len()) >= Some(2)
-    });
-    thread::sleep(Duration::from_millis(100));
+    until("it has begun", || has_made(&it, "begun"));
     ground.mandate(&it).expect("nothing has changed");
     let unsafe_pages_of = |name: &str| unsafe_pages(&ground.tree().join(name));
     assert_ne!(unsafe_pages_of("unsynced"), 0, "this shows nothing here");
@@ -249,15 +248,12 @@ fn who_reads_and_who_writes_have_the_same_file() {
     let ground = Ground::new();
     let each = "exec 3<$f; exec 4>>$f; echo 1 >&4; cat <&3; exec 5<>$f; echo 0 >&5; exec 4>&-; cat $f; truncate -s 3 $f; cat <&5";
     let script = format!(
-        ": >own; f=own; {{ {each}; }} >said; until [ -e go ]; do sleep 0.01; done; {{ {each}; f=old; {each}; }} >>said"
+        ": >own; f=own; {{ {each}; }} >said; : >begun; until [ -e go ]; do sleep 0.01; done; {{ {each}; f=old; {each}; }} >>said"
     );
     let plain = ground.directory.path().join("plain");
     fs::create_dir(&plain).expect("a directory");
     let (it, mut child, _) = ground.begin(&script);
-    until("it has begun", || {
-        it.with_encapsulation(|it| it.effects().len()) >= Some(2)
-    });
-    thread::sleep(Duration::from_millis(50));
+    until("it has begun", || has_made(&it, "begun"));
     ground.mandate(&it).expect("nothing has changed");
     for directory in [&ground.tree(), &plain] {
         fs::write(directory.join("old"), "old").expect("a file");

@@ -100,7 +100,7 @@ fn the_kernel_keeps_a_rate_and_lets_go_of_it() {
         client.cut().unwrap();
         udp
     };
-    assert!(!udp.passes());
+    assert!(udp.is_cut());
     client.heal().unwrap();
     assert!(udp.passes());
     client.clear_impairment().unwrap();

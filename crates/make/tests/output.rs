@@ -5,11 +5,27 @@ use std::{
     io::Read as _,
     process::{Child, Command},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use make::{command, output::Output};
 use rustix::pipe::{PipeFlags, pipe_with};
+
+/// How long something may take that has to happen.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// How many bytes are in a pipe.
+fn waiting_in(pipe: &File) -> u64 {
+    rustix::io::ioctl_fionread(pipe).expect("a pipe")
+}
 
 fn given(terminal: [bool; 3], is_joined: bool) -> command::Command {
     command::Command {
@@ -109,13 +125,7 @@ fn who_has_ended_has_no_terminal() {
         input.close();
         ended.push((output, input));
     }
-    for _ in 0..1000 {
-        if terminals() == 0 {
-            return;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    panic!("{} are left", terminals());
+    until("terminals are left", || terminals() == 0);
 }
 
 #[test]
@@ -123,13 +133,7 @@ fn who_says_more_than_is_kept_waits() {
     const LENGTH: usize = 100_000_000;
     let script = format!("head -c {LENGTH} /dev/zero");
     let (output, mut child) = says(&given([false; 3], false), &script);
-    for _ in 0..3000 {
-        if output.is_full() {
-            break;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    assert!(output.is_full());
+    until("nothing more is kept", || output.is_full());
     assert!(child.try_wait().expect("a child").is_none());
     let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
     output.show([to_out, to_err]);
@@ -164,12 +168,9 @@ fn nothing_is_lost_where_it_does_not_wait() {
     output.end();
     let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
     rustix::io::ioctl_fionbio(&to_out, true).expect("a pipe");
-    let said = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(200));
-        heard(out).len()
-    });
     output.show([to_out, to_err]);
-    assert_eq!(said.join().expect("it is heard"), LENGTH);
+    until("the pipe is full", || waiting_in(&out) > 60_000);
+    assert_eq!(heard(out).len(), LENGTH);
 }
 
 #[test]
@@ -178,9 +179,10 @@ fn nobody_waits_for_who_does_not_listen() {
     child.wait().expect("it ends");
     let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
     output.show([to_out, to_err]);
+    until("something is said", || waiting_in(&out) > 0);
     assert!(!output.is_heard(Duration::from_millis(100)));
     output.give_up();
-    assert!(output.is_heard(Duration::from_secs(10)));
+    assert!(output.is_heard(PATIENCE));
     output.end();
     let said = heard(out).len();
     assert!((4096..300_000).contains(&said), "{said}");

@@ -63,6 +63,15 @@ fn take_down(socket: TcpStream) -> Blueprint {
     }
 }
 
+/// How many bytes the other end has not acknowledged.
+fn unacknowledged(socket: &TcpStream) -> libc::c_int {
+    let mut count = 0;
+    // SAFETY: the kernel writes a number, which lives as long as the call.
+    let told = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    assert_eq!(told, 0, "SIOCOUTQ");
+    count
+}
+
 fn goes_on(address: SocketAddr, said: usize) {
     let listener = TcpListener::bind(address).expect("a port");
     let mut client =
@@ -76,7 +85,9 @@ fn goes_on(address: SocketAddr, said: usize) {
     server.read_exact(&mut heard).expect("heard");
     server.write_all(b"world").expect("written");
     client.read_exact(&mut heard).expect("heard");
-    std::thread::sleep(Duration::from_millis(50)); // acknowledged by then
+    while unacknowledged(&server) > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let blueprint = take_down(server);
     let said: Vec<u8> = (0..said)
         .map(|index| u8::try_from(index % 251).expect("small"))

@@ -3,18 +3,19 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    os::unix::process::ExitStatusExt as _,
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::process::ExitStatusExt as _,
+    },
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
+use e2e::PATIENCE;
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Tree(TempDir);
 
@@ -104,6 +105,27 @@ impl Drop for Tree {
         }
         // Who kept them ends, and its mounts are gone.
         until("nobody keeps anything", || self.keeper().is_none());
+    }
+}
+
+/// A gate that concealed commands wait for, until it is dropped. A file would not do: a file that appears is another input. But what the
+/// kernel tells in `/proc` is the same for everybody: here, whether this process has a descriptor.
+struct Gate(OwnedFd);
+
+impl Gate {
+    fn shut() -> Self {
+        // No other one of this process gets that number meanwhile: the least free number is given.
+        const HIGH: i32 = 500;
+        let file = fs::File::open("/dev/null").expect("a device");
+        let high = rustix::io::fcntl_dupfd_cloexec(&file, HIGH);
+        Self(high.expect("a descriptor"))
+    }
+
+    /// A script that ends when the gate is open.
+    fn is_waited_for(&self) -> String {
+        let descriptor = self.0.as_raw_fd();
+        let process = std::process::id();
+        format!("while [ -L /proc/{process}/fd/{descriptor} ]; do sleep 0.01; done")
     }
 }
 
@@ -210,7 +232,9 @@ fn what_runs_goes_on() {
 
 fn inputs_are_seen_and_mandated_before() {
     let tree = Tree::new();
-    tree.create("one", &[], "sleep 0.3; echo one >one; echo did one");
+    let gate = Gate::shut();
+    let one = format!("{}; echo one >one; echo did one", gate.is_waited_for());
+    tree.create("one", &[], &one);
     tree.create("two", &[], "echo two >two; echo did two");
     tree.create(
         "both",
@@ -218,6 +242,7 @@ fn inputs_are_seen_and_mandated_before() {
         "cat one two >both; echo did both",
     );
     assert_eq!(tree.state("both"), "waits");
+    drop(gate);
     tree.ended("both");
     assert!(!tree.file("one").exists());
     assert_eq!(

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use twice::{PATIENCE, Twice, outlive, until};
+use twice::{AFTER_MAKE, PATIENCE, Twice, outlive, until};
 
 fn send(signal: &str, to: &Child) {
     let pid = to.id().to_string();
@@ -59,30 +59,26 @@ fn an_interrupt_is_heeded_before_anything_is_decided() {
     let mut passed_on = [0];
     asker.read_exact(&mut passed_on).expect("it is passed on");
     assert_eq!(passed_on, [2]);
-    let reply = br#"{"Plainly":[]}"#;
+    // `Reply::Plainly` without variables, in the words of postcard.
+    let reply = [0, 0];
     let length = u32::try_from(reply.len()).expect("it is short");
     asker.write_all(&length.to_be_bytes()).expect("it listens");
-    asker.write_all(reply).expect("it listens");
+    asker.write_all(&reply).expect("it listens");
     let ended = make.wait().expect("it ends");
     assert_eq!(ended.signal(), Some(2), "{ended}");
     assert!(!twice.ours.join("out").exists());
 }
 
-fn begun(twice: &Twice) -> Child {
-    let mut make = outlive();
-    make.arg("make").current_dir(&twice.ours);
-    let make = make.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    make.expect("outlive make")
-}
-
 /// Plain make's commands would wait for who listens, and die there.
 #[test]
 fn who_does_not_listen_can_be_interrupted() {
-    let makefile = "all:\n\t@yes | head -c 1000000; touch begun; sleep 1000\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    let makefile = format!(
+        "{AFTER_MAKE}all:\n\t@$(after_make) yes | head -c 1000000; touch begun; while :; do sleep 0.05; done\n"
+    );
+    let mut twice = Twice::new(&[("Makefile", &makefile)]);
     twice.watch(&[]);
     until("it runs", || twice.number("running") > 1);
-    let mut make = begun(&twice);
+    let mut make = twice.begin();
     until("it is shown", || twice.ours.join("begun").exists());
     send("-TERM", &make);
     let began = Instant::now();
@@ -106,7 +102,7 @@ fn commands_whose_asker_was_killed_end() {
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     twice.watch(&[]);
     twice.anticipated();
-    let mut make = begun(&twice);
+    let mut make = twice.begin();
     assert!(make.wait().expect("it ends").success());
     let done = fs::read_to_string(twice.ours.join("all"));
     assert_eq!(done.expect("it was made"), "done\n");

@@ -237,11 +237,6 @@ fn found(tree: &Path) -> u64 {
     hits.sum()
 }
 
-/// What is saved from now on is newer than what was made: make goes by the ticks of the kernel's clock.
-fn later() {
-    std::thread::sleep(std::time::Duration::from_millis(20));
-}
-
 /// A repository in which something has changed.
 fn repository_in(top: &Path) {
     let git = |arguments: &[&str]| {
@@ -288,7 +283,6 @@ fn makefiles_that_ask_for_their_repository() {
             let version = |tree: &Path| fs::read_to_string(tree.join("version")).expect("a file");
             assert_eq!(version(&twice.ours), version(&twice.theirs), "{is_in}");
             assert_eq!(version(&twice.ours).contains("dirty"), is_in != "none");
-            later();
             twice.save("in", text);
         }
     }
@@ -307,7 +301,6 @@ fn commands_are_given_what_make_gives_them() {
         twice.anticipated();
         let said = twice.shell(&format!("{variables}; $M"));
         assert!(said.contains("revealed"), "{said}");
-        later();
         twice.save("in", text);
     }
     twice.shell(&format!("{variables}; $M"));

@@ -3,17 +3,19 @@
 mod twice;
 
 use std::{
-    cell::RefCell,
     fs,
-    io::{Read as _, Write as _},
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::{
+        fs::PermissionsExt as _,
+        process::{CommandExt as _, ExitStatusExt as _},
+    },
     path::Path,
     process::{Child, ChildStdin, Command, Output, Stdio},
 };
 
 use tempfile::TempDir;
 
-use twice::{Twice, asked_by_nobody, make, outlive, picture, until};
+use twice::{AFTER_MAKE, PATIENCE, Twice, asked_by_nobody, make, outlive, picture, until};
 
 /// Make deletes what it has half made then, and says which signal it was.
 #[test]
@@ -30,56 +32,29 @@ fn who_dies_of_a_signal_has_died_of_it() {
     }
 }
 
-/// GNU make 4.3 is interrupted while it waits for what it is told of, now and then, and says this in the place of dying of it.
-const CONFUSED: &str = "wait: No child processes";
-
 /// A shell goes on with its loop if it is not told what has ended its command.
 #[test]
 fn an_interrupt_ends_the_loop_around_it() {
-    let mut tries = 0..5;
-    while !is_loop_ended_by_interrupt() {
-        assert!(tries.next().is_some(), "make is confused each time");
-    }
-}
-
-/// `false`: make was confused.
-fn is_loop_ended_by_interrupt() -> bool {
-    // A shell that has begun a program and waits for it may be the only one to hear of it: it is that program.
-    let makefile = "all:\n\t@echo here >>begun; exec sleep 1000\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    let makefile = format!(
+        "{AFTER_MAKE}all:\n\t@$(after_make) echo here >>begun; while :; do sleep 0.05; done\n"
+    );
+    let mut twice = Twice::new(&[("Makefile", &makefile)]);
     twice.watch(&[]);
     until("it runs", || twice.number("running") > 1);
     let program = outlive().get_program().to_owned();
     let mut shell = asked_by_nobody(Command::new("bash"));
     shell.args(["-c", "for number in 1 2 3; do \"$0\" make; done"]);
     shell.arg(program).current_dir(&twice.ours).process_group(0);
-    let errors = twice.directory.path().join("errors");
-    let file = fs::File::create(&errors).expect("a file");
-    shell
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(file);
-    let shell = shell.spawn().expect("bash");
+    shell.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut shell = shell.spawn().expect("bash");
     let begun = || fs::read_to_string(twice.ours.join("begun")).unwrap_or_default();
     until("it is shown", || !begun().is_empty());
     let group = format!("-{}", shell.id());
-    let send = |signal| {
-        let sent = Command::new("kill").args([signal, "--", &group]).status();
-        assert!(sent.expect("kill").success());
-    };
-    send("-INT");
-    let said = || fs::read_to_string(&errors).expect("a file");
-    let shell = RefCell::new(shell);
-    let ended = || shell.borrow_mut().try_wait().expect("it is ours");
-    until("it ends", || ended().is_some() || said().contains(CONFUSED));
-    if said().contains(CONFUSED) {
-        send("-KILL");
-        return false;
-    }
-    let ended = ended().expect("it has");
-    assert!(!ended.success(), "{ended}");
+    let sent = Command::new("kill").args(["-INT", "--", &group]).status();
+    assert!(sent.expect("kill").success());
+    let ended = shell.wait().expect("it ends");
+    assert_eq!(ended.signal(), Some(2), "{ended}");
     assert_eq!(begun(), "here\n");
-    true
 }
 
 /// Begins that make, and has it end as soon as its second command runs.
@@ -258,7 +233,8 @@ fn who_reads_beside_others_reads_nothing() {
 fn at_a_terminal(twice: &Twice, script: &str) -> (Child, ChildStdin) {
     let mut terminal = asked_by_nobody(Command::new("timeout"));
     let script = format!("bash -mc '{script}'");
-    terminal.args(["60", "script", "-qec", &script, "/dev/null"]);
+    let limit = PATIENCE.as_secs().to_string();
+    terminal.args([&*limit, "script", "-qec", &script, "/dev/null"]);
     terminal.env("O", outlive().get_program());
     terminal.current_dir(&twice.ours);
     let terminal = terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -286,12 +262,20 @@ fn what_is_typed_is_read_by_who_asks_for_it() {
 #[test]
 fn an_interrupt_reaches_a_watcher_in_the_foreground() {
     let twice = Twice::new(&[("Makefile", "all:\n\techo all\n")]);
-    let script = "(until $O make --status >/dev/null 2>&1; do sleep 0.1; done; sleep 1; touch watched) & $O make --watch; echo over";
+    let script = "$O make --watch 2>&1; echo over";
     let (mut terminal, mut keys) = at_a_terminal(&twice, script);
-    until("it watches", || twice.ours.join("watched").exists());
+    let mut said = BufReader::new(terminal.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    // From this line on the watcher heeds signals.
+    while !line.contains("watching") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).expect("text"), 0, "it has ended");
+    }
     keys.write_all(&[3]).expect("room");
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("text");
     let ended = terminal.wait().expect("it ends");
-    assert_ne!(ended.code(), Some(124), "it was killed");
+    assert_ne!(ended.code(), Some(124), "it was killed: {rest}");
 }
 
 /// A directory, mounted so that no program runs from it.

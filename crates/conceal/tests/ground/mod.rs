@@ -20,11 +20,11 @@ use conceal::{
     outside::Outside,
     world::World,
 };
-use encapsulation::{Content, Encapsulation, Listing, Seen, TreePath};
+use encapsulation::{Base as _, Content, Encapsulation, Listing, Seen, TreePath};
 use tempfile::TempDir;
 
 /// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Ground {
     pub(crate) directory: TempDir,
@@ -109,6 +109,13 @@ impl Ground {
     pub(crate) fn mandate(&self, concealing: &Concealing) -> Result<usize, MandateError> {
         concealing.mandate(&**self.world.real())
     }
+}
+
+/// Whether the tree has that name, as those see it who are concealed.
+pub(crate) fn has_made(it: &Concealing, name: &str) -> bool {
+    let path = TreePath::new(format!("0/{name}")).expect("a path");
+    let seen = it.with_encapsulation(|it| it.peek().look(&path));
+    matches!(seen, Some(Ok(Seen::There(_))))
 }
 
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -15,7 +15,7 @@ use conceal::{concealing::Concealing, outside::Outside, world::World};
 use tempfile::TempDir;
 
 /// How long something may take that has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How long nothing happens that must not.
 pub(crate) const QUIET: Duration = Duration::from_millis(300);
 /// A name that may be spoken to.

@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, TcpListener};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::common::eventually;
 use nix::sched::{CloneFlags, unshare};
 use supervise::{Addresses, HostAddress, address_is_local};
 
@@ -55,11 +56,7 @@ fn what_comes_for_an_address_is_taken_soon_after_it_was_given() {
         for ip in both() {
             assert!(!addresses.is_received(ip).unwrap());
             addresses.hold(ip, 1, LONG).unwrap();
-            let deadline = Instant::now() + Duration::from_secs(60);
-            while !addresses.is_received(ip).unwrap() {
-                assert!(Instant::now() < deadline, "it is not");
-                thread::sleep(Duration::from_millis(1));
-            }
+            eventually("it is received", || addresses.is_received(ip).unwrap());
             assert!(addresses.remove(ip, 1).unwrap());
             assert!(!addresses.is_received(ip).unwrap());
         }
@@ -72,11 +69,7 @@ fn an_address_that_nobody_holds_goes_by_itself() {
         for ip in both() {
             addresses.hold(ip, 1, Duration::ZERO).unwrap();
         }
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !addresses.list().unwrap().is_empty() {
-            assert!(Instant::now() < deadline, "they stay");
-            thread::sleep(Duration::from_millis(50));
-        }
+        eventually("they go", || addresses.list().unwrap().is_empty());
     });
 }
 

@@ -9,7 +9,7 @@ use supervise::{Cgroup, become_subreaper, reap_orphans};
 
 /// Longer than anything here takes on a machine that is busy, short enough for a test
 /// that fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cgroup of a test, with everything around it.
 pub(crate) struct Service {

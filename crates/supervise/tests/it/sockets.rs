@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
 
 use crate::common::{eventually, require_root};
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
@@ -240,16 +239,14 @@ fn other_addresses_and_ports_are_left_alone() {
 }
 
 #[test]
-fn a_thousand_sockets_take_milliseconds() {
+fn a_thousand_sockets_are_destroyed_at_once() {
     let files = rustix::process::Resource::Nofile;
     let mut limit = rustix::process::getrlimit(files);
     limit.current = limit.maximum;
     rustix::process::setrlimit(files, limit).expect("up to the hard limit");
     let (listener, service) = listener(Ipv4Addr::LOCALHOST);
     let _clients = closed_by_server(&listener, service, 1000);
-    let begin = Instant::now();
     let result = destroy_sockets(&[service], everything).expect("destroyed");
-    let elapsed = begin.elapsed();
     assert_eq!(
         result,
         Destroyed {
@@ -257,8 +254,6 @@ fn a_thousand_sockets_take_milliseconds() {
             remaining: 0
         }
     );
-    // A few milliseconds when alone on the machine, which tests are not.
-    assert!(elapsed < Duration::from_millis(250), "{elapsed:?}");
 }
 
 #[test]

@@ -19,6 +19,9 @@ use wrap::{AllPassed, Handover, Library, Memory};
 use wrap_abi::handover::Message;
 use wrap_abi::layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD};
 
+/// How long something may take that has to happen.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
 /// A program under the library.
 pub(super) struct Life {
     pub(super) child: Child,
@@ -116,7 +119,7 @@ impl Life {
 
     /// Waits until it has replayed its record.
     pub(super) fn replays(&mut self, memory: &Memory) {
-        let at_most = Timespec::try_from(Duration::from_secs(30)).expect("a time");
+        let at_most = Timespec::try_from(PATIENCE).expect("a time");
         // It says before which files it has opened.
         while !self.handover.has_heard(&memory.begun()) {
             let mut fds = [PollFd::from_borrowed_fd(

@@ -17,7 +17,7 @@ use std::{
 use wrap::{Ends, Feed, Handover, Memory, Position};
 use wrap_abi::{Call, Record};
 
-use life::Life;
+use life::{Life, PATIENCE};
 
 /// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
 const KEYS: &str = r#"
@@ -184,7 +184,7 @@ fn who_follows_waits_for_more() {
         pass_on(&first, &second, &mut feed);
     }
     // What is not there yet is waited for, without an end.
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     while second.behind() > 0 {
         assert!(Instant::now() < deadline, "{} behind", second.behind());
         thread::sleep(Duration::from_millis(5));

@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "no test needs all of it")]
 
 use std::{
-    cell::Cell,
     collections::BTreeMap,
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -13,11 +12,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) use e2e::PATIENCE;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long something may take that has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The beginning of a makefile whose commands die of a signal after make.
+///
+/// GNU make 4.3 is confused when a command dies of a signal before make itself has come to handle the same signal, as on a busy
+/// machine: the handler waits for a child that make has waited for just before. Then make says "wait: No child processes" and exits
+/// with status 2. The first act of the handler is to remove itself, which `/proc` tells: a command that begins with `$(after_make)`
+/// dies of SIGINT or SIGTERM when make has no handler for the signal any more. (The bits of the two signals in `SigCgt` are 1 and 14.)
+pub(crate) const AFTER_MAKE: &str = "\
+    status := /proc/$(firstword $(file </proc/self/stat))/status\n\
+    dies = trap 'while grep -q \"^SigCgt:.*$2$$\" $(status); do sleep 0.01; done; trap - $1; kill -$1 $$$$' $1;\n\
+    after_make = $(call dies,INT,[2367abef]) $(call dies,TERM,[4567cdef]...)\n";
 
 pub(crate) fn outlive() -> Command {
     let outlive = std::env::var_os("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
@@ -49,6 +57,8 @@ pub(crate) fn asked_by_nobody(mut command: Command) -> Command {
         "MAKELEVEL",
         "MAKE_TERMOUT",
         "MAKE_TERMERR",
+        // Cargo's, for the test itself: programs would look for libraries where cargo writes meanwhile.
+        "LD_LIBRARY_PATH",
     ] {
         command.env_remove(name);
     }
@@ -61,8 +71,6 @@ pub(crate) struct Twice {
     pub(crate) ours: PathBuf,
     pub(crate) theirs: PathBuf,
     pub(crate) watcher: Option<Child>,
-    /// How many makes had been begun unasked when something was saved last.
-    begun: Cell<u64>,
 }
 
 impl Twice {
@@ -85,7 +93,6 @@ impl Twice {
             ours,
             theirs,
             watcher: None,
-            begun: Cell::new(0),
         };
         for (name, text) in files {
             this.save(name, text);
@@ -94,9 +101,6 @@ impl Twice {
     }
 
     pub(crate) fn save(&self, name: &str, text: &str) {
-        if self.watcher.is_some() {
-            self.begun.set(self.number("begun"));
-        }
         self.later();
         for tree in [&self.ours, &self.theirs] {
             let path = tree.join(name);
@@ -141,7 +145,6 @@ impl Twice {
         watch.current_dir(&self.ours).stdin(Stdio::null());
         let log = fs::File::create(self.log()).expect("a file");
         watch.stdout(Stdio::null()).stderr(log);
-        self.begun.set(0);
         self.watcher = Some(watch.spawn().expect("outlive make --watch"));
         until("it watches", || self.status().is_some());
     }
@@ -165,24 +168,68 @@ impl Twice {
         status.and_then(|status| status[what].as_u64()).unwrap_or(0)
     }
 
-    /// Until all that would be done has been done.
+    /// Until the engine has noticed every change of the tree so far: what was saved, and what a make has made visible.
+    ///
+    /// The kernel tells of changes in their order. So the engine notices a change of the test's own after all others: the mode of the
+    /// tree is set to what the mode is, which makes nothing stale. One such change is not enough: the make that is counted then may
+    /// have begun before the last other change.
+    pub(crate) fn noticed(&self) {
+        for _ in 0..2 {
+            let begun = self.number("begun");
+            let mode = fs::metadata(&self.ours).expect("a directory").permissions();
+            fs::set_permissions(&self.ours, mode).expect("the tree is ours");
+            until("a change is noticed", || self.number("begun") > begun);
+        }
+    }
+
+    /// Until all that would be done has been done. Commands that nobody has asked for have what is left of a busy machine: they hang
+    /// when none of them has ended for long.
     pub(crate) fn anticipated(&self) {
-        // What is made visible is noticed, too: soon, not at once.
-        thread::sleep(Duration::from_millis(200));
-        until("it is done", || {
+        self.noticed();
+        let (mut before, mut since) = ((0, 0), Instant::now());
+        loop {
             let status = self.status().unwrap_or_default();
             let number = |what: &str| status[what].as_u64().unwrap_or(0);
-            number("begun") > self.begun.get() && number("running") == 0 && number("finished") > 0
-        });
+            let now = (number("running"), number("finished"));
+            if now.0 == 0 && now.1 > 0 {
+                return;
+            }
+            if now != before {
+                (before, since) = (now, Instant::now());
+            }
+            assert!(since.elapsed() < PATIENCE, "it is not done: {status}");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Until something is not done before it is asked for.
     pub(crate) fn waits(&self) {
+        self.noticed();
         until("it waits", || {
             let status = self.status();
             let waiting = status.as_ref().and_then(|it| it["waiting"].as_array());
             waiting.is_some_and(|waiting| !waiting.is_empty())
         });
+    }
+
+    /// A make of ours, of which nobody reads yet.
+    pub(crate) fn begin(&self) -> Child {
+        let mut make = outlive();
+        make.arg("make").current_dir(&self.ours);
+        make.stdin(Stdio::null());
+        let make = make.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        make.expect("outlive make")
+    }
+
+    /// Both makes of a project in which a command waits for the file `go`, and that they are the same. That file is saved when `shown`
+    /// is there for all to see. What ours says of itself.
+    pub(crate) fn make_that_waits(&self, shown: &str) -> String {
+        let ours = self.begin();
+        until("it is shown", || self.ours.join(shown).exists());
+        self.save("go", "");
+        let ours = ours.wait_with_output().expect("outlive make");
+        let theirs = make().current_dir(&self.theirs).output();
+        self.same(&ours, &theirs.expect("make"), &[])
     }
 
     /// Both makes, and that they are the same. What ours says of itself.
