@@ -1,12 +1,18 @@
 //! Any bytes as a record of the north side wrap, and as what a replayed process says of its connections.
 #![no_main]
 
-use wrap_abi::{ReadyReader, Records, Tick, handover::{Entry, Message}};
+use wrap_abi::{
+    ReadyReader, Records, Tick,
+    handover::{Entry, Message},
+};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     for (at, record) in Records::new(bytes).flatten() {
         assert!(at < bytes.len());
-        let _ = (ReadyReader::new(record.payload).count(), Tick::from_record(&record));
+        let _ = (
+            ReadyReader::new(record.payload).count(),
+            Tick::from_record(&record),
+        );
     }
     let mut rest = bytes;
     while let Some((entry, length)) = Entry::read(rest) {

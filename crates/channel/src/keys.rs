@@ -224,15 +224,12 @@ impl KeyRing {
                 mode,
             });
         }
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         let mut limited = file.take(Self::LONGEST_FILE + 1);
-        limited.read_to_string(&mut text).map_err(unreadable)?;
-        if u64::try_from(text.len()).is_ok_and(|len| len > Self::LONGEST_FILE) {
-            return Err(KeyFileError::TooLong(path.to_owned()));
-        }
+        limited.read_to_end(&mut bytes).map_err(unreadable)?;
         Ok(Self {
             path: path.to_owned(),
-            keys: parse(path, &text)?,
+            keys: parse(path, &bytes)?,
             stamp: Some(Stamp::of(&metadata)),
         })
     }
@@ -294,18 +291,28 @@ impl KeyRing {
     }
 }
 
-fn parse(path: &Path, text: &str) -> Result<Vec<Key>, KeyFileError> {
+/// The keys in these bytes of a key file.
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Key>, KeyFileError> {
+    // Before its text: the last letter may have been cut.
+    if u64::try_from(bytes.len()).is_ok_and(|len| len > KeyRing::LONGEST_FILE) {
+        return Err(KeyFileError::TooLong(path.to_owned()));
+    }
     let mut keys: Vec<Key> = Vec::new();
-    for (line, content) in (1..).zip(text.lines()) {
-        let content = content.trim();
+    for (line, content) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        let not_a_key = || KeyFileError::NotAKey {
+            path: path.to_owned(),
+            line,
+        };
+        let content = std::str::from_utf8(content)
+            .map_err(|_| not_a_key())?
+            .trim();
         if content.is_empty() || content.starts_with('#') {
             continue;
         }
-        let path = || path.to_owned();
-        let key =
-            Key::parse(content).ok_or_else(|| KeyFileError::NotAKey { path: path(), line })?;
+        let key = Key::parse(content).ok_or_else(not_a_key)?;
         if keys.iter().any(|other| other.name == key.name) {
-            return Err(KeyFileError::Twice { path: path(), line });
+            let path = path.to_owned();
+            return Err(KeyFileError::Twice { path, line });
         }
         keys.push(key);
     }

@@ -1,9 +1,55 @@
 //! What holds for every byte string. The property tests of this crate and the fuzz targets run the
 //! same functions; each panics if its property does not hold.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
-use crate::{Key, KeyRing, Session};
+use crate::{Key, KeyFileError, KeyRing, Session, keys};
+
+/// Any bytes as a key file. The keys that are read, written one a line, are read as the same keys; their names are
+/// names, and each is another one. An error, and what is shown of a key, have nothing of the file in them but the
+/// number of a line of it.
+///
+/// # Panics
+///
+/// If the property does not hold.
+pub fn key_file(bytes: &[u8]) {
+    let path = Path::new("keys");
+    let lines = bytes.split(|byte| *byte == b'\n').count();
+    let line = match keys::parse(path, bytes) {
+        Ok(keys) => return key_ring(path, &keys),
+        Err(KeyFileError::NotAKey { line, .. } | KeyFileError::Twice { line, .. }) => line,
+        Err(KeyFileError::NoKey(_)) => 1,
+        Err(KeyFileError::TooLong(_)) => {
+            return assert!(bytes.len() as u64 > KeyRing::LONGEST_FILE);
+        }
+        Err(error) => panic!("{error}"),
+    };
+    assert!((1..=lines).contains(&line), "{line} of {lines}");
+}
+
+fn key_ring(path: &Path, keys: &[Key]) {
+    let mut text = String::new();
+    for (number, key) in keys.iter().enumerate() {
+        assert!(Key::is_name(key.name()));
+        assert!(
+            keys[..number]
+                .iter()
+                .all(|other| other.name() != key.name())
+        );
+        let (name, secret) = key.line().split_once(':').map(own).expect("a line");
+        assert_eq!(name, key.name());
+        // A name may be anything, also a secret.
+        assert!(!format!("{key:?}").replace(&name, "").contains(&secret));
+        text += &format!("{}\n", key.line());
+    }
+    // Those of the longest file are one byte longer than that at most, by the last line's end.
+    let again = keys::parse(path, text.trim_end().as_bytes()).expect("a key file");
+    assert_eq!(again, keys);
+}
+
+fn own((name, secret): (&str, &str)) -> (String, String) {
+    (name.to_owned(), secret.to_owned())
+}
 
 /// A responder that is sent anything, in pieces: it takes nothing to be said, keeps little, and the
 /// pieces make no difference. The first byte of `bytes` chooses the size of the pieces.

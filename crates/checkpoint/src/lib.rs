@@ -18,6 +18,8 @@ mod criu;
 mod guest;
 mod manifest;
 mod pack;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties;
 pub mod room;
 mod store;
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     fs::{self, File},
     io::{self, Read as _},
     path::Path,
@@ -11,7 +10,9 @@ use std::{
 use crc32fast::Hasher;
 
 /// The lengths and checksums of all other files.
-const MANIFEST: &str = "manifest";
+pub(crate) const MANIFEST: &str = "manifest";
+/// The longest file that a file system takes.
+pub(crate) const LONGEST: u64 = i64::MAX.cast_unsigned();
 
 /// Note what is in this directory: an image is whole from then on.
 pub(crate) fn write(directory: &Path) -> io::Result<()> {
@@ -20,11 +21,30 @@ pub(crate) fn write(directory: &Path) -> io::Result<()> {
         let entry = entry?;
         let (length, sum) = sum(&entry.path())?;
         let name = entry.file_name().into_string();
-        let name = name.map_err(|_| io::Error::other("a file of an image has a strange name"))?;
-        let _ = writeln!(text, "{sum:08x} {length} {name}"); // a String takes it
+        let name = name.ok().filter(|name| is_name(name));
+        let name = name.ok_or_else(|| io::Error::other("a file of an image has a strange name"))?;
+        text.push_str(&line(&name, length, sum));
+        text.push('\n');
     }
-    let _ = writeln!(text, "{:08x}", crc32fast::hash(text.as_bytes()));
-    fs::write(directory.join(MANIFEST), text)
+    fs::write(directory.join(MANIFEST), sealed(text))
+}
+
+/// The line of one file.
+pub(crate) fn line(name: &str, length: u64, sum: u32) -> String {
+    format!("{sum:08x} {length} {name}")
+}
+
+/// The lines of a manifest, and their checksum as the last one.
+pub(crate) fn sealed(lines: String) -> String {
+    let sum = crc32fast::hash(lines.as_bytes());
+    lines + &format!("{sum:08x}\n")
+}
+
+/// Whether a file of an image can have this name. A manifest may come from another host: a name with a directory in it
+/// would have this host read, and send, a file that is none of the image.
+pub(crate) fn is_name(name: &str) -> bool {
+    let is_plain = Path::new(name).file_name() == Some(name.as_ref());
+    is_plain && !name.contains(['\n', '\0']) && name != MANIFEST
 }
 
 /// The files that belong to the image in this directory, and their lengths; the one that says so is the last.
@@ -56,23 +76,25 @@ fn torn(file: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-fn parse(text: &str) -> Option<BTreeMap<&str, (u64, u32)>> {
-    let (files, last) = text.strip_suffix('\n')?.rsplit_once('\n')?;
-    let own = u32::from_str_radix(last, 16).ok()?;
-    let all = &text[..=files.len()];
-    if crc32fast::hash(all.as_bytes()) != own {
+/// The files that a manifest names, with their lengths and checksums. Nothing is read in two ways: each line is as
+/// [`write`] writes it, and no file has two.
+pub(crate) fn parse(text: &str) -> Option<BTreeMap<&str, (u64, u32)>> {
+    let (files, _) = text.strip_suffix('\n')?.rsplit_once('\n')?;
+    if sealed(text[..=files.len()].to_owned()) != text {
         return None;
     }
-    let file = |line: &'_ str| -> Option<(u32, u64)> {
-        let mut parts = line.splitn(3, ' ');
+    let mut noted = BTreeMap::new();
+    for whole in files.split('\n') {
+        let mut parts = whole.splitn(3, ' ');
         let sum = u32::from_str_radix(parts.next()?, 16).ok()?;
-        Some((sum, parts.next()?.parse().ok()?))
-    };
-    let lines = files.lines().map(|line| {
-        let (sum, length) = file(line)?;
-        Some((line.splitn(3, ' ').nth(2)?, (length, sum)))
-    });
-    lines.collect()
+        let length = parts.next()?.parse().ok()?;
+        let name = parts.next()?;
+        let is_good = is_name(name) && length <= LONGEST && line(name, length, sum) == whole;
+        if !is_good || noted.insert(name, (length, sum)).is_some() {
+            return None;
+        }
+    }
+    Some(noted)
 }
 
 /// Length and checksum of a file.
@@ -126,5 +148,37 @@ mod tests {
             fs::write(path(MANIFEST), &noted[..cut]).expect("written");
             assert!(check(directory.path()).is_err(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn no_manifest_names_a_file_elsewhere_or_one_twice() {
+        let is_manifest = |lines: &str| parse(&sealed(format!("{lines}\n"))).is_some();
+        assert!(is_manifest("0000002a 7 a b"));
+        let longest = format!("0000002a {LONGEST} a");
+        assert!(is_manifest(&longest));
+        for bad in [
+            "0000002a 7 ../a",
+            "0000002a 7 /etc/shadow",
+            "0000002a 7 a/",
+            "0000002a 7 .",
+            "0000002a 7 ..",
+            "0000002a 7 ",
+            "0000002a 7 a\0",
+            "0000002a 7 manifest",
+            "0000002a 7 a\n0000002b 8 a",
+            "0000002a 18446744073709551615 a",
+            "0000002a 9223372036854775808 a",
+            "0000002A 7 a",
+            "+000002a 7 a",
+            "2a 7 a",
+            "0000002a +7 a",
+            "0000002a 07 a",
+            "0000002a 7",
+        ] {
+            assert!(!is_manifest(bad), "{bad:?}");
+        }
+        // What is at the end of a name belongs to it.
+        let text = sealed("0000002a 7 a\r\n".to_owned());
+        assert!(parse(&text).is_some_and(|noted| noted.contains_key("a\r")));
     }
 }

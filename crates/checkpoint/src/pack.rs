@@ -8,10 +8,9 @@
 //! ```
 
 use std::{
-    ffi::OsStr,
     fs::File,
     io::{self, Write as _},
-    os::unix::{ffi::OsStrExt as _, fs::FileExt as _},
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
 
@@ -32,16 +31,13 @@ pub struct Pack {
 struct Packed {
     /// Where in all of it.
     begin: u64,
+    /// And where it ends.
+    end: u64,
     header: Vec<u8>,
     path: PathBuf,
-    length: u64,
 }
 
 impl Packed {
-    fn end(&self) -> u64 {
-        self.begin + self.header.len() as u64 + self.length
-    }
-
     /// Bytes of it from this place on, as many as there are and `into` has room for.
     fn read(&self, from: u64, into: &mut [u8]) -> io::Result<usize> {
         let at = from - self.begin;
@@ -53,7 +49,7 @@ impl Packed {
             into[..length].copy_from_slice(&rest[..length]);
             return Ok(length);
         }
-        let left = usize::try_from(self.end() - from).unwrap_or(usize::MAX);
+        let left = usize::try_from(self.end - from).unwrap_or(usize::MAX);
         let length = left.min(into.len());
         let file = File::open(&self.path)?;
         file.read_exact_at(&mut into[..length], at - self.header.len() as u64)?;
@@ -67,17 +63,25 @@ impl Pack {
     /// # Errors
     /// It cannot be read.
     pub fn of(image: &Image) -> io::Result<Self> {
+        Self::of_files(&image.directory, manifest::files(&image.directory)?)
+    }
+
+    /// Of these files of a directory, with their lengths.
+    pub(crate) fn of_files(directory: &Path, named: Vec<(String, u64)>) -> io::Result<Self> {
         let mut files = Vec::new();
         let mut begin = 0;
-        for (name, length) in manifest::files(&image.directory)? {
-            let file = Packed {
+        for (name, length) in named {
+            let header = header(&name, length)?;
+            let whole = length.checked_add(header.len() as u64);
+            let end = whole.and_then(|whole| whole.checked_add(begin));
+            let end = end.ok_or_else(|| malformed("an image is too long".to_owned()))?;
+            files.push(Packed {
                 begin,
-                header: header(&name, length)?,
-                path: image.directory.join(&name),
-                length,
-            };
-            begin = file.end();
-            files.push(file);
+                end,
+                header,
+                path: directory.join(&name),
+            });
+            begin = end;
         }
         Ok(Self {
             files,
@@ -101,7 +105,7 @@ impl Pack {
         let mut filled = 0;
         while filled < bytes.len() {
             let at = from + filled as u64;
-            let next = self.files.partition_point(|file| file.end() <= at);
+            let next = self.files.partition_point(|file| file.end <= at);
             let file = self.files.get(next).ok_or(io::ErrorKind::UnexpectedEof)?;
             filled += file.read(at, &mut bytes[filled..])?;
         }
@@ -109,7 +113,11 @@ impl Pack {
     }
 }
 
-fn header(name: &str, length: u64) -> io::Result<Vec<u8>> {
+fn malformed(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+pub(crate) fn header(name: &str, length: u64) -> io::Result<Vec<u8>> {
     let named = u16::try_from(name.len()).map_err(io::Error::other)?;
     let lengths = [&named.to_le_bytes()[..], &length.to_le_bytes()];
     Ok([&lengths.concat(), name.as_bytes()].concat())
@@ -123,6 +131,8 @@ pub struct Unpack {
     header: Vec<u8>,
     /// The file that is being written, and how much of it is missing.
     file: Option<(File, u64)>,
+    /// The files so far, with their lengths.
+    taken: Vec<(String, u64)>,
 }
 
 impl Unpack {
@@ -133,6 +143,7 @@ impl Unpack {
             image,
             header: Vec::new(),
             file: None,
+            taken: Vec::new(),
         }
     }
 
@@ -170,21 +181,16 @@ impl Unpack {
             && let Some((length, name)) = more.split_first_chunk()
             && name.len() == usize::from(u16::from_le_bytes(*named))
         {
-            let file = File::create_new(self.place(name)?)?;
-            self.file = Some((file, u64::from_le_bytes(*length)));
+            let (name, length) = (plain(name)?.to_owned(), u64::from_le_bytes(*length));
+            if length > manifest::LONGEST {
+                return Err(malformed(format!("an image has a file of {length} bytes")));
+            }
+            let file = File::create_new(self.image.directory.join(&name))?;
+            self.file = Some((file, length));
+            self.taken.push((name, length));
             self.header.clear();
         }
         Ok(rest)
-    }
-
-    /// Where a file of this name belongs: in the image's directory, and nowhere else.
-    fn place(&self, name: &[u8]) -> io::Result<PathBuf> {
-        let name = Path::new(OsStr::from_bytes(name));
-        if name.file_name() != Some(name.as_os_str()) {
-            let what = format!("an image has a file {name:?}");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        }
-        Ok(self.image.directory.join(name))
     }
 
     /// That was all.
@@ -195,9 +201,25 @@ impl Unpack {
         if self.file.is_some() || !self.header.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        // A file beside those of the manifest, whose checksum nobody has, could be anything.
+        if manifest::files(&self.image.directory)? != self.taken {
+            return Err(malformed(
+                "an image has other files than it names".to_owned(),
+            ));
+        }
         self.image.check()?;
         Ok(self.image)
     }
+}
+
+/// The name of a file in the image's directory, and nowhere else.
+fn plain(name: &[u8]) -> io::Result<&str> {
+    let text = std::str::from_utf8(name).ok();
+    let plain = text.filter(|name| manifest::is_name(name) || *name == manifest::MANIFEST);
+    plain.ok_or_else(|| {
+        let name = String::from_utf8_lossy(name);
+        malformed(format!("an image has a file {name:?}"))
+    })
 }
 
 #[cfg(test)]
@@ -274,7 +296,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_elsewhere() {
-        for name in ["../x", "/x", "..", ".", "", "a/b", "a/"] {
+        for name in ["../x", "/x", "..", ".", "", "a/b", "a/", "a\n", "a\0"] {
             let (directory, store) = store();
             let mut unpack = Unpack::into(store.begin(1).expect("an image"));
             let bytes = header(name, 1).expect("a header");
@@ -284,5 +306,37 @@ mod tests {
             );
             assert!(!directory.path().join("x").exists());
         }
+    }
+
+    #[test]
+    fn lengths_that_no_file_has_are_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let files = |lengths: &[u64]| {
+            let named = lengths.iter().map(|length| ("a".to_owned(), *length));
+            Pack::of_files(directory.path(), named.collect())
+        };
+        files(&[manifest::LONGEST]).expect("it could be");
+        assert!(files(&[manifest::LONGEST; 3]).is_err());
+        assert!(files(&[u64::MAX]).is_err());
+        for length in [manifest::LONGEST + 1, u64::MAX] {
+            let mut unpack = Unpack::into(Image {
+                number: 1,
+                directory: directory.path().to_owned(),
+            });
+            let bytes = header("a", length).expect("a header");
+            assert!(unpack.take(&bytes).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn what_the_manifest_does_not_name_is_not_taken_with_an_image() {
+        let (_kept, all) = packed();
+        let (_directory, store) = store();
+        let mut unpack = Unpack::into(store.begin(1).expect("an image"));
+        let more = header("more", 1).expect("a header");
+        for bytes in [&all[..], &more, b"x"] {
+            unpack.take(bytes).expect("taken");
+        }
+        assert!(unpack.finish().is_err());
     }
 }

@@ -45,7 +45,7 @@ impl Store {
     }
 
     fn path(&self, number: u64) -> PathBuf {
-        self.directory.join(format!("image-{number:016x}"))
+        self.directory.join(name(number))
     }
 
     /// A place for a new image.
@@ -131,10 +131,16 @@ impl Image {
     }
 }
 
+fn name(number: u64) -> String {
+    format!("image-{number:016x}")
+}
+
+/// Whether this is the name of an image, as it is written here: a directory of another name is somebody else's.
 fn is_image(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.strip_prefix("image-"));
-    number.is_some_and(|number| u64::from_str_radix(number, 16).is_ok())
+    let found = path.file_name().and_then(|name| name.to_str());
+    let digits = found.and_then(|name| name.strip_prefix("image-"));
+    let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    number.is_some_and(|number| found == Some(&name(number)))
 }
 
 #[cfg(test)]
@@ -156,11 +162,17 @@ mod tests {
             assert!(store.find(number).is_err(), "it is not whole");
             image.keep(&kept).expect("kept");
         }
-        fs::write(at.join("image-of-somebody"), "else").expect("written");
+        let others = ["image-of-somebody", "image-7", "image-+000000000000007"];
+        for name in others {
+            fs::write(at.join(name), "else").expect("written");
+        }
         store.remove_others(7).expect("removed");
         assert!(store.find(1).is_err() && store.find(u64::MAX).is_err());
         assert_eq!(store.find(7).expect("it is there").1, kept);
         store.remove().expect("removed");
-        assert_eq!(fs::read_dir(&at).expect("it is there").count(), 1);
+        assert_eq!(
+            fs::read_dir(&at).expect("it is there").count(),
+            others.len()
+        );
     }
 }

@@ -129,7 +129,7 @@ pub(crate) fn hand_over(arguments: &Move) -> Outcome {
     };
     let began = Instant::now();
     let mut answer = None;
-    let asked = ask(&run_dir.socket(&name), Question::Move, |text| {
+    let asked = ask(&run_dir.socket(&name), Question::Move {}, |text| {
         answer = serde_json::from_str(text).ok();
         false
     });

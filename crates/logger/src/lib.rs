@@ -18,6 +18,8 @@ mod intake;
 pub mod link;
 #[cfg(feature = "ring")]
 mod process;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties;
 mod service;
 
 pub use desk::Desk;

@@ -38,6 +38,8 @@
 mod batch;
 mod format;
 mod log;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties;
 pub mod simulated;
 mod storage;
 

@@ -54,7 +54,18 @@ pub enum OpenError<E> {
         /// What it says.
         version: u32,
     },
+    /// Behind a segment with this number there is no room for as many as are written in all the time.
+    #[error(
+        "segment {segment:#x} of the log has a number that no log reaches: it is none of the log's"
+    )]
+    Number {
+        /// Which segment.
+        segment: u64,
+    },
 }
+
+/// The highest number of a segment that is read: a later segment always has a number, too.
+const LAST: u64 = u64::MAX >> 1;
 
 /// A log that is appended to.
 #[derive(Debug)]
@@ -175,6 +186,9 @@ fn read_all<S: Storage>(
     each: &mut impl FnMut(Piece<'_>),
 ) -> Result<Vec<u64>, OpenError<S::Error>> {
     let mut numbers = storage.list()?;
+    if let Some(segment) = numbers.last().copied().filter(|last| *last > LAST) {
+        return Err(OpenError::Number { segment });
+    }
     let removed: Vec<u64> = numbers.drain(..remains(&numbers)).collect();
     if !removed.is_empty() {
         each(Piece::Removed { segments: &removed });
@@ -228,4 +242,26 @@ fn read<E>(
         len: u64::try_from(place).unwrap_or(u64::MAX),
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulated::Simulated;
+
+    #[test]
+    fn a_number_behind_which_there_is_no_other_is_refused() {
+        let open = |number| {
+            let mut storage = Simulated::default();
+            storage.create(number).expect("made");
+            storage.sync().expect("kept");
+            storage.restart();
+            Log::open(storage, |_| ()).map_err(|(_, error)| error)
+        };
+        assert_eq!(open(LAST).expect("a log").current(), LAST + 1);
+        for number in [LAST + 1, u64::MAX] {
+            let error = open(number).expect_err("too high");
+            assert!(matches!(error, OpenError::Number { segment } if segment == number));
+        }
+    }
 }

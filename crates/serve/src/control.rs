@@ -45,7 +45,7 @@ pub enum Question {
         follow: bool,
     },
     /// Let the standby serve. The answer, a [`Moved`], comes when nothing is served here any more.
-    Move,
+    Move {},
 }
 
 /// What has become of [`Question::Move`].
@@ -61,7 +61,7 @@ pub enum Moved {
 #[derive(Debug)]
 struct Client {
     stream: UnixStream,
-    question: Vec<u8>,
+    question: Incoming,
     asked: Option<Result<Question, String>>,
     answer: Vec<u8>,
     /// Number of the next report that it is to be sent.
@@ -171,11 +171,35 @@ impl Control {
     }
 }
 
+/// What a client has written and was not understood yet.
+#[derive(Debug, Default)]
+struct Incoming {
+    bytes: Vec<u8>,
+}
+
+impl Incoming {
+    /// Takes more of it; answers whether there was room for it.
+    fn feed(&mut self, bytes: &[u8]) -> bool {
+        let has_room = self.bytes.len() + bytes.len() <= MAX_QUESTION;
+        if has_room {
+            self.bytes.extend(bytes);
+        }
+        has_room
+    }
+
+    /// The next question, or why it is none.
+    fn pull(&mut self) -> Option<Result<Question, String>> {
+        let end = self.bytes.iter().position(|byte| *byte == b'\n')?;
+        let line: Vec<u8> = self.bytes.drain(..=end).collect();
+        Some(serde_json::from_slice(&line).map_err(|error| error.to_string()))
+    }
+}
+
 impl Client {
     fn new(stream: UnixStream) -> Self {
         Self {
             stream,
-            question: Vec::new(),
+            question: Incoming::default(),
             asked: None,
             answer: Vec::new(),
             next_report: None,
@@ -188,13 +212,7 @@ impl Client {
         let mut buffer = [0u8; 1024];
         loop {
             match self.stream.read(&mut buffer) {
-                Ok(0) => {
-                    self.gone = true;
-                    return;
-                }
-                Ok(n) if self.question.len() + n <= MAX_QUESTION => {
-                    self.question.extend(&buffer[..n])
-                }
+                Ok(n) if n > 0 && self.question.feed(&buffer[..n]) => {}
                 Ok(_) => {
                     self.gone = true;
                     return;
@@ -205,20 +223,19 @@ impl Client {
                 }
             }
         }
-        if let Some(end) = self.question.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.question.drain(..=end).collect();
-            self.asked = Some(serde_json::from_slice(&line).map_err(|error| error.to_string()));
+        if let Some(question) = self.question.pull() {
+            self.asked = Some(question);
         }
     }
 
     fn wants_move(&self) -> bool {
-        matches!(self.asked, Some(Ok(Question::Move)))
+        matches!(self.asked, Some(Ok(Question::Move {})))
     }
 
     fn answer(&mut self, reports: &Reports, status: Option<&Status>) {
         match self.asked.take() {
             None => {}
-            waits @ Some(Ok(Question::Move)) => self.asked = waits,
+            waits @ Some(Ok(Question::Move {})) => self.asked = waits,
             Some(Ok(Question::Status { .. })) => {
                 self.say(&status);
                 self.last = true;
@@ -305,4 +322,83 @@ fn talk(
         }
     }
     Ok(())
+}
+
+/// What holds for every byte string; each function panics if it does not.
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties {
+    use super::{Incoming, MAX_QUESTION, Question};
+
+    /// Any bytes as what a client writes, in pieces: the same questions as from the whole, and each says again, in
+    /// a line of its own, what it asks. The first byte of `bytes` chooses the size of the pieces.
+    ///
+    /// # Panics
+    ///
+    /// If the property does not hold.
+    pub fn questions(bytes: &[u8]) {
+        let Some((size, stream)) = bytes.split_first() else {
+            return;
+        };
+        let stream = &stream[..stream.len().min(MAX_QUESTION)];
+        let all = asked(stream, MAX_QUESTION);
+        assert_eq!(asked(stream, usize::from(*size) + 1), all);
+        assert_eq!(
+            all.len(),
+            stream.iter().filter(|byte| **byte == b'\n').count()
+        );
+        for question in all.into_iter().flatten() {
+            let mut line = serde_json::to_vec(&question).expect("it can be said");
+            line.push(b'\n');
+            assert_eq!(asked(&line, MAX_QUESTION), [Ok(question)]);
+        }
+        let mut full = Incoming::default();
+        assert!(full.feed(stream) && !full.feed(&[b' '; MAX_QUESTION + 1]));
+        assert_eq!(full.bytes, stream);
+    }
+
+    fn asked(stream: &[u8], size: usize) -> Vec<Result<Question, String>> {
+        let (mut incoming, mut all) = (Incoming::default(), Vec::new());
+        for piece in stream.chunks(size) {
+            assert!(incoming.feed(piece), "it is short");
+            all.extend(std::iter::from_fn(|| incoming.pull()));
+        }
+        assert!(!incoming.bytes.contains(&b'\n'));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(text: &str) -> Result<Question, String> {
+        let mut incoming = Incoming::default();
+        assert!(incoming.feed(format!("{text}\n").as_bytes()));
+        incoming.pull().expect("a line")
+    }
+
+    #[test]
+    fn a_question_with_more_than_is_known_is_none() {
+        assert_eq!(asked(r#"{"ask":"move"}"#), Ok(Question::Move {}));
+        let list = true;
+        let status = asked(r#"{"ask":"status","list":true}"#);
+        assert_eq!(status, Ok(Question::Status { list }));
+        for more in [
+            r#"{"ask":"move","only_if":"idle"}"#,
+            r#"{"ask":"status","lists":true}"#,
+            r#"{"ask":"events","follow":1}"#,
+            r#"{"ask":"status","ask":"move"}"#,
+        ] {
+            assert!(asked(more).is_err(), "{more}");
+        }
+    }
+
+    #[test]
+    fn the_seeds_of_the_fuzz_target_hold() {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/control_socket");
+        for seed in std::fs::read_dir(seeds).expect("seeds") {
+            let seed = std::fs::read(seed.expect("a seed").path()).expect("a seed");
+            properties::questions(&seed);
+        }
+    }
 }

@@ -1,19 +1,26 @@
 //! Can a program take the preloaded library? Said from its file, before it runs.
 
 use std::{
-    fs, io,
-    os::unix::fs::MetadataExt as _,
+    ffi::OsStr,
+    fs::{File, OpenOptions},
+    io::{self, Read as _},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
     path::{Path, PathBuf},
 };
 
 use object::{
-    Architecture, Endianness, Object as _,
-    elf::{FileHeader64, PT_INTERP},
-    read::elf::{ElfFile, ProgramHeader as _},
+    LittleEndian,
+    elf::{EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP},
+    read::elf::{FileHeader as _, ProgramHeader as _},
 };
 
 /// Interpreters that name interpreters: nobody writes more.
 const MOST_SCRIPTS: usize = 4;
+/// So much of a script's first line does the kernel look at.
+const LONGEST_LINE: usize = 256;
 /// Set-user-id and set-group-id.
 const CHANGES_IDENTITY: u32 = 0o6000;
 
@@ -49,59 +56,177 @@ pub enum NotWrappable {
 pub fn check(path: &Path) -> Result<(), NotWrappable> {
     let mut path = path.to_owned();
     for _ in 0..MOST_SCRIPTS {
-        let unreadable = |source| NotWrappable::Unreadable {
-            path: path.clone(),
-            source,
-        };
-        if fs::metadata(&path).map_err(unreadable)?.mode() & CHANGES_IDENTITY != 0 {
-            return Err(NotWrappable::ChangesIdentity(path));
-        }
-        let bytes = fs::read(&path).map_err(unreadable)?;
+        let bytes = read(&path)?;
         match interpreter(&bytes) {
-            Some(interpreter) => path = interpreter,
-            None => return check_elf(path, &bytes),
+            Some(interpreter) => path = interpreter.program(),
+            None => return check_elf(&bytes).map_err(|obstacle| obstacle(path)),
         }
     }
     Err(NotWrappable::Foreign(path))
 }
 
-/// What a script wants to be run by (`#!`).
-fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
-    let line = bytes
-        .strip_prefix(b"#!")?
-        .split(|byte| *byte == b'\n')
-        .next()?;
-    let words = String::from_utf8_lossy(line);
-    let mut words = words.split_ascii_whitespace();
-    let program = PathBuf::from(words.next()?);
-    let is_env = program.file_name().is_some_and(|name| name == "env");
-    let named = words.find(|word| !word.starts_with('-')).filter(|_| is_env);
-    let found = named.and_then(|name| {
-        let path = std::env::var_os("PATH")?;
-        let mut all = std::env::split_paths(&path).map(|directory| directory.join(name));
-        all.find(|candidate| candidate.is_file())
-    });
-    Some(found.unwrap_or(program))
+/// What is in the file of a program. A pipe is none: to read it would be to wait for somebody who writes.
+fn read(path: &Path) -> Result<Vec<u8>, NotWrappable> {
+    let unreadable = |source| NotWrappable::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let mut file: File = options.open(path).map_err(unreadable)?;
+    let about = file.metadata().map_err(unreadable)?;
+    if !about.is_file() {
+        return Err(NotWrappable::Foreign(path.to_owned()));
+    }
+    if about.mode() & CHANGES_IDENTITY != 0 {
+        return Err(NotWrappable::ChangesIdentity(path.to_owned()));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
 }
 
-fn check_elf(path: PathBuf, bytes: &[u8]) -> Result<(), NotWrappable> {
-    let Ok(file) = ElfFile::<FileHeader64<Endianness>>::parse(bytes) else {
-        return Err(NotWrappable::Foreign(path));
-    };
-    if file.architecture() != Architecture::X86_64 {
-        return Err(NotWrappable::OtherProcessor(path));
+/// What a script wants to be run by.
+#[derive(Debug, PartialEq, Eq)]
+struct Interpreter<'a> {
+    path: &'a [u8],
+    /// What stands behind it.
+    words: &'a [u8],
+}
+
+/// The line that begins with `#!`, as the kernel reads it: blanks are spaces and tabs, and a path that is cut off names
+/// nothing.
+fn interpreter(bytes: &[u8]) -> Option<Interpreter<'_>> {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let seen = &bytes[..bytes.len().min(LONGEST_LINE)];
+    let behind = seen.strip_prefix(b"#!")?;
+    let end = behind.iter().position(|byte| matches!(byte, b'\n' | 0));
+    let line = &behind[..end.unwrap_or(behind.len())];
+    let begin = line.iter().position(|byte| !is_blank(byte))?;
+    let line = &line[begin..];
+    let length = line.iter().position(is_blank);
+    let is_cut = length.is_none() && end.is_none() && bytes.len() > LONGEST_LINE;
+    let (path, words) = line.split_at(length.unwrap_or(line.len()));
+    (!is_cut).then_some(Interpreter { path, words })
+}
+
+impl Interpreter<'_> {
+    /// The program itself; where that is `env`, the one that is found by it.
+    fn program(&self) -> PathBuf {
+        let program = PathBuf::from(OsStr::from_bytes(self.path));
+        if program.file_name().is_none_or(|name| name != "env") {
+            return program;
+        }
+        let mut words = self.words.split(u8::is_ascii_whitespace);
+        let name = words.find(|word| !word.is_empty() && !word.starts_with(b"-"));
+        let found = name.and_then(|name| {
+            let path = std::env::var_os("PATH")?;
+            let name = OsStr::from_bytes(name);
+            let mut all = std::env::split_paths(&path).map(|directory| directory.join(name));
+            all.find(|candidate| candidate.is_file())
+        });
+        found.unwrap_or(program)
     }
-    let endian = file.endian();
-    let mut headers = file.elf_program_headers().iter();
-    if headers.any(|header| header.p_type(endian) == PT_INTERP) {
-        Ok(())
-    } else {
-        Err(NotWrappable::Static(path))
+}
+
+/// As the kernel and the loader read it, which look neither at its sections nor at its symbols. Numbers are
+/// little-endian on this machine, whatever the file says.
+fn check_elf(bytes: &[u8]) -> Result<(), fn(PathBuf) -> NotWrappable> {
+    let foreign = |_| NotWrappable::Foreign as fn(PathBuf) -> NotWrappable;
+    let header = FileHeader64::<LittleEndian>::parse(bytes).map_err(foreign)?;
+    let endian = header.endian().map_err(foreign)?;
+    if ![ET_EXEC, ET_DYN].contains(&header.e_type(endian)) {
+        return Err(NotWrappable::Foreign);
+    }
+    if header.e_machine(endian) != EM_X86_64 {
+        return Err(NotWrappable::OtherProcessor);
+    }
+    let mut headers = header
+        .program_headers(endian, bytes)
+        .map_err(foreign)?
+        .iter();
+    match headers.any(|header| header.p_type(endian) == PT_INTERP) {
+        true => Ok(()),
+        false => Err(NotWrappable::Static),
+    }
+}
+
+/// What holds for every byte string; each function panics if it does not.
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties {
+    use super::{LONGEST_LINE, check_elf, interpreter};
+
+    /// Any bytes as the file of a program: a script's interpreter stands in its first line, where the kernel looks; a
+    /// program that can take the library is little-endian, for this machine, and names a loader.
+    ///
+    /// # Panics
+    ///
+    /// If the property does not hold.
+    pub fn program(bytes: &[u8]) {
+        if let Some(interpreter) = interpreter(bytes) {
+            let seen = &bytes[2..bytes.len().min(LONGEST_LINE)];
+            let line = seen.split(|byte| matches!(byte, b'\n' | 0)).next();
+            let line = line.unwrap_or_default();
+            let said = [interpreter.path, interpreter.words].concat();
+            assert!(line.ends_with(&said) && !interpreter.path.is_empty());
+            assert!(
+                !interpreter
+                    .path
+                    .iter()
+                    .any(|byte| matches!(byte, b' ' | b'\t' | b'\n' | 0))
+            );
+            let blanks = &line[..line.len() - said.len()];
+            assert!(blanks.iter().all(|byte| matches!(byte, b' ' | b'\t')));
+            assert!(check_elf(bytes).is_err(), "it is a script");
+            return;
+        }
+        // Where memory from the allocator begins, numbers may.
+        let bytes = bytes.to_vec();
+        let loader = names_loader(&bytes);
+        assert_eq!(
+            check_elf(&bytes).is_ok(),
+            loader == Some(true),
+            "{loader:?}"
+        );
+    }
+
+    fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
+        let bytes: &[u8; N] = bytes.get(at..)?.first_chunk()?;
+        Some(
+            bytes
+                .iter()
+                .rfold(0, |all, byte| all << 8 | u64::from(*byte)),
+        )
+    }
+
+    /// The fields of the headers at their places, as elf(5) has them; `None`: it is no program for this machine.
+    fn names_loader(bytes: &[u8]) -> Option<bool> {
+        let [class, data, version] = [2, 1, 1];
+        let is_program = bytes.starts_with(&[0x7f, b'E', b'L', b'F', class, data, version]);
+        let [kind, machine] = [number::<2>(bytes, 16)?, number::<2>(bytes, 18)?];
+        let (begin, size) = (number::<8>(bytes, 32)?, number::<2>(bytes, 54)?);
+        let count = number::<2>(bytes, 56)?;
+        if bytes.len() < 64 || !is_program || ![2, 3].contains(&kind) || machine != 62 {
+            return None;
+        }
+        // More than 65,534 headers are counted elsewhere: no program has so many.
+        if begin == 0 || count == 0 || count == 0xffff {
+            return Some(false);
+        }
+        let whole = size.checked_mul(count)?.checked_add(begin)?;
+        if size != 56 || begin % 8 != 0 || whole > bytes.len() as u64 {
+            return None;
+        }
+        let at = |entry: u64| usize::try_from(begin + entry * size).ok();
+        let mut kinds = (0..count).map(|entry| number::<4>(bytes, at(entry)?));
+        Some(kinds.any(|kind| kind == Some(3)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{ffi::CString, fs};
+
     use super::*;
 
     #[test]
@@ -134,5 +259,72 @@ mod tests {
         bytes[18] = 0xb7; // e_machine: aarch64
         fs::write(&file, &bytes).expect("written");
         assert!(matches!(check(&file), Err(NotWrappable::OtherProcessor(_))));
+    }
+
+    #[test]
+    fn a_pipe_and_a_device_are_no_programs_and_nobody_waits_for_them() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (pipe, script) = (
+            directory.path().join("pipe"),
+            directory.path().join("script"),
+        );
+        let name = CString::new(pipe.as_os_str().as_bytes()).expect("a name");
+        // SAFETY: the name ends with a zero and lives longer than the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o700) }, 0);
+        for path in [&pipe, Path::new("/dev/zero")] {
+            assert!(matches!(check(path), Err(NotWrappable::Foreign(_))));
+            fs::write(&script, format!("#!{}\n", path.display())).expect("written");
+            assert!(matches!(check(&script), Err(NotWrappable::Foreign(of)) if of == path));
+        }
+    }
+
+    #[test]
+    fn only_what_the_kernel_runs_here_is_a_program() {
+        let shell = fs::canonicalize("/bin/sh").expect("a shell");
+        let shell = fs::read(shell).expect("a program");
+        let changed = |places: &[(usize, u8)]| {
+            let mut bytes = shell.clone();
+            for (at, to) in places {
+                bytes[*at] = *to;
+            }
+            check_elf(&bytes).map_err(|obstacle| obstacle(PathBuf::new()))
+        };
+        changed(&[]).expect("it has a loader");
+        let endless = changed(&[(40, 0xff), (41, 0xff), (42, 0xff), (43, 0xff)]);
+        endless.expect("nobody reads its sections");
+        // For a machine that begins its numbers at the other end.
+        let big = changed(&[(5, 2), (16, 0), (17, 3), (18, 0), (19, 62)]);
+        assert!(matches!(big, Err(NotWrappable::Foreign(_))));
+        for kind in [1, 4] {
+            // An object file, or a core dump.
+            let other = changed(&[(16, kind)]);
+            assert!(matches!(other, Err(NotWrappable::Foreign(_))));
+        }
+    }
+
+    #[test]
+    fn the_line_of_a_script_is_read_as_the_kernel_reads_it() {
+        let path = |text: &[u8]| interpreter(text).map(|found| found.path.to_vec());
+        let long = [&b"#!/"[..], &[b'a'; LONGEST_LINE]].concat();
+        for (text, expected) in [
+            (&b"#!/bin/sh\n"[..], Some(&b"/bin/sh"[..])),
+            (b"#! \t/bin/sh -e\n", Some(b"/bin/sh")),
+            (b"#!/bin/sh\r\n", Some(b"/bin/sh\r")),
+            (b"#!/bin/\xff\n", Some(b"/bin/\xff")),
+            (b"#!/bin/sh", Some(b"/bin/sh")),
+            (b"#!/bin/sh\0-e\n", Some(b"/bin/sh")),
+            (b"#! \n/bin/sh\n", None),
+            (&long, None),
+        ] {
+            assert_eq!(path(text).as_deref(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_seeds_of_the_fuzz_target_hold() {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/program");
+        for seed in fs::read_dir(seeds).expect("seeds") {
+            properties::program(&fs::read(seed.expect("a seed").path()).expect("a seed"));
+        }
     }
 }

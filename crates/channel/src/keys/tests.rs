@@ -123,3 +123,28 @@ fn a_changed_file_is_read_again_and_a_bad_one_changes_nothing() {
     );
     assert!(!ring.reload_if_changed().unwrap(), "the same keys");
 }
+
+#[test]
+fn a_long_file_is_too_long_wherever_its_letters_end() {
+    for extra in 0..2 {
+        let (_dir, path) = file(&("#".repeat(extra) + &"ä".repeat(40_000)));
+        let error = KeyRing::load(&path).unwrap_err();
+        assert!(matches!(error, KeyFileError::TooLong(_)), "{error}");
+    }
+}
+
+#[test]
+fn of_bytes_that_are_no_text_the_line_is_told() {
+    let path = Path::new("keys");
+    let text = [line("k", "1").as_bytes(), b"# \xe4\n"].concat();
+    let error = parse(path, &text).unwrap_err();
+    assert!(matches!(error, KeyFileError::NotAKey { line: 2, .. }));
+}
+
+#[test]
+fn the_seeds_of_the_fuzz_target_hold() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/key_file");
+    for seed in std::fs::read_dir(seeds).unwrap() {
+        crate::properties::key_file(&std::fs::read(seed.unwrap().path()).unwrap());
+    }
+}

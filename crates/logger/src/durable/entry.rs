@@ -163,59 +163,71 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Reads what [`Entry::write`] writes, and the instance; `None` of anything else.
+    /// Reads what [`Entry::write`] writes, and the instance; `None` of anything else: each entry has exactly one
+    /// encoding, and a program that knows more than this one must not be read as if it had said less.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<(u64, Self)> {
         let mut rest = bytes;
         let [kind] = take(&mut rest)?;
         let instance = u64::from_le_bytes(take(&mut rest)?);
         let flow = FlowId(u64::from_le_bytes(take(&mut rest)?));
         let entry = match kind {
-            ATTACHED => {
-                let from = Ipv6Addr::from(take::<16>(&mut rest)?).to_canonical();
-                let number = u64::from_le_bytes(take(&mut rest)?);
-                let session = u64::from_le_bytes(take(&mut rest)?);
-                let [len] = take(&mut rest)?;
-                let (key, rest) = rest.split_at_checked(len.into())?;
-                let key = std::str::from_utf8(key).ok()?.to_owned();
-                match Request::decode_body(REQUEST_ATTACH, rest).ok()? {
-                    Request::Attach(attach) => Self::Attached(Attachment {
-                        attach,
-                        from,
-                        key,
-                        number,
-                        session,
-                    }),
-                    _ => return None,
-                }
-            }
+            ATTACHED => Self::Attached(attachment(std::mem::take(&mut rest))?),
             INHERITED => Self::Inherited {
                 from: u64::from_le_bytes(take(&mut rest)?),
             },
-            OPENED | COPY_BEGINS => match Request::decode_body(REQUEST_RESUME, rest).ok()? {
-                Request::Resume(resume) if kind == OPENED => Self::Opened(resume),
-                Request::Resume(resume) => Self::CopyBegins(resume),
-                _ => return None,
-            },
-            TURNS_HELD => Self::TurnsHeld(take::<1>(&mut rest)? == [1]),
+            OPENED | COPY_BEGINS => {
+                let body = std::mem::take(&mut rest);
+                match Request::decode_body(REQUEST_RESUME, body).ok()? {
+                    Request::Resume(resume) if kind == OPENED => Self::Opened(resume),
+                    Request::Resume(resume) => Self::CopyBegins(resume),
+                    _ => return None,
+                }
+            }
+            TURNS_HELD => Self::TurnsHeld(truth(&mut rest)?),
             FORGOTTEN => Self::Forgotten,
             COPY_ENDS => {
-                let [has_fin] = take(&mut rest)?;
+                let has_fin = truth(&mut rest)?;
                 let [seq, heard, instream, outstream] = numbers(&mut rest)?;
-                let answers = numbers(&mut rest)?;
                 Self::CopyEnds {
                     flow,
-                    fin: (has_fin == 1).then_some(ClientFin { seq, heard }),
+                    fin: known(has_fin, [seq, heard], ClientFin { seq, heard })?,
                     turn: Place {
                         instream,
                         outstream,
                     },
-                    answers,
+                    answers: numbers(&mut rest)?,
                 }
             }
-            INSTREAM..=RELEASED => Self::Changed(flow, Change::read(kind, rest)?),
-            _ => Self::Copied(flow, Change::read(kind.checked_sub(OF_COPY)?, rest)?),
+            INSTREAM..=RELEASED => Self::Changed(flow, Change::read(kind, &mut rest)?),
+            _ => Self::Copied(flow, Change::read(kind.checked_sub(OF_COPY)?, &mut rest)?),
         };
-        Some((instance, entry))
+        // An attachment says itself whose it is.
+        let owner = match &entry {
+            Self::Attached(attachment) => attachment.attach.instance,
+            _ => instance,
+        };
+        let is_one = entry.flow().unwrap_or(FlowId(0)) == flow && owner == instance;
+        let is_all = rest.is_empty() && is_one;
+        is_all.then_some((instance, entry))
+    }
+}
+
+fn attachment(mut bytes: &[u8]) -> Option<Attachment> {
+    let from = Ipv6Addr::from(take::<16>(&mut bytes)?).to_canonical();
+    let number = u64::from_le_bytes(take(&mut bytes)?);
+    let session = u64::from_le_bytes(take(&mut bytes)?);
+    let [len] = take(&mut bytes)?;
+    let (key, body) = bytes.split_at_checked(len.into())?;
+    let key = std::str::from_utf8(key).ok()?.to_owned();
+    match Request::decode_body(REQUEST_ATTACH, body).ok()? {
+        Request::Attach(attach) => Some(Attachment {
+            attach,
+            from,
+            key,
+            number,
+            session,
+        }),
+        _ => None,
     }
 }
 
@@ -291,45 +303,49 @@ impl<'a> Change<'a> {
         }
     }
 
-    fn read(kind: u8, mut rest: &'a [u8]) -> Option<Self> {
+    fn read(kind: u8, rest: &mut &'a [u8]) -> Option<Self> {
         Some(match kind {
             INSTREAM => {
-                let [seq, client_ack, nxt, ack] = numbers(&mut rest)?;
-                let [flags] = take(&mut rest)?;
+                let [seq, client_ack, nxt, ack] = numbers(rest)?;
+                let [flags] = take(rest)?;
+                if flags & !(FIN | SERVER_KNOWN | HEARD_ALL | HEADS_KNOWN) != 0 {
+                    return None;
+                }
+                let is_known = flags & SERVER_KNOWN != 0;
                 Self::Instream {
                     seq,
                     client_ack,
                     heard_all: flags & HEARD_ALL != 0,
                     heads_known: flags & HEADS_KNOWN != 0,
-                    server: (flags & SERVER_KNOWN != 0).then_some(ServerProgress { nxt, ack }),
+                    server: known(is_known, [nxt, ack], ServerProgress { nxt, ack })?,
                     fin: flags & FIN != 0,
-                    bytes: rest,
+                    bytes: std::mem::take(rest),
                 }
             }
             OUTSTREAM => {
-                let [seq] = numbers(&mut rest)?;
-                Self::Outstream(Said::in_order(seq, rest))
+                let [seq] = numbers(rest)?;
+                Self::Outstream(Said::in_order(seq, std::mem::take(rest)))
             }
             OUTSTREAM_AFTER => {
-                let [seq, after] = numbers(&mut rest)?;
+                let [seq, after] = numbers(rest)?;
                 Self::Outstream(Said {
                     seq,
-                    more: u32::from_le_bytes(take(&mut rest)?),
-                    payload: rest,
+                    more: u32::from_le_bytes(take(rest)?),
+                    payload: std::mem::take(rest),
                     after: Some(after),
                 })
             }
             PROGRESS => {
-                let mut progress = Progress::from(u64::from_le_bytes(take(&mut rest)?));
-                if take(&mut rest)? == [1] {
-                    let value = u32::from_le_bytes(take(&mut rest)?);
-                    let echo = u32::from_le_bytes(take(&mut rest)?);
+                let mut progress = Progress::from(u64::from_le_bytes(take(rest)?));
+                if truth(rest)? {
+                    let value = u32::from_le_bytes(take(rest)?);
+                    let echo = u32::from_le_bytes(take(rest)?);
                     progress.time(Timestamps { value, echo });
                 }
                 Self::Progress(progress)
             }
             RELEASED => {
-                let [to] = numbers(&mut rest)?;
+                let [to] = numbers(rest)?;
                 Self::Released(to)
             }
             UNPROTECTED => Self::Unprotected,
@@ -362,3 +378,22 @@ fn numbers<const N: usize>(bytes: &mut &[u8]) -> Option<[SeqNumber; N]> {
     }
     Some(numbers)
 }
+
+fn truth(bytes: &mut &[u8]) -> Option<bool> {
+    match take(bytes)? {
+        [0] => Some(false),
+        [1] => Some(true),
+        _ => None,
+    }
+}
+
+/// The value, if there is one; its numbers are zeros if there is none.
+fn known<T>(is_known: bool, numbers: [SeqNumber; 2], value: T) -> Option<Option<T>> {
+    match is_known {
+        true => Some(Some(value)),
+        false => (numbers == [SeqNumber(0); 2]).then_some(None),
+    }
+}
+
+#[cfg(test)]
+mod tests;

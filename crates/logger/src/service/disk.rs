@@ -74,6 +74,14 @@ pub(super) fn name(number: u64) -> String {
     format!("{number:016x}")
 }
 
+/// The number of the segment in a file of this name; `None` of a file that is no segment, such as one whose name says a
+/// number in another way: what is read is [found](name) by its number.
+fn number(file: &str) -> Option<u64> {
+    let digits = file.strip_suffix(SUFFIX)?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (name(number) == digits).then_some(number)
+}
+
 fn writable() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
@@ -86,10 +94,7 @@ impl Storage for Disk {
     fn list(&mut self) -> io::Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.path)? {
-            let name = entry?.file_name();
-            let digits = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
-            let digits = digits.filter(|digits| digits.len() == 16);
-            numbers.extend(digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()));
+            numbers.extend(entry?.file_name().to_str().and_then(number));
         }
         numbers.sort_unstable();
         Ok(numbers)
@@ -126,5 +131,35 @@ impl Storage for Disk {
     fn remove(&mut self, number: u64) -> io::Result<()> {
         self.changed = true;
         fs::remove_file(self.segment(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_a_segment_only_by_the_name_that_it_was_given() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut disk = Disk::open(directory.path()).expect("a disk");
+        for number in [0, 0x1a, u64::MAX] {
+            disk.create(number).expect("made");
+        }
+        for other in [
+            "000000000000001A",
+            "+00000000000001b",
+            "1c",
+            "0000000000000001d",
+            "10000000000000000",
+            "",
+        ] {
+            let path = directory.path().join(format!("{other}{SUFFIX}"));
+            fs::write(path, "else").expect("written");
+        }
+        let all = disk.list().expect("listed");
+        assert_eq!(all, [0, 0x1a, u64::MAX]);
+        for number in all {
+            disk.read(number).expect("it is found");
+        }
     }
 }

@@ -1,0 +1,115 @@
+use protocol::control::{Attach, Replay};
+
+use super::*;
+
+fn written(instance: u64, entry: &Entry<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    entry.write(instance, &mut bytes);
+    bytes
+}
+
+fn entries() -> Vec<Entry<'static>> {
+    let flow = FlowId(9);
+    let seq = SeqNumber(77);
+    let change = |fin, server| Change::Instream {
+        seq,
+        client_ack: seq + 1,
+        heard_all: true,
+        heads_known: false,
+        server,
+        fin,
+        bytes: b"GET /",
+    };
+    let server = ServerProgress { nxt: seq, ack: seq };
+    let mut progress = Progress::from(5);
+    let early = Change::Progress(progress);
+    progress.time(Timestamps { value: 1, echo: 2 });
+    let ends = |fin| Entry::CopyEnds {
+        flow,
+        fin,
+        turn: Place {
+            instream: seq,
+            outstream: seq,
+        },
+        answers: [seq; 4],
+    };
+    vec![
+        Entry::Inherited { from: 4 },
+        Entry::TurnsHeld(true),
+        Entry::Forgotten,
+        Entry::Changed(flow, change(true, None)),
+        Entry::Copied(flow, change(false, Some(server))),
+        Entry::Changed(flow, early),
+        Entry::Changed(flow, Change::Progress(progress)),
+        Entry::Changed(flow, Change::Released(seq)),
+        Entry::Changed(flow, Change::Unprotected),
+        Entry::Copied(flow, Change::Closed),
+        Entry::Changed(flow, Change::Outstream(Said::in_order(seq, b"HTTP"))),
+        ends(None),
+        ends(Some(ClientFin { seq, heard: seq })),
+    ]
+}
+
+#[test]
+fn what_is_written_is_read() {
+    for entry in entries() {
+        assert_eq!(Entry::read(&written(3, &entry)), Some((3, entry)));
+    }
+}
+
+#[test]
+fn nothing_is_behind_an_entry() {
+    for entry in entries() {
+        let takes_all = matches!(
+            entry,
+            Entry::Changed(_, Change::Instream { .. } | Change::Outstream(_))
+                | Entry::Copied(_, Change::Instream { .. })
+        );
+        let longer = [written(3, &entry), vec![0]].concat();
+        assert_eq!(Entry::read(&longer).is_some(), takes_all, "{entry:?}");
+    }
+}
+
+/// Where the body begins.
+const BODY: usize = 17;
+
+#[test]
+fn no_entry_has_two_encodings() {
+    let changed = |entry: &Entry<'_>, at: usize, to: u8| {
+        let mut bytes = written(3, entry);
+        assert_ne!(bytes[at], to);
+        bytes[at] = to;
+        Entry::read(&bytes).is_some()
+    };
+    let all = entries();
+    assert!(!changed(&all[1], BODY, 2), "a truth value");
+    assert!(!changed(&all[2], 9, 1), "a connection of a session");
+    assert!(!changed(&all[3], BODY + 8, 1), "no server's number");
+    assert!(!changed(&all[3], BODY + 16, 0x15), "an unknown flag");
+    assert!(!changed(&all[5], BODY + 8, 2), "a truth value");
+    assert!(!changed(&all[11], BODY, 2), "a truth value");
+    assert!(!changed(&all[11], BODY + 1, 1), "no FIN's number");
+}
+
+#[test]
+fn an_attachment_is_that_of_its_instance() {
+    let attachment = Attachment {
+        attach: Attach {
+            instance: 3,
+            replay: Replay::Turn,
+            per_connection: 1,
+            total: 2,
+            connections: 3,
+            udp_port: 4,
+            inherit: false,
+            service: "web".to_owned(),
+        },
+        from: IpAddr::from([10, 0, 0, 1]),
+        key: "key".to_owned(),
+        number: 5,
+        session: 6,
+    };
+    let entry = Entry::Attached(attachment);
+    assert_eq!(Entry::read(&written(3, &entry)), Some((3, entry.clone())));
+    assert_eq!(Entry::read(&written(4, &entry)), None);
+}
