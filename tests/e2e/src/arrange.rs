@@ -1,11 +1,15 @@
 //! Small arrangements on hosts and servers.
 
+use std::fs::{self, File};
 use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lab::Host;
+use rustix::fs::{FlockOperation, flock};
 
-use crate::Scene;
 use crate::servers::{Server, test_server};
+use crate::{PATIENCE, Scene};
 
 /// Runs a line, split at its spaces, as a command on a host, and returns what it printed.
 ///
@@ -44,17 +48,88 @@ pub fn test_server_at(scene: &Scene, addresses: &[SocketAddr]) -> Server {
     server
 }
 
-/// The test server, every start of which takes so many seconds longer.
-#[must_use]
-pub fn slow_test_server(scene: &Scene, seconds: f32) -> Server {
-    slowly(test_server(scene), seconds)
+/// The door of a server: each start of the server waits in front of the door for as long as a test keeps it shut. So a test
+/// decides how long the server is down, however busy the machine is.
+///
+/// The door is a lock on a file: the server takes the lock for a moment before it starts, and the test has it while the door is
+/// shut. A test that ends opens the door.
+#[derive(Debug)]
+pub struct StartGate(File);
+
+impl StartGate {
+    /// Puts a door, which is open, before a server.
+    ///
+    /// # Panics
+    /// When its file cannot be made.
+    #[must_use]
+    pub fn before(scene: &Scene, mut server: Server) -> (Server, Self) {
+        let path = scene.write("start-gate", "");
+        let script = "flock --shared \"$0\" true; exec \"$@\"";
+        let wrap = ["sh", "-c", script, &path.to_string_lossy()].map(str::to_owned);
+        server.command.splice(0..0, wrap);
+        (
+            server,
+            Self(File::open(path).expect("the file of the door")),
+        )
+    }
+
+    /// Shuts the door: no start gets past it from now on.
+    ///
+    /// # Panics
+    /// When the file cannot be locked.
+    pub fn shut(&self) {
+        flock(&self.0, FlockOperation::LockExclusive).expect("the lock of the door");
+    }
+
+    /// Opens the door, also for a start that waits.
+    ///
+    /// # Panics
+    /// When the file cannot be unlocked.
+    pub fn open(&self) {
+        flock(&self.0, FlockOperation::Unlock).expect("the lock of the door");
+    }
 }
 
-/// A server every start of which takes so many seconds longer.
+/// A counter of a host's TCP since the host was switched on, of `/proc/net/snmp`.
+///
+/// # Panics
+/// When there is none of this name.
 #[must_use]
-pub fn slowly(mut server: Server, seconds: f32) -> Server {
-    let script = format!("sleep {seconds}; exec \"$@\"");
-    let wrap = ["sh", "-c", &script, "sh"].map(str::to_owned);
-    server.command.splice(0..0, wrap);
-    server
+pub fn tcp_counter(host: &Host, name: &str) -> u64 {
+    // Of the thread that is on this host, not of our process.
+    let read = || fs::read_to_string("/proc/thread-self/net/snmp");
+    let text = host.enter(read).expect("it is on").expect("counters");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let [names, values] = [(); 2].map(|()| lines.next().expect("names and values"));
+    let mut both = names.split(' ').zip(values.split(' '));
+    let found = both.find(|(known, _)| *known == name).expect("a counter");
+    found.1.parse().expect("a number")
+}
+
+/// Waits until the client on this scene has no room any more, though it has only one connection: the server's host asks for room
+/// (or cannot fill what little there is), and no more arrives.
+///
+/// # Panics
+/// When it does not come to that.
+#[track_caller]
+pub fn await_closed_window(scene: &Scene) {
+    let mut arrived = String::new();
+    wait_until("the client's window is closed", || {
+        let asks = run(&scene.server, "ss -tnoH").contains("timer:(persist");
+        let now = run(&scene.client, "ss -tnH state established");
+        std::mem::replace(&mut arrived, now.clone()) == now && asks
+    });
+}
+
+/// Waits until something is so.
+///
+/// # Panics
+/// When it is not so after [`PATIENCE`].
+#[track_caller]
+pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
 }

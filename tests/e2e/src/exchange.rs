@@ -36,19 +36,21 @@ pub struct Exchange {
 }
 
 impl Default for Exchange {
-    /// A few megabytes and two kills.
     fn default() -> Self {
-        Self {
-            download: 4 << 20,
-            echo: 1 << 20,
-            upload: 3 << 20,
-            pace: Duration::from_millis(1),
-            kills: 2,
-        }
+        Self::SOME
     }
 }
 
 impl Exchange {
+    /// A few megabytes and two kills.
+    pub const SOME: Self = Self {
+        download: 4 << 20,
+        echo: 1 << 20,
+        upload: 3 << 20,
+        pace: Duration::from_millis(1),
+        kills: 2,
+    };
+
     /// Runs it with connections made by `connect`, kills the server at random moments, and
     /// asserts that clients and wire saw nothing of it.
     ///

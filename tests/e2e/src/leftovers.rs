@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use lab::Host;
 
-/// How long what was killed may take to go.
-const LIMIT: Duration = Duration::from_secs(30);
+use crate::PATIENCE;
 
 /// The host before the service was started.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ impl Before {
 
     /// What is there now that the service should have taken with it.
     pub(crate) fn left(&self, host: &Host) -> Vec<String> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let left = self.look_again(host);
             if left.is_empty() || Instant::now() > deadline {

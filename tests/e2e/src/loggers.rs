@@ -16,6 +16,9 @@ use crate::{PATIENCE, Protected, Scene, binaries};
 /// The port of all loggers, TCP and UDP.
 pub const LOGGER_PORT: u16 = 7600;
 
+/// How soon a logger is lost, for tests of a loss: the flags of `serve`.
+pub const QUICK_LOSS: &str = "--logger-timeout=1s";
+
 /// A running `outlive logger`. Dropping it stops it.
 #[derive(Debug)]
 pub struct Logger {
@@ -228,4 +231,16 @@ pub fn protect(scene: &Scene, server: &Server, logger: &Logger, more: &[&str]) -
 pub fn status(protected: &Protected) -> serde_json::Value {
     let answer = protected.outlive("status", &["--json", "--connections", protected.name()]);
     answer.json().pop().unwrap_or_else(|| panic!("{answer:?}"))
+}
+
+/// Waits until the service has sent to its logger whatever clients have heard so far. Each question is answered after a look at
+/// what is to be sent, and what is there when the second one is asked has been seen when that is answered.
+///
+/// # Panics
+/// When the service cannot be asked.
+#[track_caller]
+pub fn await_recorded(protected: &Protected) {
+    for _ in 0..2 {
+        let _ = status(protected);
+    }
 }

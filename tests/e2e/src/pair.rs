@@ -4,11 +4,12 @@ use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::{Host, Signal};
 
-use crate::loggers::{Logger, protect, with_logger_that};
+use crate::arrange::wait_until;
+use crate::loggers::{Logger, protect, status, with_logger_that};
 use crate::servers::{PORT, Server, test_server_at};
 use crate::{PATIENCE, Protected, Scene};
 
@@ -206,8 +207,7 @@ impl Pair {
                 return self.change_places();
             }
             FailOver::Move => {
-                let moved = self.first.outlive("move", &[self.first.name()]);
-                assert_eq!(moved.status, Some(0), "{moved:?}\n{}", self.first.said());
+                self.hand_over();
                 self.second.wait_serving(before.serving + 1);
             }
             FailOver::Stop => {
@@ -218,6 +218,41 @@ impl Pair {
             }
         }
         self.change_roles(&before);
+    }
+
+    /// Has `outlive move` hand the service over to the standby. While the logger is slow to answer, nobody knows of a
+    /// standby: then the move is asked for again.
+    ///
+    /// # Panics
+    /// When it is refused for another reason.
+    #[track_caller]
+    pub fn hand_over(&self) {
+        wait_until("the logger answers a move", || {
+            let moved = self.first.outlive("move", &["--json", self.first.name()]);
+            let slow = moved.stderr.contains("the logger does not answer");
+            let said = || self.first.said();
+            assert!(slow || moved.status == Some(0), "{moved:?}\n{}", said());
+            !slow
+        });
+    }
+
+    /// Kills the logger and starts another one in its place, and waits until `first` has found that one and has a standby
+    /// there again.
+    ///
+    /// # Panics
+    /// When it does not come to that.
+    #[track_caller]
+    pub fn restart_logger(&mut self) {
+        let restarts = self.first.events_of("logger_restarted").len();
+        self.logger.kill();
+        self.logger.replace_dead(&self.scene);
+        self.first.wait_for("logger_restarted", restarts + 1);
+        // A lease of before is over then: one that holds is of the new logger.
+        thread::sleep(lease());
+        wait_until("both have found the logger", || {
+            let (first, second) = (lease_of(&self.first), lease_of(&self.second));
+            first.ends_with("ms more") && second.starts_with("standing by") && !second.contains(';')
+        });
     }
 
     /// What was `second` serves, what was `first` finds out and stands by. `before` is of before that.
@@ -281,13 +316,43 @@ impl Counts {
     }
 }
 
+/// What a host says of its lease, empty if it has none to say.
+///
+/// # Panics
+/// When it cannot be asked.
+#[track_caller]
+#[must_use]
+pub fn lease_of(one: &Protected) -> String {
+    let status = status(one);
+    status["lease"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Whether a host stands by itself, or has got a lease, or none for want of a standby, when those of all who have ended before
+/// were over: a standby that had no time to say that it ends is taken for one until then.
+fn knows_of_ends(one: &Protected, before: Instant) -> bool {
+    let elapsed = before.elapsed();
+    let words = lease_of(one);
+    let left = words.split_once(", for ").and_then(|(_, rest)| {
+        let number = rest.split(' ').next()?.parse().ok()?;
+        Some(Duration::from_millis(number))
+    });
+    match left {
+        Some(left) => elapsed + left > 2 * lease(),
+        None => !words.contains("is silent"),
+    }
+}
+
 /// Ends all hosts of some services. Standbys come first: else they would serve. What is left can be seen
 /// when all have gone.
 ///
 /// # Panics
 /// When one does not end properly, hands over to nobody, or leaves something.
 pub fn stop_all<const N: usize>(mut all: [Protected; N]) {
+    let mut ended_at = Instant::now();
     for one in &all {
+        wait_until("the end of the others is known", || {
+            one.ended(Duration::ZERO).is_some() || knows_of_ends(one, ended_at)
+        });
         let moves = one.events_of("handed_over").len();
         one.kill_serve(Signal::TERM);
         let ended = one.ended(PATIENCE);
@@ -295,8 +360,7 @@ pub fn stop_all<const N: usize>(mut all: [Protected; N]) {
         assert_eq!(code, Some(0), "{ended:?}: {}", one.said());
         let handed_over = one.events_of("handed_over").len();
         assert_eq!(handed_over, moves, "to nobody: {}", one.said());
-        // Who had no time to say that it goes is taken for a standby for a moment.
-        thread::sleep(lease());
+        ended_at = Instant::now();
     }
     for one in &mut all {
         one.assert_nothing_left();

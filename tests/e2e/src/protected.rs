@@ -18,6 +18,10 @@ use crate::{PATIENCE, Scene, binaries};
 /// How long we sleep between two looks.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// On a busy machine a logger is slow now and then. A logger that is merely slow is not lost, but in tests of a loss
+/// ([`crate::loggers::QUICK_LOSS`]).
+const UNHURRIED: &str = "--logger-timeout=20s";
+
 /// A running `outlive serve --json`.
 ///
 /// Dropping it stops it by SIGTERM and asserts that it ends with status 0 and leaves
@@ -52,6 +56,10 @@ impl At {
         command.envs(server.environment.iter().copied());
         for address in &server.addresses {
             command.args(["--address", &address.to_string()]);
+        }
+        let has = |name: &str| flags.iter().any(|flag| flag.starts_with(name));
+        if has("--logger") && !has("--logger-timeout") {
+            command.arg(UNHURRIED);
         }
         command.args(flags).arg("--").args(&server.command);
         let output = Output::Files {

@@ -18,6 +18,20 @@ pub struct Ending {
 pub struct Recording {
     capture: Capture,
     port: u16,
+    duplicates: bool,
+}
+
+/// A connection of a client's port.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Its place among all.
+    number: usize,
+    /// Where its SYN began.
+    begun: Option<u32>,
+    /// The client's side has ended.
+    client_fin: bool,
+    /// What follows the end of the server's side.
+    server_end: Option<u32>,
 }
 
 impl Recording {
@@ -32,7 +46,21 @@ impl Recording {
             "tcp port {port} and ((ip and tcp[tcpflags] & 7 != 0) or (ip6 and ip6[53] & 7 != 0))"
         );
         let capture = client.capture(&filter).expect("tcpdump captures");
-        Self { capture, port }
+        Self {
+            capture,
+            port,
+            duplicates: false,
+        }
+    }
+
+    /// On this network segments come twice. When both sides have ended, and the server's socket is gone with the client's last
+    /// acknowledgement, any host answers its duplicate with a RST that follows the server's FIN: that is no end of a connection.
+    #[must_use]
+    pub fn with_duplicates(self) -> Self {
+        Self {
+            duplicates: true,
+            ..self
+        }
     }
 
     /// Ends it: the ending of each connection, in the order of their first SYNs.
@@ -44,12 +72,14 @@ impl Recording {
         let captured = self.capture.finish().expect("the capture ends");
         assert_eq!(captured.missed, Some(0), "tcpdump missed segments");
         let mut endings: Vec<Ending> = Vec::new();
-        // By the client's port: which is the newest connection, and where its SYN began. Ports are used again.
-        let mut newest: BTreeMap<(u8, u16), (usize, Option<u32>)> = BTreeMap::new();
+        // The newest connection of each of the client's ports: ports are used again.
+        let mut newest: BTreeMap<(u8, u16), Known> = BTreeMap::new();
         for packet in &captured.packets {
             let Some(segment) = TcpSegment::parse(&packet.frame) else {
                 continue;
             };
+            // The test harness shows it when the test fails.
+            eprintln!("{:?} {segment:?}", packet.time);
             let from_server = segment.source == self.port;
             let client_port = if from_server {
                 segment.destination
@@ -57,20 +87,32 @@ impl Recording {
                 segment.source
             };
             let begins = (segment.is_syn() && !from_server).then_some(segment.sequence);
-            let client = (segment.version, client_port);
-            let known = newest.get(&client).copied();
-            let again = known.filter(|(_, begun)| begins.is_none() || *begun == begins);
-            let (which, _) = again.unwrap_or_else(|| {
+            let known = newest.entry((segment.version, client_port));
+            let new = Known {
+                number: endings.len(),
+                begun: begins,
+                client_fin: false,
+                server_end: None,
+            };
+            let known = known.or_insert(new);
+            if begins.is_some() && known.begun != begins {
+                *known = new;
+            }
+            if known.number == endings.len() {
                 endings.push(Ending::default());
-                let new = (endings.len() - 1, begins);
-                newest.insert(client, new);
-                new
-            });
-            let ending = &mut endings[which];
-            // The test harness shows it when the test fails.
-            eprintln!("{:?} {segment:?}", packet.time);
-            ending.rst |= from_server && segment.is_rst();
-            ending.fin |= from_server && segment.is_fin();
+            }
+            let ending = &mut endings[known.number];
+            if !from_server {
+                known.client_fin |= segment.is_fin();
+                continue;
+            }
+            let both_ended = known.client_fin && known.server_end == Some(segment.sequence);
+            ending.rst |= segment.is_rst() && !(self.duplicates && both_ended);
+            if segment.is_fin() {
+                ending.fin = true;
+                let length = u32::try_from(segment.payload).expect("a segment");
+                known.server_end = Some(segment.sequence.wrapping_add(length).wrapping_add(1));
+            }
         }
         endings
     }

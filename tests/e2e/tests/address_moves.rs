@@ -3,10 +3,8 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use e2e::arrange::run;
+use e2e::arrange::{run, wait_until};
 use e2e::exchange::talks;
 use e2e::servers::{Server, test_server_at};
 use e2e::{PATIENCE, Scene};
@@ -53,15 +51,6 @@ fn neighbour(host: &Host, ip: IpAddr) -> String {
     let shown = run(host, &format!("ip -json neighbour show {ip}"));
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
     shown[0]["lladdr"].as_str().unwrap_or_default().to_owned()
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// What a frame tells of an address.

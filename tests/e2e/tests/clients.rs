@@ -1,17 +1,17 @@
 //! Clients that speak other TCP than usual: each works while the server is killed twice at
 //! random moments, and notices nothing.
 
+use std::io;
 use std::net::TcpStream;
-use std::thread;
 use std::time::Duration;
 
-use e2e::arrange::slow_test_server;
+use e2e::arrange::{StartGate, await_closed_window, tcp_counter, wait_until};
 use e2e::clients::{read_exactly, read_to_end, write};
 use e2e::exchange::{Exchange, assert_all_kept, assert_same, assert_untouched, end};
 use e2e::servers::{PORT, test_server};
 use e2e::sockets::{dial, dial_from, reset};
 use e2e::{Protected, Scene, Seed, pattern};
-use lab::{Host, Impairment, Signal};
+use lab::{Impairment, Signal};
 use nix::sys::socket::{setsockopt, sockopt};
 use rustix::net::{ipproto, sockopt as options};
 
@@ -26,28 +26,6 @@ fn survives_with(label: &str, tell: impl FnOnce(&Scene)) {
 
 fn client_sysctl(scene: &Scene, key: &str, value: &str) {
     scene.client.sysctl(key, value).expect("a kernel parameter");
-}
-
-/// A counter of a host's TCP since it was switched on, of `/proc/net/snmp`.
-fn tcp_counter(host: &Host, name: &str) -> u64 {
-    let output = host
-        .command("cat")
-        .arg("/proc/net/snmp")
-        .output()
-        .expect("cat");
-    let text = String::from_utf8(output.stdout).expect("text");
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
-    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
-    let position = names
-        .split(' ')
-        .position(|known| known == name)
-        .expect("a counter");
-    values
-        .split(' ')
-        .nth(position)
-        .expect("a value")
-        .parse()
-        .expect("a number")
 }
 
 /// What the others are compared with: the same exchange without a crash, and without us.
@@ -149,11 +127,13 @@ fn far_away_client_is_not_overrun() {
     );
 }
 
+/// The client asks once a second whether the server is there, and gives up after four questions without an answer: more
+/// than that are answered after the crash, by the new server's host.
 #[test]
 fn with_keepalives_of_a_second() {
     let scene = Scene::new("keepalive");
-    // Down for longer than the client's first probes take.
-    let server = scene.protect(&slow_test_server(&scene, 1.5));
+    let (server, gate) = StartGate::before(&scene, test_server(&scene));
+    let server = scene.protect(&server);
     let stream = dial(&scene.client, scene.ipv4(PORT), None, |socket| {
         options::set_socket_keepalive(socket, true).expect("keepalive");
         options::set_tcp_keepidle(socket, Duration::from_secs(1)).expect("idle time");
@@ -167,10 +147,14 @@ fn with_keepalives_of_a_second() {
     let recording = recording.expect("a capture");
     write(&stream, b"say before\n");
     assert_eq!(read_exactly(&stream, 7), b"before\n");
+    gate.shut();
     server.kill_main(Signal::KILL);
+    server.wait_for("died", 1);
+    // Down for as long as the client's first probe takes.
+    await_probes(&scene, 1);
+    gate.open();
     server.wait_serving(1);
-    // The new server's host must answer the probes from here on.
-    thread::sleep(Duration::from_millis(5500));
+    await_probes(&scene, 7);
     write(&stream, b"say after\n");
     assert_eq!(read_exactly(&stream, 6), b"after\n");
     let captured = recording.finish().expect("a capture");
@@ -178,6 +162,14 @@ fn with_keepalives_of_a_second() {
     assert_eq!(captured.packets.len(), 0, "a RST or FIN");
     end(&stream);
     assert_all_kept(&server);
+}
+
+/// Waits until the client has sent so many more keepalive probes. Nothing else is sent meanwhile.
+fn await_probes(scene: &Scene, probes: u64) {
+    let before = tcp_counter(&scene.client, "OutSegs");
+    wait_until("the client probes", || {
+        tcp_counter(&scene.client, "OutSegs") >= before + probes
+    });
 }
 
 #[test]
@@ -257,10 +249,10 @@ fn closed_window() {
     let mut read = seed.between(1, 1 << 20);
     assert_same(&read_exactly(&stream, read), &expected[..read], 0, "before");
     for recovery in 1..=2 {
-        thread::sleep(Duration::from_millis(300)); // it fills
+        await_closed_window(&scene);
         server.kill_main(Signal::KILL);
         server.wait_serving(recovery);
-        thread::sleep(Duration::from_millis(300));
+        await_closed_window(&scene);
         let more = seed.between(1, 9 << 20);
         let got = read_exactly(&stream, more);
         assert_same(&got, &expected[read..read + more], read, "after a crash");
@@ -283,18 +275,15 @@ fn one_source_port_again_and_again() {
     let mut recoveries = 0;
     for number in 0..30 {
         // The client's own host may keep the port for a moment.
-        let stream = (0..100)
-            .find_map(
-                |_| match dial_from(&scene.client, 40_000, scene.ipv4(PORT)) {
-                    Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
-                        std::thread::sleep(Duration::from_millis(100));
-                        None
-                    }
-                    dialled => Some(dialled),
-                },
-            )
-            .expect("the port is never free again")
-            .unwrap_or_else(|error| panic!("connection {number}: {error}"));
+        let mut dialled = None;
+        wait_until("the port is free again", || {
+            let again = dial_from(&scene.client, 40_000, scene.ipv4(PORT));
+            let taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrNotAvailable;
+            dialled = (!again.as_ref().is_err_and(taken)).then_some(again);
+            dialled.is_some()
+        });
+        let stream = dialled.expect("it was dialled");
+        let stream = stream.unwrap_or_else(|error| panic!("connection {number}: {error}"));
         write(&stream, b"pattern 200000\n");
         assert_same(
             &read_exactly(&stream, 5000),

@@ -3,11 +3,10 @@
 //! and later that there is.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use e2e::PATIENCE;
-use e2e::arrange::run;
+use e2e::arrange::{run, wait_until};
 use e2e::clients::{read_exactly, write};
 use e2e::forge::Forger;
 use e2e::servers::PORT;
@@ -211,15 +210,6 @@ fn captured(capture: Capture) -> Vec<Packet> {
     let captured = capture.finish().expect("a capture");
     assert_eq!(captured.missed, Some(0));
     captured.packets
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// What is written while the window is closed waits for room; the client asks for it.

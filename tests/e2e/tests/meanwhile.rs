@@ -1,39 +1,43 @@
-//! What clients do while the server is down. Each start of the server takes most of a second.
+//! What clients do while the server is down. The server starts again when a test opens its door.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
-use std::time::Duration;
 
-use e2e::arrange::slow_test_server;
+use e2e::arrange::{StartGate, run, tcp_counter, wait_until};
 use e2e::clients::{read_exactly, read_to_end, write};
 use e2e::exchange::{assert_all_kept, assert_same, assert_untouched, end};
-use e2e::servers::PORT;
+use e2e::servers::{PORT, test_server};
 use e2e::sockets::{dial_from, reset};
 use e2e::{PATIENCE, Protected, Scene, Seed, pattern};
 use lab::Signal;
 use wire::{IpPacket, Segment};
 
-/// The test server after some rest.
-fn slow_start(scene: &Scene) -> Protected {
-    scene.protect(&slow_test_server(scene, 0.7))
+/// The test server behind a door, protected.
+struct Gated {
+    server: Protected,
+    gate: StartGate,
 }
 
-/// Kills it and returns when that is known: it is down for most of a second from here.
-fn go_down(server: &Protected) {
-    let deaths = server.events_of("died").len();
-    server.kill_main(Signal::KILL);
-    server.wait_for("died", deaths + 1);
-}
+impl Gated {
+    fn new(scene: &Scene) -> Self {
+        let (server, gate) = StartGate::before(scene, test_server(scene));
+        let server = scene.protect(&server);
+        Self { server, gate }
+    }
 
-/// Asserts that the server was down until now: the test did what it was to do in time.
-#[track_caller]
-fn assert_still_down(server: &Protected, recoveries: usize) {
-    let serving = server.events_of("serving").len();
-    assert_eq!(
-        serving, recoveries,
-        "the machine is too slow for this test: it was not down"
-    );
+    /// Kills the server and returns when that is known: it is down until [`Gated::come_back`].
+    fn go_down(&self) {
+        let deaths = self.server.events_of("died").len();
+        self.gate.shut();
+        self.server.kill_main(Signal::KILL);
+        self.server.wait_for("died", deaths + 1);
+    }
+
+    /// Lets the server start, and returns at once.
+    fn come_back(&self) {
+        self.gate.open();
+    }
 }
 
 /// One exchange of a connection that was in the middle of an echo: all is well.
@@ -52,7 +56,7 @@ fn begin_echo(stream: &TcpStream) {
 fn client_sends_fin() {
     let scene = Scene::new("fin");
     let mut seed = Seed::choose("fin");
-    let server = slow_start(&scene);
+    let gated = Gated::new(&scene);
     let recording = scene.record(PORT);
     let expected = pattern(12 << 20);
     let streams: Vec<TcpStream> = (0..2).map(|_| scene.connect(PORT)).collect();
@@ -69,23 +73,23 @@ fn client_sends_fin() {
     );
     begin_echo(echo);
 
-    go_down(&server);
+    gated.go_down();
     download.shutdown(Shutdown::Write).expect("a FIN");
     write(echo, b"the last words");
     echo.shutdown(Shutdown::Write).expect("a FIN");
-    assert_still_down(&server, 0);
+    gated.come_back();
 
     assert_eq!(read_to_end(echo), b"the last words");
     assert_same(&read_to_end(download), &expected[read..], read, "after");
     assert_untouched(recording, 2);
-    assert_all_kept(&server);
+    assert_all_kept(&gated.server);
 }
 
 /// Also where the FIN came before the crash, and the answer is still under way.
 #[test]
 fn client_sent_fin_before() {
     let scene = Scene::new("fin-before");
-    let server = slow_start(&scene);
+    let gated = Gated::new(&scene);
     let recording = scene.record(PORT);
     let expected = pattern(12 << 20);
     let download = scene.connect(PORT);
@@ -96,7 +100,8 @@ fn client_sent_fin_before() {
     download.shutdown(Shutdown::Write).expect("a FIN");
     let begin = read_exactly(&download, 100_000);
     assert_same(&begin, &expected[..100_000], 0, "before");
-    go_down(&server);
+    gated.go_down();
+    gated.come_back();
     assert_same(
         &read_to_end(&download),
         &expected[100_000..],
@@ -104,31 +109,30 @@ fn client_sent_fin_before() {
         "after",
     );
     assert_untouched(recording, 1);
-    assert_all_kept(&server);
+    assert_all_kept(&gated.server);
 }
 
 /// The connection is forgotten, and the new server never hears of it.
 #[test]
 fn client_sends_rst() {
     let scene = Scene::new("rst");
-    let server = slow_start(&scene);
+    let gated = Gated::new(&scene);
     let (gone, witness) = (scene.connect(PORT), scene.connect(PORT));
     begin_echo(&gone);
     begin_echo(&witness);
     let name = gone.local_addr().expect("an address").to_string();
 
-    go_down(&server);
+    gated.go_down();
     reset(gone);
-    assert_still_down(&server, 0);
-
-    let told = server.wait_for("client_reset", 1);
+    gated.come_back();
+    let told = gated.server.wait_for("client_reset", 1);
     assert!(
         told["connection"]
             .as_str()
             .is_some_and(|c| c.contains(&name)),
         "{told}"
     );
-    let serving = server.wait_serving(1);
+    let serving = gated.server.wait_serving(1);
     assert_eq!(
         (&serving["kept"], &serving["lost"]),
         (&1.into(), &0.into()),
@@ -141,7 +145,7 @@ fn client_sends_rst() {
     );
     echo_works(&witness);
     end(&witness);
-    assert_all_kept(&server);
+    assert_all_kept(&gated.server);
 }
 
 /// The connections of the server's host, seen from there.
@@ -154,29 +158,37 @@ fn established(scene: &Scene) -> String {
     String::from_utf8(output.expect("ss of iproute2").stdout).expect("text")
 }
 
+/// How many connections the client's host asks for, and is not answered.
+fn knocking(scene: &Scene) -> usize {
+    run(&scene.client, "ss -Htn state syn-sent").lines().count()
+}
+
 #[test]
 fn client_sends_more_data() {
     let scene = Scene::new("more");
-    let server = slow_start(&scene);
+    let gated = Gated::new(&scene);
     let recording = scene.record(PORT);
     let stream = scene.connect(PORT);
     begin_echo(&stream);
     let all = pattern(3 * 60_000);
     for (recoveries, piece) in all.chunks(60_000).enumerate() {
-        go_down(&server);
-        // Some at once, some later: repeated and first transmissions meet the gate.
-        for part in piece.chunks(20_000) {
-            write(&stream, part);
-            thread::sleep(Duration::from_millis(100));
-        }
-        assert_still_down(&server, recoveries);
+        gated.go_down();
+        // Repeated and first transmissions meet the gate.
+        let (at_once, later) = piece.split_at(20_000);
+        let before = tcp_counter(&scene.client, "RetransSegs");
+        write(&stream, at_once);
+        wait_until("the client sends it again", || {
+            tcp_counter(&scene.client, "RetransSegs") > before
+        });
+        write(&stream, later);
+        gated.come_back();
         let echoed = read_exactly(&stream, piece.len());
         assert_same(&echoed, piece, recoveries * 60_000, "echo");
-        server.wait_serving(recoveries + 1);
+        gated.server.wait_serving(recoveries + 1);
     }
     end(&stream);
     assert_untouched(recording, 1);
-    assert_all_kept(&server);
+    assert_all_kept(&gated.server);
 }
 
 /// The client's whole host goes away without a word, and comes back, knowing nothing.
@@ -184,7 +196,7 @@ fn client_sends_more_data() {
 fn client_loses_power() {
     let scene = Scene::new("power");
     let other = scene.lab.add_host_at("other", 2).expect("another client");
-    let server = slow_start(&scene);
+    let gated = Gated::new(&scene);
     let (idle, busy) = (40_001, 40_002);
     let open = |port| dial_from(&scene.client, port, scene.ipv4(PORT)).expect("a connection");
     let (idle_stream, busy_stream) = (open(idle), open(busy));
@@ -195,12 +207,12 @@ fn client_loses_power() {
     let witness = dial_from(&other, 40_003, scene.ipv4(PORT)).expect("a connection");
     begin_echo(&witness);
 
-    go_down(&server);
+    gated.go_down();
     scene.client.power_off().expect("power off");
-    assert_still_down(&server, 0);
+    gated.come_back();
     drop((idle_stream, busy_stream)); // of a host that is no more
 
-    server.wait_serving(1);
+    gated.server.wait_serving(1);
     echo_works(&witness);
     scene.client.power_on().expect("power on");
     for port in [idle, busy] {
@@ -209,8 +221,9 @@ fn client_loses_power() {
         begin_echo(&again);
         end(&again);
     }
-    go_down(&server);
-    server.wait_serving(2);
+    gated.go_down();
+    gated.come_back();
+    gated.server.wait_serving(2);
     echo_works(&witness);
     end(&witness);
 }
@@ -219,22 +232,25 @@ fn client_loses_power() {
 #[test]
 fn client_comes_back_from_the_same_port() {
     let scene = Scene::new("same-port");
-    let server = slow_start(&scene);
+    let gated = Gated::new(&scene);
     let dial = || dial_from(&scene.client, 40_000, scene.ipv4(PORT));
     for recoveries in 0..2 {
         let first = dial().expect("a connection");
         begin_echo(&first);
-        go_down(&server);
+        gated.go_down();
         reset(first);
-        assert_still_down(&server, recoveries);
-        // Answered when the server is back.
-        let second = dial().expect("a connection");
+        let second = thread::scope(|scope| {
+            let dialling = scope.spawn(dial);
+            wait_until("the client knocks", || knocking(&scene) == 1);
+            gated.come_back();
+            dialling.join().expect("no panic").expect("a connection")
+        });
         begin_echo(&second);
-        server.wait_serving(recoveries + 1);
+        gated.server.wait_serving(recoveries + 1);
         echo_works(&second);
         end_by_server(second);
     }
-    assert_all_kept(&server);
+    assert_all_kept(&gated.server);
 }
 
 /// The client's FIN comes first, its end is read, and the socket goes without a trace: the
@@ -247,21 +263,22 @@ fn end_by_server(stream: TcpStream) {
 #[test]
 fn new_connections_are_answered_late() {
     let scene = Scene::new("late");
-    let server = slow_start(&scene);
+    let gated = Gated::new(&scene);
     let old = scene.connect(PORT);
     begin_echo(&old);
-    go_down(&server);
+    gated.go_down();
+    let before = tcp_counter(&scene.client, "RetransSegs");
     let connect = || TcpStream::connect_timeout(&scene.ipv4(PORT), PATIENCE);
     let streams: Vec<io::Result<TcpStream>> = thread::scope(|scope| {
         let dialling: Vec<_> = (0..10)
             .map(|_| scope.spawn(|| scene.client.enter(connect).expect("it is on")))
             .collect();
-        thread::sleep(Duration::from_millis(200));
-        assert_still_down(&server, 0);
-        assert!(
-            dialling.iter().all(|dial| !dial.is_finished()),
-            "answered by nobody"
-        );
+        // Nobody answers, so each sends its SYN again.
+        wait_until("all knock again", || {
+            tcp_counter(&scene.client, "RetransSegs") >= before + 10
+        });
+        assert_eq!(knocking(&scene), 10, "answered by nobody");
+        gated.come_back();
         dialling
             .into_iter()
             .map(|dial| dial.join().expect("no panic"))
@@ -281,50 +298,43 @@ fn new_connections_are_answered_late() {
         more.map_err(|error| error.kind()),
         Err(io::ErrorKind::WouldBlock)
     );
-    assert_all_kept(&server);
+    assert_all_kept(&gated.server);
 }
 
-/// It is told that there is no room, and of room as soon as there is: its own next question would come
-/// most of a second later.
+/// The client is told that there is no room; and of room, before the client has asked, as soon as there is.
 #[test]
 fn client_waits_for_long() {
     let scene = Scene::new("long");
-    let server = scene.protect(&slow_test_server(&scene, 2.5));
+    let gated = Gated::new(&scene);
     let echo = scene.connect(PORT);
     begin_echo(&echo);
     let answers = format!("tcp src port {PORT}");
-    go_down(&server);
+    gated.go_down();
     let capture = scene.client.capture(&answers).expect("a capture");
-    thread::sleep(Duration::from_millis(1400));
+    let before = tcp_counter(&scene.client, "InSegs");
     write(&echo, b"are you there?");
-    assert_still_down(&server, 0);
+    wait_until("the client is told", || {
+        tcp_counter(&scene.client, "InSegs") > before
+    });
+    gated.come_back();
     assert_eq!(read_exactly(&echo, 14), b"are you there?");
-    server.wait_serving(1);
+    gated.server.wait_serving(1);
     let captured = capture.finish().expect("a capture");
     assert_eq!(captured.missed, Some(0));
-    let heard: Vec<(Duration, u16, usize)> = captured
+    let heard: Vec<(u16, usize)> = captured
         .packets
         .iter()
         .map(|packet| {
             let ip = IpPacket::parse(&packet.frame[14..]).expect("IP");
             let segment = Segment::of(&ip).expect("TCP");
-            (packet.time, segment.window(), segment.payload().len())
+            (segment.window(), segment.payload().len())
         })
         .collect();
-    assert_eq!((heard[0].1, heard[0].2), (0, 0), "{heard:?}");
-    let opened = heard
-        .iter()
-        .find(|(_, window, _)| *window > 0)
-        .expect("room")
-        .0;
-    let answered = heard
-        .iter()
-        .find(|(_, _, len)| *len > 0)
-        .expect("an answer")
-        .0;
-    let pause = answered.saturating_sub(opened);
-    assert!(pause < Duration::from_millis(100), "{pause:?}: {heard:?}");
+    assert_eq!(heard[0], (0, 0), "{heard:?}");
+    let opened = heard.iter().find(|(window, _)| *window > 0);
+    let (_, length) = opened.expect("room");
+    assert_eq!(*length, 0, "first told, then answered: {heard:?}");
     end(&echo);
-    assert_all_kept(&server);
-    server.stop();
+    assert_all_kept(&gated.server);
+    gated.server.stop();
 }

@@ -8,7 +8,7 @@ use e2e::arrange::{run, test_server_at};
 use e2e::clients::{read_exactly, read_some, write};
 use e2e::exchange::{Exchange, assert_all_kept, assert_untouched, echo_survives_a_kill};
 use e2e::servers::{PORT, test_server};
-use e2e::{PATIENCE, Scene, Seed, pattern};
+use e2e::{PATIENCE, Recording, Scene, Seed, pattern};
 use lab::{Address, Host, Impairment, Signal};
 
 /// The usual exchange, with the server of a scene that was prepared.
@@ -23,7 +23,11 @@ fn sysctl(scene: &Scene, key: &str, value: &str) {
 }
 
 /// With less to do: what is lost costs time.
-fn survives_impaired(label: &str, impair: impl FnOnce(Impairment) -> Impairment) {
+fn survives_impaired(
+    label: &str,
+    see: fn(Recording) -> Recording,
+    impair: impl FnOnce(Impairment) -> Impairment,
+) {
     let scene = Scene::new(label);
     let mut seed = Seed::choose(label);
     scene
@@ -37,29 +41,36 @@ fn survives_impaired(label: &str, impair: impl FnOnce(Impairment) -> Impairment)
         upload: 1 << 20,
         ..Exchange::default()
     };
-    exchange.survives(&scene, &server, &mut seed, || scene.connect(PORT));
+    let recording = see(scene.record(PORT));
+    exchange.run(&server, &mut seed, || scene.connect(PORT), |_| {});
+    assert_untouched(recording, 3);
+    assert_all_kept(&server);
 }
 
 #[test]
 fn loss() {
-    survives_impaired("loss", |link| link.loss(1.0));
+    survives_impaired("loss", |all| all, |link| link.loss(1.0));
 }
 
 #[test]
 fn reordering() {
-    survives_impaired("reordering", |link| {
-        link.reorder(5.0, Duration::from_millis(2))
-    });
+    survives_impaired(
+        "reordering",
+        |all| all,
+        |link| link.reorder(5.0, Duration::from_millis(2)),
+    );
 }
 
 #[test]
 fn duplication() {
-    survives_impaired("duplication", |link| link.duplicate(5.0));
+    survives_impaired("duplication", Recording::with_duplicates, |link| {
+        link.duplicate(5.0)
+    });
 }
 
 #[test]
 fn everything_at_once() {
-    survives_impaired("everything", |link| {
+    survives_impaired("everything", Recording::with_duplicates, |link| {
         let worse = link
             .loss(0.5)
             .duplicate(2.0)

@@ -2,12 +2,13 @@
 
 use std::thread;
 
+use e2e::arrange::await_closed_window;
 use e2e::clients::{finish, read_exactly, write};
 use e2e::servers::{PORT, signal_all};
 use e2e::{assert_same_bytes, pattern};
 use lab::Signal;
 
-use crate::{Outcome, Run, at, await_full_window, read_watched};
+use crate::{Outcome, Run, at, read_watched};
 
 /// Both directions at once, so that at the crash both have unacknowledged bytes.
 fn echo_both_ways(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
@@ -96,7 +97,7 @@ fn echo_window_closed(run: &mut Run<'_>, hello: &[u8], length: usize) -> Outcome
     write(&stream, hello);
     let got = thread::scope(|scope| {
         scope.spawn(|| write(&stream, &content));
-        await_full_window(&stream);
+        await_closed_window(run.scene);
         (run.crash)();
         read_exactly(&stream, length)
     });

@@ -1,11 +1,12 @@
 //! What clients of HTTP servers do.
 
+use e2e::arrange::await_closed_window;
 use e2e::clients::{Http, finish, write};
 use e2e::pattern;
 use e2e::servers::{BIG, PORT, signal_all};
 use lab::Signal;
 
-use crate::{Outcome, Run, at, await_full_window, write_watched};
+use crate::{Outcome, Run, at, write_watched};
 
 /// What can be compared of a response: all but its `Date`.
 fn response(http: &mut Http, progress: impl FnMut(usize)) -> Vec<u8> {
@@ -103,7 +104,7 @@ pub(crate) fn accept_queue(run: &mut Run<'_>) -> Outcome {
 pub(crate) fn window_closed(run: &mut Run<'_>) -> Outcome {
     let mut http = Http::new(run.scene.connect(PORT));
     http.ask("/big.bin");
-    await_full_window(http.stream());
+    await_closed_window(run.scene);
     (run.crash)();
     let got = response(&mut http, |_| ());
     finish(http.stream());

@@ -10,8 +10,6 @@ mod http;
 mod requests;
 
 use std::net::TcpStream;
-use std::thread;
-use std::time::Duration;
 
 use e2e::clients::{read_exactly, write};
 use e2e::servers::{self, Crash, PORT, Server, signal_all};
@@ -116,21 +114,6 @@ fn write_watched(stream: &TcpStream, bytes: &[u8], mut progress: impl FnMut(usiz
         write(stream, piece);
     }
     progress(bytes.len());
-}
-
-/// Waits until no more arrives: the socket holds what its window allows. Peeking consumes
-/// nothing.
-fn await_full_window(stream: &TcpStream) {
-    let mut buffer = vec![0; 32 << 20];
-    let mut last = 0;
-    loop {
-        thread::sleep(Duration::from_millis(100));
-        let now = stream.peek(&mut buffer).expect("there is something");
-        if now == last {
-            return;
-        }
-        last = now;
-    }
 }
 
 /// A test for each row, so that a failure names it.

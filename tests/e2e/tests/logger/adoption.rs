@@ -1,8 +1,6 @@
 //! `serve` itself dies while the record is kept on another machine.
 
-use std::thread;
-use std::time::Duration;
-
+use e2e::Seed;
 use e2e::exchange::Exchange;
 use e2e::servers::{self, PORT, test_server};
 use lab::Signal;
@@ -18,20 +16,24 @@ fn connections_go_on_protected_and_the_next_serve_finds_their_records() {
     let mut protected = protect(&scene, &server, &logger, &[]);
     let early = echoing(&scene);
     let recording = scene.record(PORT);
-    thread::scope(|scope| {
-        let load = scope.spawn(|| Exchange::default().undisturbed(|| scene.connect(PORT)));
-        for _ in 0..2 {
-            thread::sleep(Duration::from_millis(100));
-            protected.kill_serve_itself();
-            thread::sleep(Duration::from_millis(100));
+    let exchange = Exchange {
+        kills: 5,
+        ..Exchange::default()
+    };
+    let connect = || scene.connect(PORT);
+    let mut seed = Seed::choose("link-adopt");
+    exchange.disturbed(&mut seed, connect, |moment| match moment {
+        0 | 2 => protected.kill_serve_itself(),
+        1 | 3 => {
             protected.succeed(&scene, &server, &flags);
             let said = status(&protected);
             assert_eq!(said["unprotected"], 0, "{said}");
         }
-        protected.kill_main(Signal::KILL);
-        let serving = protected.wait_serving(1);
-        assert_eq!(serving["lost"], 0, "{serving}");
-        load.join().expect("the load");
+        _ => {
+            protected.kill_main(Signal::KILL);
+            let serving = protected.wait_serving(1);
+            assert_eq!(serving["lost"], 0, "{serving}");
+        }
     });
     echoes(&early, b"afterwards");
     let endings = recording.finish();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use e2e::clients::finish;
 use e2e::exchange::Exchange;
-use e2e::loggers::{Logger, key_file};
+use e2e::loggers::{Logger, QUICK_LOSS, key_file};
 use e2e::servers::{PORT, test_server};
 use e2e::{PATIENCE, Scene, Seed};
 use lab::Signal;
@@ -103,6 +103,9 @@ fn pause(seed: &mut Seed, longest: usize) {
     thread::sleep(Duration::from_millis(pause));
 }
 
+/// A logger that is killed after so long has probably heard of the end of a connection, and has written that.
+const HEARD: Duration = Duration::from_millis(300);
+
 #[test]
 fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
     let scene = Scene::new("link-ended");
@@ -112,7 +115,7 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
     // Clients that wait for it are all that is left of what it knew.
-    let hold = ["--on-logger-loss", "hold"];
+    let hold = ["--on-logger-loss", "hold", QUICK_LOSS];
     let protected = protect(&scene, &test_server(&scene), &logger, &hold);
     let (ends, stays) = (echoing(&scene), echoing(&scene));
     logger.kill();
@@ -124,7 +127,7 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
     let deadline = Instant::now() + PATIENCE;
     while !logger.said().contains("1 connections") {
         assert!(Instant::now() < deadline, "{}", logger.said());
-        thread::sleep(Duration::from_millis(300)); // it has to hear of it, and to write it
+        thread::sleep(HEARD); // more often in vain on a busy machine
         logger.kill();
         logger.replace_dead(&scene);
         await_found(&logger);

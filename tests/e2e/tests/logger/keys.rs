@@ -3,8 +3,9 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use e2e::arrange::wait_until;
 use e2e::exchange::Exchange;
 use e2e::loggers::{key_file, new_key, write_keys};
 use e2e::servers::{PORT, test_server};
@@ -16,7 +17,8 @@ use crate::{echoes, echoing, protect, status, with_logger};
 /// `outlive serve` that is expected to refuse.
 fn serve(scene: &Scene, flags: &[&str]) -> Answer {
     let mut command = scene.server.command("timeout");
-    command.args(["-k", "1", "20"]).arg(binaries::outlive());
+    let limit = PATIENCE.as_secs().to_string();
+    command.args(["-k", "1", &limit]).arg(binaries::outlive());
     command.args([
         "serve",
         "--address",
@@ -93,11 +95,9 @@ fn check_says_whether_a_logger_can_be_used() {
     assert!(good.contains(&format!("ok   logger {at}")), "{good}");
     assert!(good.contains("packets of 1500 bytes"), "{good}");
     // And nothing of it is left.
-    let deadline = Instant::now() + PATIENCE;
-    while !logger.said().contains("its records are dropped") {
-        assert!(Instant::now() < deadline, "{}", logger.said());
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the check's session is gone", || {
+        logger.said().contains("its records are dropped")
+    });
     let strange = key_file(&scene, "strange");
     let bad = check(&strange.to_string_lossy(), &at);
     assert!(bad.contains(&format!("FAIL logger {at}")), "{bad}");
@@ -161,6 +161,7 @@ fn keys_are_changed_under_load() {
         .trim()
         .to_owned();
     let new = new_key(&scene);
+    let (name, _) = new.split_once(':').expect("a key has a name");
     let mut seed = Seed::choose("link-rotation");
     let exchange = Exchange {
         kills: 3,
@@ -178,8 +179,12 @@ fn keys_are_changed_under_load() {
                 _ => &[&new],
             };
             write_keys(&keys, keys_now);
-            // Each side looks once a second.
-            thread::sleep(Duration::from_millis(1500));
+            wait_until("the logger has read the keys", || {
+                logger.said().matches("key file has changed").count() > kill
+            });
+            wait_until("the service uses its first key", || {
+                kill != 1 || logger.said().contains(&format!("with key {name}"))
+            });
         },
     );
     protected.assert_none_of("lost");

@@ -4,18 +4,14 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::PATIENCE;
-use e2e::Scene;
-use e2e::arrange::{run, slow_test_server};
+use e2e::arrange::{StartGate, run};
 use e2e::loggers::{Logger, key_file};
-use e2e::servers::PORT;
+use e2e::servers::{PORT, test_server};
+use e2e::{PATIENCE, Scene};
 use lab::{Host, Signal};
 use prometheus_parse::{Scrape, Value};
 
 use crate::{echoes, echoing, protect, talks};
-
-/// How long a start of the server takes, seconds: long enough to be asked in.
-const START: f32 = 3.0;
 
 /// A role that shows metrics.
 struct Shown<'a> {
@@ -27,14 +23,19 @@ impl Shown<'_> {
     /// Status and body of `/health`.
     fn health(&self) -> (String, String) {
         let url = format!("http://{}/health", self.address);
-        let said = run(self.host, &format!("curl -s -m 10 -w %{{http_code}} {url}"));
+        let limit = PATIENCE.as_secs();
+        let said = run(
+            self.host,
+            &format!("curl -s -m {limit} -w %{{http_code}} {url}"),
+        );
         let (body, status) = said.rsplit_once('\n').expect("a line and a status");
         (status.to_owned(), body.to_owned())
     }
 
     fn scrape(&self) -> Numbers {
         let url = format!("http://{}/metrics", self.address);
-        let text = run(self.host, &format!("curl -s -S -f -m 10 {url}"));
+        let limit = PATIENCE.as_secs();
+        let text = run(self.host, &format!("curl -s -S -f -m {limit} {url}"));
         assert!(text.ends_with("# EOF\n"), "{text}");
         let lines = text.lines().map(|line| Ok(line.to_owned()));
         Numbers(Scrape::parse(lines).expect("it can be read"))
@@ -58,9 +59,15 @@ impl Shown<'_> {
 struct Numbers(Scrape);
 
 impl Numbers {
-    /// The values of all samples of this name, which have this value of a label if one is named.
+    /// The sum of all samples of this name, which have this value of a label if one is named.
     #[track_caller]
     fn of(&self, name: &str, label: Option<(&str, &str)>) -> f64 {
+        let sum = self.so_far(name, label);
+        sum.unwrap_or_else(|| panic!("no {name} {label:?}"))
+    }
+
+    /// The same; there may be none yet.
+    fn so_far(&self, name: &str, label: Option<(&str, &str)>) -> Option<f64> {
         let samples = self.0.samples.iter();
         let fit: Vec<f64> = samples
             .filter(|sample| sample.metric == name)
@@ -70,8 +77,7 @@ impl Numbers {
                 ref other => panic!("{name}: {other:?}"),
             })
             .collect();
-        assert!(!fit.is_empty(), "no {name} {label:?}");
-        fit.iter().sum()
+        (!fit.is_empty()).then(|| fit.iter().sum())
     }
 }
 
@@ -92,7 +98,7 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
         &at_logger.address.to_string(),
     ];
     let logger = Logger::start(&scene, &host, &keys, &flags);
-    let server = slow_test_server(&scene, START);
+    let (server, gate) = StartGate::before(&scene, test_server(&scene));
     let metrics = at_serve.address.to_string();
     let protected = protect(&scene, &server, &logger, &["--metrics", &metrics]);
     let (talk, echo) = (scene.connect(PORT), echoing(&scene));
@@ -101,17 +107,15 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
 
     let (status, why) = at_serve.health();
     assert_eq!(status, "200", "{why}");
-    let before =
-        at_serve.until(|n| n.of("outlive_connections", Some(("protection", "protected"))) >= 2.0);
+    let before = at_serve
+        .until(|n| n.so_far("outlive_connections", Some(("protection", "protected"))) >= Some(2.0));
     assert_eq!(before.of("outlive_deaths_total", None), 0.0);
     assert_eq!(before.of("outlive_logger_up", None), 1.0);
     let (status, why) = at_logger.health();
     assert_eq!(status, "200", "{why}");
     let kept = at_logger.until(|n| {
-        n.of(
-            "outlive_logger_recorded_bytes_total",
-            Some(("stream", "instream")),
-        ) > 0.0
+        let label = Some(("stream", "instream"));
+        n.so_far("outlive_logger_recorded_bytes_total", label) > Some(0.0)
     });
     assert_eq!(
         kept.of("outlive_logger_sessions", Some(("state", "attached"))),
@@ -124,8 +128,10 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
     assert!(kept.of("outlive_logger_log_size_bytes", None) > 0.0);
 
     // In the middle of it: both answer, and it is what they say.
+    gate.shut();
     protected.kill_main(Signal::KILL);
-    let dying = at_serve.until(|n| n.of("outlive_stage", Some(("state", "starting"))) == 1.0);
+    let dying =
+        at_serve.until(|n| n.so_far("outlive_stage", Some(("state", "starting"))) == Some(1.0));
     assert_eq!(
         dying.of("outlive_deaths_total", Some(("cause", "signal"))),
         1.0
@@ -136,9 +142,11 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
     assert!(why.starts_with("clients wait"), "{why}");
     let meanwhile = at_logger.scrape();
     assert!(meanwhile.of("outlive_logger_segments_total", None) > 0.0);
+    gate.open();
 
     protected.wait_for("verified", 1);
-    let after = at_serve.until(|n| n.of("outlive_stage", Some(("state", "serving"))) == 1.0);
+    let after =
+        at_serve.until(|n| n.so_far("outlive_stage", Some(("state", "serving"))) == Some(1.0));
     assert_eq!(after.of("outlive_recoveries_total", None), 1.0);
     assert!(after.of("outlive_kept_connections_total", None) >= 2.0);
     assert_eq!(after.of("outlive_lost_connections_total", None), 0.0);
@@ -157,7 +165,7 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
 #[test]
 fn an_address_that_cannot_be_had_is_a_mistake_that_leaves_nothing() {
     let scene = Scene::new("metrics-taken");
-    let protected = scene.protect(&e2e::servers::test_server(&scene));
+    let protected = scene.protect(&test_server(&scene));
     for (metrics, word) in [
         ("192.0.2.1:9601", "192.0.2.1:9601"),
         ("10.0.0.10:81", "protected"),

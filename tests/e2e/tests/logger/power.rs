@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
+use e2e::arrange::wait_until;
 use e2e::clients::Http;
 use e2e::exchange::{Exchange, assert_untouched, echoes, talks};
-use e2e::loggers::{Logger, key_file};
+use e2e::loggers::{Logger, QUICK_LOSS, key_file};
 use e2e::servers::{BIG, PORT, Server, nginx_at, test_server_at};
 use e2e::{Protected, Scene, Seed, assert_same_bytes, pattern};
 
@@ -26,6 +27,12 @@ const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 /// Of somebody who is in the middle of an exchange when the power goes the last answer may not have reached the
 /// logger, and cannot be compared then: on a busy machine that takes a while.
 const NOT_COMPARED: [&str; 2] = ["--verify", "off"];
+
+/// Clients at work, and one moment in the middle of that.
+const ONCE: Exchange = Exchange {
+    kills: 1,
+    ..Exchange::SOME
+};
 
 /// Off and on.
 fn restart(protected: &mut Protected, server: &Server, logger: &Logger) {
@@ -47,6 +54,7 @@ fn begin_with(protected: &mut Protected, server: &Server, logger: &Logger, more:
 
 #[test]
 fn clients_see_a_pause_when_the_host_restarts() {
+    let mut seed = Seed::choose("link-power");
     let (scene, logger) = with_logger("link-power");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     let flags = [DEVICE, NOT_COMPARED].concat();
@@ -58,16 +66,13 @@ fn clients_see_a_pause_when_the_host_restarts() {
         let echo = scene.connect_to(address);
         e2e::clients::write(&echo, b"echo\n");
         echoes(&echo, b"hello");
-        thread::scope(|scope| {
-            let busy =
-                scope.spawn(|| Exchange::default().undisturbed(|| scene.connect_to(address)));
-            thread::sleep(Duration::from_millis(150));
+        let connect = || scene.connect_to(address);
+        ONCE.disturbed(&mut seed, connect, |_| {
             protected.lose_power();
             begin_with(&mut protected, &server, &logger, &NOT_COMPARED);
             let restored = protected.wait_for("restored", 1);
             assert_eq!(restored["lost"], 0, "{restored}");
             protected.wait_serving(1);
-            assert!(busy.join().is_ok(), "{}", protected.said());
         });
         talks(&idle, "afterwards");
         echoes(&echo, b"afterwards");
@@ -127,16 +132,12 @@ fn a_log_on_the_own_disk_survives_the_host() {
     let echo = scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
     echoes(&echo, b"hello");
-    thread::scope(|scope| {
-        let busy = scope.spawn(|| {
-            Exchange::default().undisturbed(|| scene.connect_to(addresses()[0]));
-        });
-        thread::sleep(Duration::from_millis(150));
+    let connect = || scene.connect_to(addresses()[0]);
+    ONCE.disturbed(&mut Seed::choose("link-power-disk"), connect, |_| {
         protected.lose_power();
         logger.replace_dead(&scene);
         begin_with(&mut protected, &server, &logger, &NOT_COMPARED);
         protected.wait_serving(1);
-        assert!(busy.join().is_ok(), "{}", protected.said());
     });
     echoes(&echo, b"afterwards");
     protected.assert_none_of("lost");
@@ -153,14 +154,15 @@ fn a_host_waits_for_the_logger_that_had_its_records() {
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    // What the server has answered need not have reached the disk.
+    let flags = [DEVICE, NOT_COMPARED].concat();
+    let mut protected = protect(&scene, &server, &logger, &flags);
     let echo = scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
     echoes(&echo, b"hello");
-    // What the server has answered, too, has to reach the disk, or no replay could be compared with it.
-    thread::sleep(Duration::from_millis(300));
     logger.kill();
-    restart(&mut protected, &server, &logger);
+    protected.lose_power();
+    begin_with(&mut protected, &server, &logger, &NOT_COMPARED);
     protected.wait_for("awaits_loggers", 1);
     logger.replace_dead(&scene);
     protected.wait_serving(1);
@@ -176,7 +178,8 @@ fn the_newest_records_are_taken() {
     let host = scene.lab.add_host_at("second", 21).expect("a host");
     let second = Logger::start(&scene, &host, &scene.directory().join("keys"), &[]);
     let at = second.address().to_string();
-    let flags = [&DEVICE[..], &["--logger", &at, "--replay", "turn"]].concat();
+    let more = ["--logger", &at, "--replay", "turn", QUICK_LOSS];
+    let flags = [&DEVICE[..], &more].concat();
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     let mut protected = protect(&scene, &server, &first, &flags);
     let talk = scene.connect_to(addresses()[0]);
@@ -217,9 +220,13 @@ fn a_new_life_that_is_cut_short_leaves_all_to_the_next() {
         protected.kill_serve_itself();
         begin_anew(&mut protected, &server, &logger);
     }
-    thread::sleep(Duration::from_secs(2));
     talks(&idle, "afterwards");
     echoes(&echo, b"afterwards");
+    // The server may have said that without its latest `serve`, which must be there to be stopped.
+    wait_until("the latest life serves", || {
+        let said = protected.outlive("status", &["--json", protected.name()]);
+        said.json().iter().any(|said| said["stage"] == "serving")
+    });
     protected.stop();
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use e2e::clients::{read_exactly, write};
 use e2e::exchange::Exchange;
 use e2e::servers::{self, PORT, nginx};
-use e2e::{Scene, assert_same_bytes};
+use e2e::{Scene, Seed, assert_same_bytes};
 use lab::{Output, Signal};
 
 use crate::{echoes, echoing, needy, talks};
@@ -21,20 +21,24 @@ fn connections_go_on_and_survive_the_next_crash_of_the_server() {
     let mut protected = scene.protect(&server);
     let pid = protected.main_pid();
     let recording = scene.record(PORT);
-    let exchange = Exchange::default();
+    let exchange = Exchange {
+        kills: 3,
+        ..Exchange::default()
+    };
     let early = echoing(&scene);
-    thread::scope(|scope| {
-        let load = scope.spawn(|| exchange.undisturbed(|| scene.connect(PORT)));
-        thread::sleep(Duration::from_millis(150));
-        protected.kill_serve_itself();
-        thread::sleep(Duration::from_millis(100));
-        let adopted = protected.succeed(&scene, &server, &[]);
-        assert_eq!(adopted["pid"], pid.as_raw_pid(), "{adopted}");
-        thread::sleep(Duration::from_millis(50));
-        protected.kill_main(Signal::KILL);
-        let serving = protected.wait_serving(1);
-        assert_eq!(serving["lost"], 0, "{serving}");
-        load.join().expect("the load");
+    let connect = || scene.connect(PORT);
+    let mut seed = Seed::choose("adopt-load");
+    exchange.disturbed(&mut seed, connect, |moment| match moment {
+        0 => protected.kill_serve_itself(),
+        1 => {
+            let adopted = protected.succeed(&scene, &server, &[]);
+            assert_eq!(adopted["pid"], pid.as_raw_pid(), "{adopted}");
+        }
+        _ => {
+            protected.kill_main(Signal::KILL);
+            let serving = protected.wait_serving(1);
+            assert_eq!(serving["lost"], 0, "{serving}");
+        }
     });
     echoes(&early, b"afterwards");
     drop(early);

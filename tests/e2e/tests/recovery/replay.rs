@@ -52,6 +52,7 @@ fn upload_that_expects(replay: &str) {
     let url = format!("http://{}/up/file", scene.ipv4(PORT));
     let small = format!("http://{}/small/1", scene.ipv4(PORT));
     let file = file.to_string_lossy();
+    let limit = PATIENCE.as_secs().to_string();
     thread::scope(|scope| {
         // Slow enough to be killed on its way; the small file goes over the same connection.
         let arguments = [
@@ -63,7 +64,7 @@ fn upload_that_expects(replay: &str) {
             "--next",
             "-sS",
             "--max-time",
-            "60",
+            &limit,
             "--limit-rate",
             "3M",
             "-H",

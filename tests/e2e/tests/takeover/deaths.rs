@@ -1,9 +1,8 @@
 //! Deaths while a standby takes over, and one after the other.
 
 use std::net::TcpStream;
-use std::thread;
-use std::time::Duration;
 
+use e2e::arrange::{run, wait_until};
 use e2e::clients::write;
 use e2e::exchange::{assert_untouched, echoes, end, talks};
 use e2e::pair::{FailOver, Pair, addresses, stop_all};
@@ -168,7 +167,7 @@ fn what_waits_for_a_neighbour_never_leaves() {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     pair.first.begin_as("standby", &pair.server, &flags);
     pair.first.wait_for("stands_by", 1);
-    let waits = e2e::arrange::run(&host, "ip neighbour show to 10.0.0.1");
+    let waits = run(&host, "ip neighbour show to 10.0.0.1");
     assert!(waits.contains("INCOMPLETE"), "{waits}");
     pair.second.kill_serve(Signal::STOP);
     pair.first.wait_serving(1);
@@ -182,8 +181,10 @@ fn what_waits_for_a_neighbour_never_leaves() {
         pair.second.said()
     );
     lab.rejoin(&pair.scene.client, &host).expect("rejoin");
-    // The kernel asks for a neighbour once a second.
-    thread::sleep(Duration::from_millis(2500));
+    // The kernel asks for its neighbours, and has what waits for them leave when they are known; or nothing waits any more.
+    wait_until("nothing waits for a neighbour", || {
+        !run(&host, "ip neighbour show").contains("INCOMPLETE")
+    });
     clients.go_on("at last");
     clients.end();
     assert_untouched(recording, 4);

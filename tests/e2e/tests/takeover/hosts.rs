@@ -1,10 +1,10 @@
 //! What else a host that takes over has to get right.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use e2e::PATIENCE;
-use e2e::arrange::run;
+use e2e::arrange::{StartGate, run, wait_until};
 use e2e::exchange::{assert_untouched, end, talks};
 use e2e::loggers::protect;
 use e2e::pair::{DEVICE, FailOver, Pair, addresses, stop_all};
@@ -67,26 +67,38 @@ fn all_services_of_a_host_are_taken_over() {
 /// There is nothing to be restored, and the server takes its time: who comes meanwhile waits.
 #[test]
 fn nobody_is_refused_by_a_host_that_begins() {
+    let mut gate = None;
     let mut pair = Pair::new("takeover-empty", |scene| {
-        let mut server = test_server_at(scene, addresses().to_vec(), &[]);
-        let wrap = ["sh", "-c", "sleep 0.7; exec \"$@\"", "sh"].map(str::to_owned);
-        server.command.splice(0..0, wrap);
+        let server = test_server_at(scene, addresses().to_vec(), &[]);
+        let (server, door) = StartGate::before(scene, server);
+        gate = Some(door);
         server
     });
+    let gate = gate.expect("the door of the server");
     let recording = pair.scene.record(PORT);
+    gate.shut();
     pair.first.power_off();
     std::thread::scope(|scope| {
-        for number in 0..8 {
-            for to in addresses() {
-                let pair = &pair;
+        let (client, pair) = (&pair.scene.client, &pair);
+        for (waiting, stage) in [(8, "granted"), (16, "listening")] {
+            for to in addresses().repeat(4) {
                 scope.spawn(move || {
-                    std::thread::sleep(Duration::from_millis(150) * number);
                     let stream = pair.scene.connect_to(to);
                     talks(&stream, "late");
                     end(&stream);
                 });
             }
+            wait_until("all of them wait", || {
+                run(client, "ss -Htn state syn-sent").lines().count() == waiting
+            });
+            // Half of them come before the host serves, and half while its server starts.
+            if stage == "granted" {
+                pair.second.wait_for(stage, 1);
+            } else {
+                pair.second.assert_none_of(stage);
+            }
         }
+        gate.open();
     });
     assert_untouched(recording, 16);
     pair.second.wait_for("protecting", 1);

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use e2e::exchange::{assert_untouched, echoes, end};
+use e2e::loggers::await_recorded;
 use e2e::pair::{Counts, Pair, addresses};
 use e2e::servers::PORT;
 use e2e::speakers::{Speakers, now};
@@ -123,6 +124,8 @@ impl Case {
             };
             let clients: Vec<_> = phases.iter().map(spawn).collect();
             moment.wait(Stage::Ready);
+            // An answer of which the logger does not have the beginning could not be compared.
+            await_recorded(&pair.first);
             (failure.strike)(pair);
             let struck = now();
             moment.reach(Stage::Struck);
