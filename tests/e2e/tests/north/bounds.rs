@@ -172,15 +172,12 @@ fn a_record_that_has_ended_is_no_other_hosts() {
     let mut client = hosts::client(&pair.scene);
     let ended = || !pair.first.events_of("record_ended").is_empty();
     fill_until(&mut client, ended);
-    pair.logger.kill();
-    pair.logger.replace_dead(&pair.scene);
-    pair.first.wait_for("logger_restarted", 1);
-    pair.await_standby();
+    pair.restart_logger();
     assert_eq!(client.ask(&["PING"]), "+PONG");
     pair.first.power_off();
     pair.second.wait_for("trouble", 1);
-    assert_eq!(client.answer_or_error(), None, "reset");
     pair.second.wait_for("protecting", 1);
+    client.is_reset_when_it_speaks();
     let mut client = hosts::client(&pair.scene);
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
     drop(client);
@@ -305,9 +302,10 @@ fn who_comes_when_it_begins_anew_is_served() {
             server.wait_serving(served + 1);
         }
         ends.store(true, Ordering::Relaxed);
-        for client in clients {
-            assert!(client.join().expect("a client") > 10);
-        }
+        let all = clients.into_iter();
+        let connections: usize = all.map(|client| client.join().expect("a client")).sum();
+        // A record was full six times, of 30 kB for each connection.
+        assert!(connections > 100, "{connections}");
     });
     server.assert_none_of("lost");
     server.assert_none_of("trouble");

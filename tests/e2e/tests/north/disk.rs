@@ -40,6 +40,14 @@ pub(super) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
+/// Whoever asks for all of it is being told, or has been.
+fn is_told(client: &mut Client) -> bool {
+    let told = client.ask(&["INFO", "replication"]);
+    ["state=send_bulk", "state=online"]
+        .iter()
+        .any(|state| told.contains(state))
+}
+
 fn is_saving(client: &mut Client) -> bool {
     let told = client.ask(&["INFO", "persistence"]);
     told.contains("bgsave_in_progress:1") || told.contains("rewrite_in_progress:1")
@@ -164,7 +172,8 @@ fn a_replica_hears_what_was_being_saved() {
         fill(&mut client, seed);
         let mut replica = Client::new(&scene);
         replica.send(&["SYNC"]);
-        patiently("it saves", || is_saving(&mut Client::new(&scene)));
+        let asks = &mut Client::new(&scene);
+        patiently("it saves", || is_saving(asks) || is_told(asks));
         kill(&server, death);
         let number = death.to_string();
         assert_eq!(client.ask(&["SET", "told", &number]), "+OK");

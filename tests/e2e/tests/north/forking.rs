@@ -21,6 +21,7 @@ use e2e::{
 };
 use lab::{Pid, Signal};
 use rustix::process::kill_process;
+use serde_json::Value;
 
 use super::{REQUIRE, hosts::fail_over_and_die, kill_again_and_again, meanwhile, patiently};
 
@@ -195,8 +196,9 @@ fn clients_that_kill_their_processes_are_reset_and_nobody_else() {
     }
     patiently("it serves without those clients", || {
         let said = server.events();
-        let lost = said.iter().rposition(|event| event["event"] == "lost");
-        lost.is_some_and(|lost| said[lost..].iter().any(|event| event["event"] == "serving"))
+        let is = |kind: &'static str| move |event: &&Value| event["event"] == kind;
+        let mut after = said.iter().skip_while(|event| !is("lost")(event)).skip(1);
+        after.by_ref().any(|event| is("lost")(&event)) && after.any(|event| is("serving")(&event))
     });
     let served = server.events_of("serving").len();
     others.iter_mut().for_each(|other| other.ask(1000));

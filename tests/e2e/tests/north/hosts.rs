@@ -2,23 +2,24 @@
 
 use std::{
     fs,
+    path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
 use e2e::{
-    Protected, Scene, Seed, assert_same_bytes,
+    Scene, Seed, assert_same_bytes,
     clients::finish,
     exchange::assert_untouched,
-    loggers::{Logger, protect, status, with_logger},
+    loggers::{Logger, QUICK_LOSS, protect, status, with_logger},
     pair::{FailOver, Pair, addresses, at_addresses},
     pattern,
     servers::{Authority, BIG, PORT, Server, nginx_tls, redis, redis_at, words},
 };
 use lab::{Direction, Signal};
 
-use super::{REQUIRE, patiently, redis::Client, words::Client as Talker};
+use super::{REQUIRE, patiently, read_by_server, redis::Client, words::Client as Talker};
 
 fn pair(label: &str) -> Pair {
     let [address, _] = addresses();
@@ -109,14 +110,11 @@ fn a_logger_that_was_restarted_is_told_all_of_it_again() {
     for number in 1..=1000 {
         assert_eq!(client.ask(&["INCR", "counter"]), format!(":{number}"));
     }
-    pair.logger.kill();
-    pair.logger.replace_dead(&pair.scene);
-    pair.first.wait_for("logger_restarted", 1);
+    pair.restart_logger();
     // The connection is without a record: it began before the logger did.
     for number in 1001..=1100 {
         assert_eq!(client.ask(&["INCR", "counter"]), format!(":{number}"));
     }
-    thread::sleep(Duration::from_secs(3));
     pair.fail_over(FailOver::PowerOff);
     let mut after = self::client(&pair.scene);
     assert_eq!(after.ask(&["GET", "counter"]), "1100");
@@ -145,7 +143,7 @@ fn what_is_said_waits_for_a_logger_that_is_far_and_the_server_does_not() {
     let link = &logger.host().links()[0];
     link.cut().expect("a cut");
     for client in &mut clients {
-        send_and_see(client, &server);
+        send_and_see(client, &scene);
     }
     for client in &mut clients {
         assert_eq!(client.answer_within(Duration::from_millis(100)), None);
@@ -157,7 +155,7 @@ fn what_is_said_waits_for_a_logger_that_is_far_and_the_server_does_not() {
     // What was not said when it died, is said by its next life.
     link.cut().expect("a cut");
     for client in &mut clients[..2] {
-        send_and_see(client, &server);
+        send_and_see(client, &scene);
     }
     server.kill_main(Signal::KILL);
     link.heal().expect("a link");
@@ -214,18 +212,20 @@ fn a_turn_of_the_server_waits_for_its_logger_once() {
 }
 
 /// Send what counts, and see that the server has read it: it is in the record then.
-fn send_and_see(client: &mut Client, server: &Protected) {
-    let recorded = || status(server)["north_bytes"].as_u64().expect("a number");
-    let before = recorded();
+fn send_and_see(client: &mut Client, scene: &Scene) {
+    let before = read_by_server(scene, client.stream());
     let long = "x".repeat(1200); // one segment
     client.send(&["EVAL", "return redis.call('INCR', 'counter')", "0", &long]);
-    patiently("it goes on", || recorded() > before + long.len() as u64);
+    patiently("it goes on", || {
+        read_by_server(scene, client.stream()) > before + long.len() as u64
+    });
 }
 
 #[test]
 fn nothing_is_said_that_the_logger_does_not_have() {
     let (scene, logger) = with_logger("north-hold");
-    let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
+    let flags = [&REQUIRE[..], &[QUICK_LOSS]].concat();
+    let server = protect(&scene, &redis(&scene), &logger, &flags);
     let mut waits = Client::to(&scene, scene.ipv4(PORT));
     assert_eq!(waits.ask(&["INCR", "counter"]), ":1");
     let link = &logger.host().links()[0];
@@ -260,23 +260,28 @@ fn a_download_by_tls_goes_on_where_its_host_has_ended() {
     let recording = pair.scene.record(PORT);
     let url = format!("https://{}/big.bin", addresses()[0]);
     let host = pair.scene.client.clone();
+    let rates = ["2M", "3M", "4M"];
+    let files = rates.map(|rate| pair.scene.directory().join(rate));
     thread::scope(|scope| {
-        let clients: Vec<_> = ["2M", "3M", "4M"]
+        let clients: Vec<_> = rates
             .into_iter()
-            .map(|rate| {
+            .zip(&files)
+            .map(|(rate, file)| {
                 let mut curl = host.command("curl");
                 // Who the server is, is not what is asked here.
                 curl.args(["--insecure", "--silent", "--show-error"]);
-                curl.args(["--limit-rate", rate, &url]);
-                scope.spawn(move || curl.output().expect("curl"))
+                curl.args(["--limit-rate", rate, &url, "--output"]);
+                scope.spawn(move || curl.arg(file).output().expect("curl"))
             })
             .collect();
-        thread::sleep(Duration::from_millis(1200));
+        let has_begun = |file: &PathBuf| fs::metadata(file).is_ok_and(|file| file.len() > 0);
+        patiently("all are in the middle", || files.iter().all(has_begun));
         pair.fail_over(FailOver::PowerOff);
-        for client in clients {
+        for (client, file) in clients.into_iter().zip(&files) {
             let got = client.join().expect("a client");
             assert!(got.status.success(), "{got:?}");
-            assert_same_bytes("curl", &pattern(BIG), &got.stdout);
+            let got = fs::read(file).expect("a file");
+            assert_same_bytes("curl", &pattern(BIG), &got);
         }
     });
     assert_untouched(recording, 3);

@@ -19,6 +19,7 @@ mod node;
 mod outgoing;
 mod proxies;
 mod redis;
+mod redis_client;
 mod refusals;
 mod rude;
 mod said;
@@ -32,12 +33,13 @@ mod websocket;
 mod words;
 
 use std::{
+    net::TcpStream,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use e2e::{PATIENCE, Protected, Seed};
+use e2e::{PATIENCE, Protected, Scene, Seed, arrange};
 use lab::Signal;
 
 const REQUIRE: [&str; 2] = ["--north", "require"];
@@ -75,6 +77,19 @@ fn meanwhile<T: Send>(
         let clients = clients.into_iter();
         clients.map(|one| one.join().expect("a client")).collect()
     })
+}
+
+/// How many bytes of a client the server has read in this life. The kernel of the server's host says so: `serve`, when asked for
+/// its status, waits for a logger, and some loggers are out of reach.
+fn read_by_server(scene: &Scene, client: &TcpStream) -> u64 {
+    let port = client.local_addr().expect("an address").port();
+    let port = format!("dport = :{port}");
+    let said = arrange::run_words(&scene.server, &["ss", "-tniH", &port]);
+    let mut words = said.split_whitespace();
+    let unread = words.nth(1).and_then(|queue| queue.parse().ok());
+    let received = words.find_map(|word| word.strip_prefix("bytes_received:"));
+    let received: u64 = received.map_or(0, |bytes| bytes.parse().expect("a number"));
+    unread.map_or(0, |unread| received.saturating_sub(unread))
 }
 
 /// Waits until it is so.

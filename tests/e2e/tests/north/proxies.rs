@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::Duration,
 };
@@ -18,6 +18,7 @@ use e2e::{
 use super::{
     REQUIRE, kill_again_and_again, meanwhile,
     outgoing::{assert_kept_to_others, behind},
+    patiently,
 };
 
 #[test]
@@ -40,19 +41,30 @@ fn goes_on_in_the_middle_of_downloads(label: &str, make: fn(&Scene, SocketAddr) 
     let recording = scene.record(PORT);
     let seed = &mut Seed::choose(label);
     let big = pattern(BIG);
+    let begun = AtomicUsize::new(0);
     let client = |which, ends: &AtomicBool| {
         let mut http = Http::new(scene.connect(PORT));
         let small = pattern(500 + which * 700);
+        let mut is_first = true;
         while !ends.load(Ordering::Relaxed) {
             http.ask("/big.bin");
-            let response = http.response(|_| thread::sleep(Duration::from_micros(300)));
+            let response = http.response(|_| {
+                begun.fetch_add(usize::from(is_first), Ordering::Relaxed);
+                is_first = false;
+                thread::sleep(Duration::from_micros(300));
+            });
             assert_eq!(response.status, 200);
             assert_same_bytes("big", &big, &response.body);
             assert_eq!(http.get(&format!("/small/{which}")).body, small);
         }
         finish(http.stream());
     };
-    meanwhile(CLIENTS, client, || kill_again_and_again(&server, 6, seed));
+    meanwhile(CLIENTS, client, || {
+        patiently("all are in the middle", || {
+            begun.load(Ordering::Relaxed) == CLIENTS
+        });
+        kill_again_and_again(&server, 6, seed);
+    });
     assert_all_kept(&server);
     assert_eq!(assert_kept_to_others(&server), 6);
     assert_untouched(recording, CLIENTS);

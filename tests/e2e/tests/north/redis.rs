@@ -1,11 +1,9 @@
 //! redis: what it has answered it has not forgotten.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use e2e::{
@@ -17,99 +15,8 @@ use e2e::{
 };
 use lab::Signal;
 
+pub(super) use super::redis_client::Client;
 use super::{REQUIRE, kill_again_and_again, patiently};
-
-/// A client of redis, and its connection.
-pub(super) struct Client(BufReader<TcpStream>);
-
-impl Client {
-    pub(super) fn new(scene: &Scene) -> Self {
-        Self::to(scene, scene.ipv4(PORT))
-    }
-
-    pub(super) fn to(scene: &Scene, address: SocketAddr) -> Self {
-        let stream = scene.connect_to(address);
-        stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .expect("a timeout");
-        Self(BufReader::new(stream))
-    }
-
-    pub(super) fn stream(&self) -> &TcpStream {
-        self.0.get_ref()
-    }
-
-    pub(super) fn send(&mut self, words: &[&str]) {
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request += &format!("${}\r\n{word}\r\n", word.len());
-        }
-        self.0
-            .get_mut()
-            .write_all(request.as_bytes())
-            .expect("sent");
-    }
-
-    /// Its first line, if it comes in time.
-    pub(super) fn answer_within(&mut self, time: Duration) -> Option<String> {
-        let stream = self.0.get_ref();
-        stream.set_read_timeout(Some(time)).expect("a timeout");
-        let waiting = self.0.fill_buf().is_ok();
-        let stream = self.0.get_ref();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .expect("a timeout");
-        waiting.then(|| self.answer())
-    }
-
-    /// `None`: it was reset.
-    pub(super) fn answer_or_error(&mut self) -> Option<String> {
-        self.0.fill_buf().is_ok().then(|| self.answer())
-    }
-
-    pub(super) fn answer(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).expect("an answer");
-        assert!(line.ends_with("\r\n"), "the connection has ended: {line:?}");
-        line.truncate(line.len() - 2);
-        match line.as_bytes().first() {
-            Some(b'$') if line != "$-1" => {
-                let length: usize = line[1..].parse().expect("a length");
-                let mut bytes = vec![0; length + 2];
-                self.0.read_exact(&mut bytes).expect("a value");
-                String::from_utf8_lossy(&bytes[..length]).into_owned()
-            }
-            Some(b'*') => {
-                let count: usize = line[1..].parse().unwrap_or(0);
-                (0..count)
-                    .map(|_| self.answer())
-                    .collect::<Vec<_>>()
-                    .join(" ")
-            }
-            _ => line,
-        }
-    }
-
-    /// What a replica is told first: lines without anything while it waits, then all that there is.
-    pub(super) fn dump(&mut self) -> Vec<u8> {
-        let mut line = String::new();
-        while line.trim_end().is_empty() {
-            line.clear();
-            assert_ne!(self.0.read_line(&mut line).expect("a line"), 0, "the end");
-        }
-        let length = line.trim_end().strip_prefix('$');
-        let length = length.and_then(|length| length.parse().ok());
-        let mut bytes = vec![0; length.unwrap_or_else(|| panic!("{line:?}"))];
-        self.0.read_exact(&mut bytes).expect("all of it");
-        bytes
-    }
-
-    #[track_caller]
-    pub(super) fn ask(&mut self, words: &[&str]) -> String {
-        self.send(words);
-        self.answer()
-    }
-}
 
 /// Counts for as long as it is told, and finds each number once.
 fn count(scene: &Scene, number: usize, ends: &AtomicBool) -> u64 {
@@ -220,6 +127,14 @@ fn overfill(scene: &Scene, number: usize, ends: &AtomicBool) {
     }
 }
 
+/// How many keys have gone because memory was short.
+fn evicted(client: &mut Client) -> u64 {
+    let about = client.ask(&["INFO", "stats"]);
+    let evicted = about.lines().find(|line| line.starts_with("evicted_keys"));
+    let (_, evicted) = evicted.and_then(|line| line.split_once(':')).expect("both");
+    evicted.parse().expect("a number")
+}
+
 /// Which keys go, when memory is short, is decided by its clocks, its random numbers, and how much memory it has used.
 #[test]
 fn redis_forgets_the_same_again_when_its_memory_is_short() {
@@ -235,6 +150,10 @@ fn redis_forgets_the_same_again_when_its_memory_is_short() {
             let clients: Vec<_> = (0..3)
                 .map(|number| scope.spawn(move || overfill(scene, number, ends)))
                 .collect();
+            // However long that takes.
+            let mut client = Client::new(scene);
+            patiently("keys go", || evicted(&mut client) > 0);
+            drop(client);
             kill_again_and_again(&server, 3, seed);
             ends.store(true, Ordering::Relaxed);
             for client in clients {
@@ -242,20 +161,13 @@ fn redis_forgets_the_same_again_when_its_memory_is_short() {
             }
         });
         let mut client = Client::new(scene);
-        let mut state = || {
-            let about = client.ask(&["INFO", "stats"]);
-            let evicted = about.lines().find(|line| line.starts_with("evicted_keys"));
-            let (_, evicted) = evicted.and_then(|line| line.split_once(':')).expect("both");
-            let evicted: u64 = evicted.parse().expect("a number");
-            (client.ask(&["DEBUG", "DIGEST"]), evicted)
-        };
+        let mut state = || (client.ask(&["DEBUG", "DIGEST"]), evicted(&mut client));
         // What was too much is not gone at once.
         let mut then = state();
         patiently("nothing more goes", || {
             let before = std::mem::replace(&mut then, state());
             before == then
         });
-        assert_ne!(then.1, 0, "{policy}");
         server.kill_main(Signal::KILL);
         server.wait_serving(4);
         // What is said takes memory, too: another key may go for that, as it may have without a death.
@@ -340,7 +252,7 @@ fn redis_is_in_the_state_in_which_it_died() {
         assert_eq!(clients[2].ask(&["EXEC"]), format!(":{}", counter + 1));
     }
     for client in &clients {
-        finish(client.0.get_ref());
+        finish(client.stream());
     }
     assert_all_kept(&server);
     assert_untouched(recording, 4);
@@ -385,7 +297,6 @@ fn redis_benchmark_does_not_notice() {
     let seed = &mut Seed::choose("redisbench");
     let host = scene.ipv4(PORT).ip().to_string();
     let port = PORT.to_string();
-    let began = Instant::now();
     thread::scope(|scope| {
         let arguments = [
             "-h",
@@ -406,7 +317,6 @@ fn redis_benchmark_does_not_notice() {
         let finished = benchmark.join().expect("it ends");
         assert!(finished.status.success(), "{finished:?}");
     });
-    assert!(began.elapsed() < Duration::from_secs(600));
     assert_all_kept(&server);
 }
 
@@ -445,7 +355,11 @@ fn redis_goes_on_when_serve_is_killed_too() {
 #[test]
 fn redis_goes_on_without_the_client_that_kills_it() {
     let scene = Scene::new("redispoison");
-    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let mut definition = redis(&scene);
+    // What redis reports of a crash takes a while: a life that was served for a second is not taken for one that died at once.
+    let quiet = ["--crash-log-enabled", "no"].map(str::to_owned);
+    definition.command.extend(quiet);
+    let server = scene.protect_with(&definition, &REQUIRE);
     let mut others: Vec<Client> = (0..3).map(|_| Client::new(&scene)).collect();
     for (number, other) in (1..).zip(&mut others) {
         assert_eq!(other.ask(&["INCR", "counter"]), format!(":{number}"));
@@ -465,7 +379,9 @@ fn redis_goes_on_without_the_client_that_kills_it() {
     for (number, other) in (5..).zip(&mut others) {
         assert_eq!(other.ask(&["INCR", "counter"]), format!(":{number}"));
     }
-    assert_eq!(server.events_of("died").len(), 4, "{}", server.said());
+    // More, where the machine has let a life last a second.
+    let deaths = server.events_of("died").len();
+    assert!(deaths >= 4, "{deaths}: {}", server.said());
     assert_eq!(server.events_of("lost").len(), 1, "{}", server.said());
     // What comes afterwards outlives a kill.
     server.kill_main(Signal::KILL);

@@ -5,6 +5,7 @@ use std::{
     net::TcpStream,
     process::Output,
     thread,
+    time::Duration,
 };
 
 use e2e::{
@@ -147,7 +148,8 @@ fn is_served_without(scene: &Scene, server: &Protected) {
     let mut first = scene.connect_to(scene.ipv4(PORT));
     first.write_all(b"version\r\n").expect("sent");
     let mut answer = [0; 8];
-    assert!(first.read_exact(&mut answer).is_err(), "it was reset");
+    let heard = first.read_exact(&mut answer).map_err(|error| error.kind());
+    assert_eq!(heard, Err(ErrorKind::ConnectionReset));
     let trouble = server.wait_for("trouble", 1)["message"].to_string();
     assert!(trouble.contains("cannot be replayed"), "{trouble}");
     server.wait_for("protecting", 2);
@@ -190,6 +192,7 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
                 Ok(stream) => break stream,
                 Err(error) => assert!(!serving.is_finished(), "{error}"),
             }
+            thread::sleep(Duration::from_millis(5));
         };
         // One that only listens, and is told nonetheless.
         let listener = scene.connect(PORT);

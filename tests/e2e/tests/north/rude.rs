@@ -1,22 +1,23 @@
 //! Servers that close connections, in ways in which their clients hear something else: before a death and after it.
 
 use std::{
+    fs,
     io::{self, ErrorKind},
     net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream},
-    thread,
-    time::Duration,
+    os::unix::fs::FileExt as _,
+    path::PathBuf,
 };
 
 use e2e::{
-    Scene,
+    PATIENCE, Protected, Scene,
     clients::{read_exactly, read_some, read_to_end, write},
     exchange::assert_all_kept,
-    servers::{PORT, hesitant, rude},
+    servers::{PORT, interpreter, rude},
 };
-
+use lab::Signal;
 use rustix::net;
 
-use super::{REQUIRE, seldom::kill};
+use super::{REQUIRE, patiently, seldom::kill};
 
 fn hears_the_reset(label: &str, flags: &[&str]) {
     let scene = Scene::new(label);
@@ -62,26 +63,89 @@ fn nothing_was_said(client: &TcpStream) {
     client.set_nonblocking(false).expect("a flag");
 }
 
+/// Reads what one client after another says, up to its end, and thinks of that without a word to the kernel. Then the server says
+/// it again if it began with `+`, and closes. The server shares two bytes with the test: the first says how many clients were
+/// heard, the second how many of them the server has thought of for long enough.
+const HESITANT: &str = r#"
+import itertools, mmap, socket, sys
+with open(sys.argv[3], "r+b") as file:
+    shared = mmap.mmap(file.fileno(), 0)
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+for number in itertools.count(1):
+    client, _ = listener.accept()
+    heard = b""
+    while piece := client.recv(1 << 16):
+        heard += piece
+    shared[0] = number
+    while shared[1] < number:
+        pass
+    if heard.startswith(b"+"):
+        client.sendall(heard)
+    client.close()
+"#;
+
+/// A server that says nothing, and does not end, before it may.
+struct Hesitant {
+    server: Protected,
+    shared: PathBuf,
+}
+
+impl Hesitant {
+    fn new(scene: &Scene) -> Self {
+        let shared = scene.write("shared", [0; 2]);
+        let script = scene.write("hesitant/hesitant.py", HESITANT);
+        let (ip, port) = (scene.ipv4(PORT).ip().to_string(), PORT.to_string());
+        let (script, file) = (script.to_string_lossy(), shared.to_string_lossy());
+        let mut server = interpreter(scene);
+        let command = ["/usr/bin/python3", "-u", &script, &ip, &port, &file];
+        server.command = command.map(str::to_owned).to_vec();
+        let server = scene.protect_with(&server, &REQUIRE);
+        Self { server, shared }
+    }
+
+    /// Waits until the server has heard so many clients to their ends.
+    fn hears(&self, clients: u8) {
+        patiently("the server has heard all", || {
+            fs::read(&self.shared).expect("a file")[0] == clients
+        });
+    }
+
+    /// The server does not think any longer of so many.
+    fn answers(&self, clients: u8) {
+        let file = fs::File::options().write(true).open(&self.shared);
+        let written = file.and_then(|file| file.write_all_at(&[clients], 1));
+        written.expect("the file is there");
+    }
+
+    /// Kills the server while it thinks; its next life may answer so many.
+    fn dies(&self, kills: usize, clients: u8) {
+        self.server.kill_main(Signal::KILL);
+        self.server.wait_for("died", kills);
+        self.answers(clients);
+        self.server.wait_serving(kills);
+    }
+}
+
 /// The dead life has not closed it, and has said nothing; its record ends where it had heard all. The next one closes it in its
 /// replay already.
 #[test]
 fn who_was_not_told_anything_yet_is_known_when_it_is_closed() {
     let scene = Scene::new("hesitant");
-    let server = scene.protect_with(&hesitant(&scene), &REQUIRE);
-    for (kills, words) in (1..).zip([&b"mere words"[..], b"+words", b"-", b"+"]) {
+    let server = Hesitant::new(&scene);
+    for (number, words) in (1..).zip([&b"mere words"[..], b"+words", b"-", b"+"]) {
         let client = scene.connect(PORT);
         say(&client, words);
-        thread::sleep(Duration::from_millis(150));
+        server.hears(number);
         nothing_was_said(&client);
-        kill(&server, kills);
+        server.dies(number.into(), number);
         let heard = read_to_end(&client);
         let is_answered = words.starts_with(b"+");
         assert_eq!(heard, if is_answered { words } else { b"" });
     }
-    assert_all_kept(&server);
+    assert_all_kept(&server.server);
 }
 
-/// A connection from this port.
+/// A connection from this port, as soon as the one before makes room for it.
 fn connect_from(scene: &Scene, port: u16) -> TcpStream {
     let own = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
     let connect = || -> io::Result<TcpStream> {
@@ -91,8 +155,18 @@ fn connect_from(scene: &Scene, port: u16) -> TcpStream {
         net::connect(&socket, &scene.ipv4(PORT))?;
         Ok(socket.into())
     };
-    let connected = scene.client.enter(connect).expect("the client is on");
-    connected.expect("the server listens")
+    let mut connected = None;
+    patiently("the port is free", || {
+        match scene.client.enter(connect).expect("the client is on") {
+            Ok(stream) => connected = Some(stream),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::AddrNotAvailable, "{error}"),
+        }
+        connected.is_some()
+    });
+    let stream = connected.expect("it was made");
+    let limited = stream.set_read_timeout(Some(PATIENCE));
+    limited.expect("a timeout");
+    stream
 }
 
 /// One that the server has closed long ago, and one with the same ends that it has not looked at when it dies.
@@ -103,25 +177,25 @@ fn who_comes_by_the_same_port_again_is_somebody_else() {
     // A second after its end, a connection makes room for the next.
     let reuse = scene.client.sysctl("net.ipv4.tcp_tw_reuse", "1");
     reuse.expect("a kernel parameter");
-    let server = scene.protect_with(&hesitant(&scene), &REQUIRE);
+    let server = Hesitant::new(&scene);
     for (kills, words) in (1..).zip([&b"+first"[..], b"+second", b"nothing"]) {
+        // Three clients each time.
+        let number = 3 * kills - 2;
+        server.answers(number);
         let first = connect_from(&scene, OWN);
         say(&first, words);
         let answer = if kills < 3 { words } else { b"" };
         assert_eq!(read_to_end(&first), answer);
         drop(first);
-        thread::sleep(Duration::from_millis(1500));
         let other = scene.connect(PORT);
         say(&other, b"+other");
+        server.hears(number + 1);
         let again = connect_from(&scene, OWN);
         say(&again, b"+again");
-        thread::sleep(Duration::from_millis(150));
         nothing_was_said(&other);
-        kill(&server, kills);
+        server.dies(kills.into(), number + 2);
         assert_eq!(read_to_end(&other), b"+other");
         assert_eq!(read_to_end(&again), b"+again");
-        drop(again);
-        thread::sleep(Duration::from_millis(1500));
     }
-    assert_all_kept(&server);
+    assert_all_kept(&server.server);
 }

@@ -6,19 +6,20 @@ use std::{
     net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
 };
 
 use e2e::{
-    Scene, Seed,
+    Protected, Scene, Seed,
     exchange::{assert_all_kept, assert_untouched},
     pair::{Pair, addresses},
     servers::{PORT, passing, sessions_at, working},
 };
 
-use lab::Signal;
+use lab::{Pid, Signal};
 
-use super::{REQUIRE, forking::kill_all_and_then_others, hosts::fail_over_and_die, meanwhile};
+use super::{
+    REQUIRE, forking::kill_all_and_then_others, hosts::fail_over_and_die, meanwhile, patiently,
+};
 
 struct Client {
     stream: BufReader<TcpStream>,
@@ -167,17 +168,14 @@ fn who_is_killed_as_it_begins_is_begun_again() {
     let mut client = Client::who_is_asked(&scene, scene.ipv4(PORT), "client".to_owned());
     fs::write(&kills, "").expect("written");
     client.tell_name();
-    let until = Instant::now() + e2e::PATIENCE;
-    while kills.exists() {
-        assert!(Instant::now() < until, "nobody was begun");
-        thread::sleep(Duration::from_millis(1));
-    }
-    thread::sleep(Duration::from_millis(100));
-    server.kill_main(Signal::KILL);
+    patiently("somebody is begun", || !kills.exists());
     server.wait_serving(1);
     for turn in 0..5 {
         client.ask(size(turn));
     }
+    server.kill_main(Signal::KILL);
+    server.wait_serving(2);
+    client.ask(size(5));
     client.end();
     assert_all_kept(&server);
 }
@@ -257,6 +255,19 @@ fn a_connection_that_is_passed_on_goes_on() {
     assert_all_kept(&server);
 }
 
+/// Waits until so many processes are at work beside the first: these sleep most of the time.
+fn await_workers(server: &Protected, count: usize) {
+    let sleeps = |pid: &Pid| {
+        let waits = fs::read_to_string(format!("/proc/{pid}/wchan"));
+        waits.is_ok_and(|at| at.contains("nanosleep"))
+    };
+    patiently("the others are at work", || {
+        let mut all = server.worker_pids();
+        all.extend(server.grandchild_pids());
+        all.len() == count && all.iter().all(sleeps)
+    });
+}
+
 /// Processes without clients that are at work stand in nobody's way: neither those that have begun others while their parent had
 /// clients, nor those that have heard what a program had to say.
 #[test]
@@ -267,7 +278,7 @@ fn clients_go_on_beside_processes_that_have_begun_others() {
     let mut client = BufReader::new(scene.connect_to(scene.ipv4(PORT)));
     for (kill, word) in (1..).zip(["fork\n", "run\n", "nothing\n"]) {
         exchange(&mut client, word, word);
-        thread::sleep(Duration::from_millis(300));
+        await_workers(&server, if word == "fork\n" { 2 } else { 3 });
         server.kill_main(Signal::KILL);
         server.wait_serving(kill);
         exchange(&mut client, "again\n", "again\n");

@@ -5,11 +5,12 @@ use std::{thread, time::Duration};
 use e2e::{
     Scene,
     exchange::assert_all_kept,
+    loggers::status,
     servers::{interpreter, sleeper},
 };
 
 use super::{
-    REQUIRE,
+    REQUIRE, patiently,
     seldom::{built, kill, run},
     words::Client,
 };
@@ -17,7 +18,7 @@ use super::{
 /// A helper, which works as long as it is not waited for.
 const HELPER: &str = r#"
 import hashlib
-wake, work, done = threading.Event(), bytes(1 << 25), []
+wake, work, done = threading.Event(), bytes(1 << 22), []
 def help():
     while True:
         wake.wait()
@@ -191,10 +192,12 @@ fn who_waits_for_a_clock_by_looking_at_it_does_not_wait_for_ever() {
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let mut client = Client::new(&scene);
     for round in 1..=2 {
+        let recorded = || status(&server)["north_bytes"].as_u64();
+        let before = recorded();
         client.say(
             "end = time.monotonic() + 4\x01while time.monotonic() < end:\x01    sum(range(100000))",
         );
-        thread::sleep(Duration::from_millis(500));
+        patiently("it has heard that", || recorded() > before);
         kill(&server, round);
         assert_eq!(client.hear(), "None");
         assert_eq!(client.ask("time.monotonic() > end"), "True");

@@ -8,16 +8,16 @@ use e2e::{
     servers::{Authority, PORT, room},
 };
 
-use super::{REQUIRE, kill_again_and_again};
+use super::{REQUIRE, kill_again_and_again, patiently};
 
-/// Speaks until there is a file with that name, and hears everybody: the numbers have no gap and no number comes twice, what one
-/// has said comes once and in order. The connection is the same to the end.
+/// Speaks until there is a file with that name, and makes one of its own when it has begun. Hears everybody: the numbers have no
+/// gap and no number comes twice, what one has said comes once and in order. The connection is the same to the end.
 const CLIENT: &str = r#"
 import asyncio, os, ssl, sys, websockets
 url, name, ends = sys.argv[1:4]
 context = ssl.create_default_context(cafile=sys.argv[4]) if len(sys.argv) > 4 else None
 async def main():
-    async with websockets.connect(url, ssl=context, ping_timeout=60) as socket:
+    async with websockets.connect(url, ssl=context, open_timeout=120, ping_timeout=120, close_timeout=120) as socket:
         assert (await socket.recv()).startswith("welcome ")
         said, heard, last = 0, 0, None
         while not os.path.exists(ends):
@@ -30,6 +30,8 @@ async def main():
                 if who == name:
                     heard += 1
                     assert int(what) == heard, f"{what} instead of {heard}"
+            if said == 1:
+                open(f"{ends}-{name}", "w").close()
             # A server that never has a pause nobody can follow who has the same processor.
             await asyncio.sleep(0.002)
         print(said)
@@ -61,6 +63,10 @@ pub(super) fn talk_all(
     thread::scope(|scope| {
         let clients = ["one", "two", "three"]
             .map(|name| scope.spawn(move || talk(scene, to, name, authority)));
+        patiently("all three talk", || {
+            let has_begun = |name| scene.directory().join(format!("ends-{name}")).exists();
+            ["one", "two", "three"].into_iter().all(has_begun)
+        });
         meanwhile();
         scene.write("ends", "");
         for client in clients {
