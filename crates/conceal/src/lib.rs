@@ -8,6 +8,7 @@
 mod attributes;
 pub mod concealing;
 mod connecting;
+mod connections;
 mod copying;
 mod dating;
 mod filesystem;

@@ -35,6 +35,7 @@ use rustix::{
 
 use crate::{
     concealing::Concealing,
+    connections,
     members::{self, Members, rest},
     needs::{self, Missing},
     outside::{self, Devices, Known, Outside},
@@ -304,6 +305,7 @@ impl View {
         let (ours, theirs) = UnixStream::pair()?;
         let may_hurry = members::may_hurry();
         let enter = move || {
+            connections::close_copies()?;
             let mounts = LinkNameSpaceType::Mount;
             move_into_link_name_space(namespace.as_fd(), Some(mounts))?;
             chdir(&*directory)?;

@@ -3,9 +3,9 @@
 mod ground;
 
 use std::{
-    fs,
+    fs, io,
     os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::{
         Arc,
@@ -383,4 +383,33 @@ fn what_is_read_around_is_known() {
     );
     fs::write(ground.outside(), "22").expect("a file");
     assert!(around().is_err());
+}
+
+/// With one, the child of a server that has died before the child's exec would wait for ever for an answer, and the build with it.
+#[test]
+fn child_between_fork_and_exec_has_no_connection_of_a_file_system() {
+    let ground = Ground::new();
+    let (_concealing, view) = ground
+        .world
+        .begin(ground.world.encapsulation())
+        .expect("a view");
+    let connections = || {
+        let open = fs::read_dir("/proc/self/fd").into_iter().flatten();
+        let files = open.flatten().map(|entry| fs::read_link(entry.path()));
+        files.filter(is_connection).count()
+    };
+    assert_ne!(connections(), 0, "this process serves file systems");
+    let has_none = move || match connections() {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::AddrInUse.into()),
+    };
+    let mut command = Command::new("true");
+    let (mut child, _) = view
+        .spawn_limited(&mut command, &ground.tree(), has_none)
+        .expect("it has none");
+    assert!(child.wait().expect("it ends").success());
+}
+
+fn is_connection(file: &io::Result<PathBuf>) -> bool {
+    file.as_deref().is_ok_and(|file| file == "/dev/fuse")
 }
