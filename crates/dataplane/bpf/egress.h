@@ -277,6 +277,13 @@ static __always_inline bool ends_early(const struct flow *f, __u32 end)
 	return before(end, f->server.nxt) || before(end - 1, f->verify.end);
 }
 
+/* A FIN that acknowledges more than the client was told: most likely the client's own FIN, and no socket of the
+ * server could say so later. The client may have this FIN, and then takes the segment for a copy. */
+static __always_inline bool ends_with_news(const struct flow *f, const struct packet *p)
+{
+	return (p->flags & TCP_FIN) && after(p->ack, f->server.ack);
+}
+
 static __always_inline int egress_spliced(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 					  const struct flow_key *key, struct flow *f,
 					  const struct packet *p)
@@ -301,13 +308,14 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
 		return TCX_DROP;
 	}
-	if (len && !(p->flags & TCP_RST) && !after(end + f->splice.delta_seq, f->client.ack)) {
+	bool client_has = !after(end + f->splice.delta_seq, f->client.ack);
+	if (len && !(p->flags & TCP_RST) && client_has && !ends_with_news(f, p)) {
 		count(COUNT_SELF_ACKS);
 		return self_ack(skb, s, sc, key, f, p, &o, end);
 	}
 	/* An MPTCP client that had to fall back to plain TCP never reads on behind a segment of which
 	 * it has a part (seen with Linux 6.18). Acknowledge that part; the rest comes again alone. */
-	if (len && !(p->flags & TCP_RST) && f->whole_segments && before(seq, f->client.ack)) {
+	if (len && !(p->flags & TCP_RST) && f->whole_segments && !client_has && before(seq, f->client.ack)) {
 		count(COUNT_SELF_ACKS);
 		return self_ack(skb, s, sc, key, f, p, &o, f->client.ack - f->splice.delta_seq);
 	}

@@ -276,12 +276,14 @@ impl Shared {
         let reset = segment.has(Flags::RST);
         let silent = segment.sequence_len() == 0;
         let end = segment.end() + flow.splice.delta_seq;
-        if !silent && !reset && !end.after(flow.client.ack) {
+        let client_has = !end.after(flow.client.ack);
+        if !silent && !reset && client_has && !ends_with_news(flow, segment) {
             self.counters.self_acks += 1;
             return self.self_ack(packet, flow, segment, options, segment.end());
         }
         let seq = segment.seq + flow.splice.delta_seq;
-        if !silent && !reset && flow.whole_segments && seq.before(flow.client.ack) {
+        let client_has_part = !client_has && seq.before(flow.client.ack);
+        if !silent && !reset && flow.whole_segments && client_has_part {
             self.counters.self_acks += 1;
             let ack = flow.client.ack - flow.splice.delta_seq;
             return self.self_ack(packet, flow, segment, options, ack);
@@ -530,6 +532,12 @@ fn hear_new_server(flow: &mut Flow, segment: &Segment) {
     splice.ack = splice.ack.max_seq(segment.ack);
     let window = window_of(segment, splice.window_scale);
     splice.edge = splice.edge.max_seq(segment.ack + window);
+}
+
+/// A FIN that acknowledges more than the client was told: most likely the client's own FIN, and no socket
+/// of the server could say so later. The client may have this FIN, and then takes the segment for a copy.
+fn ends_with_news(flow: &Flow, segment: &Segment) -> bool {
+    segment.has(Flags::FIN) && segment.ack.after(flow.server.ack)
 }
 
 /// A FIN in the middle of what the client was sent contradicts the record: the client would wait

@@ -413,6 +413,27 @@ fn a_fin_before_the_end_is_a_difference_too() {
     });
 }
 
+/// Both sides had ended, and the first server died before the client's FIN was acknowledged: the next server's FIN, which the
+/// client has, is the last segment that can say so.
+#[test]
+fn a_fin_that_the_client_has_brings_the_acknowledgement_of_its_own() {
+    everywhere(|both, s2| {
+        let mut both = both.open();
+        let (c, s) = (both.c + 1, both.s + 1);
+        both.server(segment(s, c).timestamps(901, 11).flags(FIN_ACK));
+        both.client(segment(c, s + 1).timestamps(12, 901));
+        both.splice(s2);
+        let fin = |ack| segment(s2 + 1, ack).timestamps(90, 12).flags(FIN_ACK);
+        let silent = both.server(fin(c));
+        assert_eq!(silent.verdict, RedirectIngress, "the client has that");
+        both.client(segment(c, s + 1).timestamps(13, 901).flags(FIN_ACK));
+        let out = both.server(fin(c + 1));
+        let seen = out.segment();
+        assert_eq!((out.verdict, seen.seq(), seen.ack()), (Next, s, c + 1));
+        assert!(seen.flags().contains(Flags::FIN));
+    });
+}
+
 #[test]
 fn a_reset_in_the_middle_of_a_replay_is_heard() {
     everywhere(|both, s2| {
