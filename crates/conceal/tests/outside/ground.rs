@@ -11,19 +11,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use conceal::{concealing::Concealing, outside::Outside, world::World};
+use conceal::{concealing::Concealing, members::Members, outside::Outside, world::World};
 use tempfile::TempDir;
 
 /// How long something may take that has to happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How long nothing happens that must not.
 pub(crate) const QUIET: Duration = Duration::from_millis(300);
-/// A name that may be spoken to.
-pub(crate) const KNOWN: &[u8] = b"outlive-test-of-outside";
 
 pub(crate) struct Ground {
     pub(crate) directory: TempDir,
     pub(crate) world: World,
+    /// A name that may be spoken to. No other run of this test has the same one.
+    pub(crate) known: String,
     /// What is around may be changed.
     pub(crate) may_change: Arc<AtomicBool>,
 }
@@ -32,13 +32,16 @@ impl Ground {
     pub(crate) fn new() -> Self {
         let directory = TempDir::new_in("/var/lib").expect("a directory");
         let concealed = [directory.path().to_owned(), "/tmp".into()];
+        let random = directory.path().file_name().expect("a name");
+        let known = format!("outlive-test-{}", random.display());
         let may_change = Arc::new(AtomicBool::new(false));
         let gate = Arc::clone(&may_change);
         let gate = Arc::new(move |_| gate.load(Ordering::Acquire));
-        let world = World::new(&concealed, gate, &[KNOWN.to_vec()], &[]);
+        let world = World::new(&concealed, gate, &[known.clone().into_bytes()], &[]);
         Self {
             directory,
             world: world.expect("root and /dev/fuse"),
+            known,
             may_change,
         }
     }
@@ -57,7 +60,8 @@ impl Ground {
         begun.ends_by_itself();
     }
 
-    /// Begins a script of Python's.
+    /// Begins a script of Python's, which does not come after all other processes here: busy processors give next to no time
+    /// to a script that comes last.
     pub(crate) fn begin(&self, script: &str) -> Begun {
         let begun = self.world.begin(self.world.encapsulation());
         let (concealing, view) = begun.expect("a view");
@@ -67,25 +71,39 @@ impl Ground {
         let (child, outside) = view
             .spawn(&mut command, self.directory.path())
             .expect("python3");
+        let members = view.members();
+        members.hurry();
         Begun {
             child,
             outside,
+            members,
             concealing,
         }
     }
 }
 
+/// A process that no script has begun. The process lives until the test kills it or ends: to reach a process that has ended
+/// is an error, concerns nobody, and so does not wait.
+pub(crate) fn other() -> Child {
+    let mut reads = Command::new("cat");
+    reads.stdin(Stdio::piped()).stdout(Stdio::null());
+    reads.spawn().expect("cat")
+}
+
 pub(crate) struct Begun {
     pub(crate) child: Child,
     pub(crate) outside: Outside,
+    pub(crate) members: Members,
     concealing: Concealing,
 }
 
 impl Begun {
     /// Until it waits for that.
-    pub(crate) fn waits(&self, why: &str) {
+    pub(crate) fn waits(&mut self, why: &str) {
         let began = Instant::now();
         while !self.outside.waiting().iter().any(|it| it.1 == why) {
+            let ended = self.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "it ended, and did not wait: {why}");
             assert!(
                 began.elapsed() < PATIENCE,
                 "it does not wait: {:?}",

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 mod ground;
 
-use ground::{Begun, Ground, KNOWN, PATIENCE};
+use ground::{Begun, Ground, PATIENCE, other};
 
 #[test]
 fn the_network_waits() {
@@ -31,7 +31,7 @@ fn the_network_waits() {
     let script = format!(
         "import socket; s = socket.create_connection(('127.0.0.1', {port})); s.sendall(b'here'); print('said')"
     );
-    let begun = ground.begin(&script);
+    let mut begun = ground.begin(&script);
     begun.waits("the network");
     assert!(listener.accept().is_err(), "something leaked");
     assert_eq!(begun.goes_on(&ground), "said\n");
@@ -45,17 +45,17 @@ fn the_network_waits() {
 #[test]
 fn signals_to_others_wait_and_those_among_themselves_do_not() {
     let ground = Ground::new();
-    let mut other = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let mut other = other();
     let script = format!(
         "import os, signal, subprocess
-child = subprocess.Popen(['sleep', '60']); child.kill(); child.wait()
-child = subprocess.Popen(['sleep', '60'], start_new_session=True); os.killpg(child.pid, 15); child.wait()
+child = subprocess.Popen(['sleep', '1000']); child.kill(); child.wait()
+child = subprocess.Popen(['sleep', '1000'], start_new_session=True); os.killpg(child.pid, 15); child.wait()
 signal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True)); signal.raise_signal(signal.SIGUSR1)
 os.kill({pid}, 0)
 os.kill({pid}, signal.SIGKILL)",
         pid = other.id()
     );
-    let begun = ground.begin(&script);
+    let mut begun = ground.begin(&script);
     begun.waits("a signal to another process");
     assert!(
         other.try_wait().expect("it runs").is_none(),
@@ -70,16 +70,19 @@ fn sockets_of_others_wait_and_those_among_themselves_do_not() {
     let ground = Ground::new();
     let path = ground.directory.path().join("theirs");
     let listener = UnixListener::bind(&path).expect("a socket");
-    let known = SocketAddr::from_abstract_name(KNOWN).expect("short");
+    let known = SocketAddr::from_abstract_name(&ground.known).expect("short");
     let known = UnixListener::bind_addr(&known).expect("a socket");
-    let script = "import socket
+    let script = format!(
+        "import socket
 def pair(name):
     a, b = (socket.socket(socket.AF_UNIX) for _ in 'ab')
     a.bind(name); a.listen(); b.connect(name); a.accept()[0].sendall(b'own'); return b.recv(9)
 assert pair('own') == b'own'
-s = socket.socket(socket.AF_UNIX); s.connect(b'\\0outlive-test-of-outside')
-s = socket.socket(socket.AF_UNIX); s.connect('theirs'); print(s.recv(9).decode(), end='')";
-    let begun = ground.begin(script);
+s = socket.socket(socket.AF_UNIX); s.connect(b'\\0{}')
+s = socket.socket(socket.AF_UNIX); s.connect('theirs'); print(s.recv(9).decode(), end='')",
+        ground.known
+    );
+    let mut begun = ground.begin(&script);
     begun.waits("a socket of another process");
     known.accept().expect("it has come");
     listener.set_nonblocking(true).expect("a socket");
@@ -99,12 +102,17 @@ fn who_waits_to_be_accepted_keeps_nobody_waiting() {
     let ground = Ground::new();
     let listener = UnixListener::bind(ground.directory.path().join("theirs")).expect("a socket");
     rustix::net::listen(&listener, 0).expect("a socket");
-    let script = "import os, socket, threading, time
+    // The room for clients that have not been accepted is the first one's: when the second one is in its call, that one waits.
+    let script = format!(
+        "import os, socket, threading, time
 def speak():
     s = socket.socket(socket.AF_UNIX); s.connect('theirs'); return s
 first = speak(); second = threading.Thread(target=speak); second.start()
-time.sleep(0.3); os.mkdir('made'); second.join(); print('said')";
-    let begun = ground.begin(script);
+while open(f'/proc/self/task/{{second.native_id}}/syscall').read().split()[0] != '{}': time.sleep(0.005)
+os.mkdir('made'); second.join(); print('said')",
+        libc::SYS_connect
+    );
+    let mut begun = ground.begin(&script);
     begun.waits("a socket of another process");
     let made = ground.directory.path().join("made");
     let answer = thread::spawn(move || {
@@ -123,7 +131,7 @@ time.sleep(0.3); os.mkdir('made'); second.join(); print('said')";
 #[test]
 fn what_is_never_mandated_ends_with_it() {
     let ground = Ground::new();
-    let begun = ground.begin("import socket; socket.socket()");
+    let mut begun = ground.begin("import socket; socket.socket()");
     begun.waits("the network");
     let Begun {
         mut child, outside, ..
@@ -142,13 +150,14 @@ if os.fork() == 0:
     os.close(1); os.setsid(); os.close(writes); os.read(reads, 1); os._exit(0)
 if os.fork() == 0:
     os.close(1); os.execvp('sleep', ['sleep', '1000'])
-import time; time.sleep(0.5)
 os._exit(0)";
     let Begun {
-        mut child, outside, ..
+        mut child,
+        outside,
+        members,
+        ..
     } = ground.begin(script);
     assert!(outside.is_anybody_left());
-    let members = Members::with(child.id()).expect("it runs");
     assert!(child.wait().expect("it ends").success());
     assert!(outside.is_anybody_left(), "the one that sleeps");
     assert!(members.kill() > 0);
@@ -162,10 +171,13 @@ os._exit(0)";
 #[test]
 fn who_waits_is_not_interrupted() {
     let ground = Ground::new();
-    let begun = ground.begin(
+    let around = TempDir::new_in("/var/lib").expect("a directory");
+    let script = format!(
         "import os, signal; signal.signal(signal.SIGALRM, lambda *_: print('heard'))
-signal.setitimer(signal.ITIMER_REAL, 0.1); os.mkdir('/var/lib/outlive-test'); os.rmdir('/var/lib/outlive-test')",
+signal.setitimer(signal.ITIMER_REAL, 0.1); os.mkdir('{0}/made'); os.rmdir('{0}/made')",
+        around.path().display()
     );
+    let mut begun = ground.begin(&script);
     begun.waits("outside of what is concealed");
     assert_eq!(begun.goes_on(&ground), "heard\n");
 }
@@ -173,7 +185,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.1); os.mkdir('/var/lib/outlive-test'); os
 #[test]
 fn what_a_path_leads_to_is_what_waits() {
     let ground = Ground::new();
-    let mut other = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let mut other = other();
     let (leak, pid) = (ground.directory.path().join("leak"), other.id());
     let link = "os.symlink('/proc/sys/vm/drop_caches', '/tmp/link'); open('/tmp/link', 'r+')";
     ground.is_held(link, "the kernel's state");
@@ -198,7 +210,7 @@ fn what_is_its_own_does_not_wait() {
 open('/proc/self/comm', 'w').write('me'); open('/proc/thread-self/oom_score_adj', 'w').write('5')
 open('/dev/stdout', 'w').write('said'); open('/dev/fd/1', 'w').write('said'); open('/dev/null', 'w')
 open('/proc/self/cwd/own', 'w'); open('/proc/self/root/tmp/own', 'w'); open('/dev/shm/own', 'w')
-child = subprocess.Popen(['sleep', '60']); open(f'/proc/{child.pid}/comm', 'w').write('it'); child.kill()
+child = subprocess.Popen(['sleep', '1000']); open(f'/proc/{child.pid}/comm', 'w').write('it'); child.kill()
 import ctypes, struct
 os.makedirs('root/etc'); how = struct.pack('QQQ', os.O_WRONLY | os.O_CREAT, 0o600, 16) # RESOLVE_IN_ROOT
 assert ctypes.CDLL(None).syscall(437, os.open('root', 0), b'/etc/own', how, 24) >= 0 and os.path.exists('root/etc/own')
@@ -243,7 +255,7 @@ fn who_waits_for_a_change_around_disturbs_nobody() {
         fs::write(at("other"), "").expect("a file");
         let list = "print(sorted(os.listdir()))";
         let inside = format!("import os; os.chdir('{}')", around.path().display());
-        let waits = ground.begin(&format!("{inside}; {change}; {list}"));
+        let mut waits = ground.begin(&format!("{inside}; {change}; {list}"));
         waits.waits("outside of what is concealed");
         assert!(ground.world.around().waiting().is_empty(), "{change}");
         let looks = format!("{inside}; [os.path.exists(str(n)) for n in range(9)]; {list}");
@@ -366,9 +378,9 @@ fn terminals_are_its_own_if_it_has_made_them() {
 fn who_has_mounts_of_its_own_is_a_member_by_its_parents() {
     let ground = Ground::new();
     let mut begun =
-        ground.begin("import subprocess; subprocess.run(['unshare', '-m', 'sleep', '60'])");
+        ground.begin("import subprocess; subprocess.run(['unshare', '-m', 'sleep', '1000'])");
     begun.waits("the state of the machine");
-    let its = Members::with(begun.child.id()).expect("it runs");
+    let its = begun.members;
     begun.outside.release();
     let is_apart = |process: u32| Members::with(process).is_ok_and(|apart| apart != its);
     let members = || {
@@ -393,17 +405,20 @@ fn who_has_mounts_of_its_own_is_a_member_by_its_parents() {
 #[test]
 fn what_reaches_others_otherwise_waits() {
     let ground = Ground::new();
-    let mut other = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let mut other = other();
     let pid = other.id();
     let (socket, process) = ("a socket of another process", "another process");
-    let pairs = SocketAddr::from_abstract_name("outlive-test-of-pairs").expect("short");
+    let name = format!("{}-pairs", ground.known);
+    let pairs = SocketAddr::from_abstract_name(&name).expect("short");
     let pairs = UnixDatagram::bind_addr(&pairs).expect("a socket");
     pairs.set_nonblocking(true).expect("a socket");
     let call = "import ctypes, resource, socket; call = ctypes.CDLL(None, use_errno=True).syscall";
     for (what, why) in [
         ("socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)", socket),
         (
-            "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.sendto(b'said', b'\\0outlive-test-of-pairs')",
+            &format!(
+                "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.sendto(b'said', b'\\0{name}')"
+            ),
             socket,
         ),
         (
@@ -445,7 +460,7 @@ fn what_reaches_others_otherwise_waits() {
     assert!(pairs.recv(&mut [0; 9]).is_err(), "something leaked");
     ground.is_not_held(
         "import resource, socket, subprocess
-child = subprocess.Popen(['sleep', '60'])
+child = subprocess.Popen(['sleep', '1000'])
 for pid in 0, os.getpid(), child.pid:
     resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0)); os.sched_setaffinity(pid, [0])
     os.setpriority(os.PRIO_PROCESS, pid, 5)
