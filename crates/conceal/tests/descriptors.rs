@@ -33,6 +33,7 @@ os.open('/proc/sys/vm/drop_caches', os.O_RDWR)";
     command.args(["-c", script]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let (mut child, outside) = view.spawn(&mut command, directory.path()).expect("python3");
+    view.members().hurry();
     let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
     said.read_line(&mut String::new()).expect("it is ready");
 
