@@ -2,10 +2,10 @@
 
 use std::{
     fmt,
-    fs::{self, File, Permissions},
+    fs::{self, File, Metadata, Permissions},
     hash::{DefaultHasher, Hash, Hasher},
     io::{self, Write},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -106,14 +106,21 @@ impl RunDir {
             source,
         };
         let made_above = self.0 == Path::new(DEFAULT) || !self.0.exists();
-        fs::create_dir_all(&directory).map_err(failed)?;
-        fs::set_permissions(&directory, Permissions::from_mode(0o700)).map_err(failed)?;
-        let file = File::create(directory.join("lock")).map_err(failed)?;
-        if !take(&file).map_err(failed)? {
-            return Err(ServeError::AlreadyServed {
-                name: name.to_owned(),
-            });
-        }
+        let path = directory.join("lock");
+        let file = loop {
+            fs::create_dir_all(&directory).map_err(failed)?;
+            fs::set_permissions(&directory, Permissions::from_mode(0o700)).map_err(failed)?;
+            let file = File::create(&path).map_err(failed)?;
+            if !take(&file, name).map_err(failed)? {
+                return Err(ServeError::AlreadyServed {
+                    name: name.to_owned(),
+                });
+            }
+            // A holder that ends removes the file: a lock on what has no name any more keeps nobody out.
+            if is_at(&file, &path) {
+                break file;
+            }
+        };
         Ok(Lock {
             directory,
             made_above,
@@ -127,7 +134,7 @@ impl RunDir {
 /// The record lock (fcntl(2)) decides: that lock belongs to a process and ends with it. The lock of the open file
 /// (flock(2)) keeps out older versions, which have no other, and the threads of this process. A child that a killed
 /// `serve` had just forked holds that one, too, until the child executes its program: hence the patience.
-fn take(file: &File) -> io::Result<bool> {
+fn take(file: &File, name: &str) -> io::Result<bool> {
     let exclusive = FlockOperation::NonBlockingLockExclusive;
     match fcntl_lock(file, exclusive) {
         Ok(()) => {}
@@ -135,14 +142,32 @@ fn take(file: &File) -> io::Result<bool> {
         Err(error) => return Err(error.into()),
     }
     let until = Instant::now() + CHILD_EXECUTES;
+    let mut waits = false;
     loop {
         match flock(file, exclusive) {
             Ok(()) => return Ok(true),
-            Err(Errno::AGAIN) if Instant::now() < until => thread::sleep(PAUSE),
+            Err(Errno::AGAIN) if Instant::now() < until => {
+                if !std::mem::replace(&mut waits, true) {
+                    tracing::info!(
+                        service = name,
+                        "waiting for the lock of a serve that was killed"
+                    );
+                }
+                thread::sleep(PAUSE);
+            }
             Err(Errno::AGAIN) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let same =
+        |one: Metadata, other: Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
+    let both = file
+        .metadata()
+        .and_then(|one| Ok((one, fs::metadata(path)?)));
+    both.is_ok_and(|(one, other)| same(one, other))
 }
 
 impl fmt::Display for RunDir {
@@ -204,13 +229,30 @@ mod tests {
     fn lock_that_is_held_is_refused() {
         let above = tempfile::tempdir().unwrap();
         let directory = RunDir::new(above.path().to_owned());
-        let _held = directory.lock("web").unwrap();
+        let held = directory.lock("web").unwrap();
         // Another process, since the record lock is this one's.
         let path = directory.service("web").join("lock");
         let python = "import fcntl, sys\nfcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)";
-        let mut other = Command::new("/usr/bin/python3");
-        other.args(["-c", python]).arg(path).stderr(Stdio::null());
-        assert!(!other.status().unwrap().success());
+        let takes = || {
+            let mut other = Command::new("/usr/bin/python3");
+            other.args(["-c", python]).arg(&path).stderr(Stdio::null());
+            other.status().unwrap().success()
+        };
+        assert!(!takes());
+        drop(held);
+        assert!(takes());
+    }
+
+    #[test]
+    fn lock_on_a_file_that_has_no_name_any_more_is_no_lock() {
+        let above = tempfile::tempdir().unwrap();
+        let path = above.path().join("lock");
+        let file = File::create(&path).unwrap();
+        assert!(is_at(&file, &path));
+        fs::remove_file(&path).unwrap();
+        assert!(!is_at(&file, &path));
+        File::create(&path).unwrap();
+        assert!(!is_at(&file, &path), "another file");
     }
 
     /// A child of the killed `serve` that has not executed its program yet: it has the descriptor, and the lock of the
