@@ -9,13 +9,14 @@ use std::{
     ffi::CStr,
     io,
     mem::MaybeUninit,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd},
+    os::fd::{AsFd as _, BorrowedFd},
 };
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, fstat, major, minor, openat};
+use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
 
-/// The device's numbers (Documentation/admin-guide/devices.txt of the kernel).
-const FUSE: (u32, u32) = (10, 229);
+/// What the kernel says that a connection is. (To ask for the file's type would be a question to the server of the file
+/// system that the file is in.)
+const FUSE: &[u8] = b"/dev/fuse";
 
 /// Names that are read at a time.
 const NAMES: usize = 4096;
@@ -30,8 +31,9 @@ pub(crate) fn close_copies() -> io::Result<()> {
     let mut names = [MaybeUninit::uninit(); NAMES];
     let mut entries = RawDir::new(directory.as_fd(), &mut names);
     while let Some(entry) = entries.next() {
-        let number = number(entry?.file_name()).filter(|fd| *fd != directory.as_raw_fd());
-        if let Some(number) = number.filter(|fd| is_connection(*fd)) {
+        let entry = entry?;
+        let name = entry.file_name();
+        if let Some(number) = number(name).filter(|_| is_connection(directory.as_fd(), name)) {
             // SAFETY: its owner in this process's memory, a copy of the parent's, is never used or dropped: what follows is an
             // exec or an exit.
             unsafe { rustix::io::close(number) };
@@ -41,15 +43,11 @@ pub(crate) fn close_copies() -> io::Result<()> {
 }
 
 /// `.` and `..` are no numbers.
-fn number(name: &CStr) -> Option<RawFd> {
+fn number(name: &CStr) -> Option<i32> {
     name.to_str().ok()?.parse().ok()
 }
 
-fn is_connection(number: RawFd) -> bool {
-    // SAFETY: it is looked at only; if it were closed, that is an error.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    fstat(file).is_ok_and(|found| {
-        FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice
-            && (major(found.st_rdev), minor(found.st_rdev)) == FUSE
-    })
+fn is_connection(directory: BorrowedFd<'_>, name: &CStr) -> bool {
+    let mut target = [MaybeUninit::uninit(); FUSE.len() + 1];
+    readlinkat_raw(directory, name, &mut target).is_ok_and(|(target, _)| target == FUSE)
 }
