@@ -105,7 +105,7 @@ fn interpreter(bytes: &[u8]) -> Option<Interpreter<'_>> {
     let begin = line.iter().position(|byte| !is_blank(byte))?;
     let line = &line[begin..];
     let length = line.iter().position(is_blank);
-    let is_cut = length.is_none() && end.is_none() && bytes.len() > LONGEST_LINE;
+    let is_cut = length.is_none() && end.is_none() && bytes.len() >= LONGEST_LINE;
     let (path, words) = line.split_at(length.unwrap_or(line.len()));
     (!is_cut).then_some(Interpreter { path, words })
 }
@@ -305,7 +305,9 @@ mod tests {
     #[test]
     fn the_line_of_a_script_is_read_as_the_kernel_reads_it() {
         let path = |text: &[u8]| interpreter(text).map(|found| found.path.to_vec());
-        let long = [&b"#!/"[..], &[b'a'; LONGEST_LINE]].concat();
+        // The kernel reads a shorter file with a NUL behind it.
+        let line = |length| [&b"#!/"[..], &vec![b'a'; length - 3]].concat();
+        let (long, longest) = (line(LONGEST_LINE), line(LONGEST_LINE - 1));
         for (text, expected) in [
             (&b"#!/bin/sh\n"[..], Some(&b"/bin/sh"[..])),
             (b"#! \t/bin/sh -e\n", Some(b"/bin/sh")),
@@ -315,6 +317,7 @@ mod tests {
             (b"#!/bin/sh\0-e\n", Some(b"/bin/sh")),
             (b"#! \n/bin/sh\n", None),
             (&long, None),
+            (&longest, Some(&longest[2..])),
         ] {
             assert_eq!(path(text).as_deref(), expected, "{text:?}");
         }
