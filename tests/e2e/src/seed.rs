@@ -1,5 +1,7 @@
 //! Randomness that can be had again.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -23,7 +25,13 @@ impl Seed {
             Err(_) => SmallRng::from_os_rng().random(),
         };
         eprintln!("{case}: repeat with OUTLIVE_SEED={value}");
-        Self::from(value)
+        // A run has one seed for all its tests: each of them is to have choices of its own.
+        let mut own = DefaultHasher::new(); // SipHash with fixed keys: the same in every process
+        (value, case).hash(&mut own);
+        Self {
+            value,
+            rng: SmallRng::seed_from_u64(own.finish()),
+        }
     }
 
     /// The number to give again.

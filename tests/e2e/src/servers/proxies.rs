@@ -73,7 +73,7 @@ def open():
 def ask_by_datagrams(line):
     there = (sys.argv[4], int(sys.argv[5]))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.settimeout(1)
+        asking.settimeout(30)
         while True:
             try:
                 asking.sendto(line, there)

@@ -301,7 +301,7 @@ async def main():
     if len(sys.argv) > 3:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(sys.argv[3], sys.argv[4])
-    async with websockets.serve(serve, sys.argv[1], int(sys.argv[2]), ssl=context, ping_interval=0.2):
+    async with websockets.serve(serve, sys.argv[1], int(sys.argv[2]), ssl=context, ping_interval=0.2, ping_timeout=120, open_timeout=120):
         await asyncio.Future()
 asyncio.run(main())
 "#;
@@ -421,32 +421,6 @@ while True:
 #[must_use]
 pub fn rude(scene: &Scene) -> Server {
     by_script(scene, "rude", RUDE)
-}
-
-/// Reads what one client after another says, up to its end, thinks for half a second without a word to the kernel, says it again
-/// if it began with `+`, and closes.
-const HESITANT: &str = r#"
-import socket, sys
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
-while True:
-    client, _ = listener.accept()
-    heard = b""
-    while piece := client.recv(1 << 16):
-        heard += piece
-    for _ in range(20_000_000):
-        pass
-    if heard.startswith(b"+"):
-        client.sendall(heard)
-    client.close()
-"#;
-
-/// A server that takes its time before it says anything, or ends without a word. IPv4 only.
-///
-/// # Panics
-/// When its script cannot be written.
-#[must_use]
-pub fn hesitant(scene: &Scene) -> Server {
-    by_script(scene, "hesitant", HESITANT)
 }
 
 fn by_script(scene: &Scene, name: &'static str, script: &str) -> Server {
