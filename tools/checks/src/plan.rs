@@ -56,7 +56,8 @@ pub(crate) fn test(shared: Shared, extent: Extent) -> Result<bool> {
         Extent::Share => "test",
         Extent::Whole => "test-all",
     };
-    Ok(report.finish(&format!("make {plan} ARGS='--seed {seed}'")))
+    let jobs = shared.jobs;
+    Ok(report.finish(&format!("make {plan} ARGS='--seed {seed} --jobs {jobs}'")))
 }
 
 /// Every test once, and a share of them with a logger on another machine.
@@ -147,9 +148,10 @@ pub(crate) fn loaded(loaded: Loaded) -> Result<bool> {
             println!("{name}, seed {seed}: {counts}");
         }
     }
-    let runs = loaded.runs;
+    let Loaded { runs, busy, shared } = loaded;
+    let jobs = shared.jobs;
     Ok(report.finish(&format!(
-        "make test-loaded ARGS='--runs {runs} --seed {seed}'"
+        "make test-loaded ARGS='--runs {runs} --seed {seed} --busy {busy} --jobs {jobs}'"
     )))
 }
 
@@ -180,5 +182,5 @@ fn seeds(seed: u64) -> Vec<(&'static str, String)> {
 
 /// Short enough to be typed again.
 fn fresh_seed() -> u64 {
-    rand::rng().random_range(0..1_000_000)
+    rand::rng().random_range(1..1_000_000)
 }
