@@ -29,7 +29,7 @@ done
 checks="advisories bans licenses sources"
 offline=
 missing=
-if ! why=$("$cargo" deny --locked fetch db 2>&1); then
+if ! why=$("$into/bin/cargo-deny" --locked fetch db 2>&1); then
     if ls -d "$databases"/*/.git >/dev/null 2>&1; then
         offline=--offline
     else
@@ -45,7 +45,7 @@ for lock in . fuzz; do
     unused=
     [ "$lock" = . ] || unused="--allow license-not-encountered"
     # shellcheck disable=SC2086 # lists of words
-    "$cargo" deny --locked $offline --manifest-path "$lock/Cargo.toml" --config deny.toml \
+    "$into/bin/cargo-deny" --locked $offline --manifest-path "$lock/Cargo.toml" --config deny.toml \
         check --hide-inclusion-graph $unused $checks || status=1
 done
 if [ -n "$missing" ]; then
