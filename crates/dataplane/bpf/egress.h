@@ -24,6 +24,8 @@
  *     sent more                                    follows
  *   spliced flow, output that the client has    -> compared with the record, then turned into
  *                                                  the client's acknowledgement of it
+ *   spliced flow, FIN that the client has, with -> to the client like anything else: no other
+ *     an acknowledgement that is news              segment would bring the news
  *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
  *     in part
  *   spliced flow, pure ACK below what the       -> dropped: the client was told more
