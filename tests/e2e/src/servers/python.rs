@@ -301,7 +301,7 @@ async def main():
     if len(sys.argv) > 3:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(sys.argv[3], sys.argv[4])
-    async with websockets.serve(serve, sys.argv[1], int(sys.argv[2]), ssl=context, ping_interval=0.2, ping_timeout=120, open_timeout=120):
+    async with websockets.serve(serve, sys.argv[1], int(sys.argv[2]), ssl=context, ping_interval=0.2, ping_timeout=120):
         await asyncio.Future()
 asyncio.run(main())
 "#;
