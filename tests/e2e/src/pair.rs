@@ -57,7 +57,7 @@ pub fn at_addresses(scene: &Scene, mut server: Server, configuration: Option<&st
 /// How `serve` is told that the addresses come with the service.
 pub const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 
-/// For how long a host may serve after it was heard: a second, or so many milliseconds as `OUTLIVE_LEASE_MS`
+/// For how long a host may serve after it was heard: two seconds, or so many milliseconds as `OUTLIVE_LEASE_MS`
 /// says. A machine that stands still for longer (virtual ones do, for the default of `outlive`) sees takeovers that
 /// no test has caused.
 ///
@@ -66,7 +66,7 @@ pub const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 #[must_use]
 pub fn lease() -> Duration {
     let text = std::env::var("OUTLIVE_LEASE_MS");
-    Duration::from_millis(text.map_or(1000, |text| text.parse().expect("a number")))
+    Duration::from_millis(text.map_or(2000, |text| text.parse().expect("a number")))
 }
 
 /// A service on two hosts: `first` serves, `second` stands by.
