@@ -1,5 +1,5 @@
 #!/bin/sh
-# Holds the crates that others wrote against deny.toml: licences, advisories, banned crates, sources; for the workspace and for fuzz/.
+# Holds the third-party crates against deny.toml: licences, advisories, banned crates, sources; for the workspace and for fuzz/.
 # Installs cargo-deny into the target directory, once (some five minutes on two cores).
 #
 # The database of advisories is a git repository at GitHub. Where that is out of reach, the copy that was fetched last is used, and

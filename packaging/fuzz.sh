@@ -1,15 +1,15 @@
 #!/bin/sh
-# Runs the fuzz targets, each for so many seconds, one after another:
+# Runs the fuzz targets one after another, each for SECONDS:
 #
 #     packaging/fuzz.sh SECONDS [TARGET]
 #
-# Stable Rust is enough: the compiler's pass that notes what an input reaches is part of it, only the sanitizers, which code without
-# `unsafe` does not need, are not. Each target begins with its seeds (fuzz/seeds) and with what earlier runs have found. What is
-# found goes below the target directory (fuzz/corpus there); the seeds stay as they are.
+# Stable Rust is enough: the compiler's coverage pass is part of stable Rust. Only the sanitizers are missing, and code without
+# `unsafe` does not need sanitizers. Each target begins with the seeds (fuzz/seeds) and the inputs of earlier runs. New inputs go
+# below the target directory (fuzz/corpus there); the seeds stay as they are.
 #
-# For each target one line is printed: its name, how many inputs were run, in how many seconds, and how many of them reached
-# something new. An input for which a property does not hold is kept in fuzz/artifacts there, and its path is printed; the other
-# targets are run all the same. OUTLIVE_FUZZ_SEED, a number, chooses the inputs: the same ones from the same corpus.
+# The script prints a line for each target: the name, the number of inputs, the seconds, and the number of inputs that reached
+# something new. An input that violates a property is kept in fuzz/artifacts there, and the script prints the path; the remaining
+# targets still run. OUTLIVE_FUZZ_SEED, a number, chooses the inputs: the same seed and corpus give the same inputs.
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$PATH:${HOME:-/root}/.cargo/bin
@@ -37,13 +37,13 @@ packaging/setup.sh fuzz
 mkdir -p "${CARGO_TARGET_DIR:-target}/fuzz"
 work=$(cd "${CARGO_TARGET_DIR:-target}/fuzz" && pwd)
 host=$(rustc -vV | sed -n 's/^host: //p')
-# As cargo-fuzz has it, but for the sanitizer. Arithmetic that overflows is a finding.
+# The flags of cargo-fuzz, without the sanitizer. Arithmetic that overflows is a finding.
 RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1"
 export RUSTFLAGS
 bins=$(printf ' --bin %s' $targets)
-# With --target, these flags are not those of build scripts.
+# With --target, build scripts are compiled without these flags.
 # shellcheck disable=SC2086 # several words
 (cd fuzz && CARGO_TARGET_DIR=$work exec cargo build --quiet --release --locked --target "$host" $bins)
 
@@ -52,7 +52,7 @@ scratch=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "$work")/outlive
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
-# What libFuzzer says of its run at its end.
+# A figure of libFuzzer's final statistics.
 figure() {
     sed -n "s/^stat::$1: *//p" "$log"
 }

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs cargo-nextest, which runs each test in a process of its own, where cargo has none or an older one.
+# Installs cargo-nextest, which runs each test in a separate process, where cargo has none or an older version.
 # Some 90 s on two cores, once for a machine: the program is in cargo's own directory.
 set -eu
 version=0.9.114
 
-# The oldest of the two is the wanted one?
+# Whether the wanted version is the older of the two.
 is_new_enough() {
     found=$(cargo nextest --version 2>/dev/null | sed -n 's/^cargo-nextest \([0-9.]*\).*/\1/p')
     [ -n "$found" ] && [ "$(printf '%s\n' "$version" "$found" | sort -V | head -n1)" = "$version" ]

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Installs the programs and libraries of some sets, where one is missing, on Debian 12 and its relatives: packaging/setup.sh SET...
-# The script looks for programs rather than for package names, so that another distribution's tools will do, and runs apt-get only
+# Installs missing programs and libraries of the named sets, on Debian 12 and relatives: packaging/setup.sh SET...
+# The script looks for programs rather than for package names: another distribution's tools work, too. The script runs apt-get only
 # when something is missing.
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin:${HOME:-/root}/.cargo/bin
 
-# What cargo runs or links for a release build; binutils is for packaging/symbols.sh.
+# Programs that cargo runs, and libraries of a release build; binutils is for packaging/symbols.sh.
 build="gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev binutils"
 # Hosts in network namespaces (crates/lab). `outlive` itself runs ip and tc, too.
 lab="iproute2 ethtool"
 # nginx: Debian 12's has http_dav_module (PUT).
 demo="$build $lab nginx curl redis-server redis-tools mosquitto mosquitto-clients"
-# Sources of other programs, and what these programs are built with.
+# Sources of other programs, and the build tools for these programs.
 builds="$build curl ca-certificates xz-utils bzip2 autoconf automake libtool bison tcl libevent-dev libncurses-dev libssl-dev libonig-dev"
 
 packages_of() {
@@ -69,14 +69,14 @@ has() {
     iproute2) command -v ip && command -v ss && command -v tc ;;
     nginx) nginx -V 2>&1 | grep -q -e http_dav_module ;;
     nftables) command -v nft ;;
-    # The shell has a kill of its own.
+    # The shell has a builtin kill.
     procps) command -v pgrep && env kill -l ;;
     perl-base) command -v perl ;;
     xz-utils) command -v xz ;;
     nodejs) command -v node ;;
     mosquitto-clients) command -v mosquitto_sub && command -v mosquitto_pub ;;
     lighttpd-mod-openssl) test -e /usr/lib/lighttpd/mod_openssl.so ;;
-    # Tests name this python3: another one may stand before it in PATH.
+    # Tests name this python3: another python3 may stand earlier in PATH.
     python3) test -x /usr/bin/python3 ;;
     python3-websockets) /usr/bin/python3 -c 'import websockets' ;;
     python3-pyftpdlib) /usr/bin/python3 -c 'import pyftpdlib' ;;
@@ -121,7 +121,7 @@ fail() {
     exit 1
 }
 
-# Servers that are not there yet, and would start by themselves when they are installed and at each boot after that.
+# Missing servers that would start on installation and at each boot after that.
 new_services() {
     for service in nginx lighttpd haproxy keepalived redis-server memcached mosquitto ngircd vsftpd; do
         command -v "$service" >/dev/null 2>&1 || printf ' %s' "$service"
@@ -162,7 +162,7 @@ quiet_service() {
     fi
 }
 
-# rustup's cargo is the one of rust-toolchain.toml. A distribution's cargo will do if it is not older than the MSRV.
+# rustup's cargo is the version of rust-toolchain.toml. A distribution's cargo works if that version is not older than the MSRV.
 check_rust() {
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     pinned=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
@@ -175,7 +175,7 @@ check_rust() {
     found=$(printf '%s\n' "$version" | sed -n 's/^cargo \([0-9.]*\).*/\1/p')
     [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n1)" = "$wanted" ] ||
         fail "this is Rust $found; $wanted or newer is needed." "$with_rustup" "$how"
-    # The build of the data plane formats a file that it generates, unless there is no rustfmt at all; rustup has a rustfmt always,
+    # The build of the data plane formats a generated file, unless there is no rustfmt at all; rustup has a rustfmt always,
     # which fails where the toolchain has none.
     ! command -v rustfmt >/dev/null 2>&1 || rustfmt --version >/dev/null 2>&1 ||
         fail "rustfmt does not run." "With rustup: rustup component add rustfmt"

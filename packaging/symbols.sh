@@ -1,16 +1,16 @@
 #!/bin/sh
-# Moves the symbols of a program that cargo has built into a file beside it: packaging/symbols.sh target/release/outlive
+# Moves the symbols of a program that cargo has built into a separate file: packaging/symbols.sh target/release/outlive
 # strips the program and leaves outlive.debug, where gdb and the program's own backtraces find function names and lines.
-# A second call does nothing.
+# A second call changes no file.
 #
-# Cargo keeps the program twice, as hard links to one file: target/release/outlive and target/release/deps/outlive-HASH.
-# `cargo build` makes the first from the second whenever the two are not the same file, so both names get the stripped file. Its
-# time stays that of the build: cargo compares times to find out what is stale.
+# Cargo keeps the program twice, as hard links to the same file: target/release/outlive and target/release/deps/outlive-HASH.
+# `cargo build` makes the first from the second whenever the two are different files: therefore both names get the stripped file. The
+# file keeps the time of the build: cargo compares times to find stale files.
 set -eu
 program=${1:?usage: packaging/symbols.sh BINARY}
 debug=$program.debug
 
-# The build ID is the linker's hash of the program, and strip and objcopy keep it.
+# The build ID is the linker's hash of the program; strip and objcopy keep the ID.
 build_id() {
     readelf --notes "$1" 2>/dev/null | sed -n 's/.*Build ID: //p'
 }
@@ -28,7 +28,7 @@ fail() {
 id=$(build_id "$program")
 [ -n "$id" ] || fail "$program has no build ID: its symbols could not be told from those of another build"
 
-# The names under which cargo keeps the file: the same one, or a copy on a file system without hard links.
+# The names under which cargo keeps the file: hard links, or copies on a file system without hard links.
 originals=$(find "$(dirname "$program")/deps" -maxdepth 1 -type f -name "$(basename "$program" | tr - _)-*" \
     ! -name '*.*' 2>/dev/null || true)
 twins=

@@ -1,4 +1,4 @@
-//! Any bytes as what is written to the control socket of `serve`, and as requests to its loggers.
+//! Any bytes on the control socket of `serve`, and as requests to the loggers.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

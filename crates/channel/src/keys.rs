@@ -293,7 +293,7 @@ impl KeyRing {
 
 /// The keys in these bytes of a key file.
 pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Key>, KeyFileError> {
-    // Before its text: the last letter may have been cut.
+    // Before the text is parsed: the last letter may have been cut.
     if u64::try_from(bytes.len()).is_ok_and(|len| len > KeyRing::LONGEST_FILE) {
         return Err(KeyFileError::TooLong(path.to_owned()));
     }

@@ -5,9 +5,8 @@ use std::{path::Path, sync::Arc};
 
 use crate::{Key, KeyFileError, KeyRing, Session, keys};
 
-/// Any bytes as a key file. The keys that are read, written one a line, are read as the same keys; their names are
-/// names, and each is another one. An error, and what is shown of a key, have nothing of the file in them but the
-/// number of a line of it.
+/// Reads any bytes as a key file. The accepted keys, written line by line, are read as the same keys; the names are
+/// valid and distinct. An error, and the `Debug` text of a key, reveal only a line number of the file.
 ///
 /// # Panics
 ///
@@ -42,7 +41,7 @@ fn key_ring(path: &Path, keys: &[Key]) {
         assert!(!format!("{key:?}").replace(&name, "").contains(&secret));
         text += &format!("{}\n", key.line());
     }
-    // Those of the longest file are one byte longer than that at most, by the last line's end.
+    // The text can exceed the longest file by a byte, the end of the last line.
     let again = keys::parse(path, text.trim_end().as_bytes()).expect("a key file");
     assert_eq!(again, keys);
 }

@@ -29,19 +29,19 @@ pub(crate) fn write(directory: &Path) -> io::Result<()> {
     fs::write(directory.join(MANIFEST), sealed(text))
 }
 
-/// The line of one file.
+/// The manifest's line for a file.
 pub(crate) fn line(name: &str, length: u64, sum: u32) -> String {
     format!("{sum:08x} {length} {name}")
 }
 
-/// The lines of a manifest, and their checksum as the last one.
+/// The lines of a manifest, followed by the checksum of these lines.
 pub(crate) fn sealed(lines: String) -> String {
     let sum = crc32fast::hash(lines.as_bytes());
     lines + &format!("{sum:08x}\n")
 }
 
-/// Whether a file of an image can have this name. A manifest may come from another host: a name with a directory in it
-/// would have this host read, and send, a file that is none of the image.
+/// Whether a file of an image can have this name. A manifest may come from another host: a name with a directory would
+/// make this host read, and send, a file outside of the image.
 pub(crate) fn is_name(name: &str) -> bool {
     let is_plain = Path::new(name).file_name() == Some(name.as_ref());
     is_plain && !name.contains(['\n', '\0']) && name != MANIFEST
@@ -76,8 +76,8 @@ fn torn(file: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The files that a manifest names, with their lengths and checksums. Nothing is read in two ways: each line is as
-/// [`write`] writes it, and no file has two.
+/// The files that a manifest names, with lengths and checksums. The encoding is unique: each line has the form that
+/// [`write`] writes, and a file has a single line.
 pub(crate) fn parse(text: &str) -> Option<BTreeMap<&str, (u64, u32)>> {
     let (files, _) = text.strip_suffix('\n')?.rsplit_once('\n')?;
     if sealed(text[..=files.len()].to_owned()) != text {
@@ -177,7 +177,7 @@ mod tests {
         ] {
             assert!(!is_manifest(bad), "{bad:?}");
         }
-        // What is at the end of a name belongs to it.
+        // A name keeps every byte up to the newline.
         let text = sealed("0000002a 7 a\r\n".to_owned());
         assert!(parse(&text).is_some_and(|noted| noted.contains_key("a\r")));
     }

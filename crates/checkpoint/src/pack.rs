@@ -31,7 +31,7 @@ pub struct Pack {
 struct Packed {
     /// Where in all of it.
     begin: u64,
-    /// And where it ends.
+    /// End in the pack.
     end: u64,
     header: Vec<u8>,
     path: PathBuf,
@@ -66,7 +66,7 @@ impl Pack {
         Self::of_files(&image.directory, manifest::files(&image.directory)?)
     }
 
-    /// Of these files of a directory, with their lengths.
+    /// Packs these files of a directory; each file comes with a length.
     pub(crate) fn of_files(directory: &Path, named: Vec<(String, u64)>) -> io::Result<Self> {
         let mut files = Vec::new();
         let mut begin = 0;
@@ -131,7 +131,7 @@ pub struct Unpack {
     header: Vec<u8>,
     /// The file that is being written, and how much of it is missing.
     file: Option<(File, u64)>,
-    /// The files so far, with their lengths.
+    /// The files so far, with lengths.
     taken: Vec<(String, u64)>,
 }
 
@@ -201,7 +201,7 @@ impl Unpack {
         if self.file.is_some() || !self.header.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // A file beside those of the manifest, whose checksum nobody has, could be anything.
+        // The manifest has no checksum for an additional file: such a file could contain anything.
         if manifest::files(&self.image.directory)? != self.taken {
             return Err(malformed(
                 "an image has other files than it names".to_owned(),

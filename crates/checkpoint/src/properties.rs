@@ -1,5 +1,5 @@
-//! What holds for every byte string. The tests of this crate and the fuzz targets run the same functions; each panics
-//! if its property does not hold.
+//! Properties that hold for every byte string. The tests of this crate and the fuzz targets run the same functions;
+//! each function panics if the property does not hold.
 
 use std::{fs, io, path::Path};
 
@@ -9,8 +9,8 @@ use crate::{
     store::{Image, Store},
 };
 
-/// Any text as a manifest, as it is and with its own checksum behind it: no file that it names is outside of the
-/// image, and what it names, written again, is what was read.
+/// Reads any text as a manifest, both unchanged and with a correct checksum appended. Every named file is in the image,
+/// and writing the parsed lines again gives the same text.
 ///
 /// # Panics
 ///
@@ -47,13 +47,13 @@ pub fn image_manifest(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as an image from another host, in pieces: as the whole; nothing is written outside of the image's
-/// directory; and an image that is taken is packed as the bytes that it came from. The first byte of `bytes` chooses
-/// the size of the pieces. The same bytes with a manifest behind them come further.
+/// Reads any bytes as an image from another host, whole and in pieces, with the same result. Unpacking writes only into
+/// the image's directory. An accepted image packs to the original bytes. The first byte of `bytes` chooses the size of
+/// the pieces. A second pass appends a manifest, and reaches more code.
 ///
 /// # Panics
 ///
-/// If the property does not hold, or there is no directory to try it in.
+/// If the property does not hold, or no temporary directory can be made.
 pub fn packed_image(bytes: &[u8]) {
     let Some((size, stream)) = bytes.split_first() else {
         return;
@@ -104,7 +104,7 @@ fn unpack(image: &Image, stream: &[u8], size: usize) -> io::Result<Image> {
     unpack.finish()
 }
 
-/// The same files, with a manifest behind them; `None` if they are cut off, or not for this host.
+/// The same files, with a manifest appended; `None` if the files are cut off or not for this host.
 fn with_manifest(stream: &[u8]) -> Option<Vec<u8>> {
     let directory = tempfile::tempdir().expect("a directory");
     let image = Image {

@@ -135,7 +135,7 @@ fn name(number: u64) -> String {
     format!("image-{number:016x}")
 }
 
-/// Whether this is the name of an image, as it is written here: a directory of another name is somebody else's.
+/// Whether this is the name of an image, exactly as this store writes names: any other directory is foreign.
 fn is_image(path: &Path) -> bool {
     let found = path.file_name().and_then(|name| name.to_str());
     let digits = found.and_then(|name| name.strip_prefix("image-"));

@@ -1,9 +1,9 @@
-//! Connections of file systems (`/dev/fuse`) in a child that has not executed its program yet.
+//! Connections of file systems (`/dev/fuse`) in a child that has not executed the program yet.
 //!
-//! A fork copies the descriptors of its parent, and here the parent is the server of file systems. The kernel ends a
-//! connection when the last copy of its descriptor is closed. Between fork and exec the child looks into these file
-//! systems (chdir, and the file of the program); if the server died meanwhile, the child would wait for ever for an
-//! answer, on a connection that its own copy keeps open.
+//! A fork copies the descriptors of the parent, and here the parent is the server of file systems. The kernel ends a
+//! connection when the last copy of the descriptor is closed. Between fork and exec the child looks into these file
+//! systems (chdir, and the file of the program). If the server dies meanwhile, the child's own copy keeps the
+//! connection open, and the child waits for an answer for ever.
 
 use std::{
     ffi::CStr,
@@ -14,14 +14,14 @@ use std::{
 
 use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
 
-/// What the kernel says that a connection is. (To ask for the file's type would be a question to the server of the file
-/// system that the file is in.)
+/// The kernel's name for a connection. (Asking for the file's type would be a question to the server of the file system
+/// that contains the file.)
 const FUSE: &[u8] = b"/dev/fuse";
 
 /// Names that are read at a time.
 const NAMES: usize = 4096;
 
-/// Closes the copies. It is called between fork and exec, and allocates nothing.
+/// Closes the copies. The child calls this function between fork and exec, and the function allocates nothing.
 ///
 /// # Errors
 /// If `/proc` cannot be read.
@@ -34,8 +34,8 @@ pub(crate) fn close_copies() -> io::Result<()> {
         let entry = entry?;
         let name = entry.file_name();
         if let Some(number) = number(name).filter(|_| is_connection(directory.as_fd(), name)) {
-            // SAFETY: its owner in this process's memory, a copy of the parent's, is never used or dropped: what follows is an
-            // exec or an exit.
+            // SAFETY: the owner in this process's memory, a copy of the parent's, is never used or dropped: an exec or
+            // an exit follows.
             unsafe { rustix::io::close(number) };
         }
     }

@@ -253,7 +253,7 @@ fn what_is_of_tomorrow_does_not_keep_the_rest_from_being_dated() {
     let it = ground.run(": >a; mkdir d; ln -s a s; touch -d tomorrow lease");
     let took = began.elapsed();
     ground.write("saved", "");
-    // Longer than that took, by more than a tick of the clock of files: distances stay as they are.
+    // Longer than that took, by more than a tick of the file clock: distances stay as they are.
     thread::sleep(took + Duration::from_millis(50));
     it.date_now(Time::default());
     ground.mandate(&it).expect("nothing has changed");

@@ -42,7 +42,7 @@ fn a_build_is_seen_when_it_is_mandated() {
     let ground = Ground::new();
     sources(&ground);
     let before = ground.names();
-    // Of its own: others have something in `/tmp` for a while.
+    // A separate directory: other tests have files in `/tmp` for a while.
     let temporary = TempDir::new_in("/tmp").expect("a directory");
     let in_temporary = || fs::read_dir(temporary.path()).expect("it is there").count();
     let build = ground.run(&format!(
@@ -385,7 +385,8 @@ fn what_is_read_around_is_known() {
     assert!(around().is_err());
 }
 
-/// With one, the child of a server that has died before the child's exec would wait for ever for an answer, and the build with it.
+/// With a connection, the child of a server that died before the child's exec would wait for an answer for ever, and the build as
+/// well.
 #[test]
 fn child_between_fork_and_exec_has_no_connection_of_a_file_system() {
     let ground = Ground::new();

@@ -79,9 +79,8 @@ impl PinDirectory {
 
     pub(crate) fn create(&self) -> Result<(), DataplaneError> {
         let mut made = fs::create_dir_all(&self.0);
-        // Another service that ends removes the directories above as soon as they are empty, so also between two
-        // steps of ours. As often as that can happen in a row, services end; a bound keeps a broken bpffs from being
-        // asked for ever.
+        // Another service that ends removes the empty directories above, also between two steps here. Each repetition
+        // needs another ending service; a bound ends the loop on a broken bpffs.
         for _ in 0..MOST_ENDS {
             match &made {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -245,7 +245,7 @@ fn a_full_queue_drops() {
         udp.send(number, 1472);
     }
     let took = start.elapsed();
-    // The last one is sent until there is room for it: then all others have arrived that do.
+    // Datagram 200 is sent until the queue has room: by then all earlier datagrams have arrived or are lost.
     let mut arrived = Vec::new();
     while !arrived.contains(&200) {
         assert!(start.elapsed() < LONG, "the last one does not arrive");
@@ -253,7 +253,7 @@ fn a_full_queue_drops() {
         arrived.extend(udp.received(usize::MAX, common::SHORT));
     }
     arrived.retain(|number| *number < 200);
-    // While they were sent, a frame of 1514 bytes left the queue each 12 ms.
+    // During the sending, a frame of 1514 bytes left the queue each 12 ms.
     let most = 100 + usize::try_from(took.as_millis() / 12).unwrap();
     let count = arrived.len();
     assert!((30..most).contains(&count), "{count} in {took:?}");

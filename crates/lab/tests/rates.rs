@@ -167,7 +167,7 @@ fn an_mtu_is_that_of_both_ends() {
         .unwrap()
         .unwrap();
     let jumbo = vec![7; 8972];
-    // A datagram may be lost while a link changes: that is no matter of its MTU.
+    // A datagram may be lost while a link changes: the MTU is not the reason.
     let passes = |what: &str| {
         let began = Instant::now();
         let mut buffer = vec![0; 10_000];

@@ -1,5 +1,5 @@
-//! What holds for every byte string. The tests of this crate and the fuzz targets run the same functions; each panics
-//! if its property does not hold.
+//! Properties that hold for every byte string. The tests of this crate and the fuzz targets run the same functions;
+//! each function panics if the property does not hold.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     link::{AckPolicy, Greeting, Outbox, Peer, Sessions},
 };
 
-/// Bytes of a segment of a log: so few that several are needed.
+/// Bytes of a segment of a log: small, to force several segments.
 const SEGMENT: u64 = 1000;
 const KEEP: Duration = Duration::from_secs(600);
 /// The instance that asks.
@@ -27,7 +27,7 @@ fn no_sessions() -> Sessions {
     Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP)
 }
 
-/// Any bytes as an entry of the log: one that is read is written as the bytes that it was read from.
+/// Reads any bytes as an entry of the log: a parsed entry encodes to the original bytes.
 ///
 /// # Panics
 ///
@@ -40,9 +40,9 @@ pub fn log_entry(bytes: &[u8]) {
     }
 }
 
-/// Any records as a log, each with its length before it: it is read, and goes on. Another reading, when it has gone on,
-/// finds the same connections with the same records. All are in one segment: each of several would begin with the
-/// sessions, as the logger writes them, and no input has that.
+/// Reads any records, each after a length byte, as a log: the logger restores the log and appends to the log. A second
+/// restore finds the same connections with the same records. All records are in a single segment: the logger would
+/// begin each further segment with the sessions, and no input does.
 ///
 /// # Panics
 ///
@@ -65,8 +65,8 @@ pub fn log_entries(mut bytes: &[u8]) {
     goes_on(restored.log, Outbox::with_log(restored.ledger), &sessions);
 }
 
-/// Any bytes as the requests of a service to its loggers, to the one that reads a ring and to the one at a log link:
-/// each answer can be sent, and is read as what it was. The log of the latter, read again, has the same connections.
+/// Reads any bytes as the requests of a service to two loggers, on a ring and on a log link. Each answer survives
+/// encoding and decoding. The log of the second logger, restored again, has the same connections.
 ///
 /// # Panics
 ///
@@ -108,9 +108,9 @@ fn can_be_sent(answers: &[Response]) {
     }
 }
 
-/// All that the log is still to be told is written; then another logger reads it.
+/// Writes every pending order to the log; then another logger restores the log.
 fn goes_on(mut log: Log<Simulated>, mut out: Outbox, sessions: &Sessions) {
-    // Whatever waits for a better time is written then.
+    // The clock advances, since some orders wait for a later time.
     for now in 1..20 {
         let now = Duration::from_secs(now);
         while let Some(order) = out.next_order(sessions, now) {
@@ -135,7 +135,7 @@ fn at_rest(log: Log<Simulated>) -> Simulated {
     storage
 }
 
-/// All connections that have a record, and what is recorded of them.
+/// All connections that have a record, with the recorded state.
 fn told(sessions: &Sessions) -> Vec<String> {
     let mut told = Vec::new();
     for (attach, session) in sessions.iter() {

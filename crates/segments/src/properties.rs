@@ -1,5 +1,5 @@
-//! What holds for every byte string. The tests of this crate and the fuzz targets run the same functions; each panics
-//! if its property does not hold.
+//! Properties that hold for every byte string. The tests of this crate and the fuzz targets run the same functions;
+//! each function panics if the property does not hold.
 
 use crate::{
     Batch, Log, OpenError, Piece, Storage,
@@ -10,17 +10,17 @@ use crate::{
 /// The number of the segment that is read.
 const NUMBER: u64 = 7;
 
-/// What was read of a segment.
+/// The parts of a segment that were read.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Read {
     number: u64,
     records: Vec<Vec<u8>>,
     is_damaged: bool,
-    /// Its bytes that were read.
+    /// The number of bytes that were read.
     len: usize,
 }
 
-/// What a log says, segment by segment.
+/// The content of a log, segment by segment.
 fn read(storage: Simulated) -> Result<Vec<Read>, OpenError<Failure>> {
     let (mut all, mut current) = (Vec::new(), Read::default());
     let log = Log::open(storage, |piece| match piece {
@@ -51,8 +51,8 @@ fn storage(files: impl IntoIterator<Item = (u64, Vec<u8>)>) -> Simulated {
     storage
 }
 
-/// Any bytes as a segment, as they are and with right checksums: what is read of it is at its beginning, and is
-/// written as the bytes that it was read from. Of a segment that is sealed and not read to its end the reader is told.
+/// Reads any bytes as a segment, both unchanged and with correct checksums. The accepted records are at the beginning
+/// of the segment, and encode to the original bytes. The reader reports a sealed segment that was not read to the end.
 ///
 /// # Panics
 ///
@@ -85,8 +85,8 @@ fn written_as_read(bytes: &[u8]) {
     assert_eq!(read.is_damaged, sealed_at.is_some_and(|at| at != read.len));
 }
 
-/// As if these bytes had been written: lengths are what they are, checksums are right. A length that reaches further
-/// than the bytes is a seal where exactly a seal is left.
+/// Makes all headers and checksums correct, and keeps the lengths. A length beyond the end becomes a seal if exactly a
+/// seal's bytes are left.
 fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if bytes.len() < HEADER {
@@ -115,12 +115,12 @@ fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A log of some segments, of which one is damaged: four bytes in a row are others, and perhaps what is behind them is
-/// cut off. All that is read was written there, in the same order and without a gap, and where a record is missing of
-/// a segment that has its seal, the reader is told.
+/// A log of some segments, of which a single segment is damaged: four adjacent bytes change, and the rest may be cut
+/// off. Every record that is read was written there, in the same order and without a gap. If a record of a sealed
+/// segment is missing, the reader reports the damage.
 ///
-/// The bytes: which segment, two of the place of the damage, four of the damage, whether it is cut off; then the
-/// records, each with its length before it, where 255 ends a segment.
+/// The input: a byte for the segment, two bytes for the place of the damage, four bytes for the damage, and a byte for
+/// the cut; then the records, each after a length byte, where 255 ends a segment.
 ///
 /// # Panics
 ///
@@ -164,7 +164,7 @@ pub fn damaged_log(bytes: &[u8]) {
 
 type Records = Vec<Vec<u8>>;
 
-/// A log with these records: what is in its segments, and their files.
+/// A log with these records: the records and the file of each segment.
 fn written_log(mut bytes: &[u8]) -> (Vec<Records>, Vec<(u64, Vec<u8>)>) {
     let Ok(mut log) = Log::open(Simulated::default(), |_| ()) else {
         panic!("nothing is there that could be wrong");

@@ -171,14 +171,14 @@ impl Control {
     }
 }
 
-/// What a client has written and was not understood yet.
+/// Bytes that a client has written and that are not parsed yet.
 #[derive(Debug, Default)]
 struct Incoming {
     bytes: Vec<u8>,
 }
 
 impl Incoming {
-    /// Takes more of it; answers whether there was room for it.
+    /// Takes more bytes; returns whether the buffer had room.
     fn feed(&mut self, bytes: &[u8]) -> bool {
         let has_room = self.bytes.len() + bytes.len() <= MAX_QUESTION;
         if has_room {
@@ -187,7 +187,7 @@ impl Incoming {
         has_room
     }
 
-    /// The next question, or why it is none.
+    /// The next question, or the reason why the line is not a question.
     fn pull(&mut self) -> Option<Result<Question, String>> {
         let end = self.bytes.iter().position(|byte| *byte == b'\n')?;
         let line: Vec<u8> = self.bytes.drain(..=end).collect();
@@ -324,13 +324,13 @@ fn talk(
     Ok(())
 }
 
-/// What holds for every byte string; each function panics if it does not.
+/// Properties that hold for every byte string; each function panics if the property does not hold.
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties {
     use super::{Incoming, MAX_QUESTION, Question};
 
-    /// Any bytes as what a client writes, in pieces: the same questions as from the whole, and each says again, in
-    /// a line of its own, what it asks. The first byte of `bytes` chooses the size of the pieces.
+    /// Reads any bytes as a client's input. Input in pieces gives the same questions as the whole input, and each
+    /// question survives encoding as a line. The first byte of `bytes` chooses the size of the pieces.
     ///
     /// # Panics
     ///

@@ -31,7 +31,8 @@ use crate::{
 pub(crate) const CONNECT: Duration = Duration::from_secs(1);
 /// How long is waited after it was not.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long the logger may take to hear that an epoch is given up, and to say where it is when a host is about to do so.
+/// How long the logger may take to hear that an epoch is given up, and to report the position before a host
+/// gives up the epoch.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// So many intervals without an answer, and so long, and the stream is another one's or hangs.
 const UNANSWERED: u32 = 8;

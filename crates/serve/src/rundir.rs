@@ -116,7 +116,7 @@ impl RunDir {
                     name: name.to_owned(),
                 });
             }
-            // A holder that ends removes the file: a lock on what has no name any more keeps nobody out.
+            // A holder that ends removes the file: a lock on a file without a name excludes no other process.
             if is_at(&file, &path) {
                 break file;
             }
@@ -129,11 +129,12 @@ impl RunDir {
     }
 }
 
-/// Takes the lock for this process; whether it is free.
+/// Takes the lock for this process; returns whether the lock was free.
 ///
-/// The record lock (fcntl(2)) decides: that lock belongs to a process and ends with it. The lock of the open file
-/// (flock(2)) keeps out older versions, which have no other, and the threads of this process. A child that a killed
-/// `serve` had just forked holds that one, too, until the child executes its program: hence the patience.
+/// The record lock (fcntl(2)) decides: that lock belongs to a process and ends with the process. The lock of the open
+/// file (flock(2)) excludes older versions, which have no other lock, and the threads of this process. A child that a
+/// killed `serve` had just forked holds the open file's lock until the child executes another program: hence the
+/// patience.
 fn take(file: &File, name: &str) -> io::Result<bool> {
     let exclusive = FlockOperation::NonBlockingLockExclusive;
     match fcntl_lock(file, exclusive) {
@@ -230,7 +231,7 @@ mod tests {
         let above = tempfile::tempdir().unwrap();
         let directory = RunDir::new(above.path().to_owned());
         let held = directory.lock("web").unwrap();
-        // Another process, since the record lock is this one's.
+        // Another process: this process holds the record lock.
         let path = directory.service("web").join("lock");
         let python = "import fcntl, sys\nfcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)";
         let takes = || {
@@ -255,8 +256,8 @@ mod tests {
         assert!(!is_at(&file, &path), "another file");
     }
 
-    /// A child of the killed `serve` that has not executed its program yet: it has the descriptor, and the lock of the
-    /// open file with it, and ends when its input does.
+    /// A child of the killed `serve` before exec: the child has inherited the descriptor with the lock of the open
+    /// file, and ends at the end of standard input.
     #[test]
     fn lock_that_a_child_of_the_dead_holder_inherited_is_waited_for() {
         let above = tempfile::tempdir().unwrap();

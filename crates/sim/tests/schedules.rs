@@ -69,7 +69,7 @@ fn play_all(seeds: Range<u64>, change: fn(Scenario) -> Scenario) -> Vec<Outcome>
     outcomes
 }
 
-/// The schedules that are wanted; `most` of them unless the environment says otherwise.
+/// The schedules to run; `most` of them unless the environment says otherwise.
 fn wanted(most: u64) -> Range<u64> {
     match from_environment("OUTLIVE_SIM_SEED") {
         Some(seed) => seed..seed + 1,
@@ -77,7 +77,7 @@ fn wanted(most: u64) -> Range<u64> {
     }
 }
 
-/// The part of so many seeds that `OUTLIVE_SIM_PART` names: all of them if it names none.
+/// The part of the seeds that `OUTLIVE_SIM_PART` names; all seeds without that variable.
 fn part(seeds: u64) -> Range<u64> {
     let Ok(text) = std::env::var("OUTLIVE_SIM_PART") else {
         return 0..seeds;

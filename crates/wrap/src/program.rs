@@ -19,7 +19,7 @@ use object::{
 
 /// Interpreters that name interpreters: nobody writes more.
 const MOST_SCRIPTS: usize = 4;
-/// So much of a script's first line does the kernel look at.
+/// The kernel looks at this many bytes of a script's first line.
 const LONGEST_LINE: usize = 256;
 /// Set-user-id and set-group-id.
 const CHANGES_IDENTITY: u32 = 0o6000;
@@ -65,7 +65,7 @@ pub fn check(path: &Path) -> Result<(), NotWrappable> {
     Err(NotWrappable::Foreign(path))
 }
 
-/// What is in the file of a program. A pipe is none: to read it would be to wait for somebody who writes.
+/// The content of a program's file. A pipe is refused: reading would wait for a writer.
 fn read(path: &Path) -> Result<Vec<u8>, NotWrappable> {
     let unreadable = |source| NotWrappable::Unreadable {
         path: path.to_owned(),
@@ -86,16 +86,16 @@ fn read(path: &Path) -> Result<Vec<u8>, NotWrappable> {
     Ok(bytes)
 }
 
-/// What a script wants to be run by.
+/// The interpreter that a script names.
 #[derive(Debug, PartialEq, Eq)]
 struct Interpreter<'a> {
     path: &'a [u8],
-    /// What stands behind it.
+    /// The arguments after the path.
     words: &'a [u8],
 }
 
-/// The line that begins with `#!`, as the kernel reads it: blanks are spaces and tabs, and a path that is cut off names
-/// nothing.
+/// The line that begins with `#!`, as the kernel reads the line: blanks are spaces and tabs, and a path that is cut off
+/// is ignored.
 fn interpreter(bytes: &[u8]) -> Option<Interpreter<'_>> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let seen = &bytes[..bytes.len().min(LONGEST_LINE)];
@@ -111,7 +111,7 @@ fn interpreter(bytes: &[u8]) -> Option<Interpreter<'_>> {
 }
 
 impl Interpreter<'_> {
-    /// The program itself; where that is `env`, the one that is found by it.
+    /// The interpreter; for `env`, the program that `env` finds.
     fn program(&self) -> PathBuf {
         let program = PathBuf::from(OsStr::from_bytes(self.path));
         if program.file_name().is_none_or(|name| name != "env") {
@@ -129,8 +129,8 @@ impl Interpreter<'_> {
     }
 }
 
-/// As the kernel and the loader read it, which look neither at its sections nor at its symbols. Numbers are
-/// little-endian on this machine, whatever the file says.
+/// Checks the headers as the kernel and the loader do, which ignore sections and symbols. Numbers are little-endian on
+/// this machine, in every file.
 fn check_elf(bytes: &[u8]) -> Result<(), fn(PathBuf) -> NotWrappable> {
     let foreign = |_| NotWrappable::Foreign as fn(PathBuf) -> NotWrappable;
     let header = FileHeader64::<LittleEndian>::parse(bytes).map_err(foreign)?;
@@ -151,13 +151,13 @@ fn check_elf(bytes: &[u8]) -> Result<(), fn(PathBuf) -> NotWrappable> {
     }
 }
 
-/// What holds for every byte string; each function panics if it does not.
+/// Properties that hold for every byte string; each function panics if the property does not hold.
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties {
     use super::{LONGEST_LINE, check_elf, interpreter};
 
-    /// Any bytes as the file of a program: a script's interpreter stands in its first line, where the kernel looks; a
-    /// program that can take the library is little-endian, for this machine, and names a loader.
+    /// Reads any bytes as the file of a program. A script's interpreter stands in the first line, where the kernel
+    /// looks. A program that can take the library is little-endian, for this machine, and names a loader.
     ///
     /// # Panics
     ///
@@ -199,7 +199,8 @@ pub mod properties {
         )
     }
 
-    /// The fields of the headers at their places, as elf(5) has them; `None`: it is no program for this machine.
+    /// The fields of the headers at the places that elf(5) gives; `None` for a file that is not a program for this
+    /// machine.
     fn names_loader(bytes: &[u8]) -> Option<bool> {
         let [class, data, version] = [2, 1, 1];
         let is_program = bytes.starts_with(&[0x7f, b'E', b'L', b'F', class, data, version]);
@@ -292,7 +293,7 @@ mod tests {
         changed(&[]).expect("it has a loader");
         let endless = changed(&[(40, 0xff), (41, 0xff), (42, 0xff), (43, 0xff)]);
         endless.expect("nobody reads its sections");
-        // For a machine that begins its numbers at the other end.
+        // A big-endian machine.
         let big = changed(&[(5, 2), (16, 0), (17, 3), (18, 0), (19, 62)]);
         assert!(matches!(big, Err(NotWrappable::Foreign(_))));
         for kind in [1, 4] {
@@ -305,7 +306,7 @@ mod tests {
     #[test]
     fn the_line_of_a_script_is_read_as_the_kernel_reads_it() {
         let path = |text: &[u8]| interpreter(text).map(|found| found.path.to_vec());
-        // The kernel reads a shorter file with a NUL behind it.
+        // The kernel appends a NUL to a shorter file.
         let line = |length| [&b"#!/"[..], &vec![b'a'; length - 3]].concat();
         let (long, longest) = (line(LONGEST_LINE), line(LONGEST_LINE - 1));
         for (text, expected) in [

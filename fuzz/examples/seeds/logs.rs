@@ -1,4 +1,4 @@
-//! What the logger writes.
+//! Seeds from a logger's log.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -17,8 +17,8 @@ use wire::{Flags, FlowId, SeqNumber};
 
 use crate::messages::{KEY, TIMES, answer_frame, attach, frame, packet, resume};
 
-/// The records that a logger writes: three connections, of which one is closed, one is given up, and one goes on
-/// until its record is copied forward.
+/// The records of a logger with three connections: the first is closed, the second is given up, and the third continues
+/// until the record is copied forward.
 pub(crate) fn log_of_a_logger() -> Vec<Vec<u8>> {
     let mut sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, Duration::from_secs(600));
     let restored = restore(Simulated::default(), &mut sessions, 1000).expect("it is empty");
@@ -102,7 +102,7 @@ pub(crate) fn one_of_each_kind(log: &[Vec<u8>]) -> Vec<Vec<u8>> {
             all.push(record.clone());
         }
     }
-    // Those that a logger writes seldom.
+    // Records that a logger writes seldom.
     let head =
         |kind: u8, flow: u64| [&[kind][..], &5u64.to_le_bytes(), &flow.to_le_bytes()].concat();
     for (kind, flow, body) in [(3, 0, 0), (7, 0, 8), (20, 3, 9), (22, 3, 4)] {
@@ -111,7 +111,7 @@ pub(crate) fn one_of_each_kind(log: &[Vec<u8>]) -> Vec<Vec<u8>> {
     all
 }
 
-/// Each with its length before it; the first ones, and every so many of the others.
+/// Encodes records, each after a length byte: the first eight records, and every `step + 1`th of the rest.
 pub(crate) fn entries(log: &[Vec<u8>], step: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let short = log.iter().filter(|record| record.len() < 255);

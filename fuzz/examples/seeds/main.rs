@@ -2,7 +2,7 @@
 //!
 //!     cd fuzz && cargo run --example seeds
 //!
-//! The seeds that are made have numbers for names. Others, such as inputs that were found, stay.
+//! The generated seeds have numbers for names. All other seeds, such as inputs that showed a defect, stay.
 
 mod logs;
 mod messages;

@@ -1,4 +1,4 @@
-//! What goes over wires and sockets.
+//! Messages of the protocols.
 
 use protocol::{
     UnprotectedReason,
@@ -14,7 +14,7 @@ use wrap_abi::{Call, HEADER_MAX, Record, handover};
 
 const FLOW: FlowId = FlowId(1);
 
-/// That of the property, in both slots.
+/// The property's key, in both slots.
 pub(crate) const KEY: LinkKey = LinkKey([7; 16]);
 
 fn flow_key(v6: bool) -> FlowKey {
@@ -377,7 +377,7 @@ pub(crate) fn control_socket() -> Vec<Vec<u8>> {
     all
 }
 
-/// What begins a handshake, and what does not.
+/// Openings of a handshake, valid and invalid.
 pub(crate) fn strangers() -> Vec<Vec<u8>> {
     let key = channel::Key::generate("k").expect("randomness");
     let session = channel::Session::initiator(&key).expect("randomness");

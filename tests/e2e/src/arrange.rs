@@ -48,11 +48,11 @@ pub fn test_server_at(scene: &Scene, addresses: &[SocketAddr]) -> Server {
     server
 }
 
-/// The door of a server: each start of the server waits in front of the door for as long as a test keeps it shut. So a test
+/// The door of a server: each start of the server waits in front of the door for as long as a test keeps the door shut. The test
 /// decides how long the server is down, however busy the machine is.
 ///
-/// The door is a lock on a file: the server takes the lock for a moment before it starts, and the test has it while the door is
-/// shut. A test that ends opens the door.
+/// The door is a lock on a file: the server takes the lock for a moment before starting, and the test holds the lock
+/// while the door is shut. A test that ends opens the door.
 #[derive(Debug)]
 pub struct StartGate(File);
 
@@ -60,7 +60,7 @@ impl StartGate {
     /// Puts a door, which is open, before a server.
     ///
     /// # Panics
-    /// When its file cannot be made.
+    /// When the door's file cannot be made.
     #[must_use]
     pub fn before(scene: &Scene, mut server: Server) -> (Server, Self) {
         let path = scene.write("start-gate", "");
@@ -73,7 +73,7 @@ impl StartGate {
         )
     }
 
-    /// Shuts the door: no start gets past it from now on.
+    /// Shuts the door: from now on no start gets past.
     ///
     /// # Panics
     /// When the file cannot be locked.
@@ -106,11 +106,11 @@ pub fn tcp_counter(host: &Host, name: &str) -> u64 {
     found.1.parse().expect("a number")
 }
 
-/// Waits until the client on this scene has no room any more, though it has only one connection: the server's host asks for room
-/// (or cannot fill what little there is), and no more arrives.
+/// Waits until the client on this scene, which has a single connection, has no room: the server's host sends window probes (or
+/// cannot fill the little room), and no more arrives.
 ///
 /// # Panics
-/// When it does not come to that.
+/// When the window stays open.
 #[track_caller]
 pub fn await_closed_window(scene: &Scene) {
     let mut arrived = String::new();
@@ -121,10 +121,10 @@ pub fn await_closed_window(scene: &Scene) {
     });
 }
 
-/// Waits until something is so.
+/// Waits until the condition holds.
 ///
 /// # Panics
-/// When it is not so after [`PATIENCE`].
+/// When the condition does not hold within [`PATIENCE`].
 #[track_caller]
 pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

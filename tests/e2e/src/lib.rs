@@ -32,7 +32,7 @@ pub use scene::{Plain, Scene};
 pub use seed::Seed;
 pub use signals::heed_signals;
 
-/// What must happen happens in much less, also on a busy machine; only what hangs takes as long.
+/// Expected events take much less time, also on a busy machine; only a hang takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bytes without a short period: the first `length` of an endless sequence.

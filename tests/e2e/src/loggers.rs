@@ -233,8 +233,8 @@ pub fn status(protected: &Protected) -> serde_json::Value {
     answer.json().pop().unwrap_or_else(|| panic!("{answer:?}"))
 }
 
-/// Waits until the service has sent to its logger whatever clients have heard so far. Each question is answered after a look at
-/// what is to be sent, and what is there when the second one is asked has been seen when that is answered.
+/// Waits until the service has sent to its logger everything that clients have heard by now. The service looks for data to send
+/// before each answer: the second answer proves a look that began after the call.
 ///
 /// # Panics
 /// When the service cannot be asked.

@@ -57,7 +57,7 @@ pub fn at_addresses(scene: &Scene, mut server: Server, configuration: Option<&st
 /// How `serve` is told that the addresses come with the service.
 pub const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 
-/// For how long a host may serve after it was heard: two seconds, or so many milliseconds as `OUTLIVE_LEASE_MS`
+/// For how long a host may serve after a sign of life: two seconds, or the milliseconds that `OUTLIVE_LEASE_MS`
 /// says. A machine that stands still for longer (virtual ones do, for the default of `outlive`) sees takeovers that
 /// no test has caused.
 ///
@@ -220,11 +220,11 @@ impl Pair {
         self.change_roles(&before);
     }
 
-    /// Has `outlive move` hand the service over to the standby. While the logger is slow to answer, nobody knows of a
-    /// standby: then the move is asked for again.
+    /// Has `outlive move` hand the service over to the standby. While the logger is slow to answer, the standby is
+    /// unknown: then the function asks for the move again.
     ///
     /// # Panics
-    /// When it is refused for another reason.
+    /// When the service refuses the move for another reason.
     #[track_caller]
     pub fn hand_over(&self) {
         wait_until("the logger answers a move", || {
@@ -236,18 +236,18 @@ impl Pair {
         });
     }
 
-    /// Kills the logger and starts another one in its place, and waits until `first` has found that one and has a standby
-    /// there again.
+    /// Kills the logger and starts a new logger in the same place, and waits until `first` has found the new logger,
+    /// and a standby there.
     ///
     /// # Panics
-    /// When it does not come to that.
+    /// When `first` does not find both in time.
     #[track_caller]
     pub fn restart_logger(&mut self) {
         let restarts = self.first.events_of("logger_restarted").len();
         self.logger.kill();
         self.logger.replace_dead(&self.scene);
         self.first.wait_for("logger_restarted", restarts + 1);
-        // A lease of before is over then: one that holds is of the new logger.
+        // By then an earlier lease has expired: a valid lease is from the new logger.
         thread::sleep(lease());
         wait_until("both have found the logger", || {
             let (first, second) = (lease_of(&self.first), lease_of(&self.second));
@@ -316,10 +316,10 @@ impl Counts {
     }
 }
 
-/// What a host says of its lease, empty if it has none to say.
+/// The host's report on the lease; empty without a report.
 ///
 /// # Panics
-/// When it cannot be asked.
+/// When the host cannot be asked.
 #[track_caller]
 #[must_use]
 pub fn lease_of(one: &Protected) -> String {
@@ -327,8 +327,8 @@ pub fn lease_of(one: &Protected) -> String {
     status["lease"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Whether a host stands by itself, or has got a lease, or none for want of a standby, when those of all who have ended before
-/// were over: a standby that had no time to say that it ends is taken for one until then.
+/// Whether a host stands alone, has got a lease, or has none for want of a standby, after the leases of all ended hosts
+/// have expired: a standby that ended without a farewell counts as present until then.
 fn knows_of_ends(one: &Protected, before: Instant) -> bool {
     let elapsed = before.elapsed();
     let words = lease_of(one);

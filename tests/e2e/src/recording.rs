@@ -24,13 +24,13 @@ pub struct Recording {
 /// A connection of a client's port.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// Its place among all.
+    /// Index among all connections.
     number: usize,
-    /// Where its SYN began.
+    /// Sequence number of the SYN.
     begun: Option<u32>,
     /// The client's side has ended.
     client_fin: bool,
-    /// What follows the end of the server's side.
+    /// Sequence number after the server's FIN.
     server_end: Option<u32>,
 }
 
@@ -78,7 +78,7 @@ impl Recording {
             let Some(segment) = TcpSegment::parse(&packet.frame) else {
                 continue;
             };
-            // The test harness shows it when the test fails.
+            // The test harness shows this text when the test fails.
             eprintln!("{:?} {segment:?}", packet.time);
             let from_server = segment.source == self.port;
             let client_port = if from_server {

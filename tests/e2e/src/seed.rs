@@ -25,7 +25,7 @@ impl Seed {
             Err(_) => SmallRng::from_os_rng().random(),
         };
         eprintln!("{case}: repeat with OUTLIVE_SEED={value}");
-        // A run has one seed for all its tests: each of them is to have choices of its own.
+        // All tests of a run share a seed, but each test makes different choices.
         let mut own = DefaultHasher::new(); // SipHash with fixed keys: the same in every process
         (value, case).hash(&mut own);
         Self {

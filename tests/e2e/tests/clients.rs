@@ -164,7 +164,7 @@ fn with_keepalives_of_a_second() {
     assert_all_kept(&server);
 }
 
-/// Waits until the client has sent so many more keepalive probes. Nothing else is sent meanwhile.
+/// Waits until the client has sent this many more keepalive probes. The client sends no other segment meanwhile.
 fn await_probes(scene: &Scene, probes: u64) {
     let before = tcp_counter(&scene.client, "OutSegs");
     wait_until("the client probes", || {

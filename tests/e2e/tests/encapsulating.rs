@@ -108,13 +108,13 @@ impl Drop for Tree {
     }
 }
 
-/// A gate that concealed commands wait for, until it is dropped. A file would not do: a file that appears is another input. But what the
-/// kernel tells in `/proc` is the same for everybody: here, whether this process has a descriptor.
+/// A gate that concealed commands wait for, until the gate is dropped. A file would be another input of the commands. But `/proc` is the
+/// same for every process: here, whether this process has a descriptor.
 struct Gate(OwnedFd);
 
 impl Gate {
     fn shut() -> Self {
-        // No other one of this process gets that number meanwhile: the least free number is given.
+        // No other descriptor of this process gets that number meanwhile: the kernel gives the least free number.
         const HIGH: i32 = 500;
         let file = fs::File::open("/dev/null").expect("a device");
         let high = rustix::io::fcntl_dupfd_cloexec(&file, HIGH);

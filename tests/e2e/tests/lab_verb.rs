@@ -86,7 +86,7 @@ impl Drop for ByHand {
     }
 }
 
-// By its path: launchers of version managers would be other programs, and take their time.
+// By the full path: launchers of version managers would be other programs, and slow.
 const WEB: &str = "/usr/bin/python3 -m http.server 80";
 
 #[test]

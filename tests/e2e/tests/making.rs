@@ -107,7 +107,7 @@ fn what_is_half_done_goes_on() {
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
-/// Each output ends with when it was made.
+/// Each output ends with the time of the build.
 #[test]
 fn a_save_ends_what_it_makes_stale_and_nothing_else() {
     let makefile = "all: a.out b.out\n%.out: %.in\n\tcat $< >$@; date +%s%N >>$@\n";
@@ -172,7 +172,7 @@ fn a_save_while_it_is_asked_for_at_any_time() {
                 .any(|when| out.ends_with(&format!("{when} {number}\n"))),
             "{out}"
         );
-        // A make that runs itself, or goes on by itself, is told by times only: what was saved while it read stays unknown to it.
+        // A make that runs commands itself, or continues alone, goes by times only: a file saved during the reading stays unnoticed.
         let own = String::from_utf8_lossy(&said.stderr);
         let is_plain = !own.contains("revealed") || own.contains("went on with the rest");
         let modified = |name| {
@@ -316,7 +316,7 @@ fn what_was_half_done_is_the_users_own() {
         .output();
     let stop = stop.expect("outlive make --stop");
     assert!(stop.status.success(), "{stop:?}");
-    // The watcher says so after it has ended all that it ends.
+    // The watcher reports the end after ending all its processes.
     let said = String::from_utf8_lossy(&stop.stderr);
     assert!(said.contains("of your makes"), "{said}");
     twice.save("go", "");
@@ -342,7 +342,7 @@ fn who_asks_comes_first() {
     );
     let mut twice = Twice::new(&[("Makefile", &makefile), ("in", "")]);
     twice.watch(&[]);
-    // Commands that come after all others take their time on a busy machine.
+    // Commands of the lowest priority are slow on a busy machine.
     until("the first command has ended", || {
         twice.number("finished") > 0
     });

@@ -1,4 +1,4 @@
-//! What clients do while the server is down. The server starts again when a test opens its door.
+//! Clients while the server is down. The server starts again when a test opens the door.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
@@ -26,7 +26,7 @@ impl Gated {
         Self { server, gate }
     }
 
-    /// Kills the server and returns when that is known: it is down until [`Gated::come_back`].
+    /// Kills the server and returns when the death is known: the server is down until [`Gated::come_back`].
     fn go_down(&self) {
         let deaths = self.server.events_of("died").len();
         self.gate.shut();
@@ -158,7 +158,7 @@ fn established(scene: &Scene) -> String {
     String::from_utf8(output.expect("ss of iproute2").stdout).expect("text")
 }
 
-/// How many connections the client's host asks for, and is not answered.
+/// The number of connections that the client's host asks for without an answer.
 fn knocking(scene: &Scene) -> usize {
     run(&scene.client, "ss -Htn state syn-sent").lines().count()
 }
@@ -273,7 +273,7 @@ fn new_connections_are_answered_late() {
         let dialling: Vec<_> = (0..10)
             .map(|_| scope.spawn(|| scene.client.enter(connect).expect("it is on")))
             .collect();
-        // Nobody answers, so each sends its SYN again.
+        // No host answers: each client retransmits the SYN.
         wait_until("all knock again", || {
             tcp_counter(&scene.client, "RetransSegs") >= before + 10
         });

@@ -7,8 +7,8 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-/// Busy processes. They end with this value, and with this process, however that dies: each of them
-/// ends when its standard input does.
+/// Busy processes. All of them end when this value is dropped, and when this process dies for any
+/// reason: each busy process ends at the end of standard input.
 pub(crate) struct Load(Vec<Child>);
 
 impl Load {
@@ -45,6 +45,6 @@ pub(crate) fn spin() {
             spin_loop();
         }
     });
-    // The end of the input and an error mean the same: nobody is there any more.
+    // The end of the input and an error mean the same: the parent is gone.
     drop(io::stdin().read_to_end(&mut Vec::new()));
 }

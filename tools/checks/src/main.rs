@@ -1,7 +1,8 @@
 //! Runs the checks of the project: `make test`, `make test-all` and `make test-loaded` call this program.
 //!
-//! The steps come one after another, and a failing step stops none of the others. The last line is
-//! `N passed, N failed`; above it are the seconds of each step and the seed that repeats the run.
+//! The steps come one after another, and a failing step does not stop the run. The last line is
+//! `N passed, N failed`; above that line are the seconds of each step and the seed that repeats the
+//! run.
 
 #![forbid(unsafe_code)]
 
@@ -35,15 +36,15 @@ enum Plan {
     All(Shared),
     /// The end-to-end tests, several times, beside processes that keep the processors busy
     Loaded(Loaded),
-    /// Keeps one processor busy until its standard input ends
+    /// Keeps a processor busy until the end of standard input
     #[command(hide = true)]
     Spin,
 }
 
-/// What each plan can be told.
+/// Options of every plan.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct Shared {
-    /// Number from which every random choice of the run follows; a fresh number if it is missing
+    /// Number from which every random choice of the run follows; by default a fresh number
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Tests that run at the same time
@@ -58,7 +59,7 @@ struct Loaded {
     /// Processes that keep a processor busy beside the tests
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     busy: usize,
-    /// Runs, one after another, each with a seed of its own
+    /// Runs, one after another, each with a different seed
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     runs: u64,
 }

@@ -1,4 +1,4 @@
-//! Runs tests by cargo-nextest, each in a process of its own, several at a time.
+//! Runs tests by cargo-nextest, each in a separate process, several at a time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,14 +15,14 @@ pub(crate) struct Selection<'a> {
     /// Which, in nextest's filter language.
     pub(crate) filter: String,
     pub(crate) jobs: usize,
-    /// Variables of their environment.
+    /// Environment variables of the tests.
     pub(crate) environment: &'a [(&'static str, String)],
 }
 
-/// Runs them all, whatever fails.
+/// Runs all selected tests; a failure does not stop the run.
 ///
 /// # Errors
-/// If there is no nextest, or nothing was run, or its report cannot be read.
+/// If nextest is missing, no test was run, or the report cannot be read.
 pub(crate) fn run(tools: &Tools, selection: &Selection<'_>) -> Result<Counts> {
     let report = tools.target.join("nextest/default/junit.xml");
     // An older run's counts must not be taken for this one's.
@@ -51,10 +51,10 @@ pub(crate) fn run(tools: &Tools, selection: &Selection<'_>) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The tests that a filter chooses, each as a filter of its own.
+/// The tests that a filter chooses, each as a separate filter.
 ///
 /// # Errors
-/// If nextest cannot list them.
+/// If nextest cannot list the tests.
 pub(crate) fn list(tools: &Tools, filter: &str) -> Result<Vec<String>> {
     let mut command = tools.cargo(&["nextest", "list", "--locked", "--workspace"]);
     command.args(["--message-format", "json", "-E", filter]);
@@ -65,7 +65,7 @@ pub(crate) fn list(tools: &Tools, filter: &str) -> Result<Vec<String>> {
     Ok(listed.filters())
 }
 
-/// Tests by binary, as nextest lists them: also such as the filter does not choose.
+/// Tests by binary, as nextest lists the tests, including tests that the filter does not choose.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Listed {

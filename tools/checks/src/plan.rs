@@ -10,7 +10,7 @@ use crate::share::Share;
 use crate::tool::{Tools, succeeds};
 use crate::{Loaded, Shared};
 
-/// How much of what is long.
+/// How much of the long checks a run has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// A share, drawn from the seed.
@@ -18,7 +18,7 @@ pub(crate) enum Extent {
     Whole,
 }
 
-/// Tests of which each row costs seconds and differs from the others by one choice only.
+/// Tests of which each row costs seconds and differs from the other rows by one choice only.
 const MATRICES: &str =
     "binary_id(=e2e::kill_matrix) | (binary_id(=e2e::takeover) & test(/^matrix::/))";
 
@@ -29,7 +29,7 @@ const LINKED: &str =
 /// Seconds that each target is fuzzed for in the whole run.
 const FUZZ_SECONDS: &str = "60";
 
-/// Format, tests, lints; all else, too, where the whole is wanted. Whether everything passed.
+/// Runs format, tests and lints; for the whole, all other checks, too. Returns whether all passed.
 ///
 /// # Errors
 /// If this is not started in a checkout.
@@ -60,7 +60,7 @@ pub(crate) fn test(shared: Shared, extent: Extent) -> Result<bool> {
     Ok(report.finish(&format!("make {plan} ARGS='--seed {seed} --jobs {jobs}'")))
 }
 
-/// Every test once, and a share of them with a logger on another machine.
+/// Runs every test once, and a share of the tests with a logger on another machine.
 fn tests(
     tools: &Tools,
     shared: Shared,
@@ -101,7 +101,7 @@ fn tests(
     run("tests with a linked logger", filter, &environment);
 }
 
-/// What takes long, or needs more than this host has.
+/// Checks that take long, or need more than this host has.
 fn whole(tools: &Tools, seed: u64, report: &mut Report) {
     let command = |command: &mut std::process::Command| Ok(Counts::one(succeeds(command)?));
     report.step("documentation", || {
@@ -161,19 +161,19 @@ fn build(tools: &Tools) -> Result<Counts> {
     Ok(Counts::one(nextest && succeeds(&mut tests)?))
 }
 
-/// With the profile of the tests, so that the two share what both need.
+/// With the profile of the tests: clippy and the tests share compiled dependencies.
 fn clippy(tools: &Tools) -> std::process::Command {
     let mut clippy = tools.cargo(&["clippy", "--locked", "--workspace", "--all-targets"]);
     clippy.args(["--profile", "test", "--", "-D", "warnings"]);
     clippy
 }
 
-/// Filters of one of so many of the tests that a filter chooses.
+/// Draws a share, one in `one_of`, of the tests that a filter chooses.
 fn drawn(tools: &Tools, share: &mut Share, filter: &str, one_of: usize) -> Result<Vec<String>> {
     Ok(share.draw(nextest::list(tools, filter)?, one_of))
 }
 
-/// What every random choice of the tests follows from.
+/// The environment variables from which every random choice of the tests follows.
 fn seeds(seed: u64) -> Vec<(&'static str, String)> {
     ["OUTLIVE_SEED", "OUTLIVE_FUZZ_SEED", "PROPTEST_RNG_SEED"]
         .map(|name| (name, seed.to_string()))

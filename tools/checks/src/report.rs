@@ -1,11 +1,11 @@
-//! What a run has found: steps, seconds, counts.
+//! The results of a run: steps, seconds, counts.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// Checks that passed and that failed. A step that is one command counts as one check.
+/// Counts of passed and failed checks. A step that is a single command counts as a single check.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u64,
@@ -40,12 +40,12 @@ struct Line {
     counts: Counts,
 }
 
-/// The steps of a run so far.
+/// The finished steps of a run.
 #[derive(Default)]
 pub(crate) struct Report(Vec<Line>);
 
 impl Report {
-    /// Runs a step and notes its seconds and counts. A step that cannot even be begun has failed.
+    /// Runs a step and notes the seconds and counts. A step that cannot be started has failed.
     pub(crate) fn step(&mut self, name: &str, run: impl FnOnce() -> Result<Counts>) -> Counts {
         println!("==> {name}");
         let start = Instant::now();
@@ -66,7 +66,7 @@ impl Report {
         counts.fold(Counts::default(), Counts::and)
     }
 
-    /// Prints the table, the way to repeat the run, and the last line. Whether all passed.
+    /// Prints the table, the way to repeat the run, and the last line. Returns whether all passed.
     pub(crate) fn finish(&self, repeat: &str) -> bool {
         let whole: Duration = self.0.iter().map(|line| line.took).sum();
         println!("\n  seconds  step");

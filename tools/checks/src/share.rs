@@ -1,13 +1,13 @@
-//! Which part of the long matrices a run has: drawn from the seed.
+//! Draws a run's share of the long matrices from the seed.
 
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-/// The simulator's schedules are cut into so many parts.
+/// The number of parts of the simulator's schedules.
 pub(crate) const PARTS: u32 = 8;
 
-/// Draws from one seed. Two runs with the same seed, and the same tests, draw the same.
+/// Draws from a seed. Two runs with the same seed, and the same tests, draw the same.
 pub(crate) struct Share(SmallRng);
 
 impl Share {
@@ -15,7 +15,7 @@ impl Share {
         Self(SmallRng::seed_from_u64(seed))
     }
 
-    /// One of so many of the given names, at least one; in their order.
+    /// Draws a share, one in `one_of`, of the given names; at least one name, in sorted order.
     pub(crate) fn draw(&mut self, mut names: Vec<String>, one_of: usize) -> Vec<String> {
         names.sort();
         let count = names.len().div_ceil(one_of);
@@ -24,7 +24,7 @@ impl Share {
         drawn
     }
 
-    /// A part of the simulator's schedules, as `OUTLIVE_SIM_PART` has it: `3/8`.
+    /// A part of the simulator's schedules, in the form of `OUTLIVE_SIM_PART`: `3/8`.
     pub(crate) fn schedules(&mut self) -> String {
         format!("{}/{PARTS}", self.0.random_range(0..PARTS))
     }

@@ -31,7 +31,7 @@ impl Tools {
         })
     }
 
-    /// The command `cargo`, with the binary that the tests run in its environment.
+    /// The command `cargo`; the environment names the binary that the tests run.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.cargo);
         command.args(arguments);
@@ -47,10 +47,10 @@ impl Tools {
     }
 }
 
-/// Runs a command to its end; whether it succeeded.
+/// Runs a command to the end, and returns whether the command succeeded.
 ///
 /// # Errors
-/// If it cannot be started.
+/// If the command cannot be started.
 pub(crate) fn succeeds(command: &mut Command) -> Result<bool> {
     let name = command.get_program().to_os_string();
     let status = command.status();

@@ -92,7 +92,7 @@ impl Ground {
         let mut command = Command::new("sh");
         command.args(["-ec", script]).stdin(Stdio::null());
         let (child, outside) = view.spawn(&mut command, &self.tree()).expect("sh");
-        // Else it runs when nothing else on this machine wants to.
+        // Without this call, the script would run only when the machine is idle.
         view.members().hurry();
         (concealing, child, outside)
     }
@@ -113,7 +113,7 @@ impl Ground {
     }
 }
 
-/// Whether the tree has that name, as those see it who are concealed.
+/// Whether the tree has that name for concealed processes.
 pub(crate) fn has_made(it: &Concealing, name: &str) -> bool {
     let path = TreePath::new(format!("0/{name}")).expect("a path");
     let seen = it.with_encapsulation(|it| it.peek().look(&path));

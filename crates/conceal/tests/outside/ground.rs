@@ -22,7 +22,7 @@ pub(crate) const QUIET: Duration = Duration::from_millis(300);
 pub(crate) struct Ground {
     pub(crate) directory: TempDir,
     pub(crate) world: World,
-    /// A name that may be spoken to. No other run of this test has the same one.
+    /// A name that scripts may speak to. No other run of this test has the same name.
     pub(crate) known: String,
     /// What is around may be changed.
     pub(crate) may_change: Arc<AtomicBool>,
@@ -82,8 +82,8 @@ impl Ground {
     }
 }
 
-/// A process that no script has begun. The process lives until the test kills it or ends: to reach a process that has ended
-/// is an error, concerns nobody, and so does not wait.
+/// A process that no script has begun. The process lives until the test kills the process: reaching an ended process is
+/// a harmless error, and does not wait.
 pub(crate) fn other() -> Child {
     let mut reads = Command::new("cat");
     reads.stdin(Stdio::piped()).stdout(Stdio::null());

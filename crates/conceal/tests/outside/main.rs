@@ -102,7 +102,7 @@ fn who_waits_to_be_accepted_keeps_nobody_waiting() {
     let ground = Ground::new();
     let listener = UnixListener::bind(ground.directory.path().join("theirs")).expect("a socket");
     rustix::net::listen(&listener, 0).expect("a socket");
-    // The room for clients that have not been accepted is the first one's: when the second one is in its call, that one waits.
+    // The first client fills the backlog: when the second client connects, that client waits.
     let script = format!(
         "import os, socket, threading, time
 def speak():

@@ -413,8 +413,8 @@ fn a_fin_before_the_end_is_a_difference_too() {
     });
 }
 
-/// Both sides had ended, and the first server died before the client's FIN was acknowledged: the next server's FIN, which the
-/// client has, is the last segment that can say so.
+/// Both sides had ended, and the first server died before acknowledging the client's FIN. The next server's FIN, which the
+/// client has, is the last segment that can acknowledge that FIN.
 #[test]
 fn a_fin_that_the_client_has_brings_the_acknowledgement_of_its_own() {
     everywhere(|both, s2| {

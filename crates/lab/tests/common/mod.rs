@@ -14,7 +14,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(120);
 /// For what must not happen: every run takes as long.
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
-/// After so long without a datagram none is under way, also on a busy machine.
+/// After this time without a datagram no datagram is under way, also on a busy machine.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A lab with a server at 10.0.0.1 and a client at 10.0.0.2.
@@ -109,7 +109,7 @@ impl Udp {
         self.sender.send(&datagram).unwrap();
     }
 
-    /// Whether one datagram gets through: on a busy machine that may take a while.
+    /// Whether a datagram gets through: on a busy machine that may take a while.
     pub(crate) fn passes(&self) -> bool {
         self.send(0, 4);
         !self.received(1, LONG).is_empty()

@@ -163,8 +163,8 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Reads what [`Entry::write`] writes, and the instance; `None` of anything else: each entry has exactly one
-    /// encoding, and a program that knows more than this one must not be read as if it had said less.
+    /// Reads an entry that [`Entry::write`] wrote, and the instance; `None` for any other bytes. Each entry has exactly
+    /// one encoding: dropping unknown bytes of a newer program would change the meaning of an entry.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<(u64, Self)> {
         let mut rest = bytes;
         let [kind] = take(&mut rest)?;
@@ -201,7 +201,7 @@ impl<'a> Entry<'a> {
             INSTREAM..=RELEASED => Self::Changed(flow, Change::read(kind, &mut rest)?),
             _ => Self::Copied(flow, Change::read(kind.checked_sub(OF_COPY)?, &mut rest)?),
         };
-        // An attachment says itself whose it is.
+        // An attachment names the instance in the entry.
         let owner = match &entry {
             Self::Attached(attachment) => attachment.attach.instance,
             _ => instance,
@@ -387,7 +387,7 @@ fn truth(bytes: &mut &[u8]) -> Option<bool> {
     }
 }
 
-/// The value, if there is one; its numbers are zeros if there is none.
+/// The optional value; `None` is encoded as zeros.
 fn known<T>(is_known: bool, numbers: [SeqNumber; 2], value: T) -> Option<Option<T>> {
     match is_known {
         true => Some(Some(value)),

@@ -74,8 +74,8 @@ pub(super) fn name(number: u64) -> String {
     format!("{number:016x}")
 }
 
-/// The number of the segment in a file of this name; `None` of a file that is no segment, such as one whose name says a
-/// number in another way: what is read is [found](name) by its number.
+/// The number of the segment with this file name; `None` for any other file, such as a file with another spelling of a
+/// number: the reader [finds](name) a segment by number.
 fn number(file: &str) -> Option<u64> {
     let digits = file.strip_suffix(SUFFIX)?;
     let number = u64::from_str_radix(digits, 16).ok()?;

@@ -102,7 +102,7 @@ fn clients_wait_while_nobody_serves_and_go_on_when_they_are_told() {
     scene.client.sysctl(retries.0, retries.1).expect("set");
     let (unserved, _other_end, mute) = unprotected(scene);
     let busy = scene.lab.add_host_at("busy", 50).expect("a host");
-    // Not the uploads themselves: so much could be missed on a busy machine.
+    // Not the uploads themselves: the capture could miss segments on a busy machine.
     let answers = format!("tcp src port {PORT}");
     let captures = [(&scene.client, "tcp"), (&busy, &answers)]
         .map(|(host, filter)| host.capture(filter).expect("a capture"));
@@ -128,7 +128,7 @@ fn clients_wait_while_nobody_serves_and_go_on_when_they_are_told() {
         let told = Instant::now();
         let newcomer = scope.spawn(|| scene.connect_to(addresses()[0]));
         gives_up(&unserved);
-        // Clients that are told to wait do so for longer than that.
+        // Clients that are told to wait must wait for longer than that.
         thread::sleep((unanswered.elapsed() * 4 / 3).saturating_sub(told.elapsed()));
         assert!(!newcomer.is_finished(), "nobody is there");
         kill_process(standby, Signal::CONT).expect("it runs");
@@ -193,7 +193,7 @@ fn who_knocks_at_a_host_that_takes_over_is_let_in_late() {
             Ok(connected) => stream = Some(connected),
             Err(error) => assert_ne!(error.kind(), ErrorKind::ConnectionRefused),
         }
-        // The host serves, and its server does not yet.
+        // The host serves, but the server does not yet.
         in_vain += usize::from(!pair.second.events_of("granted").is_empty());
         if in_vain == 20 {
             assert!(stream.is_none(), "nobody is there");
@@ -235,7 +235,7 @@ fn was_told(seen: &[Seen<'_>], logger: [u8; 6], client: SocketAddr) {
     assert!(told, "{client} was told nothing");
 }
 
-/// The client is told of room before it is told anything else, and says then what waited for that.
+/// The first segment after the wait tells the client of room; only then the client sends the waiting data.
 fn goes_on_when_told(seen: &[Seen<'_>], client: SocketAddr) {
     let mut of_it = seen.iter().filter(|one| one.client == client);
     let closed = |one: &&Seen<'_>| one.of_service && one.segment.window() == 0;

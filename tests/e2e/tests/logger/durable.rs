@@ -103,7 +103,7 @@ fn pause(seed: &mut Seed, longest: usize) {
     thread::sleep(Duration::from_millis(pause));
 }
 
-/// A logger that is killed after so long has probably heard of the end of a connection, and has written that.
+/// A logger that is killed after this time has probably written the end of a connection.
 const HEARD: Duration = Duration::from_millis(300);
 
 #[test]

@@ -15,7 +15,7 @@ use crate::{echoes, echoing, protect, status, talks, with_logger};
 
 const UPLOAD: usize = 8 << 20;
 
-/// An upload, in which `meanwhile` happens when a third of it is written. The last third is written when `meanwhile` says so.
+/// An upload: `meanwhile` happens when a third is written. The last third is written when `meanwhile` calls its argument.
 fn upload(stream: &TcpStream, meanwhile: impl FnOnce(&dyn Fn())) {
     let content = pattern(UPLOAD);
     write(stream, format!("sink {UPLOAD}\n").as_bytes());
@@ -86,7 +86,7 @@ fn uploads_and_echoes_wait_for_a_logger_that_is_cut_off_and_go_on_protected() {
                 .is_some_and(|l| l.contains("clients wait")),
             "{said}"
         );
-        // The client has more to say, and its server's host has no room for that.
+        // The client has more data, and the server's host has no room.
         wait_until("the client waits", || waits(&scene.client));
         logger.host().heal().expect("mend the cable");
     });
@@ -190,7 +190,7 @@ fn a_crash_while_the_logger_is_cut_off_is_recovered_when_it_is_back() {
     write(&echo, b"meanwhile");
     protected.kill_main(Signal::KILL);
     protected.wait_for("listening", 1);
-    // The server is there, and what it is to be told is not.
+    // The server is up, but the records to replay are out of reach.
     let before = tcp_counter(&scene.client, "RetransSegs");
     wait_until("the client has asked twice more", || {
         tcp_counter(&scene.client, "RetransSegs") >= before + 2

@@ -59,7 +59,7 @@ impl Shown<'_> {
 struct Numbers(Scrape);
 
 impl Numbers {
-    /// The sum of all samples of this name, which have this value of a label if one is named.
+    /// The sum of all samples of this name, optionally with this value of a label.
     #[track_caller]
     fn of(&self, name: &str, label: Option<(&str, &str)>) -> f64 {
         let sum = self.so_far(name, label);

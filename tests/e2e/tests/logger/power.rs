@@ -28,7 +28,7 @@ const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 /// logger, and cannot be compared then: on a busy machine that takes a while.
 const NOT_COMPARED: [&str; 2] = ["--verify", "off"];
 
-/// Clients at work, and one moment in the middle of that.
+/// Clients at work, and a moment in the middle of the work.
 const ONCE: Exchange = Exchange {
     kills: 1,
     ..Exchange::SOME
@@ -154,7 +154,7 @@ fn a_host_waits_for_the_logger_that_had_its_records() {
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    // What the server has answered need not have reached the disk.
+    // The disk need not have the server's latest answers yet.
     let flags = [DEVICE, NOT_COMPARED].concat();
     let mut protected = protect(&scene, &server, &logger, &flags);
     let echo = scene.connect_to(addresses()[0]);
@@ -222,7 +222,7 @@ fn a_new_life_that_is_cut_short_leaves_all_to_the_next() {
     }
     talks(&idle, "afterwards");
     echoes(&echo, b"afterwards");
-    // The server may have said that without its latest `serve`, which must be there to be stopped.
+    // The server may have answered without the latest `serve`; the test can stop only a running `serve`.
     wait_until("the latest life serves", || {
         let said = protected.outlive("status", &["--json", protected.name()]);
         said.json().iter().any(|said| said["stage"] == "serving")

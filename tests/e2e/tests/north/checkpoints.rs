@@ -196,7 +196,7 @@ fn who_kills_the_server_behind_a_checkpoint_is_found() {
     server.wait_for("checkpointed", 1);
     poison.send(&["DEBUG", "SEGFAULT"]);
     assert_eq!(poison.answer_or_error(), None);
-    // Who is reset may hear of it before it is told.
+    // The client may see the reset before `serve` reports the loss.
     server.wait_for("lost", 1);
     assert_eq!(client.ask(&["DBSIZE"]), ":30000");
     assert_eq!(server.events_of("lost").len(), 1, "{}", server.said());

@@ -26,8 +26,8 @@ fn count(client: &mut Client, from: u32, to: u32) {
     }
 }
 
-/// Counts until so many requests were left to the notes. A request whose note is late is copied, too: how many these are is
-/// the machine's affair.
+/// Counts until this many requests were left to the notes. A request whose note is late is copied, too: the number of copies
+/// depends on the machine.
 fn count_until_left(server: &Protected, client: &mut Client, first: u32, enough: u64) {
     let mut next = first;
     patiently("requests are left to the notes", || {

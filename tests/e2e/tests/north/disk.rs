@@ -40,7 +40,7 @@ pub(super) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Whoever asks for all of it is being told, or has been.
+/// Whether a replica is receiving, or has received, the whole data set.
 fn is_told(client: &mut Client) -> bool {
     let told = client.ask(&["INFO", "replication"]);
     ["state=send_bulk", "state=online"]

@@ -67,7 +67,7 @@ fn goes_on_in_the_middle_of_files(label: &str, make: fn(&Scene) -> Server, clien
     };
     meanwhile(clients, client, || {
         kill_again_and_again(&server, KILLS, seed);
-        // Whether a kill has hit a file depends on the moment: one has, in the end.
+        // Whether a kill hits a file depends on the moment: in the end, a kill has hit a file.
         let mut kills = KILLS;
         patiently("a file was on its way at a death", || {
             let has_hit = !outgoing(&server).is_empty();

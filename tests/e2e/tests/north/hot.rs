@@ -151,7 +151,7 @@ fn one_that_nobody_has_heard_for_long_goes_on() {
     pair.second.kill_serve(Signal::STOP);
     pair.first.power_off();
     open.send(&["INCR", "counter"]);
-    // After that, Linux sends it again in 3 s only.
+    // After that, Linux retransmits in 3 s only.
     patiently("it was sent again four times", || {
         backoff(&pair, &open) >= 4
     });

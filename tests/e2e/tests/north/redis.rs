@@ -356,7 +356,7 @@ fn redis_goes_on_when_serve_is_killed_too() {
 fn redis_goes_on_without_the_client_that_kills_it() {
     let scene = Scene::new("redispoison");
     let mut definition = redis(&scene);
-    // What redis reports of a crash takes a while: a life that was served for a second is not taken for one that died at once.
+    // The crash report of redis takes a while: a life that served for a second does not count as a life that died at once.
     let quiet = ["--crash-log-enabled", "no"].map(str::to_owned);
     definition.command.extend(quiet);
     let server = scene.protect_with(&definition, &REQUIRE);

@@ -1,4 +1,4 @@
-//! A client of redis that knows what it waits for: an answer, a reset, or silence.
+//! A client of redis that expects an answer, a reset, or silence.
 
 use std::{
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
@@ -8,7 +8,7 @@ use std::{
 
 use e2e::{PATIENCE, Scene, servers::PORT};
 
-/// A client of redis, and its connection.
+/// A client of redis, and the connection.
 pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -55,7 +55,7 @@ impl Client {
         self.answer_unless(beginning, ErrorKind::ConnectionReset)
     }
 
-    /// Nobody knows the connection any more. The client says something, for a host that knows nothing has nobody to tell.
+    /// No host knows the connection any more. The client has to send first: a host without the connection sends no reset by itself.
     #[track_caller]
     pub(super) fn is_reset_when_it_speaks(&mut self) {
         let said = self.0.get_mut().write_all(b"PING\r\n");
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// What a replica is told first: lines without anything while it waits, then all that there is.
+    /// The beginning of a replica's stream: empty lines during the wait, then the whole data set.
     pub(super) fn dump(&mut self) -> Vec<u8> {
         let mut line = String::new();
         while line.trim_end().is_empty() {

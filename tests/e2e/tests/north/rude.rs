@@ -63,9 +63,9 @@ fn nothing_was_said(client: &TcpStream) {
     client.set_nonblocking(false).expect("a flag");
 }
 
-/// Reads what one client after another says, up to its end, and thinks of that without a word to the kernel. Then the server says
-/// it again if it began with `+`, and closes. The server shares two bytes with the test: the first says how many clients were
-/// heard, the second how many of them the server has thought of for long enough.
+/// Reads the input of a client up to the end, and then thinks without a call to the kernel. Then the server echoes an input that
+/// began with `+`, and closes. The server shares two bytes with the test: the first counts the clients that the server has read to
+/// the end, the second counts the clients that the server may answer.
 const HESITANT: &str = r#"
 import itertools, mmap, socket, sys
 with open(sys.argv[3], "r+b") as file:
@@ -84,7 +84,7 @@ for number in itertools.count(1):
     client.close()
 "#;
 
-/// A server that says nothing, and does not end, before it may.
+/// A server that sends no byte, and does not close, before the test allows the answer.
 struct Hesitant {
     server: Protected,
     shared: PathBuf,
@@ -103,21 +103,21 @@ impl Hesitant {
         Self { server, shared }
     }
 
-    /// Waits until the server has heard so many clients to their ends.
+    /// Waits until the server has read this many clients to the end.
     fn hears(&self, clients: u8) {
         patiently("the server has heard all", || {
             fs::read(&self.shared).expect("a file")[0] == clients
         });
     }
 
-    /// The server does not think any longer of so many.
+    /// Allows the server to answer this many clients.
     fn answers(&self, clients: u8) {
         let file = fs::File::options().write(true).open(&self.shared);
         let written = file.and_then(|file| file.write_all_at(&[clients], 1));
         written.expect("the file is there");
     }
 
-    /// Kills the server while it thinks; its next life may answer so many.
+    /// Kills the server during the thinking; the next life may answer this many clients.
     fn dies(&self, kills: usize, clients: u8) {
         self.server.kill_main(Signal::KILL);
         self.server.wait_for("died", kills);
@@ -145,7 +145,7 @@ fn who_was_not_told_anything_yet_is_known_when_it_is_closed() {
     assert_all_kept(&server.server);
 }
 
-/// A connection from this port, as soon as the one before makes room for it.
+/// A connection from this port, as soon as the earlier connection is gone.
 fn connect_from(scene: &Scene, port: u16) -> TcpStream {
     let own = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
     let connect = || -> io::Result<TcpStream> {

@@ -304,7 +304,7 @@ fn append(path: &Path, more: &str) {
         .expect("appended");
 }
 
-/// The server dies, and its next life is not begun before something was done.
+/// The server dies, and the test acts before the next life begins.
 fn while_nobody_serves(server: &Protected, act: impl FnOnce()) {
     server.kill_serve(Signal::STOP);
     let about = format!("/proc/{}/stat", server.serve_pid());

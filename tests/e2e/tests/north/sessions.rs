@@ -255,7 +255,7 @@ fn a_connection_that_is_passed_on_goes_on() {
     assert_all_kept(&server);
 }
 
-/// Waits until so many processes are at work beside the first: these sleep most of the time.
+/// Waits until this many processes are at work beside the first: these sleep most of the time.
 fn await_workers(server: &Protected, count: usize) {
     let sleeps = |pid: &Pid| {
         let waits = fs::read_to_string(format!("/proc/{pid}/wchan"));

@@ -181,7 +181,7 @@ fn what_waits_for_a_neighbour_never_leaves() {
         pair.second.said()
     );
     lab.rejoin(&pair.scene.client, &host).expect("rejoin");
-    // The kernel asks for its neighbours, and has what waits for them leave when they are known; or nothing waits any more.
+    // The kernel resolves the neighbours and then sends the waiting packets, or no packet waits any more.
     wait_until("nothing waits for a neighbour", || {
         !run(&host, "ip neighbour show").contains("INCOMPLETE")
     });

@@ -91,7 +91,7 @@ fn nobody_is_refused_by_a_host_that_begins() {
             wait_until("all of them wait", || {
                 run(client, "ss -Htn state syn-sent").lines().count() == waiting
             });
-            // Half of them come before the host serves, and half while its server starts.
+            // Half of the clients come before the host serves, and half while the server starts.
             if stage == "granted" {
                 pair.second.wait_for(stage, 1);
             } else {

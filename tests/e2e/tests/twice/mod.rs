@@ -168,11 +168,11 @@ impl Twice {
         status.and_then(|status| status[what].as_u64()).unwrap_or(0)
     }
 
-    /// Until the engine has noticed every change of the tree so far: what was saved, and what a make has made visible.
+    /// Waits until the engine has noticed every earlier change of the tree: saved files, and files that a make has revealed.
     ///
-    /// The kernel tells of changes in their order. So the engine notices a change of the test's own after all others: the mode of the
-    /// tree is set to what the mode is, which makes nothing stale. One such change is not enough: the make that is counted then may
-    /// have begun before the last other change.
+    /// The kernel reports changes in order: the engine notices the test's own change after all earlier changes. This change sets the mode
+    /// of the tree to the same mode, and makes no file stale. A single change is not enough: the make that is counted then may have begun
+    /// before the last earlier change.
     pub(crate) fn noticed(&self) {
         for _ in 0..2 {
             let begun = self.number("begun");
@@ -182,8 +182,8 @@ impl Twice {
         }
     }
 
-    /// Until all that would be done has been done. Commands that nobody has asked for have what is left of a busy machine: they hang
-    /// when none of them has ended for long.
+    /// Waits until all anticipated work is done. Unasked commands get the idle time of a busy machine: the wait fails only when no such
+    /// command has ended for long.
     pub(crate) fn anticipated(&self) {
         self.noticed();
         let (mut before, mut since) = ((0, 0), Instant::now());
@@ -212,7 +212,7 @@ impl Twice {
         });
     }
 
-    /// A make of ours, of which nobody reads yet.
+    /// Starts `outlive make`; the output is not read yet.
     pub(crate) fn begin(&self) -> Child {
         let mut make = outlive();
         make.arg("make").current_dir(&self.ours);
@@ -221,8 +221,8 @@ impl Twice {
         make.expect("outlive make")
     }
 
-    /// Both makes of a project in which a command waits for the file `go`, and that they are the same. That file is saved when `shown`
-    /// is there for all to see. What ours says of itself.
+    /// Runs both makes of a project in which a command waits for the file `go`, and compares the results. The test saves `go` when `shown`
+    /// is visible in the tree. Returns the messages of `outlive make`.
     pub(crate) fn make_that_waits(&self, shown: &str) -> String {
         let ours = self.begin();
         until("it is shown", || self.ours.join(shown).exists());
