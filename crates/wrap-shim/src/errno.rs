@@ -21,6 +21,15 @@ pub(crate) fn answer_int(outcome: Outcome) -> c_int {
 
 #[allow(clippy::cast_possible_truncation)] // the kernel's are below 4096
 fn set(outcome: Outcome) {
+    put(-outcome as c_int);
+}
+
+pub(crate) fn put(error: c_int) {
     // SAFETY: the address of this thread's own `errno`.
-    unsafe { *libc::__errno_location() = -outcome as c_int };
+    unsafe { *libc::__errno_location() = error };
+}
+
+pub(crate) fn get() -> c_int {
+    // SAFETY: the address of this thread's own `errno`.
+    unsafe { *libc::__errno_location() }
 }

@@ -9,9 +9,11 @@
 //! One that waits for a disk does not sleep: it is waited for.
 
 mod thread;
+mod wait;
 mod waking;
 
 use core::{
+    array,
     cell::Cell,
     ptr,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
@@ -20,7 +22,7 @@ use core::{
 use libc::{FUTEX_WAIT, FUTEX_WAKE, c_int, c_void};
 use wrap_abi::{
     Call, Record,
-    layout::{Failure, Restless},
+    layout::{Failure, Restless, THREADS},
 };
 
 use self::thread::{Thread, first, helpers};
@@ -59,12 +61,30 @@ thread_local! {
     static OWN: Cell<Option<&'static Thread>> = const { Cell::new(None) };
 }
 
-/// A helper waits for others by `perform`, not longer than until then: null is for ever.
-pub(crate) fn waits(until: *const libc::timespec, perform: impl FnOnce() -> c_int) -> c_int {
+/// A helper waits for this, which others wake it by, by `perform`, not longer than until then: null is for ever.
+pub(crate) fn waits(
+    thing: usize,
+    until: *const libc::timespec,
+    perform: impl FnOnce() -> c_int,
+) -> c_int {
     match OWN.get() {
-        Some(own) => own.waits(until, perform),
+        Some(own) => own.waits(thing, until, perform),
         None => perform(),
     }
+}
+
+/// A thread wakes those that wait for this by `perform`, also a helper that has waited in vain, and is held.
+#[inline]
+pub(crate) fn wakes(thing: usize, perform: impl FnOnce() -> c_int) -> c_int {
+    // One that is woken may wait again at once: that is another wait.
+    let waits: [_; THREADS - 1] = array::from_fn(|place| helpers()[place].wait.of(thing));
+    let outcome = perform();
+    for (helper, wait) in helpers().iter().zip(waits) {
+        if let Some(wait) = wait {
+            helper.wait.wake(wait);
+        }
+    }
+    outcome
 }
 
 /// A helper may have woken another one.

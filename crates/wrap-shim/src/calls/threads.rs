@@ -9,6 +9,7 @@ use libc::{
 
 use super::clocks::deadline;
 use crate::{
+    errno,
     helpers::{self, Start},
     mutexes,
     real::{real, real_of},
@@ -111,9 +112,10 @@ unsafe extern "C" fn pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int 
     outcome
 }
 
-/// Somebody may be woken by this.
+/// Somebody who waits for this thing may be woken.
 #[inline]
-fn wake(outcome: c_int) -> c_int {
+fn wake(thing: usize, perform: impl FnOnce() -> c_int) -> c_int {
+    let outcome = helpers::wakes(thing, perform);
     if is_wrapped() {
         helpers::woke();
     } else {
@@ -124,34 +126,47 @@ fn wake(outcome: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_cond_signal(condition: *mut pthread_cond_t) -> c_int {
-    wake(real_of!(CONDITIONS, pthread_cond_signal(condition => *mut pthread_cond_t) -> c_int))
+    wake(
+        condition.addr(),
+        || real_of!(CONDITIONS, pthread_cond_signal(condition => *mut pthread_cond_t) -> c_int),
+    )
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_cond_broadcast(condition: *mut pthread_cond_t) -> c_int {
-    wake(real_of!(CONDITIONS, pthread_cond_broadcast(condition => *mut pthread_cond_t) -> c_int))
+    wake(
+        condition.addr(),
+        || real_of!(CONDITIONS, pthread_cond_broadcast(condition => *mut pthread_cond_t) -> c_int),
+    )
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sem_post(semaphore: *mut sem_t) -> c_int {
-    wake(real!(sem_post(semaphore => *mut sem_t) -> c_int))
+    wake(
+        semaphore.addr(),
+        || real!(sem_post(semaphore => *mut sem_t) -> c_int),
+    )
 }
 
 /// The first thread sleeps without its mutex, and is woken by a helper, who goes on: before it has the mutex again, they rest.
 #[inline]
 fn wait(
+    condition: *mut pthread_cond_t,
     mutex: *mut pthread_mutex_t,
     until: *const timespec,
     perform: impl FnOnce(*const timespec) -> c_int,
 ) -> c_int {
     if !is_wrapped() {
-        let outcome = helpers::waits(until, || perform(until));
-        if outcome == libc::ETIMEDOUT {
+        return helpers::waits(condition.addr(), until, || {
+            let outcome = perform(until);
+            if outcome != libc::ETIMEDOUT {
+                return outcome;
+            }
             real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
-            helpers::wakes_by_itself();
+            let was_woken = helpers::wakes_by_itself();
             real!(pthread_mutex_lock(mutex => *mut pthread_mutex_t) -> c_int);
-        }
-        return outcome;
+            if was_woken { 0 } else { outcome }
+        });
     }
     with(Wrap::before_sleep);
     mutexes::given_back(mutex.addr());
@@ -171,7 +186,7 @@ unsafe extern "C" fn pthread_cond_wait(
     condition: *mut pthread_cond_t,
     mutex: *mut pthread_mutex_t,
 ) -> c_int {
-    wait(mutex, ptr::null(), |_| {
+    wait(condition, mutex, ptr::null(), |_| {
         real_of!(CONDITIONS, pthread_cond_wait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t
         ) -> c_int)
@@ -184,7 +199,7 @@ unsafe extern "C" fn pthread_cond_timedwait(
     mutex: *mut pthread_mutex_t,
     until: *const timespec,
 ) -> c_int {
-    wait(mutex, until, |until| {
+    wait(condition, mutex, until, |until| {
         real_of!(CONDITIONS, pthread_cond_timedwait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, until => *const timespec
         ) -> c_int)
@@ -198,7 +213,7 @@ unsafe extern "C" fn pthread_cond_clockwait(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
-    wait(mutex, until, |until| {
+    wait(condition, mutex, until, |until| {
         real!(pthread_cond_clockwait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, clock => clockid_t,
             until => *const timespec
@@ -209,20 +224,37 @@ unsafe extern "C" fn pthread_cond_clockwait(
 /// The same without a mutex.
 #[inline]
 fn wait_for_semaphore(
+    semaphore: *mut sem_t,
     until: *const timespec,
     perform: impl FnOnce(*const timespec) -> c_int,
 ) -> c_int {
     if !is_wrapped() {
-        let outcome = helpers::waits(until, || perform(until));
-        if outcome != 0 {
-            helpers::wakes_by_itself(); // it has waited in vain, or was interrupted
-        }
-        return outcome;
+        return helpers::waits(semaphore.addr(), until, || {
+            let outcome = perform(until);
+            // It has waited in vain, or was interrupted.
+            match outcome != 0 && helpers::wakes_by_itself() {
+                true => take_after_all(semaphore, outcome),
+                false => outcome,
+            }
+        });
     }
     with(Wrap::before_sleep);
     let outcome = by(until, perform);
     helpers::was_woken();
     outcome
+}
+
+/// A helper that was woken late has it, unless another one was faster.
+#[cold]
+fn take_after_all(semaphore: *mut sem_t, in_vain: c_int) -> c_int {
+    let error = errno::get();
+    match real!(sem_trywait(semaphore => *mut sem_t) -> c_int) {
+        0 => 0,
+        _ => {
+            errno::put(error);
+            in_vain
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -234,6 +266,7 @@ unsafe extern "C" fn pthread_join(thread: pthread_t, said: *mut *mut c_void) -> 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
     wait_for_semaphore(
+        semaphore,
         ptr::null(),
         |_| real!(sem_wait(semaphore => *mut sem_t) -> c_int),
     )
@@ -242,6 +275,7 @@ unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int {
     wait_for_semaphore(
+        semaphore,
         until,
         |until| real!(sem_timedwait(semaphore => *mut sem_t, until => *const timespec) -> c_int),
     )
@@ -253,7 +287,7 @@ unsafe extern "C" fn sem_clockwait(
     clock: clockid_t,
     until: *const timespec,
 ) -> c_int {
-    wait_for_semaphore(until, |until| {
+    wait_for_semaphore(semaphore, until, |until| {
         real!(sem_clockwait(
             semaphore => *mut sem_t, clock => clockid_t, until => *const timespec
         ) -> c_int)

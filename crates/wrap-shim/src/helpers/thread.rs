@@ -8,6 +8,7 @@ use core::{
 use libc::{O_CLOEXEC, O_RDONLY, c_int};
 use wrap_abi::layout::{FILE_FD, THREADS, THREADS_FD};
 
+use super::wait::Wait;
 use crate::{
     clock::{monotonic, time_of_day},
     say::Decimal,
@@ -25,6 +26,8 @@ pub(super) struct Thread {
     number: AtomicI32,
     /// It waits for a condition or a semaphore until then, nanoseconds; 0: it does not.
     until: AtomicU64,
+    /// What it waits for.
+    pub(super) wait: Wait,
 }
 
 /// The first one, and its helpers.
@@ -54,6 +57,7 @@ impl Thread {
         Self {
             number: AtomicI32::new(0),
             until: AtomicU64::new(0),
+            wait: Wait::none(),
         }
     }
 
@@ -66,6 +70,7 @@ impl Thread {
         // SAFETY: no memory is involved.
         let number = unsafe { sys!(SYS_gettid) };
         self.until.store(0, Ordering::Relaxed);
+        self.wait.end();
         self.number.store(number as c_int, Ordering::Release);
         let is_open = self.open();
         if !is_open {
@@ -74,18 +79,27 @@ impl Thread {
         is_open
     }
 
-    /// It waits by `perform`, not longer than until then: null is for ever.
+    /// It waits for this by `perform`, not longer than until then: null is for ever.
     pub(super) fn waits(
         &self,
+        thing: usize,
         until: *const libc::timespec,
         perform: impl FnOnce() -> c_int,
     ) -> c_int {
         // SAFETY: as the program has called us.
         let until = unsafe { until.as_ref() }.map_or(FOREVER, deadline);
+        self.wait.begin(thing);
         self.until.store(until, Ordering::Release);
         let outcome = perform();
         self.until.store(0, Ordering::Release);
+        self.wait.end();
         outcome
+    }
+
+    /// It has waited in vain.
+    pub(super) fn is_held(&self) {
+        self.until.store(0, Ordering::Release);
+        self.wait.hold();
     }
 
     /// One that waits for ever and was woken by the first thread has come to rest since then.
@@ -104,11 +118,16 @@ impl Thread {
         if !self.is_there() {
             return true;
         }
-        let state = self.state();
-        if state == State::IsGone {
-            self.forget();
+        // Before its state: when it is held no longer, it runs.
+        let is_to_go_on = self.wait.is_to_go_on();
+        match self.state() {
+            State::IsGone => {
+                self.forget();
+                true
+            }
+            State::Sleeps => !is_to_go_on,
+            State::Runs => false,
         }
-        state != State::Runs
     }
 
     pub(super) fn state(&self) -> State {

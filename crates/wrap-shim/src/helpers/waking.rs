@@ -3,6 +3,9 @@
 //! It may be awake at any moment of the first thread's work, and in a replay that would be another one: what is in a queue, who has
 //! Python's GIL. So it waits until the first thread sleeps, for the program and not for us. When that wakes up, it waits in turn
 //! until its helpers rest.
+//!
+//! One that has waited in vain goes on, too, when another thread wakes it after all: one that computes for an interpreter asks for
+//! the GIL when it has waited for 5 ms, and whether the first thread has given it back by then is chance.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,19 +33,25 @@ pub(crate) fn for_us<T>(perform: impl FnOnce() -> T) -> T {
 }
 
 /// A helper has slept as long as it wanted to. One that has waited for longer than [`LONGEST`] goes on anyway: the first thread may
-/// look for what it does all the time.
+/// look for what it does all the time. Was it woken after all?
 #[cold]
-pub(crate) fn wakes_by_itself() {
-    if OWN.get().is_none() || !first().is_there() {
-        return;
-    }
+pub(crate) fn wakes_by_itself() -> bool {
+    let Some(own) = OWN.get().filter(|_| first().is_there()) else {
+        return false;
+    };
+    own.is_held();
     let mut since = monotonic();
-    while !is_over() && !first_sleeps() && monotonic().saturating_sub(since) < LONGEST {
+    while !own.wait.is_woken()
+        && !is_over()
+        && !first_sleeps()
+        && monotonic().saturating_sub(since) < LONGEST
+    {
         clock::sleep(PAUSE);
         if beside::is_paused() {
             since = monotonic(); // it may go on much later, and by another host's clock
         }
     }
+    own.wait.let_go()
 }
 
 /// Does the first thread sleep for the program?

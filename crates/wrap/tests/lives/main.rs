@@ -4,6 +4,7 @@ mod children;
 mod connections;
 mod life;
 mod locks;
+mod threads;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
