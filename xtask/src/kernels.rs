@@ -183,7 +183,15 @@ fn shown(table: &[(Kernel, String, Findings)]) -> String {
 fn packet_tests() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["test", "--locked", "--package", "dataplane", "--test", "it", "--no-run"])
+        .args([
+            "test",
+            "--locked",
+            "--package",
+            "dataplane",
+            "--test",
+            "it",
+            "--no-run",
+        ])
         .args(["--message-format", "json"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
