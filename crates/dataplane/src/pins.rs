@@ -79,13 +79,12 @@ impl PinDirectory {
 
     pub(crate) fn create(&self) -> Result<(), DataplaneError> {
         let mut made = fs::create_dir_all(&self.0);
-        // Another service that ends removes the empty directories above, also between two steps here. Each repetition
-        // needs another ending service; a bound ends the loop on a broken bpffs.
+        // Another service that ends removes the empty directories above, also between two steps here: a directory is
+        // missing then, or `create_dir_all` finds one that is gone when it looks at it. Each repetition needs another
+        // ending service; a bound ends the loop on a broken bpffs.
         for _ in 0..MOST_ENDS {
             match &made {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    made = fs::create_dir_all(&self.0);
-                }
+                Err(error) if is_of_an_end(error) => made = fs::create_dir_all(&self.0),
                 _ => break,
             }
         }
@@ -140,6 +139,13 @@ pub fn pinned_services(bpffs: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+fn is_of_an_end(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists
+    )
 }
 
 // bpffs keeps names with a dot for itself.

@@ -110,20 +110,25 @@ impl Capture {
         self.stderr
             .read_to_string(&mut stderr)
             .doing(|| "read from tcpdump".to_owned())?;
-        let bytes = fs::read(&self.path).doing(|| format!("read {}", self.path.display()))?;
-        // Killed at once, it may not have written even the header.
-        let packets = if bytes.is_empty() {
-            Vec::new()
-        } else {
-            pcap::read(&bytes)?.packets
-        };
+        let mut packets = self.so_far()?;
+        packets.retain(|packet| !packet.frame.starts_with(CLOSING));
         Ok(Captured {
-            packets: packets
-                .into_iter()
-                .filter(|packet| !packet.frame.starts_with(CLOSING))
-                .collect(),
+            packets,
             missed: missed(&stderr),
         })
+    }
+
+    /// What is in the file already. The newest frames may not be.
+    ///
+    /// # Errors
+    /// [`Error::Pcap`] or [`Error::Io`] when the file cannot be read.
+    pub fn so_far(&self) -> Result<Vec<Packet>, Error> {
+        let bytes = fs::read(&self.path).doing(|| format!("read {}", self.path.display()))?;
+        // Killed at once, tcpdump may not have written even the header.
+        if bytes.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(pcap::read(&bytes)?.packets)
     }
 
     /// Reads until tcpdump says that it listens.

@@ -252,6 +252,7 @@ pub fn assert_untouched(recording: Recording, connections: usize) {
         rst: false,
         fin: true,
     };
+    recording.await_ended(connections);
     assert_eq!(
         recording.finish(),
         vec![proper; connections],

@@ -1,8 +1,10 @@
 //! What the client's wire saw of the ends of connections.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use lab::{Capture, Host, TcpSegment};
+use lab::{Capture, Host, TcpSegment, pcap::Packet};
+
+use crate::arrange::wait_until;
 
 /// How the server's side of one connection ended on the client's wire.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -71,51 +73,75 @@ impl Recording {
     pub fn finish(self) -> Vec<Ending> {
         let captured = self.capture.finish().expect("the capture ends");
         assert_eq!(captured.missed, Some(0), "tcpdump missed segments");
-        let mut endings: Vec<Ending> = Vec::new();
-        // The newest connection of each of the client's ports: ports are used again.
-        let mut newest: BTreeMap<(u8, u16), Known> = BTreeMap::new();
-        for packet in &captured.packets {
-            let Some(segment) = TcpSegment::parse(&packet.frame) else {
-                continue;
-            };
+        for segment in segments(&captured.packets) {
             // The test harness shows this text when the test fails.
-            eprintln!("{:?} {segment:?}", packet.time);
-            let from_server = segment.source == self.port;
-            let client_port = if from_server {
-                segment.destination
-            } else {
-                segment.source
-            };
-            let begins = (segment.is_syn() && !from_server).then_some(segment.sequence);
-            let known = newest.entry((segment.version, client_port));
-            let new = Known {
-                number: endings.len(),
-                begun: begins,
-                client_fin: false,
-                server_end: None,
-            };
-            let known = known.or_insert(new);
-            if begins.is_some() && known.begun != begins {
-                *known = new;
-            }
-            if known.number == endings.len() {
-                endings.push(Ending::default());
-            }
-            let ending = &mut endings[known.number];
-            if !from_server {
-                known.client_fin |= segment.is_fin();
-                continue;
-            }
-            let both_ended = known.client_fin && known.server_end == Some(segment.sequence);
-            ending.rst |= segment.is_rst() && !(self.duplicates && both_ended);
-            if segment.is_fin() {
-                ending.fin = true;
-                let length = u32::try_from(segment.payload).expect("a segment");
-                known.server_end = Some(segment.sequence.wrapping_add(length).wrapping_add(1));
-            }
+            eprintln!("{segment:?}");
         }
-        endings
+        endings(&captured.packets, self.port, self.duplicates)
     }
+
+    /// Waits until the server's host has ended this many connections: a client that closes first does not wait for it.
+    ///
+    /// # Panics
+    /// When the server's host never does.
+    pub fn await_ended(&self, connections: usize) {
+        wait_until("the server's host ends all connections", || {
+            let packets = self.capture.so_far().expect("a capture");
+            let endings = endings(&packets, self.port, self.duplicates);
+            let ended = endings.iter().filter(|ending| ending.fin || ending.rst);
+            ended.count() >= connections
+        });
+    }
+}
+
+fn segments(packets: &[Packet]) -> impl Iterator<Item = (Duration, TcpSegment)> {
+    let parsed = packets
+        .iter()
+        .map(|packet| Some((packet.time, TcpSegment::parse(&packet.frame)?)));
+    parsed.flatten()
+}
+
+/// The ending of each connection to `port`, in the order of their first SYNs.
+fn endings(packets: &[Packet], port: u16, duplicates: bool) -> Vec<Ending> {
+    let mut endings: Vec<Ending> = Vec::new();
+    // The newest connection of each of the client's ports: ports are used again.
+    let mut newest: BTreeMap<(u8, u16), Known> = BTreeMap::new();
+    for (_, segment) in segments(packets) {
+        let from_server = segment.source == port;
+        let client_port = if from_server {
+            segment.destination
+        } else {
+            segment.source
+        };
+        let begins = (segment.is_syn() && !from_server).then_some(segment.sequence);
+        let known = newest.entry((segment.version, client_port));
+        let new = Known {
+            number: endings.len(),
+            begun: begins,
+            client_fin: false,
+            server_end: None,
+        };
+        let known = known.or_insert(new);
+        if begins.is_some() && known.begun != begins {
+            *known = new;
+        }
+        if known.number == endings.len() {
+            endings.push(Ending::default());
+        }
+        let ending = &mut endings[known.number];
+        if !from_server {
+            known.client_fin |= segment.is_fin();
+            continue;
+        }
+        let both_ended = known.client_fin && known.server_end == Some(segment.sequence);
+        ending.rst |= segment.is_rst() && !(duplicates && both_ended);
+        if segment.is_fin() {
+            ending.fin = true;
+            let length = u32::try_from(segment.payload).expect("a segment");
+            known.server_end = Some(segment.sequence.wrapping_add(length).wrapping_add(1));
+        }
+    }
+    endings
 }
 
 /// Asserts that no connection was told an end that the crash-free run's was not.
