@@ -32,7 +32,7 @@ struct Arguments {
 enum Plan {
     /// Format, lints and all tests, with a share of the long matrices that the seed draws
     Test(Shared),
-    /// Everything whole: matrices, schedules, documentation, the oldest Rust, dependencies, fuzzing
+    /// Everything whole: matrices, schedules, the oldest Rust, dependencies, fuzzing
     All(Shared),
     /// The end-to-end tests, several times, beside processes that keep the processors busy
     Loaded(Loaded),

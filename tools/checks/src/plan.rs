@@ -49,6 +49,7 @@ pub(crate) fn test(shared: Shared, extent: Extent) -> Result<bool> {
         tests(&tools, shared, seed, extent, &mut share, &mut report);
     }
     report.step("clippy", || command(&mut clippy(&tools)));
+    report.step("documentation", || documentation(&tools));
     if extent == Extent::Whole {
         whole(&tools, seed, &mut report);
     }
@@ -104,10 +105,6 @@ fn tests(
 /// Checks that take long, or need more than this host has.
 fn whole(tools: &Tools, seed: u64, report: &mut Report) {
     let command = |command: &mut std::process::Command| Ok(Counts::one(succeeds(command)?));
-    report.step("documentation", || {
-        let mut doc = tools.cargo(&["doc", "--locked", "--workspace", "--no-deps"]);
-        command(doc.env("RUSTDOCFLAGS", "-D warnings"))
-    });
     report.step("oldest Rust", || command(&mut tools.script("msrv.sh")));
     report.step("dependencies", || command(&mut tools.script("deny.sh")));
     report.step("fuzzing", || {
@@ -166,6 +163,15 @@ fn clippy(tools: &Tools) -> std::process::Command {
     let mut clippy = tools.cargo(&["clippy", "--locked", "--workspace", "--all-targets"]);
     clippy.args(["--profile", "test", "--", "-D", "warnings"]);
     clippy
+}
+
+/// The pages, and the examples in them, which nextest does not run. With the profile of the tests, as clippy.
+fn documentation(tools: &Tools) -> Result<Counts> {
+    let mut pages = tools.cargo(&["doc", "--locked", "--workspace", "--no-deps"]);
+    let pages = pages.args(["--profile", "test"]);
+    let pages = succeeds(pages.env("RUSTDOCFLAGS", "-D warnings"))?;
+    let mut examples = tools.cargo(&["test", "--quiet", "--locked", "--workspace", "--doc"]);
+    Ok(Counts::one(succeeds(&mut examples)? && pages))
 }
 
 /// Draws a share, one in `one_of`, of the tests that a filter chooses.
