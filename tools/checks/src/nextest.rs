@@ -10,6 +10,15 @@ use serde::Deserialize;
 use crate::report::Counts;
 use crate::tool::{Tools, succeeds};
 
+/// Privileges of the tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Privileges {
+    All,
+    /// Without `CAP_SYS_NICE`, as in many containers: `outlive make` cannot let a command run last that nobody has asked
+    /// for, since it could not hurry the command later.
+    NoHurry,
+}
+
 /// Tests that run together.
 pub(crate) struct Selection<'a> {
     /// Which, in nextest's filter language.
@@ -17,6 +26,7 @@ pub(crate) struct Selection<'a> {
     pub(crate) jobs: usize,
     /// Environment variables of the tests.
     pub(crate) environment: &'a [(&'static str, String)],
+    pub(crate) privileges: Privileges,
 }
 
 /// Runs all selected tests; a failure does not stop the run.
@@ -27,7 +37,11 @@ pub(crate) fn run(tools: &Tools, selection: &Selection<'_>) -> Result<Counts> {
     let report = tools.target.join("nextest/default/junit.xml");
     // An older run's counts must not be taken for this one's.
     drop(fs::remove_file(&report));
-    let mut command = tools.cargo(&["nextest", "run", "--locked", "--workspace"]);
+    let run = ["nextest", "run", "--locked", "--workspace"];
+    let mut command = match selection.privileges {
+        Privileges::All => tools.cargo(&run),
+        Privileges::NoHurry => tools.cargo_without("sys_nice", &run),
+    };
     command.args([
         "--no-fail-fast",
         "--test-threads",

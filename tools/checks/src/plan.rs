@@ -4,7 +4,7 @@ use anyhow::Result;
 use rand::Rng;
 
 use crate::load::Load;
-use crate::nextest::{self, Selection};
+use crate::nextest::{self, Privileges, Selection};
 use crate::report::{Counts, Report};
 use crate::share::Share;
 use crate::tool::{Tools, succeeds};
@@ -25,6 +25,9 @@ const MATRICES: &str =
 /// Tests that run once more, with a logger on another machine.
 const LINKED: &str =
     "binary_id(=e2e::kill_matrix) | binary_id(=e2e::recovery) | binary_id(=e2e::network)";
+
+/// Tests of `outlive make` and of encapsulations.
+const MAKING: &str = "package(e2e) & binary(/^(making|encapsulating)/)";
 
 /// Seconds that each target is fuzzed for in the whole run.
 const FUZZ_SECONDS: &str = "60";
@@ -84,6 +87,7 @@ fn tests(
                     filter,
                     jobs,
                     environment,
+                    privileges: Privileges::All,
                 },
             )
         });
@@ -134,14 +138,7 @@ pub(crate) fn loaded(loaded: Loaded) -> Result<bool> {
         for run in 0..loaded.runs {
             let seed = seed.wrapping_add(run);
             let name = format!("run {} beside {} busy processes", run + 1, loaded.busy);
-            let counts = report.step(&name, || {
-                let selection = Selection {
-                    filter: "package(e2e)".to_owned(),
-                    jobs: loaded.shared.jobs,
-                    environment: &seeds(seed),
-                };
-                nextest::run(&tools, &selection)
-            });
+            let counts = report.step(&name, || beside_load(&tools, loaded.shared.jobs, seed));
             println!("{name}, seed {seed}: {counts}");
         }
     }
@@ -150,6 +147,26 @@ pub(crate) fn loaded(loaded: Loaded) -> Result<bool> {
     Ok(report.finish(&format!(
         "make test-loaded ARGS='--runs {runs} --seed {seed} --busy {busy} --jobs {jobs}'"
     )))
+}
+
+/// Runs all end-to-end tests once. Beside busy processes a command of `outlive make` that runs only when no other process wants to would
+/// take minutes: the tests of `outlive make` run where the command takes its turn.
+fn beside_load(tools: &Tools, jobs: usize, seed: u64) -> Result<Counts> {
+    let run = |filter: String, privileges| {
+        let environment = &seeds(seed);
+        nextest::run(
+            tools,
+            &Selection {
+                filter,
+                jobs,
+                environment,
+                privileges,
+            },
+        )
+    };
+    let others = run(format!("package(e2e) - ({MAKING})"), Privileges::All)?;
+    let making = run(MAKING.to_owned(), Privileges::NoHurry)?;
+    Ok(others.and(making))
 }
 
 fn build(tools: &Tools) -> Result<Counts> {

@@ -20,7 +20,7 @@ impl Counts {
         }
     }
 
-    fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         Self {
             passed: self.passed + other.passed,
             failed: self.failed + other.failed,

@@ -39,6 +39,20 @@ impl Tools {
         command
     }
 
+    /// [`Tools::cargo`] without one capability.
+    pub(crate) fn cargo_without(&self, capability: &str, arguments: &[&str]) -> Command {
+        let cargo = self.cargo(arguments);
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--bounding-set=-{capability}"));
+        command
+            .arg("--")
+            .arg(cargo.get_program())
+            .args(cargo.get_args());
+        let variables = cargo.get_envs();
+        command.envs(variables.filter_map(|(name, value)| Some((name, value?))));
+        command
+    }
+
     /// A script of `packaging/`.
     pub(crate) fn script(&self, name: &str) -> Command {
         let mut command = Command::new(Path::new("packaging").join(name));
