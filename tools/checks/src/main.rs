@@ -39,6 +39,9 @@ enum Plan {
     /// Keeps a processor busy until the end of standard input
     #[command(hide = true)]
     Spin,
+    /// Has the kernel share the processors among processes, not sessions, until the end of standard input
+    #[command(hide = true)]
+    WithoutSessions,
 }
 
 /// Options of every plan.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
             load::spin();
             Ok(true)
         }
+        Plan::WithoutSessions => load::hold_without_sessions().map(|()| true),
     };
     match passed {
         Ok(true) => ExitCode::SUCCESS,

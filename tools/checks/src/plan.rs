@@ -3,7 +3,7 @@
 use anyhow::Result;
 use rand::Rng;
 
-use crate::load::Load;
+use crate::load::{Load, WithoutSessions};
 use crate::nextest::{self, Privileges, Selection};
 use crate::report::{Counts, Report};
 use crate::share::Share;
@@ -150,7 +150,7 @@ pub(crate) fn loaded(loaded: Loaded) -> Result<bool> {
 }
 
 /// Runs all end-to-end tests once. Beside busy processes a command of `outlive make` that runs only when no other process wants to would
-/// take minutes: the tests of `outlive make` run where the command takes its turn.
+/// take minutes: the tests of `outlive make` run where the command takes its turn, by scheduling class and by session.
 fn beside_load(tools: &Tools, jobs: usize, seed: u64) -> Result<Counts> {
     let run = |filter: String, privileges| {
         let environment = &seeds(seed);
@@ -165,6 +165,7 @@ fn beside_load(tools: &Tools, jobs: usize, seed: u64) -> Result<Counts> {
         )
     };
     let others = run(format!("package(e2e) - ({MAKING})"), Privileges::All)?;
+    let _without = WithoutSessions::begin()?;
     let making = run(MAKING.to_owned(), Privileges::NoHurry)?;
     Ok(others.and(making))
 }
