@@ -8,7 +8,10 @@ use std::{
     net::{SocketAddr, TcpStream},
     os::{
         fd::{BorrowedFd, OwnedFd},
-        unix::net::{UnixListener, UnixStream},
+        unix::{
+            net::{UnixListener, UnixStream},
+            process::CommandExt,
+        },
     },
     path::Path,
     process::{Child, Command, Stdio},
@@ -125,6 +128,9 @@ impl LoggerClient {
             .arg("--replay")
             .arg(mode)
             .stdin(Stdio::from(OwnedFd::from(listener)))
+            // What a terminal tells a whole group (it is closed, Ctrl-C) is for `serve`, which survives the one and
+            // ends the logger itself after the other.
+            .process_group(0)
             .spawn()
             .doing("start the logger process")?;
         let mut client = Self::connect(&at, &config.name)?;

@@ -45,11 +45,21 @@ struct At {
     run_dir: PathBuf,
     name: String,
     environment: Vec<(String, String)>,
+    /// The command that runs `outlive`, if there is one in between.
+    within: &'static [&'static str],
 }
 
 impl At {
     fn spawn(&self, server: &Server, flags: &[&str], said: &Path) -> Process {
-        let mut command = self.host.command(&binaries::outlive().to_string_lossy());
+        let outlive = binaries::outlive();
+        let mut command = match self.within {
+            [] => self.host.command(&outlive.to_string_lossy()),
+            [first, others @ ..] => {
+                let mut within = self.host.command(first);
+                within.args(others).arg(&outlive);
+                within
+            }
+        };
         command.args([self.verb, "--json", "--name", &self.name, "--run-dir"]);
         command.arg(&self.run_dir);
         command.envs(self.environment.iter().cloned());
@@ -111,8 +121,14 @@ impl Answer {
 }
 
 impl Protected {
-    pub(crate) fn start(scene: &Scene, server: &Server, name: String, flags: &[&str]) -> Self {
-        let this = Self::start_unawaited(scene, server, name, flags);
+    pub(crate) fn start(
+        scene: &Scene,
+        server: &Server,
+        name: String,
+        flags: &[&str],
+        within: &'static [&'static str],
+    ) -> Self {
+        let this = Self::start_unawaited(scene, server, name, flags, within);
         this.wait_for("protecting", 1);
         // It listens on one of them.
         let deadline = Instant::now() + PATIENCE;
@@ -123,13 +139,20 @@ impl Protected {
         this
     }
 
-    fn start_unawaited(scene: &Scene, server: &Server, name: String, flags: &[&str]) -> Self {
+    fn start_unawaited(
+        scene: &Scene,
+        server: &Server,
+        name: String,
+        flags: &[&str],
+        within: &'static [&'static str],
+    ) -> Self {
         let at = At {
             verb: "serve",
             host: scene.server.clone(),
             run_dir: scene.run_dir(),
             name,
             environment: Vec::new(),
+            within,
         };
         Self::start_at(at, server, flags)
     }
@@ -143,6 +166,7 @@ impl Protected {
             run_dir: scene.directory().join(format!("run-{}", host.name())),
             name: self.at.name.clone(),
             environment: Vec::new(),
+            within: &[],
         };
         Self::start_at(at, server, flags)
     }
@@ -391,6 +415,16 @@ impl Protected {
     /// When that fails.
     pub fn kill_serve(&self, signal: Signal) {
         self.process.kill(signal).expect("a signal to serve");
+    }
+
+    /// Sends a signal to `serve` and all others of its process group, as a terminal does.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn kill_serve_group(&self, signal: Signal) {
+        self.process
+            .kill_group(signal)
+            .expect("a signal to serve's group");
     }
 
     /// How `serve` ended; `None` when it still runs after `timeout`.

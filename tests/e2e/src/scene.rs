@@ -131,12 +131,26 @@ impl Scene {
     /// As there.
     #[must_use]
     pub fn protect_with(&self, server: &Server, flags: &[&str]) -> Protected {
+        self.protect_within(&[], server, flags)
+    }
+
+    /// [`Scene::protect_with`], where another command runs `serve` and passes signals to its group on.
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn protect_within(
+        &self,
+        within: &'static [&'static str],
+        server: &Server,
+        flags: &[&str],
+    ) -> Protected {
         let number = SERVICES.fetch_add(1, Ordering::Relaxed);
         // The last letter: no name is the beginning of another.
         let name = format!("e2e{}-{number}s", std::process::id());
         let linked = self.linked(flags);
         let linked: Vec<&str> = linked.iter().map(String::as_str).collect();
-        Protected::start(self, server, name, &[flags, &linked].concat())
+        Protected::start(self, server, name, &[flags, &linked].concat(), within)
     }
 
     /// Flags that have the record kept on another machine, if all tests are to be run so

@@ -106,6 +106,34 @@ fn a_server_that_ends_by_itself_ends_serve() {
     protected.assert_nothing_left();
 }
 
+/// SIGHUP reaches the whole group of processes that the terminal has started.
+#[test]
+fn terminal_that_is_closed_leaves_connections_protected() {
+    let scene = Scene::new("hangup");
+    let protected = scene.protect(&servers::test_server(&scene));
+    let stream = echoing(&scene);
+    protected.kill_serve_group(Signal::HUP);
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&stream, b"afterwards");
+    protected.assert_none_of("logger_restarted");
+    protected.assert_none_of("unprotected");
+    protected.stop();
+}
+
+#[test]
+fn interrupt_from_a_terminal_loses_no_logger() {
+    let scene = Scene::new("interrupt");
+    let mut protected = scene.protect(&servers::test_server(&scene));
+    let _stream = echoing(&scene);
+    protected.kill_serve_group(Signal::INT);
+    let status = protected.ended(PATIENCE).expect("serve ends");
+    assert!(status.success(), "{status}: {}", protected.said());
+    protected.assert_none_of("logger_restarted");
+    protected.assert_nothing_left();
+}
+
 #[test]
 fn sigterm_with_open_connections() {
     let scene = Scene::new("sigterm");
