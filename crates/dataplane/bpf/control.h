@@ -169,6 +169,7 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		return 0;
 	case CONTROL_MAIN:
 		s->main_pid = c->argument;
+		s->pid_namespace = own_pid_namespace();
 		return 0;
 	case CONTROL_BARRIER: {
 		struct flow none = {};

@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 8
+#define LAYOUT_VERSION 9
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
 
@@ -231,7 +231,8 @@ struct service {
 	__u32 copies; /* segments that need none */
 	__u32 spare_copies; /* if no more than these come in a tenth of a second, none is left out (notes.h) */
 	__u32 incarnation;
-	__u32 main_pid;
+	__u32 main_pid;      /* as `serve` numbers processes */
+	__u32 pid_namespace; /* the one of `serve` */
 	__u8 gated;      /* nothing of the service leaves or enters */
 	__u8 recovering; /* segments of unknown connections are dropped, not reset */
 	__u8 stopping;   /* asked to end: deaths are not crashes */
@@ -239,7 +240,7 @@ struct service {
 	__u8 link_up;    /* there is a logger there */
 	__u8 notes;      /* its server notes what it reads, and the logger has that */
 	__u8 copies_few; /* in the tenth of a second before no more came */
-	__u8 pad[1];
+	__u8 pad[5];
 };
 
 /* Marks of packets that we made ourselves; offsets from service.mark. A mark cannot come in

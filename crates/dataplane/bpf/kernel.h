@@ -127,6 +127,10 @@ enum {
 	TCP_CLOSING = 11,
 };
 
+/* linux/pid.h, linux/pid_namespace.h: namespaces within each other */
+#define PIDTYPE_TGID 1
+#define PID_LEVELS_MOST 33
+
 /* linux/sched.h, linux/sched/signal.h, signal.h */
 #define SIGNAL_GROUP_EXIT 0x00000004
 #define SIGPIPE 13
@@ -178,9 +182,24 @@ struct tcp_sock {
 typedef struct {
 	int counter;
 } atomic_t;
+struct ns_common {
+	unsigned int inum;
+};
+struct pid_namespace {
+	struct ns_common ns;
+};
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
 struct signal_struct {
 	atomic_t live;
 	unsigned int flags;
+	struct pid *pids[4];
 };
 struct task_struct {
 	int pid;

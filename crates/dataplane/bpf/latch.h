@@ -19,10 +19,10 @@
  */
 #pragma once
 
-static __always_inline bool is_crash(struct service *s, struct task_struct *task)
+static __always_inline bool is_crash(struct service *s, struct task_struct *task, __u32 number)
 {
 	__u32 signal = task->exit_code & 0x7f, status = (task->exit_code >> 8) & 0xff;
-	bool main = (__u32)task->tgid == s->main_pid;
+	bool main = number == s->main_pid;
 	if (signal)
 		return main || signal != SIGPIPE;
 	return status && (main || s->crash_policy == CRASH_ANY);
@@ -39,7 +39,8 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	/* One thread's own end is not the process's. */
 	if (task->signal->live.counter && !(task->signal->flags & SIGNAL_GROUP_EXIT))
 		return 0;
-	if (!is_crash(s, task))
+	__u32 number = process_number(task, s->pid_namespace);
+	if (!is_crash(s, task, number))
 		return 0;
 	s->gated_ns = bpf_ktime_get_ns();
 	s->gated = 1;
@@ -51,7 +52,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	__builtin_memset(e, 0, sizeof(*e));
 	e->timestamp_ns = s->gated_ns;
 	e->kind = EVENT_DEATH;
-	e->pid = task->tgid;
+	e->pid = number;
 	e->status = task->exit_code;
 	e->incarnation = s->incarnation;
 	bpf_ringbuf_submit(e, BPF_RB_FORCE_WAKEUP);

@@ -42,6 +42,7 @@
 #include "restored.h"
 #include "ingress.h"
 #include "egress.h"
+#include "processes.h"
 #include "latch.h"
 #include "control.h"
 

@@ -108,7 +108,7 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Name the main process.
+    /// Name the main process, by its number in our PID namespace.
     ///
     /// # Errors
     /// The control program cannot be run.

@@ -5,11 +5,33 @@ use std::thread;
 use std::time::Duration;
 
 use e2e::clients::{Http, read_exactly, read_to_end, write};
-use e2e::servers::{self, PORT};
-use e2e::{Protected, Scene, Seed, assert_same_bytes, pattern};
+use e2e::servers::{self, Crash, PORT};
+use e2e::{PATIENCE, Protected, Scene, Seed, assert_same_bytes, pattern};
 use lab::Signal;
 
 use crate::{echoes, echoing, is_reset, lost_only, talks};
+
+/// In a container the kernel knows a process by another number than `serve` does.
+#[test]
+fn server_in_a_pid_namespace_that_exits_with_an_error_is_recovered() {
+    const NAMESPACE: &[&str] = &["unshare", "--pid", "--fork", "--mount-proc", "--"];
+    let scene = Scene::new("pidns");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect_within(NAMESPACE, &server, &[]);
+    let stream = echoing(&scene);
+    server.crash(&protected, Crash::Exit1);
+    let died = protected.wait_for("died", 1);
+    assert_eq!(died["cause"]["status"], 1, "{died}");
+    let pid = protected.events_of("started")[0]["pid"].clone();
+    assert_eq!(died["cause"]["pid"], pid, "{died}");
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&stream, b"afterwards");
+    protected.kill_serve_group(Signal::TERM);
+    let status = protected.ended(PATIENCE).expect("serve ends");
+    assert!(status.success(), "{status}: {}", protected.said());
+    protected.assert_nothing_left();
+}
 
 /// Bytes that come without a gap from before the first kill to after the last.
 fn download_through(kills: impl FnOnce(&Protected) + Send) {
