@@ -63,6 +63,27 @@ impl fmt::Display for Cause {
     }
 }
 
+/// Why nobody will serve the connections that wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GaveUp {
+    /// The server did not come back in time.
+    ServerDown,
+    /// The service was stopped before the server was back.
+    Stopped,
+    /// The service ends by an error.
+    Failed,
+}
+
+impl From<GaveUp> for LostReason {
+    fn from(why: GaveUp) -> Self {
+        match why {
+            GaveUp::ServerDown => Self::ServerDown,
+            GaveUp::Stopped => Self::Stopped,
+            GaveUp::Failed => Self::ServiceFailed,
+        }
+    }
+}
+
 /// Why a connection could not be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostReason {
@@ -109,6 +130,10 @@ pub enum LostReason {
     },
     /// The server did not come back in time.
     ServerDown,
+    /// The service was stopped while the connection waited for the server.
+    Stopped,
+    /// The service ended by an error while the connection waited for the server.
+    ServiceFailed,
     /// The host was restarted, and of what its client had heard too little is recorded to compare with
     /// what the server says again: what was said last had not reached the logger.
     NotComparable {
@@ -162,6 +187,11 @@ impl fmt::Display for LostReason {
                 )
             }
             Self::ServerDown => write!(f, "the server did not come back in time"),
+            Self::Stopped => write!(f, "the service was stopped before the server was back"),
+            Self::ServiceFailed => write!(
+                f,
+                "the service ends by an error, which outlive serve says last"
+            ),
             Self::NotComparable { heard, recorded } => write!(
                 f,
                 "its client had {heard} bytes of an answer of which only {recorded} are recorded: what the server says again could not be compared"

@@ -9,7 +9,7 @@ use crate::{
     action::Action,
     config::Stage,
     connection::{Connection, Step},
-    event::{Event, LostReason, millis},
+    event::{Event, GaveUp, LostReason, millis},
     service::Recovery,
     waiting,
 };
@@ -174,8 +174,9 @@ impl Recovery {
     }
 
     fn give_up_when_late(&mut self, now: Duration) {
-        if !self.gave_up && now.saturating_sub(self.down_since) >= self.config.give_up_after {
-            self.give_up();
+        let is_late = now.saturating_sub(self.down_since) >= self.config.give_up_after;
+        if self.gave_up.is_none() && is_late {
+            self.give_up(GaveUp::ServerDown);
         }
     }
 
@@ -291,7 +292,8 @@ impl Recovery {
     /// When to call [`Recovery::poll`] at the latest; `None`: nothing is due by itself.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
-        let is_down = matches!(self.stage, Stage::Clearing | Stage::Starting) && !self.gave_up;
+        let is_down =
+            matches!(self.stage, Stage::Clearing | Stage::Starting) && self.gave_up.is_none();
         let give_up = is_down.then(|| self.down_since + self.config.give_up_after);
         let steps = self
             .connections

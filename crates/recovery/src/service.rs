@@ -13,7 +13,7 @@ use crate::{
     calling::Silent,
     config::{Config, Stage},
     connection::{Candidate, Connection, Verdict, contradiction, judge},
-    event::{Cause, Event, LostReason, Timings, millis},
+    event::{Cause, Event, GaveUp, LostReason, Timings, millis},
     suspicion::Suspicion,
     waiting::{self, Waiting},
 };
@@ -47,7 +47,7 @@ pub struct Recovery {
     /// The server waits for its connections, until then at the most.
     pub(crate) hand_over_by: Option<Duration>,
     /// Connections were given up because the server was down too long.
-    pub(crate) gave_up: bool,
+    pub(crate) gave_up: Option<GaveUp>,
     pub(crate) died_at: Duration,
     /// Since when clients have been waiting: the first of several deaths in a row.
     pub(crate) down_since: Duration,
@@ -88,7 +88,7 @@ impl Recovery {
             replayed: false,
             forgotten: false,
             hand_over_by: None,
-            gave_up: false,
+            gave_up: None,
             died_at: Duration::ZERO,
             down_since: Duration::ZERO,
             timings: Timings::default(),
@@ -145,7 +145,7 @@ impl Recovery {
             .accuse(unsettled.into_iter(), cause.is_sigkill());
         if self.stage == Stage::Serving {
             self.down_since = at;
-            self.gave_up = false;
+            self.gave_up = None;
             self.resets = 0;
         }
         self.begin_waiting(now);
@@ -280,20 +280,20 @@ impl Recovery {
 
     /// Nobody will serve any more: reset what waits. Connections that are served already, by a
     /// server that is to be stopped in an orderly way, are not touched.
-    pub fn give_up(&mut self) {
-        if self.gave_up || self.stage == Stage::Serving {
+    pub fn give_up(&mut self, why: GaveUp) {
+        if self.gave_up.is_some() || self.stage == Stage::Serving {
             return;
         }
-        self.gave_up = true;
+        self.gave_up = Some(why);
         self.waiting.clear();
         match self.stage {
             Stage::Clearing | Stage::Starting => self.actions.push_back(Action::ListConnections),
-            Stage::Recovering => self.reset_unfinished(),
+            Stage::Recovering => self.reset_unfinished(why),
             Stage::Serving | Stage::Listing => {} // nobody waits; the list is on its way
         }
     }
 
-    fn reset_unfinished(&mut self) {
+    fn reset_unfinished(&mut self, why: GaveUp) {
         let waiting: Vec<FlowId> = self
             .connections
             .values()
@@ -301,10 +301,10 @@ impl Recovery {
             .map(|connection| connection.flow)
             .collect();
         for flow in waiting {
-            self.drop_kept(flow, LostReason::ServerDown);
+            self.drop_kept(flow, why.into());
         }
         for (flow, silent) in std::mem::take(&mut self.silent) {
-            self.lose(flow, silent.key, LostReason::ServerDown);
+            self.lose(flow, silent.key, why.into());
         }
         self.reset_lost();
     }
@@ -319,12 +319,12 @@ impl Recovery {
 
     /// All connections of earlier lives, with their records.
     pub fn connections(&mut self, candidates: Vec<Candidate>, now: Duration) {
-        match self.stage {
-            Stage::Clearing | Stage::Starting if self.gave_up => self.reset_all(&candidates),
-            Stage::Listing => {
+        match (self.stage, self.gave_up) {
+            (Stage::Clearing | Stage::Starting, Some(why)) => self.reset_all(&candidates, why),
+            (Stage::Listing, _) => {
                 self.stage = Stage::Recovering;
-                if self.gave_up {
-                    self.reset_all(&candidates);
+                if let Some(why) = self.gave_up {
+                    self.reset_all(&candidates, why);
                 } else {
                     for candidate in &candidates {
                         self.consider(candidate, now);
@@ -339,7 +339,7 @@ impl Recovery {
     }
 
     /// Nobody serves and the clients have waited long enough.
-    fn reset_all(&mut self, candidates: &[Candidate]) {
+    fn reset_all(&mut self, candidates: &[Candidate], why: GaveUp) {
         for Candidate { key, flow, .. } in candidates {
             if flow.server_closing || flow.closed_ns != 0 {
                 continue; // the kernel's to finish
@@ -347,7 +347,7 @@ impl Recovery {
             if flow.client.reset {
                 self.forget_reset(flow.id, *key);
             } else {
-                self.reset(flow.id, *key, LostReason::ServerDown);
+                self.reset(flow.id, *key, why.into());
             }
         }
     }

@@ -58,7 +58,7 @@ impl Recovery {
             self.stage,
             Stage::Clearing | Stage::Starting | Stage::Listing
         );
-        down && !self.gave_up
+        down && self.gave_up.is_none()
     }
 
     /// The server has died.

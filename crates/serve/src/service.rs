@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::mpsc, time::Duration};
 use dataplane::Ring;
 use protocol::{UnprotectedReason, control::Statistics};
 use rand::Rng;
-use recovery::Recovery;
+use recovery::{GaveUp, Recovery};
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGHUP;
 use supervise::{Backoff, BackoffConfig, Server};
@@ -286,7 +286,7 @@ impl Service {
 
     fn end_badly(&mut self) -> Result<(), ServeError> {
         self.ground.plane.stopping(true)?;
-        let told = self.tell_those_who_wait();
+        let told = self.tell_those_who_wait(GaveUp::Failed);
         self.ground.cgroup.kill()?;
         self.ground.cgroup.wait_empty(Duration::from_secs(5))?;
         self.reap();

@@ -200,7 +200,7 @@ const fn cause_name(cause: &Cause) -> &'static str {
 }
 
 /// Why connections are reset.
-pub(crate) const LOST: [&str; 13] = [
+pub(crate) const LOST: [&str; 15] = [
     "unprotected",
     "no_record",
     "record_incomplete",
@@ -211,6 +211,8 @@ pub(crate) const LOST: [&str; 13] = [
     "not_accepted",
     "replay_stalled",
     "server_down",
+    "stopped",
+    "service_failed",
     "not_comparable",
     "client_silent",
     "forgotten",
@@ -228,6 +230,8 @@ const fn lost_name(reason: &LostReason) -> &'static str {
         LostReason::NotAccepted => "not_accepted",
         LostReason::ReplayStalled { .. } => "replay_stalled",
         LostReason::ServerDown => "server_down",
+        LostReason::Stopped => "stopped",
+        LostReason::ServiceFailed => "service_failed",
         LostReason::NotComparable { .. } => "not_comparable",
         LostReason::ClientSilent => "client_silent",
         LostReason::Forgotten => "forgotten",

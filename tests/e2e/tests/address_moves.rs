@@ -5,12 +5,16 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use e2e::arrange::{run, wait_until};
+use e2e::clients::{read_exactly, read_some, read_to_end, write};
 use e2e::exchange::talks;
 use e2e::servers::{Server, test_server_at};
-use e2e::{PATIENCE, Scene};
-use lab::{Host, Mac, Signal};
+use e2e::{PATIENCE, Protected, Scene, assert_same_bytes, pattern};
+use lab::{Host, Impairment, Mac, Signal};
+use rustix::process::test_kill_process;
 use serde_json::Value;
 
+/// More than fits in the buffers of both sides.
+const LONG: usize = 32 << 20;
 const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 
 fn addresses() -> [SocketAddr; 2] {
@@ -91,6 +95,51 @@ fn told(frame: &[u8], ip: IpAddr) -> Option<Told<'_>> {
         },
         _ => None,
     }
+}
+
+/// A download of which much waits in the server's socket, and the server is stopped.
+fn stopped_in_a_download(label: &str, flags: &[&str]) -> (Scene, Protected, TcpStream) {
+    let scene = Scene::new(label);
+    let flags = [&DEVICE, flags].concat();
+    let protected = scene.protect_with(&server(&scene), &flags);
+    // What waits in the socket takes seconds.
+    let slow = Impairment::with_seed(1).rate(10_000_000);
+    scene.client.impair(&slow).expect("a slow link");
+    let stream = scene.connect_to(addresses()[0]);
+    write(&stream, format!("pattern {LONG}\n").as_bytes());
+    let main = protected.main_pid();
+    assert_eq!(read_exactly(&stream, 1000), pattern(LONG)[..1000]);
+    protected.kill_serve(Signal::TERM);
+    wait_until("the server ends", || test_kill_process(main).is_err());
+    (scene, protected, stream)
+}
+
+#[test]
+fn client_of_a_stopped_server_is_sent_the_rest_before_the_address_goes() {
+    let (_scene, mut protected, stream) = stopped_in_a_download("stop-download", &[]);
+    let rest = read_to_end(&stream);
+    assert_same_bytes("rest", &pattern(LONG)[1000..][..rest.len()], &rest);
+    let ended = protected.ended(PATIENCE).expect("serve ends");
+    assert!(ended.success(), "{ended}: {}", protected.said());
+    protected.assert_nothing_left();
+}
+
+/// The address would be gone before the client wants the rest.
+#[test]
+fn client_that_does_not_read_is_reset_before_the_address_goes() {
+    let (_scene, mut protected, stream) = stopped_in_a_download("stop-stalled", &["--grace", "1s"]);
+    let ended = protected.ended(PATIENCE).expect("serve ends");
+    assert!(ended.success(), "{ended}: {}", protected.said());
+    protected.assert_nothing_left();
+    let mut buffer = vec![0; 1 << 16];
+    let error = loop {
+        match read_some(&stream, &mut buffer) {
+            Ok(0) => panic!("a proper end, not a reset"),
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use ssw::Restored;
 
 use super::world::{Manner, Peer, World, key, ms};
-use crate::{Action, Cause, LostReason, Stage};
+use crate::{Action, Cause, GaveUp, LostReason, Stage};
 
 fn silent(id: u64) -> Peer {
     Peer::new(id, 10, 5).change(|peer| peer.flow.log.restored = Restored::Silent)
@@ -160,8 +160,8 @@ fn a_client_that_is_gone_or_has_no_record_is_not_asked() {
 fn when_nobody_will_serve_the_silent_are_reset_too() {
     let mut world = World::new([silent(1), Peer::new(2, 10, 0).manner(Manner::Deaf)]);
     world.die_and_return();
-    world.recovery.give_up();
+    world.recovery.give_up(GaveUp::Stopped);
     world.pass_in_steps(ms(10), ms(1));
-    assert_eq!(world.reset[&key(1)], LostReason::ServerDown);
+    assert_eq!(world.reset[&key(1)], LostReason::Stopped);
     assert_eq!(world.recovery.silent(), 0);
 }

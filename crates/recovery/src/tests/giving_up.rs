@@ -1,7 +1,7 @@
 //! A server that does not come back.
 
 use super::world::{Manner, Peer, SEGFAULT, World, key, ms};
-use crate::{Action, Config, LostReason, Stage};
+use crate::{Action, Config, GaveUp, LostReason, Stage};
 
 fn patient_for(count: u64) -> Config {
     Config {
@@ -92,10 +92,10 @@ fn a_service_that_is_stopped_while_it_is_down_tells_its_clients() {
         if started {
             world.clear();
         }
-        world.recovery.give_up();
-        world.recovery.give_up();
+        world.recovery.give_up(GaveUp::Stopped);
+        world.recovery.give_up(GaveUp::Stopped);
         world.act();
-        assert_eq!(world.reset[&key(1)], LostReason::ServerDown);
+        assert_eq!(world.reset[&key(1)], LostReason::Stopped);
     }
 }
 
@@ -106,14 +106,14 @@ fn giving_up_while_the_connections_are_listed_resets_each_once() {
         world.die();
         world.clear();
         if performed_late {
-            world.recovery.give_up(); // asks for a list, and the next step does so, too
+            world.recovery.give_up(GaveUp::Stopped); // asks for a list, and the next step does so, too
         }
         world.recovery.listening(world.now);
         world.recovery.drained(world.drain.take().expect("a drain"));
         assert_eq!(world.stage(), Stage::Listing);
-        world.recovery.give_up();
+        world.recovery.give_up(GaveUp::Stopped);
         world.act();
-        assert_eq!(world.reset[&key(1)], LostReason::ServerDown);
+        assert_eq!(world.reset[&key(1)], LostReason::Stopped);
         assert_eq!(world.lost_told().len(), 1);
         assert_eq!(world.serving(), (0, 1, 0));
     }
@@ -128,14 +128,14 @@ fn giving_up_during_the_recovery_resets_what_is_not_served_yet() {
     let mut world = World::new([served, deaf, replaying, unknown]);
     world.die_and_return();
     world.pass_in_steps(ms(5), ms(1));
-    world.recovery.give_up();
+    world.recovery.give_up(GaveUp::Stopped);
     world.act();
     let reasons: Vec<_> = world.reset.values().copied().collect();
     assert_eq!(
         reasons,
         [
-            LostReason::ServerDown,
-            LostReason::ServerDown,
+            LostReason::Stopped,
+            LostReason::Stopped,
             LostReason::NoRecord
         ]
     );
@@ -150,7 +150,7 @@ fn giving_up_during_the_recovery_resets_what_is_not_served_yet() {
 #[test]
 fn a_healthy_service_cannot_be_given_up() {
     let mut world = World::new([Peer::new(1, 10, 0)]);
-    world.recovery.give_up();
+    world.recovery.give_up(GaveUp::Stopped);
     world.act();
     assert_eq!(world.done, []);
     world.die();

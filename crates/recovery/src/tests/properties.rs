@@ -8,7 +8,7 @@ use ssw::{Mode, Unprotected};
 use wire::{FlowId, SeqNumber};
 
 use super::world::{Manner, Peer, SEGFAULT, World, key, ms};
-use crate::{Action, Candidate, Config, Recovery, ReplayMode, Stage};
+use crate::{Action, Candidate, Config, GaveUp, Recovery, ReplayMode, Stage};
 
 #[derive(Debug, Clone, Copy)]
 enum Input {
@@ -173,7 +173,7 @@ fn apply(world: &mut World, input: Input, latecomers: &mut Vec<Peer>) {
                 world.late(peer);
             }
         }
-        Input::GiveUp => world.recovery.give_up(),
+        Input::GiveUp => world.recovery.give_up(GaveUp::Stopped),
     }
     world.act();
 }

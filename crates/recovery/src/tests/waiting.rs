@@ -3,7 +3,7 @@
 use ssw::Restored;
 
 use super::world::{Peer, World, key, ms};
-use crate::{Action, Stage};
+use crate::{Action, GaveUp, Stage};
 
 fn words(world: &World, id: u64) -> (usize, usize) {
     let count = |wanted: fn(&Action) -> bool| {
@@ -102,7 +102,7 @@ fn many_are_told_a_few_at_a_time_and_who_is_given_up_no_more() {
         world.look();
         assert_eq!(world.closed.len(), told);
     }
-    world.recovery.give_up();
+    world.recovery.give_up(GaveUp::Stopped);
     world.act();
     assert_eq!(world.reset.len(), 200);
     world.turn_page();

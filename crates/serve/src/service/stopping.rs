@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
-use recovery::Stage;
+use recovery::{GaveUp, Stage};
 use rustix::event::{PollFd, PollFlags};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use supervise::{TcpState, destroy_sockets};
 
 use super::{Ending, Service, tell_manager};
 use crate::{
@@ -23,6 +24,8 @@ use crate::{
 
 /// How long translated connections may take to end when the service is stopped.
 const LINGER: Duration = Duration::from_secs(3);
+/// Between two looks at connections that are to end.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 impl Service {
     pub(super) fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
@@ -32,7 +35,7 @@ impl Service {
         }
         tell_manager(NotifyState::Stopping);
         self.ground.plane.stopping(true)?;
-        self.tell_those_who_wait()?;
+        self.tell_those_who_wait(GaveUp::Stopped)?;
         if let Some(north) = &mut self.north {
             north.ends();
         }
@@ -43,13 +46,14 @@ impl Service {
             None => self.ground.cgroup.kill()?,
         }
         self.linger()?;
+        self.end_connections()?;
         Ok(Ending::Stopped)
     }
 
     /// Nobody will come back for clients whose server has died: they are told now, also those that only listen.
-    pub(super) fn tell_those_who_wait(&mut self) -> Result<(), ServeError> {
+    pub(super) fn tell_those_who_wait(&mut self, why: GaveUp) -> Result<(), ServeError> {
         if self.recovery.stage() != Stage::Serving {
-            self.recovery.give_up();
+            self.recovery.give_up(why);
             self.act()?;
         }
         Ok(())
@@ -67,10 +71,43 @@ impl Service {
                 .iter()
                 .any(|(_, flow)| open(flow))
         {
-            std::thread::sleep(Duration::from_millis(20));
+            self.ground.plane.heartbeat()?;
+            std::thread::sleep(LOOK_AGAIN);
         }
         Ok(())
     }
+
+    /// Without the address no socket can send what the dead server has left in it, and its client would wait for ever. A client
+    /// that has not heard everything in time is reset.
+    fn end_connections(&self) -> Result<(), ServeError> {
+        if self.config.address_device.is_none() {
+            return Ok(());
+        }
+        let addresses = &self.config.addresses;
+        let until = clock::now() + self.config.grace;
+        while clock::now() < until {
+            let mut unheard = 0;
+            destroy_sockets(addresses, |_, _, state| {
+                unheard += usize::from(has_more_to_send(state));
+                false
+            })?;
+            if unheard == 0 {
+                break;
+            }
+            self.ground.plane.heartbeat()?;
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        destroy_sockets(addresses, |_, _, state| state != TcpState::TimeWait)?;
+        Ok(())
+    }
+}
+
+/// Of a socket that its process has left: data or a FIN is not acknowledged.
+fn has_more_to_send(state: TcpState) -> bool {
+    matches!(
+        state,
+        TcpState::FinWait1 | TcpState::Closing | TcpState::LastAck
+    )
 }
 
 /// Being asked to stop, or to read the keys again. Watched before anything is set up, and for as long as
