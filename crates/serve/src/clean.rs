@@ -32,15 +32,22 @@ pub struct Cleaned {
     pub settings: usize,
 }
 
+impl Cleaned {
+    fn is_nothing(&self) -> bool {
+        self.killed == 0 && !self.programs && self.addresses == 0 && self.settings == 0
+    }
+}
+
 /// Remove everything of `name` that no running `serve` owns. Processes of its server are killed
 /// only if `kill` says so.
 ///
 /// # Errors
-/// A `serve` of that name runs; its server runs and may not be killed; something cannot be
+/// There is nothing of that name; a `serve` of that name runs; its server runs and may not be killed; something cannot be
 /// removed.
 pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeError> {
     preflight::privileges()?;
     preflight::name(name)?;
+    let is_known = run_dir.service(name).exists();
     let lock = run_dir.lock(name)?;
     let mut cleaned = Cleaned {
         service: name.to_owned(),
@@ -54,6 +61,12 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
     }
     drop(bpffs);
     lock.remove();
+    if !is_known && cleaned.is_nothing() {
+        return Err(ServeError::NoService {
+            name: name.to_owned(),
+            known: run_dir.services(),
+        });
+    }
     Ok(cleaned)
 }
 

@@ -151,8 +151,10 @@ impl ServeConfig {
     /// The name of a service at this address if it is given none: `10.0.0.10-80`.
     #[must_use]
     pub fn default_name(address: SocketAddr) -> String {
-        let ip = address.ip().to_string().replace(':', "-");
-        format!("{ip}-{}", address.port())
+        let ip = address.ip().to_string();
+        // ::1 as 0::1: a name that begins with `-` would be taken for an option.
+        let zero = if ip.starts_with(':') { "0" } else { "" };
+        format!("{zero}{}-{}", ip.replace(':', "-"), address.port())
     }
 }
 
@@ -172,6 +174,14 @@ pub(crate) fn in_words(addresses: &[SocketAddr]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn default_name_can_be_typed_as_an_argument() {
+        let name = |text: &str| ServeConfig::default_name(text.parse().expect("an address"));
+        assert_eq!(name("10.0.0.10:80"), "10.0.0.10-80");
+        assert_eq!(name("[fd00::1]:80"), "fd00--1-80");
+        assert_eq!(name("[::1]:80"), "0--1-80");
+    }
 
     #[test]
     fn ports_in_a_row_are_told_as_one_range() {

@@ -123,8 +123,21 @@ pub enum ServeError {
         layout: u32,
     },
     /// A name that cannot be a directory.
-    #[error("{0:?} cannot be the name of a service: use letters, digits, '.', '_' and '-'")]
+    #[error(
+        "{0:?} cannot be the name of a service: use letters, digits, '.', '_' and '-', the first a letter, a digit or '_'"
+    )]
     BadName(String),
+    /// Nothing of that name is there to be cleaned.
+    #[error(
+        "there is no service {name}: nothing of one is left, and none runs; {}",
+        listed(known)
+    )]
+    NoService {
+        /// The name.
+        name: String,
+        /// Services that there are.
+        known: Vec<String>,
+    },
     /// The run directory cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     RunDir {
@@ -270,6 +283,7 @@ impl ServeError {
             | Self::OtherLayout { .. }
             | Self::NoDevice(_)
             | Self::BadName(_)
+            | Self::NoService { .. }
             | Self::RunDir { .. }
             | Self::Spawn(_)
             | Self::Criu(_)
@@ -293,6 +307,13 @@ impl ServeError {
             }
             _ => Fault::Ours,
         }
+    }
+}
+
+fn listed(services: &[String]) -> String {
+    match services {
+        [] => "there are no services".to_owned(),
+        known => format!("there are {}", known.join(", ")),
     }
 }
 

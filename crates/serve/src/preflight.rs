@@ -117,7 +117,8 @@ pub fn logger(at: SocketAddr, key_file: &Path) -> Result<String, ServeError> {
 /// It cannot.
 pub fn name(name: &str) -> Result<(), ServeError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
+    let begins_well = !name.starts_with(['.', '-']);
+    if name.is_empty() || name.len() > 64 || !begins_well || !name.chars().all(fits) {
         return Err(ServeError::BadName(name.to_owned()));
     }
     Ok(())

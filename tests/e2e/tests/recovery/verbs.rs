@@ -193,9 +193,12 @@ fn clean_where_nothing_is() {
     // Not in the way of a service that runs, and nothing to do for others.
     let all = protected.outlive("clean", &[]);
     assert_eq!(all.status, Some(0), "{all:?}");
-    let nobody = protected.outlive("clean", &["--json", "nobody"]);
-    assert_eq!(nobody.status, Some(0), "{nobody:?}");
-    assert_eq!(nobody.json()[0]["programs"], false, "{nobody:?}");
+    let nobody = protected.outlive("clean", &["nobody"]);
+    assert_eq!(nobody.status, Some(2), "{nobody:?}");
+    let name = protected.name();
+    for word in ["there is no service nobody", name] {
+        assert!(nobody.stderr.contains(word), "{nobody:?}");
+    }
     talks(&scene.connect(PORT), "on");
     protected.stop();
 }
