@@ -249,13 +249,13 @@ pub(crate) struct Serve {
     /// Which deaths are crashes
     #[arg(long, value_enum, default_value = "main")]
     pub(crate) crash_on: CrashOn,
-    /// How long connections wait for a server that does not come back (ms, s, min)
+    /// How long connections wait for a server that does not come back (ms, s, min, h)
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     pub(crate) give_up_after: Duration,
     /// A connection in whose replay the server died this often is reset
     #[arg(long, value_name = "DEATHS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) quarantine_after: u32,
-    /// How long the server may take to end when outlive is stopped (ms, s, min)
+    /// How long the server may take to end when outlive is stopped (ms, s, min, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
     pub(crate) grace: Duration,
     /// Most of a connection's input that is recorded (bytes, KiB, MiB, GiB; at most 2GiB); one
@@ -469,7 +469,7 @@ pub(crate) struct Logger {
     /// logger and its host's power; it needs about twice the size of the records, and 300MiB
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// How long the records of a service are kept that has gone away (ms, s, min)
+    /// How long the records of a service are kept that has gone away (ms, s, min, h)
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::duration)]
     pub(crate) keep: Duration,
     /// For how long a host that has a standby may serve after it was heard last; a standby takes over

@@ -2,37 +2,54 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-/// `64MiB`, `1GiB`, `4096`: bytes.
+/// Most digits behind the point of a number of bytes.
+const MOST_DIGITS: usize = 9;
+
+/// `64MiB`, `1.5GiB`, `2GB`, `4096`: bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let factor: u64 = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
         "k" | "kib" => 1 << 10,
         "m" | "mib" => 1 << 20,
         "g" | "gib" => 1 << 30,
-        _ => return Err(format!("{unit:?} is no unit of bytes: use KiB, MiB or GiB")),
+        _ => {
+            return Err(format!(
+                "{unit:?} is no unit of bytes: use KiB, MiB, GiB (of 1024) or kB, MB, GB (of 1000)"
+            ));
+        }
     };
-    let number: u64 = number
-        .parse()
-        .map_err(|_| format!("{text:?} does not begin with a number"))?;
-    number
-        .checked_mul(factor)
-        .ok_or_else(|| format!("{text} is too much"))
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let no_number = |_| format!("{text:?} does not begin with a number");
+    let whole: u64 = whole.parse().map_err(no_number)?;
+    let of_fraction = match fraction {
+        "" => 0,
+        digits if digits.len() > MOST_DIGITS => {
+            return Err(format!("{text:?} has more digits than there are bytes"));
+        }
+        digits => {
+            let share: u64 = digits.parse().map_err(no_number)?;
+            let whole: u64 = digits.bytes().map(|_| 10).product();
+            u128::from(share) * u128::from(factor) / u128::from(whole)
+        }
+    };
+    let bytes = u128::from(whole) * u128::from(factor) + of_fraction;
+    u64::try_from(bytes).map_err(|_| format!("{text} is too much"))
 }
 
-/// `200us`, `500ms`, `30s`, `2min`: a duration. A bare number is seconds.
+/// `200us`, `500ms`, `30s`, `2min`, `1h 30min`: a duration. A bare number could mean anything.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = split(text);
-    let number: u64 = number
-        .parse()
-        .map_err(|_| format!("{text:?} does not begin with a number"))?;
-    match unit {
-        "us" => Ok(Duration::from_micros(number)),
-        "ms" => Ok(Duration::from_millis(number)),
-        "" | "s" => Ok(Duration::from_secs(number)),
-        "min" => Ok(Duration::from_secs(number.saturating_mul(60))),
-        _ => Err(format!("{unit:?} is no unit of time: use us, ms, s or min")),
+    const UNITS: &str = "use us, ms, s, min or h, as in 30s or 1h 30min";
+    if text == "0" {
+        return Ok(Duration::ZERO);
     }
+    if text.parse::<u64>().is_ok() {
+        return Err(format!("{text:?} has no unit: {UNITS}"));
+    }
+    humantime::parse_duration(text).map_err(|_| format!("{text:?} is no time: {UNITS}"))
 }
 
 /// The same, of a time for which everything else may wait.
@@ -41,19 +58,6 @@ pub(crate) fn moment(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         time if time <= MOST => Ok(time),
         _ => Err(format!("{text:?} is too long: at most 1ms")),
-    }
-}
-
-/// `200us`, `20ms`, `1s`: the time that something takes.
-pub(crate) fn short_time(text: &str) -> Result<Duration, String> {
-    match split(text) {
-        (number, "us") => number
-            .parse()
-            .map(Duration::from_micros)
-            .map_err(|_| format!("{text:?} does not begin with a number")),
-        // A bare number could mean anything here.
-        (number, "") if number != "0" => Err(format!("{text:?} has no unit: use us, ms or s")),
-        _ => duration(text),
     }
 }
 
@@ -72,9 +76,7 @@ pub(crate) fn addresses(text: &str) -> Result<Addresses, String> {
         Some((front, last)) if !last.contains(':') => (front, Some(last)),
         _ => (text, None),
     };
-    let first: SocketAddr = front.parse().map_err(|_| {
-        format!("{text:?} is no address and port: write 10.0.0.1:80, [fd00::1]:80, or a range of ports as in 10.0.0.1:20000-20100")
-    })?;
+    let first: SocketAddr = front.parse().map_err(|_| no_address(text))?;
     let Some(last) = last else {
         return Ok(Addresses(vec![first]));
     };
@@ -90,6 +92,21 @@ pub(crate) fn addresses(text: &str) -> Result<Addresses, String> {
     let all = first.port()..=last;
     let all = all.map(|port| SocketAddr::new(first.ip(), port));
     Ok(Addresses(all.collect()))
+}
+
+fn no_address(text: &str) -> String {
+    let host = text.split(':').next().unwrap_or_default();
+    let is_name = host.chars().any(|c| c.is_ascii_alphabetic()) && !text.starts_with('[');
+    let names = if is_name {
+        format!(
+            "; {host:?} looks like a name, which may have other addresses tomorrow: `getent ahosts {host}` tells those of today"
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "{text:?} is no address and port: write 10.0.0.1:80, [fd00::1]:80, or a range of ports as in 10.0.0.1:20000-20100{names}"
+    )
 }
 
 /// Bits a second, or no limit.
@@ -134,7 +151,7 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
 
 fn split(text: &str) -> (&str, &str) {
     let end = text
-        .find(|c: char| !c.is_ascii_digit())
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     (number, unit.trim())
@@ -149,9 +166,26 @@ mod tests {
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(bytes("2 MiB"), Ok(2 << 20));
         assert_eq!(bytes("1g"), Ok(1 << 30));
-        assert!(bytes("1 MB").is_err());
         assert!(bytes("x").is_err());
         assert!(bytes("99999999999GiB").is_err());
+    }
+
+    #[test]
+    fn bytes_may_have_decimal_units_and_fractions() {
+        assert_eq!(bytes("1 MB"), Ok(1_000_000));
+        assert_eq!(bytes("1.5GiB"), Ok(3 << 29));
+        assert_eq!(bytes("0.001kB"), Ok(1));
+        for wrong in ["1.5.5GiB", ".5GiB", "1.x", "1.0000000001GB", "1 TB"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn name_of_a_host_is_told_from_a_typing_error() {
+        let said = |text| addresses(text).expect_err("no address");
+        assert!(said("localhost:8080").contains("getent ahosts localhost"));
+        assert!(!said("10.0.0.1").contains("getent"));
+        assert!(!said("[fd00::x]:80").contains("getent"));
     }
 
     #[test]
@@ -193,15 +227,6 @@ mod tests {
     }
 
     #[test]
-    fn short_times_have_units() {
-        assert_eq!(short_time("200us"), Ok(Duration::from_micros(200)));
-        assert_eq!(short_time("20ms"), Ok(Duration::from_millis(20)));
-        assert_eq!(short_time("0"), Ok(Duration::ZERO));
-        assert!(short_time("20").is_err());
-        assert!(short_time("us").is_err());
-    }
-
-    #[test]
     fn percentages_are_shares() {
         assert_eq!(percent("0.5"), Ok(0.5));
         assert_eq!(percent("20%"), Ok(20.0));
@@ -214,9 +239,11 @@ mod tests {
     fn durations_have_units() {
         assert_eq!(duration("250us"), Ok(Duration::from_micros(250)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
         assert_eq!(duration("2min"), Ok(Duration::from_secs(120)));
-        assert!(duration("1h").is_err());
+        assert_eq!(duration("1h 30min"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert!(duration("3").is_err_and(|said| said.contains("has no unit")));
+        assert!(duration("us").is_err());
         assert_eq!(moment("1ms"), Ok(Duration::from_millis(1)));
         assert!(moment("2ms").is_err());
         assert!(duration("-1s").is_err());

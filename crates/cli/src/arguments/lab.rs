@@ -206,7 +206,7 @@ pub(crate) struct Delay {
     #[command(flatten)]
     pub(crate) links: Links,
     /// How long each frame travels, one way (us, ms, s); 0 ends it
-    #[arg(value_parser = units::short_time)]
+    #[arg(value_parser = units::duration)]
     pub(crate) time: Duration,
     #[command(flatten)]
     pub(crate) way: OneWay,

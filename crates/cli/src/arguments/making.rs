@@ -37,7 +37,7 @@ pub(crate) struct Encapsulate {
     /// It begins when that one has ended, and sees what it has done; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(crate) input: Vec<String>,
-    /// Abort it if nobody has mandated it by then (ms, s, min)
+    /// Abort it if nobody has mandated it by then (ms, s, min, h)
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) timeout: Option<Duration>,
     /// Whose changes are kept, in place of this directory

@@ -132,7 +132,7 @@ fn mistakes_are_found_where_they_are() {
         ("listen = \"10.0.0.9:7600\"", "2: \"listen\" is no option"),
         ("config = \"other\"", "2: \"config\" is no option"),
         ("[limits]\ntotal = 3", "2: \"limits\" is no option"),
-        ("ring = \"64MB\"", "2: ring: \"MB\" is no unit of bytes"),
+        ("ring = \"64XB\"", "2: ring: \"XB\" is no unit of bytes"),
         (
             "ring = 0.5",
             "2: ring: text is needed, and this is of type float",
