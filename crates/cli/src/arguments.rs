@@ -255,15 +255,16 @@ pub(crate) struct Serve {
     /// A connection in whose replay the server died this often is reset
     #[arg(long, value_name = "DEATHS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) quarantine_after: u32,
-    /// How long the server may take to end when outlive is stopped (ms, s, min, h)
+    /// How long the server may take to end when outlive is stopped, and, with --address-device, its clients to be sent what it
+    /// has left for them (ms, s, min, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
     pub(crate) grace: Duration,
-    /// Most of a connection's input that is recorded (bytes, KiB, MiB, GiB; at most 2GiB); one
+    /// Most of a connection's input that is recorded (bytes, KiB, MiB, GiB, kB, MB, GB; at most 2GiB); one
     /// that exceeds it goes on unprotected
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes)]
     pub(crate) limit_per_connection: u64,
     /// Most that the records of all connections together may hold, and again that of a server with state (--north), which
-    /// goes on unprotected when that is full (bytes, KiB, MiB, GiB) [default: a quarter of this host's memory]
+    /// goes on unprotected when that is full (bytes, KiB, MiB, GiB, kB, MB, GB) [default: a quarter of this host's memory]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub(crate) limit_total: Option<u64>,
     /// Ring between kernel and logger (a power of two; KiB, MiB)
@@ -299,7 +300,7 @@ pub(crate) struct Serve {
         requires = "logger"
     )]
     pub(crate) copies_per_second: u32,
-    /// How long a logger may be silent before it is lost (ms, s, min; at least 100ms)
+    /// How long a logger may be silent before it is lost (ms, s, min, h; at least 100ms)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger")]
     pub(crate) logger_timeout: Duration,
     /// With --north: while this host stands by, its server runs already and follows, silently, what the server is told where
@@ -337,11 +338,11 @@ pub(crate) struct Serve {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Bounding {
     /// With --north: when so much was recorded since the last one, make a checkpoint with CRIU, an image of what the server would
-    /// be after a replay, and forget the record before it (bytes, KiB, MiB, GiB). The server does not stand still for it. With
+    /// be after a replay, and forget the record before it (bytes, KiB, MiB, GiB, kB, MB, GB). The server does not stand still for it. With
     /// --logger the image goes there, and a standby with the same options goes on from it
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub(crate) checkpoint_at: Option<u64>,
-    /// The same when so much time has passed and something was recorded (s, min)
+    /// The same when so much time has passed and something was recorded (s, min, h)
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) checkpoint_every: Option<Duration>,
     /// Directory for checkpoints, which are as large as the server's memory [default: in the run directory]
@@ -354,7 +355,7 @@ pub(crate) struct Bounding {
     /// is connected it may be ended and started anew, and its record begins anew with it
     #[arg(long)]
     pub(crate) stateless: bool,
-    /// How large its record has to be for that (bytes, KiB, MiB, GiB)
+    /// How large its record has to be for that (bytes, KiB, MiB, GiB, kB, MB, GB)
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = units::bytes, requires = "stateless")]
     pub(crate) renew_at: u64,
 }

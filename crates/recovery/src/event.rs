@@ -190,7 +190,7 @@ impl fmt::Display for LostReason {
             Self::Stopped => write!(f, "the service was stopped before the server was back"),
             Self::ServiceFailed => write!(
                 f,
-                "the service ends by an error, which outlive serve says last"
+                "the service failed; the last line of outlive serve says why"
             ),
             Self::NotComparable { heard, recorded } => write!(
                 f,

@@ -46,7 +46,7 @@ pub struct Recovery {
     pub(crate) forgotten: bool,
     /// The server waits for its connections, until then at the most.
     pub(crate) hand_over_by: Option<Duration>,
-    /// Connections were given up because the server was down too long.
+    /// Connections were given up, and why.
     pub(crate) gave_up: Option<GaveUp>,
     pub(crate) died_at: Duration,
     /// Since when clients have been waiting: the first of several deaths in a row.

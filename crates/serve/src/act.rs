@@ -314,7 +314,7 @@ impl Service {
         }
     }
 
-    fn reset_client(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
+    pub(crate) fn reset_client(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
         let Some(flow) = self.numbered(key, id)? else {
             return Ok(());
         };

@@ -129,7 +129,7 @@ pub enum ServeError {
     BadName(String),
     /// Nothing of that name is there to be cleaned.
     #[error(
-        "there is no service {name}: nothing of one is left, and none runs; {}",
+        "no service is called {name}, and nothing of one is left; {}",
         listed(known)
     )]
     NoService {

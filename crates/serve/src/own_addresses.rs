@@ -62,6 +62,11 @@ pub(crate) fn check(device: &str) -> Result<(), ServeError> {
 }
 
 impl OwnAddresses {
+    /// Whether this address goes with the service.
+    pub(crate) fn has(&self, ip: IpAddr) -> bool {
+        self.ips.contains(&ip)
+    }
+
     /// Bring those up that the host does not have, and tell the neighbours. `None`: it has them all.
     pub(crate) fn bring_up(
         directory: &Path,

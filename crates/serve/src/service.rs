@@ -246,6 +246,14 @@ impl Service {
                 tracing::warn!(%error, "the server may not be ended");
             }
         }
+        let nobody_goes_on = match &result {
+            Ok(ending) => matches!(ending, Ending::Stopped | Ending::Ended),
+            Err(_) => self.ground.keeper.is_none(),
+        };
+        if nobody_goes_on && let Err(error) = self.end_connections() {
+            let message = format!("clients may not have been sent all, nor reset: {error}");
+            self.tell(Happening::Trouble { message });
+        }
         if self.ground.keeper.is_some()
             && let Err(error) = self
                 .end_silently()

@@ -2,7 +2,7 @@
 //! where they are, and they do not stay for ever.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 
 use e2e::arrange::{run, wait_until};
 use e2e::clients::{read_exactly, read_some, read_to_end, write};
@@ -15,6 +15,8 @@ use serde_json::Value;
 
 /// More than fits in the buffers of both sides.
 const LONG: usize = 32 << 20;
+/// Less than waits in the server's socket while the link is slow.
+const LEFT: usize = 64 << 10;
 const DEVICE: [&str; 2] = ["--address-device", "eth0"];
 
 fn addresses() -> [SocketAddr; 2] {
@@ -98,10 +100,13 @@ fn told(frame: &[u8], ip: IpAddr) -> Option<Told<'_>> {
 }
 
 /// A download of which much waits in the server's socket, and the server is stopped.
-fn stopped_in_a_download(label: &str, flags: &[&str]) -> (Scene, Protected, TcpStream) {
-    let scene = Scene::new(label);
+fn stopped_in_a_download(
+    scene: &Scene,
+    flags: &[&str],
+    before: impl FnOnce(&TcpStream),
+) -> (Protected, TcpStream) {
     let flags = [&DEVICE, flags].concat();
-    let protected = scene.protect_with(&server(&scene), &flags);
+    let protected = scene.protect_with(&server(scene), &flags);
     // What waits in the socket takes seconds.
     let slow = Impairment::with_seed(1).rate(10_000_000);
     scene.client.impair(&slow).expect("a slow link");
@@ -109,28 +114,50 @@ fn stopped_in_a_download(label: &str, flags: &[&str]) -> (Scene, Protected, TcpS
     write(&stream, format!("pattern {LONG}\n").as_bytes());
     let main = protected.main_pid();
     assert_eq!(read_exactly(&stream, 1000), pattern(LONG)[..1000]);
+    before(&stream);
     protected.kill_serve(Signal::TERM);
     wait_until("the server ends", || test_kill_process(main).is_err());
-    (scene, protected, stream)
+    (protected, stream)
+}
+
+#[track_caller]
+fn ends_well(mut protected: Protected) {
+    let ended = protected.ended(PATIENCE).expect("serve ends");
+    assert!(ended.success(), "{ended}: {}", protected.said());
+    protected.assert_nothing_left();
+}
+
+#[track_caller]
+fn is_sent_the_rest(stream: &TcpStream) {
+    let rest = read_to_end(stream);
+    assert!(rest.len() > LEFT, "{} bytes", rest.len());
+    assert_same_bytes("rest", &pattern(LONG)[1000..][..rest.len()], &rest);
 }
 
 #[test]
 fn client_of_a_stopped_server_is_sent_the_rest_before_the_address_goes() {
-    let (_scene, mut protected, stream) = stopped_in_a_download("stop-download", &[]);
-    let rest = read_to_end(&stream);
-    assert_same_bytes("rest", &pattern(LONG)[1000..][..rest.len()], &rest);
-    let ended = protected.ended(PATIENCE).expect("serve ends");
-    assert!(ended.success(), "{ended}: {}", protected.said());
-    protected.assert_nothing_left();
+    let scene = Scene::new("stop-download");
+    let (protected, stream) = stopped_in_a_download(&scene, &["--grace", "60s"], |_| ());
+    is_sent_the_rest(&stream);
+    ends_well(protected);
+}
+
+#[test]
+fn client_of_a_stopped_server_is_sent_the_rest_by_an_address_that_stays() {
+    let scene = Scene::new("stop-stays");
+    for address in addresses() {
+        by_hand(&scene.server, "add", address.ip());
+    }
+    let (protected, stream) = stopped_in_a_download(&scene, &["--grace", "1s"], |_| ());
+    ends_well(protected);
+    is_sent_the_rest(&stream);
 }
 
 /// The address would be gone before the client wants the rest.
-#[test]
-fn client_that_does_not_read_is_reset_before_the_address_goes() {
-    let (_scene, mut protected, stream) = stopped_in_a_download("stop-stalled", &["--grace", "1s"]);
-    let ended = protected.ended(PATIENCE).expect("serve ends");
-    assert!(ended.success(), "{ended}: {}", protected.said());
-    protected.assert_nothing_left();
+fn reset_if_it_does_not_read(label: &str, before: impl FnOnce(&TcpStream)) {
+    let scene = Scene::new(label);
+    let (protected, stream) = stopped_in_a_download(&scene, &["--grace", "1s"], before);
+    ends_well(protected);
     let mut buffer = vec![0; 1 << 16];
     let error = loop {
         match read_some(&stream, &mut buffer) {
@@ -140,6 +167,19 @@ fn client_that_does_not_read_is_reset_before_the_address_goes() {
         }
     };
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+}
+
+#[test]
+fn client_that_does_not_read_is_reset_before_the_address_goes() {
+    reset_if_it_does_not_read("stop-stalled", |_| ());
+}
+
+/// The server's socket is in LAST_ACK then, where the kernel destroys it without a word.
+#[test]
+fn client_that_has_said_all_and_does_not_read_is_reset_before_the_address_goes() {
+    reset_if_it_does_not_read("stop-half", |stream| {
+        stream.shutdown(Shutdown::Write).expect("a FIN");
+    });
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The end of the service, when it is asked for.
 
 use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
     os::unix::net::UnixStream,
     sync::{
         Arc,
@@ -13,9 +15,10 @@ use recovery::{GaveUp, Stage};
 use rustix::event::{PollFd, PollFlags};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use supervise::{TcpState, destroy_sockets};
+use supervise::{TcpState, destroy_socket, destroy_sockets};
+use wire::FlowKey;
 
-use super::{Ending, Service, tell_manager};
+use super::{Ending, Service, opened_by_server, tell_manager};
 use crate::{
     clock,
     error::{ServeError, SystemContext},
@@ -46,7 +49,6 @@ impl Service {
             None => self.ground.cgroup.kill()?,
         }
         self.linger()?;
-        self.end_connections()?;
         Ok(Ending::Stopped)
     }
 
@@ -77,28 +79,51 @@ impl Service {
         Ok(())
     }
 
-    /// Without the address no socket can send what the dead server has left in it, and its client would wait for ever. A client
-    /// that has not heard everything in time is reset.
-    fn end_connections(&self) -> Result<(), ServeError> {
-        if self.config.address_device.is_none() {
-            return Ok(());
-        }
-        let addresses = &self.config.addresses;
-        let until = clock::now() + self.config.grace;
-        while clock::now() < until {
-            let mut unheard = 0;
-            destroy_sockets(addresses, |_, _, state| {
-                unheard += usize::from(has_more_to_send(state));
-                false
-            })?;
-            if unheard == 0 {
-                break;
-            }
+    /// Where an address goes with the service, no socket can send any more what the dead server has left in it, and the
+    /// client would wait for ever. The clients are sent that now, for as long as `--grace`, and the slower ones are reset.
+    pub(super) fn end_connections(&mut self) -> Result<(), ServeError> {
+        let flows = self.ground.plane.flows()?;
+        let opened = opened_by_server(&flows);
+        let mut addresses = self.all_addresses(&opened);
+        let own = self.own_addresses.as_ref();
+        addresses.retain(|address| own.is_some_and(|own| own.has(address.ip())));
+        let until = clock::now().saturating_add(self.config.grace);
+        let mut unheard = self.unheard(&addresses, &opened)?;
+        while !unheard.is_empty() && clock::now() < until {
             self.ground.plane.heartbeat()?;
+            self.look_at_addresses()?;
             std::thread::sleep(LOOK_AGAIN);
+            unheard = self.unheard(&addresses, &opened)?;
         }
-        destroy_sockets(addresses, |_, _, state| state != TcpState::TimeWait)?;
+        for key in unheard {
+            // Not by the kernel: in some states a socket that is destroyed says nothing, and before Linux 6.12 no socket does
+            // that its process has left.
+            match self.ground.plane.flow(key)? {
+                Some(flow) => self.reset_client(key, flow.id)?,
+                None => drop(destroy_socket(key.server(), key.client())?),
+            }
+        }
         Ok(())
+    }
+
+    /// Connections of which the client lacks data or the FIN.
+    fn unheard(
+        &self,
+        addresses: &[SocketAddr],
+        opened: &BTreeSet<FlowKey>,
+    ) -> Result<Vec<FlowKey>, ServeError> {
+        let mut unheard = Vec::new();
+        if addresses.is_empty() {
+            return Ok(unheard);
+        }
+        destroy_sockets(addresses, |local, remote, state| {
+            let key = FlowKey::new(remote, local);
+            if has_more_to_send(state) && self.is_of_service(key, opened) {
+                unheard.push(key);
+            }
+            false
+        })?;
+        Ok(unheard)
     }
 }
 

@@ -196,7 +196,7 @@ fn clean_where_nothing_is() {
     let nobody = protected.outlive("clean", &["nobody"]);
     assert_eq!(nobody.status, Some(2), "{nobody:?}");
     let name = protected.name();
-    for word in ["there is no service nobody", name] {
+    for word in ["no service is called nobody", name] {
         assert!(nobody.stderr.contains(word), "{nobody:?}");
     }
     talks(&scene.connect(PORT), "on");
