@@ -168,8 +168,8 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		s->speak_until_ns = c->argument;
 		return 0;
 	case CONTROL_MAIN:
-		s->main_pid = c->argument;
 		s->pid_namespace = own_pid_namespace();
+		s->main_pid = c->argument;
 		return 0;
 	case CONTROL_BARRIER: {
 		struct flow none = {};

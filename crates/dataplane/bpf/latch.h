@@ -22,7 +22,7 @@
 static __always_inline bool is_crash(struct service *s, struct task_struct *task, __u32 number)
 {
 	__u32 signal = task->exit_code & 0x7f, status = (task->exit_code >> 8) & 0xff;
-	bool main = number == s->main_pid;
+	bool main = number && number == s->main_pid;
 	if (signal)
 		return main || signal != SIGPIPE;
 	return status && (main || s->crash_policy == CRASH_ANY);
