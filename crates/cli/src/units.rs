@@ -26,9 +26,12 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let no_number = |_| format!("{text:?} does not begin with a number");
     let whole: u64 = whole.parse().map_err(no_number)?;
     let of_fraction = match fraction {
-        "" => 0,
+        "" if !number.contains('.') => 0,
+        _ if factor == 1 => return Err(format!("{text:?}: there are no parts of a byte")),
         digits if digits.len() > MOST_DIGITS => {
-            return Err(format!("{text:?} has more digits than there are bytes"));
+            return Err(format!(
+                "{text:?}: at most {MOST_DIGITS} digits behind the point"
+            ));
         }
         digits => {
             let share: u64 = digits.parse().map_err(no_number)?;
@@ -95,17 +98,17 @@ pub(crate) fn addresses(text: &str) -> Result<Addresses, String> {
 }
 
 fn no_address(text: &str) -> String {
+    let colons = text.matches(':').count();
     let host = text.split(':').next().unwrap_or_default();
-    let is_name = host.chars().any(|c| c.is_ascii_alphabetic()) && !text.starts_with('[');
-    let names = if is_name {
-        format!(
-            "; {host:?} looks like a name, which may have other addresses tomorrow: `getent ahosts {host}` tells those of today"
-        )
+    let hint = if colons > 1 && !text.starts_with('[') {
+        "; an IPv6 address needs brackets".to_owned()
+    } else if colons == 1 && host.contains(|c: char| c.is_ascii_alphabetic()) {
+        format!("; {host:?} looks like a name: `getent ahosts {host}` tells its addresses")
     } else {
         String::new()
     };
     format!(
-        "{text:?} is no address and port: write 10.0.0.1:80, [fd00::1]:80, or a range of ports as in 10.0.0.1:20000-20100{names}"
+        "{text:?} is no address and port: write 10.0.0.1:80, [fd00::1]:80, or a range of ports as in 10.0.0.1:20000-20100{hint}"
     )
 }
 
@@ -175,7 +178,15 @@ mod tests {
         assert_eq!(bytes("1 MB"), Ok(1_000_000));
         assert_eq!(bytes("1.5GiB"), Ok(3 << 29));
         assert_eq!(bytes("0.001kB"), Ok(1));
-        for wrong in ["1.5.5GiB", ".5GiB", "1.x", "1.0000000001GB", "1 TB"] {
+        for wrong in [
+            "1.5.5GiB",
+            ".5GiB",
+            "5.GiB",
+            "1.5",
+            "1.x",
+            "1.0000000001GB",
+            "1 TB",
+        ] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }
@@ -186,6 +197,9 @@ mod tests {
         assert!(said("localhost:8080").contains("getent ahosts localhost"));
         assert!(!said("10.0.0.1").contains("getent"));
         assert!(!said("[fd00::x]:80").contains("getent"));
+        for bare in ["fd00::1:80", "fd00::1", "::1:80"] {
+            assert!(said(bare).contains("needs brackets"), "{bare}");
+        }
     }
 
     #[test]
