@@ -57,8 +57,9 @@ criu:
 	@packaging/criu.sh $(CRIU_DIR)
 
 # Where xtask and the lab take part in what is measured.
-bench builds paper kernels: FULL_SPEED = --config 'profile.release.package.xtask.opt-level=3' \
-                                         --config 'profile.release.package.lab.opt-level=3'
+ifneq ($(filter bench builds paper kernels,$(MAKECMDGOALS)),)
+FULL_SPEED = --config 'profile.release.package.xtask.opt-level=3' --config 'profile.release.package.lab.opt-level=3'
+endif
 
 build:
 	$(call set,build)

@@ -497,11 +497,11 @@ impl Drop for Protected {
         }
         eprintln!("--- serve of {} said:\n{}---", self.at.name, self.said());
         // Whatever went wrong, the next test finds a clean machine.
-        let _ = self.process.kill(Signal::TERM);
+        let _ = self.process.kill_group(Signal::TERM);
         if self.process.wait_with_timeout(PAUSE * 5000).is_err() {
             eprintln!("serve cannot be waited for");
         }
-        let _ = self.process.kill(Signal::KILL);
+        let _ = self.process.kill_group(Signal::KILL);
         let _ = self.process.wait_with_timeout(PATIENCE);
         if self.at.host.power_on().is_ok() {
             let cleaned = self.outlive("clean", &["--kill", &self.at.name]);

@@ -134,7 +134,7 @@ impl Scene {
         self.protect_within(&[], server, flags)
     }
 
-    /// [`Scene::protect_with`], where another command runs `serve` and passes signals to its group on.
+    /// [`Scene::protect_with`], where another command runs `serve`: signals are for the group ([`Protected::kill_serve_group`]).
     ///
     /// # Panics
     /// As there.

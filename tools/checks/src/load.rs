@@ -4,7 +4,6 @@ use std::fs;
 use std::hint::spin_loop;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
@@ -49,14 +48,20 @@ impl Drop for Load {
 pub(crate) struct WithoutSessions(Option<Child>);
 
 impl WithoutSessions {
-    /// Changes the setting, if this kernel has one.
-    ///
-    /// # Errors
-    /// If the setting cannot be changed.
-    pub(crate) fn begin() -> Result<Self> {
-        if !Path::new(SHARED_BY_SESSIONS).exists() {
-            return Ok(Self(None));
+    /// Changes the setting, if this kernel has one. Where the setting cannot be changed, as in some containers, tests
+    /// only take longer.
+    pub(crate) fn begin() -> Self {
+        let shares = fs::read(SHARED_BY_SESSIONS).is_ok_and(|value| value.starts_with(b"1"));
+        if !shares {
+            return Self(None);
         }
+        Self::change().unwrap_or_else(|error| {
+            println!("the sessions of commands that run last stay last: {error:#}");
+            Self(None)
+        })
+    }
+
+    fn change() -> Result<Self> {
         let own = std::env::current_exe().context("this program's file is unknown")?;
         let mut holder = Command::new(own);
         holder.arg("without-sessions");
@@ -82,16 +87,15 @@ impl Drop for WithoutSessions {
     }
 }
 
-/// Changes the setting until standard input ends.
+/// Has the kernel not share by sessions until standard input ends, and then share again.
 ///
 /// # Errors
 /// If the setting cannot be changed.
 pub(crate) fn hold_without_sessions() -> Result<()> {
-    let before = fs::read(SHARED_BY_SESSIONS).context(SHARED_BY_SESSIONS)?;
     fs::write(SHARED_BY_SESSIONS, "0").context(SHARED_BY_SESSIONS)?;
     println!("changed");
     drop(io::stdin().read_to_end(&mut Vec::new()));
-    fs::write(SHARED_BY_SESSIONS, before).context(SHARED_BY_SESSIONS)
+    fs::write(SHARED_BY_SESSIONS, "1").context(SHARED_BY_SESSIONS)
 }
 
 /// Keeps one processor busy until standard input ends.

@@ -123,18 +123,6 @@ fn terminal_that_is_closed_leaves_connections_protected() {
 }
 
 #[test]
-fn interrupt_from_a_terminal_loses_no_logger() {
-    let scene = Scene::new("interrupt");
-    let mut protected = scene.protect(&servers::test_server(&scene));
-    let _stream = echoing(&scene);
-    protected.kill_serve_group(Signal::INT);
-    let status = protected.ended(PATIENCE).expect("serve ends");
-    assert!(status.success(), "{status}: {}", protected.said());
-    protected.assert_none_of("logger_restarted");
-    protected.assert_nothing_left();
-}
-
-#[test]
 fn sigterm_with_open_connections() {
     let scene = Scene::new("sigterm");
     let protected = scene.protect(&servers::nginx(&scene));

@@ -14,7 +14,14 @@ use crate::{echoes, echoing, is_reset, lost_only, talks};
 /// In a container the kernel knows a process by another number than `serve` does.
 #[test]
 fn server_in_a_pid_namespace_that_exits_with_an_error_is_recovered() {
-    const NAMESPACE: &[&str] = &["unshare", "--pid", "--fork", "--mount-proc", "--"];
+    const NAMESPACE: &[&str] = &[
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--",
+    ];
     let scene = Scene::new("pidns");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect_within(NAMESPACE, &server, &[]);
