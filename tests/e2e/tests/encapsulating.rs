@@ -445,7 +445,7 @@ fn mistakes_are_told() {
         (&["--", "there-is-no-such-program"], "no directory of PATH"),
         (&["--mandate", "nothing"], " none"),
         (&["--abort", "nothing"], " none"),
-        (&["--timeout", "1h", "--", "true"], "no unit of time"),
+        (&["--timeout", "1", "--", "true"], "has no unit"),
         (
             &["--input", "nothing", "--", "true"],
             "none by the name of nothing",
