@@ -239,6 +239,8 @@ fn offering_fast_open() {
 #[test]
 fn closed_window() {
     let scene = Scene::new("closed-window");
+    // A client that reads much at once may be given a buffer for all that is to come.
+    client_sysctl(&scene, "net.ipv4.tcp_rmem", "4096 131072 4194304");
     let mut seed = Seed::choose("closed-window");
     let server = scene.protect(&test_server(&scene));
     let recording = scene.record(PORT);
