@@ -412,5 +412,6 @@ fn child_between_fork_and_exec_has_no_connection_of_a_file_system() {
 }
 
 fn is_connection(file: &io::Result<PathBuf>) -> bool {
-    file.as_deref().is_ok_and(|file| file == "/dev/fuse")
+    file.as_deref()
+        .is_ok_and(|file| file == Path::new("/dev/fuse"))
 }
