@@ -128,24 +128,6 @@ impl Protected {
         flags: &[&str],
         within: &'static [&'static str],
     ) -> Self {
-        let this = Self::start_unawaited(scene, server, name, flags, within);
-        this.wait_for("protecting", 1);
-        // It listens on one of them.
-        let deadline = Instant::now() + PATIENCE;
-        while !this.at.listens_on(&server.addresses) {
-            assert!(Instant::now() < deadline, "it listens where it is to");
-            thread::sleep(PAUSE);
-        }
-        this
-    }
-
-    fn start_unawaited(
-        scene: &Scene,
-        server: &Server,
-        name: String,
-        flags: &[&str],
-        within: &'static [&'static str],
-    ) -> Self {
         let at = At {
             verb: "serve",
             host: scene.server.clone(),
@@ -154,7 +136,15 @@ impl Protected {
             environment: Vec::new(),
             within,
         };
-        Self::start_at(at, server, flags)
+        let this = Self::start_at(at, server, flags);
+        this.wait_for("protecting", 1);
+        // It listens on one of them.
+        let deadline = Instant::now() + PATIENCE;
+        while !this.at.listens_on(&server.addresses) {
+            assert!(Instant::now() < deadline, "it listens where it is to");
+            thread::sleep(PAUSE);
+        }
+        this
     }
 
     /// Starts `outlive standby` for the same service on another host.
