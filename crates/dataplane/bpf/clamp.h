@@ -12,7 +12,7 @@
  *   eager        an acknowledgement of the logger becomes the client's ACK, if it brings anything new
  *   conditional  so does one that follows the newest of the client's segments
  *
- * In any of them a pure ACK that would bring nothing new is dropped, and (except in basic) a gap at
+ * In any of them a pure ACK that would bring nothing new is withheld, and (except in basic) a gap at
  * the logger becomes a duplicate ACK at once: the client does not wait for its timer.
  *
  * `log` of a flow has two writers: egress (what the server's TCP has, what is held, what is noted) and, when an
@@ -218,7 +218,7 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 	__u32 ack = clamped(s, f, p->ack);
 	__u16 window = window_up_to(f, edge, ack);
 	if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
-		return TCX_DROP;
+		return withhold();
 	if (o->timestamps && !f->log.tsecr) /* the server has opened it, and knows what it was answered */
 		f->log.tsecr = option_tsecr(sc->tcp, o);
 	bool echo = o->timestamps && option_tsecr(sc->tcp, o) != f->log.tsecr;

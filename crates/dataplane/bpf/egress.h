@@ -28,7 +28,7 @@
  *     an acknowledgement that is news              segment would bring the news
  *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
  *     in part
- *   spliced flow, pure ACK below what the       -> dropped: the client was told more
+ *   spliced flow, pure ACK below what the       -> withheld: the client was told more
  *     client was told
  *   spliced flow, anything else                 -> compared if it overlaps the record, then
  *                                                  sequence number, timestamp and window mapped
@@ -182,7 +182,7 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 	const struct link_path *path = the_path();
 	if (!s->link_up || abandoned(s) || !path || !path->ifindex) {
 		if (waits_for_logger(s))
-			return hide_synack(skb, s);
+			return count(COUNT_FENCED), withhold();
 		e->unprotected = UNPROTECTED_LOGGER_LOST;
 		return TCX_NEXT;
 	}
@@ -250,7 +250,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 				write32(&sc->edit[in_header(o->timestamps + 6)], f->log.tsecr);
 			clamp_blocks(sc, f, o);
 			if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
-				return TCX_DROP;
+				return withhold();
 			if (before(ack, p->ack))
 				count(COUNT_ACKS_CLAMPED);
 		}
@@ -322,9 +322,9 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		return self_ack(skb, s, sc, key, f, p, &o, f->client.ack - f->splice.delta_seq);
 	}
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
-		return TCX_DROP;
+		return withhold();
 	if (fenced(s)) /* not before: what stays here goes on */
-		return drop_fenced();
+		return refuse_fenced(skb, p);
 	int verdict = translate_out(skb, s, sc, f, p, &o);
 	if (verdict == TCX_NEXT) {
 		mirror_head(skb, f, p, seq); /* in client space now, as the record is */
@@ -374,15 +374,16 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 	}
 	if (f->mode == FLOW_OBSERVED) {
 		if (fenced(s))
-			return drop_fenced();
+			return refuse_fenced(skb, p);
 		if (is_unfound(f, p)) {
 			count(COUNT_GATED_OUT);
 			return TCX_DROP;
 		}
 		struct options o = find_options(sc, p, false);
 		if (linked(s, f) && (p->flags & (TCP_ACK | TCP_RST)) == TCP_ACK) {
-			if (egress_clamped(skb, f, p, &o) == TCX_DROP)
-				return TCX_DROP;
+			int verdict = egress_clamped(skb, f, p, &o);
+			if (verdict != TCX_NEXT)
+				return verdict;
 		} else {
 			observe_server(f, p, sc, &o);
 		}
@@ -470,10 +471,9 @@ int egress(struct __sk_buff *skb)
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;
 	}
-	bool synack = (p.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
 	if (fenced(s))
-		return synack ? hide_synack(skb, s) : drop_fenced();
-	if (e && synack)
+		return refuse_fenced(skb, &p);
+	if (e && (p.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
 		return egress_answer(skb, s, sc, &key, e, &p);
 	return TCX_NEXT;
 }

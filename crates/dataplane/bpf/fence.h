@@ -4,7 +4,8 @@
  * processes that would have to say so (stopped, starved, cut off). From then on nothing leaves that a
  * client could take for the service's:
  *
- *   segments from a protected address:port, RSTs and what was made here included    -> dropped
+ *   segments from a protected address:port, RSTs and what was made here included    -> dropped, or
+ *                                                                                      withheld
  *   what else comes from a protected address (ICMP, another port's segments)        -> dropped, but for
  *                                                                                      what goes to the
  *                                                                                      logger
@@ -34,14 +35,28 @@ static __always_inline int drop_fenced(void)
 	return TCX_DROP;
 }
 
-/* A SYN-ACK that may not leave. The server's TCP gives a handshake up whose SYN-ACK it cannot send again
- * (Linux, reqsk_timer_handler), and refuses the client that hears of the first one later, from the logger. A
- * packet that is received again has been sent. */
-static __always_inline int hide_synack(struct __sk_buff *skb, const struct service *s)
+/* Is it data, or a FIN, that its socket has sent before? (Of a segment that is new to its socket snd_nxt is the
+ * first number: the socket counts when the segment is sent, tcp_event_new_data_sent.) */
+static __always_inline bool is_repeated(struct __sk_buff *skb, const struct packet *p)
 {
-	count(COUNT_FENCED);
-	skb->mark = s->mark + MARK_NOWHERE;
-	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	struct bpf_sock *sk = skb->sk;
+	if (!sk || !sequence_len(p) || (p->flags & TCP_RST))
+		return false;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk || sk->type != SOCK_STREAM || sk->protocol != IPPROTO_TCP)
+		return false;
+	const struct bpf_tcp_sock *tcp = bpf_tcp_sock(sk);
+	return tcp && before(p->seq, tcp->snd_nxt);
+}
+
+/* A segment of the service that may not leave. New data and all that is not sent again are
+ * withheld, repeated data is dropped. The server's TCP then has data in flight, and tries again twice
+ * a second for fifteen minutes (Linux, tcp_retransmit_timer and TCP_RESOURCE_PROBE_INTERVAL). Of new
+ * data that is dropped the server's TCP has nothing in flight: each try counts as a probe of a closed
+ * window, and after tcp_retries2 probes, in 8 s, the connection is over (tcp_probe_timer). */
+static __always_inline int refuse_fenced(struct __sk_buff *skb, const struct packet *p)
+{
+	return is_repeated(skb, p) ? drop_fenced() : (count(COUNT_FENCED), withhold());
 }
 
 /* The target of a neighbour advertisement. */

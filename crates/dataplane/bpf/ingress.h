@@ -324,8 +324,6 @@ int ingress(struct __sk_buff *skb)
 	struct service *s = the_service();
 	if (!s)
 		return TCX_NEXT;
-	if (skb->mark == s->mark + MARK_NOWHERE)
-		return TCX_DROP;
 	if (!parse_ip(skb, &p, key.client, key.server))
 		return s->link ? ingress_link(skb) : TCX_NEXT;
 	struct scratch *sc = the_scratch(SCRATCH_INGRESS);

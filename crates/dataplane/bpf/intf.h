@@ -250,8 +250,7 @@ struct service {
 #define MARK_TO_CLIENT 2    /* for the client, as it is */
 #define MARK_SEGMENT 3      /* a copy of a segment for the logger, still to be wrapped */
 #define MARK_TO_LOGGER 4    /* for the logger, as it is */
-#define MARK_NOWHERE 5      /* it has not left, and nobody is to know */
-#define MARKS 6
+#define MARKS 5
 
 enum counter {
 	COUNT_MIRRORED = 0,      /* instream segments recorded */

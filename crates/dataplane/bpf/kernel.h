@@ -62,6 +62,23 @@ struct bpf_dynptr {
 	__u64 opaque[2];
 } __attribute__((aligned(8)));
 
+/* linux/bpf.h: up to the last field that is read */
+struct bpf_sock {
+	__u32 bound_dev_if;
+	__u32 family;
+	__u32 type;
+	__u32 protocol;
+};
+
+struct bpf_tcp_sock {
+	__u32 snd_cwnd;
+	__u32 srtt_us;
+	__u32 rtt_min;
+	__u32 snd_ssthresh;
+	__u32 rcv_nxt;
+	__u32 snd_nxt;
+};
+
 struct __sk_buff {
 	__u32 len;
 	__u32 pkt_type;
@@ -93,7 +110,7 @@ struct __sk_buff {
 	__u64 tstamp;
 	__u32 wire_len;
 	__u32 gso_segs;
-	__u64 sk;
+	struct bpf_sock *sk;
 	__u32 gso_size;
 };
 
@@ -104,6 +121,9 @@ struct __sk_buff {
 #define TCX_NEXT (-1)
 #define TCX_PASS 0
 #define TCX_DROP 2
+
+/* linux/net.h */
+#define SOCK_STREAM 1
 
 /* linux/if_ether.h, linux/in.h, linux/socket.h */
 #define ETH_HLEN 14

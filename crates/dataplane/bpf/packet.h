@@ -7,6 +7,14 @@
  */
 #pragma once
 
+/* The packet is gone, and the kernel's TCP takes it for sent: a packet for an interface that does not exist is freed
+ * without an error (skb_do_redirect). TCP would answer the error of a drop: it halves the congestion window, even for
+ * a pure ACK (__tcp_transmit_skb), and does not count the segment as sent. */
+static __always_inline int withhold(void)
+{
+	return bpf_redirect(0, 0);
+}
+
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
 #define TCP_RST 0x04

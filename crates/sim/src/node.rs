@@ -174,7 +174,7 @@ impl Node {
                     witness.leaves(&packet.bytes, false)?;
                     self.leaving.push(packet.bytes);
                 }
-                Verdict::Drop | Verdict::RedirectIngress => {}
+                Verdict::Drop | Verdict::Withheld | Verdict::RedirectIngress => {}
             }
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Node {
                 }
                 // A SYN-ACK takes the detour.
                 Verdict::Redirect => self.to_logger.push(packet.bytes),
-                Verdict::Drop => {}
+                Verdict::Drop | Verdict::Withheld => {}
             }
         }
         Ok(turned)

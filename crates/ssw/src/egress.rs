@@ -136,16 +136,11 @@ impl SouthSide {
             shared.counters.gated_out += 1;
             return Verdict::Drop;
         }
-        let synack = segment.has(Flags::SYN | Flags::ACK);
         if shared.fenced(now_ns) {
-            return if synack {
-                shared.hide_synack(packet)
-            } else {
-                shared.drop_fenced()
-            };
+            return shared.refuse_fenced();
         }
         if let Some(embryo) = embryo
-            && synack
+            && segment.has(Flags::SYN | Flags::ACK)
         {
             let options = find_options(&segment.header);
             // Another answer than before (the request's socket expired, or its cookie did) is another
@@ -194,7 +189,7 @@ impl SouthSide {
         let options = find_options(&segment.header);
         if flow.mode == Mode::Observed {
             if shared.fenced(now_ns) {
-                return shared.drop_fenced();
+                return shared.refuse_fenced();
             }
             if is_unfound(flow, segment) {
                 shared.counters.gated_out += 1;
@@ -203,7 +198,7 @@ impl SouthSide {
             let tells = segment.has(Flags::ACK) && !segment.has(Flags::RST);
             if shared.linked(flow) && tells {
                 if !shared.egress_clamped(packet, &key, flow, segment, &options, now_ns) {
-                    return Verdict::Drop;
+                    return Verdict::Withheld;
                 }
             } else {
                 observe_server(flow, segment, &options);
@@ -289,14 +284,14 @@ impl Shared {
             return self.self_ack(packet, flow, segment, options, ack);
         }
         if silent && !reset && segment.ack.before(flow.server.ack) {
-            return Verdict::Drop;
+            return Verdict::Withheld;
         }
         if self.fenced(now_ns) {
             // Not before: what stays here goes on.
-            return self.drop_fenced();
+            return self.refuse_fenced();
         }
         let Some(header) = self.translated_out(packet, key, flow, segment, options, now_ns) else {
-            return Verdict::Drop;
+            return Verdict::Withheld;
         };
         segment.commit(packet, header);
         self.counters.translated_out += 1;

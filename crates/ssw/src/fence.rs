@@ -2,10 +2,9 @@
 //!
 //! | packet | |
 //! |---|---|
-//! | from a protected address:port, RSTs and what was made here included | dropped |
+//! | from a protected address:port, RSTs and what was made here included | dropped, or withheld |
 //! | anything else from a protected address, but for what goes to the logger | dropped |
 //! | ARP in the name of a protected address, a neighbour advertisement of one | dropped |
-//! | a SYN-ACK | the same, and the server's TCP does not notice |
 //! | turned round on its way to the server's TCP; a copy for the logger | passes |
 //!
 //! The gate has no say in this, nor has the heartbeat.
@@ -14,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{
     packet::{Packet, V6_HEADER, array},
-    south::{MARK_NOWHERE, Shared, Verdict},
+    south::{Shared, Verdict},
 };
 
 const ICMP_V6: u8 = 58;
@@ -33,13 +32,11 @@ impl Shared {
         Verdict::Drop
     }
 
-    /// A SYN-ACK that may not leave. The server's TCP gives a handshake up whose SYN-ACK it cannot send again (Linux,
-    /// `reqsk_timer_handler`), and refuses the client that hears of the first one later, from the logger. A
-    /// packet that is received again has been sent.
-    pub(crate) const fn hide_synack(&mut self, packet: &mut Packet) -> Verdict {
+    /// A segment of the service that may not leave. (The programs drop one that its socket has sent
+    /// before, so that the socket tries again soon; the model knows no sockets.)
+    pub(crate) const fn refuse_fenced(&mut self) -> Verdict {
         self.counters.fenced += 1;
-        packet.mark = self.settings.mark.wrapping_add(MARK_NOWHERE);
-        Verdict::RedirectIngress
+        Verdict::Withheld
     }
 
     /// What becomes of a packet that is no segment from a protected address:port.

@@ -26,8 +26,7 @@ use crate::{
     mirror::{ClosedReason, MirrorKind},
     packet::{ACK, Network, Options, Packet, Segment, find_options, read32, write},
     south::{
-        EventKind, MARK_CLIENT_SPACE, MARK_NOWHERE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict,
-        our_mark,
+        EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict, our_mark,
     },
 };
 
@@ -35,9 +34,6 @@ impl SouthSide {
     /// What becomes of a packet that arrives, from the network or from ourselves.
     pub fn ingress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
         let ours = our_mark(packet.mark, self.shared.settings.mark);
-        if ours == Some(MARK_NOWHERE) {
-            return Verdict::Drop;
-        }
         if self.shared.settings.link && Network::parse(&packet.bytes).is_none() {
             return self.ingress_link(packet, now_ns);
         }

@@ -263,7 +263,7 @@ impl SouthSide {
         segment.commit(packet, header.clone());
         if !shared.service.link_up || shared.abandoned(now_ns) || shared.path.is_none() {
             if shared.waits_for_logger(now_ns) {
-                return shared.hide_synack(packet);
+                return shared.refuse_fenced();
             }
             embryo.unprotected = Some(Unprotected::LoggerLost);
             return Verdict::Next;

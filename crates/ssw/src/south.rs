@@ -28,9 +28,7 @@ pub const MARK_TO_CLIENT: u32 = 2;
 pub(crate) const MARK_SEGMENT: u32 = 3;
 /// For the logger, as it is.
 pub(crate) const MARK_TO_LOGGER: u32 = 4;
-/// It has not left, and nobody is to know.
-pub(crate) const MARK_NOWHERE: u32 = 5;
-pub(crate) const MARKS: u32 = 6;
+pub(crate) const MARKS: u32 = 5;
 
 /// Size of the event ring and of a record in it (`struct event`), bytes.
 const EVENT_RING: usize = 1 << 20;
@@ -143,6 +141,8 @@ pub enum Verdict {
     Next,
     /// It is gone.
     Drop,
+    /// It is gone, and the kernel's TCP takes it for sent.
+    Withheld,
     /// Turned round: it enters through this interface's [`SouthSide::ingress`].
     RedirectIngress,
     /// It leaves through another interface, or this one: for the client or the logger, as its mark

@@ -6,4 +6,5 @@ mod hosts;
 mod matrix;
 mod moves;
 mod phases;
+mod silence;
 mod stream;

@@ -27,7 +27,7 @@ impl Out {
 
     /// A segment that goes anywhere has a checksum that verifies.
     fn check(self) -> Self {
-        if self.verdict != Verdict::Drop {
+        if !matches!(self.verdict, Verdict::Drop | Verdict::Withheld) {
             let bytes = without_jumbo_header(&self.packet.bytes);
             let packet = IpPacket::parse(&bytes).unwrap();
             let state = ChecksumState::of(packet.source(), packet.destination(), packet.payload());

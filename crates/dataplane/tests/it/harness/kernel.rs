@@ -335,7 +335,7 @@ impl Kernel {
             .run_frame(program, &mut frame)
             .expect("the packet is run");
         *self.carried.lock().expect("no panic") = frame.cb;
-        let as_it_is = packet.mark.wrapping_sub(MARK) < 2 || frame.mark == MARK + 5;
+        let as_it_is = packet.mark.wrapping_sub(MARK) < 2;
         let macs = if verdict == Verdict::RedirectIngress && !as_it_is {
             [CLIENT_MAC, SERVER_MAC] // turned round
         } else {
@@ -446,7 +446,9 @@ impl Frame {
             2 => Verdict::Drop,
             // TC_ACT_REDIRECT; where to, the mark tells.
             7 if [2, 4].contains(&self.mark.wrapping_sub(MARK)) => Verdict::Redirect,
-            7 => Verdict::RedirectIngress,
+            7 if [0, 1].contains(&self.mark.wrapping_sub(MARK)) => Verdict::RedirectIngress,
+            // To no interface.
+            7 => Verdict::Withheld,
             other => panic!("verdict {other}"),
         })
     }

@@ -15,3 +15,4 @@ pub(crate) use ssw::Verdict::{self, Next, RedirectIngress};
 pub(crate) const SEGMENT: u32 = 3;
 pub(crate) const TO_LOGGER: u32 = 4;
 pub(crate) const DROP: Verdict = Verdict::Drop;
+pub(crate) const WITHHELD: Verdict = Verdict::Withheld;

@@ -62,7 +62,7 @@ fn a_connection_is_recorded_again_from_its_next_turn() {
     assert_eq!(events, [wanted]);
     assert_eq!(linked.both.copies().len(), 1);
     let acks = segment(s + 13, c + 26).timestamps(904, 60);
-    assert_eq!(linked.both.server(acks).verdict, DROP, "clamped again");
+    assert_eq!(linked.both.server(acks).verdict, WITHHELD, "clamped again");
     assert_eq!(told(&linked.logged(26, &[])).0, 26);
 }
 

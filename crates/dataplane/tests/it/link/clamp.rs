@@ -36,7 +36,7 @@ fn a_pure_ack_that_brings_nothing_stays() {
     let narrow = segment(linked.both.s + 1, linked.both.c + 102)
         .window(900)
         .timestamps(904, 21);
-    assert_eq!(linked.both.server(narrow).verdict, Verdict::Drop);
+    assert_eq!(linked.both.server(narrow).verdict, Verdict::Withheld);
     assert_eq!(linked.both.counted("acks_withheld"), 1);
     let again = segment(linked.both.s + 1, linked.both.c + 102)
         .window(900)
@@ -120,7 +120,7 @@ fn lazy_holds_pure_acks_until_they_are_logged() {
     let mut linked = Linked::new(AckStrategy::Lazy).open();
     for at in [1, 101, 201] {
         linked.says(at, &[b'x'; 100]);
-        assert_eq!(linked.server_acks(at + 100).verdict, Verdict::Drop);
+        assert_eq!(linked.server_acks(at + 100).verdict, Verdict::Withheld);
     }
     assert_eq!(linked.both.flow().log.held.len(), 3);
     assert_eq!(
@@ -202,7 +202,7 @@ fn a_later_server_tells_no_more_than_is_logged() {
     let acks = segment(second + 1, linked.both.c + 10).timestamps(80, 40);
     assert_eq!(
         linked.both.server(acks).verdict,
-        DROP,
+        WITHHELD,
         "nothing new is logged"
     );
     let out = linked.logged(10, &[]);

@@ -10,8 +10,7 @@ fn a_syn_ack_neither_leaves_nor_comes_back_too_late() {
     linked.both.lease(Some(false));
     let syn_ack = linked.both.syn_ack();
     let fenced = linked.both.server(syn_ack);
-    assert_eq!(fenced.verdict, Verdict::RedirectIngress);
-    assert_eq!(linked.both.ingress(fenced.packet).verdict, Verdict::Drop);
+    assert_eq!(fenced.verdict, Verdict::Withheld);
     assert_eq!(linked.both.counted("link_opens"), 0);
     linked.both.lease(Some(true));
     linked.answer();
@@ -50,7 +49,7 @@ fn what_is_recorded_is_recorded_and_the_logger_is_spoken_to() {
         linked.probe();
         assert_eq!(linked.says(1, b"hello"), Verdict::Next);
         assert_eq!(linked.both.copies().len(), 1);
-        assert_eq!(linked.server_acks(6).verdict, Verdict::Drop);
+        assert_eq!(linked.server_acks(6).verdict, Verdict::Withheld);
         // The protected address may be the one that the link has.
         let (ours, logger) = (linked.both.key.server().ip(), linked.link.remote.ip());
         let to_logger = other(ours, logger, 17, &[0; 8]);
@@ -85,10 +84,7 @@ fn who_needs_a_lease_serves_nobody_without_a_record() {
     linked.both.lease(Some(true));
     linked.both.link_up(false);
     let syn_ack = linked.both.syn_ack();
-    assert_eq!(
-        linked.both.server(syn_ack).verdict,
-        Verdict::RedirectIngress
-    );
+    assert_eq!(linked.both.server(syn_ack).verdict, Verdict::Withheld);
     linked.both.link_up(true);
     linked.answer();
 }

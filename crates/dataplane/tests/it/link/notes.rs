@@ -197,7 +197,7 @@ fn an_ack_before_the_note_says_nothing_and_has_what_follows_copied() {
     for strategy in [Basic, Lazy, Eager, Conditional] {
         let mut talk = Talk::settled_on(Linked::new(strategy));
         talk.assert_next_is_left_out();
-        assert_eq!(talk.says(b"").verdict, DROP);
+        assert_eq!(talk.says(b"").verdict, WITHHELD);
         assert_eq!(talk.linked.both.counted("acks_withheld"), 1);
         talk.note();
         assert_eq!(talk.answers(), talk.client);

@@ -120,7 +120,7 @@ fn the_client_is_never_told_less() {
     lab.splice(S2);
     assert_eq!(
         lab.server(segment(S2 + 1, lab.c + 51)).verdict,
-        Verdict::Drop
+        Verdict::Withheld
     );
     assert_eq!(lab.flow().splice.ack, lab.c + 51, "but we have heard it");
     let out = lab.server(segment(S2 + 1, lab.c + 51).window(100).payload(b"early"));
