@@ -453,6 +453,8 @@ int egress(struct __sk_buff *skb)
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (!f && !is_endpoint(key.server, key.server_port))
 		return fenced(s) ? fence_other(skb) : TCX_NEXT;
+	if (has_passed(skb, s, WAY_OUT))
+		return TCX_NEXT;
 
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
 	if (!sc || !parse_tcp(skb, &p, sc->tcp))

@@ -316,6 +316,17 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	return TCX_NEXT;
 }
 
+/* The packet has passed the device below, and arrives at the device that the server's socket sees. */
+static __always_inline int arrives_above(struct __sk_buff *skb, const struct flow_key *key, struct flow *f)
+{
+	struct flow *e = bpf_map_lookup_elem(&embryos, key);
+	if (f)
+		f->ifindex = skb->ifindex;
+	if (e)
+		e->ifindex = skb->ifindex;
+	return TCX_NEXT;
+}
+
 SEC("tcx/ingress")
 int ingress(struct __sk_buff *skb)
 {
@@ -334,6 +345,8 @@ int ingress(struct __sk_buff *skb)
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (!f && !is_endpoint(key.server, key.server_port))
 		return TCX_NEXT;
+	if (has_passed(skb, s, WAY_IN))
+		return arrives_above(skb, &key, f);
 
 	__u32 ours = skb->mark - s->mark;
 	if (ours < MARKS)

@@ -229,6 +229,20 @@ static __always_inline bool strays_dropped(struct service *s)
 	return s->recovering && !abandoned(s);
 }
 
+enum way { WAY_IN = 1, WAY_OUT = 2 };
+
+/* Has this packet passed a program of ours before, in this direction? The frames of a device that is stacked upon
+ * another one (macvlan, ipvlan) pass the programs of both, and a packet must be translated once. The number stays with
+ * the packet from device to device. Another service has another mark. */
+static __always_inline bool has_passed(struct __sk_buff *skb, const struct service *s, enum way way)
+{
+	__u32 stamp = ((s->mark >> 16 ^ s->mark) & 0xfffc) | way;
+	if (skb->tc_index == stamp)
+		return true;
+	skb->tc_index = stamp;
+	return false;
+}
+
 /* Is the record of this flow kept at the other end of a log link? Then the client is told of no more
  * than is known to be there. */
 static __always_inline bool linked(const struct service *s, const struct flow *f)

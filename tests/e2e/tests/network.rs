@@ -340,3 +340,25 @@ fn small_mtu() {
     server.wait_serving(exchange.kills + 1);
     assert_all_kept(&server);
 }
+
+/// The frames of a device that is stacked upon another one pass the programs of both.
+#[test]
+fn macvlan_whose_server_is_killed_goes_on() {
+    for mode in ["bridge", "private", "passthru"] {
+        let scene = Scene::new(&format!("macvlan-{mode}"));
+        let address = SocketAddr::from(([10, 9, 1, 1], PORT));
+        for line in [
+            &format!("ip link add link eth0 name mv0 type macvlan mode {mode}"),
+            "ip address add 10.9.1.1/24 dev mv0",
+            "ip link set mv0 up",
+        ] {
+            run(&scene.server, line);
+        }
+        run(&scene.client, "ip address add 10.9.1.2/24 dev eth0");
+        let server = scene.protect(&test_server_at(&scene, &[address]));
+        let label = format!("macvlan-{mode}");
+        Exchange::default().survives(&scene, &server, &mut Seed::choose(&label), || {
+            scene.connect_to(address)
+        });
+    }
+}
