@@ -223,6 +223,11 @@ pub(crate) struct Serve {
     /// with resets
     #[arg(long, value_name = "DEVICE")]
     pub(crate) address_device: Option<String>,
+    /// Bring the addresses up although another host on the link answers for them: a router with proxy ARP answers for
+    /// all. Without this option serve asks the neighbours for half a second, and refuses to start where one has an
+    /// address
+    #[arg(long, requires = "address_device")]
+    pub(crate) take_address: bool,
     /// Name of the service [default: made from the first address]
     #[arg(long)]
     pub(crate) name: Option<String>,

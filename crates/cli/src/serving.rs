@@ -151,6 +151,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         link,
         addresses,
         address_device: arguments.address_device,
+        take_address: arguments.take_address,
         command: arguments.command,
         wrapped: has_state,
         checkpoints,

@@ -7,6 +7,7 @@
 
 mod abi;
 mod announce;
+mod asking;
 mod attach;
 mod error;
 mod inject;
@@ -19,6 +20,7 @@ mod pins;
 mod rings;
 
 pub use announce::Announcer;
+pub use asking::holder_of;
 pub use attach::{AttachMode, detach_clsact};
 pub use error::DataplaneError;
 pub use inject::{Injector, MAX_INJECTED, Space};

@@ -93,6 +93,8 @@ pub struct ServeConfig {
     /// The network device on which the addresses come and go with the service; `None`: they are the
     /// host's.
     pub address_device: Option<String>,
+    /// The addresses are brought up although another host answers for them.
+    pub take_address: bool,
     /// The server's command.
     pub command: Vec<OsString>,
     /// The server has state: what it is told is recorded, and replayed before it serves again.

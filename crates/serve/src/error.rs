@@ -47,6 +47,19 @@ pub enum ServeError {
     /// No such network device.
     #[error("there is no network device {0:?}: see `ip link`")]
     NoDevice(String),
+    /// Another host answers for an address that is to be brought up.
+    #[error(
+        "another host on {device} has {ip}: {}; end the service there (or take the address off: `ip address del`). If two hosts are to serve {ip} in turn, both need the same --name, and the second `outlive standby`. Where a router answers for all addresses: --take-address",
+        link_layer(mac)
+    )]
+    AddressInUse {
+        /// The address.
+        ip: IpAddr,
+        /// On the link of this device.
+        device: String,
+        /// The other host's link-layer address.
+        mac: [u8; 6],
+    },
     /// An address that is to come and go with the service is on the host for good.
     #[error(
         "{0} is an address of this host already: outlive brings it up itself when this host serves; take it out of the system's configuration, and off (`ip address del`)"
@@ -273,6 +286,7 @@ impl ServeError {
             | Self::TooManyAddresses { .. }
             | Self::NotLocal { .. }
             | Self::AddressHere(_)
+            | Self::AddressInUse { .. }
             | Self::NoHostNumber
             | Self::SeveralLoggers
             | Self::Metrics { .. }
@@ -308,6 +322,10 @@ impl ServeError {
             _ => Fault::Ours,
         }
     }
+}
+
+fn link_layer(mac: &[u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
 fn listed(services: &[String]) -> String {

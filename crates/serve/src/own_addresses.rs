@@ -9,6 +9,7 @@
 //! and again.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -16,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dataplane::{Announcer, ethernet_interfaces};
+use dataplane::{Announcer, ethernet_interfaces, holder_of};
 use serde::{Deserialize, Serialize};
 use supervise::{Addresses, HostAddress};
 
@@ -59,6 +60,32 @@ pub(crate) struct OwnAddresses {
 /// Is there such a device?
 pub(crate) fn check(device: &str) -> Result<(), ServeError> {
     number_of(device).map(|_| ())
+}
+
+/// An error if another host on the link answers for one of the addresses that this host does not have yet.
+pub(crate) fn refuse_in_use(device: &str, addresses: &[SocketAddr]) -> Result<(), ServeError> {
+    let present = list(&mut open()?)?;
+    let has = |ip: &IpAddr| present.iter().any(|one| one.ip == *ip);
+    let all: BTreeSet<IpAddr> = addresses
+        .iter()
+        .map(|one| one.ip().to_canonical())
+        .collect();
+    let wanted: Vec<IpAddr> = all.into_iter().filter(|ip| !has(ip)).collect();
+    for interface in ethernet_interfaces()? {
+        if interface.name != device {
+            continue;
+        }
+        match holder_of(&interface, &wanted) {
+            Ok(None) => {}
+            Ok(Some((ip, mac))) => {
+                let device = device.to_owned();
+                return Err(ServeError::AddressInUse { ip, device, mac });
+            }
+            // The device may be down.
+            Err(error) => tracing::debug!(%error, device, "the neighbours were not asked"),
+        }
+    }
+    Ok(())
 }
 
 impl OwnAddresses {

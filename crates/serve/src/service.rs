@@ -21,7 +21,7 @@ use crate::{
     leasing,
     north::North,
     numbers,
-    own_addresses::OwnAddresses,
+    own_addresses::{self, OwnAddresses},
     preflight,
     read_ahead::ReadAhead,
     setup::Ground,
@@ -382,6 +382,12 @@ impl Service {
 
     /// The first start of a service that has no earlier life.
     fn begin(&mut self) -> Result<(), ServeError> {
+        if let Some(device) = &self.config.address_device
+            && !self.config.standby
+            && !self.config.take_address
+        {
+            own_addresses::refuse_in_use(device, &self.config.addresses)?;
+        }
         self.ground.instance.begin()?;
         if self.config.address_device.is_some() {
             // Clients may know the addresses from another host. As in a recovery, the kernel refuses

@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 
 use crate::{
     ChecksumMode, ChecksumState, IpPacket, MAX_OPTIONS, Options, OptionsBuffer, Segment,
-    SegmentMut, SegmentSpec, SeqNumber, SynOptions, TcpOption, checksum, kind, replace_timestamps,
-    strip,
+    SegmentMut, SegmentSpec, SeqNumber, SynOptions, TcpOption, checksum, kind, neighbour,
+    replace_timestamps, strip,
 };
-use core::net::SocketAddr;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Options, stripped in the tests, that a splice cannot carry.
 const STRIPPED: [u8; 3] = [kind::MULTIPATH, kind::FAST_OPEN, kind::EXPERIMENT];
@@ -20,6 +20,9 @@ const STRIPPED: [u8; 3] = [kind::MULTIPATH, kind::FAST_OPEN, kind::EXPERIMENT];
 ///
 /// If the property does not hold.
 pub fn packet(bytes: &[u8]) {
+    for ip in [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()] {
+        let _ = neighbour::holder(bytes, ip);
+    }
     let Ok(packet) = IpPacket::parse(bytes) else {
         return;
     };

@@ -8,7 +8,7 @@ use e2e::arrange::{run, wait_until};
 use e2e::clients::{read_exactly, read_some, read_to_end, write};
 use e2e::exchange::talks;
 use e2e::servers::{Server, test_server_at};
-use e2e::{PATIENCE, Protected, Scene, assert_same_bytes, pattern};
+use e2e::{PATIENCE, Protected, Scene, assert_same_bytes, binaries, pattern};
 use lab::{Host, Impairment, Mac, Signal};
 use rustix::process::test_kill_process;
 use serde_json::Value;
@@ -66,6 +66,8 @@ enum Told<'a> {
     At(&'a [u8], u8),
     /// A question after it.
     Asked,
+    /// The question of a host that would have it, and has no address to be answered at.
+    Probed,
     /// A segment for it, and to which link-layer address.
     Segment(&'a [u8]),
 }
@@ -78,6 +80,8 @@ fn told(frame: &[u8], ip: IpAddr) -> Option<Told<'_>> {
             if packet[14..18] == ip.octets() {
                 assert_eq!(frame[..6], [0xff; 6], "a broadcast");
                 Some(Told::At(&packet[8..14], packet[7]))
+            } else if packet[14..18] == [0; 4] {
+                Some(Told::Probed)
             } else {
                 Some(Told::Asked)
             }
@@ -92,7 +96,10 @@ fn told(frame: &[u8], ip: IpAddr) -> Option<Told<'_>> {
                 let unasked = packet[44] == 0x20 && packet[24] == 0xff && packet[7] == 255;
                 unasked.then(|| Told::At(&packet[66..72], 2))
             }
-            135 if packet[6] == 58 && packet.get(48..64)? == ip.octets() => Some(Told::Asked),
+            135 if packet[6] == 58 && packet.get(48..64)? == ip.octets() => {
+                let nowhere = packet[8..24] == [0; 16];
+                Some(if nowhere { Told::Probed } else { Told::Asked })
+            }
             _ => None,
         },
         _ => None,
@@ -228,6 +235,44 @@ fn neighbours_learn_at_once_who_has_the_addresses() {
         assert!(all.iter().all(right), "{all:02x?}");
     }
     protected.stop();
+}
+
+/// Two services of one address, under two names: each would answer the other's clients.
+#[test]
+fn address_that_another_host_has_is_refused_by_name() {
+    let scene = Scene::new("address-in-use");
+    let other = scene.lab.add_host_at("other", 30).expect("a host");
+    let mac = other.mac("eth0").expect("it has eth0").to_string();
+    let begin = |more: &[&str]| {
+        let server = server(&scene);
+        let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
+        command.args(["serve", "--name", "second", "--run-dir"]);
+        command.arg(scene.run_dir()).args(DEVICE).args(more);
+        for address in addresses() {
+            command.args(["--address", &address.to_string()]);
+        }
+        command.arg("--").args(&server.command);
+        let output = command.output().expect("outlive");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    for address in addresses() {
+        by_hand(&other, "add", address.ip());
+        let (code, said) = begin(&[]);
+        assert_eq!(code, Some(2), "{said}");
+        let expected = format!("another host on eth0 has {}: {mac};", address.ip());
+        assert!(said.contains(&expected), "{said}");
+        for address in addresses() {
+            assert!(address_of(&scene.server, address.ip()).is_none(), "{said}");
+        }
+        by_hand(&other, "del", address.ip());
+    }
+    // As a router with proxy ARP.
+    by_hand(&other, "add", addresses()[0].ip());
+    let flags = [&DEVICE[..], &["--take-address"]].concat();
+    scene.protect_with(&server(&scene), &flags).stop();
 }
 
 #[test]

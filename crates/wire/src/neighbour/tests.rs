@@ -76,6 +76,85 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn probe_for_ipv4_claims_nothing(mac: MacAddress, ip: [u8; 4]) {
+        prop_assume!(ip != [0; 4]);
+        let ip = Ipv4Addr::from(ip);
+        let bytes = arp_probe(mac, ip);
+        let frame = ethernet_of(&bytes);
+        prop_assert!(frame.dst_addr().is_broadcast());
+        let packet = ArpPacket::new_checked(frame.payload()).unwrap();
+        prop_assert_eq!(
+            ArpRepr::parse(&packet).unwrap(),
+            ArpRepr::EthernetIpv4 {
+                operation: ArpOperation::Request,
+                source_hardware_addr: EthernetAddress(mac),
+                source_protocol_addr: Ipv4Addr::UNSPECIFIED,
+                target_hardware_addr: EthernetAddress([0; 6]),
+                target_protocol_addr: ip,
+            }
+        );
+        prop_assert_eq!(holder(&bytes, ip.into()), None);
+    }
+
+    #[test]
+    fn probe_for_ipv6_claims_nothing(mac: MacAddress, ip: [u8; 16]) {
+        let ip = Ipv6Addr::from(ip);
+        let bytes = neighbor_probe(mac, ip);
+        let frame = ethernet_of(&bytes);
+        let packet = Ipv6Packet::new_checked(frame.payload()).unwrap();
+        let group = packet.dst_addr();
+        prop_assert_eq!(packet.src_addr(), Ipv6Addr::UNSPECIFIED);
+        prop_assert_eq!(&group.octets()[..13], &[0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff]);
+        prop_assert_eq!(&group.octets()[13..], &ip.octets()[13..]);
+        let message = Icmpv6Packet::new_checked(packet.payload()).unwrap();
+        let checked = ChecksumCapabilities::default();
+        let read = Icmpv6Repr::parse(&packet.src_addr(), &group, &message, &checked);
+        prop_assert_eq!(
+            read.unwrap(),
+            Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr: ip, lladdr: None })
+        );
+        prop_assert_eq!(holder(&bytes, ip.into()), None);
+    }
+
+    #[test]
+    fn holder_of_an_address_is_who_announces_it(
+        mac: MacAddress,
+        v4: [u8; 4],
+        v6: [u8; 16],
+        other: u32,
+        damage in 0usize..ADVERTISEMENT_FRAME,
+    ) {
+        let (v4, v6) = (Ipv4Addr::from(v4), Ipv6Addr::from(v6));
+        let stranger = Ipv4Addr::from(other);
+        for form in [ArpForm::Request, ArpForm::Reply] {
+            let frame = gratuitous_arp(mac, v4, form);
+            prop_assert_eq!(holder(&frame, v4.into()), Some(mac));
+            prop_assert_eq!(holder(&frame, stranger.into()).is_some(), stranger == v4);
+            prop_assert_eq!(holder(&frame[..frame.len() - 1], v4.into()), None);
+        }
+        let mut frame = neighbor_advertisement(mac, v6, false);
+        prop_assert_eq!(holder(&frame, v6.into()), Some(mac));
+        frame[damage] ^= 0x55;
+        // Only the link-layer header is without a checksum here.
+        let is_seen = damage >= ETHERNET_HEADER + 4 && damage != ETHERNET_HEADER + 7;
+        if is_seen {
+            prop_assert_eq!(holder(&frame, v6.into()), None);
+        }
+    }
+
+    #[test]
+    fn holder_of_any_bytes_is_told_without_a_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        v4: [u8; 4],
+        v6: [u8; 16],
+    ) {
+        let _ = holder(&bytes, Ipv4Addr::from(v4).into());
+        let _ = holder(&bytes, Ipv6Addr::from(v6).into());
+    }
+}
+
 /// Captured: what Linux 6.18 sends by `arp_notify` and `ndisc_notify` when its address has changed.
 #[test]
 fn linux_sends_the_same() {

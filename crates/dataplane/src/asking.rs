@@ -1,0 +1,105 @@
+//! Asking the neighbours on a link whether one of them has an address (RFC 5227 2.1.1, RFC 4862 5.4).
+
+use std::{
+    io::{self, IoSlice},
+    net::IpAddr,
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
+use wire::neighbour::{arp_probe, ether_type, holder, neighbor_probe};
+
+use crate::{
+    error::{DataplaneError, SocketContext},
+    interfaces::Interface,
+    packet_socket,
+};
+
+/// How often each address is asked for, and how long an answer may take each time. The RFCs allow for links on which
+/// an answer takes seconds; a service does not wait for that.
+const TIMES: u32 = 3;
+const ANSWER: Duration = Duration::from_millis(150);
+
+/// The largest frame that says who has an address is far smaller.
+const FRAME: usize = 2048;
+
+/// Which of the addresses another host on the link of this interface has, and that host's link-layer
+/// address; the first that answers. Takes 450 ms when no host answers, and no time on the loopback.
+///
+/// # Errors
+/// `CAP_NET_RAW` is missing, or the interface is down.
+pub fn holder_of(
+    interface: &Interface,
+    ips: &[IpAddr],
+) -> Result<Option<(IpAddr, [u8; 6])>, DataplaneError> {
+    if interface.mac == [0; 6] || ips.is_empty() {
+        return Ok(None);
+    }
+    let doing = "ask the neighbours for an address";
+    let open = |kind| packet_socket::open_at(interface.index, kind).doing(doing);
+    let sockets = [open(ether_type::ARP)?, open(ether_type::IPV6)?];
+    for _ in 0..TIMES {
+        for ip in ips {
+            ask(&sockets, interface, *ip).doing(doing)?;
+        }
+        let until = Instant::now() + ANSWER;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            await_frame(&sockets, left).doing(doing)?;
+            if let Some(found) = heard(&sockets, interface, ips) {
+                return Ok(Some(found));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn ask([arp, v6]: &[OwnedFd; 2], interface: &Interface, ip: IpAddr) -> io::Result<()> {
+    let (socket, kind, frame) = match ip {
+        IpAddr::V4(ip) => {
+            let frame = arp_probe(interface.mac, ip).to_vec();
+            (arp, ether_type::ARP, frame)
+        }
+        IpAddr::V6(ip) => {
+            let frame = neighbor_probe(interface.mac, ip).to_vec();
+            (v6, ether_type::IPV6, frame)
+        }
+    };
+    packet_socket::send(socket, interface.index, kind, &[IoSlice::new(&frame)])
+}
+
+fn await_frame(sockets: &[OwnedFd; 2], at_most: Duration) -> io::Result<()> {
+    let mut wanted = sockets
+        .each_ref()
+        .map(|socket| PollFd::new(socket, PollFlags::IN));
+    let timeout = at_most.try_into().map_err(io::Error::other)?;
+    match poll(&mut wanted, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What has arrived so far. The host's own frames are seen, too.
+fn heard(
+    sockets: &[OwnedFd; 2],
+    interface: &Interface,
+    ips: &[IpAddr],
+) -> Option<(IpAddr, [u8; 6])> {
+    let mut frame = [0; FRAME];
+    for socket in sockets {
+        while let Ok(length) = rustix::io::read(socket, &mut frame) {
+            let frame = &frame[..length.min(FRAME)];
+            let found = ips
+                .iter()
+                .find_map(|ip| Some((*ip, holder(frame, *ip)?)))
+                .filter(|(_, mac)| *mac != interface.mac);
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+    None
+}
