@@ -42,6 +42,13 @@ pub enum Happening {
         /// Why.
         reason: String,
     },
+    /// The server has open connections that no program sees.
+    Unseen {
+        /// How many.
+        connections: usize,
+        /// One of them.
+        example: String,
+    },
     /// Nothing is started yet: loggers that do not answer may know of an earlier life.
     AwaitsLoggers {
         /// Seconds; `None`: until one answers.
@@ -226,6 +233,13 @@ impl fmt::Display for Happening {
             Self::Unprotected { connection, reason } => {
                 write!(f, "unprotected: {connection}: {reason}")
             }
+            Self::Unseen {
+                connections,
+                example,
+            } => write!(
+                f,
+                "not protected: {connections} open connections of the server ({example} is one). Their packets do not pass outlive with this address: does this host translate addresses (a published port, nftables redirect), or do clients come through a device without Ethernet (tun, WireGuard)? Give each address that clients connect to as --address, too"
+            ),
             Self::LoggerRestarted { connections } => write!(
                 f,
                 "the logger was started again without its records: {connections} open connections are unprotected, new ones are protected"

@@ -199,6 +199,8 @@ impl Status {
         let reasons = reasons.map(|(reason, count)| (label("reason", reason.clone()), *count));
         let help = "Open connections that would not survive a crash, by the reason";
         to.gauges("outlive_unprotected_connections", Unit::None, help, reasons)?;
+        let help = "Open connections of the server that no program sees";
+        to.gauge("outlive_unseen_connections", Unit::None, help, self.unseen)?;
         let help = "Open connections by mode: spliced ones were carried over a crash";
         let modes = each("mode", &MODES, &self.modes);
         to.gauges("outlive_connection_modes", Unit::None, help, modes)

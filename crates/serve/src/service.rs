@@ -135,6 +135,7 @@ pub struct Service {
     pub(crate) list_again: bool,
     next_heartbeat: Duration,
     next_sweep: Duration,
+    unseen: unseen::Unseen,
 }
 
 impl Service {
@@ -216,6 +217,7 @@ impl Service {
             resumed: BTreeMap::new(),
             next_heartbeat: now,
             next_sweep: now,
+            unseen: unseen::Unseen::default(),
         })
     }
 
@@ -426,6 +428,7 @@ mod status_of;
 mod stopping;
 mod taking_over;
 mod turning;
+mod unseen;
 mod waiting;
 
 /// Tell the service manager that started us, if one did and wants to know.

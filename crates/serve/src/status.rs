@@ -38,6 +38,9 @@ pub struct Status {
     pub connections: usize,
     /// Those that would not survive a crash.
     pub unprotected: usize,
+    /// Open connections of the server that no program sees, and that have no place in the numbers before.
+    #[serde(default)]
+    pub unseen: usize,
     /// Those of them that are recorded again from their next turn on.
     pub waiting_for_turn: usize,
     /// Those that were carried over at least one crash.
@@ -179,6 +182,13 @@ impl fmt::Display for Status {
             self.waiting_for_turn,
             self.spliced
         )?;
+        if self.unseen > 0 {
+            writeln!(
+                f,
+                "  not seen     {} open connections of the server, NOT PROTECTED: their packets do not pass outlive with this address (outlive events says more)",
+                self.unseen
+            )?;
+        }
         writeln!(
             f,
             "  record       {} bytes taken, {} held; {}",

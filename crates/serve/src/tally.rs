@@ -104,13 +104,14 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 37] = [
+pub(crate) const EVENTS: [&str; 38] = [
     "started",
     "adopted",
     "restored",
     "protecting",
     "unprotected",
     "awaits_loggers",
+    "unseen",
     "logger_in_use",
     "logger_lost",
     "logger_back",
@@ -151,6 +152,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::Restored { .. } => "restored",
         Happening::Protecting { .. } => "protecting",
         Happening::Unprotected { .. } => "unprotected",
+        Happening::Unseen { .. } => "unseen",
         Happening::AwaitsLoggers { .. } => "awaits_loggers",
         Happening::LoggerInUse { .. } => "logger_in_use",
         Happening::LoggerLost { .. } => "logger_lost",

@@ -108,6 +108,21 @@ pub fn destroy_socket(local: SocketAddr, remote: SocketAddr) -> Result<bool, Des
     Ok(outcomes.contains(&Outcome::Destroyed))
 }
 
+/// The connections that are open at one of these addresses in the network namespace of the calling thread: local and
+/// remote end of each, IPv4-mapped ends as IPv4.
+///
+/// # Errors
+///
+/// See [`DestroyError`].
+pub fn open_connections(
+    service: &[SocketAddr],
+) -> Result<Vec<(SocketAddr, SocketAddr)>, DestroyError> {
+    let mut diag = DiagSocket::open()?;
+    let found = list(&mut diag, service)?.into_iter();
+    let open = found.filter(|one| matches!(one.state, TcpState::Established | TcpState::CloseWait));
+    Ok(open.map(|one| (one.local, one.remote)).collect())
+}
+
 /// Whether this kernel can destroy sockets, and lets us. Destroys none.
 ///
 /// # Errors

@@ -44,6 +44,7 @@ pub use command::{Command, Room, SpawnError, resolve};
 pub use descriptors::redirect_inherited;
 pub use destroy::{
     DestroyError, Destroyed, check_destroy_supported, destroy_socket, destroy_sockets,
+    open_connections,
 };
 pub use listening::{Owner, is_listened_on, listener_on};
 pub use local::{LocalAddress, address_is_local, local_addresses};

@@ -362,3 +362,43 @@ fn macvlan_whose_server_is_killed_goes_on() {
         });
     }
 }
+
+/// A published port: its clients' packets have another address than the server's sockets when they pass.
+#[test]
+fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
+    let scene = Scene::new("redirect");
+    let rules = format!(
+        "table ip nat {{
+            chain pre {{ type nat hook prerouting priority dstnat; tcp dport 9090 redirect to :{PORT}; }}
+        }}\n"
+    );
+    let file = scene.write("rules.nft", rules);
+    run(&scene.server, &format!("nft -f {}", file.display()));
+    let (published, own) = (scene.ipv4(9090), scene.ipv4(PORT));
+    let server = scene.protect(&test_server_at(&scene, &[own]));
+    let seen = scene.connect_to(own);
+    let through = scene.connect_to(published);
+    for stream in [&seen, &through] {
+        e2e::exchange::talks(stream, "hello");
+    }
+    let told = server.wait_for("unseen", 1);
+    assert_eq!(told["connections"], 1, "{told}");
+    let example = told["example"].as_str().expect("a connection");
+    let client = through.local_addr().expect("an address").to_string();
+    assert!(example.contains(&client), "{example}");
+    assert_eq!(e2e::loggers::status(&server)["unseen"], 1);
+    drop((seen, through));
+    server.stop();
+
+    let flags = ["--address", &published.to_string()];
+    let server = scene.protect_with(&test_server_at(&scene, &[own]), &flags);
+    let through = scene.connect_to(published);
+    e2e::exchange::talks(&through, "before");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    e2e::exchange::talks(&through, "afterwards");
+    server.assert_none_of("unseen");
+    assert_all_kept(&server);
+    drop(through);
+    server.stop();
+}

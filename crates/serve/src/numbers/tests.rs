@@ -33,6 +33,7 @@ fn status() -> Status {
         interfaces: vec!["lo (tcx)".into()],
         connections: 9,
         unprotected: 3,
+        unseen: 0,
         waiting_for_turn: 1,
         spliced: 4,
         replica: Some(ReplicaStatus {

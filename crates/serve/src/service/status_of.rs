@@ -69,6 +69,7 @@ impl Service {
                 .iter()
                 .filter(|(_, flow)| record_ended.is_some() || flow.unprotected.is_some())
                 .count(),
+            unseen: self.unseen.connections(),
             waiting_for_turn: open
                 .iter()
                 .filter(|(_, flow)| record_ended.is_none() && awaits_turn(flow))

@@ -93,6 +93,7 @@ impl Service {
             if self.recovery.stage() == Stage::Serving {
                 self.release_what_was_read()?;
                 self.renew_if_nobody_is_connected()?;
+                self.look_for_unseen(now)?;
             }
         }
         if now >= self.next_sweep {

@@ -70,6 +70,10 @@ fn all() -> Vec<Happening> {
         Happening::AwaitsLoggers {
             at_most_s: Some(30),
         },
+        Happening::Unseen {
+            connections: 1,
+            example: text(),
+        },
         Happening::LoggerInUse { logger: text() },
         Happening::LoggerLost {
             logger: text(),

@@ -1,0 +1,99 @@
+//! Connections of the server that the programs do not see.
+//!
+//! The programs know a connection by the addresses in its packets. Where this host translates addresses (a published port of
+//! a container, nftables `redirect`), a packet has another address when it passes the programs than the server's
+//! socket has. Packets of a device without an Ethernet header (tun, WireGuard) do not pass the programs at all. Such a
+//! connection has a socket and no flow: nothing protects it.
+
+use std::{collections::HashSet, time::Duration};
+
+use wire::FlowKey;
+
+use crate::{clock, error::ServeError, events::Happening, service::Service};
+
+/// How often the kernel is asked for its sockets, and how much more seldom for each socket that there is.
+const LOOK: Duration = Duration::from_secs(10);
+const LOOK_EACH: Duration = Duration::from_millis(1);
+
+/// What is known of them.
+#[derive(Debug, Default)]
+pub(crate) struct Unseen {
+    look_at: Duration,
+    /// Those that had no flow at the last look. A connection may begin between the kernel's list and ours.
+    suspects: HashSet<FlowKey>,
+    /// Those that had none at two looks in a row.
+    found: usize,
+    /// That has been told since there was none.
+    told: bool,
+}
+
+impl Unseen {
+    /// Open connections that are not protected because no program sees their packets.
+    pub(crate) const fn connections(&self) -> usize {
+        self.found
+    }
+
+    /// The connections without a flow at this look. Returns one that had none at the last look either, if there is
+    /// any and that is news.
+    fn look(&mut self, without_flow: HashSet<FlowKey>) -> Option<FlowKey> {
+        let mut again = without_flow.intersection(&self.suspects);
+        let example = again.next().copied();
+        self.found = again.count() + usize::from(example.is_some());
+        self.suspects = without_flow;
+        let news = example.filter(|_| !self.told);
+        self.told = example.is_some();
+        news
+    }
+}
+
+impl Service {
+    /// Look whether there are any, from time to time.
+    pub(super) fn look_for_unseen(&mut self, now: Duration) -> Result<(), ServeError> {
+        if now < self.unseen.look_at || !self.has_listened {
+            return Ok(());
+        }
+        let open = supervise::open_connections(&self.config.addresses)?;
+        let each = LOOK_EACH * u32::try_from(open.len()).unwrap_or(u32::MAX);
+        self.unseen.look_at = clock::now() + LOOK + each;
+        let mut without_flow = HashSet::new();
+        for (server, client) in open {
+            let key = FlowKey::new(client, server);
+            if self.ground.plane.flow(key)?.is_none() {
+                without_flow.insert(key);
+            }
+        }
+        if let Some(example) = self.unseen.look(without_flow) {
+            self.tell(Happening::Unseen {
+                connections: self.unseen.connections(),
+                example: example.to_string(),
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(port: u16) -> FlowKey {
+        let client = std::net::SocketAddr::from(([10, 0, 0, 2], port));
+        FlowKey::new(client, ([10, 0, 0, 1], 80).into())
+    }
+
+    #[test]
+    fn connection_without_a_flow_is_told_at_the_second_look_and_once() {
+        let mut unseen = Unseen::default();
+        let both: HashSet<_> = [key(1), key(2)].into();
+        assert_eq!(unseen.look(both.clone()), None);
+        assert_eq!(unseen.connections(), 0);
+        assert!(unseen.look([key(2), key(3)].into()) == Some(key(2)));
+        assert_eq!(unseen.connections(), 1);
+        assert_eq!(unseen.look(both), None, "it was told");
+        assert_eq!(unseen.connections(), 1);
+        assert_eq!(unseen.look(HashSet::new()), None);
+        assert_eq!(unseen.connections(), 0);
+        assert_eq!(unseen.look([key(4)].into()), None);
+        assert_eq!(unseen.look([key(4)].into()), Some(key(4)), "news again");
+    }
+}
