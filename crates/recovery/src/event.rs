@@ -30,6 +30,11 @@ pub enum Cause {
     Host,
     /// We have ended it, so that its record begins anew: nobody was connected.
     Renewal,
+    /// It has done what cannot be replayed, and has ended itself before anybody heard of it.
+    NotReplayable {
+        /// The process that has.
+        pid: u32,
+    },
 }
 
 impl Cause {
@@ -37,15 +42,20 @@ impl Cause {
     #[must_use]
     pub fn pid(self) -> Option<u32> {
         match self {
-            Self::Signal { pid, .. } | Self::Status { pid, .. } => Some(pid),
+            Self::Signal { pid, .. } | Self::Status { pid, .. } | Self::NotReplayable { pid } => {
+                Some(pid)
+            }
             _ => None,
         }
     }
 
-    /// Somebody's hand, most likely.
+    /// Somebody's hand, most likely, or ours.
     #[must_use]
     pub fn is_sigkill(self) -> bool {
-        matches!(self, Self::Signal { signal: 9, .. } | Self::Renewal)
+        matches!(
+            self,
+            Self::Signal { signal: 9, .. } | Self::Renewal | Self::NotReplayable { .. }
+        )
     }
 }
 
@@ -59,6 +69,9 @@ impl fmt::Display for Cause {
             Self::NotServing => write!(f, "it does not serve"),
             Self::Host => write!(f, "its host had stopped"),
             Self::Renewal => write!(f, "it was ended so that its record begins anew"),
+            Self::NotReplayable { pid } => {
+                write!(f, "process {pid} was about to do what cannot be replayed")
+            }
         }
     }
 }
@@ -72,6 +85,8 @@ pub enum GaveUp {
     Stopped,
     /// The service ends by an error.
     Failed,
+    /// The server does what cannot be replayed.
+    NotReplayable,
 }
 
 impl From<GaveUp> for LostReason {
@@ -80,6 +95,7 @@ impl From<GaveUp> for LostReason {
             GaveUp::ServerDown => Self::ServerDown,
             GaveUp::Stopped => Self::Stopped,
             GaveUp::Failed => Self::ServiceFailed,
+            GaveUp::NotReplayable => Self::NotReplayable,
         }
     }
 }
@@ -134,6 +150,8 @@ pub enum LostReason {
     Stopped,
     /// The service ended by an error while the connection waited for the server.
     ServiceFailed,
+    /// The server does what cannot be replayed.
+    NotReplayable,
     /// The host was restarted, and of what its client had heard too little is recorded to compare with
     /// what the server says again: what was said last had not reached the logger.
     NotComparable {
@@ -192,6 +210,7 @@ impl fmt::Display for LostReason {
                 f,
                 "the service failed; the last line of outlive serve says why"
             ),
+            Self::NotReplayable => write!(f, "the server does what cannot be replayed"),
             Self::NotComparable { heard, recorded } => write!(
                 f,
                 "its client had {heard} bytes of an answer of which only {recorded} are recorded: what the server says again could not be compared"

@@ -346,7 +346,10 @@ impl Service {
         let shipping = self.shipping_socket()?;
         let shipping = shipping.as_ref().map(AsFd::as_fd);
         let started = match &mut self.north {
-            Some(north) => north.start(&command, &self.ground.cgroup, shipping),
+            Some(north) => {
+                north.memory().clients_connect_to(&self.config.addresses);
+                north.start(&command, &self.ground.cgroup, shipping)
+            }
             None => command.start(&self.ground.cgroup).map_err(ServeError::from),
         };
         match started {

@@ -174,9 +174,14 @@ pub enum ServeError {
     NotRecorded,
     /// The server does what cannot be replayed.
     #[error(
-        "what the server does cannot be replayed (see its last words above). `--north=off` protects its connections, if it keeps nothing between requests"
+        "{server} cannot be rebuilt from what it is told: {why}. `--north=off` protects its connections, if it keeps nothing between requests"
     )]
-    NotReplayable,
+    NotReplayable {
+        /// The program.
+        server: String,
+        /// What it has said of that.
+        why: String,
+    },
     /// The server did not come up the first time.
     #[error(
         "the server {exit} before it listened on {addresses}: nothing is protected; see its own messages above"
@@ -272,7 +277,10 @@ impl ServeError {
     pub fn is_of_the_north(&self) -> bool {
         matches!(
             self,
-            Self::NotWrappable(_) | Self::NotWrapped | Self::NotRecorded | Self::NotReplayable
+            Self::NotWrappable(_)
+                | Self::NotWrapped
+                | Self::NotRecorded
+                | Self::NotReplayable { .. }
         )
     }
 
@@ -312,7 +320,7 @@ impl ServeError {
             Self::NotWrappable(_)
             | Self::NotWrapped
             | Self::NotRecorded
-            | Self::NotReplayable
+            | Self::NotReplayable { .. }
             | Self::Mount(_)
             | Self::SocketsLeft(_)
             | Self::Destroy(DestroyError::Unsupported | DestroyError::NoDiag)

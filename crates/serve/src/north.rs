@@ -291,13 +291,12 @@ impl North {
         self.is_lost = false;
     }
 
-    /// Has the server done what cannot be replayed?
-    pub(crate) fn is_not_replayable(&self) -> bool {
-        let failure = self
-            .memory
-            .divergence()
-            .and_then(|divergence| divergence.failure);
-        failure == Some(Failure::NotSupported)
+    /// What the server has done that cannot be replayed, in words; `None`: nothing.
+    pub(crate) fn is_not_replayable(&self) -> Option<String> {
+        let failure = self.memory.divergence()?.failure;
+        let unknown = || "it does what cannot be replayed".to_owned();
+        (failure == Some(Failure::NotSupported))
+            .then(|| self.memory.reason().unwrap_or_else(unknown))
     }
 
     /// Why the last replay was given up.

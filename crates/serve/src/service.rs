@@ -237,12 +237,13 @@ impl Service {
         if let Err(error) = self.end_replica() {
             tracing::warn!(%error, "the server that followed may not be ended");
         }
+        let refused = matches!(result, Err(ServeError::NotReplayable { .. }));
         if result.is_err() {
             // Whatever went wrong, the server must not run on behind a gate that nobody opens. Where another
             // host can go on, clients hear nothing of it.
             let ended = match &self.ground.keeper {
                 Some(_) => self.end_silently(),
-                None => self.end_badly(),
+                None => self.end_badly(refused),
             };
             if let Err(error) = ended {
                 tracing::warn!(%error, "the server may not be ended");
@@ -273,7 +274,6 @@ impl Service {
         self.control.close();
         // Where something has failed, or nobody was served, or somebody else is, there are records that
         // somebody wants.
-        let refused = matches!(result, Err(ServeError::NotReplayable));
         let ended = matches!(result, Ok(Ending::Stopped | Ending::Ended))
             || refused && self.ground.keeper.is_none();
         let over = ended && self.ground.instance.has_begun();
@@ -294,9 +294,12 @@ impl Service {
         Ok((ending, history))
     }
 
-    fn end_badly(&mut self) -> Result<(), ServeError> {
+    fn end_badly(&mut self, is_not_replayable: bool) -> Result<(), ServeError> {
         self.ground.plane.stopping(true)?;
-        let told = self.tell_those_who_wait(GaveUp::Failed);
+        let told = self.tell_those_who_wait(match is_not_replayable {
+            true => GaveUp::NotReplayable,
+            false => GaveUp::Failed,
+        });
         self.ground.cgroup.kill()?;
         self.ground.cgroup.wait_empty(Duration::from_secs(5))?;
         self.reap();
@@ -348,7 +351,7 @@ impl Service {
                     error @ (ServeError::FirstStart { .. }
                     | ServeError::NotWrapped
                     | ServeError::NotRecorded
-                    | ServeError::NotReplayable),
+                    | ServeError::NotReplayable { .. }),
                 ) => return Err(error),
                 // A healthy server is not ended because something of ours failed once.
                 Err(error) => {

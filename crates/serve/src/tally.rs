@@ -14,7 +14,8 @@ use crate::events::Happening;
 pub struct Tally {
     /// Events by their kinds.
     pub events: BTreeMap<String, u64>,
-    /// Deaths by what the server died of: `signal`, `status`, `not_serving`, `host` or `renewal`.
+    /// Deaths by what the server died of: `signal`, `status`, `not_serving`, `host`, `renewal` or
+    /// `not_replayable`.
     pub deaths: BTreeMap<String, u64>,
     /// Recoveries that came to their end.
     pub recoveries: u64,
@@ -189,7 +190,14 @@ const fn kind(of: &Happening) -> &'static str {
 }
 
 /// What servers die of.
-pub(crate) const CAUSES: [&str; 5] = ["signal", "status", "not_serving", "host", "renewal"];
+pub(crate) const CAUSES: [&str; 6] = [
+    "signal",
+    "status",
+    "not_serving",
+    "host",
+    "renewal",
+    "not_replayable",
+];
 
 const fn cause_name(cause: &Cause) -> &'static str {
     match cause {
@@ -198,11 +206,12 @@ const fn cause_name(cause: &Cause) -> &'static str {
         Cause::NotServing => "not_serving",
         Cause::Host => "host",
         Cause::Renewal => "renewal",
+        Cause::NotReplayable { .. } => "not_replayable",
     }
 }
 
 /// Why connections are reset.
-pub(crate) const LOST: [&str; 15] = [
+pub(crate) const LOST: [&str; 16] = [
     "unprotected",
     "no_record",
     "record_incomplete",
@@ -215,6 +224,7 @@ pub(crate) const LOST: [&str; 15] = [
     "server_down",
     "stopped",
     "service_failed",
+    "not_replayable",
     "not_comparable",
     "client_silent",
     "forgotten",
@@ -234,6 +244,7 @@ const fn lost_name(reason: &LostReason) -> &'static str {
         LostReason::ServerDown => "server_down",
         LostReason::Stopped => "stopped",
         LostReason::ServiceFailed => "service_failed",
+        LostReason::NotReplayable => "not_replayable",
         LostReason::NotComparable { .. } => "not_comparable",
         LostReason::ClientSilent => "client_silent",
         LostReason::Forgotten => "forgotten",

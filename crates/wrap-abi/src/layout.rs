@@ -12,14 +12,16 @@
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 pub use crate::{
+    addresses::Addresses,
     commits::{Commits, Committed},
+    reason::Reason,
     remade::{RemadeFiles, Whole},
 };
 
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 27;
+pub const VERSION: u32 = 28;
 
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
@@ -201,6 +203,10 @@ pub struct Page {
     pub remade: RemadeFiles,
     /// What output commit costs.
     pub commits: Commits,
+    /// Where clients connect to.
+    pub addresses: Addresses,
+    /// What the server does that cannot be replayed.
+    pub reason: Reason,
 }
 
 /// Processes before a number, but for 0, have ended, and all that they have recorded is with the logger: until that is taken

@@ -18,6 +18,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod addresses;
 mod arrival;
 mod call;
 mod clock;
@@ -31,6 +32,7 @@ pub mod locks;
 pub mod notes;
 pub mod passing;
 mod ready;
+mod reason;
 mod record;
 mod remade;
 mod room;
@@ -46,6 +48,7 @@ pub use clock::{Clock, Tick};
 pub use file::Identity;
 pub use held::Held;
 pub use ready::{Ready, ReadyReader, ReadyWriter};
+pub use reason::Reason;
 pub use record::{DecodeError, HEADER_MAX, Header, Record, Records};
 pub use room::{MOST_OF_EACH, Room};
 pub use varint::VARINT_MAX;

@@ -18,10 +18,11 @@ pub(crate) mod kept;
 mod locks;
 mod looking;
 pub(crate) mod opening;
+pub(crate) mod other_threads;
 mod passing;
 mod processes;
 mod randomness;
-mod readiness;
+pub(crate) mod readiness;
 pub(crate) mod reading;
 pub(crate) mod relistening;
 mod sending_files;
@@ -49,16 +50,15 @@ use crate::{
 /// service: nobody could replay what it does.
 fn kind(fd: c_int, call: &'static str) -> Kind {
     let kind = kind_of(fd);
-    let whose: &[u8] = match kind {
-        Kind::Connection if wrap::is_helper() => b" on a client's connection",
-        Kind::Outgoing if wrap::is_helper_thread() => b" on a connection to another server",
-        _ => return kind,
-    };
-    refuse(&[
-        b"another thread than the first calls ",
-        call.as_bytes(),
-        whose,
-    ]);
+    match kind {
+        Kind::Connection if wrap::is_helper() => {
+            other_threads::refuse_thread(call, b" on a client's connection");
+        }
+        Kind::Outgoing if wrap::is_helper_thread() => {
+            other_threads::refuse_thread(call, b" on a connection to another server");
+        }
+        _ => kind,
+    }
 }
 
 /// The server does what cannot be replayed.
@@ -66,12 +66,13 @@ fn kind(fd: c_int, call: &'static str) -> Kind {
 pub(crate) fn refuse(why: &[&[u8]]) -> ! {
     // SAFETY: no memory is involved.
     let thread = Decimal::new(unsafe { sys!(SYS_gettid) }.unsigned_abs());
-    let mut parts: [&[u8]; 6] = [b"thread ", thread.as_bytes(), b": ", b"", b"", b""];
+    let mut parts: [&[u8]; 7] = [b"thread ", thread.as_bytes(), b": ", b"", b"", b"", b""];
     for (part, why) in parts[3..].iter_mut().zip(why) {
         *part = why;
     }
     say(&parts);
     if let Some(page) = wrap::page() {
+        page.reason.say(why);
         page.failure
             .store(Failure::NotSupported as u32, Ordering::Release);
     }

@@ -213,6 +213,42 @@ pub(crate) fn kind_of(fd: c_int) -> Kind {
     unsafe { core::ptr::addr_of!((*TABLE.0.get()).all[index].kind).read_volatile() }
 }
 
+/// What epoll was told of a descriptor, as other threads may ask.
+pub(crate) struct Watched {
+    /// The instance and 1; 0: none.
+    epoll: u32,
+    data: u64,
+}
+
+impl Watched {
+    pub(crate) fn of(fd: c_int) -> Self {
+        let index = usize::try_from(fd).ok().filter(|index| *index < MOST);
+        let Some(index) = index else {
+            return Self { epoll: 0, data: 0 };
+        };
+        // SAFETY: in bounds; numbers, each of which is read whole.
+        unsafe {
+            let one = core::ptr::addr_of!((*TABLE.0.get()).all[index]);
+            let data = core::ptr::addr_of!((*one).data).read_volatile();
+            let epoll = core::ptr::addr_of!((*one).epoll).read_volatile();
+            Self { epoll, data }
+        }
+    }
+
+    pub(crate) fn epoll(&self) -> Option<c_int> {
+        c_int::try_from(self.epoll.checked_sub(1)?).ok()
+    }
+
+    pub(crate) fn is_in(&self, epoll: c_int) -> bool {
+        self.epoll() == Some(epoll)
+    }
+
+    /// The program's own data, if it is watched in this instance.
+    pub(crate) fn data_in(&self, epoll: c_int) -> Option<u64> {
+        self.is_in(epoll).then_some(self.data)
+    }
+}
+
 impl Descriptors {
     pub(crate) fn get(&self, fd: c_int) -> Descriptor {
         let index = usize::try_from(fd).unwrap_or(MOST);

@@ -160,7 +160,10 @@ impl Wrap {
             ]);
         }
         if self.kinship.shares_memory {
-            refuse(&[b"a child with clients shares memory with other processes"]);
+            refuse(&[
+                b"a child with clients shares memory with other processes, as a worker of nginx does",
+                b"; --north=require needs one process (nginx: `master_process off; daemon off;`)",
+            ]);
         }
     }
 }

@@ -19,7 +19,7 @@ use wrap_abi::{
 };
 
 use crate::{
-    calls::reading::becomes_ready,
+    calls::{readiness::epoll::own_data, reading::becomes_ready},
     clock, closing,
     descriptors::{Backing, Connection, Descriptor},
     places,
@@ -545,7 +545,7 @@ fn copy_options(from: c_int, to: c_int) {
 fn watch(fd: c_int, epoll: u32, descriptor: &Descriptor) {
     let mut event = epoll_event {
         events: descriptor.events,
-        u64: u64::from(fd.cast_unsigned()),
+        u64: own_data(fd),
     };
     if descriptor.is_spent {
         event.events = EPOLLONESHOT.cast_unsigned(); // it has had its one event

@@ -15,7 +15,7 @@ use wrap_abi::{
 };
 
 use crate::{
-    calls::{clocks, refuse, writing::Unrecorded},
+    calls::{clocks, other_threads, refuse, writing::Unrecorded},
     children::Children,
     closing,
     descriptors::hidden,
@@ -282,6 +282,7 @@ impl Wrap {
         self.inherits_locks();
         signals::forget();
         closing::forget();
+        other_threads::forget();
         helpers::forget();
         clocks::forget();
         let mut holds = false;

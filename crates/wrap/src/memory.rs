@@ -8,6 +8,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
+    net::{IpAddr, SocketAddr},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::fs::{FileExt as _, OpenOptionsExt as _},
@@ -23,6 +24,7 @@ use rustix::{
 };
 use wrap_abi::{
     Call, Record,
+    addresses::mapped,
     handover::{Ends, Position},
     layout::{
         Destination, Fate, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page, Process, Restless,
@@ -442,6 +444,25 @@ impl Memory {
     pub fn logger_is_full(&self) {
         let ended = Mode::LoggerFull as u32;
         self.page().mode.store(ended, Ordering::Release);
+    }
+
+    /// What the server does that cannot be replayed, in its own words; `None`: nothing that it has told.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        let said: Vec<u8> = self.page().reason.said().collect();
+        (!said.is_empty()).then(|| String::from_utf8_lossy(&said).into_owned())
+    }
+
+    /// Clients of the service connect there.
+    pub fn clients_connect_to(&self, addresses: &[SocketAddr]) {
+        let ip = |address: &SocketAddr| match address.ip() {
+            IpAddr::V4(ip) => mapped(ip.octets()),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        let all = addresses
+            .iter()
+            .map(|address| (ip(address), address.port()));
+        self.page().addresses.set(all);
     }
 
     /// The service is ended on purpose: nobody waits for more than that.

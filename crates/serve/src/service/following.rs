@@ -150,6 +150,7 @@ impl Service {
         let directory = self.ground.lock.directory();
         let mut north = North::inherited(directory, self.config.limits.total, edition.record)?;
         north.memory().hold(self.hold());
+        north.memory().clients_connect_to(&self.config.addresses);
         north.memory().follow();
         let command = supervise::Command::new(self.config.command.clone());
         let shipping = self.shipping_socket()?;

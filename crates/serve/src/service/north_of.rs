@@ -1,5 +1,7 @@
 //! The service's own record: its server's next life replays it.
 
+use std::path::Path;
+
 use recovery::{Candidate, Cause, SplicePoint, Stage, Standing};
 use ssw::Flow;
 use wire::{FlowId, FlowKey};
@@ -43,8 +45,8 @@ impl Service {
         if !north.has_record() && !north.is_lost() {
             return Ok(());
         }
-        if north.is_not_replayable() {
-            return Err(ServeError::NotReplayable);
+        if let Some(why) = north.is_not_replayable() {
+            return Err(self.not_replayable(why));
         }
         if let Some(divergence) = north.divergence() {
             let message = format!("the server's record could not be replayed: {divergence}");
@@ -75,6 +77,16 @@ impl Service {
             self.tell(Happening::Trouble { message });
         }
         Ok(())
+    }
+
+    /// Why a server with state is not served.
+    pub(super) fn not_replayable(&self, why: String) -> ServeError {
+        let command = self.config.command.first();
+        let server = command.and_then(|path| Path::new(path).file_name());
+        ServeError::NotReplayable {
+            server: server.map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            why,
+        }
     }
 
     /// A server without a record has nothing to replay.

@@ -73,7 +73,11 @@ impl Service {
 
     pub(super) fn died(&mut self, cause: Cause, at: Duration) {
         let now = clock::now();
-        let cause = self.renewing.cause(cause);
+        let refused = self.north.as_ref().and_then(North::is_not_replayable);
+        let cause = match (refused, cause.pid()) {
+            (Some(_), Some(pid)) => Cause::NotReplayable { pid },
+            _ => self.renewing.cause(cause),
+        };
         if self.recovery.stage() != Stage::Clearing {
             self.pause = match cause {
                 Cause::Renewal => Duration::ZERO,
@@ -107,8 +111,8 @@ impl Service {
                 return Ok(None);
             }
             if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
-                if self.north.as_ref().is_some_and(North::is_not_replayable) {
-                    return Err(ServeError::NotReplayable);
+                if let Some(why) = self.north.as_ref().and_then(North::is_not_replayable) {
+                    return Err(self.not_replayable(why));
                 }
                 let addresses = in_words(&self.config.addresses);
                 return Err(ServeError::FirstStart {

@@ -5,7 +5,7 @@ use core::{mem::MaybeUninit, sync::atomic::Ordering};
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
 use wrap_abi::{Arrival, Call, Header, Record, Which, layout::Failure};
 
-use super::{connecting, failed, kind, opening::take_place, refuse};
+use super::{connecting, failed, kind, opening::take_place, other_threads, refuse};
 use crate::{
     descriptors::{Address, Connection, Kind},
     errno::answer_int,
@@ -205,6 +205,7 @@ unsafe extern "C" fn accept4(
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    other_threads::look_at_listener(listener, "accept");
     let mut address = Address::NONE;
     let accepted = match kind(listener, "accept4") {
         Kind::Listener => restarting(|wrap| {
@@ -241,6 +242,7 @@ unsafe extern "C" fn accept(listener: c_int, peer: *mut sockaddr, length: *mut s
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    other_threads::look_at_listener(fd, "listen");
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys!(SYS_listen, fd, backlog) };
     if let Some(page) = wrap::page() {
@@ -254,6 +256,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
             if let Some(descriptor) = wrap.descriptors.entry(fd) {
                 descriptor.kind = Kind::Listener;
             }
+            other_threads::listens(fd);
         });
     }
     answer_int(outcome)

@@ -5,14 +5,14 @@ use core::{ops::Range, sync::atomic::Ordering};
 use libc::{F_GETFD, c_int, c_uint, c_void};
 use wrap_abi::layout::{FILE_FD, HANDOVER_FD, Hold, SHIPPING_FD};
 
-use super::{failed, locks};
+use super::{failed, kind, locks, other_threads};
 use crate::{
     closing,
     descriptors::{Kind, MOST},
     errno::answer_int,
     helpers, live,
     sys::{Outcome, sys},
-    wrap::{Wrap, page, with},
+    wrap::{Wrap, is_helper_thread, page, with},
 };
 
 pub(super) fn fd_of(outcome: Outcome) -> c_int {
@@ -168,7 +168,11 @@ pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if with(|wrap| wrap.keeps_listener(fd)) == Some(true) {
         return answer_int(failed(libc::EBADF));
     }
+    if is_helper_thread() {
+        kind(fd, "close");
+    }
     with(|wrap| wrap.close(fd));
+    other_threads::is_closed(fd);
     // SAFETY: no memory is involved.
     answer_int(unsafe { sys!(SYS_close, fd) })
 }
@@ -234,6 +238,9 @@ fn duplicated(from: c_int, outcome: Outcome) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    if is_helper_thread() {
+        kind(fd, "dup");
+    }
     // SAFETY: no memory is involved.
     duplicated(fd, unsafe { sys!(SYS_dup, fd) })
 }

@@ -1,6 +1,6 @@
 //! What is ready, and in which order.
 
-mod epoll;
+pub(crate) mod epoll;
 mod polling;
 
 use libc::c_int;

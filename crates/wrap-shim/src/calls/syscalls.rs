@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 
 use libc::{c_int, c_long, c_ulong};
 
-use super::{failed, processes::fork_by, refuse};
+use super::{failed, kind, other_threads::look_at_listener, processes::fork_by, refuse};
 use crate::{
     descriptors::kind_of,
     errno::{answer, answer_int},
@@ -30,6 +30,12 @@ unsafe extern "C" fn syscall(
         unsafe { sys::raw(number, arguments) }
     };
     if !wrap::is_wrapped() {
+        if wrap::is_helper() {
+            if number == libc::SYS_io_uring_setup {
+                return answer(failed(libc::ENOSYS)) as c_long;
+            }
+            look_at_thread(number, first);
+        }
         return answer(perform()) as c_long;
     }
     match number {
@@ -44,22 +50,42 @@ unsafe extern "C" fn syscall(
         libc::SYS_exit_group => drop(wrap::with(Wrap::ends)),
         // What it says and hears by that nobody sees: libraries do without.
         libc::SYS_io_uring_setup => return answer(failed(libc::ENOSYS)) as c_long,
-        libc::SYS_read
-        | libc::SYS_readv
-        | libc::SYS_recvfrom
-        | libc::SYS_recvmsg
-        | libc::SYS_write
-        | libc::SYS_writev
-        | libc::SYS_sendto
-        | libc::SYS_sendmsg
-        | libc::SYS_sendfile
-            if c_int::try_from(first).is_ok_and(|fd| kind_of(fd).is_stream()) =>
+        _ if reads_or_writes(number)
+            && c_int::try_from(first).is_ok_and(|fd| kind_of(fd).is_stream()) =>
         {
             refuse(&[b"it reads from connections, or writes to them, by syscall()"]);
         }
         _ => {}
     }
     answer(perform()) as c_long
+}
+
+fn reads_or_writes(number: c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendfile
+    )
+}
+
+/// Another thread does that to this descriptor: as by the functions.
+fn look_at_thread(number: c_long, first: usize) {
+    let Ok(fd) = c_int::try_from(first) else {
+        return;
+    };
+    match number {
+        libc::SYS_listen => look_at_listener(fd, "listen"),
+        libc::SYS_accept | libc::SYS_accept4 => look_at_listener(fd, "accept"),
+        _ if reads_or_writes(number) => drop(kind(fd, "syscall")),
+        _ => {}
+    }
 }
 
 const SHARES: usize = libc::CLONE_VM as usize;

@@ -3,7 +3,7 @@
 use core::{mem::MaybeUninit, ops::Range};
 
 use libc::{AF_INET, AF_INET6, c_int, sockaddr, sockaddr_storage, socklen_t};
-use wrap_abi::{Room, Which, handover::Place, passing::ADDRESS};
+use wrap_abi::{Room, Which, addresses::mapped, handover::Place, passing::ADDRESS};
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
 pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
@@ -91,6 +91,16 @@ impl Address {
         let family = c_int::from(u16::from_ne_bytes(*family));
         let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&family);
         rest.first_chunk().copied().filter(|_| is_internet)
+    }
+
+    /// The host, as IPv6 has it, and the port of one of a network.
+    pub(crate) fn host_and_port(&self) -> Option<([u8; 16], u16)> {
+        let port = u16::from_be_bytes(self.port()?);
+        let host = match self.as_bytes().get(8..24).and_then(<[u8]>::first_chunk) {
+            Some(host) if self.length >= 28 => *host,
+            _ => mapped(*self.as_bytes().get(4..)?.first_chunk()?),
+        };
+        Some((host, port))
     }
 
     /// From a record.

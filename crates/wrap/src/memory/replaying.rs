@@ -192,6 +192,7 @@ impl Memory {
             life.forget();
         }
         page.failure.store(0, Ordering::Release);
+        page.reason.forget();
         page.restless.store(0, Ordering::Release);
     }
 }

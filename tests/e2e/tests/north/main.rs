@@ -16,6 +16,7 @@ mod listeners;
 mod mosquitto;
 mod ngircd;
 mod node;
+mod other_threads;
 mod outgoing;
 mod proxies;
 mod redis;

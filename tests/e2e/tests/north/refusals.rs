@@ -11,7 +11,7 @@ use std::{
 use e2e::{
     Protected, Scene,
     loggers::{protect, with_logger},
-    servers::{PORT, Server, interpreter, memcached},
+    servers::{PORT, Server, interpreter, memcached, nginx},
 };
 use lab::Signal;
 
@@ -99,12 +99,42 @@ int main(void) {
 }
 ";
 
-/// The threads of memcached serve its clients: that cannot be replayed, and is noticed at the first word of one.
+/// The threads of memcached serve its clients: that cannot be replayed, and is noticed when one is given the first client, which
+/// has said nothing.
 #[test]
 fn a_server_whose_threads_serve_is_refused() {
     let scene = Scene::new("memcached");
-    let said = refused(&scene, &memcached(&scene), b"version\r\n");
-    assert!(said.contains("another thread than the first"), "{said}");
+    let said = refused(&scene, &memcached(&scene), &[]);
+    let expected =
+        "memcached cannot be rebuilt from what it is told: another thread than the first";
+    assert!(said.contains(expected), "{said}");
+    assert!(said.contains("from one thread"), "{said}");
+    assert!(
+        said.contains("the server does what cannot be replayed"),
+        "{said}"
+    );
+    assert!(!said.contains("did not come back in time"), "{said}");
+}
+
+/// The workers of nginx share memory. What is said of that does not depend on where their standard error leads.
+#[test]
+fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
+    let scene = Scene::new("workers");
+    let said = refused(
+        &scene,
+        &nginx(&scene),
+        b"GET / HTTP/1.1\r\nHost: server\r\n\r\n",
+    );
+    let expected =
+        "nginx cannot be rebuilt from what it is told: a child with clients shares memory";
+    assert!(said.contains(expected), "{said}");
+    assert!(said.contains("`master_process off; daemon off;`"), "{said}");
+    assert!(
+        said.contains("was about to do what cannot be replayed"),
+        "{said}"
+    );
+    assert!(!said.contains("killed by signal"), "{said}");
+    assert!(!said.contains("did not come back in time"), "{said}");
 }
 
 /// Descriptors that another process has given it no replay could give it again.
@@ -151,7 +181,7 @@ fn is_served_without(scene: &Scene, server: &Protected) {
     let heard = first.read_exact(&mut answer).map_err(|error| error.kind());
     assert_eq!(heard, Err(ErrorKind::ConnectionReset));
     let trouble = server.wait_for("trouble", 1)["message"].to_string();
-    assert!(trouble.contains("cannot be replayed"), "{trouble}");
+    assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
     server.wait_for("protecting", 2);
     let mut second = scene.connect_to(scene.ipv4(PORT));
     for recoveries in [1, 2] {
@@ -195,8 +225,14 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
             thread::sleep(Duration::from_millis(5));
         };
         // One that only listens, and is told nonetheless.
-        let listener = scene.connect(PORT);
-        stream.write_all(word).expect("sent");
+        let listener = match word {
+            [] => stream,
+            _ => {
+                let listener = scene.connect(PORT);
+                stream.write_all(word).expect("sent");
+                listener
+            }
+        };
         let output = serving.join().expect("it ends");
         let heard = (&listener).read(&mut [0]).map_err(|error| error.kind());
         assert_eq!(heard, Err(ErrorKind::ConnectionReset));

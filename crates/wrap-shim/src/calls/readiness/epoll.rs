@@ -4,15 +4,31 @@ use libc::{EPOLL_CTL_DEL, EPOLLIN, EPOLLONESHOT, POLLIN, c_int, epoll_event, sig
 use wrap_abi::{Call, Ready};
 
 use super::{
-    super::{failed, reading::is_ready, refuse},
+    super::{failed, other_threads, reading::is_ready, refuse},
     MOST_AT_ONCE, SIGSET,
 };
 use crate::{
+    descriptors::Watched,
     errno::answer_int,
     signals::blocking,
     sys::{Outcome, sys},
     wrap::{Wrap, with},
 };
+
+/// In the upper half of what epoll is given as a program's data, where the lower half is the descriptor: what other threads have
+/// given by themselves looks otherwise.
+const OWN: u64 = u32::from_le_bytes(*b"outl") as u64;
+
+/// What epoll has as the data of this descriptor. A record says by that which one is ready.
+pub(crate) fn own_data(fd: c_int) -> u64 {
+    OWN << 32 | u64::from(fd.cast_unsigned())
+}
+
+/// The opposite; `None`: it is the program's own.
+fn descriptor_of(data: u64) -> Option<c_int> {
+    let [low, high] = [data & u64::from(u32::MAX), data >> 32];
+    c_int::try_from(low).ok().filter(|_| high == OWN)
+}
 
 impl Wrap {
     fn epoll(
@@ -44,9 +60,11 @@ impl Wrap {
                 for index in 0..usize::try_from(count).unwrap_or(0) {
                     // SAFETY: so many were filled in by the kernel.
                     let event = unsafe { events.add(index).read_unaligned() };
-                    let fd = event.u64.to_le_bytes();
+                    let Some(fd) = descriptor_of(event.u64) else {
+                        refuse(&[b"another thread than the first calls epoll_ctl for an instance in which the first one waits"]);
+                    };
                     let ready = Ready {
-                        fd: u32::from_le_bytes([fd[0], fd[1], fd[2], fd[3]]),
+                        fd: fd.cast_unsigned(),
                         events: event.events,
                     };
                     let _ = writer.push(ready); // there is room for so many
@@ -56,7 +74,7 @@ impl Wrap {
                 if at < most {
                     let event = epoll_event {
                         events: ready.events,
-                        u64: ready.fd.into(),
+                        u64: own_data(ready.fd.cast_signed()),
                     };
                     // SAFETY: the program has room for so many.
                     unsafe { events.add(at as usize).write_unaligned(event) };
@@ -77,7 +95,7 @@ impl Wrap {
 
     /// If a helper has written what can be read there, it is to have come so far in the replay, too.
     fn await_helper(&mut self, event: &epoll_event) {
-        let fd = c_int::try_from(event.u64).unwrap_or(-1);
+        let fd = descriptor_of(event.u64).unwrap_or(-1);
         let descriptor = self.descriptors.get(fd);
         if event.events & EPOLLIN.cast_unsigned() != 0
             && descriptor.is_paired()
@@ -90,7 +108,7 @@ impl Wrap {
 
     /// The kernel has our data, which is the descriptor; the program gets its own.
     fn translate(&mut self, event: &mut epoll_event) {
-        let Ok(fd) = c_int::try_from(event.u64) else {
+        let Some(fd) = descriptor_of(event.u64) else {
             return;
         };
         let Some(descriptor) = self.descriptors.entry(fd) else {
@@ -123,24 +141,71 @@ impl Wrap {
         let wanted = unsafe { event.read_unaligned() };
         let own = epoll_event {
             events: wanted.events,
-            u64: u64::from(fd.cast_unsigned()),
+            u64: own_data(fd),
         };
-        let outcome = perform(&raw const own);
         let Some(descriptor) = self.descriptors.entry(fd) else {
             return failed(libc::ENOMEM);
         };
-        if outcome == 0 {
-            let epoll = epoll.cast_unsigned() + 1;
-            if descriptor.epoll != 0 && descriptor.epoll != epoll {
-                refuse(&[b"it watches one descriptor with two epoll instances"]);
-            }
-            descriptor.epoll = epoll;
-            descriptor.events = wanted.events;
-            descriptor.data = wanted.u64;
-            descriptor.is_spent = false;
-            descriptor.is_watched_by_parent = false;
+        let before = *descriptor;
+        let instance = epoll.cast_unsigned() + 1;
+        // Before the kernel knows of it: another thread may be told at once.
+        descriptor.epoll = instance;
+        descriptor.events = wanted.events;
+        descriptor.data = wanted.u64;
+        descriptor.is_spent = false;
+        descriptor.is_watched_by_parent = false;
+        let outcome = perform(&raw const own);
+        if outcome < 0 {
+            *descriptor = before;
+            return outcome;
         }
+        if before.epoll != 0 && before.epoll != instance {
+            refuse(&[b"it watches one descriptor with two epoll instances"]);
+        }
+        other_threads::look_at_watch(fd, epoll);
         outcome
+    }
+}
+
+/// Another thread has been told of these events: it gets the program's own data, too. What is watched there no more is left out,
+/// as if that had been so before. How many are left?
+fn told_to_another(epoll: c_int, events: *mut epoll_event, count: usize) -> usize {
+    let mut left = 0;
+    for index in 0..count {
+        // SAFETY: so many were filled in by the kernel.
+        let mut event = unsafe { events.add(index).read_unaligned() };
+        if let Some(fd) = descriptor_of(event.u64) {
+            other_threads::look_at_event(fd);
+            let Some(data) = Watched::of(fd).data_in(epoll) else {
+                continue;
+            };
+            event.u64 = data;
+        }
+        // SAFETY: it is not behind the one that was read.
+        unsafe { events.add(left).write_unaligned(event) };
+        left += 1;
+    }
+    left
+}
+
+/// Another thread waits; what the first one has had watched is translated for it.
+fn wait_in_another(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: Timeout,
+    mask: *const sigset_t,
+) -> Outcome {
+    other_threads::look_at_epoll(epoll);
+    loop {
+        let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
+        // SAFETY: as the program has called us.
+        let outcome = unsafe { crate::sys::raw(timeout.call(), arguments) };
+        let count = usize::try_from(outcome).unwrap_or(0);
+        let left = told_to_another(epoll, events, count);
+        if count == 0 || left > 0 || timeout.is_none() {
+            return if count == 0 { outcome } else { left as Outcome };
+        }
     }
 }
 
@@ -151,6 +216,9 @@ unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
+    if operation != EPOLL_CTL_DEL {
+        other_threads::look_at_control(fd);
+    }
     let outcome = with(|wrap| wrap.control(epoll, operation, fd, event));
     // SAFETY: as the program has called us.
     answer_int(
@@ -200,6 +268,11 @@ impl Timeout {
         }
     }
 
+    /// Is it a look, and no wait?
+    fn is_none(&self) -> bool {
+        self.milliseconds() == 0
+    }
+
     /// No less than that.
     fn milliseconds(&self) -> c_int {
         match self {
@@ -223,12 +296,7 @@ fn wait_for_events(
     mask: *const sigset_t,
 ) -> c_int {
     let outcome = with(|wrap| wrap.epoll(epoll, events, most, timeout, mask));
-    let outcome = outcome.unwrap_or_else(|| {
-        let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
-        // SAFETY: as the program has called us.
-        unsafe { crate::sys::raw(timeout.call(), arguments) }
-    });
-    answer_int(outcome)
+    answer_int(outcome.unwrap_or_else(|| wait_in_another(epoll, events, most, timeout, mask)))
 }
 
 #[unsafe(no_mangle)]

@@ -3,7 +3,10 @@
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, time_t, timespec, timeval};
 use wrap_abi::{Call, Ready};
 
-use super::{super::refuse, SIGSET};
+use super::{
+    super::{other_threads, refuse},
+    SIGSET,
+};
 use crate::{
     errno::answer_int,
     signals::blocking,
@@ -137,6 +140,8 @@ unsafe extern "C" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: as the program has called us.
+    other_threads::look_at_poll(unsafe { places(all, count) });
+    // SAFETY: as the program has called us.
     let outcome = with(|wrap| wrap.poll(unsafe { places(all, count) }, timeout, mask));
     let outcome = outcome.unwrap_or_else(|| {
         // SAFETY: as the program has called us.
@@ -193,6 +198,12 @@ unsafe extern "C" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let is_asked = |fd: &c_int| {
+        let mut sets = [read, write, other].into_iter();
+        // SAFETY: as the program has called us; the descriptor is below what it said.
+        sets.any(|set| !set.is_null() && unsafe { libc::FD_ISSET(*fd, set) })
+    };
+    other_threads::look_at_select((0..count).filter(is_asked));
     let outcome = with(|wrap| wrap.select(count, [read, write, other], timeout, mask));
     let outcome = outcome.unwrap_or_else(|| {
         let mask = [mask.addr(), SIGSET];

@@ -1,0 +1,70 @@
+//! What a process says of itself once, for people.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// Most that is said, bytes.
+const MOST: usize = 400;
+
+/// A sentence in memory that outlives who has said it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Reason {
+    length: AtomicU32,
+    bytes: [AtomicU8; MOST],
+}
+
+impl Default for Reason {
+    fn default() -> Self {
+        Self {
+            length: AtomicU32::new(0),
+            bytes: [const { AtomicU8::new(0) }; MOST],
+        }
+    }
+}
+
+impl Reason {
+    /// These parts, one behind the other; what there is no room for is left out. Only the first sentence is kept.
+    pub fn say(&self, parts: &[&[u8]]) {
+        if self.length.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        let said = parts.iter().copied().flatten();
+        let mut length = 0;
+        for (place, byte) in self.bytes.iter().zip(said) {
+            place.store(*byte, Ordering::Relaxed);
+            length += 1;
+        }
+        self.length.store(length, Ordering::Release);
+    }
+
+    /// Nothing was said.
+    pub fn forget(&self) {
+        self.length.store(0, Ordering::Release);
+    }
+
+    /// What was said, byte by byte.
+    pub fn said(&self) -> impl Iterator<Item = u8> {
+        let length = self.length.load(Ordering::Acquire) as usize;
+        let said = self.bytes.iter().take(length);
+        said.map(|byte| byte.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn what_was_said_first_is_kept_until_it_is_forgotten() {
+        let reason = Reason::default();
+        assert_eq!(reason.said().count(), 0);
+        reason.say(&[b"one ", b"sentence"]);
+        reason.say(&[b"another"]);
+        assert_eq!(reason.said().collect::<Vec<_>>(), b"one sentence");
+        reason.forget();
+        reason.say(&[&[b'x'; MOST], b"y"]);
+        assert_eq!(reason.said().collect::<Vec<_>>(), [b'x'; MOST]);
+    }
+}

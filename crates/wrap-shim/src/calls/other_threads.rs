@@ -1,0 +1,151 @@
+//! Other threads than the first one, and clients: nobody could replay that, so it is refused, before a client has heard anything
+//! where that is known so early.
+
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use libc::{c_int, pollfd};
+
+use super::{accepting::local, kind, refuse};
+use crate::{
+    descriptors::{Kind, MOST, Watched, kind_of},
+    wrap,
+};
+
+/// Listeners of clients that are remembered; of others it is known when a client comes.
+const LISTENERS: usize = 64;
+
+/// Those of the first thread: the descriptor and 1, 0: none.
+static LISTENING: [AtomicI32; LISTENERS] = [const { AtomicI32::new(0) }; LISTENERS];
+/// Instances of epoll in which other threads wait, or have waited: bit by bit.
+static WAITED_IN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+
+/// What it does with what clients are connected to, or connect to.
+#[cold]
+pub(super) fn refuse_thread(call: &str, on: &[u8]) -> ! {
+    refuse(&[
+        b"another thread than the first calls ",
+        call.as_bytes(),
+        on,
+        b"; --north=require needs a server that serves its clients from one thread",
+    ]);
+}
+
+/// Do clients connect to this socket's address?
+fn is_where_clients_connect(fd: c_int) -> bool {
+    let at = local(fd).host_and_port();
+    wrap::page()
+        .zip(at)
+        .is_some_and(|(page, (host, port))| page.addresses.are_at(host, port))
+}
+
+/// Has this descriptor to do with clients?
+fn is_of_clients(fd: c_int) -> bool {
+    match kind_of(fd) {
+        Kind::Connection => true,
+        Kind::Listener => is_where_clients_connect(fd),
+        _ => false,
+    }
+}
+
+/// A thread listens, or accepts, there.
+pub(super) fn look_at_listener(fd: c_int, call: &str) {
+    if wrap::is_helper() && is_where_clients_connect(fd) {
+        refuse_thread(call, b" where clients connect");
+    }
+}
+
+/// A thread waits for that.
+fn look_at_wait(fd: c_int, call: &'static str) {
+    kind(fd, call);
+    if kind_of(fd) == Kind::Listener {
+        look_at_listener(fd, call);
+    }
+}
+
+/// A thread waits for all of these.
+pub(super) fn look_at_poll(all: &[pollfd]) {
+    if wrap::is_helper() {
+        for one in all {
+            look_at_wait(one.fd, "poll");
+        }
+    }
+}
+
+/// The same.
+pub(super) fn look_at_select(all: impl Iterator<Item = c_int>) {
+    if wrap::is_helper() {
+        for fd in all {
+            look_at_wait(fd, "select");
+        }
+    }
+}
+
+/// A thread is about to wait in this instance of epoll.
+pub(super) fn look_at_epoll(epoll: c_int) {
+    if !wrap::is_helper() {
+        return;
+    }
+    if let Some((word, bit)) = place(epoll) {
+        word.fetch_or(bit, Ordering::AcqRel);
+    }
+    let listening = LISTENING.iter().map(|one| one.load(Ordering::Acquire) - 1);
+    for listener in listening.filter(|fd| *fd >= 0) {
+        if Watched::of(listener).is_in(epoll) {
+            look_at_event(listener);
+        }
+    }
+}
+
+/// A thread has it watched by epoll.
+pub(super) fn look_at_control(fd: c_int) {
+    if wrap::is_helper() {
+        look_at_wait(fd, "epoll_ctl");
+    }
+}
+
+/// A thread is about to be told of this by epoll.
+pub(super) fn look_at_event(fd: c_int) {
+    look_at_wait(fd, "epoll_wait");
+}
+
+/// The first thread has listened there.
+pub(super) fn listens(fd: c_int) {
+    let is_free = |one: &&AtomicI32| {
+        let known = one.load(Ordering::Relaxed);
+        known == 0 || known == fd + 1 || kind_of(known - 1) != Kind::Listener
+    };
+    if let Some(place) = LISTENING.iter().find(is_free) {
+        place.store(fd + 1, Ordering::Release);
+    }
+    if let Some(epoll) = Watched::of(fd).epoll() {
+        look_at_watch(fd, epoll);
+    }
+}
+
+/// The first thread has it watched there.
+pub(super) fn look_at_watch(fd: c_int, epoll: c_int) {
+    let is_waited_in =
+        place(epoll).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0);
+    if is_waited_in && is_of_clients(fd) {
+        refuse_thread("epoll_wait", b" where clients connect");
+    }
+}
+
+/// It is closed: whatever gets its number is another thing.
+pub(super) fn is_closed(fd: c_int) {
+    if let Some((word, bit)) = place(fd).filter(|(word, _)| word.load(Ordering::Relaxed) != 0) {
+        word.fetch_and(!bit, Ordering::AcqRel);
+    }
+}
+
+/// This process is a child: the threads are its parent's.
+pub(crate) fn forget() {
+    for word in &WAITED_IN {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let index = usize::try_from(fd).ok()?;
+    Some((WAITED_IN.get(index / 64)?, 1 << (index % 64)))
+}

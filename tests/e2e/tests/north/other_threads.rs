@@ -1,0 +1,196 @@
+//! Other threads than the first one: that they have clients is noticed before one of these has heard anything; what else they do is
+//! theirs.
+
+use e2e::{
+    Scene,
+    exchange::assert_all_kept,
+    servers::{PORT, interpreter},
+};
+
+use super::{
+    REQUIRE,
+    refusals::serve,
+    seldom::{built, kill},
+    words::Client,
+};
+
+/// A server whose first thread only waits. `HOW` says what the other one does besides to answer.
+const BEHIND: &str = r#"
+import socket, sys, threading
+how, where = sys.argv[1], (sys.argv[2], int(sys.argv[3]))
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def listen():
+    listener.bind(where)
+    listener.listen(16)
+def serve():
+    if how == "listens":
+        listen()
+    if how == "polls":
+        listener.settimeout(1000)
+    while True:
+        client, _ = listener.accept()
+        client.sendall(b"hello\n")
+if how != "listens":
+    listen()
+thread = threading.Thread(target=serve)
+thread.start()
+thread.join()
+"#;
+
+/// What `serve` says of such a server, to which nobody connects.
+fn refused(how: &str) -> String {
+    let scene = Scene::new(how);
+    let script = scene
+        .write("behind.py", BEHIND)
+        .to_string_lossy()
+        .into_owned();
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let output = serve(&scene, &[], &["/usr/bin/python3", &script, how, &ip, &port]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("another thread than the first"), "{said}");
+    assert!(said.contains("python3 cannot be rebuilt"), "{said}");
+    assert!(said.contains("from one thread"), "{said}");
+    said
+}
+
+/// A runtime whose first thread only waits.
+#[test]
+fn another_thread_that_listens_is_refused_at_once() {
+    assert!(refused("listens").contains("calls listen where clients connect"));
+}
+
+#[test]
+fn another_thread_that_accepts_is_refused_at_once() {
+    assert!(refused("accepts").contains("calls accept where clients connect"));
+}
+
+#[test]
+fn another_thread_that_polls_for_clients_is_refused_at_once() {
+    assert!(refused("polls").contains("calls poll where clients connect"));
+}
+
+/// A listener, and an instance of epoll in which another thread waits. `FIRST` says whether that does so before the listener is
+/// there.
+const POLLER: &str = r#"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+struct one { long ready; int fd; };
+static int instance;
+static void *help(void *nothing) {
+    struct epoll_event event;
+    for (;;)
+        if (epoll_wait(instance, &event, 1, -1) == 1)
+            ((struct one *)event.data.ptr)->ready++;
+    return nothing;
+}
+int main(int count, char **words) {
+    int on = 1, is_first = *words[1] == 'f';
+    pthread_t thread;
+    struct one *one = calloc(1, sizeof *one);
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(atoi(words[3])) };
+    inet_pton(AF_INET, words[2], &at.sin_addr);
+    instance = epoll_create1(0);
+    if (is_first) {
+        pthread_create(&thread, 0, help, 0);
+        usleep(300000);
+    }
+    one->fd = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(one->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    struct epoll_event event = { .events = EPOLLIN, .data.ptr = one };
+    if (bind(one->fd, (void *)&at, sizeof at) || listen(one->fd, 16))
+        return 1;
+    epoll_ctl(instance, EPOLL_CTL_ADD, one->fd, &event);
+    if (!is_first)
+        pthread_create(&thread, 0, help, 0);
+    pthread_join(thread, 0);
+    return 0;
+}
+"#;
+
+/// As gRPC does it, where the first thread has made the listener.
+#[test]
+fn another_thread_that_waits_for_clients_by_epoll_is_refused_at_once() {
+    for order in ["last", "first"] {
+        let scene = Scene::new(order);
+        let program = built(&scene, "poller", POLLER);
+        let address = scene.ipv4(PORT);
+        let (ip, port) = (address.ip().to_string(), address.port().to_string());
+        let output = serve(&scene, &[], &[&program, order, &ip, &port]);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = "another thread than the first calls epoll_wait where clients connect";
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+/// Answers each word with the data by which another thread was told of a pipe, of which the first thread had it told.
+const DATA: &str = r#"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static int instance;
+static void *help(void *data) {
+    struct epoll_event event = { .data.u64 = 0 };
+    if (epoll_wait(instance, &event, 1, -1) == 1)
+        *(unsigned long *)data = event.data.u64;
+    return data;
+}
+int main(int count, char **words) {
+    int on = 1, ends[2], fd = socket(AF_INET, SOCK_STREAM, 0);
+    unsigned long data = 0;
+    pthread_t thread;
+    char room[100];
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(atoi(words[2])) };
+    inet_pton(AF_INET, words[1], &at.sin_addr);
+    struct epoll_event event = { .events = EPOLLIN, .data.u64 = 0x123456789a };
+    instance = epoll_create1(0);
+    if (pipe(ends) || epoll_ctl(instance, EPOLL_CTL_ADD, ends[0], &event) || write(ends[1], "x", 1) != 1)
+        return 1;
+    pthread_create(&thread, 0, help, &data);
+    pthread_join(thread, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, (void *)&at, sizeof at) || listen(fd, 16))
+        return 1;
+    int client = accept(fd, 0, 0);
+    while (read(client, room, sizeof room) > 0) {
+        int length = snprintf(room, sizeof room, "%lx\n", data);
+        if (write(client, room, length) != length)
+            return 1;
+    }
+    return 0;
+}
+"#;
+
+/// A number of ours in place of a program's pointer killed gRPC (SIGSEGV).
+#[test]
+fn another_thread_is_told_by_epoll_what_the_first_one_has_given() {
+    let scene = Scene::new("data");
+    let program = built(&scene, "data", DATA);
+    let mut server = interpreter(&scene);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    server.command = vec![program, ip, port];
+    let server = scene.protect_with(&server, &REQUIRE);
+    let mut client = Client::new(&scene);
+    for round in 1..=2 {
+        assert_eq!(client.ask("what"), "123456789a");
+        kill(&server, round);
+    }
+    assert_eq!(client.ask("what"), "123456789a");
+    assert_all_kept(&server);
+}
