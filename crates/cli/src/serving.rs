@@ -30,8 +30,8 @@ const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
 pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
     let json = arguments.json;
     let hint = arguments.file.hint();
-    let (config, otherwise) = match configs(arguments, standby) {
-        Ok(configs) => configs,
+    let config = match with_otherwise(arguments, standby) {
+        Ok(config) => config,
         Err(message) => {
             eprintln!("outlive: {message}{hint}");
             return Outcome::Usage;
@@ -50,7 +50,7 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
             config.name
         ));
     }
-    match run(config, otherwise, tell) {
+    match run(config, tell) {
         Ok(()) => Outcome::Done,
         Err(error) => failed(&error),
     }
@@ -60,7 +60,6 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
 /// `otherwise`, if that is wanted.
 fn run(
     mut config: ServeConfig,
-    mut otherwise: Option<ServeConfig>,
     mut tell: impl FnMut(&Report) + Copy + 'static,
 ) -> Result<(), ServeError> {
     // First of all: being asked to stop while things are set up must leave nothing behind.
@@ -68,19 +67,18 @@ fn run(
     let mut past = History::default();
     loop {
         let service = Service::new(config.clone(), &signals, past, tell);
-        let (ending, history) = match (service.and_then(Service::run), otherwise.take()) {
-            (Err(error), Some(other)) if error.is_of_the_north() => {
-                tell(&Report::trouble(
-                    &config.name,
-                    format!("{error}; what it keeps is not protected (--north=prefer)"),
-                ));
-                (config, past) = (other, History::default());
+        let (ending, history) = match (service.and_then(Service::run), &config.otherwise) {
+            (Err(error), Some(other)) if error.is_of_the_north() || error.is_without_record() => {
+                tell(&Report::trouble(&config.name, error.and_without()));
+                let standby = config.standby;
+                config = ServeConfig {
+                    standby,
+                    ..(**other).clone()
+                };
+                past = History::default();
                 continue;
             }
-            (ended, other) => {
-                otherwise = other;
-                ended?
-            }
+            (ended, _) => ended?,
         };
         past = history;
         match ending {
@@ -91,7 +89,7 @@ fn run(
 }
 
 /// How to serve, and how a server that cannot be rebuilt.
-fn configs(arguments: Serve, standby: bool) -> Result<(ServeConfig, Option<ServeConfig>), String> {
+fn with_otherwise(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     let otherwise = match arguments.north {
         North::Prefer => Some(Serve {
             north: North::Off,
@@ -102,7 +100,10 @@ fn configs(arguments: Serve, standby: bool) -> Result<(ServeConfig, Option<Serve
         North::Off | North::Require => None,
     };
     let otherwise = otherwise.map(|other| config(other, standby)).transpose();
-    Ok((config(arguments, standby)?, otherwise?))
+    Ok(ServeConfig {
+        otherwise: otherwise?.map(Box::new),
+        ..config(arguments, standby)?
+    })
 }
 
 fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
@@ -154,6 +155,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         take_address: arguments.take_address,
         command: arguments.command,
         wrapped: has_state,
+        otherwise: None,
         checkpoints,
         renew_at,
         replay: match arguments.replay {

@@ -250,6 +250,13 @@ impl Recovery {
         self.forgotten = true;
     }
 
+    /// It will have no record of its own any more: its connections are those of a server without state.
+    pub fn goes_on_without(&mut self, now: Duration) {
+        self.config.wrapped = false;
+        self.forgotten = false;
+        self.replayed(now);
+    }
+
     /// It has replayed its own record, and waits for its connections.
     pub fn replayed(&mut self, now: Duration) {
         if self.stage == Stage::Starting && !self.replayed {

@@ -99,6 +99,8 @@ pub struct ServeConfig {
     pub command: Vec<OsString>,
     /// The server has state: what it is told is recorded, and replayed before it serves again.
     pub wrapped: bool,
+    /// How it is served if it cannot be rebuilt from a record; `None`: not at all.
+    pub otherwise: Option<Box<ServeConfig>>,
     /// When an image of the server takes the place of its record.
     pub checkpoints: Option<CheckpointConfig>,
     /// It keeps nothing across connections: when nobody is connected, and its record is so large, bytes, both begin anew.
@@ -139,9 +141,20 @@ pub struct ServeConfig {
 
 impl ServeConfig {
     /// Outstream bytes recorded at the beginning of each turn. None of a server with state, whose replay compares all that it
-    /// says by itself: a client that has heard something of which its notes know nothing is not kept at all.
-    pub(crate) const fn verify_head(&self) -> u32 {
-        if self.wrapped { 0 } else { self.verify.head() }
+    /// says by itself: a client that has heard something of which its notes know nothing is not kept at all. But one that may go on
+    /// without notes takes its clients with it.
+    pub(crate) fn verify_head(&self) -> u32 {
+        match self.goes_on_without() {
+            Some(otherwise) => otherwise.verify.head(),
+            None if self.wrapped => 0,
+            None => self.verify.head(),
+        }
+    }
+
+    /// How the service goes on, with its clients, if its server cannot be rebuilt. With a logger on another machine it begins
+    /// anew: copies, notes and leases are another thing there.
+    pub(crate) fn goes_on_without(&self) -> Option<&Self> {
+        self.otherwise.as_deref().filter(|_| self.link.is_none())
     }
 
     /// If no more segments come in a tenth of a second, none is left to notes; `None`: there are no notes.

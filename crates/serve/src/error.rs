@@ -11,6 +11,8 @@ use dataplane::{DataplaneError, MOST_ADDRESSES};
 use protocol::control::ControlError;
 use supervise::{CgroupError, DestroyError, Exit, SpawnError, StopError, mounts::MountError};
 
+use crate::options;
+
 /// An error of `serve`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -282,6 +284,22 @@ impl ServeError {
                 | Self::NotRecorded
                 | Self::NotReplayable { .. }
         )
+    }
+
+    /// Is it that the service that is to be taken over is served without a record?
+    #[must_use]
+    pub fn is_without_record(&self) -> bool {
+        matches!(self, Self::OtherOptions { option, .. } if *option == options::NORTH)
+    }
+
+    /// What is told where the server is served without a record for that.
+    #[must_use]
+    pub fn and_without(&self) -> String {
+        let why = match self.is_without_record() {
+            true => "the server that runs is served without a record".into(),
+            false => self.to_string(),
+        };
+        format!("{why}; what it keeps is not protected (--north=prefer)")
     }
 
     /// Whose fault it is.

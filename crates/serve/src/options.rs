@@ -15,6 +15,9 @@ use crate::{
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "options.json";
 
+/// Whether there is a record of what the server is told.
+pub(crate) const NORTH: &str = "--north";
+
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Options {
     addresses: Vec<SocketAddr>,
@@ -42,7 +45,7 @@ impl Options {
             addresses,
             wrapped: config.wrapped,
             replay_turn: config.replay == ReplayMode::Turn,
-            verify_head: config.verify.head(),
+            verify_head: config.verify_head(),
             ring: config.limits.ring,
             max_connections: config.max_connections,
             link: config.link.is_some(),
@@ -56,7 +59,11 @@ impl Options {
     fn differs(&self, other: &Self) -> Option<&'static str> {
         let differences = [
             ("--address", self.addresses != other.addresses),
-            ("--north", self.wrapped != other.wrapped),
+            (
+                NORTH,
+                self.wrapped != other.wrapped
+                    || self.wrapped && self.verify_head != other.verify_head,
+            ),
             ("--replay", self.replay_turn != other.replay_turn),
             ("--verify", self.verify_head != other.verify_head),
             ("--ring", self.ring != other.ring),

@@ -347,6 +347,7 @@ impl Service {
                     failures = 0;
                     self.wait(&ring, acted)?;
                 }
+                Err(error) if self.goes_on_without(&error)? => {}
                 Err(
                     error @ (ServeError::FirstStart { .. }
                     | ServeError::NotWrapped

@@ -10,6 +10,9 @@ use crate::{calls::refuse, clock, wrap::Wrap};
 /// Between two looks at how far others are, nanoseconds.
 pub(crate) const PACE: i64 = 100_000;
 
+/// What there is to do about children that are not on their own.
+const APART: &[u8] = b"; --north=require needs processes that are on their own, or one that serves (nginx: `master_process off; daemon off;`)";
+
 /// What a process has that its children are to find as it was.
 #[derive(Default)]
 pub(crate) struct Kinship {
@@ -157,12 +160,13 @@ impl Wrap {
         if self.kinship.talks || own.has(Fate::Talks) {
             refuse(&[
                 b"a child with clients talks to other processes by a pipe, or a pair of sockets",
+                APART,
             ]);
         }
         if self.kinship.shares_memory {
             refuse(&[
-                b"a child with clients shares memory with other processes, as a worker of nginx does",
-                b"; --north=require needs one process (nginx: `master_process off; daemon off;`)",
+                b"a child with clients shares memory with other processes",
+                APART,
             ]);
         }
     }

@@ -12,6 +12,7 @@ use crate::{
     error::ServeError,
     events::Happening,
     north::{North, Outgoing, Replayed},
+    options,
 };
 
 impl Service {
@@ -77,6 +78,26 @@ impl Service {
             self.tell(Happening::Trouble { message });
         }
         Ok(())
+    }
+
+    /// A server that has turned out not to be one that can be rebuilt is served without a record, with the clients that it has, if that
+    /// was wanted. Is it?
+    pub(super) fn goes_on_without(&mut self, error: &ServeError) -> Result<bool, ServeError> {
+        let is_at_start = self.recovery.stage() == Stage::Starting && self.server.is_none();
+        let otherwise = self.config.goes_on_without();
+        let Some(otherwise) = otherwise.filter(|_| is_at_start && error.is_of_the_north()) else {
+            return Ok(false);
+        };
+        let otherwise = otherwise.clone();
+        let message = error.and_without();
+        self.tell(Happening::Trouble { message });
+        self.config = otherwise;
+        options::keep(self.ground.lock.directory(), &self.config)?;
+        drop(self.north.take());
+        let now = clock::now();
+        self.recovery.goes_on_without(now);
+        self.start_at = Some(now);
+        Ok(true)
     }
 
     /// Why a server with state is not served.

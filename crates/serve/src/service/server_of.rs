@@ -80,7 +80,7 @@ impl Service {
         };
         if self.recovery.stage() != Stage::Clearing {
             self.pause = match cause {
-                Cause::Renewal => Duration::ZERO,
+                Cause::Renewal | Cause::NotReplayable { .. } => Duration::ZERO,
                 _ => self.backoff.died(now),
             };
             if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {

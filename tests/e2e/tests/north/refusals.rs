@@ -15,6 +15,8 @@ use e2e::{
 };
 use lab::Signal;
 
+use super::{seldom::run, words::Client};
+
 /// A statically linked server takes no library: better no service than one whose state nobody records.
 #[test]
 fn a_server_that_cannot_be_wrapped_is_refused() {
@@ -116,17 +118,13 @@ fn a_server_whose_threads_serve_is_refused() {
     assert!(!said.contains("did not come back in time"), "{said}");
 }
 
-/// The workers of nginx share memory. What is said of that does not depend on where their standard error leads.
+/// The workers of nginx share memory, so that one is refused when it accepts a client. What is said of that does not depend on where their standard error leads.
 #[test]
 fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
     let scene = Scene::new("workers");
-    let said = refused(
-        &scene,
-        &nginx(&scene),
-        b"GET / HTTP/1.1\r\nHost: server\r\n\r\n",
-    );
-    let expected =
-        "nginx cannot be rebuilt from what it is told: a child with clients shares memory";
+    let said = refused(&scene, &nginx(&scene), &[]);
+    // With that, or by what it hears from the master first.
+    let expected = "nginx cannot be rebuilt from what it is told: a child with clients";
     assert!(said.contains(expected), "{said}");
     assert!(said.contains("`master_process off; daemon off;`"), "{said}");
     assert!(
@@ -158,42 +156,95 @@ socket.recv_fds(here, 1, 1)"
     assert!(said.contains("given descriptors"), "{said}");
 }
 
-/// Whoever prefers a record does without it where there can be none.
+/// Whoever prefers a record does without it where there can be none. The client by which that is found out notices nothing.
 #[test]
-fn a_server_whose_threads_serve_is_served_without_a_record_if_one_was_only_preferred() {
+fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferred() {
     let scene = Scene::new("prefer");
-    let server = scene.protect_with(&memcached(&scene), &["--north=prefer"]);
-    is_served_without(&scene, &server);
+    let definition = memcached(&scene);
+    let mut server = scene.protect_with(&definition, &PREFER);
+    let mut client = scene.connect_to(scene.ipv4(PORT));
+    is_answered(&mut client);
+    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
+    server.wait_serving(1);
+    for recoveries in [2, 3] {
+        is_answered(&mut client);
+        server.kill_main(Signal::KILL);
+        server.wait_serving(recoveries);
+    }
+    assert_no_client_notices(&server);
+    // Another `serve` finds a server without a record, though it was told the same.
+    server.kill_serve_itself();
+    server.succeed(&scene, &definition, &PREFER);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    is_answered(&mut client);
+    assert_no_client_notices(&server);
 }
 
-/// With a logger on another host, too.
+/// A server that has served for a while is the same: what its clients had heard is compared with what it says without a record.
+#[test]
+fn a_server_that_is_refused_late_goes_on_without_a_record_if_one_was_only_preferred() {
+    let scene = Scene::new("prefer-late");
+    let server = scene.protect_with(&interpreter(&scene), &PREFER);
+    let mut clients = [(); 2].map(|()| Client::new(&scene));
+    let [first, second] = &mut clients;
+    assert_eq!(first.ask("6 * 7"), "42");
+    run(second, LOOKS);
+    server.wait_serving(1);
+    assert_eq!([first.ask("7 * 7"), second.ask("8 * 8")], ["49", "64"]);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(2);
+    assert_eq!([first.ask("9 * 9"), second.ask("0 * 7")], ["81", "0"]);
+    assert_no_client_notices(&server);
+}
+
+/// With a logger on another host the service begins anew.
 #[test]
 fn who_prefers_a_record_does_without_it_at_the_logger() {
     let (scene, logger) = with_logger("prefer-logger");
-    let server = protect(&scene, &memcached(&scene), &logger, &["--north=prefer"]);
-    is_served_without(&scene, &server);
-}
-
-fn is_served_without(scene: &Scene, server: &Protected) {
+    let server = protect(&scene, &memcached(&scene), &logger, &PREFER);
     let mut first = scene.connect_to(scene.ipv4(PORT));
-    first.write_all(b"version\r\n").expect("sent");
-    let mut answer = [0; 8];
-    let heard = first.read_exact(&mut answer).map_err(|error| error.kind());
+    let heard = first.read_exact(&mut [0; 8]).map_err(|error| error.kind());
     assert_eq!(heard, Err(ErrorKind::ConnectionReset));
     let trouble = server.wait_for("trouble", 1)["message"].to_string();
     assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
     server.wait_for("protecting", 2);
     let mut second = scene.connect_to(scene.ipv4(PORT));
     for recoveries in [1, 2] {
-        second.write_all(b"version\r\n").expect("sent");
-        second.read_exact(&mut answer).expect("an answer");
-        assert_eq!(&answer, b"VERSION ");
-        BufReader::new(&second).skip_until(b'\n').expect("a line");
+        is_answered(&mut second);
         server.kill_main(Signal::KILL);
         server.wait_serving(recoveries);
     }
     assert_eq!(server.events_of("lost").len(), 1, "the first client");
 }
+
+fn assert_no_client_notices(server: &Protected) {
+    server.assert_none_of("lost");
+    server.assert_none_of("unprotected");
+}
+
+const PREFER: [&str; 1] = ["--north=prefer"];
+
+fn is_answered(client: &mut TcpStream) {
+    let mut answer = [0; 8];
+    client.write_all(b"version\r\n").expect("sent");
+    client.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"VERSION ");
+    BufReader::new(client).skip_until(b'\n').expect("a line");
+}
+
+/// Another thread looks at all that is open.
+const LOOKS: &str = r"
+def look():
+    for fd in range(3, 50):
+        try:
+            os.fstat(fd)
+            select.select([fd], [], [], 0)
+        except OSError:
+            pass
+threading.Thread(target=look).start()
+";
 
 /// Where that is known before the server begins, it begins without.
 #[test]
