@@ -80,6 +80,16 @@ const OPTION_WINDOW: u32 = 3;
 const OPTION_SACK: u32 = 4;
 const OPTION_TIMESTAMP: u32 = 8;
 
+/// What the kernel lets a program say of the largest segment, bytes (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
+const LEAST_SEGMENT: c_int = 88;
+const MOST_SEGMENT: c_int = 32767;
+
+/// The same TSval, or the next one. An odd one would be the beginning of a clock of microseconds (Linux 6.7): that comes round
+/// while a client rests for half an hour, which takes what comes then for something old (RFC 7323 5.5).
+fn in_milliseconds(timestamp: u32) -> u32 {
+    timestamp.wrapping_add(timestamp & 1)
+}
+
 fn set<T: Copy>(socket: &impl AsRawFd, level: c_int, name: c_int, value: T) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
     let at: *const c_void = (&raw const value).cast();
@@ -115,10 +125,10 @@ impl Blueprint {
         set_tcp(&socket, libc::TCP_QUEUE_SEQ, self.expected.0)?;
         // The listener has the port, too: in repair that is no obstacle.
         bind(&socket, &self.local)?;
-        connect(&socket, &self.peer)?;
+        self.connect(&socket)?;
         self.agree(&socket)?;
         if let Some(timestamp) = self.timestamp {
-            set_tcp(&socket, libc::TCP_TIMESTAMP, timestamp)?;
+            set_tcp(&socket, libc::TCP_TIMESTAMP, in_milliseconds(timestamp))?;
         }
         self.open_windows(&socket)?;
         set_tcp(&socket, libc::TCP_REPAIR, REPAIR_OFF)?;
@@ -194,6 +204,18 @@ impl Blueprint {
             send_window: window.snd_wnd,
             receive_window: window.rcv_wnd,
         })
+    }
+
+    /// The kernel decides here how large segments are, and looks at that again when the route is another one. In repair no client
+    /// has said what it takes by then: it would be 536 bytes.
+    fn connect(&self, socket: &OwnedFd) -> io::Result<()> {
+        if let Some(mss) = self.options.mss {
+            let mss = c_int::from(mss).clamp(LEAST_SEGMENT, MOST_SEGMENT);
+            set_tcp(socket, libc::TCP_MAXSEG, mss)?;
+        }
+        connect(socket, &self.peer)?;
+        // As in one that was accepted, the program has said nothing of it.
+        set_tcp(socket, libc::TCP_MAXSEG, 0)
     }
 
     fn agree(&self, socket: &OwnedFd) -> io::Result<()> {

@@ -153,3 +153,62 @@ fn what_the_client_lacks_is_sent_again() {
     goes_on((Ipv4Addr::LOCALHOST, 0).into(), 100);
     goes_on((Ipv6Addr::LOCALHOST, 0).into(), 3_000_000);
 }
+
+/// Parts of `struct tcp_info`: what was agreed, and the largest segment that is sent, bytes.
+fn agreed_and_segment(socket: &TcpStream) -> (u8, u32) {
+    const OPTIONS: usize = 5;
+    const SEGMENT: usize = 16;
+    let information: [u8; 20] = get(socket, libc::TCP_INFO);
+    let segment = information[SEGMENT..].first_chunk().expect("four bytes");
+    (information[OPTIONS], u32::from_ne_bytes(*segment))
+}
+
+/// A connection with a socket of ours at one end, which is like this.
+fn built(address: SocketAddr, change: impl FnOnce(&mut Blueprint)) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(address).expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("an address"));
+    let (server, _) = listener.accept().expect("accepted");
+    let mut blueprint = take_down(server);
+    change(&mut blueprint);
+    (
+        blueprint.build().expect("built"),
+        client.expect("connected"),
+    )
+}
+
+/// They were 524 bytes long until the kernel looked at the route again.
+#[test]
+fn segments_are_as_large_as_the_client_takes() {
+    /// What timestamps take of it, bytes.
+    const TIMESTAMPS: u32 = 12;
+    for address in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
+        for mss in [88, 536, 1400, 8960, 32_767, u16::MAX] {
+            let address = SocketAddr::new(address, 0);
+            let (server, _client) = built(address, |blueprint| blueprint.options.mss = Some(mss));
+            let (_, segment) = agreed_and_segment(&server);
+            let expected = u32::from(mss).min(32_767) - TIMESTAMPS;
+            assert_eq!(segment, expected, "{address} {mss}");
+            let said: c_int = get(&server, libc::TCP_MAXSEG);
+            assert_eq!(u32::try_from(said), Ok(segment), "{address} {mss}");
+        }
+    }
+}
+
+/// Since Linux 6.7 every second TSval was the beginning of a clock of microseconds.
+#[test]
+fn timestamps_go_on_in_milliseconds() {
+    /// `TCPI_OPT_USEC_TS` of linux/tcp.h.
+    const MICROSECONDS: u8 = 64;
+    for timestamp in [1000, 1001, u32::MAX] {
+        let address = (Ipv4Addr::LOCALHOST, 0).into();
+        let (server, _client) = built(address, |blueprint| blueprint.timestamp = Some(timestamp));
+        let (agreed, _) = agreed_and_segment(&server);
+        assert_eq!(agreed & MICROSECONDS, 0, "{timestamp}");
+        set(&server, libc::TCP_REPAIR, 1);
+        let now: u32 = get(&server, libc::TCP_TIMESTAMP);
+        set(&server, libc::TCP_REPAIR, -1);
+        // The kernel says an even one, too.
+        let passed = (now | 1).wrapping_sub(timestamp);
+        assert!(passed < 1 << 31, "{timestamp} {now}");
+    }
+}

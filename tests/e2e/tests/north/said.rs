@@ -3,7 +3,7 @@
 use std::{fs, io::ErrorKind, path::PathBuf, time::Duration};
 
 use e2e::{
-    Protected, Scene,
+    Protected, Scene, arrange,
     exchange::assert_all_kept,
     loggers::{protect, with_logger},
     pair::{Pair, addresses},
@@ -11,7 +11,11 @@ use e2e::{
 };
 use lab::{Direction, Signal};
 
-use super::{REQUIRE, seldom::run, words::Client};
+use super::{
+    REQUIRE,
+    seldom::{kill, run},
+    words::Client,
+};
 
 /// Says a word, and then, in the same turn, what is in its memory and in no record.
 const SAYS: &str = r#"
@@ -154,6 +158,28 @@ fn what_is_said_by_a_stream_is_said_once() {
         }
         server.kill_main(Signal::KILL);
         server.wait_serving(kill);
+    }
+    assert_all_kept(&server);
+}
+
+/// The sockets that go on were made with the smallest ones, and kept these until the kernel looked at the route again.
+#[test]
+fn segments_are_as_large_after_a_death_as_before() {
+    let scene = Scene::new("segments");
+    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let mut client = Client::new(&scene);
+    let segment = || {
+        let said = arrange::run_words(&scene.server, &["ss", "-tniH", "sport = :8080"]);
+        let mut words = said.split_whitespace();
+        let size = words.find_map(|word| word.strip_prefix("mss:").map(str::to_owned));
+        size.unwrap_or_else(|| panic!("no connection: {said}"))
+    };
+    assert_eq!(client.ask("6 * 7"), "42");
+    let before = segment();
+    for round in 1..=2 {
+        kill(&server, round);
+        assert_eq!(segment(), before);
+        assert_eq!(client.ask("6 * 7"), "42");
     }
     assert_all_kept(&server);
 }
