@@ -1,9 +1,10 @@
 //! Why a service cannot be protected. Each message says what to do.
 
 use std::{
+    ffi::OsString,
     io,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use channel::{ChannelError, KeyFileError};
@@ -274,6 +275,16 @@ pub enum Fault {
 }
 
 impl ServeError {
+    /// Of the server with this command.
+    pub(crate) fn not_replayable(command: &[OsString], why: String) -> Self {
+        let program = command.first().map(Path::new);
+        let name = program.and_then(Path::file_name).unwrap_or_default();
+        Self::NotReplayable {
+            server: name.to_string_lossy().into_owned(),
+            why,
+        }
+    }
+
     /// Is it that this server's state cannot be rebuilt from what it is told?
     #[must_use]
     pub fn is_of_the_north(&self) -> bool {

@@ -21,6 +21,7 @@ mod events;
 mod images;
 mod instance;
 mod keeper;
+mod known_servers;
 mod leasing;
 mod link;
 mod logger;

@@ -8,7 +8,7 @@ use supervise::{address_is_local, check_destroy_supported, listener_on, local_ad
 
 use crate::{
     error::{ServeError, SystemContext},
-    leasing, link, own_addresses,
+    known_servers, leasing, link, own_addresses,
 };
 
 /// Result of one question.
@@ -103,6 +103,16 @@ pub fn recordable(command: &[OsString]) -> Result<(), ServeError> {
     Ok(())
 }
 
+/// The same, and is nothing known of this server that forbids it?
+fn rebuildable(command: &[OsString]) -> Result<(), ServeError> {
+    recordable(command)?;
+    let program = command.first().ok_or(supervise::SpawnError::Empty)?;
+    match known_servers::obstacle(command, &resolve(program)?) {
+        Some(why) => Err(ServeError::not_replayable(command, why)),
+        None => Ok(()),
+    }
+}
+
 /// Can this logger be used with the first key of this file? Tells how it answers.
 ///
 /// # Errors
@@ -177,10 +187,10 @@ pub fn report(
         findings.push(finding("command", command(argv), "found and executable"));
     }
     if wrapped && !argv.is_empty() {
-        let good = "the library can be preloaded; whether its threads serve clients is seen when one speaks";
+        let good = "the library can be preloaded, and nothing else is known that forbids it: that other threads or processes that share memory serve clients is seen before the first one hears anything";
         findings.push(finding(
             "the server's state can be rebuilt",
-            recordable(argv),
+            rebuildable(argv),
             good,
         ));
     }

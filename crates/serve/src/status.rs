@@ -18,7 +18,7 @@ pub struct Status {
     pub addresses: Vec<String>,
     /// `serving`, `clearing`, `starting`, `listing` or `recovering`; `standby`: another host serves.
     pub stage: String,
-    /// Main process of the server, if it runs.
+    /// Main process of the server, or, where that has left (a daemon), the first one of those that run.
     pub server_pid: Option<u32>,
     /// Main process of `serve`.
     pub serve_pid: u32,

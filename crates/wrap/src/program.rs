@@ -65,6 +65,12 @@ pub fn check(path: &Path) -> Result<(), NotWrappable> {
     Err(NotWrappable::Foreign(path))
 }
 
+/// The interpreter of a script; `None`: it is none.
+#[must_use]
+pub fn script_of(path: &Path) -> Option<PathBuf> {
+    interpreter(&read(path).ok()?).map(|interpreter| interpreter.program())
+}
+
 /// The content of a program's file. A pipe is refused: reading would wait for a writer.
 fn read(path: &Path) -> Result<Vec<u8>, NotWrappable> {
     let unreadable = |source| NotWrappable::Unreadable {

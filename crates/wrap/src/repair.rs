@@ -278,8 +278,8 @@ fn queued(socket: &TcpStream) -> io::Result<usize> {
 /// socket has written it, and does not wait for it again.
 ///
 /// # Errors
-/// We may not (CAP_NET_ADMIN), or the kernel has no room.
-pub fn say_again(mut socket: &TcpStream, said: &[u8]) -> io::Result<()> {
+/// We may not (CAP_NET_ADMIN), the kernel has no room, or the client [is gone](is_gone).
+pub fn say_again(socket: &TcpStream, said: &[u8]) -> io::Result<()> {
     /// The kernel counts more than the bytes.
     const OVERHEAD: usize = 2;
     if said.is_empty() {
@@ -290,7 +290,7 @@ pub fn say_again(mut socket: &TcpStream, said: &[u8]) -> io::Result<()> {
     let room = c_int::try_from(room).unwrap_or(c_int::MAX);
     set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, room)?;
     socket.set_nonblocking(true)?;
-    let written = socket.write(said)?;
+    let written = write_all_that_fits(socket, said)?;
     socket.set_nonblocking(false)?;
     if written != said.len() {
         return Err(io::Error::other(
@@ -300,6 +300,27 @@ pub fn say_again(mut socket: &TcpStream, said: &[u8]) -> io::Result<()> {
     // From here on the kernel may size it again (Linux 5.14; without, it stays that large).
     let _ = set(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
     Ok(())
+}
+
+/// How many bytes. A client that resets the connection meanwhile ends a call that has written some; the next call says so.
+fn write_all_that_fits(mut socket: &TcpStream, said: &[u8]) -> io::Result<usize> {
+    let mut written = 0;
+    while written < said.len() {
+        match socket.write(&said[written..]) {
+            Ok(0) => break,
+            Ok(length) => written += length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(written)
+}
+
+/// Is it the client that has ended the connection?
+#[must_use]
+pub fn is_gone(error: &io::Error) -> bool {
+    let gone = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
+    gone.contains(&error.kind())
 }
 
 /// asm-generic/socket.h

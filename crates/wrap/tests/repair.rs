@@ -9,7 +9,7 @@ use std::{
 
 use libc::{c_int, c_void};
 use wire::SeqNumber;
-use wrap::repair::{Blueprint, Options, say_again};
+use wrap::repair::{Blueprint, Options, is_gone, say_again};
 
 fn get<T: Copy + Default>(socket: &TcpStream, name: c_int) -> T {
     let mut value = T::default();
@@ -211,4 +211,18 @@ fn timestamps_go_on_in_milliseconds() {
         let passed = (now | 1).wrapping_sub(timestamp);
         assert!(passed < 1 << 31, "{timestamp} {now}");
     }
+}
+
+/// A client that has closed a connection resets it when more comes. That is no trouble of ours.
+#[test]
+fn a_client_that_has_closed_the_connection_is_gone() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("an address"));
+    let (server, _) = listener.accept().expect("accepted");
+    let blueprint = take_down(server);
+    drop(client.expect("connected"));
+    let server = blueprint.build().expect("built");
+    let said = vec![b'x'; 16 << 20];
+    let error = say_again(&server, &said).expect_err("the client is gone");
+    assert!(is_gone(&error), "{error}");
 }

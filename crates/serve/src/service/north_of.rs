@@ -1,10 +1,9 @@
 //! The service's own record: its server's next life replays it.
 
-use std::path::Path;
-
 use recovery::{Candidate, Cause, SplicePoint, Stage, Standing};
 use ssw::Flow;
 use wire::{FlowId, FlowKey};
+use wrap::repair::is_gone;
 
 use super::Service;
 use crate::{
@@ -47,7 +46,7 @@ impl Service {
             return Ok(());
         }
         if let Some(why) = north.is_not_replayable() {
-            return Err(self.not_replayable(why));
+            return Err(ServeError::not_replayable(&self.config.command, why));
         }
         if let Some(divergence) = north.divergence() {
             let message = format!("the server's record could not be replayed: {divergence}");
@@ -98,16 +97,6 @@ impl Service {
         self.recovery.goes_on_without(now);
         self.start_at = Some(now);
         Ok(true)
-    }
-
-    /// Why a server with state is not served.
-    pub(super) fn not_replayable(&self, why: String) -> ServeError {
-        let command = self.config.command.first();
-        let server = command.and_then(|path| Path::new(path).file_name());
-        ServeError::NotReplayable {
-            server: server.map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
-            why,
-        }
     }
 
     /// A server without a record has nothing to replay.
@@ -236,7 +225,10 @@ impl Service {
             Err(dataplane::DataplaneError::Control { .. }) => return Ok(()), // gone
             result => result?,
         }
-        if let Some(Err(error)) = self.north.as_mut().map(|north| north.join(graft)) {
+        // One whose client is gone has nobody who lacks anything: the server finds it reset.
+        if let Some(Err(error)) = self.north.as_mut().map(|north| north.join(graft))
+            && !is_gone(&error)
+        {
             let message = format!("what {key} lacks cannot be said again: {error}");
             self.tell(Happening::Trouble { message });
         }

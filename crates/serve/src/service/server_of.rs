@@ -112,7 +112,7 @@ impl Service {
             }
             if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
                 if let Some(why) = self.north.as_ref().and_then(North::is_not_replayable) {
-                    return Err(self.not_replayable(why));
+                    return Err(ServeError::not_replayable(&self.config.command, why));
                 }
                 let addresses = in_words(&self.config.addresses);
                 return Err(ServeError::FirstStart {

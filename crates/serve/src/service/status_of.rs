@@ -9,10 +9,24 @@ use crate::{
 };
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
+use rustix::process::Pid;
 use ssw::{Flow, Mode};
 use wire::FlowKey;
 
 impl Service {
+    /// The server, or the first process of those that it has left behind.
+    fn main_process(&self) -> Result<Option<Pid>, ServeError> {
+        if let Some(server) = &self.server {
+            return Ok(Some(server.pid()));
+        }
+        let is_another = self.stands_by() || self.recovery.stage() == Stage::Clearing;
+        let procs = match is_another {
+            true => Vec::new(),
+            false => self.ground.cgroup.procs()?,
+        };
+        Ok(procs.first().copied())
+    }
+
     pub(super) fn status_of(&mut self, list: bool) -> Result<Status, ServeError> {
         let flows = self.ground.plane.flows()?;
         let open: Vec<_> = flows
@@ -51,9 +65,8 @@ impl Service {
             addresses: in_words(&self.config.addresses),
             stage: self.stage_name().to_owned(),
             server_pid: self
-                .server
-                .as_ref()
-                .map(|server| server.pid().as_raw_pid().unsigned_abs()),
+                .main_process()?
+                .map(|pid| pid.as_raw_pid().unsigned_abs()),
             serve_pid: std::process::id(),
             logger_pid,
             logger,

@@ -1,8 +1,10 @@
 //! Servers that cannot be rebuilt from a record are refused, and told why.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     net::TcpStream,
+    os::unix::fs::PermissionsExt as _,
     process::Output,
     thread,
     time::Duration,
@@ -11,7 +13,7 @@ use std::{
 use e2e::{
     Protected, Scene,
     loggers::{protect, with_logger},
-    servers::{PORT, Server, interpreter, memcached, nginx},
+    servers::{PORT, Server, interpreter, memcached, nginx, nginx_alone, redis},
 };
 use lab::Signal;
 
@@ -133,6 +135,36 @@ fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
     );
     assert!(!said.contains("killed by signal"), "{said}");
     assert!(!said.contains("did not come back in time"), "{said}");
+}
+
+/// What is known of a server before it runs, `check` says.
+#[test]
+fn check_knows_servers_that_cannot_be_rebuilt() {
+    let [scene, alone] = ["known", "alone"].map(Scene::new);
+    let script = scene.write("server", "#!/bin/sh\nexec redis-server\n");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("executable");
+    let script = script.to_string_lossy().into_owned();
+    for (command, found) in [
+        (redis(&scene).command, None),
+        (memcached(&scene).command, Some("from one thread")),
+        (
+            nginx(&scene).command,
+            Some("`master_process off; daemon off;`"),
+        ),
+        (nginx_alone(&alone).command, None),
+        (vec![script], Some("it is a script of sh")),
+    ] {
+        let outlive = e2e::binaries::outlive();
+        let mut check = scene.server.command(&outlive.to_string_lossy());
+        check
+            .args(["check", "--north", "require", "--"])
+            .args(&command);
+        let output = check.output().expect("check");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let expected = if found.is_none() { 0 } else { 3 };
+        assert_eq!(output.status.code(), Some(expected), "{command:?}: {said}");
+        assert!(said.contains(found.unwrap_or_default()), "{said}");
+    }
 }
 
 /// Descriptors that another process has given it no replay could give it again.

@@ -1,6 +1,8 @@
 //! What `status`, `events`, `check` and `clean` say.
 
-use e2e::arrange::run;
+use std::fs;
+
+use e2e::arrange::{run, wait_until};
 use e2e::servers::{self, PORT};
 use e2e::{PATIENCE, Scene};
 use lab::Signal;
@@ -71,6 +73,24 @@ fn status_and_events() {
     assert_eq!(unknown.status, Some(2), "{unknown:?}");
     assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
     drop(silent);
+    protected.stop();
+}
+
+/// A server that becomes a daemon leaves its first process: the daemon is the server then.
+#[test]
+fn status_knows_a_server_that_has_become_a_daemon() {
+    let scene = Scene::new("daemon");
+    let server = servers::nginx(&scene);
+    let path = scene.directory().join("nginx.conf");
+    let config = fs::read_to_string(&path).expect("its configuration");
+    fs::write(&path, config.replace("daemon off;", "")).expect("written");
+    let protected = scene.protect(&server);
+    wait_until("the daemon is the server", || {
+        let pid = fs::read_to_string(scene.directory().join("nginx.pid"));
+        let status = protected.outlive("status", &["--json"]);
+        let known = status.json()[0]["server_pid"].to_string();
+        pid.is_ok_and(|pid| pid.trim() == known)
+    });
     protected.stop();
 }
 
