@@ -294,7 +294,6 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	__u32 len = sequence_len(p), end = p->seq + len;
 	__u32 seq = p->seq + f->splice.delta_seq;
 	if (!(p->flags & TCP_RST)) {
-		advance(&f->splice.nxt, end);
 		advance(&f->splice.ack, p->ack);
 		advance(&f->splice.edge, p->ack + window_of(p, f->splice.window_scale));
 	}
@@ -310,6 +309,9 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
 		return TCX_DROP;
 	}
+	/* Not before: who looks at the flow takes this for compared, and gives the server more. */
+	if (!(p->flags & TCP_RST))
+		advance(&f->splice.nxt, end);
 	bool client_has = !after(end + f->splice.delta_seq, f->client.ack);
 	if (len && !(p->flags & TCP_RST) && client_has && !ends_with_news(f, p)) {
 		count(COUNT_SELF_ACKS);

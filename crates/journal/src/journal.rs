@@ -344,6 +344,16 @@ impl Journal {
             .flat_map(|(record, isns)| record.heads(isns))
     }
 
+    /// Where the client spoke after it had heard all that the server had said, in order: what it said from there on, and
+    /// what the server had said before. Nothing for a connection without a record.
+    pub fn beginnings(&self, flow: FlowId) -> impl Iterator<Item = Place> {
+        let connection = self.connections.get(&flow);
+        let record = connection.and_then(|c| Some((c.record.as_ref().ok()?, c.isns)));
+        record
+            .into_iter()
+            .flat_map(|(record, isns)| record.beginnings(isns))
+    }
+
     /// Gives memory back that no connection has needed since the last call, half of it. To be called
     /// every second or so.
     pub fn trim(&mut self) {

@@ -9,7 +9,8 @@
 //! * the *heads* of its *outstream*, the first bytes that the server sent in each turn
 //!   ([`Journal::outstream`]), against which the repeated output is compared.
 //! * its *turns*: where the client began to speak after it had received a whole answer. With
-//!   [`ReplayMode::Turn`] what lies before the last turn is dropped.
+//!   [`ReplayMode::Turn`] what lies before the last turn is dropped. All places at which a client spoke
+//!   after it had heard everything are kept, too ([`Journal::beginnings`]): there a replay waits.
 //!
 //! Of a server with state there is more ([`Determinants`]): what its processes were told besides.
 //!
@@ -31,6 +32,7 @@
 
 mod answer;
 mod answers;
+mod beginnings;
 mod chunks;
 mod determinants;
 mod error;

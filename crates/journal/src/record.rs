@@ -1,7 +1,8 @@
 //! The record of one protected connection.
 
 use crate::answers::Answers;
-use crate::error::Refused;
+use crate::beginnings::Beginnings;
+use crate::error::{Refused, Unprotected};
 use crate::heads::Heads;
 use crate::instream::Instream;
 use crate::journal::{MAX_PER_CONNECTION, ReplayMode};
@@ -124,6 +125,8 @@ pub(crate) struct Record {
     spoken: Option<u64>,
     /// Turns that may have begun.
     candidates: Candidates,
+    /// Where the client spoke after it had heard everything.
+    beginnings: Beginnings,
     /// Answers whose heads may not be here.
     answers: Answers,
     /// What the client had acknowledged when it sent its FIN.
@@ -141,6 +144,7 @@ impl Record {
             outstream_seen: Turn::FIRST.outstream,
             spoken: Some(Turn::FIRST.outstream),
             candidates: Candidates::NONE,
+            beginnings: Beginnings::from(Turn::FIRST.outstream),
             answers: Answers::from(Turn::FIRST.outstream),
             fin_heard: SeqNumber(0),
             held: 0,
@@ -159,6 +163,7 @@ impl Record {
             turn,
             outstream_seen: turn.outstream,
             spoken: Some(turn.outstream),
+            beginnings: Beginnings::from(turn.outstream),
             answers: Answers::from(turn.outstream),
             ..Self::new()
         }
@@ -180,7 +185,9 @@ impl Record {
         }
         let hole = self.instream.has_hole();
         match arrival.server {
-            Some(server) => self.server_is_at(isns, server, arrival, (position, end), shared),
+            Some(server) => self
+                .server_is_at(isns, server, arrival, (position, end), shared)
+                .map_err(Refused::BecameUnprotected)?,
             None if end > self.instream.newest_end() => self.spoken = None,
             None => {}
         }
@@ -233,18 +240,24 @@ impl Record {
         arrival: &Arrival<'_>,
         (position, end): (u64, u64),
         shared: &mut Shared,
-    ) {
+    ) -> Result<(), Unprotected> {
         let Some(sent) = self.outstream_position(isns, server.nxt) else {
-            return;
+            return Ok(());
         };
         self.outstream_seen = self.outstream_seen.max(sent);
         let turn = Turn {
             instream: position,
             outstream: sent,
         };
+        let speaks = turn.may_begin(arrival, server, &self.instream);
+        if speaks {
+            let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+            self.beginnings.push(turn, &mut budget)?;
+        }
         if let Some(spoken) = self.spoken
             && !shared.turns_held
-            && turn.may_begin(arrival, server, spoken, &self.instream)
+            && speaks
+            && sent > spoken
         {
             self.candidates.push(Candidate { turn, spoken });
             self.decide(shared);
@@ -253,6 +266,7 @@ impl Record {
         if end > self.instream.newest_end() {
             self.spoken = Some(self.spoken.map_or(sent, |spoken| spoken.max(sent)));
         }
+        Ok(())
     }
 
     /// Begins the turns of which it is known by now that they did begin.
@@ -360,6 +374,9 @@ impl Record {
         }
         let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
         let dropped = self.instream.drop_before(position, &mut budget);
+        if dropped.is_ok() {
+            self.beginnings.drop_before(position, &mut budget);
+        }
         if dropped.is_ok() && position > end {
             // Nobody has told how far the server was when that came.
             self.spoken = None;
@@ -371,6 +388,14 @@ impl Record {
         self.heads
             .iter()
             .map(move |(position, bytes)| (seq_at(isns.server, position), bytes))
+    }
+
+    /// Where the client spoke after it had heard everything, in order.
+    pub(crate) fn beginnings(&self, isns: Isns) -> impl Iterator<Item = Place> {
+        self.beginnings.iter().map(move |at| Place {
+            instream: isns.client + at.instream.0,
+            outstream: isns.server + at.outstream.0,
+        })
     }
 
     /// The first bytes from `from` on, as far as they lie together.
@@ -433,6 +458,7 @@ impl Record {
         let mut budget = budget(&mut self.held, pool, MAX_PER_CONNECTION);
         self.instream.clear(&mut budget);
         self.heads.clear(&mut budget);
+        self.beginnings.clear(&mut budget);
     }
 
     fn begin(&mut self, turn: Turn, shared: &mut Shared) {
@@ -448,6 +474,7 @@ impl Record {
                 return;
             }
             self.heads.drop_before(turn.outstream, &mut budget);
+            self.beginnings.drop_before(turn.instream, &mut budget);
         }
         self.turn = turn;
         self.answers.forget_before(turn.outstream);
@@ -464,7 +491,7 @@ impl Record {
 
     #[cfg(test)]
     pub(crate) fn really_held(&self) -> usize {
-        self.instream.really_held() + self.heads.really_held()
+        self.instream.really_held() + self.heads.really_held() + self.beginnings.really_held()
     }
 }
 

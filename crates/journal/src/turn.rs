@@ -32,22 +32,20 @@ impl Turn {
         outstream: FIRST,
     };
 
-    /// Whether this turn can begin with `arrival`, as far as the client's side tells. `spoken` is
-    /// what the server had sent when the client's last byte before this came: only who speaks after
-    /// having heard something new begins a turn. (The first segment of a request may be in doubt,
-    /// for example because a later one overtook it; those that follow must not be taken for the
-    /// beginning in its place.)
+    /// Whether this turn can begin with `arrival`, as far as the client's side tells, if the client has heard
+    /// something new since its last byte before this: only who speaks after that begins a turn. (The first
+    /// segment of a request may be in doubt, for example because a later one overtook it; those that follow
+    /// must not be taken for the beginning in its place.)
     pub(crate) fn may_begin(
         self,
         arrival: &Arrival<'_>,
         server: ServerProgress,
-        spoken: u64,
         record: &Instream,
     ) -> bool {
         let continues_the_record = !arrival.payload.is_empty()
             && record.ends_at(self.instream)
             && server.ack == arrival.seq;
-        continues_the_record && self.outstream > spoken && arrival.client_ack == server.nxt
+        continues_the_record && arrival.client_ack == server.nxt
     }
 
     /// Whether the server has answered `previous` before this turn.

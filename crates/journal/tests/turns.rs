@@ -106,6 +106,16 @@ impl Talk {
         String::from_utf8(bytes).expect("text")
     }
 
+    /// Where the client began to speak after it had heard something.
+    fn beginnings(&self) -> Vec<(u32, u32)> {
+        let beginnings = self.journal.beginnings(FLOW).map(|at| {
+            let instream = at.instream.distance_from(CLIENT + 1);
+            let outstream = at.outstream.distance_from(SERVER + 1);
+            instream.zip(outstream).expect("after the SYN")
+        });
+        beginnings.collect()
+    }
+
     fn heads(&self) -> Vec<(u32, String)> {
         self.journal
             .outstream_ranges(FLOW)
@@ -415,4 +425,32 @@ fn while_turns_are_held_none_begins_and_nothing_is_dropped() {
     talk.client("/2\r\n");
     assert_eq!(talk.turn(), (1, 0, 0));
     assert_eq!(talk.replayed(), "GET /1\r\nGET /2\r\n");
+}
+
+/// Whatever the server had said: a replay waits for that.
+#[test]
+fn all_places_at_which_the_client_spoke_are_kept() {
+    let mut talk = Talk::new(ReplayMode::Connection);
+    talk.server("220 hello\r\n"); // it speaks first
+    talk.client_acknowledges();
+    talk.client("a\r\n");
+    talk.client("b\r\n"); // before the answer
+    talk.server(CONTINUE);
+    talk.client("c\r\n"); // it has not heard that
+    talk.client_acknowledges();
+    talk.client_with_unacknowledged("d\r\n", 3); // of which the server may not have the beginning
+    talk.client("e\r\n");
+    let said = 11 + u32::try_from(CONTINUE.len()).expect("short");
+    assert_eq!(talk.beginnings(), [(0, 11), (12, said)]);
+    assert_eq!(talk.turn().1, 0, "an interim answer begins no turn");
+    let mut by_turns = Talk::new(ReplayMode::Turn);
+    for request in ["a\r\n", "b\r\n"] {
+        by_turns.client(request);
+        by_turns.server(OK);
+        by_turns.client_acknowledges();
+    }
+    assert_eq!(by_turns.beginnings(), [], "that is where the replay begins");
+    by_turns.journal.close(FLOW);
+    assert_eq!(by_turns.beginnings(), []);
+    assert_eq!(by_turns.journal.statistics().held, 0);
 }

@@ -47,6 +47,7 @@ impl Desk {
                 }]
             }
             Request::OutstreamHeads { flow } => heads(&intake.journal, *flow),
+            Request::Beginnings { flow } => beginnings(&intake.journal, *flow),
             Request::Unprotect { flow } => {
                 intake.journal.unprotect(*flow, Unprotected::Requested);
                 Vec::new()
@@ -183,6 +184,26 @@ fn heads(journal: &Journal, flow: FlowId) -> Vec<Response> {
         last: true,
     });
     messages
+}
+
+/// In messages of at most [`MAX_DATA`], each place being eight bytes.
+fn beginnings(journal: &Journal, flow: FlowId) -> Vec<Response> {
+    let places = journal.beginnings(flow);
+    let places: Vec<_> = places.map(|at| (at.instream, at.outstream)).collect();
+    let mut parts = places.chunks(MAX_DATA / 8).peekable();
+    let mut messages = Vec::new();
+    loop {
+        let part = parts.next().unwrap_or_default();
+        let last = parts.peek().is_none();
+        messages.push(Response::Beginnings {
+            flow,
+            places: part.to_vec(),
+            last,
+        });
+        if last {
+            return messages;
+        }
+    }
 }
 
 fn statistics(intake: &Intake) -> Statistics {

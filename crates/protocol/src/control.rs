@@ -40,7 +40,7 @@ pub use parts::{
 pub use stream::{Decoder, Message, encode};
 
 /// The version of the protocol.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
 /// [`Response::OutstreamHeads`] together, eight bytes for each head included.

@@ -36,7 +36,8 @@ pub enum Action {
     StartServer,
     /// Read flows and records; then report [`crate::Recovery::connections`].
     ListConnections,
-    /// Put the recorded outstream of this connection in place for comparison.
+    /// Put the recorded outstream of this connection in place for comparison; and report
+    /// [`crate::Recovery::beginnings`], before its splice.
     Expect {
         /// The connection's number.
         flow: FlowId,

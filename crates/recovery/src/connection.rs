@@ -9,7 +9,7 @@ use crate::{
     action::SplicePoint,
     config::{Config, ReplayMode},
     event::LostReason,
-    replay::Replay,
+    replay::{Beginning, Given, Replay},
 };
 
 /// What the logger knows of a connection.
@@ -314,6 +314,10 @@ pub(crate) struct Connection {
     pub(crate) point: SplicePoint,
     end: SeqNumber,
     fin: Option<SeqNumber>,
+    /// Where its replay waits for the server.
+    pub(crate) beginnings: Vec<Beginning>,
+    /// So much was given to the server.
+    pub(crate) given: Given,
     /// Its replay was involved in a death: it goes last, and alone.
     pub(crate) suspect: bool,
     /// Another host has served it before, and its client was not told yet what is recorded.
@@ -342,6 +346,8 @@ impl Connection {
             point,
             end,
             fin,
+            beginnings: Vec::new(),
+            given: Given::default(),
             suspect,
             to_be_told: candidate.flow.log.restored != Restored::Not,
             is_graft: candidate.standing.is_some(),
@@ -362,6 +368,8 @@ impl Connection {
             },
             end: flow.server.ack,
             fin: None,
+            beginnings: Vec::new(),
+            given: Given::default(),
             suspect: false,
             to_be_told: false,
             is_graft: true,
@@ -401,12 +409,9 @@ impl Connection {
         let mut spliced = false;
         if matches!(self.step, Step::Splicing { .. }) && flow.mode == Mode::Spliced {
             spliced = true;
-            self.step = Step::Replaying(Replay::new(
-                self.point.instream + 1,
-                self.end,
-                self.fin,
-                now,
-            ));
+            let replay = Replay::new(self.point.instream + 1, self.end, self.fin, now);
+            let gates = std::mem::take(&mut self.beginnings);
+            self.step = Step::Replaying(replay.waiting_at(gates));
         }
         if let Step::Replaying(replay) = &mut self.step {
             replay.update(flow.splice.ack, flow.splice.edge, now);
@@ -444,10 +449,5 @@ impl Connection {
             Step::Replaying(replay) => !replay.holds_fin(),
             Step::Settling { .. } => false,
         }
-    }
-
-    /// Bytes of record behind it.
-    pub(crate) fn replayed(&self) -> u64 {
-        u64::from(self.end.distance_from(self.point.instream + 1).unwrap_or(0))
     }
 }

@@ -144,6 +144,13 @@ pub enum LostReason {
         /// Bytes that it did not take.
         missing: u32,
     },
+    /// The restarted server has not said again in time what its client had heard before it said more.
+    NotSaidAgain {
+        /// Bytes of its output that the client had heard by then, from where the replay began.
+        bytes: u32,
+        /// Bytes of what the client said after that, which were not given to it.
+        missing: u32,
+    },
     /// The server did not come back in time.
     ServerDown,
     /// The service was stopped while the connection waited for the server.
@@ -204,6 +211,10 @@ impl fmt::Display for LostReason {
                     "the restarted server did not read the last {missing} bytes of its record"
                 )
             }
+            Self::NotSaidAgain { bytes, missing } => write!(
+                f,
+                "the restarted server has not said again the first {bytes} bytes of its output, which the client had before it said its last {missing} bytes: those were not given to it"
+            ),
             Self::ServerDown => write!(f, "the server did not come back in time"),
             Self::Stopped => write!(f, "the service was stopped before the server was back"),
             Self::ServiceFailed => write!(

@@ -37,7 +37,7 @@ pub use action::{Action, SplicePoint};
 pub use config::{Config, ReplayMode, Stage};
 pub use connection::{Candidate, ClientFin, Record, Standing};
 pub use event::{Cause, Event, GaveUp, LostReason, Timings};
-pub use replay::Segment;
+pub use replay::{Beginning, Segment};
 pub use service::Recovery;
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::{
     config::Stage,
     connection::{Connection, Step},
     event::{Event, GaveUp, LostReason, millis},
+    replay::{Beginning, Replay},
     service::Recovery,
     waiting,
 };
@@ -102,6 +103,24 @@ impl Recovery {
         }
     }
 
+    /// Where the client of this connection began to speak after it had heard everything, in order: there its replay waits
+    /// until the server has said as much again. Asked for by [`Action::Expect`].
+    pub fn beginnings(&mut self, id: FlowId, beginnings: Vec<Beginning>) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.beginnings = beginnings;
+        }
+    }
+
+    /// A replay waits for what its server says next: whoever looks at once gives it more at once.
+    #[must_use]
+    pub fn awaits_server(&self) -> bool {
+        let awaits = |connection: &Connection| match &connection.step {
+            Step::Replaying(replay) => replay.awaits().is_some(),
+            _ => false,
+        };
+        self.connections.values().any(awaits)
+    }
+
     /// The record reaches up to `end` now; asked for by [`Action::MoreRecord`].
     pub fn more_record(&mut self, id: FlowId, end: SeqNumber, now: Duration) {
         let step = self
@@ -121,7 +140,6 @@ impl Recovery {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        self.replayed_bytes += connection.replayed();
         connection.step = Step::Settling {
             since: now,
             look_at: now + self.config.settle,
@@ -238,18 +256,17 @@ impl Recovery {
                 Step::Replaying(replay)
                     if !replay.holds_fin() && replay.idle(now) >= self.config.replay_timeout =>
                 {
-                    failed.push((
-                        connection.flow,
-                        LostReason::ReplayStalled {
-                            missing: replay.missing(),
-                        },
-                    ));
+                    let first = connection.point.outstream;
+                    failed.push((connection.flow, stalled(replay, first)));
                 }
                 Step::Replaying(replay) => {
                     while let Some(segment) = replay.next_segment(self.config.max_segment, now) {
                         self.actions
                             .push_back(Action::Replay { key, flow, segment });
                     }
+                    let given = replay.given();
+                    self.replayed_bytes += u64::from(given.bytes - connection.given.bytes);
+                    connection.given = given;
                 }
                 _ => {}
             }
@@ -307,6 +324,18 @@ impl Recovery {
         let words = self.next_call().into_iter().chain(self.next_word());
         let words = words.chain(self.hand_over_by);
         steps.chain(words).chain(give_up).min()
+    }
+}
+
+/// The server takes no more, or has not said what its client had heard before it said more.
+fn stalled(replay: &Replay, first: SeqNumber) -> LostReason {
+    let missing = replay.missing();
+    match replay.awaits() {
+        None => LostReason::ReplayStalled { missing },
+        Some(heard) => LostReason::NotSaidAgain {
+            bytes: heard.distance_from(first).unwrap_or(0),
+            missing,
+        },
     }
 }
 

@@ -1,6 +1,11 @@
 //! The replay sender: a TCP sender for a record that is complete, towards a receiver on the same
 //! host. It obeys the receiver's window, and sends again from the last acknowledged byte when
 //! nothing moves (RFC 9293 3.8.1, with a timer that suits a path without a network).
+//!
+//! It gives the server no more than the client would have: what the client said after it had heard
+//! something waits until the server has said as much again, and what a server says counts only when it
+//! agrees with the record (`verify.h`). So nothing is executed for a connection that is going to be lost
+//! because its server says something else.
 
 use std::time::Duration;
 
@@ -29,6 +34,23 @@ pub struct Segment {
     pub fin: bool,
 }
 
+/// A place where a client began to speak, after it had heard all that its server had said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beginning {
+    /// The first byte that it said.
+    pub instream: SeqNumber,
+    /// What it had heard ends before this number.
+    pub heard: SeqNumber,
+}
+
+/// So much of what a client had said was given to the restarted server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Given {
+    /// How often the client had begun to speak.
+    pub(crate) turns: u32,
+    pub(crate) bytes: u32,
+}
+
 /// Progress of one connection's replay.
 #[derive(Debug, Clone)]
 pub(crate) struct Replay {
@@ -40,6 +62,12 @@ pub(crate) struct Replay {
     end: SeqNumber,
     /// The FIN follows when the server has said everything before this.
     fin: Option<SeqNumber>,
+    /// Where the client waited for the server, in order.
+    gates: Vec<Beginning>,
+    /// So many of them are open: the server has said as much again.
+    open: usize,
+    /// The first byte that was never sent.
+    reached: SeqNumber,
     /// End of what the server has said, if it has said anything; client space.
     said: Option<SeqNumber>,
     /// The question for more record was asked.
@@ -67,11 +95,22 @@ impl Replay {
             edge: start,
             end,
             fin,
+            gates: Vec::new(),
+            open: 0,
+            reached: start,
             said: None,
             asked: false,
             moved: now,
             resend_at,
         }
+    }
+
+    /// The client waited for its server there.
+    pub(crate) fn waiting_at(mut self, gates: Vec<Beginning>) -> Self {
+        self.gates = gates;
+        self.gates
+            .retain(|gate| gate.instream.at_or_after(self.start));
+        self
     }
 
     fn last(&self) -> SeqNumber {
@@ -96,9 +135,39 @@ impl Replay {
     pub(crate) fn hear(&mut self, said: SeqNumber, now: Duration) {
         if self.said.is_none_or(|before| said.after(before)) {
             self.said = Some(said);
-            if self.fin.is_some() {
+            if self.fin.is_some() || self.awaits().is_some() {
                 self.has_moved(now);
             }
+            let is_open = |gate: &&Beginning| said.at_or_after(gate.heard);
+            self.open += self.gates[self.open..].iter().take_while(is_open).count();
+        }
+    }
+
+    /// Everything before a gate was sent: the server has to say again what lies before this number.
+    pub(crate) fn awaits(&self) -> Option<SeqNumber> {
+        let gate = self.gates.get(self.open)?;
+        let is_there = self.next == gate.instream && gate.instream.before(self.end);
+        is_there.then_some(gate.heard)
+    }
+
+    /// What may be sent ends here for now.
+    fn limit(&self) -> SeqNumber {
+        let gate = self.gates.get(self.open).map(|gate| gate.instream);
+        gate.filter(|at| at.before(self.end)).unwrap_or(self.end)
+    }
+
+    /// What was sent so far.
+    pub(crate) fn given(&self) -> Given {
+        let bytes = self.reached.distance_from(self.start).unwrap_or(0);
+        let begun = |gate: &&Beginning| gate.instream.before(self.reached);
+        let first = self
+            .gates
+            .first()
+            .is_none_or(|gate| gate.instream != self.start);
+        let turns = self.gates.iter().take_while(begun).count() + usize::from(first && bytes > 0);
+        Given {
+            turns: u32::try_from(turns).unwrap_or(u32::MAX),
+            bytes,
         }
     }
 
@@ -180,10 +249,12 @@ impl Replay {
             self.resend_at = now + RETRANSMIT;
         }
         let window = self.edge.distance_from(self.next).unwrap_or(0);
-        let left = self.end.distance_from(self.next).unwrap_or(0);
+        let limit = self.limit();
+        let left = limit.distance_from(self.next).unwrap_or(0);
         let len = left.min(window).min(max);
         // A FIN takes a sequence number, and so room in the window (RFC 9293 3.4).
         let fin = (self.fin_is_due() || self.rests_before_the_end(now))
+            && limit == self.end
             && len == left
             && len < window
             && self.next.at_or_before(self.end);
@@ -203,6 +274,7 @@ impl Replay {
             fin,
         };
         self.next = self.next + len + u32::from(fin);
+        self.reached = self.reached.max_seq(segment.from + len);
         Some(segment)
     }
 

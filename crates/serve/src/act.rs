@@ -197,9 +197,10 @@ impl Service {
     }
 
     fn expect(&mut self, flow: FlowId) -> Result<(), ServeError> {
-        let Some(ranges) = self.heads(flow)? else {
+        let Some((ranges, beginnings)) = self.heads(flow)? else {
             return Ok(());
         };
+        self.recovery.beginnings(flow, beginnings);
         let chunks: Vec<_> = expectations(&ranges, &self.config.tolerate)
             .into_iter()
             .collect();

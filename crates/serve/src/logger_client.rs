@@ -27,7 +27,7 @@ use protocol::{
     },
     link::LinkKeys,
 };
-use recovery::ReplayMode;
+use recovery::{Beginning, ReplayMode};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use wire::{FlowId, SeqNumber};
 
@@ -76,6 +76,9 @@ pub(crate) struct Attached {
 
 /// Recorded parts of an outstream, each with its place.
 pub(crate) type Ranges = Vec<(SeqNumber, Vec<u8>)>;
+
+/// What a server has said, as far as that is recorded, and where its client began to speak.
+pub(crate) type Heads = (Ranges, Vec<Beginning>);
 
 /// A piece of an instream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -388,30 +391,52 @@ impl LoggerClient {
         let answers = pieces.iter().map(|_| match self.next_answer() {
             Ok(Response::Data { bytes, .. }) => Ok(Some(bytes)),
             Ok(other) => Err(unexpected(&other)),
-            Err(ServeError::NotKnown(_)) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => known(Err(error)),
         });
         answers.collect()
     }
 
-    /// The recorded outstream of each of these; `None` of one that is not known (any more).
-    pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Ranges>>, ServeError> {
-        let questions = flows.iter();
-        self.say_all(questions.map(|flow| Request::OutstreamHeads { flow: *flow }))?;
-        let answers = flows.iter().map(|_| match self.heads_of_one() {
-            Ok(ranges) => Ok(Some(ranges)),
-            Err(ServeError::NotKnown(_)) => Ok(None),
-            Err(error) => Err(error),
+    /// The recorded outstream of each of these, and where its client began to speak; `None` of one that is not known
+    /// (any more).
+    pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Heads>>, ServeError> {
+        let questions = flows.iter().flat_map(|flow| {
+            let flow = *flow;
+            [
+                Request::OutstreamHeads { flow },
+                Request::Beginnings { flow },
+            ]
+        });
+        self.say_all(questions)?;
+        let answers = flows.iter().map(|_| {
+            let ranges = known(self.ranges_of_one())?;
+            let beginnings = known(self.beginnings_of_one())?;
+            Ok(ranges.zip(beginnings))
         });
         answers.collect()
     }
 
-    fn heads_of_one(&mut self) -> Result<Ranges, ServeError> {
+    fn ranges_of_one(&mut self) -> Result<Ranges, ServeError> {
         let mut all = Vec::new();
         loop {
             match self.next_answer()? {
                 Response::OutstreamHeads { ranges, last, .. } => {
                     all.extend(ranges);
+                    if last {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn beginnings_of_one(&mut self) -> Result<Vec<Beginning>, ServeError> {
+        let mut all = Vec::new();
+        loop {
+            match self.next_answer()? {
+                Response::Beginnings { places, last, .. } => {
+                    let places = places.into_iter();
+                    all.extend(places.map(|(instream, heard)| Beginning { instream, heard }));
                     if last {
                         return Ok(all);
                     }
@@ -503,6 +528,15 @@ impl LoggerClient {
 fn of_image(record: u64, image: u64, is: Is) -> Said {
     let image = (record, image);
     Said::Image(OfImage { image, is })
+}
+
+/// `None` if the logger does not know the connection.
+fn known<T>(answer: Result<T, ServeError>) -> Result<Option<T>, ServeError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(ServeError::NotKnown(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn unexpected(response: &Response) -> ServeError {

@@ -14,7 +14,7 @@ use wire::{FlowId, SeqNumber};
 use crate::{
     config::Verify,
     error::ServeError,
-    logger_client::{Piece, Ranges},
+    logger_client::{Heads, Piece},
     service::Service,
 };
 
@@ -29,13 +29,13 @@ const MORE_AHEAD: u32 = 64 << 10;
 /// Answers to questions that have not been asked yet.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    heads: BTreeMap<FlowId, Ranges>,
+    heads: BTreeMap<FlowId, Heads>,
     more: BTreeMap<FlowId, (SeqNumber, Vec<u8>)>,
 }
 
 impl Service {
-    /// What the server has said on this connection; `None`: nobody knows.
-    pub(crate) fn heads(&mut self, flow: FlowId) -> Result<Option<Ranges>, ServeError> {
+    /// What the server has said on this connection, and where the client began to speak; `None`: nobody knows.
+    pub(crate) fn heads(&mut self, flow: FlowId) -> Result<Option<Heads>, ServeError> {
         if let Some(known) = self.answers.heads.remove(&flow) {
             return Ok(Some(known));
         }
@@ -55,7 +55,7 @@ impl Service {
         let known = flows.into_iter().zip(answers);
         self.answers
             .heads
-            .extend(known.filter_map(|(flow, ranges)| Some((flow, ranges?))));
+            .extend(known.filter_map(|(flow, heads)| Some((flow, heads?))));
         Ok(self.answers.heads.remove(&flow))
     }
 

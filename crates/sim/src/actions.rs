@@ -1,7 +1,7 @@
 //! Carrying out what the recovery asks for: `serve`'s `act`, with models.
 
 use rand::Rng;
-use recovery::{Action, Candidate, Segment, SplicePoint, Stage};
+use recovery::{Action, Beginning, Candidate, Segment, SplicePoint, Stage};
 use ssw::{
     DEFAULT_FIELDS, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, call_to_client, expectations,
     fabricated_syn, no_room_for_client, replayed_segment, resets_to_client, window_update,
@@ -151,6 +151,13 @@ impl Driver {
         let chunks = expectations(&ground.logger.heads(flow), DEFAULT_FIELDS);
         self.expected.insert(flow, chunks.keys().copied().collect());
         ground.node.ssw.expect(flow, chunks);
+        let places = ground.logger.journal().beginnings(flow);
+        let beginnings = places.map(|at| Beginning {
+            instream: at.instream,
+            heard: at.outstream,
+        });
+        let beginnings = beginnings.collect();
+        self.recovery.beginnings(flow, beginnings);
     }
 
     fn send_syn(&self, key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {

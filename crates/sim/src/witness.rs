@@ -380,7 +380,9 @@ impl Seen {
     fn is_pardoned(&self, north: Option<NorthSetup>, reason: LostReason) -> bool {
         match reason {
             // A client that is gone answers what the new server says with a RST, or not at all.
-            LostReason::NotAccepted | LostReason::ReplayStalled { .. } => self.gone,
+            LostReason::NotAccepted
+            | LostReason::ReplayStalled { .. }
+            | LostReason::NotSaidAgain { .. } => self.gone,
             // What was said last may not have reached the logger when the power went.
             LostReason::NotComparable { .. } => self.restarted,
             // Of an older handshake on the same ports a record may be left, when the connection is over.

@@ -222,6 +222,10 @@ impl SouthSide {
             shared.emit(EventKind::Diverged { key, flow_id, at }, now_ns);
             return Verdict::Drop;
         }
+        if !segment.has(Flags::RST) {
+            // Not before: who looks at the flow takes this for compared, and gives the server more.
+            flow.splice.nxt = flow.splice.nxt.max_seq(segment.end());
+        }
         shared.egress_spliced(packet, &key, flow, segment, &options, now_ns)
     }
 }
@@ -517,13 +521,12 @@ pub(crate) fn window_of(segment: &Segment, scale: u8) -> u32 {
     u32::from(segment.window) << scale
 }
 
-/// Note what the new server says, server space.
+/// Note what the new server has heard, server space.
 fn hear_new_server(flow: &mut Flow, segment: &Segment) {
     if segment.has(Flags::RST) {
         return;
     }
     let splice = &mut flow.splice;
-    splice.nxt = splice.nxt.max_seq(segment.end());
     splice.ack = splice.ack.max_seq(segment.ack);
     let window = window_of(segment, splice.window_scale);
     splice.edge = splice.edge.max_seq(segment.ack + window);

@@ -23,7 +23,8 @@ pub use ftp::{PASSIVE, ftp, vsftpd, vsftpd_at};
 pub use node::{node, node_at};
 pub use proxies::{asker, asker_at, counter, haproxy, nginx_proxy, replica};
 pub use python::{
-    forking, forking_at, interpreter, interpreter_at, python, room, rude, sleeper, streamer, words,
+    forking, forking_at, greeter, interpreter, interpreter_at, python, room, rude, sleeper,
+    streamer, words,
 };
 pub use sessions::{passing, sessions_at, working};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};

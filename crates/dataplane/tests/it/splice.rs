@@ -346,6 +346,8 @@ fn any_other_difference_ends_the_flow_where_it_is() {
             both.events();
             let out = both.server(segment(s2 + 1, c).timestamps(90, 12).payload(&other));
             assert_eq!((out.verdict, both.flow().mode), (DROP, Mode::Diverged));
+            // Else more would be given to it.
+            assert_eq!(both.flow().splice.nxt, s2 + 1, "it does not count as said");
             let place = s + length(&all[..at]);
             let events = both.events();
             assert!(

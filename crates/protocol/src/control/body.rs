@@ -40,6 +40,7 @@ mod request {
     pub(super) const COMMIT_IMAGE: u8 = 0x18;
     pub(super) const DROP_IMAGE: u8 = 0x19;
     pub(super) const READ_IMAGE: u8 = 0x1a;
+    pub(super) const BEGINNINGS: u8 = 0x1b;
 }
 
 mod response {
@@ -64,6 +65,7 @@ mod response {
     pub(super) const IMAGE_KEPT: u8 = 0x93;
     pub(super) const IMAGE_REFUSED: u8 = 0x94;
     pub(super) const IMAGE_BYTES: u8 = 0x95;
+    pub(super) const BEGINNINGS: u8 = 0x96;
 }
 
 impl Message for Request {
@@ -73,6 +75,7 @@ impl Message for Request {
             Self::Summaries => request::SUMMARIES,
             Self::Read { .. } => request::READ,
             Self::OutstreamHeads { .. } => request::OUTSTREAM_HEADS,
+            Self::Beginnings { .. } => request::BEGINNINGS,
             Self::Unprotect { .. } => request::UNPROTECT,
             Self::Statistics => request::STATISTICS,
             Self::Shutdown => request::SHUTDOWN,
@@ -99,7 +102,7 @@ impl Message for Request {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::READ_IMAGE).contains(&type_code)
+        (request::HELLO..=request::BEGINNINGS).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -205,7 +208,9 @@ impl Message for Request {
                 body.seq(*from);
                 body.u32(*max_len);
             }
-            Self::OutstreamHeads { flow } | Self::Unprotect { flow } => {
+            Self::OutstreamHeads { flow }
+            | Self::Beginnings { flow }
+            | Self::Unprotect { flow } => {
                 body.flow(*flow);
             }
         }
@@ -225,6 +230,7 @@ impl Message for Request {
                 max_len: body.u32()?,
             },
             request::OUTSTREAM_HEADS => Self::OutstreamHeads { flow: body.flow()? },
+            request::BEGINNINGS => Self::Beginnings { flow: body.flow()? },
             request::UNPROTECT => Self::Unprotect { flow: body.flow()? },
             request::STATISTICS => Self::Statistics,
             request::SHUTDOWN => Self::Shutdown,
@@ -305,6 +311,7 @@ impl Message for Response {
             Self::Summaries { .. } => response::SUMMARIES,
             Self::Data { .. } => response::DATA,
             Self::OutstreamHeads { .. } => response::OUTSTREAM_HEADS,
+            Self::Beginnings { .. } => response::BEGINNINGS,
             Self::Unprotected { .. } => response::UNPROTECTED,
             Self::Statistics(_) => response::STATISTICS,
             Self::Error { .. } => response::ERROR,
@@ -325,7 +332,7 @@ impl Message for Response {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::IMAGE_BYTES).contains(&type_code)
+        (response::HELLO..=response::BEGINNINGS).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -352,6 +359,14 @@ impl Message for Response {
                     body.seq(*seq);
                     body.u32(len.map_err(|_| ControlError::TooLong(bytes.len()))?);
                     body.bytes(bytes);
+                }
+            }
+            Self::Beginnings { flow, places, last } => {
+                body.flow(*flow);
+                body.bool(*last);
+                for (instream, outstream) in places {
+                    body.seq(*instream);
+                    body.seq(*outstream);
                 }
             }
             Self::Unprotected { flow, reason } => {
@@ -449,6 +464,11 @@ impl Message for Response {
                     let len = usize::try_from(len).unwrap_or(usize::MAX);
                     Ok((seq, body.bytes(len)?.to_vec()))
                 })?,
+            },
+            response::BEGINNINGS => Self::Beginnings {
+                flow: body.flow()?,
+                last: body.bool()?,
+                places: until_the_end(&mut body, |body| Ok((body.seq()?, body.seq()?)))?,
             },
             response::UNPROTECTED => Self::Unprotected {
                 flow: body.flow()?,

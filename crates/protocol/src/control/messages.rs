@@ -33,6 +33,12 @@ pub enum Request {
         /// The connection.
         flow: FlowId,
     },
+    /// Where a client spoke after it had heard all that its server had said. Answered by
+    /// [`Response::Beginnings`].
+    Beginnings {
+        /// The connection.
+        flow: FlowId,
+    },
     /// Stop recording a connection and drop its record. Not answered.
     Unprotect {
         /// The connection.
@@ -209,6 +215,16 @@ pub enum Response {
         flow: FlowId,
         /// Recorded runs of the outstream, in the client's sequence space.
         ranges: Vec<(SeqNumber, Vec<u8>)>,
+        /// Whether the list is complete with these.
+        last: bool,
+    },
+    /// To [`Request::Beginnings`].
+    Beginnings {
+        /// The connection.
+        flow: FlowId,
+        /// The first byte of what the client said, and the one after the last of what the server had said
+        /// before that, in order. At most [`super::MAX_DATA`] bytes.
+        places: Vec<(SeqNumber, SeqNumber)>,
         /// Whether the list is complete with these.
         last: bool,
     },

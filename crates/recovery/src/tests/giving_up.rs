@@ -141,7 +141,7 @@ fn giving_up_during_the_recovery_resets_what_is_not_served_yet() {
     );
     world.turn_page();
     world.until_serving(5);
-    assert_eq!(world.serving(), (1, 3, 10));
+    assert_eq!(world.serving(), (1, 3, 15));
     let harmless =
         |action: &Action| matches!(action, Action::Recovered | Action::ForgetExpected { .. });
     assert!(world.done.iter().all(harmless), "{:?}", world.done);

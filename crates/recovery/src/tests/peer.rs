@@ -37,6 +37,8 @@ pub(super) enum Manner {
 pub(super) struct Peer {
     pub(super) flow: Flow,
     pub(super) record: Option<Record>,
+    /// Where the client spoke after it had heard something, as offsets.
+    pub(super) beginnings: Vec<(u32, u32)>,
     /// The server replays its own record, and stands here then.
     pub(super) standing: Option<Standing>,
     pub(super) manner: Manner,
@@ -90,6 +92,7 @@ impl Peer {
         Self {
             flow,
             record: Some(record),
+            beginnings: Vec::new(),
             standing: None,
             manner: Manner::Reads,
             window: 64_000,
@@ -237,7 +240,13 @@ impl Peer {
         }
         self.flow.splice.ack = self.start() + received;
         self.flow.splice.edge = self.flow.splice.ack + self.window;
-        if received < self.owed() || self.manner == Manner::Mute {
+        if self.manner == Manner::Mute {
+            return;
+        }
+        if received < self.owed() {
+            let heard = self.beginnings.iter().filter(|(at, _)| *at <= received);
+            let said = heard.map(|(_, heard)| *heard).max().unwrap_or(0);
+            self.flow.splice.nxt = self.flow.splice.isn + 1 + said;
             return;
         }
         if let Manner::SaysElse(offset) = self.manner {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wire::SeqNumber;
 
 use super::world::ms;
-use crate::{Segment, replay::Replay};
+use crate::{Beginning, Segment, replay::Replay};
 
 const START: SeqNumber = SeqNumber(100);
 const NEVER: Duration = Duration::ZERO;
@@ -209,4 +209,82 @@ fn the_fin_does_not_wait_for_ever_for_what_follows_it() {
         assert!(!fin(&mut replay, ms(9 + patience)), "{said}");
         assert!(fin(&mut replay, ms(60 + patience)), "{said}");
     }
+}
+
+fn gate(offset: u32, heard: u32) -> Beginning {
+    Beginning {
+        instream: START + offset,
+        heard: SeqNumber(heard),
+    }
+}
+
+/// Else it would be executed for a client to which something else was said.
+#[test]
+fn what_the_client_said_after_it_had_heard_something_waits_for_that() {
+    let replay = Replay::new(START, START + 100, None, NEVER);
+    let gates = vec![gate(0, 20), gate(30, 50), gate(70, 60)];
+    let mut replay = replay.waiting_at(gates);
+    replay.update(START, START + 1_000, NEVER);
+    replay.hear(SeqNumber(19), NEVER);
+    assert_eq!(all(&mut replay, 50, NEVER), []);
+    assert_eq!(replay.awaits(), Some(SeqNumber(20)));
+    replay.hear(SeqNumber(20), ms(5));
+    assert_eq!(
+        all(&mut replay, 20, ms(5)),
+        [piece(0, 20, false), piece(20, 10, false)]
+    );
+    assert_eq!((replay.given().turns, replay.given().bytes), (1, 30));
+    replay.update(START + 30, START + 1_000, ms(6));
+    replay.hear(SeqNumber(49), ms(7));
+    assert_eq!(all(&mut replay, 50, ms(8)), []);
+    assert_eq!(replay.idle(ms(10)), ms(3), "the server speaks");
+    // It may say more than it was asked for.
+    replay.hear(SeqNumber(77), ms(11));
+    assert_eq!(all(&mut replay, 70, ms(11)), [piece(30, 70, false)]);
+    assert_eq!((replay.awaits(), replay.given().turns), (None, 3));
+    replay.update(START + 100, START + 1_000, ms(12));
+    assert!(replay.complete());
+}
+
+#[test]
+fn who_is_given_nothing_is_given_no_turn() {
+    for gates in [vec![], vec![gate(0, 20)]] {
+        let mut replay = Replay::new(START, START + 100, None, NEVER).waiting_at(gates.clone());
+        assert_eq!(replay.given().turns, 0);
+        replay.update(START, START + 1_000, NEVER);
+        replay.hear(SeqNumber(20), NEVER);
+        assert_eq!(all(&mut replay, 50, NEVER).len(), 2);
+        assert_eq!(replay.given().turns, 1, "{gates:?}");
+    }
+}
+
+/// What lies before the replay, as all turns but the last one do if only that is replayed, is not waited for.
+#[test]
+fn only_gates_within_the_replay_count() {
+    let gates = vec![gate(0, 1_000), gate(60, 2_000)];
+    let mut replay = Replay::new(START + 60, START + 100, None, NEVER);
+    replay.hear(SeqNumber(2_000), NEVER);
+    let mut replay = replay.waiting_at(gates);
+    replay.hear(SeqNumber(2_001), NEVER);
+    replay.update(START + 60, START + 1_000, NEVER);
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(60, 40, false)]);
+    // Nor what lies behind what was replayed.
+    let mut replay = Replay::new(START, START + 10, None, NEVER).waiting_at(vec![gate(10, 20)]);
+    replay.update(START, START + 1_000, NEVER);
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
+    assert_eq!(replay.awaits(), None);
+}
+
+/// The FIN comes behind everything, and waits for its own.
+#[test]
+fn a_fin_waits_behind_a_gate() {
+    let replay = Replay::new(START, START + 10, Some(SeqNumber(50)), NEVER);
+    let mut replay = replay.waiting_at(vec![gate(5, 30)]);
+    replay.update(START, START + 1_000, NEVER);
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 5, false)]);
+    assert!(!replay.holds_fin());
+    replay.hear(SeqNumber(30), NEVER);
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(5, 5, false)]);
+    replay.hear(SeqNumber(50), NEVER);
+    assert_eq!(all(&mut replay, 50, ms(50)), [piece(0, 10, true)]);
 }

@@ -197,7 +197,8 @@ fn a_server_that_reads_nothing_is_given_up_in_time() {
             LostReason::ReplayStalled { missing: 1_000 }
         );
     }
-    assert_eq!(world.serving(), (1, 2, 10));
+    // It may have read, and not said so.
+    assert_eq!(world.serving(), (1, 2, 1_010));
 }
 
 /// Its answer needs no more: say, 413 to an upload.
@@ -339,7 +340,7 @@ fn a_record_that_is_lost_during_its_replay_gives_the_connection_up_without_waiti
             (key(3), LostReason::Unprotected { code: 2 })
         ]
     );
-    assert_eq!(world.serving(), (1, 2, 10));
+    assert_eq!(world.serving(), (1, 2, 1_010));
 }
 
 #[test]

@@ -215,3 +215,40 @@ fn a_divergence_of_a_dead_server_means_nothing() {
     world.act();
     assert!(world.reset.is_empty());
 }
+
+#[test]
+fn a_turn_is_given_when_the_server_has_said_what_was_before_it() {
+    let mut peer = Peer::new(1, 90, 100);
+    peer.beginnings = vec![(0, 10), (30, 40), (60, 70)];
+    let mut world = World::new([peer]);
+    world.die_and_return();
+    let mut most = 0;
+    for _ in 0..100 {
+        world.pass(ms(1));
+        most = most.max(world.pieces(1).len());
+        if world.recovery.awaits_server() {
+            assert_eq!(world.stage(), Stage::Recovering);
+        }
+    }
+    let pieces: Vec<_> = world.pieces(1).iter().map(|piece| piece.len).collect();
+    assert_eq!(pieces, [30, 30, 30]);
+    assert_eq!(world.serving(), (1, 0, 90));
+}
+
+/// It may have forgotten what it said by itself, or say it much later: its client is not left behind for ever.
+#[test]
+fn a_server_that_does_not_say_it_again_is_given_no_more_and_given_up() {
+    let timeout = Config::default().replay_timeout;
+    let mut peer = Peer::new(1, 90, 100).manner(Manner::Mute);
+    peer.beginnings = vec![(30, 40)];
+    let mut world = World::new([peer, Peer::new(2, 10, 10)]);
+    world.die_and_return();
+    world.pass_in_steps(timeout - ms(10), ms(10));
+    assert_eq!(world.stage(), Stage::Recovering);
+    assert_eq!(world.peer(1).received(), 30);
+    world.pass_in_steps(ms(60), ms(10));
+    let (bytes, missing) = (40, 60);
+    let reason = LostReason::NotSaidAgain { bytes, missing };
+    assert_eq!(world.reset[&key(1)], reason);
+    assert_eq!(world.serving(), (1, 1, 40), "what was given to it counts");
+}

@@ -12,7 +12,9 @@ use std::{
 use ssw::{Mode, Restored};
 use wire::{FlowId, FlowKey, SeqNumber};
 
-use crate::{Action, Candidate, Cause, Config, Event, LostReason, Recovery, Segment, Stage};
+use crate::{
+    Action, Beginning, Candidate, Cause, Config, Event, LostReason, Recovery, Segment, Stage,
+};
 
 pub(super) use super::peer::{CLIENT, Manner, Peer, SERVER};
 
@@ -328,10 +330,17 @@ impl World {
                 self.peers.remove(&key);
                 assert_eq!(self.reset.insert(key, reason), None, "reset twice");
             }
-            Action::RemoveOrphans
-            | Action::Expect { .. }
-            | Action::ForgetExpected { .. }
-            | Action::Recovered => {}
+            Action::Expect { flow } => {
+                let peer = self.peer(flow.0);
+                let (client, server) = (peer.flow.client.isn + 1, peer.flow.server.isn + 1);
+                let place = |&(instream, heard): &(u32, u32)| Beginning {
+                    instream: client + instream,
+                    heard: server + heard,
+                };
+                let beginnings = peer.beginnings.iter().map(place).collect();
+                self.recovery.beginnings(flow, beginnings);
+            }
+            Action::RemoveOrphans | Action::ForgetExpected { .. } | Action::Recovered => {}
         }
     }
 

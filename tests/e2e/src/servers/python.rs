@@ -431,3 +431,42 @@ fn by_script(scene: &Scene, name: &'static str, script: &str) -> Server {
     let command = ["/usr/bin/python3", "-u", &script, &ip, &port];
     Server::new(name, vec![address], &command)
 }
+
+/// Says a greeting first, then appends each line to a file and answers it, in a thread for each connection.
+const GREETER: &str = r#"
+import os, random, socketserver, sys
+class Session(socketserver.StreamRequestHandler):
+    def handle(self):
+        greeting = sys.argv[4] or str(random.getrandbits(64))
+        self.wfile.write(b"220 session " + greeting.encode() + b"\r\n")
+        for line in self.rfile:
+            os.write(executed, line)
+            self.wfile.write(b"250 OK\r\n")
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+executed = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+Server((sys.argv[1], int(sys.argv[2])), Session).serve_forever()
+"#;
+
+/// A server as those of mail are: it greets a client, with `greeting` or, if that is empty, something random; each line
+/// that it is told is a command, and it appends those that it executes to the file `executed` of the scene. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn greeter(scene: &Scene, greeting: &str) -> Server {
+    let script = scene.write("greeter/greeter.py", GREETER);
+    let executed = scene.directory().join("executed");
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let command = [
+        "/usr/bin/python3",
+        "-u",
+        &script.to_string_lossy(),
+        &ip,
+        &port,
+        &executed.to_string_lossy(),
+        greeting,
+    ];
+    Server::new("greeter", vec![address], &command)
+}

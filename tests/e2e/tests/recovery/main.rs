@@ -3,6 +3,7 @@
 mod adoption;
 mod config;
 mod endings;
+mod executed;
 mod kills;
 mod replay;
 mod starting;

@@ -39,6 +39,13 @@ fn frames_come_by_the_control_stream() {
     };
     let request = Request::OutstreamHeads { flow: FlowId(1) };
     assert_eq!(link.ask(&request), [heads]);
+    let beginnings = Response::Beginnings {
+        flow: FlowId(1),
+        places: vec![],
+        last: true,
+    };
+    let request = Request::Beginnings { flow: FlowId(1) };
+    assert_eq!(link.ask(&request), [beginnings]);
     link.send(2, 50, 50);
     assert!(link.settle(NOW).is_empty());
     let unknown = Some(Response::Unknown { flow_low: 2 });

@@ -88,11 +88,11 @@ pub(super) fn answer() -> impl Strategy<Value = LeaseAnswer> {
 #[test]
 #[rustfmt::skip]
 fn the_encoding_of_leases_is_pinned() {
-    let mut asked = vec![54, 0, 0, 0, 6, 15, 2, 1, 0, 0, 0, 0, 0, 0];
+    let mut asked = vec![54, 0, 0, 0, 7, 15, 2, 1, 0, 0, 0, 0, 0, 0];
     asked.extend([3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 6]);
     asked.extend([3, 8, 0, 0, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, b'w', b'e', b'b']);
     assert_eq!(bytes_of(&Request::Lease(lease_request())), asked);
-    let mut answered = vec![36, 0, 0, 0, 6, 0x8d, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
+    let mut answered = vec![36, 0, 0, 0, 7, 0x8d, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
     answered.extend([3, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 0, 6, 5, 0, 0, 1]);
     assert_eq!(bytes_of(&Response::Lease(LEASE_ANSWER)), answered);
 }

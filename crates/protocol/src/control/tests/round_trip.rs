@@ -72,6 +72,7 @@ fn request() -> impl Strategy<Value = Request> {
             max_len
         }),
         flow().prop_map(|flow| Request::OutstreamHeads { flow }),
+        flow().prop_map(|flow| Request::Beginnings { flow }),
         flow().prop_map(|flow| Request::Unprotect { flow }),
         Just(Request::Statistics),
         Just(Request::Shutdown),
@@ -260,6 +261,7 @@ fn response() -> impl Strategy<Value = Response> {
     let connections = prop::collection::vec(recorded(), 0..4);
     let summaries = prop::collection::vec(summary(), 0..4);
     let ranges = prop::collection::vec((seq(), any::<Vec<u8>>()), 0..4);
+    let places = prop::collection::vec((seq(), seq()), 0..4);
     prop_oneof![
         any::<u32>().prop_map(|pid| Response::Hello { pid }),
         (connections, any::<bool>())
@@ -275,6 +277,11 @@ fn response() -> impl Strategy<Value = Response> {
         (flow(), ranges, any::<bool>()).prop_map(|(flow, ranges, last)| Response::OutstreamHeads {
             flow,
             ranges,
+            last
+        }),
+        (flow(), places, any::<bool>()).prop_map(|(flow, places, last)| Response::Beginnings {
+            flow,
+            places,
             last
         }),
         (flow(), reason()).prop_map(|(flow, reason)| Response::Unprotected { flow, reason }),

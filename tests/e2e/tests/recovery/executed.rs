@@ -1,0 +1,75 @@
+//! What a restarted server is given again, and what is said of that.
+
+use std::fs;
+use std::net::TcpStream;
+
+use e2e::clients::{read_exactly, read_some, write};
+use e2e::servers::{self, PORT};
+use e2e::{Protected, Scene};
+use lab::Signal;
+
+use crate::{is_reset, lost_only};
+
+const COMMANDS: usize = 25;
+const ANSWER: &[u8] = b"250 OK\r\n";
+
+/// A client that has been greeted, and has told the server that many commands, one after another.
+fn served(scene: &Scene) -> TcpStream {
+    let stream = greeted(scene);
+    (0..COMMANDS).for_each(|number| command(&stream, &format!("command {number}")));
+    stream
+}
+
+fn greeted(scene: &Scene) -> TcpStream {
+    let stream = scene.connect(PORT);
+    let mut said = [0; 100];
+    let mut length = 0;
+    while !said.contains(&b'\n') {
+        let more = read_some(&stream, &mut said[length..]).expect("a greeting");
+        assert_ne!(more, 0, "no greeting");
+        length += more;
+    }
+    stream
+}
+
+fn command(stream: &TcpStream, command: &str) {
+    write(stream, format!("{command}\r\n").as_bytes());
+    assert_eq!(read_exactly(stream, ANSWER.len()), ANSWER);
+}
+
+/// How often each command of [`served`] was executed, when nothing runs any more.
+fn executions(scene: &Scene, protected: Protected) -> Vec<usize> {
+    // A later client is served, too.
+    command(&greeted(scene), "another");
+    protected.stop();
+    let executed = fs::read_to_string(scene.directory().join("executed")).expect("text");
+    let times = |command: String| executed.lines().filter(|line| *line == command).count();
+    (0..COMMANDS)
+        .map(|number| times(format!("command {number}")))
+        .collect()
+}
+
+/// The greeting is another one: the connection is lost, and it would be for nothing that its commands are
+/// executed again.
+#[test]
+fn nothing_is_executed_for_a_connection_that_is_going_to_be_lost() {
+    let scene = Scene::new("greeted");
+    let protected = scene.protect(&servers::greeter(&scene, ""));
+    let stream = served(&scene);
+    protected.kill_main(Signal::KILL);
+    lost_only(&protected, &stream, "said something else");
+    is_reset(&stream);
+    assert_eq!(executions(&scene, protected), [1; COMMANDS]);
+}
+
+#[test]
+fn what_is_executed_again_is_told() {
+    let scene = Scene::new("again");
+    let protected = scene.protect(&servers::greeter(&scene, "0815"));
+    let stream = served(&scene);
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    command(&stream, "on");
+    protected.assert_none_of("lost");
+    assert_eq!(executions(&scene, protected), [2; COMMANDS]);
+}
