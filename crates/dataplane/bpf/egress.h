@@ -286,6 +286,17 @@ static __always_inline bool ends_with_news(const struct flow *f, const struct pa
 	return (p->flags & TCP_FIN) && after(p->ack, f->server.ack);
 }
 
+/* What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): the end of what was
+ * compared stays as near behind what the server says as a segment that comes again can be. */
+#define LARGEST_WINDOW (1U << 30)
+
+static __always_inline void keep_behind(struct flow *f)
+{
+	__u32 said = f->splice.nxt + f->splice.delta_seq;
+	if (said - f->verify.end - LARGEST_WINDOW < LARGEST_WINDOW)
+		f->verify.end = said - LARGEST_WINDOW;
+}
+
 static __always_inline int egress_spliced(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 					  const struct flow_key *key, struct flow *f,
 					  const struct packet *p)
@@ -310,8 +321,10 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		return TCX_DROP;
 	}
 	/* Not before: who looks at the flow takes this for compared, and gives the server more. */
-	if (!(p->flags & TCP_RST))
+	if (!(p->flags & TCP_RST)) {
 		advance(&f->splice.nxt, end);
+		keep_behind(f);
+	}
 	bool client_has = !after(end + f->splice.delta_seq, f->client.ack);
 	if (len && !(p->flags & TCP_RST) && client_has && !ends_with_news(f, p)) {
 		count(COUNT_SELF_ACKS);

@@ -225,6 +225,7 @@ impl SouthSide {
         if !segment.has(Flags::RST) {
             // Not before: who looks at the flow takes this for compared, and gives the server more.
             flow.splice.nxt = flow.splice.nxt.max_seq(segment.end());
+            keep_behind(flow);
         }
         shared.egress_spliced(packet, &key, flow, segment, &options, now_ns)
     }
@@ -520,6 +521,19 @@ pub(crate) fn window_of(segment: &Segment, scale: u8) -> u32 {
     let scale = if segment.has(Flags::SYN) { 0 } else { scale };
     u32::from(segment.window) << scale
 }
+
+/// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): the end of what was
+/// compared stays as near behind what the server says as a segment that comes again can be.
+fn keep_behind(flow: &mut Flow) {
+    let said = flow.splice.nxt + flow.splice.delta_seq;
+    let behind = said.distance_from(flow.verify.end);
+    if behind.is_some_and(|behind| behind >= LARGEST_WINDOW) {
+        flow.verify.end = said - LARGEST_WINDOW;
+    }
+}
+
+/// RFC 7323 2.3.
+const LARGEST_WINDOW: u32 = 1 << 30;
 
 /// Note what the new server has heard, server space.
 fn hear_new_server(flow: &mut Flow, segment: &Segment) {

@@ -415,6 +415,38 @@ fn a_fin_before_the_end_is_a_difference_too() {
     });
 }
 
+/// Behind 2 GiB the end of what was compared seemed to be ahead: a server that closed at its end was taken for one that
+/// closes too early.
+#[test]
+fn a_fin_far_behind_what_was_compared_is_at_the_end() {
+    everywhere(|both, s2| {
+        let all = answer();
+        let (c, s) = (both.c + 1, both.s + 1);
+        for half_gibibytes in [1, 6, 11] {
+            let v6 = both.key.client().is_ipv6();
+            let one = Both::numbered(both.c.0, both.s.0, v6);
+            let mut both = replaying(one, s2, 100, &all);
+            let says = |at: SeqNumber| segment(at, c).timestamps(90, 12);
+            both.server(says(s2 + 1).payload(&all));
+            let mut end = s2 + 1 + length(&all);
+            for _ in 0..half_gibibytes {
+                end += 1 << 29;
+                both.server(says(end - 5).payload(b"bytes"));
+                let again = end - (1 << 28);
+                let heard = s + again.0.wrapping_sub((s2 + 1).0);
+                both.client(segment(c, heard).timestamps(13, 901));
+                let out = both.server(says(again).payload(b"again"));
+                assert_eq!(out.verdict, Next);
+            }
+            let verify = both.flow().verify;
+            let seen = (verify.compared, verify.unverified);
+            assert_eq!(seen, (length(&all), 0), "nothing is compared any more");
+            let fin = both.server(says(end).flags(FIN_ACK));
+            assert_eq!((fin.verdict, both.flow().mode), (Next, Mode::Spliced));
+        }
+    });
+}
+
 /// Both sides had ended, and the first server died before acknowledging the client's FIN. The next server's FIN, which the
 /// client has, is the last segment that can acknowledge that FIN.
 #[test]
