@@ -318,6 +318,8 @@ pub(crate) struct Connection {
     pub(crate) beginnings: Vec<Beginning>,
     /// So much was given to the server.
     pub(crate) given: Given,
+    /// The server has said everything again that can be compared.
+    pub(crate) is_compared: bool,
     /// Its replay was involved in a death: it goes last, and alone.
     pub(crate) suspect: bool,
     /// Another host has served it before, and its client was not told yet what is recorded.
@@ -348,6 +350,7 @@ impl Connection {
             fin,
             beginnings: Vec::new(),
             given: Given::default(),
+            is_compared: false,
             suspect,
             to_be_told: candidate.flow.log.restored != Restored::Not,
             is_graft: candidate.standing.is_some(),
@@ -370,6 +373,7 @@ impl Connection {
             fin: None,
             beginnings: Vec::new(),
             given: Given::default(),
+            is_compared: true,
             suspect: false,
             to_be_told: false,
             is_graft: true,

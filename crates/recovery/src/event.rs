@@ -265,6 +265,18 @@ pub struct Timings {
     pub live_ms: f64,
 }
 
+/// What was given to the new server of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Replayed {
+    /// Which.
+    #[serde(serialize_with = "display")]
+    pub connection: FlowKey,
+    /// How often its client had begun to speak.
+    pub turns: u32,
+    /// Bytes.
+    pub bytes: u32,
+}
+
 /// One line of `outlive events`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
@@ -297,14 +309,26 @@ pub enum Event {
     },
     /// The recovery is over.
     Serving {
-        /// Connections that go on.
+        /// Connections that go on: what their server has said again was compared.
         kept: usize,
+        /// Connections whose server has not said everything again that is to be compared.
+        comparing: usize,
         /// Connections that were reset.
         lost: usize,
+        /// How often clients had begun to speak, in what was given to the new server from the record: requests that
+        /// ran again.
+        replayed_turns: u64,
         /// Instream bytes given to the new server from the record.
         replayed_bytes: u64,
+        /// The connections of which the most was given to the new server.
+        replayed: Vec<Replayed>,
         /// How long everything took.
         timings: Timings,
+    },
+    /// Connections that were still compared go on.
+    Kept {
+        /// How many.
+        connections: usize,
     },
     /// A connection could not be kept; it is reset.
     Lost {
@@ -313,6 +337,10 @@ pub enum Event {
         connection: FlowKey,
         /// Why.
         reason: LostReason,
+        /// How often its client had begun to speak, in what the new server was given of it: requests that ran again.
+        replayed_turns: u32,
+        /// Bytes of that.
+        replayed_bytes: u32,
     },
     /// A client reset its connection while nobody served it.
     ClientReset {
@@ -362,15 +390,45 @@ impl fmt::Display for Event {
             }
             Self::Serving {
                 kept,
+                comparing,
                 lost,
+                replayed_turns,
                 replayed_bytes,
                 timings,
-            } => write!(
-                f,
-                "serving again after {:.1} ms: {kept} connections kept, {lost} lost, {replayed_bytes} bytes replayed",
-                timings.live_ms
-            ),
-            Self::Lost { connection, reason } => write!(f, "lost {connection}: {reason}"),
+                ..
+            } => {
+                let after_ms = timings.live_ms;
+                write!(
+                    f,
+                    "serving again after {after_ms:.1} ms: {kept} connections kept, "
+                )?;
+                if *comparing > 0 {
+                    write!(f, "{comparing} still compared, ")?;
+                }
+                write!(
+                    f,
+                    "{lost} lost, {replayed_turns} requests ({replayed_bytes} bytes) replayed"
+                )
+            }
+            Self::Kept { connections } => {
+                write!(
+                    f,
+                    "{connections} more connections kept: their comparison is over"
+                )
+            }
+            Self::Lost {
+                connection,
+                reason,
+                replayed_turns,
+                replayed_bytes,
+            } => {
+                write!(f, "lost {connection}: {reason}")?;
+                if *replayed_turns > 0 {
+                    let (turns, bytes) = (replayed_turns, replayed_bytes);
+                    write!(f, "; {turns} of its requests ({bytes} bytes) ran again")?;
+                }
+                Ok(())
+            }
             Self::ClientReset { connection } => {
                 write!(f, "{connection} was reset by its client meanwhile")
             }

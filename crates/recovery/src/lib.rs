@@ -31,12 +31,13 @@ mod progress;
 mod replay;
 mod service;
 mod suspicion;
+mod telling;
 mod waiting;
 
 pub use action::{Action, SplicePoint};
 pub use config::{Config, ReplayMode, Stage};
 pub use connection::{Candidate, ClientFin, Record, Standing};
-pub use event::{Cause, Event, GaveUp, LostReason, Timings};
+pub use event::{Cause, Event, GaveUp, LostReason, Replayed, Timings};
 pub use replay::{Beginning, Segment};
 pub use service::Recovery;
 

@@ -15,6 +15,9 @@ use crate::{
     waiting,
 };
 
+/// A comparison that is not over is looked at again after this time, at first.
+const SOON: Duration = Duration::from_micros(200);
+
 impl Recovery {
     /// Connections whose flows should be looked at now, for [`Recovery::observe`].
     pub fn watched(&self, now: Duration) -> impl Iterator<Item = (FlowId, FlowKey)> + '_ {
@@ -56,6 +59,9 @@ impl Recovery {
         if connection.observe(flow, now) && self.timings.first_spliced_ms == 0.0 {
             self.timings.first_spliced_ms = millis(now.saturating_sub(self.died_at));
         }
+        let is_delivered = !connection.to_be_replayed();
+        connection.is_compared |= is_delivered && (ended || flow.is_none_or(said_again));
+        let is_compared = connection.is_compared;
         let all = matches!(&connection.step, Step::Replaying(replay) if replay.has_all_bytes());
         if all
             && (waiting::no_longer(&mut self.waiting, id)
@@ -81,7 +87,7 @@ impl Recovery {
             Step::Replaying(_) if ended => self.settle(id, flow),
             Step::Settling { since, look_at } => {
                 if now >= *look_at {
-                    *look_at = now + self.config.settle;
+                    *look_at = now + pause(*since, is_compared, now, self.config.settle);
                 }
                 let settled = now.saturating_sub(*since) >= self.config.settle;
                 if settled {
@@ -93,9 +99,8 @@ impl Recovery {
                 if ahead && lasted >= answer {
                     return self.drop_kept(id, LostReason::ClientSilent);
                 }
-                let compared = flow.is_none_or(|f| said_again(f) || ended);
                 let patience = lasted >= self.config.replay_timeout;
-                if settled && !ahead && (compared || patience) {
+                if settled && !ahead && (is_compared || patience) {
                     self.settle(id, flow);
                 }
             }
@@ -142,14 +147,16 @@ impl Recovery {
         };
         connection.step = Step::Settling {
             since: now,
-            look_at: now + self.config.settle,
+            look_at: now,
         };
         let key = connection.key;
         self.actions.push_back(Action::OpenWindow { key, flow: id });
     }
 
     pub(crate) fn settle(&mut self, id: FlowId, flow: Option<&Flow>) {
-        self.connections.remove(&id);
+        if let Some(connection) = self.connections.remove(&id) {
+            self.note_replayed(&connection);
+        }
         waiting::no_longer(&mut self.waiting, id);
         self.suspicion.clear(id);
         self.actions.push_back(Action::ForgetExpected { flow: id });
@@ -164,6 +171,7 @@ impl Recovery {
 
     /// Once for all of them.
     pub(crate) fn tell_verified(&mut self) {
+        self.tell(None);
         if self.connections.is_empty() && self.verified.connections > 0 {
             let verified = std::mem::take(&mut self.verified);
             self.events.push_back(Event::Verified {
@@ -189,6 +197,7 @@ impl Recovery {
         self.splice_next(now);
         self.send(now);
         self.finish_when_done(now);
+        self.tell(Some(now));
     }
 
     fn give_up_when_late(&mut self, now: Duration) {
@@ -298,12 +307,7 @@ impl Recovery {
         self.timings.live_ms = self.since_death(now);
         self.actions.push_back(Action::Recovered);
         self.reset_lost();
-        self.events.push_back(Event::Serving {
-            kept: self.kept,
-            lost: self.resets,
-            replayed_bytes: self.replayed_bytes,
-            timings: self.timings,
-        });
+        self.begin_telling(now);
     }
 
     /// When to call [`Recovery::poll`] at the latest; `None`: nothing is due by itself.
@@ -323,7 +327,8 @@ impl Recovery {
             });
         let words = self.next_call().into_iter().chain(self.next_word());
         let words = words.chain(self.hand_over_by);
-        steps.chain(words).chain(give_up).min()
+        let told = self.telling_by();
+        steps.chain(words).chain(give_up).chain(told).min()
     }
 }
 
@@ -336,6 +341,16 @@ fn stalled(replay: &Replay, first: SeqNumber) -> LostReason {
             bytes: heard.distance_from(first).unwrap_or(0),
             missing,
         },
+    }
+}
+
+/// How long one that settles is not looked at: what is compared is soon told, and a server may need long.
+fn pause(since: Duration, is_compared: bool, now: Duration, settle: Duration) -> Duration {
+    let lasted = now.saturating_sub(since);
+    match is_compared {
+        true if lasted < settle => settle.saturating_sub(lasted),
+        true => settle,
+        false => (lasted / 2).clamp(SOON, settle),
     }
 }
 

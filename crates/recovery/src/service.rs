@@ -14,7 +14,9 @@ use crate::{
     config::{Config, Stage},
     connection::{Candidate, Connection, Verdict, contradiction, judge},
     event::{Cause, Event, GaveUp, LostReason, Timings, millis},
+    replay::Given,
     suspicion::Suspicion,
+    telling::Telling,
     waiting::{self, Waiting},
 };
 
@@ -32,7 +34,7 @@ pub struct Recovery {
     /// When the flows are looked at again for those.
     pub(crate) list_waiting_at: Duration,
     /// Those that are reset when the recovery is over.
-    pub(crate) lost: BTreeMap<FlowId, (FlowKey, LostReason)>,
+    pub(crate) lost: BTreeMap<FlowId, Loss>,
     /// How many were reset since the clients began to wait.
     pub(crate) resets: usize,
     pub(crate) actions: VecDeque<Action>,
@@ -56,6 +58,24 @@ pub struct Recovery {
     pub(crate) spliced_all: bool,
     pub(crate) kept: usize,
     pub(crate) verified: Verified,
+    pub(crate) telling: Telling,
+}
+
+/// A connection that is to be reset.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loss {
+    pub(crate) key: FlowKey,
+    pub(crate) reason: LostReason,
+    /// What the server had been given of it.
+    pub(crate) given: Given,
+}
+
+impl Loss {
+    /// Of one of which the server was given nothing.
+    pub(crate) fn of(key: FlowKey, reason: LostReason) -> Self {
+        let given = Given::default();
+        Self { key, reason, given }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +116,7 @@ impl Recovery {
             spliced_all: false,
             kept: 0,
             verified: Verified::default(),
+            telling: Telling::default(),
         }
     }
 
@@ -148,6 +169,7 @@ impl Recovery {
             self.gave_up = None;
             self.resets = 0;
         }
+        self.end_telling();
         self.begin_waiting(now);
         self.stage = Stage::Clearing;
         self.died_at = at;
@@ -354,7 +376,7 @@ impl Recovery {
             if flow.client.reset {
                 self.forget_reset(flow.id, *key);
             } else {
-                self.reset(flow.id, *key, why.into());
+                self.reset(flow.id, Loss::of(*key, why.into()));
             }
         }
     }
@@ -418,24 +440,31 @@ impl Recovery {
 
     /// It is told when it happens: until then another death may give the connection a new chance.
     pub(crate) fn lose(&mut self, flow: FlowId, key: FlowKey, reason: LostReason) {
+        self.lose_given(flow, Loss::of(key, reason));
+    }
+
+    fn lose_given(&mut self, flow: FlowId, loss: Loss) {
         if self.stage == Stage::Serving {
-            self.reset(flow, key, reason);
+            self.reset(flow, loss);
         } else {
-            self.lost.insert(flow, (key, reason));
+            self.lost.insert(flow, loss);
         }
     }
 
     pub(crate) fn reset_lost(&mut self) {
-        for (flow, (key, reason)) in std::mem::take(&mut self.lost) {
-            self.reset(flow, key, reason);
+        for (flow, loss) in std::mem::take(&mut self.lost) {
+            self.reset(flow, loss);
         }
     }
 
-    pub(crate) fn reset(&mut self, flow: FlowId, key: FlowKey, reason: LostReason) {
+    pub(crate) fn reset(&mut self, flow: FlowId, loss: Loss) {
+        let Loss { key, reason, given } = loss;
         self.resets += 1;
         self.events.push_back(Event::Lost {
             connection: key,
             reason,
+            replayed_turns: given.turns,
+            replayed_bytes: given.bytes,
         });
         self.actions
             .push_back(Action::ResetClient { key, flow, reason });
@@ -444,13 +473,15 @@ impl Recovery {
     /// A connection that was to be kept cannot be.
     pub(crate) fn drop_kept(&mut self, flow: FlowId, reason: LostReason) {
         if let Some(connection) = self.remove_kept(flow) {
-            self.lose(flow, connection.key, reason);
+            let (key, given) = (connection.key, connection.given);
+            self.lose_given(flow, Loss { key, reason, given });
         }
     }
 
     pub(crate) fn remove_kept(&mut self, flow: FlowId) -> Option<Connection> {
         let connection = self.connections.remove(&flow)?;
         self.kept = self.kept.saturating_sub(1);
+        self.is_not_kept(&connection);
         waiting::no_longer(&mut self.waiting, flow);
         self.actions.push_back(Action::ForgetExpected { flow });
         self.tell_verified();

@@ -11,6 +11,7 @@ mod properties;
 mod sender;
 mod splicing;
 mod stages;
+mod telling;
 mod verifying;
 mod waiting;
 mod world;

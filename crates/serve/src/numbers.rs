@@ -304,6 +304,9 @@ impl Status {
         let help = "Connections that were reset in a recovery, by the reason";
         let lost = each("reason", &LOST, &happened.lost);
         to.counters("outlive_lost_connections", Unit::None, help, lost)?;
+        let help = "Requests (times that clients had begun to speak) that restarted servers were given from the record";
+        let requests = happened.replayed_turns;
+        to.counter("outlive_replayed_requests", Unit::None, help, requests)?;
         let help = "Bytes that restarted servers were given from the record";
         let replayed = happened.replayed_bytes;
         to.counter("outlive_replayed", Unit::Bytes, help, replayed)?;

@@ -23,6 +23,9 @@ pub struct Tally {
     pub kept: u64,
     /// Connections that were reset, by the reason.
     pub lost: BTreeMap<String, u64>,
+    /// How often clients had begun to speak, in what restarted servers were given from the record.
+    #[serde(default)]
+    pub replayed_turns: u64,
     /// Bytes of clients that restarted servers were given from the record.
     pub replayed_bytes: u64,
     /// Bytes that restarted servers said again, equal to what was recorded.
@@ -73,14 +76,19 @@ impl Tally {
         match event {
             Event::Died { cause, .. } => one_more(&mut self.deaths, cause_name(cause)),
             Event::Lost { reason, .. } => one_more(&mut self.lost, lost_name(reason)),
+            Event::Kept { connections } => {
+                self.kept += u64::try_from(*connections).unwrap_or(u64::MAX);
+            }
             Event::Serving {
                 kept,
+                replayed_turns,
                 replayed_bytes,
                 timings,
                 ..
             } => {
                 self.recoveries += 1;
                 self.kept += u64::try_from(*kept).unwrap_or(u64::MAX);
+                self.replayed_turns += replayed_turns;
                 self.replayed_bytes += replayed_bytes;
                 self.pauses.observe(timings.live_ms / 1e3);
                 let steps = steps(timings).map(|(step, ms)| (step.to_owned(), ms / 1e3));
@@ -141,6 +149,7 @@ pub(crate) const EVENTS: [&str; 38] = [
     "listening",
     "spliced",
     "serving",
+    "kept",
     "lost",
     "client_reset",
     "verified",
@@ -183,6 +192,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::Recovery(Event::Listening { .. }) => "listening",
         Happening::Recovery(Event::Spliced { .. }) => "spliced",
         Happening::Recovery(Event::Serving { .. }) => "serving",
+        Happening::Recovery(Event::Kept { .. }) => "kept",
         Happening::Recovery(Event::Lost { .. }) => "lost",
         Happening::Recovery(Event::ClientReset { .. }) => "client_reset",
         Happening::Recovery(Event::Verified { .. }) => "verified",

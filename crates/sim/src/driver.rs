@@ -331,7 +331,9 @@ impl Driver {
         while let Some(event) = self.recovery.next_event() {
             trace::note(ground.now, || &event);
             match event {
-                Event::Lost { connection, reason } => ground.witness.lost(connection, reason)?,
+                Event::Lost {
+                    connection, reason, ..
+                } => ground.witness.lost(connection, reason)?,
                 Event::Serving { replayed_bytes, .. } => {
                     self.recoveries += 1;
                     self.replayed_bytes += replayed_bytes;

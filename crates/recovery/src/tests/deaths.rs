@@ -262,7 +262,7 @@ fn suspects_wait_for_those_before_to_live_on_and_not_to_be_compared() {
     }
     world.die_and_return();
     world.until_serving(300);
-    assert_eq!(world.serving(), (2, 0, 2_000));
+    assert_eq!(world.serving(), (0, 0, 2_000));
     // They live, so they are no suspects any more.
     world.pass_in_steps(ms(150), ms(1));
     world.spliced.clear();

@@ -398,7 +398,11 @@ impl World {
     }
 
     /// Kept, lost and replayed bytes of the last `Serving` event.
-    pub(super) fn serving(&self) -> (usize, usize, u64) {
+    pub(super) fn serving(&mut self) -> (usize, usize, u64) {
+        let deadline = self.now + ms(2_000);
+        while self.recovery.is_telling() && self.now < deadline {
+            self.pass(ms(1));
+        }
         let numbers = |event: &Event| match event {
             Event::Serving {
                 kept,
@@ -417,7 +421,9 @@ impl World {
 
     pub(super) fn lost_told(&self) -> Vec<(FlowKey, LostReason)> {
         let lost = |event: &Event| match event {
-            Event::Lost { connection, reason } => Some((*connection, *reason)),
+            Event::Lost {
+                connection, reason, ..
+            } => Some((*connection, *reason)),
             _ => None,
         };
         self.told.iter().filter_map(lost).collect()

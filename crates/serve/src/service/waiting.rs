@@ -21,7 +21,10 @@ impl Service {
     pub(super) fn wait(&mut self, ring: &Ring<'_>, acted: bool) -> Result<(), ServeError> {
         let now = clock::now();
         let working = matches!(self.recovery.stage(), Stage::Recovering | Stage::Listing);
-        let pace = if working { PROGRESS } else { SETTLING };
+        let pace = match working || self.recovery.is_telling() {
+            true => PROGRESS,
+            false => SETTLING,
+        };
         let mut until = self.next_heartbeat.min(self.next_sweep);
         for due in [self.recovery.deadline(), self.start_at]
             .into_iter()

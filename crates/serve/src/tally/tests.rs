@@ -30,17 +30,23 @@ fn all() -> Vec<Happening> {
         },
         Event::Serving {
             kept: 3,
+            comparing: 2,
             lost: 1,
+            replayed_turns: 7,
             replayed_bytes: 1000,
+            replayed: vec![],
             timings: Timings {
                 detected_ms: 0.5,
                 live_ms: 20.0,
                 ..Timings::default()
             },
         },
+        Event::Kept { connections: 2 },
         Event::Lost {
             connection: connection(),
             reason: LostReason::Poison { deaths: 3 },
+            replayed_turns: 1,
+            replayed_bytes: 10,
         },
         Event::ClientReset {
             connection: connection(),
@@ -145,7 +151,8 @@ fn a_recovery_is_counted() {
     assert_eq!(tally.deaths[CAUSES[2]], 2);
     assert_eq!(tally.lost["poison"], 2);
     assert!(LOST.contains(&"poison"));
-    assert_eq!((tally.recoveries, tally.kept), (2, 6));
+    assert_eq!((tally.recoveries, tally.kept), (2, 10));
+    assert_eq!(tally.replayed_turns, 14);
     assert_eq!(tally.replayed_bytes, 2000);
     assert_eq!((tally.equal_bytes, tally.unverified_bytes), (600, 40));
     assert_eq!(tally.tolerated, 2);

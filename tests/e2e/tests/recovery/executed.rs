@@ -59,6 +59,14 @@ fn nothing_is_executed_for_a_connection_that_is_going_to_be_lost() {
     protected.kill_main(Signal::KILL);
     lost_only(&protected, &stream, "said something else");
     is_reset(&stream);
+    let serving = protected.wait_for("serving", 1);
+    assert_eq!(
+        (&serving["kept"], &serving["lost"]),
+        (&0.into(), &1.into()),
+        "{serving}"
+    );
+    let lost = protected.wait_for("lost", 1);
+    assert_eq!(lost["replayed_turns"], 0, "{lost}");
     assert_eq!(executions(&scene, protected), [1; COMMANDS]);
 }
 
@@ -68,7 +76,17 @@ fn what_is_executed_again_is_told() {
     let protected = scene.protect(&servers::greeter(&scene, "0815"));
     let stream = served(&scene);
     protected.kill_main(Signal::KILL);
-    protected.wait_serving(1);
+    let serving = protected.wait_serving(1);
+    assert_eq!(
+        (&serving["kept"], &serving["lost"]),
+        (&1.into(), &0.into()),
+        "{serving}"
+    );
+    assert_eq!(serving["replayed_turns"], COMMANDS, "{serving}");
+    let connection = serving["replayed"][0]["connection"].to_string();
+    let client = stream.local_addr().expect("an address").to_string();
+    assert!(connection.contains(&client), "{serving}");
+    assert_eq!(serving["replayed"][0]["turns"], COMMANDS, "{serving}");
     command(&stream, "on");
     protected.assert_none_of("lost");
     assert_eq!(executions(&scene, protected), [2; COMMANDS]);
