@@ -237,9 +237,9 @@ impl Filesystem for Concealing {
             return reply.error(Errno::ENOSYS);
         }
         let (writes, cut) = State::flags(OFlags::from_bits_retain(flags.0.cast_unsigned()));
-        let open = move |state: &mut State| {
-            let path = state.place(node)?;
-            state.open(&path, writes, cut)
+        let open = move |state: &mut State| match state.place(node) {
+            Ok(path) => state.open(&path, writes, cut),
+            Err(refusal) => state.open_nameless(node, writes, cut, refusal),
         };
         self.attempt(
             request,
@@ -359,7 +359,7 @@ impl Filesystem for Concealing {
         if state.is_around() {
             return reply.error(Errno::ENOSYS);
         }
-        match said(state.list(node)) {
+        match said(state.open_directory(node)) {
             Ok(handle) => reply.opened(handle, FopenFlags::empty()),
             Err(error) => reply.error(error),
         }

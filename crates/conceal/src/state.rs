@@ -1,6 +1,7 @@
 //! What a file system knows, and what is done for who asks it.
 
 mod listing;
+mod nameless;
 
 use std::{
     collections::HashMap,
@@ -66,8 +67,8 @@ pub(crate) struct State {
     pub(crate) unopened: Unopened,
     /// The files that the kernel reads and writes by itself, by node: there can be one of each.
     backing: HashMap<u64, Weak<BackingId>>,
-    /// What is told of directories, and whether that has begun.
-    listings: HashMap<u64, (Vec<(OsString, Kind)>, bool)>,
+    /// What is told of directories that are open, once that has begun.
+    listings: HashMap<u64, Option<Vec<(OsString, Kind)>>>,
     next: u64,
     /// Nobody is in it yet, and what it shows then may be something else.
     pub(crate) is_spare: bool,
@@ -237,7 +238,10 @@ impl State {
                 }
                 (None, Err(error)) if error != rustix::io::Errno::NOENT => Err(error.into()),
                 (None, found) => match (self.nodes.nameless(node.0), found, identity) {
-                    (Some(directory), ..) => Ok(attributes(node.0, &directory, None)),
+                    (Some(directory), ..) => {
+                        let seen = self.nodes.with_set(node.0, directory);
+                        Ok(attributes(node.0, &seen, None))
+                    }
                     (None, Ok(found), Some(Identity::Real { .. }) | None) => {
                         Ok(self.attributes(node.0, &found))
                     }
@@ -246,21 +250,6 @@ impl State {
                 },
             },
         }
-    }
-
-    /// What is there without a name: hidden, or somebody has it open still (fstat(2) comes without a handle).
-    fn kept(&self, node: INodeNo, identity: Option<Identity>) -> Option<Arc<OwnedFd>> {
-        match identity {
-            Some(Identity::Hidden(id)) => self.tree.hidden.file(id).ok(),
-            _ => self.open_file(node),
-        }
-    }
-
-    /// What somebody has open there.
-    fn open_file(&self, node: INodeNo) -> Option<Arc<OwnedFd>> {
-        let mut open = self.files.values();
-        let found = open.find(|open| open.node == node.0);
-        found.map(|open| Arc::clone(&open.file))
     }
 
     /// How many names a hidden file has, as it is seen here: really it has none.
@@ -433,6 +422,10 @@ impl State {
                 Some(_) if !self.tree.gate.is_open(self.tree.process) => {
                     return Err(Errno::EPERM.into());
                 }
+                // Nobody has been asked to open it: it has no handle of ours.
+                Some(_) if self.is_around() => {
+                    rustix::fs::ftruncate(self.unopened(node, OFlags::WRONLY)?, size)?;
+                }
                 Some(handle) => rustix::fs::ftruncate(&*self.writable(handle)?, size)?,
                 None => {
                     let path = self.place(node)?;
@@ -451,24 +444,20 @@ impl State {
                 Ok(reveal::set_attributes(&*file, set)?)
             }
             (Err(refusal), _) => match self.open_file(node) {
-                // Nor is it concealed any more.
-                Some(file) if self.tree.concealed.is_none() => {
+                // Nor is it concealed any more, or ever was.
+                Some(file) if !self.tree.is_concealed() => {
+                    self.tree.may_change()?;
                     Ok(reveal::set_attributes(&*file, set)?)
                 }
-                Some(_) if self.is_nowhere(node)? => {
+                file if (file.is_some() || self.nodes.nameless(node.0).is_some())
+                    && self.is_nowhere(node)? =>
+                {
                     self.nodes.set(node.0, set);
                     Ok(())
                 }
                 _ => Err(refusal),
             },
         }
-    }
-
-    /// There is nothing where it was.
-    fn is_nowhere(&mut self, node: INodeNo) -> Answer<bool> {
-        let path = self.located(node)?;
-        let there = self.tree.look(&path);
-        Ok(there == Err(rustix::io::Errno::NOENT))
     }
 
     /// What has to be changed for a file to be changed in place: for who reads only.

@@ -34,7 +34,11 @@ impl State {
         }
         let file = match handle {
             None => {
-                let path = self.place(node)?;
+                let path = match self.place(node) {
+                    // It has no name any more, and no names in it.
+                    Err(_) if self.nodes.nameless(node.0).is_some() => return Ok(None),
+                    path => path?,
+                };
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY;
                 Arc::new(self.tree.real.file(&path, flags)?)
             }

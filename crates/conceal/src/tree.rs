@@ -83,15 +83,21 @@ pub(crate) enum Opened {
 impl Tree {
     /// The encapsulation to which a change of what is there is made: `None` if it is made to the real tree.
     fn changes(&mut self, path: &TreePath) -> Result<Option<&mut Encapsulation>, Refused> {
-        if !self.gate.is_open(self.process) {
-            let why = if self.gate.is_real() { AROUND } else { SHUT };
-            return Err(Refused::Unconcealable(why));
-        }
+        self.may_change()?;
         if !self.is_concealed() {
             return Ok(None);
         }
         self.revealable(path)?;
         Ok(self.concealed.as_mut())
+    }
+
+    /// Who asks may change what is there, or waits until they may.
+    pub(crate) fn may_change(&self) -> Result<(), Refused> {
+        if self.gate.is_open(self.process) {
+            return Ok(());
+        }
+        let why = if self.gate.is_real() { AROUND } else { SHUT };
+        Err(Refused::Unconcealable(why))
     }
 
     /// What is done now is concealed.

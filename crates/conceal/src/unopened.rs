@@ -4,7 +4,7 @@
 //! opening is nothing to ask for, keeps what it has read, and asks now and then whether it still is so. A file goes on to
 //! be the one that it is when another one takes its name: it is held for as long as the kernel knows it by its number.
 
-use std::{collections::HashMap, ffi::OsString, os::fd::OwnedFd};
+use std::{collections::HashMap, ffi::OsString, os::fd::OwnedFd, sync::Arc};
 
 use encapsulation::{Found, Kind};
 use fuser::INodeNo;
@@ -25,7 +25,7 @@ const SHARE: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct Unopened {
     /// Open as no more than places.
-    files: HashMap<u64, OwnedFd>,
+    files: HashMap<u64, Arc<OwnedFd>>,
     /// What is being told of directories.
     listings: HashMap<u64, Vec<(OsString, Kind)>>,
 }
@@ -36,6 +36,11 @@ impl Unopened {
             files: HashMap::new(),
             listings: HashMap::new(),
         }
+    }
+
+    /// What is held of that number, as no more than a place.
+    pub(crate) fn held(&self, number: u64) -> Option<Arc<OwnedFd>> {
+        self.files.get(&number).cloned()
     }
 
     pub(crate) fn forget(&mut self, number: u64) {
@@ -59,7 +64,7 @@ impl State {
             && rustix::fs::fstat(&file)
                 .is_ok_and(|stat| crate::real::stat_of(&stat).identity == found.stat.identity)
         {
-            self.unopened.files.insert(number, file);
+            self.unopened.files.insert(number, Arc::new(file));
         }
     }
 

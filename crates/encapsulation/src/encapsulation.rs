@@ -92,6 +92,12 @@ impl Encapsulation {
         }
     }
 
+    /// Whether somebody has that file of it open to write to it.
+    #[must_use]
+    pub fn is_written(&self, id: HiddenId) -> bool {
+        self.open.contains_key(&id)
+    }
+
     /// What is there is kept as it is for others, and gets another file in its place: what somebody still wrote to the old one
     /// would be lost.
     fn replaceable_content(&self, content: &Content) -> Result<(), Refused> {

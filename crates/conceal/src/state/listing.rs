@@ -3,42 +3,49 @@
 use std::ffi::OsString;
 
 use encapsulation::Kind;
-use fuser::{Errno, FileHandle, INodeNo};
+use fuser::{FileHandle, INodeNo};
+use rustix::io::Errno;
 
 use super::{Answer, State};
 
 impl State {
-    pub(crate) fn list(&mut self, node: INodeNo) -> Answer<FileHandle> {
-        let listing = self.names_in(node)?;
+    /// Who opens it has read nothing of it yet.
+    pub(crate) fn open_directory(&mut self, node: INodeNo) -> Answer<FileHandle> {
+        let path = self.path(node)?;
+        if let Err(errno) = self.tree.look(&path)
+            && self.nodes.nameless(node.0).is_none()
+        {
+            return Err(errno.into());
+        }
         self.next += 1;
-        self.listings.insert(self.next, (listing, false));
+        self.listings.insert(self.next, None);
         Ok(FileHandle(self.next))
     }
 
     fn names_in(&mut self, node: INodeNo) -> Answer<Vec<(OsString, Kind)>> {
         let path = self.path(node)?;
-        Ok(self.tree.list(&path)?.into_iter().collect())
+        match self.tree.list(&path) {
+            // It has no name any more, and no names in it.
+            Err(Errno::NOENT) if self.nodes.nameless(node.0).is_some() => Ok(Vec::new()),
+            listing => Ok(listing?.into_iter().collect()),
+        }
     }
 
-    /// From its beginning once more (rewinddir(3)) it is told as it is then.
+    /// At its beginning, and from there once more (rewinddir(3)), it is told as it is then.
     pub(crate) fn listing(
         &mut self,
         node: INodeNo,
         handle: FileHandle,
         told: u64,
     ) -> Answer<&[(OsString, Kind)]> {
-        let has_begun = self.listings.get(&handle.0).ok_or(Errno::EBADF)?.1;
-        let again = if told == 0 && has_begun {
-            Some(self.names_in(node)?)
-        } else {
-            None
-        };
-        let (listing, has_begun) = self.listings.get_mut(&handle.0).ok_or(Errno::EBADF)?;
-        *has_begun = true;
-        if let Some(again) = again {
-            *listing = again;
+        let known = self.listings.get(&handle.0);
+        let has_begun = known.ok_or(fuser::Errno::EBADF)?.is_some();
+        if told == 0 || !has_begun {
+            let listing = self.names_in(node)?;
+            self.listings.insert(handle.0, Some(listing));
         }
-        Ok(listing)
+        let known = self.listings.get(&handle.0).and_then(Option::as_ref);
+        Ok(known.ok_or(fuser::Errno::EBADF)?)
     }
 
     pub(crate) fn told_all(&mut self, handle: FileHandle) {

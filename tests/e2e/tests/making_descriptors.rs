@@ -1,0 +1,50 @@
+//! `outlive make` beside `make`: what commands do with what they have open. Needs Python.
+
+mod twice;
+
+use twice::Twice;
+
+/// Runs `twice/calls.py`, with files in that place, and waits at opening a file that is not concealed.
+fn after_a_wait(place: &str) {
+    let makefile = format!(
+        "beside := $(CURDIR)-beside\nout: in\n\t@/usr/bin/python3 calls.py {place} $(beside)-gate\n\tcp in out\n"
+    );
+    let mut twice = Twice::new(&[
+        ("Makefile", &makefile),
+        ("calls.py", include_str!("twice/calls.py")),
+        ("in", "text\n"),
+    ]);
+    twice.watch(&[]);
+    for number in 0..2 {
+        twice.waits();
+        let said = twice.make(&[]);
+        assert!(said.contains("went on with the rest"), "{said}");
+        twice.save("in", &format!("text {number}\n"));
+    }
+}
+
+#[test]
+fn what_was_opened_outside_is_open_as_it_is_for_make() {
+    after_a_wait("$(beside)");
+}
+
+#[test]
+fn what_was_opened_before_it_was_asked_for_stays_as_it_is_for_make() {
+    after_a_wait("files");
+}
+
+/// A shell's long here-document is a file without a name by then.
+#[test]
+fn what_has_no_name_any_more_is_opened_once_more() {
+    let script = "\
+        exec 5>f; echo text >&5; exec 6<f; rm f; cat /dev/fd/6; echo more >/dev/fd/5; cat /proc/self/fd/6\n\
+        mkdir d; cd d; rmdir ../d; ls -a; ls -a .; cd ..\n\
+        long=$(head -c 100000 /dev/zero | tr '\\0' x)\n\
+        wc -c /dev/stdin <<end\n$long\nend\n";
+    let makefile = "all: in\n\t@bash script; echo $$?\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("script", script), ("in", "")]);
+    twice.watch(&[]);
+    twice.anticipated();
+    let said = twice.make(&[]);
+    assert!(said.contains("revealed"), "{said}");
+}
