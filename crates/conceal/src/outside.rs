@@ -44,6 +44,18 @@ pub(crate) type Known = Arc<[Vec<u8>]>;
 #[derive(Debug, Clone)]
 pub struct Outside(Arc<Shared>);
 
+/// Who has asked for the size of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Sized {
+    /// None did.
+    #[default]
+    ByNobody,
+    /// Compilers, whose messages are as wide.
+    ByCompilers,
+    /// Others, too.
+    ByOthers,
+}
+
 #[derive(Debug)]
 struct Shared {
     listener: OwnedFd,
@@ -51,6 +63,7 @@ struct Shared {
     known: Known,
     devices: Devices,
     gate: Mutex<Gate>,
+    sized: Mutex<Sized>,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +99,7 @@ impl Outside {
             known,
             devices,
             gate: Mutex::default(),
+            sized: Mutex::default(),
         });
         let this = Self(Arc::clone(&shared));
         let answer = move || shared.answer();
@@ -104,6 +118,12 @@ impl Outside {
             .iter()
             .map(|call| (call.process, call.why))
             .collect()
+    }
+
+    /// Who of them has asked for the size of their terminal so far.
+    #[must_use]
+    pub fn sized(&self) -> Sized {
+        *self.0.sized()
     }
 
     /// Whether anybody is left of those who could ask: the command, and whoever it has begun. The kernel knows: before Linux 6.11 it counts
@@ -130,6 +150,10 @@ impl Outside {
 impl Shared {
     fn gate(&self) -> MutexGuard<'_, Gate> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sized(&self) -> MutexGuard<'_, Sized> {
+        self.sized.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Until nobody is left who could ask.
@@ -170,6 +194,7 @@ impl Shared {
     }
 
     fn decide(self: &Arc<Self>, call: Call) {
+        self.note_size(&call);
         if self.gate().is_open {
             return self.let_through(&call);
         }

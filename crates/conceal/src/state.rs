@@ -2,6 +2,7 @@
 
 mod listing;
 mod nameless;
+mod texts;
 
 use std::{
     collections::HashMap,
@@ -57,6 +58,8 @@ impl From<Refused> for Refusal {
     }
 }
 
+use texts::Texts;
+
 pub(crate) type Answer<T> = Result<T, Refusal>;
 
 #[derive(Debug)]
@@ -70,6 +73,7 @@ pub(crate) struct State {
     /// What is told of directories that are open, once that has begun.
     listings: HashMap<u64, Option<Vec<(OsString, Kind)>>>,
     next: u64,
+    pub(crate) texts: Texts,
     /// Nobody is in it yet, and what it shows then may be something else.
     pub(crate) is_spare: bool,
 }
@@ -130,6 +134,7 @@ impl State {
             backing: HashMap::new(),
             listings: HashMap::new(),
             next: 1,
+            texts: Texts::default(),
             is_spare: false,
         }
     }
@@ -401,7 +406,9 @@ impl State {
         cut: bool,
     ) -> Answer<Arc<OwnedFd>> {
         if !writes && !cut {
-            return Ok(self.tree.read(path)?);
+            let file = self.tree.read(path)?;
+            self.texts.note(path, &file);
+            return Ok(file);
         }
         match self.tree.write(path, cut)? {
             Opened::File(file) => Ok(file),

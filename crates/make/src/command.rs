@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
     path::PathBuf,
 };
@@ -14,6 +14,32 @@ use crate::{environment::Environment, jobserver};
 
 /// Variables that say where something is, and not what: another value makes no other command of it.
 const WITHOUT_MEANING: [&str; 3] = ["_", "MAKE_TERMOUT", "MAKE_TERMERR"];
+/// Variables that say where a user is: in which shell, window or session, and where before. Another value makes another command only of one
+/// that asks for it.
+const OF_THE_PLACE: [&str; 22] = [
+    "OLDPWD",
+    "SHLVL",
+    "WINDOWID",
+    "TMUX",
+    "TMUX_PANE",
+    "STY",
+    "WINDOW",
+    "ZELLIJ_PANE_ID",
+    "TERM_SESSION_ID",
+    "ITERM_SESSION_ID",
+    "KITTY_PID",
+    "KITTY_WINDOW_ID",
+    "WEZTERM_PANE",
+    "ALACRITTY_WINDOW_ID",
+    "KONSOLE_DBUS_SESSION",
+    "KONSOLE_DBUS_WINDOW",
+    "GNOME_TERMINAL_SCREEN",
+    "XDG_SESSION_ID",
+    "INVOCATION_ID",
+    "SSH_CLIENT",
+    "SSH_CONNECTION",
+    "SSH_TTY",
+];
 
 /// A command, and what it is given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,19 +69,37 @@ pub struct Command {
 }
 
 impl Command {
-    /// Whether it would do what `other` does, if it reads the same.
+    /// Whether it would do what `other` does, if it reads the same, and nobody asks [where its user is](Self::placed).
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
-        self.program == other.program
-            && self.arguments == other.arguments
-            && self.directory == other.directory
-            && self.umask == other.umask
-            && self.terminal == other.terminal
-            && self.is_joined == other.is_joined
-            && self.size == other.size
-            && self.reads_nothing == other.reads_nothing
-            && self.jobserver.is_some() == other.jobserver.is_some()
-            && self.meant() == other.meant()
+        self.arguments == other.arguments && self.differs(other).is_empty()
+    }
+
+    /// What makes another one of it than `other` is, but its arguments, in the words of who has asked.
+    #[must_use]
+    pub fn differs(&self, other: &Self) -> Vec<String> {
+        let streams = |it: &Self| (it.terminal, it.is_joined, it.reads_nothing);
+        let others = [
+            ("program", self.program == other.program),
+            ("directory", self.directory == other.directory),
+            ("umask", self.umask == other.umask),
+            ("kind of streams", streams(self) == streams(other)),
+            (
+                "jobserver",
+                self.jobserver.is_some() == other.jobserver.is_some(),
+            ),
+        ];
+        let others = others.into_iter().filter(|(_, is_same)| !is_same);
+        let mut all: Vec<_> = others.map(|(what, _)| what.to_owned()).collect();
+        all.extend(differing(&self.meant(), &other.meant()));
+        all
+    }
+
+    /// What is another one of where its user is than of where that of `other` is: variables, and whether its terminal's size is.
+    #[must_use]
+    pub fn placed(&self, other: &Self) -> (Vec<String>, bool) {
+        let variables = differing(&self.place(), &other.place());
+        (variables, self.size != other.size)
     }
 
     /// The size of its terminal.
@@ -70,19 +114,40 @@ impl Command {
 
     /// Variables that matter, whatever their order; of those that do not only that they are there.
     fn meant(&self) -> BTreeMap<&OsStr, Option<Cow<'_, OsStr>>> {
+        let all = self
+            .environment
+            .iter()
+            .filter(|(name, _)| !is_one(name, &OF_THE_PLACE));
         let meant = |(name, value)| {
-            let is_one = |others: &[&str]| others.iter().any(|other| name == *other);
-            let meant = if is_one(&WITHOUT_MEANING) {
+            let meant = if is_one(name, &WITHOUT_MEANING) {
                 None
-            } else if is_one(&jobserver::TOLD_IN) {
+            } else if is_one(name, &jobserver::TOLD_IN) {
                 Some(jobserver::without(value).into())
             } else {
                 Some(value.into())
             };
             (name, meant)
         };
-        self.environment.iter().map(meant).collect()
+        all.map(meant).collect()
     }
+
+    fn place(&self) -> BTreeMap<&OsStr, &OsStr> {
+        let all = self.environment.iter();
+        all.filter(|(name, _)| is_one(name, &OF_THE_PLACE))
+            .collect()
+    }
+}
+
+fn is_one(name: &OsStr, others: &[&str]) -> bool {
+    others.iter().any(|other| name == *other)
+}
+
+/// Names of which only one of them has that value, or none at all.
+fn differing<V: PartialEq>(one: &BTreeMap<&OsStr, V>, other: &BTreeMap<&OsStr, V>) -> Vec<String> {
+    let names: BTreeSet<_> = one.keys().chain(other.keys()).collect();
+    let differ = |name: &&&OsStr| one.get(**name) != other.get(**name);
+    let names = names.iter().filter(|name| differ(name));
+    names.map(|name| name.display().to_string()).collect()
 }
 
 /// How a command ended.
@@ -121,14 +186,13 @@ mod tests {
     fn whatever_a_command_is_given_makes_another_one_of_it() {
         let one = command();
         assert!(one.is_like(&one.clone()));
-        let others: [fn(&mut Command); 11] = [
+        let others: [fn(&mut Command); 10] = [
             |c| c.program.push("x"),
             |c| c.arguments.push("x".into()),
             |c| c.directory.push("x"),
             |c| c.umask = 0o077,
             |c| c.terminal[1] = true,
             |c| c.is_joined = true,
-            |c| c.size = Some((25, 80)),
             |c| c.reads_nothing = true,
             |c| c.jobserver = Some([3, 4]),
             |c| c.environment.set("PATH", "/usr/bin"),
@@ -156,6 +220,21 @@ mod tests {
         let mut other = command();
         other.environment.set("MAKE_TERMOUT", "/dev/pts/2");
         assert!(command().is_like(&other));
+    }
+
+    #[test]
+    fn where_its_user_is_matters_to_who_asks_only() {
+        let (one, mut other) = (command(), command());
+        other.environment.set("OLDPWD", "/before");
+        other.environment.set("SHLVL", "3");
+        other.size = Some((25, 80));
+        assert!(one.is_like(&other) && other.is_like(&one));
+        let variables = ["OLDPWD", "SHLVL"].map(str::to_owned);
+        assert_eq!(one.placed(&other), (variables.to_vec(), true));
+        assert_eq!(one.differs(&other), [""; 0]);
+        other.environment.set("CC", "clang");
+        other.umask = 0o077;
+        assert_eq!(one.differs(&other).join(", "), "umask, CC");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Decides what is taken over, what is begun, and what becomes visible.
 
 mod answering;
+mod expecting;
 mod taking;
 
 use std::{
@@ -251,7 +252,8 @@ impl Engine {
         let is_concealed = |job: &&Arc<Job>| job.is_make && !job.progress().is_mandated;
         for make in makes.iter().filter(is_concealed) {
             let is_here = Arc::ptr_eq(&make.world, &world);
-            if is_here && make.command.is_like(command) && make.fits(&**real) {
+            let is_like = make.command.is_like(command) && make.minds(command).is_empty();
+            if is_here && is_like && make.fits(&**real) {
                 return Ok(Arc::clone(make));
             }
             self.drop_job(make);

@@ -13,7 +13,7 @@ use std::{
 use conceal::{
     concealing::{Concealing, MandateError},
     members::{Members, rest_as_session},
-    outside::Outside,
+    outside::{Outside, Sized},
     world::{View, World},
 };
 use encapsulation::{Base, Encapsulation, Time};
@@ -56,8 +56,8 @@ pub struct Job {
     pub world: Arc<World>,
     /// Its processes.
     pub members: Members,
-    /// What they want of others, while there are any.
-    outside: Mutex<Option<Outside>>,
+    /// What they want of others, while there are any; and whether they have asked for the size of their terminal, when there are none any more.
+    outside: Mutex<Result<Outside, Sized>>,
     /// Whether it is a make that nobody has asked for yet, and not what one has begun.
     pub is_make: bool,
     /// What it has taken over.
@@ -112,6 +112,9 @@ impl Job {
     ) -> Result<Arc<Self>, BeginError> {
         let since = before_now();
         let (concealing, view) = world.begin(encapsulation)?;
+        if is_make {
+            concealing.note_texts();
+        }
         let not_run = |error| BeginError::Command(command.program.clone(), error);
         let (output, input, ends) = Output::open(&command).map_err(not_run)?;
         let mut run = process::Command::new(&command.program);
@@ -144,7 +147,7 @@ impl Job {
             input,
             world,
             members: view.members(),
-            outside: Mutex::new(Some(outside)),
+            outside: Mutex::new(Ok(outside)),
             is_make,
             parts: Mutex::default(),
             progress: Mutex::default(),
@@ -189,7 +192,7 @@ impl Job {
     /// Whether none of its processes is left. A look at all that there are in the machine takes longer than many a command.
     fn is_nobody_left(&self) -> bool {
         let outside = self.outside();
-        let may_be = outside.as_ref().is_none_or(Outside::is_anybody_left);
+        let may_be = outside.as_ref().map_or(true, Outside::is_anybody_left);
         drop(outside);
         // Memory of files that ends with who is about to end is still on its way, where it is this process that writes it.
         let is_written = self.concealing.passes_through();
@@ -202,11 +205,20 @@ impl Job {
         self.output.end();
         self.input.close();
         // Thousands may be finished and not asked for: nothing is kept open for them.
-        *self.outside() = None;
+        let sized = self.sized();
+        *self.outside() = Err(sized);
     }
 
-    fn outside(&self) -> MutexGuard<'_, Option<Outside>> {
+    fn outside(&self) -> MutexGuard<'_, Result<Outside, Sized>> {
         self.outside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who of it has asked for the size of its terminal.
+    pub(crate) fn sized(&self) -> Sized {
+        match &*self.outside() {
+            Ok(outside) => outside.sized(),
+            Err(sized) => *sized,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -268,7 +280,7 @@ impl Job {
         let outside = self.world.around().waiting().into_iter();
         let outside = outside.filter(|(process, _)| self.has(*process));
         let waits = self.concealing.waiting().into_iter();
-        let own = self.outside().as_ref().map(Outside::waiting);
+        let own = self.outside().as_ref().ok().map(Outside::waiting);
         let waits = waits.chain(own.into_iter().flatten()).chain(outside);
         let is_full = self.output.is_full();
         let first = is_full.then(|| self.members.all().first().copied());
@@ -367,7 +379,7 @@ impl Job {
             }
         })?;
         self.update(|progress| progress.is_mandated = true);
-        if let Some(outside) = &*self.outside() {
+        if let Ok(outside) = &*self.outside() {
             outside.release();
         }
         if !self.progress().is_empty {

@@ -22,6 +22,7 @@ pub mod limits;
 pub mod link;
 mod listening;
 pub mod output;
+mod place;
 pub mod preload;
 pub mod repositories;
 pub mod runner;

@@ -55,8 +55,8 @@ pub enum Request {
 /// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Who asks has to do it, with this in the environment, too.
-    Plainly(Vec<(String, String)>),
+    /// Who asks has to do it, with this in the environment, too; and what their user is told of that.
+    Plainly(Vec<(String, String)>, Option<String>),
     /// It is done, and what it said has been said.
     Done(Status, Gain),
     /// How things are.

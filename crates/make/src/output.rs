@@ -262,6 +262,12 @@ impl Output {
         }
     }
 
+    /// Whether anything was said that nobody has heard yet.
+    #[must_use]
+    pub fn is_anything_said(&self) -> bool {
+        !self.heard().said.is_empty()
+    }
+
     /// Whether so much was said that nobody has heard that who says more waits.
     #[must_use]
     pub fn is_full(&self) -> bool {

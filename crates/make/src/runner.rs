@@ -132,7 +132,12 @@ pub fn run(
         end_as(Status::Signalled(signal));
     }
     match reply {
-        Ok(Reply::Plainly(also)) => return Err(become_it(&command, &also)),
+        Ok(Reply::Plainly(also, why)) => {
+            if let Some(why) = why {
+                eprintln!("outlive: {why}");
+            }
+            return Err(become_it(&command, &also));
+        }
         // Its make has no other words than make's.
         Err(error) if !matches!(asked, Request::Run(_)) => {
             eprintln!("outlive: who watches does not answer ({error}): this is plain make");

@@ -59,8 +59,8 @@ fn an_interrupt_is_heeded_before_anything_is_decided() {
     let mut passed_on = [0];
     asker.read_exact(&mut passed_on).expect("it is passed on");
     assert_eq!(passed_on, [2]);
-    // `Reply::Plainly` without variables, in the words of postcard.
-    let reply = [0, 0];
+    // `Reply::Plainly` without variables, and without a word for the user, in the words of postcard.
+    let reply = [0, 0, 0];
     let length = u32::try_from(reply.len()).expect("it is short");
     asker.write_all(&length.to_be_bytes()).expect("it listens");
     asker.write_all(&reply).expect("it listens");

@@ -33,6 +33,8 @@ enum When {
     Has(u32, u32),
     /// That argument, a process, is not 0: oneself.
     Other(u32),
+    /// That argument is that.
+    Is(u32, u32),
     /// It is not there at all.
     Never,
     /// A socket that is not of this host, or can be spoken through without being connected.
@@ -64,6 +66,10 @@ const fn other(number: libc::c_long, argument: u32) -> Asked {
 const ASKED: &[Asked] = &[
     has(libc::SYS_openat, 2, WRITES),
     has(libc::SYS_clone, 0, NAMESPACES),
+    Asked {
+        number: libc::SYS_ioctl,
+        when: When::Is(1, SIZE),
+    },
     // Who begins children by this does it by clone(2) where that is not there.
     Asked {
         number: libc::SYS_clone3,
@@ -182,6 +188,9 @@ const ASKED_TOO: &[Asked] = &[];
 
 /// Of a file: it is made, or written to.
 const WRITES: u32 = (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC).cast_unsigned();
+/// Of a terminal: how large it is.
+#[expect(clippy::cast_possible_truncation, reason = "requests have 32 bits")]
+const SIZE: u32 = libc::TIOCGWINSZ as u32;
 /// Of a child: it would be none of the encapsulation's any more.
 const NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -273,7 +282,7 @@ const fn load(argument: u32) -> libc::sock_filter {
 const fn length(when: When) -> u8 {
     match when {
         When::Always | When::Never => 2,
-        When::Has(..) | When::Other(_) => 5,
+        When::Has(..) | When::Is(..) | When::Other(_) => 5,
         When::Network => 9,
     }
 }
@@ -302,6 +311,11 @@ const fn part(asked: Asked) -> [libc::sock_filter; 9] {
         When::Has(argument, bits) => {
             all[1] = load(argument);
             all[2] = instruction(HAS_BIT, 0, 1, bits);
+            all[3] = ASK;
+        }
+        When::Is(argument, value) => {
+            all[1] = load(argument);
+            all[2] = instruction(IS_EQUAL, 0, 1, value);
             all[3] = ASK;
         }
         When::Other(argument) => {

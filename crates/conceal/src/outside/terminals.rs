@@ -8,6 +8,7 @@ use std::{
 
 use rustix::fs::{major, makedev, minor};
 
+use super::{Call, Shared, Sized, filter};
 use crate::{
     members::Members,
     processes::{line, number},
@@ -19,6 +20,34 @@ const LAST: u32 = 143;
 const EACH: u32 = 256;
 /// Where new ones are made.
 const MASTERS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
+
+/// Programs that ask for a terminal's size for the lines that they quote in messages.
+const COMPILERS: [&str; 7] = ["cc1", "cc1plus", "f951", "lto1", "gcc", "clang", "rustc"];
+
+/// Programs in which a library asks for that in the place of each command, and that do not ask themselves.
+const ASKERS: [&str; 3] = ["make", "gmake", "outlive"];
+
+impl Shared {
+    /// The size of a terminal is asked for: what is done may depend on it.
+    pub(super) fn note_size(&self, call: &Call) {
+        if call.number != libc::SYS_ioctl || call.architecture != filter::ARCHITECTURE {
+            return;
+        }
+        let program = fs::read_link(format!("/proc/{}/exe", call.process));
+        let program = program.unwrap_or_default();
+        let name = program.file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default();
+        // With the version, and what it compiles for, in its name.
+        let is_one_of = |all: &[&str]| name.split('-').any(|word| all.contains(&word));
+        let by = match is_one_of(&COMPILERS) {
+            _ if is_one_of(&ASKERS) => return,
+            true => Sized::ByCompilers,
+            false => Sized::ByOthers,
+        };
+        let mut sized = self.sized();
+        *sized = by.max(*sized);
+    }
+}
 
 /// Whether the thread speaks to that terminal already, or one of the members has made it.
 pub(super) fn is_own(thread: u32, members: Members, device: u64) -> bool {

@@ -35,9 +35,10 @@ impl Engine {
                 return Ok(());
             }
             // What it would be told is not there for long.
-            Request::Make(_) if self.is_over() => Reply::Plainly(Vec::new()),
+            Request::Make(_) if self.is_over() => Reply::Plainly(Vec::new(), None),
             Request::Make(command) => {
                 self.asked().add(command.clone());
+                let why = self.unexpected(&command);
                 match self.run_for_user(&command, true, streams, &mut asker) {
                     Some((status, gain)) => Reply::Done(status, gain),
                     None => {
@@ -45,7 +46,7 @@ impl Engine {
                         let process = process.map(|it| pidfd_open(it, PidfdFlags::empty()));
                         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
                         own.extend(process.transpose()?);
-                        Reply::Plainly(self.preload.environment(&command))
+                        Reply::Plainly(self.preload.environment(&command), why)
                     }
                 }
             }
@@ -63,7 +64,7 @@ impl Engine {
                     None => self.run_for_user(&command, false, streams, &mut asker),
                 };
                 done.map_or_else(
-                    || Reply::Plainly(Vec::new()),
+                    || Reply::Plainly(Vec::new(), None),
                     |(status, gain)| Reply::Done(status, gain),
                 )
             }

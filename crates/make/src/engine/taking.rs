@@ -33,7 +33,10 @@ impl Engine {
                 && Arc::ptr_eq(&job.world, world)
                 && job.command.is_like(command)
         };
-        jobs.values().rev().filter(usable).cloned().collect()
+        let mut alike: Vec<_> = jobs.values().rev().filter(usable).cloned().collect();
+        drop(jobs);
+        alike.retain(|job| job.minds(command).is_empty());
+        alike
     }
 
     /// A command of a job's is done: taken over, or begun. `None`: it has to be done in place.

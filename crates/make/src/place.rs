@@ -1,0 +1,121 @@
+//! Whether a command asks where its user is: a command that does not does the same for a user in another shell or window.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+
+use conceal::outside::Sized;
+
+use crate::{command::Command, job::Job};
+
+/// What else may be another one, in the words of who has asked.
+const SIZE: &str = "size of the terminal";
+/// What tells all variables, whatever they are called.
+const ALL: [&[u8]; 7] = [
+    b"printenv",
+    b"export -p",
+    b"declare -p",
+    b"declare -x",
+    b"compgen -e",
+    b"/proc/self/environ",
+    b".VARIABLES",
+];
+/// The same, if nothing but the end of a command follows.
+const ALONE: &[u8] = b"env";
+
+impl Job {
+    /// What of another place than its own matters to it, or to what it has taken over: it is not as it would be there.
+    #[must_use]
+    pub fn minds(&self, command: &Command) -> Vec<String> {
+        let (mut variables, is_resized) = self.command.placed(command);
+        if variables.is_empty() && !is_resized {
+            return Vec::new();
+        }
+        let parts = self.all_parts();
+        let all = || parts.iter().map(|part| &**part).chain([self]);
+        variables.retain(|variable| all().any(|job| job.names(variable)));
+        let has_size = is_resized && all().any(Self::depends_on_size);
+        variables.extend(has_size.then(|| SIZE.to_owned()));
+        variables
+    }
+
+    /// What compilers ask it for are their messages.
+    fn depends_on_size(&self) -> bool {
+        match self.sized() {
+            Sized::ByNobody => false,
+            Sized::ByCompilers => self.output.is_anything_said(),
+            Sized::ByOthers => true,
+        }
+    }
+
+    /// Whether its arguments, or the scripts and makefiles that it has read, have something to do with that variable.
+    fn names(&self, variable: &str) -> bool {
+        let program = std::path::Path::new(&self.command.program).file_name();
+        let is_alone =
+            program == Some(OsStr::from_bytes(ALONE)) && self.command.arguments.len() < 2;
+        let mut arguments = self.command.arguments.iter();
+        let texts = || self.concealing.texts();
+        is_alone
+            || arguments.any(|argument| names(argument.as_bytes(), variable))
+            || texts()
+                .into_iter()
+                .any(|text| text.is_none_or(|text| names(&text, variable)))
+    }
+}
+
+/// Whether that text names the variable, or has all of them told.
+fn names(text: &[u8], variable: &str) -> bool {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    // As a word of its own: what stands before it, and behind.
+    let found = |what: &'static [u8]| places(text, what);
+    let is_apart = |(before, after): (&[u8], &[u8])| {
+        !before.last().is_some_and(is_word) && !after.first().is_some_and(is_word)
+    };
+    let ends = |after: &[u8]| {
+        let next = after.iter().find(|byte| !matches!(byte, b' ' | b'\t'));
+        next.is_none_or(|next| b"|;&>)`\n".contains(next))
+    };
+    places(text, variable.as_bytes()).any(is_apart)
+        || ALL.iter().any(|all| found(all).any(is_apart))
+        || found(ALONE).any(|(before, after)| is_apart((before, after)) && ends(after))
+}
+
+/// Wherever that is in the text: what stands before it, and behind.
+fn places<'a>(text: &'a [u8], what: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+    let all = text.windows(what.len()).enumerate();
+    let all = all.filter(move |(_, window)| *window == what);
+    all.map(move |(at, _)| (&text[..at], &text[at + what.len()..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn who_names_a_variable_asks_for_it() {
+        for text in [
+            "cd $OLDPWD",
+            "OLDPWD",
+            "x=${OLDPWD}",
+            "env",
+            "/usr/bin/env | sort",
+            "env >all; true",
+            "(env)",
+            "printenv",
+            "export -p >all",
+            "$(info $(.VARIABLES))",
+        ] {
+            assert!(names(text.as_bytes(), "OLDPWD"), "{text}");
+        }
+        for text in [
+            "",
+            "cd ..",
+            "MY_OLDPWD=1 OLDPWDS=2",
+            "env CC=gcc ./configure",
+            "#!/usr/bin/env python3",
+            "environment",
+            "export PATH",
+            "SHLVL",
+        ] {
+            assert!(!names(text.as_bytes(), "OLDPWD"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `outlive make` beside `make`, asked from another shell, window or terminal than it was expected from.
+
+mod twice;
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use twice::{PATIENCE, Twice, asked_by_nobody, make, outlive, picture};
+
+/// As in another shell: with these variables.
+fn asked_with(twice: &Twice, variables: &[(&str, &str)]) -> String {
+    let run = |mut make: Command, tree: &Path| {
+        make.envs(variables.iter().copied()).current_dir(tree);
+        make.output().expect("a make")
+    };
+    let mut ours = outlive();
+    ours.arg("make");
+    let (ours, theirs) = (run(ours, &twice.ours), run(make(), &twice.theirs));
+    let said = twice.compare(&ours, &theirs);
+    assert_eq!(picture(&twice.ours), picture(&twice.theirs));
+    said
+}
+
+/// A shell sets the first one at each `cd`; each pane of a terminal has the last ones.
+const ELSEWHERE: [&[(&str, &str)]; 4] = [
+    &[("OLDPWD", "/usr")],
+    &[("OLDPWD", "/etc"), ("SHLVL", "7")],
+    &[("TMUX", "/tmp/tmux-0/default,1,0"), ("TMUX_PANE", "%1")],
+    &[("TMUX_PANE", "%2"), ("WINDOWID", "77")],
+];
+
+#[test]
+fn another_shell_or_window_makes_no_other_make() {
+    let makefile = "out: in\n\tcp in $@\n\t@$(MAKE) -s nested\nnested:\n\t@sh script\n";
+    let mut twice = Twice::new(&[
+        ("Makefile", makefile),
+        ("script", "#!/bin/sh\ncat in\n"),
+        ("in", "text\n"),
+    ]);
+    twice.watch(&[]);
+    for (number, variables) in ELSEWHERE.into_iter().enumerate() {
+        twice.save("in", &format!("text {number}\n"));
+        twice.anticipated();
+        let said = asked_with(&twice, variables);
+        assert!(said.contains("revealed"), "{variables:?}: {said}");
+    }
+}
+
+/// In a recipe, a makefile, or a script.
+#[test]
+fn who_asks_for_another_place_is_told() {
+    let askers = [
+        "@echo $$OLDPWD $$SHLVL; cp in out",
+        "@echo $(OLDPWD) $(SHLVL); cp in out",
+        "@sh script; cp in out",
+        "@cp in out; env | grep -E '^(OLDPWD|SHLVL)=' | sort",
+        "@$(MAKE) -s nested; cp in out",
+    ];
+    for asker in askers {
+        let makefile = format!("include part\nout: in\n\t{asker}\nnested:\n\t@./script\n");
+        let mut twice = Twice::new(&[
+            ("Makefile", &makefile),
+            ("part", "PART := $(TMUX_PANE)\n"),
+            ("in", "text\n"),
+        ]);
+        // A program, in both trees.
+        twice.shell("printf '#!/bin/sh\\necho $SHLVL $OLDPWD\\n' >script; chmod +x script");
+        twice.watch(&[]);
+        for (number, variables) in ELSEWHERE[..2].iter().enumerate() {
+            twice.save("in", &format!("text {number}\n"));
+            twice.anticipated();
+            let said = asked_with(&twice, variables);
+            assert!(
+                said.contains("asked for with another OLDPWD"),
+                "{asker}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn why_nothing_was_revealed_is_said() {
+    let makefile = "out: in\n\tcp in $@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
+    twice.watch(&[]);
+    twice.anticipated();
+    let said = asked_with(&twice, &[("CC", "no-compiler")]);
+    assert_eq!(said, "outlive: asked for with another CC than expected\n");
+    twice.anticipated();
+    let said = twice.make(&["-k"]);
+    assert_eq!(
+        said,
+        "outlive: asked for `make -k`, and `make` was expected\n"
+    );
+}
+
+/// The script of a shell that has a terminal of 80 columns; what is said there.
+fn at_a_terminal(twice: &Twice, script: &str) -> String {
+    let mut terminal = asked_by_nobody(Command::new("timeout"));
+    let done = "until $O make --status --json | grep -q \"\\\"running\\\":0,\\\"begun\\\":[1-9]\"; do sleep 0.05; done";
+    let script = format!(
+        "bash -mc 'stty cols 80; $O make --watch & {done}; {script}; $O make --stop; wait'"
+    );
+    let limit = PATIENCE.as_secs().to_string();
+    terminal.args([&*limit, "script", "-qec", &script, "/dev/null"]);
+    terminal.env("O", outlive().get_program());
+    terminal.current_dir(&twice.ours).stdin(Stdio::null());
+    let said = terminal.output().expect("script");
+    String::from_utf8_lossy(&said.stdout).replace('\r', "")
+}
+
+#[test]
+fn another_size_of_the_terminal_matters_to_who_asks_for_it() {
+    let compiles = "out: in.c\n\tcc -c -o out in.c\n";
+    let source = "int main(void) { return 0; }\n";
+    let twice = Twice::new(&[("Makefile", compiles), ("in.c", source)]);
+    let said = at_a_terminal(&twice, "stty cols 100; $O make");
+    assert!(said.contains("revealed"), "{said}");
+    let asks = "out:\n\t@stty size\n\ttouch out\n";
+    let twice = Twice::new(&[("Makefile", asks)]);
+    let said = at_a_terminal(&twice, "stty cols 100; $O make");
+    assert!(said.contains(" 100\n"), "{said}");
+    assert!(
+        said.contains("asked for with another size of the terminal than expected"),
+        "{said}"
+    );
+}
