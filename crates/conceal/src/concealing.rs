@@ -70,8 +70,28 @@ pub enum MandateError {
     #[error("it was aborted")]
     Aborted,
     /// An effect could not be carried out; those before it have been.
-    #[error("could not carry out {0:?}: {1}")]
-    Impossible(Effect, rustix::io::Errno),
+    #[error("could not carry out {effect:?}: {errno}")]
+    Impossible {
+        /// Which one.
+        effect: Effect,
+        /// Why.
+        errno: rustix::io::Errno,
+        /// How many there were before it.
+        shown: usize,
+    },
+}
+
+/// Whether files that it is to show, and others have shown already, are as they were then.
+fn is_as_made(concealed: &Encapsulation, hidden: &Hidden) -> Result<(), Stale> {
+    let written = concealed.effects().iter().find_map(|effect| match effect {
+        Effect::Create { path, id } | Effect::Replace { path, id } => {
+            // One that is not there says so when it is to be shown.
+            let is_so = hidden.is_as_made(*id).unwrap_or(true);
+            (!is_so).then(|| path.clone())
+        }
+        _ => None,
+    });
+    written.map_or(Ok(()), |path| Err(Stale::Changed(path)))
 }
 
 impl Concealing {
@@ -225,7 +245,8 @@ impl Concealing {
         let Some(concealed) = state.tree.concealed.take() else {
             return Err(MandateError::Already);
         };
-        if let Err(stale) = concealed.inputs().check(there) {
+        let checked = concealed.inputs().check(there);
+        if let Err(stale) = checked.and_then(|()| is_as_made(&concealed, &state.tree.hidden)) {
             state.tree.concealed = Some(concealed);
             return Err(MandateError::Stale(stale));
         }
@@ -234,7 +255,12 @@ impl Concealing {
         if let Err((which, errno)) = reveal::reveal(effects, real, hidden) {
             // It runs until somebody has ended it: what it does from now on nobody has asked for.
             state.tree.gate = Gate::Shut;
-            return Err(MandateError::Impossible(effects[which].clone(), errno));
+            let shown = which;
+            return Err(MandateError::Impossible {
+                effect: effects[which].clone(),
+                errno,
+                shown,
+            });
         }
         reveal::set_directory_times(&concealed.directory_times(), real);
         let unsafe_yet = syncing::unsafe_yet(&concealed, real, hidden);

@@ -148,6 +148,19 @@ impl Real {
             .insert((file.st_dev, file.st_ino), (id, modified));
     }
 
+    /// Whether it was made by an encapsulation, and is or was visible.
+    pub(crate) fn is_revealed(&self, file: &rustix::fs::Stat) -> bool {
+        self.revealed().contains_key(&(file.st_dev, file.st_ino))
+    }
+
+    /// Whether it is that, and somebody has written to it since.
+    pub(crate) fn is_written(&self, file: &rustix::fs::Stat) -> bool {
+        let modified = time(file.st_mtime, file.st_mtime_nsec);
+        let revealed = self.revealed();
+        let known = revealed.get(&(file.st_dev, file.st_ino));
+        known.is_some_and(|(_, known)| *known != modified)
+    }
+
     /// An encapsulation has given it a date: nobody has written to it.
     pub(crate) fn dated(&self, before: &rustix::fs::Stat, now: &rustix::fs::Stat) {
         let modified = |stat: &rustix::fs::Stat| time(stat.st_mtime, stat.st_mtime_nsec);

@@ -12,13 +12,14 @@ use std::{
     },
 };
 
-use encapsulation::{HiddenId, Identity, Stat, Store, Time, TreePath};
+use encapsulation::{HiddenId, Identity, Refused, Stat, Store, Time, TreePath};
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW},
     io::Errno,
 };
 
 use crate::{
+    copying,
     real::{Real, made, stat_of},
     reveal::{own, set_attributes},
 };
@@ -89,16 +90,58 @@ impl Hidden {
         reopened(&*self.file(id)?, flags)
     }
 
-    /// Gives it a name in a directory of the tree, where there is none yet.
+    /// Gives it a name in a directory of the tree, where there is none yet. What had a name before is another file by now, or none: the
+    /// kernel gives no name to a file that has lost its own, and nobody else's name is for this one.
     ///
     /// # Errors
     /// The kernel's: `EEXIST`…
     pub fn link(&self, id: HiddenId, directory: impl AsFd, name: &Path) -> Result<(), Errno> {
-        let file = self.file(id)?;
+        let directory = directory.as_fd();
+        let mut file = self.file(id)?;
+        if self.tree.is_revealed(&rustix::fs::fstat(&*file)?) {
+            file = self.made_again(id, &file, directory)?;
+        }
         let from = name_of(file.as_fd());
         rustix::fs::linkat(CWD, from, directory, name, AtFlags::SYMLINK_FOLLOW)?;
         self.tree.reveal(&rustix::fs::fstat(&*file)?, id);
         Ok(())
+    }
+
+    /// A file with the same content and attributes takes its place.
+    fn made_again(
+        &self,
+        id: HiddenId,
+        before: &OwnedFd,
+        directory: BorrowedFd<'_>,
+    ) -> Result<Arc<OwnedFd>, Errno> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let new = rustix::fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)?;
+        // From its beginning.
+        copying::content(&reopened(before, OFlags::RDONLY)?, &new, true).map_err(|refused| {
+            match refused {
+                Refused::Error(errno) => errno,
+                Refused::Unconcealable(_) => Errno::PERM,
+            }
+        })?;
+        let stat = rustix::fs::fstat(before)?;
+        let as_before = stat_of(&stat);
+        let attributes = own(as_before.owner, Some(as_before.mode)).at(as_before.modified);
+        set_attributes(&new, &attributes)?;
+        let kept = Arc::new(reopened(&new, OFlags::RDONLY)?);
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.insert(id, Arc::clone(&kept));
+        // It is not held any more.
+        self.tree.forget(&stat);
+        Ok(kept)
+    }
+
+    /// Whether it has the content that it was made with. What was visible already somebody may have written to.
+    ///
+    /// # Errors
+    /// The kernel's, and as [`Hidden::file`].
+    pub(crate) fn is_as_made(&self, id: HiddenId) -> Result<bool, Errno> {
+        let stat = rustix::fs::fstat(&*self.file(id)?)?;
+        Ok(!self.tree.is_written(&stat))
     }
 
     /// What was made, which is no file, is visible as this.
@@ -108,7 +151,10 @@ impl Hidden {
     pub(crate) fn keep(&self, id: HiddenId, made: OwnedFd) -> Result<(), Errno> {
         self.tree.reveal(&rustix::fs::fstat(&made)?, id);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.insert(id, Arc::new(made));
+        // One that had been made so before is not held any more.
+        if let Some(before) = files.insert(id, Arc::new(made)) {
+            self.tree.forget(&rustix::fs::fstat(&*before)?);
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@ mod ground;
 
 use std::{
     fs,
+    io::Write as _,
     os::unix::fs::{MetadataExt as _, symlink},
     process::Command,
     sync::{Arc, atomic::Ordering},
@@ -11,7 +12,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use conceal::concealing::Concealing;
+use conceal::concealing::{Concealing, MandateError};
 use encapsulation::{Base as _, Encapsulation, Seen, Time, TreePath};
 use ground::{AsItWas, Ground, until};
 use rustix::{
@@ -302,4 +303,61 @@ fn there_is_as_much_room_as_where_it_is() {
             unmount(at, UnmountFlags::DETACH).expect("it is mounted");
         }
     });
+}
+
+/// Two that have taken over what a third one has made; the tree when the first one has been mandated, and something was done since.
+fn mandated_twice(since: impl FnOnce(&Ground)) -> (Ground, Result<usize, MandateError>) {
+    let ground = Ground::new();
+    let made = ground.run("echo made >out");
+    let above = || {
+        let above = ground.run(":");
+        above.with_encapsulation(|above| {
+            let absorbed = made.with_encapsulation(|made| above.absorb(made, Time::default()));
+            absorbed
+                .expect("it is concealed")
+                .expect("nothing is there yet");
+        });
+        above
+    };
+    let (one, other) = (above(), above());
+    ground.mandate(&one).expect("nothing has changed");
+    since(&ground);
+    let mandated = ground.mandate(&other);
+    (ground, mandated)
+}
+
+#[test]
+fn what_had_a_name_before_is_shown_as_a_file_of_its_own() {
+    let (ground, mandated) = mandated_twice(|ground| {
+        let [out, kept] = ["out", "kept"].map(|name| ground.tree().join(name));
+        fs::rename(out, kept).expect("it is there");
+    });
+    mandated.expect("it is as it was");
+    for name in ["out", "kept"] {
+        let path = ground.tree().join(name);
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "made\n");
+        assert_eq!(fs::metadata(&path).expect("it is there").nlink(), 1);
+    }
+    let (ground, mandated) = mandated_twice(|ground| {
+        fs::remove_file(ground.tree().join("out")).expect("it is there");
+    });
+    mandated.expect("it is as it was");
+    let out = fs::read_to_string(ground.tree().join("out"));
+    assert_eq!(out.expect("it is there"), "made\n");
+}
+
+#[test]
+fn what_somebody_has_written_to_is_not_shown_for_what_was_made() {
+    let (ground, mandated) = mandated_twice(|ground| {
+        thread::sleep(Duration::from_millis(20));
+        let [out, kept] = ["out", "kept"].map(|name| ground.tree().join(name));
+        let mut file = fs::File::options().append(true).open(&out).expect("a file");
+        file.write_all(b"more\n").expect("room");
+        fs::rename(out, kept).expect("it is there");
+    });
+    assert!(
+        matches!(mandated, Err(MandateError::Stale(_))),
+        "{mandated:?}"
+    );
+    assert!(!ground.tree().join("out").exists());
 }

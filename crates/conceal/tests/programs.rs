@@ -328,7 +328,7 @@ echo 3 >c || :; echo 4 >d");
     ground.write("b", "mine");
     let mandated = it.mandate(&AsItWas(read.expect("it is concealed")));
     assert!(
-        matches!(mandated, Err(MandateError::Impossible(..))),
+        matches!(mandated, Err(MandateError::Impossible { shown: 1, .. })),
         "{mandated:?}"
     );
     until("it waits", || {

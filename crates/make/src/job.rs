@@ -373,7 +373,7 @@ impl Job {
         let effects = self.concealing.mandate(there).inspect_err(|error| {
             let stays = matches!(error, MandateError::Already);
             self.update(|progress| progress.is_wanted &= stays);
-            if matches!(error, MandateError::Impossible(..)) {
+            if matches!(error, MandateError::Impossible { .. }) {
                 // Nothing of it is concealed any more, and nobody has it as their own.
                 self.kill();
             }

@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    io::Write as _,
     os::unix::net::UnixStream,
     sync::Arc,
     thread,
@@ -218,7 +219,16 @@ impl Engine {
         let began = Instant::now();
         let job = self.of_use(command, is_make)?;
         let was_running = job.progress().ended.is_none();
-        let effects = self.show(&job)?;
+        let effects = match self.show(&job) {
+            Ok(effects) => effects,
+            Err(error) => {
+                tracing::warn!("what was done cannot be shown: {error}");
+                if let MandateError::Impossible { errno, shown, .. } = error {
+                    tell_all_the_same(&job, [out, err], shown, errno);
+                }
+                return None;
+            }
+        };
         job.output.show([out, err]);
         let took = began.elapsed();
         let status = see_through(&job, Some(says), asker);
@@ -261,14 +271,11 @@ impl Engine {
     }
 
     /// It is its user's own from now on. How many effects that shows.
-    fn show(&self, job: &Arc<Job>) -> Option<usize> {
+    fn show(&self, job: &Arc<Job>) -> Result<usize, MandateError> {
         if !job.is_make {
             job.date_now();
         }
-        let shown = job.mandate(&**job.world.real());
-        let effects = shown
-            .inspect_err(|error| tracing::warn!("what was done cannot be shown: {error}"))
-            .ok()?;
+        let effects = job.mandate(&**job.world.real())?;
         for part in job.all_parts() {
             // Those of which something still runs are mandated by who waits for them.
             if part.progress().is_empty {
@@ -276,8 +283,21 @@ impl Engine {
             }
         }
         self.let_go(job);
-        Some(effects)
+        Ok(effects)
     }
+}
+
+/// What it has done is there in part: who does the rest finds that up to date, and would not say what was said of it.
+fn tell_all_the_same(job: &Job, mut sinks: [File; 2], shown: usize, why: rustix::io::Errno) {
+    if shown == 0 {
+        return;
+    }
+    let line = format!(
+        "outlive: {shown} outputs are shown, and the next one cannot be ({why}): all that was said of them follows, and the rest is done anew\n"
+    );
+    // Who does not listen misses that, too.
+    let _ = sinks[1].write_all(line.as_bytes());
+    job.output.repeat(&mut sinks);
 }
 
 /// What came of waiting for a command of a job's.
