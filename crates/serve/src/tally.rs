@@ -113,7 +113,7 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 38] = [
+pub(crate) const EVENTS: [&str; 39] = [
     "started",
     "adopted",
     "restored",
@@ -221,7 +221,7 @@ const fn cause_name(cause: &Cause) -> &'static str {
 }
 
 /// Why connections are reset.
-pub(crate) const LOST: [&str; 16] = [
+pub(crate) const LOST: [&str; 17] = [
     "unprotected",
     "no_record",
     "record_incomplete",
