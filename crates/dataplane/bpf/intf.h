@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 9
+#define LAYOUT_VERSION 10
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
 
@@ -95,7 +95,9 @@ struct splice_half {
 	__u32 ack;       /* instream acknowledged by the new server */
 	__u32 edge;      /* right edge of its window */
 	__u8 window_scale;
-	__u8 pad[3];
+	__u8 renewed; /* how often its socket has begun anew, see renew.h */
+	__u8 pad[2];
+	__u32 renewed_at; /* end of what the client had been sent when its socket began anew first; client space */
 };
 
 /* What the server has said since the client spoke last. */

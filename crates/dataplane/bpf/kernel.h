@@ -194,10 +194,28 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	struct inet_bind_bucket *icsk_bind_hash;
 };
+/* linux/win_minmax.h */
+struct minmax_sample {
+	__u32 t;
+	__u32 v;
+};
+struct minmax {
+	struct minmax_sample s[3];
+};
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u64 bytes_received;
 	__u32 rcv_nxt;
+	__u32 srtt_us;
+	struct minmax rtt_min;
+};
+struct seq_file;
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
 };
 typedef struct {
 	int counter;

@@ -45,6 +45,7 @@
 #include "processes.h"
 #include "latch.h"
 #include "control.h"
+#include "renew.h"
 
 /* Types that no map mentions, so that the generated Rust has them as well. */
 const struct event *generate_event;

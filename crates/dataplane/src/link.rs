@@ -9,6 +9,8 @@
 //!   routed already; ours have not. `accept_local` lets them in (and `route_localnet` those of
 //!   127.0.0.0/8); only processes of this host can send there.
 //!
+//! - What a replay teaches the kernel about round trips is to be forgotten: `tcp_min_rtt_wlen` is set to 0.
+//!
 //! What was changed is put back when the programs are detached; whoever wants to survive a crash
 //! keeps the list of it ([`Change`]).
 
@@ -20,6 +22,8 @@ use crate::{
 };
 
 const LARGEST_FRAME: u64 = 65_536;
+/// For how many seconds the kernel remembers the shortest round trip of a connection (ip-sysctl).
+const TRIP_MEMORY: &str = "tcp_min_rtt_wlen";
 const FRAME_SIZES: [&str; 2] = ["gso_max_size", "gro_max_size"];
 
 /// What an interface is, as `ip link` tells it.
@@ -64,7 +68,7 @@ impl Link {
 pub struct Change {
     /// The interface's name.
     pub interface: String,
-    /// A size of `ip link`, or a switch of `/proc/sys/net/ipv4/conf`.
+    /// A size of `ip link`, a switch of `/proc/sys/net/ipv4/conf`, or `tcp_min_rtt_wlen`.
     pub setting: String,
     /// What it was.
     pub before: String,
@@ -78,6 +82,8 @@ impl Change {
     pub fn put_back(&self) -> io::Result<()> {
         if FRAME_SIZES.contains(&self.setting.as_str()) {
             set_frame_size(&self.interface, &self.setting, &self.before)
+        } else if self.setting == TRIP_MEMORY {
+            fs::write(trip_memory(), &self.before)
         } else {
             fs::write(switch(&self.interface, &self.setting), &self.before)
         }
@@ -105,6 +111,9 @@ impl Arranged {
             arranged.switch_on(interface, "accept_local")?;
             if localnet {
                 arranged.switch_on(interface, "route_localnet")?;
+            }
+            if let Some(before) = forget_short_trips() {
+                arranged.note(interface, TRIP_MEMORY, before);
             }
         }
         Ok(arranged)
@@ -149,6 +158,27 @@ impl Arranged {
 
 fn switch(interface: &str, name: &str) -> String {
     format!("/proc/sys/net/ipv4/conf/{interface}/{name}")
+}
+
+fn trip_memory() -> String {
+    format!("/proc/sys/net/ipv4/{TRIP_MEMORY}")
+}
+
+/// From now on, each round trip that the kernel measures takes the place of shorter ones, in this network namespace:
+/// see `bpf/renew.h`. Returns what the setting was, if it was another. Where the setting cannot be written, as in some
+/// containers, connections are slower for a while after a death.
+pub(crate) fn forget_short_trips() -> Option<String> {
+    let before = fs::read_to_string(trip_memory()).ok()?;
+    if before.trim() == "0" {
+        return None;
+    }
+    match fs::write(trip_memory(), "0") {
+        Ok(()) => Some(before),
+        Err(error) => {
+            tracing::debug!(%error, "{} cannot be written", trip_memory());
+            None
+        }
+    }
 }
 
 fn set_frame_size(interface: &str, name: &str, size: &str) -> io::Result<()> {

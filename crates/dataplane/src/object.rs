@@ -15,6 +15,7 @@ mod control;
 mod fence;
 mod log_link;
 mod reading;
+mod renewing;
 mod settings;
 
 use std::{collections::BTreeSet, io, os::fd::BorrowedFd};

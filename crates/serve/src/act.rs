@@ -69,6 +69,7 @@ impl Service {
             Action::ForgetExpected { flow } => self.forget_expected(flow)?,
             Action::Recovered => {
                 self.ground.plane.recovered()?;
+                self.renew_sockets_soon();
                 self.hold_turns(false)?;
             }
             Action::Forget { key, flow } => self.forget(key, flow)?,

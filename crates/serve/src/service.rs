@@ -136,6 +136,7 @@ pub struct Service {
     next_heartbeat: Duration,
     next_sweep: Duration,
     unseen: unseen::Unseen,
+    renewal: renewing_sockets::Renewal,
 }
 
 impl Service {
@@ -218,6 +219,7 @@ impl Service {
             next_heartbeat: now,
             next_sweep: now,
             unseen: unseen::Unseen::default(),
+            renewal: renewing_sockets::Renewal::default(),
         })
     }
 
@@ -424,6 +426,7 @@ mod logger_of;
 mod north_of;
 mod releasing;
 mod renewing;
+mod renewing_sockets;
 mod restoring;
 mod server_of;
 mod shipping;

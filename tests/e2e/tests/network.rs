@@ -402,3 +402,45 @@ fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
     drop(through);
     server.stop();
 }
+
+/// A field of the server's only socket, as `ss` shows its kernel's numbers, milliseconds.
+fn round_trip(scene: &Scene, field: &str) -> Option<f64> {
+    let all = run(
+        &scene.server,
+        &format!("ss -Htin state established sport = :{PORT}"),
+    );
+    let (_, rest) = all.split_once(&format!("{field}:"))?;
+    let number = rest.split(|c: char| c != '.' && !c.is_ascii_digit()).next();
+    number.and_then(|number| number.parse().ok())
+}
+
+/// A replay is acknowledged within microseconds. Congestion control that keeps the shortest round trip sends almost
+/// nothing for ten seconds then.
+#[test]
+fn socket_of_a_recovered_connection_learns_the_round_trip_of_its_client() {
+    const ONE_WAY: Duration = Duration::from_millis(25);
+    const SETTING: &str = "/proc/sys/net/ipv4/tcp_min_rtt_wlen";
+    let scene = Scene::new("round-trip");
+    let delay = Impairment::with_seed(1).delay(ONE_WAY);
+    scene.client.impair(&delay).expect("a longer way");
+    let setting = run(&scene.server, &format!("cat {SETTING}"));
+    let server = scene.protect(&test_server(&scene));
+    let stream = e2e::exchange::echoing(&scene);
+    // Several segments: the kernel measures nothing by one that may be acknowledged late.
+    let several = pattern(16 << 10);
+    e2e::exchange::echoes(&stream, &several);
+    for recovery in 1..=2 {
+        server.kill_main(Signal::KILL);
+        server.wait_serving(recovery);
+        e2e::arrange::wait_until("the kernel knows the round trip", || {
+            e2e::exchange::echoes(&stream, &several);
+            let shortest = round_trip(&scene, "minrtt").expect("ss tells it");
+            // BBR has a memory of its own.
+            let remembered = round_trip(&scene, "mrtt").unwrap_or(shortest);
+            shortest.min(remembered) >= 2e3 * ONE_WAY.as_secs_f64()
+        });
+    }
+    drop(stream);
+    server.stop();
+    assert_eq!(run(&scene.server, &format!("cat {SETTING}")), setting);
+}
