@@ -23,7 +23,7 @@ use supervise::{
     Cgroup, Command, Server,
     mounts::{self, Mount},
 };
-use wire::FlowId;
+use wire::{FlowId, FlowKey};
 use wrap::{
     Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Passed, Which,
     layout::{
@@ -418,8 +418,16 @@ impl North {
     }
 
     /// By which number it will, if it does. `false`: nobody has heard that.
-    pub(crate) fn answer(&mut self, joining: Joining, flow: Option<FlowId>) -> bool {
+    pub(crate) fn answer(&mut self, joining: Joining, flow: Option<(FlowKey, FlowId)>) -> bool {
         self.opened.answer(joining, flow)
+    }
+
+    /// The processes are dead: those connections that one was told of as going on so, and that it had no time to note.
+    pub(crate) fn unjoin(&mut self) -> Vec<(FlowKey, FlowId)> {
+        let memory = &self.memory;
+        // Where the record cannot be read nobody goes on with anything.
+        let is_noted = |process, flow: FlowId| memory.has_joined(process, flow.0).unwrap_or(true);
+        self.opened.unjoin(is_noted)
     }
 
     /// The server is about to be ended, and with it what it has opened.

@@ -489,7 +489,7 @@ pub enum Message {
         /// As [`Reach::serial`].
         serial: u64,
     },
-    /// It has closed that connection.
+    /// It has closed that connection, or has noted that it [joins](Self::Joins).
     Closed {
         /// The process.
         process: u32,

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use wrap_abi::{Arrival, Call, Record, layout::Fate};
+use wrap_abi::{Arrival, Call, Record, Which, layout::Fate};
 
 use crate::{Ends, Memory, whole::each};
 
@@ -59,6 +59,19 @@ impl Suspect {
 }
 
 impl Memory {
+    /// Has this process noted that its connection goes on as its clients' do, by this number?
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub fn has_joined(&self, process: u32, flow: u64) -> io::Result<bool> {
+        let mut has_joined = false;
+        each(self, process, self.base(process), |_, record| {
+            let joined = Arrival::read(record.payload).filter(|_| record.call == Call::Joined);
+            has_joined |= joined.is_some_and(|joined| joined.which == Which::Flow(flow));
+        })?;
+        Ok(has_joined)
+    }
+
     /// The child that has crashed, which is no first process: the one with this number (the kernel's), or the only one that is dead and has
     /// not ended by itself. To be asked before the others are killed.
     #[must_use]

@@ -4,7 +4,10 @@
 //! meanwhile waits in it. The next life, which knows what it had read and written, goes on with them if the kernel has
 //! counted the same. Others it finds reset, as any server may at any time: those within the host, of which the kernel does
 //! not count what was read, and all after their host, or this process, has ended. One whose own address is the service's is known
-//! to the data plane instead, and goes on as a client's does (`service::joining`).
+//! to the data plane instead, and goes on as a client's does (`service::joining`): from when its process has noted that. One that dies
+//! before has the socket held as before.
+
+mod quiet;
 
 use std::{
     cmp::Reverse,
@@ -23,7 +26,7 @@ use rustix::{
     net::{RecvFlags, SendFlags, recv, send},
     process::{Resource, getrlimit},
 };
-use wire::FlowId;
+use wire::{FlowId, FlowKey};
 use wrap::{
     Handover, JOIN_ANSWER, Message, Passed, Reach,
     counts::{Counts, kernel_counts},
@@ -31,6 +34,7 @@ use wrap::{
 };
 
 use super::files::give;
+pub(crate) use quiet::Quiet;
 
 /// What became of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,21 +52,23 @@ type Which = (u32, u64);
 #[derive(Debug)]
 pub(crate) struct Joining {
     which: Which,
-    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) socket: Option<Quiet>,
     answer: OwnedFd,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Opened {
-    held: HashMap<Which, OwnedFd>,
+    held: HashMap<Which, Quiet>,
     /// Of each process the last one, of which the record does not know whether it was opened: its next life is about to do so.
-    unknown: HashMap<Which, OwnedFd>,
+    unknown: HashMap<Which, Quiet>,
     /// So many have to be held before it is looked which of them have ended.
     look_at: usize,
     /// As a process has left them.
     passed: Vec<(u32, Passed<Reach>)>,
     /// Those that are to go on as clients' do, and where the process waits for an answer.
     joining: Vec<(Which, OwnedFd)>,
+    /// Those that do, as far as we have not heard that this is noted.
+    joined: HashMap<Which, (Quiet, (FlowKey, FlowId))>,
 }
 
 impl Opened {
@@ -75,7 +81,7 @@ impl Opened {
                     // What the life before had opened was not asked for: this one does something else.
                     let unasked = self.unknown.extract_if(|which, _| which.0 == process);
                     unasked.for_each(|(_, socket)| end(socket));
-                    self.held.insert((process, serial), descriptor);
+                    self.held.insert((process, serial), descriptor.into());
                 }
             }
             (Message::Opens { process, serial }, Some(answer)) => {
@@ -89,6 +95,7 @@ impl Opened {
             }
             (Message::Closed { process, serial }, _) => {
                 self.held.remove(&(process, serial));
+                self.joined.remove(&(process, serial));
             }
             _ => {}
         }
@@ -106,12 +113,30 @@ impl Opened {
     }
 
     /// It does, by this number, or is held as before. The process goes on. `false`: it has died; then the answer is no.
-    pub(super) fn answer(&mut self, joining: Joining, flow: Option<FlowId>) -> bool {
-        let is_heard = answer(&joining.answer, flow);
-        if let Some(socket) = joining.socket.filter(|_| !(flow.is_some() && is_heard)) {
-            self.held.insert(joining.which, socket);
+    pub(super) fn answer(&mut self, joining: Joining, flow: Option<(FlowKey, FlowId)>) -> bool {
+        let is_heard = answer(&joining.answer, flow.map(|(_, flow)| flow));
+        match (joining.socket, flow.filter(|_| is_heard)) {
+            (Some(socket), Some(flow)) => drop(self.joined.insert(joining.which, (socket, flow))),
+            (Some(socket), None) => drop(self.held.insert(joining.which, socket)),
+            (None, _) => {}
         }
         is_heard
+    }
+
+    /// The processes are dead. Those of which none has noted that they go on as clients' do are held as before; the others are
+    /// the data plane's. `is_noted` says that of a process and a flow.
+    pub(super) fn unjoin(
+        &mut self,
+        is_noted: impl Fn(u32, FlowId) -> bool,
+    ) -> Vec<(FlowKey, FlowId)> {
+        let mut unnoted = Vec::new();
+        for (which, (socket, flow)) in self.joined.drain() {
+            if !is_noted(which.0, flow.1) {
+                self.held.insert(which, socket);
+                unnoted.push(flow);
+            }
+        }
+        unnoted
     }
 
     /// Of those that have ended we may not have heard: a process does not wait until we listen.
@@ -127,6 +152,7 @@ impl Opened {
     pub(super) fn let_go(&mut self) {
         self.held.clear();
         self.unknown.clear();
+        self.joined.clear();
         self.passed.clear();
         for (_, waits) in self.joining.drain(..) {
             answer(&waits, None);
@@ -202,10 +228,10 @@ fn is_untouched(socket: &OwnedFd) -> bool {
 }
 
 /// Nobody goes on with it. Its other end is not to take what it has heard for all, unless the server had said so.
-fn end(socket: OwnedFd) {
+fn end(socket: Quiet) {
     let counts = Counts::of(socket.as_fd()).ok().flatten();
     if !counts.is_some_and(|counts| counts.is_shut) {
-        let _ = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+        let _ = rustix::net::sockopt::set_socket_linger(&*socket, Some(Duration::ZERO));
     }
 }
 

@@ -25,13 +25,20 @@ impl Service {
         while let Some(joining) = self.north.as_mut().and_then(North::joins) {
             let joined = self.join(&joining)?;
             let north = self.north.as_mut();
-            let flow = joined.map(|(_, flow)| flow);
-            let is_heard = north.is_some_and(|north| north.answer(joining, flow));
+            let is_heard = north.is_some_and(|north| north.answer(joining, joined));
             if let Some((key, flow)) = joined.filter(|_| !is_heard) {
                 let _ = self.ground.plane.abandon(key, flow); // it may be gone
             }
         }
         Ok(())
+    }
+
+    /// The server is dead. Those that it had no time to note as its clients' go on as before, with the sockets that there are.
+    pub(super) fn unjoin(&mut self) {
+        let unnoted = self.north.as_mut().map(North::unjoin);
+        for (key, flow) in unnoted.unwrap_or_default() {
+            let _ = self.ground.plane.abandon(key, flow); // it may be gone
+        }
     }
 
     fn join(&mut self, joining: &Joining) -> Result<Option<(FlowKey, FlowId)>, ServeError> {

@@ -130,6 +130,7 @@ impl Service {
             Stage::Clearing if !self.ground.cgroup.populated()? => {
                 self.reap();
                 self.server = None;
+                self.unjoin();
                 self.recovery.service_empty(clock::now());
                 self.incarnation += 1;
             }

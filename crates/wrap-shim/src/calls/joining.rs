@@ -40,14 +40,17 @@ impl Wrap {
         }
         if self.is_replay {
             self.join_again(fd);
-        } else if let Some(joined) = self.joins(fd) {
+        } else if let Some((joined, serial)) = self.joins(fd) {
             self.record_arrival(Call::Joined, fd, 0, &joined);
+            // Until then the supervisor has the socket: whoever dies before it is noted has another one opened.
+            let process = self.process;
+            live::send(&Message::Closed { process, serial }, None, 0);
             self.joined(fd, &joined);
         }
     }
 
-    /// Number and ends of a connection that the supervisor has let join.
-    fn joins(&mut self, fd: c_int) -> Option<Arrived> {
+    /// Number and ends of a connection that the supervisor has let join, and by which number it was known before.
+    fn joins(&mut self, fd: c_int) -> Option<(Arrived, u64)> {
         // A process without clients stays one: more is asked of one that has some.
         if self.is_off() || !self.has_clients() {
             return None;
@@ -67,7 +70,7 @@ impl Wrap {
         match live::ask(&Message::Joins { process, serial }) {
             Answer::Joined(flow) => {
                 let which = Which::Flow(flow);
-                Some(Arrived { which, peer, local })
+                Some((Arrived { which, peer, local }, serial))
             }
             Answer::Stays => None,
             Answer::Lost => {

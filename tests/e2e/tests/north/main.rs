@@ -12,6 +12,7 @@ mod ftp;
 mod heap;
 mod hosts;
 mod hot;
+mod joining;
 mod listeners;
 mod mosquitto;
 mod ngircd;

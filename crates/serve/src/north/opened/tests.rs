@@ -232,3 +232,61 @@ fn one_with_which_nobody_can_go_on_is_reset() {
     opened.hand_over(&handover, &begun).expect("handed over");
     assert_eq!(heard_then(&other), Err(ErrorKind::ConnectionReset));
 }
+
+/// Its program wants to wait until the other end has all of it. Nobody else does: this would not end.
+#[test]
+fn a_socket_that_is_let_go_is_not_waited_for() {
+    let (held, mut other) = read_connection();
+    let socket = TcpStream::from(held);
+    socket.set_nonblocking(true).expect("set");
+    let mut waits = 3; // the bytes of before
+    while let Ok(length) = (&socket).write(&[7; 64 << 10]) {
+        waits += length;
+    }
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(10_000)))
+        .expect("set");
+    socket.set_nonblocking(false).expect("set");
+    let mut opened = Opened::default();
+    let (process, serial) = (0, 1);
+    opened.hear(Message::Opened { process, serial }, Some(socket.into()));
+    opened.hear(Message::Closed { process, serial }, None);
+    let mut heard = vec![0; waits];
+    other.read_exact(&mut heard).expect("all of it");
+}
+
+/// A process that has died before it has noted that a connection goes on as its clients' do finds it as it was.
+#[test]
+fn one_that_was_to_join_is_held_until_that_is_noted() {
+    let key = |port| {
+        let address = |port| (Ipv4Addr::LOCALHOST, port).into();
+        FlowKey::new(address(port), address(20))
+    };
+    let mut opened = Opened::default();
+    let mut others = Vec::new();
+    let mut answers = Vec::new();
+    for serial in 1..=3 {
+        let (held, other) = new_connection();
+        others.push(other);
+        let process = 0;
+        opened.hear(Message::Opened { process, serial }, Some(held));
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        opened.hear(Message::Joins { process, serial }, Some(theirs.into()));
+        let joining = opened.joins().expect("one");
+        let port = u16::try_from(serial).expect("small");
+        let flow = (key(port), FlowId(serial));
+        assert!(opened.answer(joining, Some(flow)), "{serial}");
+        assert!(!opened.held.contains_key(&(process, serial)));
+        answers.push(ours);
+    }
+    // Of the first one it was heard that it is noted; of the second one it was not.
+    let (process, serial) = (0, 1);
+    opened.hear(Message::Closed { process, serial }, None);
+    assert_eq!(heard_then(&others[0]), Ok(0));
+    let unnoted = opened.unjoin(|process, flow| (process, flow) == (0, FlowId(2)));
+    assert_eq!(unnoted, [(key(3), FlowId(3))]);
+    assert_eq!(heard_then(&others[1]), Ok(0));
+    assert!(opened.held.contains_key(&(0, 3)));
+    (&others[2])
+        .write_all(b"more")
+        .expect("nobody has ended it");
+}
