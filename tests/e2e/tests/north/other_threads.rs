@@ -1,6 +1,8 @@
 //! Other threads than the first one: that they have clients is noticed before one of these has heard anything; what else they do is
 //! theirs.
 
+use std::{io::Read as _, net::TcpStream};
+
 use e2e::{
     Scene,
     exchange::assert_all_kept,
@@ -8,9 +10,9 @@ use e2e::{
 };
 
 use super::{
-    REQUIRE,
+    REQUIRE, patiently,
     refusals::serve,
-    seldom::{built, kill},
+    seldom::{built, kill, run},
     words::Client,
 };
 
@@ -193,4 +195,54 @@ fn another_thread_is_told_by_epoll_what_the_first_one_has_given() {
     }
     assert_eq!(client.ask("what"), "123456789a");
     assert_all_kept(&server);
+}
+
+/// Says a page to whoever connects elsewhere.
+const PAGES: &str = r#"
+def pages():
+    while True:
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        poll.poll()
+        other, _ = listener.accept()
+        other.sendall(b"page\n")
+        other.close()
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+"#;
+
+/// A thread with clients of its own, at another address than the service's, is nobody's business.
+#[test]
+fn another_thread_may_have_clients_elsewhere() {
+    for listens in ["first", "other"] {
+        let scene = Scene::new(listens);
+        let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+        let mut client = Client::new(&scene);
+        run(&mut client, PAGES);
+        let port = PORT + 1;
+        let listen = format!(
+            "listener.bind(('{}', {port})), listener.listen()",
+            scene.ipv4(0).ip()
+        );
+        let lines = match listens {
+            "first" => format!("{listen}\nthreading.Thread(target=pages, daemon=True).start()"),
+            _ => {
+                format!("threading.Thread(target=lambda: ({listen}, pages()), daemon=True).start()")
+            }
+        };
+        run(&mut client, &lines);
+        for round in 1..=2 {
+            let mut page = String::new();
+            patiently("it listens there, too", || {
+                let other = scene.client.enter(|| TcpStream::connect(scene.ipv4(port)));
+                let other = other.expect("a host").ok();
+                other.is_some_and(|mut other| other.read_to_string(&mut page).is_ok())
+            });
+            assert_eq!(page, "page\n");
+            assert_eq!(client.ask("6 * 7"), "42");
+            kill(&server, round);
+        }
+        assert_eq!(client.ask("6 * 7"), "42");
+        assert_all_kept(&server);
+    }
 }
