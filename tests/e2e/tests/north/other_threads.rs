@@ -9,6 +9,8 @@ use e2e::{
     servers::{PORT, interpreter},
 };
 
+use lab::Signal;
+
 use super::{
     REQUIRE, patiently,
     refusals::serve,
@@ -244,5 +246,33 @@ fn another_thread_may_have_clients_elsewhere() {
         }
         assert_eq!(client.ask("6 * 7"), "42");
         assert_all_kept(&server);
+    }
+}
+
+/// Where a record is only preferred such a server is as well off as with none.
+#[test]
+fn another_thread_that_serves_keeps_its_clients_if_a_record_was_only_preferred() {
+    for how in ["listens", "accepts", "polls"] {
+        let scene = Scene::new(how);
+        let script = scene.write("behind.py", BEHIND);
+        let script = script.to_string_lossy().into_owned();
+        let mut server = interpreter(&scene);
+        let address = scene.ipv4(PORT);
+        let (ip, port) = (address.ip().to_string(), address.port().to_string());
+        server.command = ["/usr/bin/python3", &script, how, &ip, &port]
+            .map(str::to_owned)
+            .to_vec();
+        let server = scene.protect_with(&server, &["--north=prefer"]);
+        let trouble = server.wait_for("trouble", 1)["message"].to_string();
+        assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
+        let mut client = Client::new(&scene);
+        assert_eq!(client.hear(), "hello");
+        // Where it had listened before it was found out that was a recovery, too.
+        let recoveries = server.events_of("serving").len();
+        server.kill_main(Signal::KILL);
+        server.wait_serving(recoveries + 1);
+        let mut other = Client::new(&scene);
+        assert_eq!(other.hear(), "hello");
+        server.assert_none_of("lost");
     }
 }
