@@ -74,6 +74,7 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 	}
 	if (f->log.restored) {
 		sent_up_to(f, p->ack);
+		hear_blocks(f, s, p, o);
 		forget_dead_host(f);
 	}
 	if (sequence_len(p) && !after(p->seq, f->server.ack))

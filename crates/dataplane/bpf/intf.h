@@ -174,7 +174,7 @@ struct log_half {
 	__u8 stateful; /* of a restored flow: its server replays a record of its own, see restored.h */
 	__u8 ahead;    /* its client has sent more than is recorded, and none of that again yet */
 	__u32 answered; /* the highest `ack` of its earlier servers: what is before it may have been answered */
-	__u32 heard; /* of a restored flow: what the client had when it spoke first */
+	__u32 heard; /* of a restored flow: what the client had of its dead host, also behind a hole */
 	__u32 reach; /* and what it had room for then: the end of what the dead host may have sent */
 	__u8 unfound; /* its socket was not found once, see egress.h */
 	__u8 caught_up; /* the newest that its server has said acknowledges all that its client has */

@@ -69,6 +69,23 @@ static __always_inline bool is_credible(const struct flow *f, const struct packe
 					 is_later(f->server.tsval, tsecr, exact));
 }
 
+/* The client has this of what the dead host said, also behind a hole (RFC 2018). */
+static __always_inline void hear_blocks(struct flow *f, const struct scratch *sc, const struct packet *p,
+					const struct options *o)
+{
+	if (!o->sack)
+		return;
+	__u32 known = after(p->ack, f->server.nxt) ? p->ack : f->server.nxt;
+	__u32 edges = (__u32)(o->sack_len - 2) / 4, at = o->sack + 2;
+	for (__u32 i = 0; i < 8; i++, at += 4) {
+		if (i >= edges || at > TCP_HEADER_MAX - 4)
+			break;
+		__u32 edge = read32(&sc->tcp[in_header(at)]);
+		if (after(edge, known) && !after(edge, f->log.reach))
+			advance(&f->log.heard, edge);
+	}
+}
+
 /* A segment of the client of a flow that was made anew. True: it tells what had to be known. */
 static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 					  const struct flow_key *key, struct flow *f,
@@ -96,6 +113,7 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 	}
 	f->log.heard = p->ack;
 	f->log.reach = p->ack + ((__u32)p->window << (f->client.window_scale & 15));
+	hear_blocks(f, sc, p, o);
 	f->log.ahead = is_ahead(f, p);
 	f->log.restored = RESTORED_HEARD;
 	emit_event(s, EVENT_LATE, key, f, 0, 0);

@@ -246,7 +246,8 @@ fn incomparable(flow: &Flow, record: &Record, verify_head: u32) -> Option<LostRe
         .into_iter()
         .find_map(|answer| {
             let since = |end: SeqNumber| end.distance_from(answer).unwrap_or(0);
-            let heard = since(flow.client.ack).min(verify_head);
+            // Also of what it has behind a hole the beginning has to be known.
+            let heard = since(flow.client.ack.max_seq(flow.log.heard)).min(verify_head);
             let recorded = record.outstream_end.map_or(0, since);
             // The server's FIN is a number, too, and no byte.
             (heard > recorded + 1).then_some(LostReason::NotComparable { heard, recorded })

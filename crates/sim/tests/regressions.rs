@@ -98,6 +98,15 @@ fn a_copy_of_a_syn_is_not_answered_by_another_life() {
     }
 }
 
+/// The client had a later part of an answer behind a hole when its host died, and the head of that answer was lost on the link: the next
+/// life's other answer went on to that part.
+#[test]
+fn what_a_client_has_behind_a_hole_is_of_the_answer_before_it() {
+    if let Err(failure) = play(&Scenario::drawn_from(12_665).answered_otherwise()) {
+        panic!("{failure}");
+    }
+}
+
 /// Told lazily, the last word of the logger and the ACK before it were lost: the client sent again what had been
 /// acknowledged, which the logger had, and whatever the server said to that was held back.
 #[test]

@@ -245,7 +245,7 @@ pub struct LogHalf {
     pub ahead: bool,
     /// The highest `ack` of its earlier servers: what is before it may have been answered.
     pub answered: SeqNumber,
-    /// Of a restored flow: what the client had when it spoke first.
+    /// Of a restored flow: what the client had of its dead host, also behind a hole.
     pub heard: SeqNumber,
     /// And what it had room for then: the end of what the dead host may have sent.
     pub reach: SeqNumber,

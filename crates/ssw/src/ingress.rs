@@ -456,6 +456,7 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
     }
     if flow.log.restored != Restored::Not {
         sent_up_to(&mut flow.server, segment.ack);
+        flow.hear_blocks(segment, options);
         flow.forget_dead_host();
     }
     if segment.end() != segment.seq && !segment.seq.after(flow.server.ack) {

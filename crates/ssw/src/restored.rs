@@ -40,7 +40,7 @@ use crate::{
     egress::sent_up_to,
     flow::{ClientHalf, Flow, LogHalf, Restored, ServerHalf, VerifyHalf},
     link::PROGRESS,
-    packet::{Options, Segment},
+    packet::{Options, Segment, read32},
     south::{EventKind, Shared},
 };
 
@@ -66,6 +66,17 @@ impl Flow {
     pub(crate) fn forget_dead_host(&mut self) {
         if self.server.nxt.after(self.log.heard) && !self.log.reach.after(self.server.nxt) {
             self.log.restored = Restored::Not;
+        }
+    }
+
+    /// The client has this of what the dead host said, also behind a hole (RFC 2018).
+    pub(crate) fn hear_blocks(&mut self, segment: &Segment, options: &Options) {
+        let known = self.server.nxt.max_seq(segment.ack);
+        let edges = options.sack_edges.clone().step_by(4);
+        for edge in edges.map(|at| SeqNumber(read32(&segment.header, at))) {
+            if edge.after(known) && !edge.after(self.log.reach) {
+                self.log.heard = self.log.heard.max_seq(edge);
+            }
         }
     }
 
@@ -141,6 +152,7 @@ impl Shared {
         let room = u32::from(segment.window) << (flow.client.window_scale & 15);
         flow.log.heard = segment.ack;
         flow.log.reach = segment.ack + room;
+        flow.hear_blocks(segment, options);
         flow.log.ahead = flow.is_ahead(segment);
         flow.log.restored = Restored::Heard;
         self.emit(late, now_ns);

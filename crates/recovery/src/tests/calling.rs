@@ -85,6 +85,25 @@ fn who_has_heard_more_than_is_recorded_cannot_be_kept() {
     assert!(world.reset.contains_key(&key(1)));
 }
 
+/// The client has acknowledged all that is recorded, and has a later part of what followed, behind a hole.
+#[test]
+fn what_a_client_has_behind_a_hole_counts_as_heard() {
+    let behind = |id, bytes: u32| {
+        Peer::new(id, 10, 10_000).change(|peer| {
+            peer.flow.log.restored = Restored::Heard;
+            peer.flow.log.heard = peer.flow.client.ack + bytes;
+            let record = peer.record.as_mut().expect("a record");
+            record.answers = [peer.flow.client.ack; 2];
+        })
+    };
+    let mut world = World::new([behind(1, 0), behind(2, 1_000)]);
+    world.die_and_return();
+    world.until_serving(1000);
+    let (heard, recorded) = (1_000, 0);
+    let lost = LostReason::NotComparable { heard, recorded };
+    assert_eq!(world.lost_told(), [(key(2), lost)]);
+}
+
 /// Behind an answer of which enough is recorded there may be others, of which nothing is: what a new
 /// server says in their place must not be taken for them.
 #[test]

@@ -128,6 +128,46 @@ fn a_client_is_heard_spliced_and_goes_on() {
     }
 }
 
+/// The blocks of a selective acknowledgement, behind timestamps.
+fn blocks(linked: &Linked, edges: &[u32]) -> Vec<u8> {
+    let numbers = edges.iter().map(|at| (linked.both.s + 1 + *at).0);
+    let bytes: Vec<u8> = numbers.flat_map(u32::to_be_bytes).collect();
+    let length = u8::try_from(2 + bytes.len()).unwrap();
+    [&timestamps(33, 977)[..], &[1, 1, 5, length], &bytes].concat()
+}
+
+/// What a client has behind a hole it has heard of the dead host, too.
+#[test]
+fn what_a_client_has_behind_a_hole_it_has_heard() {
+    for v6 in [false, true] {
+        for (edges, heard) in [
+            (&[90, 120][..], 120),
+            (&[200, 300, 90, 120], 300),
+            (&[10, 20], 70),
+            // More than it has room for nobody can have sent.
+            (&[90, 1 << 25], 90),
+        ] {
+            let mut linked = restored(AckStrategy::Eager, v6);
+            let word = word(&linked, 100, 70).options(&blocks(&linked, edges));
+            linked.both.client(word);
+            let flow = linked.both.flow();
+            assert_eq!(flow.log.restored, Restored::Heard);
+            let first = flow.server.isn + 1;
+            assert_eq!(
+                (flow.client.ack, flow.log.heard),
+                (first + 70, first + heard)
+            );
+        }
+        // Later, too: it was on its way.
+        let mut linked = restored(AckStrategy::Eager, v6);
+        linked.both.client(word(&linked, 100, 70));
+        let later = word(&linked, 100, 70).options(&blocks(&linked, &[150, 200]));
+        linked.both.client(later);
+        let flow = linked.both.flow();
+        assert_eq!(flow.log.heard, flow.server.isn + 201);
+    }
+}
+
 fn tsval(out: &Out) -> u32 {
     let find = |option| match option {
         Ok(wire::TcpOption::Timestamps { value, .. }) => Some(value),
