@@ -94,7 +94,11 @@ fn told(gain: Gain) -> String {
     } else {
         ""
     };
-    format!("revealed {effects} {outputs} in {took:.1?}{how}; saved {saved:.1?}")
+    let gained = match saved.as_millis() {
+        0 => String::new(),
+        _ => format!("; saved {saved:.1?}"),
+    };
+    format!("revealed {effects} {outputs} in {took:.1?}{how}{gained}")
 }
 
 fn talk(directory: &Path, arguments: &Make) -> Outcome {
@@ -123,6 +127,9 @@ fn talk(directory: &Path, arguments: &Make) -> Outcome {
                 standing.running,
                 standing.finished
             );
+            if !standing.expected.is_empty() {
+                println!("expected: {}", standing.expected.join(", then "));
+            }
             for (process, why) in standing.waiting {
                 println!("process {process} waits until it is asked for: {why}");
             }
@@ -254,7 +261,7 @@ fn anticipate(
     let stop = told_to_stop()?;
     ::make::limits::raise();
     eprintln!("outlive: watching {}", tree.display());
-    let (mut building, mut saved) = (None, true);
+    let (mut building, mut saved, mut is_more_expected) = (None, true, false);
     while !stop.load(std::sync::atomic::Ordering::Acquire) && !engine.is_over() {
         saved |= watch.wait(PACE);
         if saved && !engine.is_busy() {
@@ -269,6 +276,14 @@ fn anticipate(
         if let (Some((status, took)), Some(job)) = (ended, building.take_if(|_| ended.is_some())) {
             tracing::info!("job {} ended: {status:?} after {took:?}", job.id);
             engine.tidy();
+            is_more_expected = true;
+        }
+        if is_more_expected && building.is_none() && !saved && !engine.is_busy() {
+            building = engine.anticipate_more().unwrap_or_else(|error| {
+                tracing::warn!("no more is done until the next save: {error}");
+                None
+            });
+            is_more_expected = building.is_some();
         }
     }
     engine.end();

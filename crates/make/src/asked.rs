@@ -1,11 +1,14 @@
 //! What the user is expected to ask for.
 
-use std::collections::VecDeque;
+use std::{cmp::Reverse, collections::VecDeque, ffi::OsString};
 
 use crate::command::Command;
 
 /// How many of the last ones count.
 const COUNT: usize = 8;
+/// How many makes are expected at most, and how often the second one was asked for at least.
+const MOST: usize = 2;
+const OFTEN: usize = 2;
 
 /// What was asked for lately.
 #[derive(Debug, Clone)]
@@ -30,23 +33,33 @@ impl Asked {
         self.lately.push_back(command);
     }
 
-    /// What was asked for most often lately, and last of those; as the shell that has asked last would give it.
+    /// What was asked for most often lately, and last of those that are as frequent; and the next one, if that was asked for more than
+    /// once. Both as the shell that has asked last would give them.
     ///
     /// # Panics
     /// Never: something is always expected.
     #[must_use]
-    pub fn expected(&self) -> Command {
-        let count = |command: &Command| {
-            let alike = |other: &&Command| other.arguments == command.arguments;
-            self.lately.iter().filter(alike).count()
-        };
-        let most = self.lately.iter().max_by_key(|command| count(command));
-        let (most, last) = (most.expect("never empty"), self.lately.back());
-        let last = last.expect("never empty");
-        Command {
-            arguments: most.arguments.clone(),
-            ..last.clone()
+    pub fn expected(&self) -> Vec<Command> {
+        let mut each: Vec<(&[OsString], usize)> = Vec::new();
+        // Those that were asked for last come last.
+        for command in &self.lately {
+            let before = each
+                .iter()
+                .position(|(known, _)| *known == command.arguments);
+            let count = before.map_or(0, |before| each.remove(before).1);
+            each.push((&command.arguments, count + 1));
         }
+        each.reverse();
+        // Of those that are as frequent the order stays.
+        each.sort_by_key(|(_, count)| Reverse(*count));
+        let last = self.lately.back().expect("never empty");
+        let expected = each.iter().enumerate();
+        let expected = expected.filter(|(place, (_, count))| *place == 0 || *count >= OFTEN);
+        let expected = expected.map(|(_, (arguments, _))| Command {
+            arguments: arguments.to_vec(),
+            ..last.clone()
+        });
+        expected.take(MOST).collect()
     }
 }
 
@@ -73,25 +86,29 @@ mod tests {
     #[test]
     fn what_is_asked_for_often_is_expected() {
         let mut asked = Asked::expecting(make("all", "/a"));
-        assert_eq!(asked.expected(), make("all", "/a"));
+        assert_eq!(asked.expected(), [make("all", "/a")]);
         asked.add(make("clean", "/b"));
         assert_eq!(
             asked.expected(),
-            make("all", "/b"),
+            [make("all", "/b")],
             "as it was asked for last"
         );
         asked.add(make("test", "/b"));
-        assert_eq!(asked.expected(), make("all", "/b"));
+        assert_eq!(asked.expected(), [make("all", "/b")]);
         asked.add(make("test", "/b"));
         assert_eq!(
             asked.expected(),
-            make("test", "/b"),
+            [make("test", "/b"), make("all", "/b")],
             "the last of those that are as frequent"
         );
+        for _ in 0..6 {
+            asked.add(make("all", "/b"));
+        }
+        assert_eq!(asked.expected(), [make("all", "/b"), make("test", "/b")]);
         for _ in 0..100 {
             asked.add(make("all", "/b"));
         }
-        assert_eq!(asked.expected(), make("all", "/b"));
+        assert_eq!(asked.expected(), [make("all", "/b")]);
         assert_eq!(asked.lately.len(), COUNT);
     }
 }

@@ -102,6 +102,20 @@ impl Command {
         (variables, self.size != other.size)
     }
 
+    /// Whether it may do several things at once, as far as its words tell: `-j`.
+    #[must_use]
+    pub fn is_parallel(&self) -> bool {
+        let flags = jobserver::TOLD_IN.map(|name| self.environment.get(name));
+        let arguments = self.arguments.iter().map(OsString::as_os_str);
+        let mut all = arguments.chain(flags.into_iter().flatten());
+        self.jobserver.is_some()
+            || all.any(|words| {
+                let words = words.to_string_lossy();
+                let mut words = words.split_ascii_whitespace();
+                words.any(|word| word.starts_with("-j") || word.starts_with("--jobs"))
+            })
+    }
+
     /// The size of its terminal.
     pub(crate) fn size(&self) -> Option<Winsize> {
         self.size.map(|(ws_row, ws_col)| Winsize {
@@ -203,6 +217,18 @@ mod tests {
             change(&mut other);
             assert!(!one.is_like(&other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn who_does_several_things_says_so() {
+        let mut one = command();
+        assert!(!one.is_parallel());
+        one.environment
+            .set("MAKEFLAGS", "k -j4 --jobserver-auth=3,4");
+        assert!(one.is_parallel());
+        let mut other = command();
+        other.arguments.push("cd sub && make --jobs=2".into());
+        assert!(other.is_parallel());
     }
 
     #[test]

@@ -188,20 +188,24 @@ impl Engine {
     /// How things are.
     #[must_use]
     pub fn standing(&self) -> Standing {
+        let expected = self.asked().expected();
         let mut standing = Standing {
             begun: self.begun.load(Ordering::Acquire),
+            expected: expected.iter().map(expecting::words).collect(),
             ..Standing::default()
         };
-        for job in self.jobs().values() {
+        let jobs: Vec<_> = self.jobs().values().cloned().collect();
+        let of_use = expecting::of_use(&jobs);
+        for job in &jobs {
             let progress = job.progress();
             match progress.ended {
-                Some(_) if progress.is_mandated => {}
-                Some((_, took)) => {
+                Some((_, took)) if of_use.contains(&job.id) => {
                     standing.finished += 1;
                     if job.is_make {
                         standing.took = microseconds(took);
                     }
                 }
+                Some(_) => {}
                 None => standing.running += 1,
             }
             standing.waiting.extend(job.waiting());
@@ -238,27 +242,9 @@ impl Engine {
     /// # Errors
     /// If it cannot be begun.
     pub fn anticipate(&self) -> Result<Arc<Job>, BeginError> {
-        let job = self.expected()?;
+        let job = self.begin_expected()?;
         self.begun.fetch_add(1, Ordering::AcqRel);
         Ok(job)
-    }
-
-    fn expected(&self) -> Result<Arc<Job>, BeginError> {
-        let command = &self.asked().expected();
-        self.look_around()?;
-        let world = self.worlds.current();
-        let real = world.real();
-        let makes: Vec<_> = self.jobs().values().cloned().collect();
-        let is_concealed = |job: &&Arc<Job>| job.is_make && !job.progress().is_mandated;
-        for make in makes.iter().filter(is_concealed) {
-            let is_here = Arc::ptr_eq(&make.world, &world);
-            let is_like = make.command.is_like(command) && make.minds(command).is_empty();
-            if is_here && is_like && make.fits(&**real) {
-                return Ok(Arc::clone(make));
-            }
-            self.drop_job(make);
-        }
-        self.begin(command, &world, world.encapsulation(), true)
     }
 
     /// Whether it was ended.

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs::File,
-    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    os::unix::process::CommandExt as _,
     process::{self, Child},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
@@ -21,6 +21,7 @@ use rustix::process::Signal;
 
 use crate::{
     command::{Command, Status},
+    ending,
     environment::Pointers,
     input::Input,
     jobserver::Jobserver,
@@ -74,6 +75,8 @@ pub struct Job {
 pub struct Progress {
     /// How it ended, and how long it ran.
     pub ended: Option<(Status, Duration)>,
+    /// How long processors worked for it, until it ended; not what it has taken over.
+    pub worked: Duration,
     /// Somebody is about to have it as their own, or does: nobody aborts it any more.
     pub is_wanted: bool,
     /// It is somebody's own by now: nothing of it is concealed.
@@ -161,21 +164,18 @@ impl Job {
         Ok(job)
     }
 
-    fn wait_for(&self, mut child: Child, view: View) {
-        let status = match child.wait() {
-            Ok(status) => match (status.code(), status.signal()) {
-                (Some(code), _) => Status::Exited(code),
-                (None, signal) => Status::Signalled(signal.unwrap_or(0)),
-            },
-            Err(_) => Status::Signalled(0),
-        };
+    fn wait_for(&self, child: Child, view: View) {
+        let (status, worked) = ending::of(&child);
         let took = self.began.elapsed();
         let is_alone = self.is_nobody_left();
         if is_alone {
             self.is_left();
         }
         self.output.settle();
-        self.update(|progress| progress.ended = Some((status, took)));
+        self.update(|progress| {
+            progress.ended = Some((status, took));
+            progress.worked = worked;
+        });
         if !is_alone {
             // What it leaves running goes on, concealed as long as it is.
             let mut pace = SOON;
@@ -304,13 +304,6 @@ impl Job {
     #[must_use]
     pub fn progress(&self) -> Progress {
         *self.lock()
-    }
-
-    /// How long it had run by then.
-    #[must_use]
-    pub fn ran_before(&self, then: Instant) -> Duration {
-        let ran = self.progress().ended.map_or(Duration::MAX, |(_, ran)| ran);
-        ran.min(then.saturating_duration_since(self.began))
     }
 
     /// Waits until it has ended, for so long at most.

@@ -12,6 +12,7 @@
 
 pub mod asked;
 pub mod command;
+mod ending;
 pub mod engine;
 pub mod environment;
 pub mod input;

@@ -72,7 +72,7 @@ pub struct Gain {
     pub effects: usize,
     /// How long that took, in microseconds.
     pub took: u64,
-    /// How long its commands had run, taken together, when it was asked for, in microseconds.
+    /// How much longer its user would have waited for make at least, in microseconds: 0 if that cannot be said.
     pub saved: u64,
     /// It was still running when it was asked for.
     pub was_running: bool,
@@ -91,6 +91,8 @@ pub struct Standing {
     pub took: u64,
     /// What waits until it may be done: process and reason.
     pub waiting: Vec<(u32, String)>,
+    /// The makes that are expected, the likeliest first.
+    pub expected: Vec<String>,
 }
 
 /// Where an engine listens: a name that is no file, since those who ask see other files than it does.

@@ -2,7 +2,9 @@
 
 mod twice;
 
-use twice::Twice;
+use serde_json::json;
+
+use twice::{Twice, until};
 
 /// Asks for a target that was not expected: the command of the target is taken over.
 fn asked_for(twice: &Twice, target: &str) {
@@ -38,4 +40,40 @@ fn what_was_shown_and_is_gone_is_shown_once_more() {
     twice.anticipated();
     let said = twice.make(&[]);
     assert!(said.contains("revealed"), "{said}");
+}
+
+/// Who asks for two makes in turn finds both.
+#[test]
+fn two_makes_are_expected() {
+    let makefile = "all: out\nout: in\n\tcp in $@\ntest: out\n\t@cat out\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
+    let expected = |twice: &Twice| twice.status().expect("it watches")["expected"].clone();
+    twice.watch(&[]);
+    assert_eq!(expected(&twice), json!(["make"]));
+    for _ in 0..3 {
+        twice.make(&[]);
+        twice.make(&["test"]);
+    }
+    assert_eq!(expected(&twice), json!(["make", "make test"]));
+    twice.save("in", "another text\n");
+    twice.noticed();
+    // The second one is begun when the first one has ended.
+    until("both are done", || {
+        twice.number("running") == 0 && twice.number("finished") >= 4
+    });
+    let said = twice.make(&["test"]);
+    assert!(said.contains("revealed"), "{said}");
+    twice.make(&[]);
+}
+
+/// It would have been waited for as long without.
+#[test]
+fn what_was_waited_for_is_not_saved() {
+    let makefile = "out: in\n\tsleep 1; cp in $@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
+    twice.watch(&[]);
+    twice.anticipated();
+    let said = twice.make(&[]);
+    assert!(said.contains("revealed 1 output in "), "{said}");
+    assert!(!said.contains("saved"), "{said}");
 }

@@ -11,7 +11,7 @@ pub(crate) struct Make {
     /// Watch this directory and what is in it, and do on every save what `make` would do
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Say what is being done, and what is done
+    /// Say what is expected, what is being done, and what is done
     #[arg(long, conflicts_with = "watch")]
     pub(crate) status: bool,
     /// End who watches this directory
@@ -20,7 +20,7 @@ pub(crate) struct Make {
     /// With --status: as JSON
     #[arg(long, requires = "status")]
     pub(crate) json: bool,
-    /// Targets, variables and options of make; with --watch, those that are expected until others are asked for
+    /// Targets, variables and options of make; with --watch, those that are expected until others were asked for more often lately
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

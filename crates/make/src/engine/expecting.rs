@@ -1,14 +1,55 @@
-//! What was expected, beside what is asked for.
+//! What is expected, and what is told to who asks for something else.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
+
+use conceal::world::World;
 
 use super::Engine;
-use crate::{command::Command, job::Job};
+use crate::{
+    command::Command,
+    job::{BeginError, Job, JobId},
+};
 
 /// Of how many names each is told.
 const TOLD: usize = 3;
 
 impl Engine {
+    /// The likeliest make, over the trees as they are: begun, or of use still. What nobody is expected to ask for, and what is stale, ends.
+    pub(super) fn begin_expected(&self) -> Result<Arc<Job>, BeginError> {
+        let expected = self.asked().expected();
+        self.look_around()?;
+        let world = self.worlds.current();
+        let makes: Vec<_> = self.jobs().values().cloned().collect();
+        let is_concealed = |job: &&Arc<Job>| job.is_make && !job.progress().is_mandated;
+        let mut likeliest = None;
+        for make in makes.iter().filter(is_concealed) {
+            let is_it = |command: &Command| is_done_by(make, command, &world);
+            let which = expected.iter().position(is_it);
+            match which.filter(|_| make.fits(&**world.real())) {
+                Some(0) if likeliest.is_none() => likeliest = Some(Arc::clone(make)),
+                Some(1..) => {}
+                _ => self.drop_job(make),
+            }
+        }
+        match likeliest {
+            Some(make) => Ok(make),
+            None => self.begin(&expected[0], &world, world.encapsulation(), true),
+        }
+    }
+
+    /// The next make that is expected, unless it was begun.
+    ///
+    /// # Errors
+    /// If it cannot be begun.
+    pub fn anticipate_more(&self) -> Result<Option<Arc<Job>>, BeginError> {
+        let (expected, world) = (self.asked().expected(), self.worlds.current());
+        let jobs: Vec<_> = self.jobs().values().cloned().collect();
+        let is_begun = |command: &&Command| jobs.iter().any(|job| is_done_by(job, command, &world));
+        let next = expected.iter().skip(1).find(|command| !is_begun(command));
+        let begin = |command| self.begin(command, &world, world.encapsulation(), true);
+        next.map(begin).transpose()
+    }
+
     /// What is told to who asks for a make that was not expected so; `None`: it was, or none is done unasked.
     pub(super) fn unexpected(&self, command: &Command) -> Option<String> {
         let is_concealed = |job: &&Arc<Job>| {
@@ -37,8 +78,31 @@ impl Engine {
     }
 }
 
+/// Makes that nobody has asked for yet, and what they have taken over: others are done anew, or were asked for.
+pub(super) fn of_use(jobs: &[Arc<Job>]) -> BTreeSet<JobId> {
+    let makes = jobs.iter().filter(|job| {
+        let progress = job.progress();
+        job.is_make && !progress.is_mandated && !progress.is_aborted
+    });
+    let parts = makes.clone().flat_map(|make| make.all_parts());
+    let parts = parts.filter(|part| !part.progress().is_mandated);
+    let parts: Vec<_> = parts.map(|part| part.id).collect();
+    makes.map(|make| make.id).chain(parts).collect()
+}
+
+/// Whether that is such a make, concealed.
+fn is_done_by(job: &Job, command: &Command, world: &Arc<World>) -> bool {
+    let progress = job.progress();
+    job.is_make
+        && !progress.is_mandated
+        && !progress.is_aborted
+        && Arc::ptr_eq(&job.world, world)
+        && job.command.is_like(command)
+        && job.minds(command).is_empty()
+}
+
 /// As a shell would be told.
-fn words(command: &Command) -> String {
+pub(super) fn words(command: &Command) -> String {
     let words = command.arguments.iter();
     let words: Vec<_> = words.map(|word| word.display().to_string()).collect();
     words.join(" ")
