@@ -14,7 +14,7 @@ use ::make::{
     command::Command,
     engine::Engine,
     environment::Environment,
-    input,
+    guard, input,
     link::{self, Gain, Reply, Request},
     needs,
     preload::{self, Preload},
@@ -251,6 +251,8 @@ fn anticipate(
 ) -> Result<(), Box<dyn std::error::Error>> {
     // What comes first would fail of what is missing, too, and say something else.
     needs::look()?;
+    // Before there are threads.
+    guard::begin()?;
     let runtime = preload::place(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))?;
     let make = Path::new(&command.program);
     let preload = Preload::new(&runtime, socket, make)?;

@@ -27,6 +27,18 @@ impl Members {
         Ok(Self(fs::metadata(format!("/proc/{process}/ns/mnt"))?.ino()))
     }
 
+    /// The number of their mounts.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Those with the mounts of that number.
+    #[must_use]
+    pub fn numbered(number: u64) -> Self {
+        Self(number)
+    }
+
     /// Those with the mounts that a descriptor stands for.
     pub(crate) fn of(namespace: &impl std::os::fd::AsFd) -> io::Result<Self> {
         Ok(Self(rustix::fs::fstat(namespace)?.st_ino))

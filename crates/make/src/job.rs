@@ -23,6 +23,7 @@ use crate::{
     command::{Command, Status},
     ending,
     environment::Pointers,
+    guard,
     input::Input,
     jobserver::Jobserver,
     limits,
@@ -138,8 +139,12 @@ impl Job {
             });
         }
         let limited = || Ok(limits::lower()?);
+        guard::is_unasked(view.members());
         let spawned = view.spawn_limited(&mut run, &command.directory, limited);
-        let (child, outside) = spawned.map_err(not_run)?;
+        let (child, outside) = spawned.map_err(|error| {
+            guard::is_asked_for(view.members());
+            not_run(error)
+        })?;
         rest_as_session(child.id());
         // Its ends are its own now.
         drop(run);
@@ -185,6 +190,7 @@ impl Job {
             }
             self.is_left();
         }
+        guard::is_asked_for(self.members);
         // Its number may be another one's from here on. That takes the kernel some milliseconds, for which nobody waits.
         drop(view);
     }
@@ -372,6 +378,7 @@ impl Job {
             }
         })?;
         self.update(|progress| progress.is_mandated = true);
+        guard::is_asked_for(self.members);
         if let Ok(outside) = &*self.outside() {
             outside.release();
         }

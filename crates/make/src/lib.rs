@@ -15,6 +15,7 @@ pub mod command;
 mod ending;
 pub mod engine;
 pub mod environment;
+pub mod guard;
 pub mod input;
 pub mod job;
 pub mod jobserver;

@@ -109,6 +109,28 @@ fn commands_whose_asker_was_killed_end() {
     until("nothing is left", || twice.number("running") == 0);
 }
 
+/// Processes that have that in their arguments.
+fn with(words: &Path) -> Vec<String> {
+    let all = fs::read_dir("/proc").expect("it is there").flatten();
+    let all = all.map(|process| fs::read(process.path().join("cmdline")).unwrap_or_default());
+    let all = all.map(|arguments| String::from_utf8_lossy(&arguments).replace('\0', " "));
+    let words = words.display().to_string();
+    all.filter(|arguments| arguments.contains(&words)).collect()
+}
+
+/// What is done for nobody ends with who has begun it, also if that had no time to end it.
+#[test]
+fn unasked_commands_end_with_a_killed_watcher() {
+    let makefile = "all:\n\t@: $(CURDIR); while :; do :; done\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch(&[]);
+    until("it runs", || !with(&twice.ours).is_empty());
+    let mut watcher = twice.watcher.take().expect("it watches");
+    watcher.kill().expect("it was there");
+    watcher.wait().expect("it ends");
+    until("it ends, too", || with(&twice.ours).is_empty());
+}
+
 /// A shell's, of which nobody who was begun unasked has one.
 #[test]
 fn other_descriptors_are_what_they_are() {
