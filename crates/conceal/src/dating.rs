@@ -1,6 +1,10 @@
 //! What was done before it was asked for is dated as if it had been done then.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread,
+    time::Duration,
+};
 
 use encapsulation::{Effect, HiddenId, Time};
 use rustix::{
@@ -10,43 +14,62 @@ use rustix::{
 
 use crate::{concealing::Concealing, real::stat_of, state::State};
 
+/// How far dates are apart that were different ones.
+const APART: Duration = Duration::from_micros(1);
+/// How often it is looked whether the clock of files has gone on, which it does every one to ten milliseconds, and how often at most.
+const TICK: Duration = Duration::from_millis(1);
+const MOST_TICKS: usize = 50;
+
 impl Concealing {
-    /// What was done `since` then, and is concealed, is dated as if it had ended now; in the same order and at the same
-    /// distances. What has been given a date of before, or of tomorrow, keeps it.
+    /// What was done `since` then, and is concealed, is dated as if it were done now, in the same order: not before that, as what it was made
+    /// of may have been dated now, too. What has been given a date of before, or of tomorrow, keeps it.
     pub fn date_now(&self, since: Time) {
-        if let Err(error) = self.state().date_now(since) {
-            tracing::debug!("it stays as old as it is: {error}");
+        let dated = self.state().date_now(since);
+        match dated {
+            Ok(Some(latest)) => self.wait_until_after(latest),
+            Ok(None) => {}
+            Err(error) => tracing::debug!("it stays as old as it is: {error}"),
+        }
+    }
+
+    /// What is dated from now on is not older.
+    fn wait_until_after(&self, latest: Time) {
+        for _ in 0..MOST_TICKS {
+            if crate::real::coarse_time() > latest {
+                return;
+            }
+            thread::sleep(TICK);
         }
     }
 }
 
 impl State {
-    fn date_now(&mut self, since: Time) -> Result<(), Errno> {
+    /// The latest date, if there are several.
+    fn date_now(&mut self, since: Time) -> Result<Option<Time>, Errno> {
         let Some(concealed) = &mut self.tree.concealed else {
-            return Ok(());
+            return Ok(None);
         };
         let Some(path) = concealed.effects().iter().flat_map(Effect::paths).next() else {
-            return Ok(());
+            return Ok(None);
         };
         let now = self.tree.hidden.now(path)?;
         let period = since..=now;
         let files: BTreeSet<_> = concealed.effects().iter().filter_map(file_of).collect();
+        let mut times = concealed.times(&period);
         let mut dated = Vec::new();
         for id in files {
             let file = self.tree.hidden.file(id)?;
             let modified = stat_of(&fstat(&*file)?).modified;
             if period.contains(&modified) {
+                times.insert(modified);
                 dated.push((file, modified));
             }
         }
-        let latest = dated.iter().map(|(_, modified)| *modified).max();
-        let latest = latest.max(concealed.latest(&period));
-        let Some(by) = latest.and_then(|latest| now.since(latest)) else {
-            return Ok(());
-        };
-        concealed.date_later(&period, by);
+        let dates = (0..).map(|place| now.later(APART * place));
+        let dates: BTreeMap<_, _> = times.into_iter().zip(dates).collect();
+        concealed.date(&period, &dates, now);
         for (file, modified) in dated {
-            let modified = modified.later(by);
+            let modified = dates.get(&modified).copied().unwrap_or(modified);
             let times = Timestamps {
                 last_access: Timespec {
                     tv_sec: 0,
@@ -59,7 +82,8 @@ impl State {
             };
             futimens(&*file, &times)?;
         }
-        Ok(())
+        let latest = dates.values().next_back().copied();
+        Ok(latest.filter(|latest| *latest > now))
     }
 }
 

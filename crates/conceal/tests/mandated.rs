@@ -361,3 +361,21 @@ fn what_somebody_has_written_to_is_not_shown_for_what_was_made() {
     );
     assert!(!ground.tree().join("out").exists());
 }
+
+/// What is made of what another one has made is not older, however long the other one took for the rest.
+#[test]
+fn what_is_made_of_another_is_not_older() {
+    let ground = Ground::new();
+    let since = Time::default();
+    let one = ground.run("echo one >one");
+    let other = ground.run("echo other >other; sleep 0.3; : >temporary; sleep 0.3; rm temporary");
+    for it in [&one, &other] {
+        it.date_now(since);
+        ground.mandate(it).expect("nothing has changed");
+    }
+    let modified = |name: &str| {
+        let there = fs::metadata(ground.tree().join(name)).expect("it is there");
+        there.modified().expect("a time")
+    };
+    assert!(modified("one") <= modified("other"));
+}

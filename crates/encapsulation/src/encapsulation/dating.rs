@@ -3,47 +3,57 @@
 //! A make goes by times: what a command has made must not be older than what was saved meanwhile, though the command has
 //! not read that.
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+    sync::Arc,
+};
 
 use super::Encapsulation;
 use crate::{Effect, Time, layer::Directory, layer::Entry};
 
 impl Encapsulation {
-    /// When it has done anything last, so far as files have nothing to say about it, of what is dated in that `period`: what is
-    /// older or of tomorrow was given that date.
+    /// When it has made something that is no file, or given it a date, of what is dated in that `period`: what is older or of tomorrow was
+    /// given that date.
     #[must_use]
-    pub fn latest(&mut self, period: &RangeInclusive<Time>) -> Option<Time> {
-        let mut latest = None;
-        self.each_time(|time| {
+    pub fn times(&mut self, period: &RangeInclusive<Time>) -> BTreeSet<Time> {
+        let mut times = BTreeSet::new();
+        each_of(&mut self.effects, &mut |time: &mut Time| {
             if period.contains(time) {
-                latest = latest.max(Some(*time));
+                times.insert(*time);
             }
         });
-        latest
+        times
     }
 
-    /// What is dated in that `period` is later by that much.
-    pub fn date_later(&mut self, period: &RangeInclusive<Time>, by: Duration) {
-        self.each_time(|time| {
+    /// What is dated in that `period` gets the date that is there in its place, or this one: directories are dated by what was done to them last.
+    pub fn date(
+        &mut self,
+        period: &RangeInclusive<Time>,
+        dates: &BTreeMap<Time, Time>,
+        otherwise: Time,
+    ) {
+        let mut date = |time: &mut Time| {
             if period.contains(time) {
-                *time = time.later(by);
+                *time = dates.get(time).copied().unwrap_or(otherwise);
             }
-        });
+        };
+        each_of(&mut self.effects, &mut date);
+        each_in(Arc::make_mut(&mut self.root), &mut date);
     }
+}
 
-    fn each_time(&mut self, mut act: impl FnMut(&mut Time)) {
-        for effect in &mut self.effects {
-            match effect {
-                Effect::Directory { new, .. }
-                | Effect::Symlink { new, .. }
-                | Effect::Special { new, .. } => act(&mut new.now),
-                Effect::Attributes { attributes, .. } => {
-                    attributes.modified.iter_mut().for_each(&mut act);
-                }
-                _ => {}
+fn each_of(effects: &mut [Effect], act: &mut impl FnMut(&mut Time)) {
+    for effect in effects {
+        match effect {
+            Effect::Directory { new, .. }
+            | Effect::Symlink { new, .. }
+            | Effect::Special { new, .. } => act(&mut new.now),
+            Effect::Attributes { attributes, .. } => {
+                attributes.modified.iter_mut().for_each(&mut *act);
             }
+            _ => {}
         }
-        each_in(Arc::make_mut(&mut self.root), &mut act);
     }
 }
 
@@ -62,6 +72,8 @@ fn each_in(directory: &mut Directory, act: &mut impl FnMut(&mut Time)) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
