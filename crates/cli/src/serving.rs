@@ -166,7 +166,8 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         verify: match arguments.verify {
             _ if has_state => Verify::Off,
             arguments::Verify::Full => Verify::Full,
-            arguments::Verify::Turn => Verify::Turn,
+            arguments::Verify::Hash => Verify::Hash,
+            arguments::Verify::Head => Verify::Head,
             arguments::Verify::Off => Verify::Off,
         },
         tolerate: arguments.tolerate,

@@ -20,6 +20,8 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->verify.tolerated = 0;
 	f->verify.unverified = 0;
 	f->verify.ended_early = 0;
+	f->verify.by_digest = 0;
+	digest_again(s, f, c->outstream);
 	f->closed_ns = 0;
 	advance(&f->log.answered, f->log.ack);
 	f->log.ack = c->instream + 1;

@@ -28,6 +28,8 @@
  *     an acknowledgement that is news              segment would bring the news
  *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
  *     in part
+ *   spliced flow, output that the client lacks  -> dropped as if lost, so that it comes again
+ *     and that waits for a comparison (digest.h)
  *   spliced flow, pure ACK below what the       -> withheld: the client was told more
  *     client was told
  *   spliced flow, anything else                 -> compared if it overlaps the record, then
@@ -153,6 +155,7 @@ static __always_inline void egress_synack(const struct service *s, struct flow *
 	if (o.timestamps)
 		e->server.tsval = option_tsval(sc->tcp, &o);
 	e->server.answered = 1;
+	begin_digests(s, e, p->seq + 1);
 	e->client.spoken = p->seq + 1;
 	e->verify.said = SAID_ANSWER; /* to nothing: the client's first byte begins a turn */
 }
@@ -276,7 +279,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 /* A replay that closes where the client was sent more: what followed cannot be taken back. */
 static __always_inline bool ends_early(const struct flow *f, __u32 end)
 {
-	return before(end, f->server.nxt) || before(end - 1, f->verify.end);
+	return before(end, f->server.nxt) || before(end - 1, f->verify.end) || says_again(f);
 }
 
 /* A FIN that acknowledges more than the client was told: most likely the client's own FIN, and no socket of the
@@ -304,11 +307,13 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	struct options o = find_options(sc, p, false);
 	__u32 len = sequence_len(p), end = p->seq + len;
 	__u32 seq = p->seq + f->splice.delta_seq;
+	bool repeated = !after(end, f->splice.nxt);
 	if (!(p->flags & TCP_RST)) {
 		advance(&f->splice.ack, p->ack);
 		advance(&f->splice.edge, p->ack + window_of(p, f->splice.window_scale));
 	}
-	if (p->payload_len && before(seq, f->verify.end) && !verify_replayed(skb, sc, f, p, seq)) {
+	if ((p->payload_len && before(seq, f->verify.end) && !verify_replayed(skb, sc, f, p, seq)) ||
+	    !digest_replayed(skb, f, p, seq)) {
 		f->mode = FLOW_DIVERGED;
 		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
 		return TCX_DROP;
@@ -327,8 +332,15 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	}
 	bool client_has = !after(end + f->splice.delta_seq, f->client.ack);
 	if (len && !(p->flags & TCP_RST) && client_has && !ends_with_news(f, p)) {
+		digest_said(skb, s, f, p, seq);
 		count(COUNT_SELF_ACKS);
 		return self_ack(skb, s, sc, key, f, p, &o, end);
+	}
+	if (len && !(p->flags & TCP_RST) && !client_has && waits_for_digest(f, seq, repeated)) {
+		count(COUNT_REPLAY_HELD);
+		if (before(seq, f->client.ack))
+			return self_ack(skb, s, sc, key, f, p, &o, f->client.ack - f->splice.delta_seq);
+		return withhold();
 	}
 	/* An MPTCP client that had to fall back to plain TCP never reads on behind a segment of which
 	 * it has a part (seen with Linux 6.18). Acknowledge that part; the rest comes again alone. */
@@ -342,6 +354,7 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		return refuse_fenced(skb, p);
 	int verdict = translate_out(skb, s, sc, f, p, &o);
 	if (verdict == TCX_NEXT) {
+		digest_said(skb, s, f, p, seq);
 		mirror_head(skb, f, p, seq); /* in client space now, as the record is */
 		if (s->link)
 			hear_answer(skb, f, p, seq);
@@ -402,6 +415,7 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 		} else {
 			observe_server(f, p, sc, &o);
 		}
+		digest_said(skb, s, f, p, p->seq);
 		mirror_head(skb, f, p, p->seq);
 		if (s->link)
 			hear_answer(skb, f, p, p->seq);

@@ -274,6 +274,7 @@ static __always_inline void protect_again(struct service *s, const struct flow_k
 	f->log.edge = f->server.edge;
 	f->log.told = p->ack;
 	f->verify.heads_to = p->ack;
+	begin_digests(s, f, p->ack);
 	f->unprotected = PROTECTED;
 	emit_event(s, EVENT_REPROTECTED, key, f, 0, p->seq);
 }

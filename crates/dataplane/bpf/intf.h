@@ -120,7 +120,50 @@ struct verify_half {
 	__u32 diverged_at; /* first byte that differed, or the FIN that came too early */
 	__u8 ended_early;
 	__u8 said; /* enum said; with a log link only */
-	__u8 pad[6];
+	__u8 by_digest; /* something before `diverged_at` differed */
+	__u8 pad[5];
+};
+
+/* Outstream bytes that a digest folds at once, aligned in client space; where it only samples, so many of each so many
+ * (digest.h). */
+#define DIGEST_CHUNK 512
+#define DIGEST_SAMPLE 64
+#define DIGEST_UNIT 32768
+
+/* Of the outstream from `base` up to before `next`, client space. Equal ones with the same ends are of equal bytes. */
+struct digest {
+	__u64 folded; /* of whole chunks */
+	__u64 sum;    /* of the chunk that `next` is in */
+	__u32 base;
+	__u32 next;
+};
+
+/* What the server says, and has to say again (digest.h). */
+struct digest_half {
+	struct digest now; /* of what it has said; in a replay it begins anew */
+	__u32 sampled_from; /* what lies before it is digested whole */
+	__u8 taken;    /* this flow has digests */
+	__u8 sampled;  /* `sampled_from` is set */
+	__u8 compares; /* `now` has to become what `acked` and `sent` are */
+	__u8 held;     /* how often the server has repeated what waits for that */
+	struct digest newer; /* what becomes of `acked` when the client has acknowledged more */
+	struct digest acked; /* of what earlier servers have said, as far as the client is known to have acknowledged it */
+	struct digest sent;  /* of all that they have said */
+	struct digest turn;  /* where this turn begins */
+};
+
+/* Unknown to those whose bytes are digested. */
+struct digest_key {
+	__u64 point; /* less than 2^61 - 1 */
+	__u64 place_factor;
+	__u64 place_offset;
+	__u64 factors[DIGEST_CHUNK / 4];
+};
+
+/* What may be digested whole: so much on each processor. */
+struct digest_budget {
+	__u64 filled_ns;
+	__u64 left; /* bytes */
 };
 
 /* Sequence numbers from `start` up to before `end`. */
@@ -205,6 +248,7 @@ struct flow {
 	struct server_half server;
 	struct splice_half splice;
 	struct verify_half verify;
+	struct digest_half digest;
 	struct log_half log;
 	__u8 syn_options[TCP_OPTIONS_MAX];
 };
@@ -242,7 +286,8 @@ struct service {
 	__u8 link_up;    /* there is a logger there */
 	__u8 notes;      /* its server notes what it reads, and the logger has that */
 	__u8 copies_few; /* in the tenth of a second before no more came */
-	__u8 pad[5];
+	__u8 digests;  /* what the server says is digested */
+	__u32 digest_rate; /* bytes in a microsecond that each processor may digest whole; 0: none, 2^32 - 1: all */
 };
 
 /* Marks of packets that we made ourselves; offsets from service.mark. A mark cannot come in
@@ -278,6 +323,8 @@ enum counter {
 	COUNT_ACKS_MADE,         /* ACKs made from acknowledgements of the logger */
 	COUNT_FENCED,            /* packets dropped because the lease was over */
 	COUNT_LEFT_TO_NOTES,     /* segments that no copy was made of */
+	COUNT_REPLAY_HELD,       /* replayed segments that waited for what is compared behind them */
+	COUNT_SAMPLED,           /* connections of which only samples are digested from then on */
 	COUNTERS,
 };
 

@@ -38,6 +38,7 @@
 #include "fence.h"
 #include "mirror.h"
 #include "verify.h"
+#include "digest.h"
 #include "clamp.h"
 #include "restored.h"
 #include "ingress.h"

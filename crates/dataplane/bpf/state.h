@@ -72,6 +72,21 @@ struct {
 	__uint(max_entries, 1 << 25);
 } mirror SEC(".maps");
 
+/* For digests: written from outside, once. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct digest_key);
+} digest_keys SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct digest_budget);
+} digest_budgets SEC(".maps");
+
 /* The log link, if there is one: written from outside. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

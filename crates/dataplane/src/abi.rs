@@ -72,6 +72,8 @@ unsafe impl Abi for expect {}
 unsafe impl Abi for link {}
 // SAFETY: as above.
 unsafe impl Abi for link_path {}
+// SAFETY: as above.
+unsafe impl Abi for digest_key {}
 
 pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {

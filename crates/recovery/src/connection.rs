@@ -280,11 +280,28 @@ fn first_said(flow: &Flow, record: &Record, mode: ReplayMode) -> Option<u64> {
 pub(crate) fn contradiction(flow: &Flow) -> LostReason {
     let at = flow.verify.diverged_at;
     let offset = at.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1);
-    if flow.verify.ended_early {
+    if flow.verify.by_digest {
+        LostReason::DivergedBefore { offset }
+    } else if flow.verify.ended_early {
         LostReason::EndedEarly { offset }
     } else {
         LostReason::Diverged { offset }
     }
+}
+
+/// Bytes of what a client was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Compared {
+    /// Equal, one by one or by a hash.
+    pub(crate) compared: u32,
+    /// By samples.
+    pub(crate) sampled: u32,
+    /// Not compared.
+    pub(crate) unverified: u32,
+}
+
+fn since(start: SeqNumber, end: SeqNumber) -> u32 {
+    end.distance_from(start).unwrap_or(0)
 }
 
 /// How far a kept connection is.
@@ -321,6 +338,8 @@ pub(crate) struct Connection {
     pub(crate) given: Given,
     /// The server has said everything again that can be compared.
     pub(crate) is_compared: bool,
+    /// Bytes that its client was sent, as far as they are to be said again.
+    sent: u32,
     /// Its replay was involved in a death: it goes last, and alone.
     pub(crate) suspect: bool,
     /// Another host has served it before, and its client was not told yet what is recorded.
@@ -352,6 +371,15 @@ impl Connection {
             beginnings: Vec::new(),
             given: Given::default(),
             is_compared: false,
+            sent: match candidate.standing {
+                None => candidate
+                    .flow
+                    .server
+                    .nxt
+                    .distance_from(point.outstream)
+                    .unwrap_or(0),
+                Some(_) => 0, // a server with state has compared that by itself
+            },
             suspect,
             to_be_told: candidate.flow.log.restored != Restored::Not,
             is_graft: candidate.standing.is_some(),
@@ -375,6 +403,7 @@ impl Connection {
             beginnings: Vec::new(),
             given: Given::default(),
             is_compared: true,
+            sent: 0,
             suspect: false,
             to_be_told: false,
             is_graft: true,
@@ -453,6 +482,25 @@ impl Connection {
             Step::Waiting | Step::Splicing { .. } => true,
             Step::Replaying(replay) => !replay.holds_fin(),
             Step::Settling { .. } => false,
+        }
+    }
+
+    /// How much of what its client was sent was compared with what the new server said again.
+    pub(crate) fn compared(&self, flow: &Flow) -> Compared {
+        let digest = &flow.digest;
+        let by_digest = match digest.compares && !digest.says_again() {
+            true => since(self.point.outstream, digest.sent.next).min(self.sent),
+            false => 0,
+        };
+        let whole = digest.sampled_from.map_or(by_digest, |from| {
+            since(self.point.outstream, from).min(by_digest)
+        });
+        let compared = whole.max(flow.verify.compared.min(self.sent));
+        let sampled = by_digest.saturating_sub(compared);
+        Compared {
+            compared,
+            sampled,
+            unverified: self.sent - compared - sampled,
         }
     }
 }

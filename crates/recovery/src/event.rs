@@ -122,6 +122,11 @@ pub enum LostReason {
         /// Offset in the outstream of the first byte that differs.
         offset: u32,
     },
+    /// It said something else, which only the hash of what it said tells.
+    DivergedBefore {
+        /// The hash was compared before this byte of the outstream, counted from 0.
+        offset: u32,
+    },
     /// The replayed server closed the connection before the end of what the client was sent.
     EndedEarly {
         /// Offset in the outstream at which it closed.
@@ -192,6 +197,10 @@ impl fmt::Display for LostReason {
             Self::Diverged { offset } => write!(
                 f,
                 "the restarted server said something else at byte {offset} of its output"
+            ),
+            Self::DivergedBefore { offset } => write!(
+                f,
+                "the restarted server said something else before byte {offset} of its output: the hash differs there"
             ),
             Self::EndedEarly { offset } => write!(
                 f,
@@ -352,11 +361,13 @@ pub enum Event {
     Verified {
         /// How many connections.
         connections: usize,
-        /// Bytes of output compared and equal.
+        /// Bytes of output compared, one by one or by a hash, and equal.
         compared: u64,
         /// Pieces of output that differed where they may.
         tolerated: u64,
-        /// Bytes of output for which there was no record.
+        /// Bytes of output of which only samples were compared.
+        sampled: u64,
+        /// Bytes that the clients had been sent and that were not compared.
         unverified: u64,
     },
 }
@@ -436,10 +447,11 @@ impl fmt::Display for Event {
                 connections,
                 compared,
                 tolerated,
+                sampled,
                 unverified,
             } => write!(
                 f,
-                "{connections} connections said the same again: {compared} bytes equal, {tolerated} tolerated differences, {unverified} bytes without a record"
+                "{connections} connections said the same again: {compared} bytes equal, {tolerated} tolerated differences, {sampled} bytes compared by samples, {unverified} bytes not compared"
             ),
         }
     }

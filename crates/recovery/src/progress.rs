@@ -154,17 +154,20 @@ impl Recovery {
     }
 
     pub(crate) fn settle(&mut self, id: FlowId, flow: Option<&Flow>) {
-        if let Some(connection) = self.connections.remove(&id) {
-            self.note_replayed(&connection);
+        let connection = self.connections.remove(&id);
+        if let Some(connection) = &connection {
+            self.note_replayed(connection);
         }
         waiting::no_longer(&mut self.waiting, id);
         self.suspicion.clear(id);
         self.actions.push_back(Action::ForgetExpected { flow: id });
-        if let Some(flow) = flow {
+        if let Some((connection, flow)) = connection.zip(flow) {
+            let of = connection.compared(flow);
             self.verified.connections += 1;
-            self.verified.compared += u64::from(flow.verify.compared);
+            self.verified.compared += u64::from(of.compared);
             self.verified.tolerated += u64::from(flow.verify.tolerated);
-            self.verified.unverified += u64::from(flow.verify.unverified);
+            self.verified.sampled += u64::from(of.sampled);
+            self.verified.unverified += u64::from(of.unverified);
         }
         self.tell_verified();
     }
@@ -178,6 +181,7 @@ impl Recovery {
                 connections: verified.connections,
                 compared: verified.compared,
                 tolerated: verified.tolerated,
+                sampled: verified.sampled,
                 unverified: verified.unverified,
             });
         }
@@ -357,6 +361,7 @@ fn pause(since: Duration, is_compared: bool, now: Duration, settle: Duration) ->
 /// The new server has said everything again that can be compared.
 fn said_again(flow: &Flow) -> bool {
     flow.mode != Mode::Spliced
-        || (SeqNumber(flow.splice.nxt.0.wrapping_add(flow.splice.delta_seq)))
-            .at_or_after(flow.verify.end)
+        || !flow.digest.says_again()
+            && (SeqNumber(flow.splice.nxt.0.wrapping_add(flow.splice.delta_seq)))
+                .at_or_after(flow.verify.end)
 }

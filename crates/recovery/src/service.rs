@@ -83,6 +83,7 @@ pub(crate) struct Verified {
     pub(crate) connections: usize,
     pub(crate) compared: u64,
     pub(crate) tolerated: u64,
+    pub(crate) sampled: u64,
     pub(crate) unverified: u64,
 }
 

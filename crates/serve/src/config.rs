@@ -10,11 +10,13 @@ use crate::rundir::RunDir;
 /// How much of a replayed outstream is compared with what the client was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Verify {
-    /// Everything.
+    /// Everything, byte by byte.
     Full,
-    /// The first 4 KiB after the beginning of each turn.
+    /// The first 4 KiB after the beginning of each turn byte by byte, and a digest of everything.
     #[default]
-    Turn,
+    Hash,
+    /// The first 4 KiB after the beginning of each turn.
+    Head,
     /// Nothing.
     Off,
 }
@@ -25,7 +27,7 @@ impl Verify {
     pub const fn head(self) -> u32 {
         match self {
             Self::Full => u32::MAX,
-            Self::Turn => 4096,
+            Self::Hash | Self::Head => 4096,
             Self::Off => 0,
         }
     }
@@ -155,6 +157,11 @@ impl ServeConfig {
     /// anew: copies, notes and leases are another thing there.
     pub(crate) fn goes_on_without(&self) -> Option<&Self> {
         self.otherwise.as_deref().filter(|_| self.link.is_none())
+    }
+
+    /// What the server says is digested, to be compared in a replay.
+    pub(crate) fn digests(&self) -> bool {
+        !self.wrapped && self.verify == Verify::Hash
     }
 
     /// If no more segments come in a tenth of a second, none is left to notes; `None`: there are no notes.

@@ -310,10 +310,11 @@ impl Status {
         let help = "Bytes that restarted servers were given from the record";
         let replayed = happened.replayed_bytes;
         to.counter("outlive_replayed", Unit::Bytes, help, replayed)?;
-        let help = "Bytes that restarted servers said again, by what the record knew of them";
+        let help = "Bytes that restarted servers said again, by how they were compared with what clients had been sent";
         let verified = [
             (label("outcome", "equal"), happened.equal_bytes),
-            (label("outcome", "not_recorded"), happened.unverified_bytes),
+            (label("outcome", "sampled"), happened.sampled_bytes),
+            (label("outcome", "not_compared"), happened.unverified_bytes),
         ];
         to.counters("outlive_verified", Unit::Bytes, help, verified)?;
         let help = "Pieces of what they said again that differed where they may";

@@ -25,6 +25,8 @@ struct Options {
     wrapped: bool,
     replay_turn: bool,
     verify_head: u32,
+    #[serde(default)]
+    digests: bool,
     ring: u32,
     max_connections: u32,
     link: bool,
@@ -46,6 +48,7 @@ impl Options {
             wrapped: config.wrapped,
             replay_turn: config.replay == ReplayMode::Turn,
             verify_head: config.verify_head(),
+            digests: config.digests(),
             ring: config.limits.ring,
             max_connections: config.max_connections,
             link: config.link.is_some(),
@@ -65,7 +68,10 @@ impl Options {
                     || self.wrapped && self.verify_head != other.verify_head,
             ),
             ("--replay", self.replay_turn != other.replay_turn),
-            ("--verify", self.verify_head != other.verify_head),
+            (
+                "--verify",
+                self.verify_head != other.verify_head || self.digests != other.digests,
+            ),
             ("--ring", self.ring != other.ring),
             ("--copies-per-second", self.copies != other.copies),
             (

@@ -28,9 +28,12 @@ pub struct Tally {
     pub replayed_turns: u64,
     /// Bytes of clients that restarted servers were given from the record.
     pub replayed_bytes: u64,
-    /// Bytes that restarted servers said again, equal to what was recorded.
+    /// Bytes that restarted servers said again, equal to what clients had been sent.
     pub equal_bytes: u64,
-    /// Bytes that they said again and of which there was no record.
+    /// Bytes that they said again and of which samples were compared.
+    #[serde(default)]
+    pub sampled_bytes: u64,
+    /// Bytes that clients had been sent before and that were not compared.
     pub unverified_bytes: u64,
     /// Pieces of what they said again that differed where they may.
     pub tolerated: u64,
@@ -97,11 +100,13 @@ impl Tally {
             Event::Verified {
                 compared,
                 tolerated,
+                sampled,
                 unverified,
                 ..
             } => {
                 self.equal_bytes += compared;
                 self.tolerated += tolerated;
+                self.sampled_bytes += sampled;
                 self.unverified_bytes += unverified;
             }
             Event::Restarted { .. }
@@ -246,7 +251,7 @@ const fn lost_name(reason: &LostReason) -> &'static str {
         LostReason::Unprotected { .. } => "unprotected",
         LostReason::NoRecord => "no_record",
         LostReason::RecordIncomplete { .. } => "record_incomplete",
-        LostReason::Diverged { .. } => "diverged",
+        LostReason::Diverged { .. } | LostReason::DivergedBefore { .. } => "diverged",
         LostReason::EndedEarly { .. } => "ended_early",
         LostReason::OutstreamTooLong { .. } => "outstream_too_long",
         LostReason::Poison { .. } => "poison",

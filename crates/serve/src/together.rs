@@ -46,7 +46,7 @@ impl Service {
         // All that a server has said may be much.
         let most = match self.config.verify {
             Verify::Full => 1,
-            Verify::Turn | Verify::Off => AT_A_TIME,
+            Verify::Hash | Verify::Head | Verify::Off => AT_A_TIME,
         };
         let flows: Vec<FlowId> = [flow].into_iter().chain(others).take(most).collect();
         let Some(answers) = self.ask_logger(|logger| logger.heads(&flows))? else {

@@ -5,11 +5,11 @@ mod north;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use rand::{Rng, rngs::SmallRng};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
 use ssw::{
-    Flow, LinkSettings, MARK_TO_CLIENT, Packet, Settings, SocketChange, SocketState, SouthSide,
-    Verdict,
+    DigestKey, Digests, Flow, LinkSettings, MARK_TO_CLIENT, Packet, Settings, SocketChange,
+    SocketState, SouthSide, Verdict,
 };
 use wire::{ChecksumMode, FlowId, FlowKey, IpPacket, checksum};
 
@@ -30,6 +30,15 @@ pub use north::Tally;
 /// The first of our marks.
 pub(crate) const MARK: u32 = 0x0f70_0000;
 const INTERFACE: u32 = 3;
+
+/// With a key of its own.
+fn digests(rate: u32, rng: &mut SmallRng) -> Digests {
+    let mut rng = SmallRng::seed_from_u64(rng.random());
+    Digests {
+        key: DigestKey::of(|| rng.random()),
+        rate,
+    }
+}
 
 /// The server's host.
 pub(crate) struct Node {
@@ -62,6 +71,7 @@ impl Node {
             crash_on_any_failure: false,
             mark: MARK,
             verify_head: setup.verify_head,
+            digests: setup.digests.map(|rate| digests(rate, rng)),
             mirror_capacity: setup.mirror_capacity,
             max_flows: 64,
             max_embryos: 64,

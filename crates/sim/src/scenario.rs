@@ -80,6 +80,8 @@ pub(crate) struct Crash {
 pub(crate) struct ServiceSetup {
     pub(crate) mode: ReplayMode,
     pub(crate) verify_head: u32,
+    /// What the server says is digested: whole (`u32::MAX`), or samples of it (0).
+    pub(crate) digests: Option<u32>,
     pub(crate) mirror_capacity: usize,
     pub(crate) record_limit: u64,
     pub(crate) splice_window: usize,
@@ -281,6 +283,23 @@ impl Scenario {
         linked
     }
 
+    /// One of which a client is answered otherwise by each life, behind the beginning of its answer, and
+    /// nothing but that beginning is recorded. Without digests, what is put together from two lives reaches
+    /// the client. No packet is lost: of what a client lacks that it was sent, digests may be compared late.
+    #[must_use]
+    pub fn with_late_lives(self, digests: bool) -> Self {
+        let mut late = Self::with_fault(self.seed, Fault::Divergence);
+        late.service.verify_head = 4096;
+        late.service.digests = digests.then_some(u32::MAX);
+        late.quality.lost = 0;
+        late.quality.outages = 0;
+        let mut rng = SmallRng::seed_from_u64(late.seed ^ 0x6c61_7465);
+        if let Some(first) = late.clients.first_mut() {
+            first.script = Script::of_late_lives(&mut rng);
+        }
+        late
+    }
+
     /// The same without the deaths that it plans.
     #[must_use]
     pub fn without_crashes(self) -> Self {
@@ -328,6 +347,12 @@ fn quality(rng: &mut SmallRng) -> Quality {
 
 fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
     let turn = fault == Fault::None && rng.random_bool(0.25);
+    // What is drawn besides stays the same.
+    let digests = match SmallRng::seed_from_u64(rng.clone().random()).random_range(0..3) {
+        0 => None,
+        1 => Some(0),
+        _ => Some(u32::MAX),
+    };
     ServiceSetup {
         mode: if turn {
             ReplayMode::Turn
@@ -358,6 +383,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
         receive_buffer: buffer(rng),
         send_buffer: buffer(rng),
         nagle: rng.random(),
+        digests,
         boot: [1, 20, 300][rng.random_range(0..3)] * MS,
         logger_lag: [MS / 20, MS, 10 * MS][rng.random_range(0..3)],
         supervisor_lag: [MS / 20, MS, 5 * MS][rng.random_range(0..3)],

@@ -368,7 +368,10 @@ impl Seen {
         let fits = match fault {
             Fault::None => false,
             Fault::Poison => matches!(reason, LostReason::Poison { .. }),
-            Fault::Divergence => matches!(reason, LostReason::Diverged { .. }),
+            Fault::Divergence => matches!(
+                reason,
+                LostReason::Diverged { .. } | LostReason::DivergedBefore { .. }
+            ),
             Fault::RecordLimit => reason == unprotected(ssw::Unprotected::ConnectionLimit),
         };
         // Memory is charged in chunks: whoever sends much may reach the limit, too.

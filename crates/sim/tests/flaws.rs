@@ -20,6 +20,22 @@ fn a_read_that_is_not_noted_is_missed() {
     }
 }
 
+/// Behind the recorded beginning of an answer, unless it is digested.
+#[test]
+fn an_answer_of_two_lives_is_noticed_and_digests_prevent_it() {
+    let play = |seed, digests| play(&Scenario::drawn_from(seed).with_late_lives(digests));
+    let is_broken = (0..200).any(|seed| play(seed, false).is_err());
+    assert!(is_broken, "nobody finds it");
+    let mut lost = 0;
+    for seed in 0..200 {
+        match play(seed, true) {
+            Ok(outcome) => lost += outcome.lost,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    assert!(lost > 0, "no schedule loses it");
+}
+
 /// All is noted, and only what the next life says can show it.
 #[test]
 fn a_read_that_the_next_life_skips_is_missed() {

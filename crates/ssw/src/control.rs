@@ -136,6 +136,7 @@ impl SouthSide {
         now_ns: u64,
     ) -> Result<(), NoSuchFlow> {
         let incarnation = self.shared.service.incarnation;
+        let digests = self.shared.settings.digests.clone();
         let flow = self.numbered(key, id)?;
         flow.mode = Mode::Splicing;
         flow.splice = SpliceHalf {
@@ -150,6 +151,9 @@ impl SouthSide {
         flow.verify.tolerated = 0;
         flow.verify.unverified = 0;
         flow.verify.ended_early = false;
+        flow.verify.by_digest = false;
+        flow.digest
+            .again(digests.as_ref(), outstream, flow.client.ack);
         flow.log.answered = flow.log.answered.max_seq(flow.log.ack);
         flow.log.ack = instream + 1;
         flow.log.edge = instream + 1;

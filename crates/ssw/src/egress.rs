@@ -18,12 +18,15 @@
 //! | of a spliced flow, pure ACK below what the client was told | dropped: the client was told more |
 //! | of a spliced flow, anything else | compared if it overlaps the record, then sequence number, timestamp and window mapped to the client's, acknowledgement never taken back |
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
-use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind};
+use wire::{
+    ChecksumMode, Flags, FlowId, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind,
+};
 
 use crate::{
     clamp::{clamp_blocks, had, note_own, told, window_up_to, write_echo},
+    digest,
     flow::{Flow, Mode, Said, ServerHalf, Unprotected},
     notes::catches_up,
     packet::{
@@ -34,6 +37,7 @@ use crate::{
         EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, MARK_TO_LOGGER, Shared,
         SouthSide, Verdict, our_mark,
     },
+    tolerance::Expect,
     verify::{Divergence, verify_replayed},
 };
 
@@ -149,6 +153,9 @@ impl SouthSide {
                 shared.replace_embryo(embryo, now_ns);
             }
             egress_synack(embryo, segment, &options);
+            embryo
+                .digest
+                .begin(shared.settings.digests.as_ref(), segment.seq + 1);
             if shared.settings.link {
                 return self.egress_synack_linked(packet, key, segment, &options, now_ns);
             }
@@ -203,6 +210,7 @@ impl SouthSide {
             } else {
                 observe_server(flow, segment, &options);
             }
+            shared.digest_said(&self.expected, packet, flow, segment, segment.seq);
             shared.mirror_head(packet, flow, segment, segment.seq, now_ns);
             shared.hear_answer(packet, flow, segment, segment.seq);
             return Verdict::Next;
@@ -210,12 +218,18 @@ impl SouthSide {
         if synack {
             return shared.egress_spliced_synack(packet, flow, segment, &options);
         }
+        let repeated = !segment.end().after(flow.splice.nxt);
         hear_new_server(flow, segment);
         let seq = segment.seq + flow.splice.delta_seq;
         let mut verdict = Ok(());
         if segment.payload_len > 0 && seq.before(flow.verify.end) {
             verdict = verify_replayed(&self.expected, flow, segment.payload(&packet.bytes), seq);
         }
+        let digests = shared.settings.digests.as_ref();
+        let payload = segment.payload(&packet.bytes);
+        let verdict = verdict.and_then(|()| {
+            digest::digest_replayed(digests, &self.expected, flow, segment, payload, seq)
+        });
         if let Err(Divergence(at)) = verdict.and_then(|()| verify_end(flow, segment)) {
             flow.mode = Mode::Diverged;
             let flow_id = flow.id;
@@ -227,7 +241,18 @@ impl SouthSide {
             flow.splice.nxt = flow.splice.nxt.max_seq(segment.end());
             keep_behind(flow);
         }
-        shared.egress_spliced(packet, &key, flow, segment, &options, now_ns)
+        let expected = &self.expected;
+        if is_self_acked(flow, segment) {
+            shared.digest_said(expected, packet, flow, segment, seq);
+        }
+        if shared.waits_for_digest(flow, segment, repeated) {
+            return shared.hold(packet, flow, segment, &options);
+        }
+        let verdict = shared.egress_spliced(packet, &key, flow, segment, &options, now_ns);
+        if verdict == Verdict::Next {
+            shared.digest_said(expected, packet, flow, segment, seq);
+        }
+        verdict
     }
 }
 
@@ -263,6 +288,45 @@ impl Shared {
         self.self_ack(packet, flow, segment, options, segment.seq + 1)
     }
 
+    /// What leaves for the client, or would if the client had not got it already.
+    fn digest_said(
+        &mut self,
+        expected: &BTreeMap<(FlowId, u32), Expect>,
+        packet: &Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        seq: SeqNumber,
+    ) {
+        let digests = self.settings.digests.as_ref();
+        let payload = segment.payload(&packet.bytes);
+        let sampled = digest::digest_said(digests, expected, flow, segment, payload, seq);
+        self.counters.sampled += u64::from(sampled);
+    }
+
+    /// Does the client lack this, and is what lies behind it to be compared first?
+    fn waits_for_digest(&self, flow: &mut Flow, segment: &Segment, repeated: bool) -> bool {
+        let is_said = segment.sequence_len() > 0 && !segment.has(Flags::RST);
+        let seq = segment.seq + flow.splice.delta_seq;
+        let acked = flow.client.ack;
+        is_said && !client_has(flow, segment) && flow.digest.waits(seq, acked, repeated)
+    }
+
+    /// As if it were lost, but for what the client has of it.
+    fn hold(
+        &mut self,
+        packet: &mut Packet,
+        flow: &Flow,
+        segment: &Segment,
+        options: &Options,
+    ) -> Verdict {
+        self.counters.replay_held += 1;
+        let ack = flow.client.ack - flow.splice.delta_seq;
+        if segment.seq.before(ack) {
+            return self.self_ack(packet, flow, segment, options, ack);
+        }
+        Verdict::Withheld
+    }
+
     /// A segment of the new server that does not contradict the record.
     fn egress_spliced(
         &mut self,
@@ -275,9 +339,8 @@ impl Shared {
     ) -> Verdict {
         let reset = segment.has(Flags::RST);
         let silent = segment.sequence_len() == 0;
-        let end = segment.end() + flow.splice.delta_seq;
-        let client_has = !end.after(flow.client.ack);
-        if !silent && !reset && client_has && !ends_with_news(flow, segment) {
+        let client_has = client_has(flow, segment);
+        if is_self_acked(flow, segment) {
             self.counters.self_acks += 1;
             return self.self_ack(packet, flow, segment, options, segment.end());
         }
@@ -522,6 +585,19 @@ pub(crate) fn window_of(segment: &Segment, scale: u8) -> u32 {
     u32::from(segment.window) << scale
 }
 
+/// The client has acknowledged the whole segment.
+fn client_has(flow: &Flow, segment: &Segment) -> bool {
+    !(segment.end() + flow.splice.delta_seq).after(flow.client.ack)
+}
+
+/// Does this become the client's acknowledgement of it?
+fn is_self_acked(flow: &Flow, segment: &Segment) -> bool {
+    segment.sequence_len() > 0
+        && !segment.has(Flags::RST)
+        && client_has(flow, segment)
+        && !ends_with_news(flow, segment)
+}
+
 /// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): the end of what was
 /// compared stays as near behind what the server says as a segment that comes again can be.
 fn keep_behind(flow: &mut Flow) {
@@ -558,7 +634,8 @@ fn ends_with_news(flow: &Flow, segment: &Segment) -> bool {
 fn verify_end(flow: &mut Flow, segment: &Segment) -> Result<(), Divergence> {
     let end = segment.end() + flow.splice.delta_seq;
     let fin = segment.has(Flags::FIN) && !segment.has(Flags::RST);
-    if fin && (end.before(flow.server.nxt) || (end - 1).before(flow.verify.end)) {
+    let early = end.before(flow.server.nxt) || (end - 1).before(flow.verify.end);
+    if fin && (early || flow.digest.says_again()) {
         flow.verify.diverged_at = end - 1;
         flow.verify.ended_early = true;
         return Err(Divergence(end - 1));

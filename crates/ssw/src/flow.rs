@@ -2,6 +2,8 @@
 
 use wire::{Flags, FlowId, SeqNumber};
 
+use crate::digest::DigestHalf;
+
 /// Whether and how a flow is translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -158,6 +160,8 @@ pub struct VerifyHalf {
     pub diverged_at: SeqNumber,
     /// It was a FIN.
     pub ended_early: bool,
+    /// It was something before `diverged_at`.
+    pub by_digest: bool,
     /// What the server has said since the client spoke last. With a log link only.
     pub said: Said,
 }
@@ -289,6 +293,8 @@ pub struct Flow {
     pub splice: SpliceHalf,
     /// The comparison of its replay.
     pub verify: VerifyHalf,
+    /// The same where there is no record.
+    pub digest: DigestHalf,
     /// Its record at the other end of a log link.
     pub log: LogHalf,
     /// Options of the client's SYN: at most 40 bytes.
@@ -333,6 +339,7 @@ impl Default for Flow {
             server: ServerHalf::default(),
             splice: SpliceHalf::default(),
             verify: VerifyHalf::default(),
+            digest: DigestHalf::default(),
             log: LogHalf::default(),
             syn_options: Vec::new(),
         }

@@ -344,6 +344,8 @@ impl Shared {
             ..LogHalf::default()
         };
         flow.verify.heads_to = segment.ack;
+        flow.digest
+            .begin(self.settings.digests.as_ref(), segment.ack);
         flow.unprotected = None;
         let flow_id = flow.id;
         let event = EventKind::Reprotected {

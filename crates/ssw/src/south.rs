@@ -8,6 +8,7 @@ use std::{
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
+    digest::Digests,
     flow::{Flow, Mode, Unprotected},
     link::{Copy, Link},
     mirror::MirrorFrame,
@@ -45,6 +46,8 @@ pub struct Settings {
     pub mark: u32,
     /// Outstream bytes recorded at the beginning of each turn.
     pub verify_head: u32,
+    /// What the server says besides is digested.
+    pub digests: Option<Digests>,
     /// Size of the ring to the logger, bytes.
     pub mirror_capacity: usize,
     /// Most connections protected at a time.
@@ -132,6 +135,10 @@ pub struct Counters {
     pub fenced: u64,
     /// Segments that no copy was made of.
     pub left_to_notes: u64,
+    /// Replayed segments that waited for what is compared behind them.
+    pub replay_held: u64,
+    /// Connections of which only samples are digested from then on.
+    pub sampled: u64,
 }
 
 /// What becomes of a packet.

@@ -34,6 +34,7 @@ pub(crate) fn settings() -> Settings {
         crash_on_any_failure: false,
         mark: MARK,
         verify_head: 4096,
+        digests: None,
         mirror_capacity: 1 << 20,
         max_flows: 16,
         max_embryos: 4,

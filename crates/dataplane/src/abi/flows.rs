@@ -1,14 +1,14 @@
 //! `struct flow`, from the kernel and into it.
 
 use ssw::{
-    ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, Unprotected,
-    VerifyHalf,
+    ClientHalf, Digest, DigestHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf,
+    SpliceHalf, Unprotected, VerifyHalf,
 };
 use wire::{FlowId, SeqNumber};
 
 use super::{
-    client_half, closing, flow, flow_mode, log_half, range, restored, said, server_half,
-    splice_half, verify_half,
+    client_half, closing, digest, digest_half, flow, flow_mode, log_half, range, restored, said,
+    server_half, splice_half, verify_half,
 };
 
 impl From<flow> for Flow {
@@ -36,6 +36,7 @@ impl From<flow> for Flow {
             server: raw.server.into(),
             splice: raw.splice.into(),
             verify: raw.verify.into(),
+            digest: raw.digest.into(),
             log: raw.log.into(),
             syn_options: raw.syn_options[..options].to_vec(),
         }
@@ -104,11 +105,39 @@ impl From<verify_half> for VerifyHalf {
             unverified: raw.unverified,
             diverged_at: SeqNumber(raw.diverged_at),
             ended_early: raw.ended_early != 0,
+            by_digest: raw.by_digest != 0,
             said: match said(u32::from(raw.said)) {
                 said::SAID_ANSWER => Said::Answer,
                 said::SAID_OTHER_PROTOCOL => Said::OtherProtocol,
                 _ => Said::Nothing,
             },
+        }
+    }
+}
+
+impl From<digest> for Digest {
+    fn from(raw: digest) -> Self {
+        Self {
+            folded: raw.folded,
+            sum: raw.sum,
+            base: SeqNumber(raw.base),
+            next: SeqNumber(raw.next),
+        }
+    }
+}
+
+impl From<digest_half> for DigestHalf {
+    fn from(raw: digest_half) -> Self {
+        Self {
+            now: raw.now.into(),
+            sent: raw.sent.into(),
+            acked: raw.acked.into(),
+            newer: raw.newer.into(),
+            turn: raw.turn.into(),
+            sampled_from: (raw.sampled != 0).then_some(SeqNumber(raw.sampled_from)),
+            taken: raw.taken != 0,
+            compares: raw.compares != 0,
+            held: raw.held,
         }
     }
 }

@@ -30,6 +30,8 @@ pub struct Settings {
     pub heartbeat_timeout: Duration,
     /// Outstream bytes recorded at the beginning of each turn; 0: none; `u32::MAX`: all.
     pub verify_head: u32,
+    /// What the server says besides is digested.
+    pub digests: Option<ssw::Digests>,
     /// First of the three marks by which our own packets are known.
     pub mark: u32,
     /// Size of the ring to the logger, bytes; a power of two and a multiple of the page size.
@@ -59,8 +61,11 @@ impl Dataplane {
             link: u8::from(settings.link),
             notes: u8::from(settings.notes.is_some()),
             spare_copies: settings.notes.unwrap_or(0),
+            digests: u8::from(settings.digests.is_some()),
+            digest_rate: settings.digests.as_ref().map_or(0, |digests| digests.rate),
             ..Default::default()
         };
+        self.set_digest_key(settings)?;
         self.maps
             .service
             .update(&0u32.to_ne_bytes(), service.as_bytes(), MapFlags::ANY)
@@ -80,5 +85,22 @@ impl Dataplane {
             }
         }
         self.heartbeat()
+    }
+
+    fn set_digest_key(&self, settings: &Settings) -> Result<(), DataplaneError> {
+        let Some(digests) = &settings.digests else {
+            return Ok(());
+        };
+        let [place_factor, place_offset] = digests.key.places;
+        let key = abi::digest_key {
+            factors: digests.key.factors,
+            point: digests.key.point,
+            place_factor,
+            place_offset,
+        };
+        self.maps
+            .digest_keys
+            .update(&0u32.to_ne_bytes(), key.as_bytes(), MapFlags::ANY)
+            .doing("write the key of digests")
     }
 }

@@ -44,6 +44,9 @@ const REACHED: [&str; 10] = [
     "fenced",
 ];
 
+/// With digests.
+const REACHED_DIGESTING: [&str; 1] = ["replay_held"];
+
 /// With a log link, these too.
 const REACHED_LINKED: [&str; 7] = [
     "link_acks",
@@ -284,6 +287,7 @@ fn number_from(name: &str) -> Option<u64> {
 /// Lives of connections, in ring mode or with a log link over one of the IP versions.
 fn agree_on_any_history(
     link: Option<bool>,
+    digests: Option<u32>,
     steps: BoxedStrategy<Step>,
     wanted: &[&[&'static str]],
 ) {
@@ -299,7 +303,8 @@ fn agree_on_any_history(
     let config = Config {
         cases,
         failure_persistence: None,
-        max_shrink_iters: 600,
+        max_shrink_iters: number_from("OUTLIVE_FUZZ_SHRINK")
+            .map_or(600, |n| u32::try_from(n).unwrap()),
         ..Config::default()
     };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -310,6 +315,8 @@ fn agree_on_any_history(
     let result = runner.run(&histories, |(connections, steps)| {
         let mut both = if link.is_some() {
             Both::linked()
+        } else if let Some(rate) = digests {
+            Both::on(Leased::digesting(rate), &digesting_settings(rate))
         } else {
             Both::on(Leased::new(), &settings())
         };
@@ -359,13 +366,26 @@ fn agree_on_any_history(
 
 #[test]
 fn kernel_and_model_agree_on_any_history() {
-    agree_on_any_history(None, step().boxed(), &[&REACHED]);
+    agree_on_any_history(None, None, step().boxed(), &[&REACHED]);
+}
+
+#[test]
+fn kernel_and_model_agree_on_any_history_that_is_digested() {
+    let wanted = [&REACHED[..], &REACHED_DIGESTING];
+    agree_on_any_history(None, Some(u32::MAX), step().boxed(), &wanted);
+}
+
+#[test]
+fn kernel_and_model_agree_on_any_history_that_is_sampled() {
+    let wanted = [&REACHED[..], &REACHED_DIGESTING, &["sampled"]];
+    agree_on_any_history(None, Some(0), step().boxed(), &wanted);
 }
 
 #[test]
 fn kernel_and_model_agree_on_any_history_of_a_log_link() {
     agree_on_any_history(
         Some(false),
+        None,
         linked_step().boxed(),
         &[&REACHED, &REACHED_LINKED],
     );
@@ -375,6 +395,7 @@ fn kernel_and_model_agree_on_any_history_of_a_log_link() {
 fn kernel_and_model_agree_on_any_history_of_a_log_link_over_ipv6() {
     agree_on_any_history(
         Some(true),
+        None,
         linked_step().boxed(),
         &[&REACHED, &REACHED_LINKED],
     );

@@ -7,6 +7,7 @@
 mod harness;
 
 mod control;
+mod digest;
 mod egress;
 mod fuzz;
 mod ingress;

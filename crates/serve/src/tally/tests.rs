@@ -55,6 +55,7 @@ fn all() -> Vec<Happening> {
             connections: 3,
             compared: 300,
             tolerated: 1,
+            sampled: 5,
             unverified: 20,
         },
     ];
@@ -155,7 +156,7 @@ fn a_recovery_is_counted() {
     assert_eq!(tally.replayed_turns, 14);
     assert_eq!(tally.replayed_bytes, 2000);
     assert_eq!((tally.equal_bytes, tally.unverified_bytes), (600, 40));
-    assert_eq!(tally.tolerated, 2);
+    assert_eq!((tally.sampled_bytes, tally.tolerated), (10, 2));
     assert_eq!(tally.pauses.count(), 2);
     assert_eq!(tally.last["live"], 0.02);
     assert_eq!(tally.last.len(), 7);

@@ -114,6 +114,15 @@ impl Script {
         Self::of(&requests, Manner::InTurn, rng)
     }
 
+    /// The script of one whose answer begins as always, and then is another one in each life.
+    pub(crate) fn of_late_lives(rng: &mut SmallRng) -> Self {
+        let requests = [
+            Request::Get(rng.random_range(4096..30_000)),
+            Request::Lives(rng.random_range(2..30_000)),
+        ];
+        Self::of(&requests, Manner::Pipelined, rng)
+    }
+
     /// The script of one among several that take tickets from a server.
     pub(crate) fn with_tickets(rng: &mut SmallRng) -> Self {
         let count = rng.random_range(1..8);

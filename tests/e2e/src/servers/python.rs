@@ -48,6 +48,42 @@ pub fn python(scene: &Scene) -> Server {
     Server::new("python", vec![address], &command)
 }
 
+/// Says to whoever comes, 2 MB in a second: a million bytes and some more, how many more, and numbers in a row.
+const UNLIKE: &str = r#"
+import os, socket, sys, threading, time
+with open(sys.argv[3], "a") as lives:
+    lives.write("x")
+more = 100 + os.stat(sys.argv[3]).st_size
+def serve(client):
+    said = b"x" * (1000000 + more) + b"<%03d>" % more + b"".join(b"%08d" % i for i in range(500000))
+    try:
+        for at in range(0, len(said), 20000):
+            client.sendall(said[at:at + 20000])
+            time.sleep(0.01)
+    except OSError:
+        pass
+    client.close()
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+    client, _ = listener.accept()
+    threading.Thread(target=serve, args=(client,), daemon=True).start()
+"#;
+
+/// A server whose long answer has another length in each of its lives, as good as always. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn unlike(scene: &Scene) -> Server {
+    let script = scene.write("unlike.py", UNLIKE);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let lives = scene.write("lives", "");
+    let (script, lives) = (script.to_string_lossy(), lives.to_string_lossy());
+    let command = ["/usr/bin/python3", "-u", &script, &ip, &port, &lives];
+    Server::new("unlike", vec![address], &command)
+}
+
 /// Tokens as events of HTTP, one after another (Server-Sent Events): each says how many the server has said to
 /// all clients, the time, and something random, and the hash of all before it on its connection.
 const STREAMER: &str = r#"

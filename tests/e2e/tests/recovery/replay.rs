@@ -1,6 +1,7 @@
 //! How much is replayed, how much of it is compared, and how much is kept.
 
 use std::fs;
+use std::io::{ErrorKind, Read as _};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -144,7 +145,7 @@ fn an_answer_that_differs() {
     protected.stop();
 }
 
-/// A difference far beyond the head of a turn: seen only with `--verify full`.
+/// A difference far beyond the head of a turn.
 fn late_difference(verify: &str) -> (Scene, Protected, TcpStream) {
     let scene = Scene::new("verify");
     let server = servers::test_server(&scene);
@@ -166,29 +167,78 @@ fn verify_full_sees_a_late_difference() {
 }
 
 #[test]
-fn verify_off_sees_nothing() {
-    let (_scene, protected, stream) = late_difference("off");
-    protected.wait_serving(1);
-    talks(&stream, "on");
-    protected.assert_none_of("lost");
+fn verify_hash_sees_a_late_difference() {
+    let (_scene, protected, stream) = late_difference("hash");
+    lost_only(&protected, &stream, "said something else before byte 500");
+    is_reset(&stream);
     protected.stop();
 }
 
 #[test]
-fn verify_full_compares_everything() {
-    let scene = Scene::new("verify-all");
-    let server = servers::test_server(&scene);
-    let protected = scene.protect_with(&server, &["--verify", "full"]);
-    let stream = scene.connect(PORT);
-    write(&stream, b"pattern 300000\n");
-    let got = read_exactly(&stream, 300_000);
-    assert_same_bytes("before", &pattern(300_000), &got);
+fn verify_head_and_off_see_no_late_difference() {
+    for verify in ["head", "off"] {
+        let (_scene, protected, stream) = late_difference(verify);
+        protected.wait_serving(1);
+        talks(&stream, "on");
+        protected.assert_none_of("lost");
+        // And it is said that most was not compared.
+        let verified = protected.wait_for("verified", 1);
+        let compared = if verify == "head" { 4096 } else { 0 };
+        assert_eq!(verified["compared"], compared, "{verified}");
+        assert_eq!(verified["unverified"], 50_015 - compared, "{verified}");
+        protected.stop();
+    }
+}
+
+/// A long answer, said slowly, whose length is another one in each life of the server: by default nothing of the later
+/// one's reaches the client.
+#[test]
+fn no_byte_of_another_answer_is_passed_on() {
+    let scene = Scene::new("other-answer");
+    let protected = scene.protect(&servers::unlike(&scene));
+    let mut stream = scene.connect(PORT);
+    let mut got = read_exactly(&stream, 2_000_000);
     protected.kill_main(Signal::KILL);
-    let verified = protected.wait_for("verified", 1);
-    assert_eq!(verified["compared"], 300_000, "{verified}");
-    assert_eq!(verified["unverified"], 0, "{verified}");
-    talks(&stream, "on");
+    let (mut more, mut ending) = (vec![0; 65_536], None);
+    while ending.is_none() {
+        match stream.read(&mut more) {
+            Ok(0) => panic!("a proper end, not a reset"),
+            Ok(len) => got.extend(&more[..len]),
+            Err(error) => ending = Some(error.kind()),
+        }
+    }
+    assert_eq!(ending, Some(ErrorKind::ConnectionReset));
+    let begins = got
+        .iter()
+        .position(|byte| *byte == b'<')
+        .expect("it is there");
+    let counted = got[begins + 5..].chunks(8).enumerate();
+    for (number, said) in counted {
+        let wanted = format!("{number:08}").into_bytes();
+        assert_eq!(said, &wanted[..said.len()], "{number}");
+    }
+    lost_only(&protected, &stream, "said something else before byte ");
     protected.stop();
+}
+
+#[test]
+fn verify_full_and_hash_compare_everything() {
+    for verify in ["full", "hash"] {
+        let scene = Scene::new("verify-all");
+        let server = servers::test_server(&scene);
+        let protected = scene.protect_with(&server, &["--verify", verify]);
+        let stream = scene.connect(PORT);
+        write(&stream, b"pattern 300000\n");
+        let got = read_exactly(&stream, 300_000);
+        assert_same_bytes("before", &pattern(300_000), &got);
+        protected.kill_main(Signal::KILL);
+        let verified = protected.wait_for("verified", 1);
+        assert_eq!(verified["compared"], 300_000, "{verified}");
+        assert_eq!(verified["sampled"], 0, "{verified}");
+        assert_eq!(verified["unverified"], 0, "{verified}");
+        talks(&stream, "on");
+        protected.stop();
+    }
 }
 
 /// HTTP's `Date` may differ by default, and is counted.

@@ -106,6 +106,7 @@ impl Both {
                 crash_on_any_failure: settings.crash_on_any_failure,
                 mark: settings.mark,
                 verify_head: settings.verify_head,
+                digests: settings.digests.clone(),
                 mirror_capacity: usize::try_from(settings.mirror_bytes).unwrap(),
                 max_flows: usize::try_from(settings.max_flows).unwrap(),
                 max_embryos: 16_384,

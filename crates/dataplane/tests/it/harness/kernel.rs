@@ -15,7 +15,7 @@ use dataplane::{Dataplane, Event, PinDirectory, Ring, Settings};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 use protocol::{link::SegmentKind, mirror};
 use rustix::mm::{MapFlags as Mapping, ProtFlags, mmap};
-use ssw::{Expect, Packet, Verdict};
+use ssw::{DigestKey, Digests, Expect, Packet, Verdict};
 use supervise::mounts::{self, Mount};
 use wire::{FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 use wrap_abi::{
@@ -36,6 +36,7 @@ pub(crate) fn settings() -> Settings {
         crash_on_any_failure: false,
         heartbeat_timeout: Duration::from_secs(600),
         verify_head: 4096,
+        digests: None,
         mark: MARK,
         mirror_bytes: 1 << 20,
         max_flows: 16,
@@ -49,6 +50,25 @@ pub(crate) fn linked_settings() -> Settings {
     Settings {
         link: true,
         notes: Some(0),
+        ..settings()
+    }
+}
+
+/// The same with digests, whole ones or (0) samples.
+pub(crate) fn digesting_settings(rate: u32) -> Settings {
+    let mut state = 1_u64;
+    let random = || {
+        // Knuth's, with the better half of the bits twice.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        state ^ state >> 32
+    };
+    Settings {
+        digests: Some(Digests {
+            key: DigestKey::of(random),
+            rate,
+        }),
         ..settings()
     }
 }
@@ -136,6 +156,8 @@ unsafe impl Send for Idle {}
 
 static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 static IDLE_LINKED: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+static IDLE_WHOLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+static IDLE_SAMPLING: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 
 impl Leased {
     pub(crate) fn new() -> Self {
@@ -144,6 +166,15 @@ impl Leased {
 
     pub(crate) fn linked() -> Self {
         Self::of(&linked_settings(), &IDLE_LINKED)
+    }
+
+    pub(crate) fn digesting(rate: u32) -> Self {
+        let idle = if rate == 0 {
+            &IDLE_SAMPLING
+        } else {
+            &IDLE_WHOLE
+        };
+        Self::of(&digesting_settings(rate), idle)
     }
 
     fn of(settings: &Settings, idle: &'static Mutex<Vec<Idle>>) -> Self {

@@ -68,7 +68,7 @@ pub(super) fn as_note(frame: MirrorFrame) -> Note {
     }
 }
 
-pub(super) fn model_counters(model: &SouthSide) -> [(&'static str, u64); 22] {
+pub(super) fn model_counters(model: &SouthSide) -> [(&'static str, u64); 24] {
     let c = model.counters();
     [
         ("mirrored", c.mirrored),
@@ -93,5 +93,7 @@ pub(super) fn model_counters(model: &SouthSide) -> [(&'static str, u64); 22] {
         ("acks_made", c.acks_made),
         ("fenced", c.fenced),
         ("left_to_notes", c.left_to_notes),
+        ("replay_held", c.replay_held),
+        ("sampled", c.sampled),
     ]
 }

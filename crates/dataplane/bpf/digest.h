@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Digests: whether a replayed server says the same again where nothing of it is recorded (verify.h).
+ *
+ * What the client is sent is digested as it leaves, each byte once and in order, however it is cut into segments
+ * and however often it is sent again. In a replay the same is made of what the new server says; recorded bytes take
+ * the place of its own, which were compared and may differ in a Date. The two are compared where the client is known
+ * to have acknowledged what was sent, before anything leaves that it has not, and at the end of what was sent,
+ * before anything new leaves. Segments of the replay between the two wait (egress.h): they are dropped, the server's
+ * TCP sends them again. A server that can send no more before those are acknowledged would wait for ever: when it
+ * has repeated them often enough they go, and the end is compared when it comes.
+ *
+ * The digest of a chunk of 512 bytes is the sum of its 32-bit words, each multiplied with a secret 64-bit factor of
+ * its place, modulo 2^64. Another chunk has the same one with a probability of 2^-33 at the most. Chunks are the
+ * coefficients of a polynomial modulo 2^61 - 1 at a secret point. A chunk of zeros, and a missing piece, add nothing,
+ * so pieces of a chunk can be added as they come. Chunks are aligned in client space.
+ *
+ * A server may speak faster than that can follow. Each processor has a budget; a connection that finds it spent is
+ * only sampled from its next unit of 32 KiB on: of each 64 bytes at a secret place, as if these were a chunk. Where that
+ * begins is kept, so that the replay takes the same samples.
+ */
+#pragma once
+
+#define DIGEST_PRIME ((1ULL << 61) - 1)
+/* A budget that was not used is kept for so long, microseconds. */
+#define DIGEST_BURST_US 16384
+/* So often the server repeats, after a timer, what waits, before it goes. */
+#define HELD_MOST 2
+
+struct digesting {
+	struct __sk_buff *skb;
+	struct scratch *s;
+	struct flow *f;
+	const struct digest_key *key;
+	__u32 offset; /* of the next byte in the frame */
+	__u32 left;
+};
+
+/* Below the prime, of two that are. */
+static __always_inline __u64 times(__u64 a, __u64 b)
+{
+	__u64 a1 = a >> 32, a0 = (__u32)a, b1 = b >> 32, b0 = (__u32)b;
+	__u64 low = a0 * b0, mid = a1 * b0 + a0 * b1;
+	/* 2^64 is 8, and 2^61 is 1. */
+	__u64 sum = ((a1 * b1) << 3) + (mid >> 29) + ((mid & ((1ULL << 29) - 1)) << 32) +
+		    (low & DIGEST_PRIME) + (low >> 61);
+	sum = (sum & DIGEST_PRIME) + (sum >> 61);
+	return sum >= DIGEST_PRIME ? sum - DIGEST_PRIME : sum;
+}
+
+static __always_inline __u64 folded(__u64 before, __u64 point, __u64 sum)
+{
+	__u64 next = times(before, point) + (sum & DIGEST_PRIME) + (sum >> 61);
+	next = (next & DIGEST_PRIME) + (next >> 61);
+	return next >= DIGEST_PRIME ? next - DIGEST_PRIME : next;
+}
+
+/* Functions of their own for the verifier, which looks at them once. */
+__noinline __u64 chunk_sum(const struct scratch *s, const struct digest_key *key)
+{
+	__u64 even = 0, odd = 0;
+	if (!s || !key)
+		return 0;
+	const __u32 *words = (const __u32 *)s->replayed;
+#pragma unroll
+	for (int i = 0; i < DIGEST_CHUNK / 4; i += 2) {
+		even += words[i] * key->factors[i];
+		odd += words[i + 1] * key->factors[i + 1];
+		asm volatile("" : "+r"(even), "+r"(odd)); /* or the products are collected on the stack */
+	}
+	return even + odd;
+}
+
+/* Of the sample that begins at `at` in its chunk. */
+__noinline __u64 sample_sum(const struct scratch *s, const struct digest_key *key, __u32 at)
+{
+	__u64 sum = 0;
+	if (!s || !key)
+		return 0;
+	const __u32 *words = (const __u32 *)((const __u8 *)s->replayed + (at & (DIGEST_CHUNK - DIGEST_SAMPLE)));
+#pragma unroll
+	for (int i = 0; i < DIGEST_SAMPLE / 4; i++) {
+		sum += words[i] * key->factors[i];
+		asm volatile("" : "+r"(sum));
+	}
+	return sum;
+}
+
+/* From 512 - `at` on, a mask of the bytes of a chunk that are not before `at`: without a branch, which the verifier would
+ * follow. */
+static const __u8 from_byte[2 * DIGEST_CHUNK] = { [DIGEST_CHUNK ... 2 * DIGEST_CHUNK - 1] = 0xff };
+
+/* The record in place of a piece that begins at `at` in its chunk. */
+__noinline int take_recorded(struct scratch *s, const struct expect *e, __u32 at, __u32 len)
+{
+	if (!s || !e)
+		return 0;
+	__u32 begin = DIGEST_CHUNK - at, end = begin - len;
+	asm volatile("" : "+r"(begin), "+r"(end));
+	begin &= 2 * DIGEST_CHUNK - 1;
+	end &= DIGEST_CHUNK - 1; /* a piece has bytes */
+	if (begin > DIGEST_CHUNK)
+		return 0;
+	const __u64 *begins = (const __u64 *)(from_byte + begin), *ends = (const __u64 *)(from_byte + end);
+	const __u64 *want = (const __u64 *)e->bytes, *strict = (const __u64 *)e->strict, *soft = (const __u64 *)e->soft;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < DIGEST_CHUNK / 8; i++) {
+		__u64 known = (strict[i] | soft[i]) & begins[i] & ~ends[i];
+		s->replayed[i] = (s->replayed[i] & ~known) | (want[i] & known);
+	}
+	return 0;
+}
+
+static __always_inline bool same_digest(const struct digest *a, const struct digest *b)
+{
+	return a->folded == b->folded && a->sum == b->sum && a->base == b->base;
+}
+
+/* Is the server saying again what clients were sent, and is that to be compared? */
+static __always_inline bool says_again(const struct flow *f)
+{
+	return f->digest.compares && before(f->digest.now.next, f->digest.sent.next);
+}
+
+static __always_inline bool is_sampled(const struct flow *f, __u32 seq)
+{
+	return f->digest.sampled && !before(seq, f->digest.sampled_from);
+}
+
+/* Where in its unit the sample is. */
+static __always_inline __u32 sample_of(const struct digest_key *key, __u32 seq)
+{
+	__u64 mixed = (seq / DIGEST_UNIT) * key->place_factor + key->place_offset;
+	return (mixed >> 32) % (DIGEST_UNIT / DIGEST_SAMPLE) * DIGEST_SAMPLE;
+}
+
+/* The record takes the place of `len` bytes that were read for the chunk of `seq`. */
+static __always_inline void overlay(struct scratch *s, const struct flow *f, __u32 seq, __u32 len)
+{
+	if (f->mode != FLOW_SPLICED || !before(seq, f->verify.end))
+		return;
+	struct expect_key key = { .flow_id = f->id, .chunk = seq / EXPECT_CHUNK };
+	struct expect *e = bpf_map_lookup_elem(&expected, &key);
+	if (e)
+		take_recorded(s, e, seq & (DIGEST_CHUNK - 1), len);
+}
+
+/* A chunk, or what there is of it. */
+static long digest_piece(__u32 n, void *context)
+{
+	struct digesting *c = context;
+	struct scratch *s = c->s;
+	struct digest *now = &c->f->digest.now;
+	if (c->left == 0)
+		return 1;
+	__u32 seq = now->next, at = seq & (DIGEST_CHUNK - 1), len = DIGEST_CHUNK - at;
+	if (len > c->left)
+		len = c->left;
+	__u64 *seen = s->replayed;
+	asm volatile("" : "+r"(len), "+r"(at));
+	if (at >= DIGEST_CHUNK || len == 0 || len > DIGEST_CHUNK)
+		return 1;
+	if (len < DIGEST_CHUNK)
+		__builtin_memset(seen, 0, DIGEST_CHUNK);
+	if (bpf_skb_load_bytes(c->skb, c->offset, (__u8 *)seen + at, at_least_1(len, DIGEST_CHUNK - 1)))
+		return 1;
+	overlay(s, c->f, seq, len);
+	now->sum += chunk_sum(s, c->key);
+	c->offset += len;
+	c->left -= len;
+	now->next = seq + len;
+	if ((now->next & (DIGEST_CHUNK - 1)) == 0) {
+		now->folded = folded(now->folded, c->key->point, now->sum);
+		now->sum = 0;
+	}
+	return 0;
+}
+
+/* What there is of a unit before `to`. */
+static long digest_unit(__u32 n, void *context)
+{
+	struct digesting *c = context;
+	struct scratch *s = c->s;
+	struct digest *now = &c->f->digest.now;
+	if (c->left == 0)
+		return 1;
+	__u32 within = now->next & (DIGEST_UNIT - 1), unit = now->next - within;
+	__u32 end = within + c->left < DIGEST_UNIT ? within + c->left : DIGEST_UNIT;
+	__u32 sample = sample_of(c->key, unit);
+	__u32 from = within > sample ? within : sample;
+	__u32 to = end < sample + DIGEST_SAMPLE ? end : sample + DIGEST_SAMPLE;
+	if (from < to) {
+		__u32 at = (unit + from) & (DIGEST_CHUNK - 1), len = to - from;
+		asm volatile("" : "+r"(len), "+r"(at));
+		at &= DIGEST_CHUNK - 1;
+		__builtin_memset((__u8 *)s->replayed + (at & (DIGEST_CHUNK - DIGEST_SAMPLE)), 0, DIGEST_SAMPLE);
+		if (bpf_skb_load_bytes(c->skb, c->offset + (from - within), (__u8 *)s->replayed + at,
+				       at_least_1(len, DIGEST_SAMPLE - 1)))
+			return 1;
+		overlay(s, c->f, unit + from, len);
+		now->sum += sample_sum(s, c->key, at);
+		if (to == sample + DIGEST_SAMPLE) {
+			now->folded = folded(now->folded, c->key->point, now->sum);
+			now->sum = 0;
+		}
+	}
+	c->offset += end - within;
+	c->left -= end - within;
+	now->next = unit + end;
+	return 0;
+}
+
+static __always_inline const struct digest_key *the_digest_key(void)
+{
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&digest_keys, &zero);
+}
+
+/* May `len` bytes more be digested whole? */
+static __always_inline bool within_budget(const struct service *s, __u32 len)
+{
+	__u32 zero = 0;
+	struct digest_budget *b = bpf_map_lookup_elem(&digest_budgets, &zero);
+	if (!b || s->digest_rate == (__u32)-1)
+		return true;
+	if (b->left < len) {
+		__u64 now = bpf_ktime_get_ns(), passed = (now - b->filled_ns) / 1000;
+		if (passed > DIGEST_BURST_US)
+			passed = DIGEST_BURST_US;
+		__u64 left = b->left + passed * s->digest_rate;
+		b->left = left < DIGEST_BURST_US * (__u64)s->digest_rate ? left
+									 : DIGEST_BURST_US * (__u64)s->digest_rate;
+		b->filled_ns = now;
+	}
+	if (b->left < len)
+		return false;
+	b->left -= len;
+	return true;
+}
+
+/* Digest what follows what was digested, up to before `to`, of the segment that begins at `seq` in client space. Not 0: a
+ * replay has said something else. */
+__noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq, __u32 to)
+{
+	const struct service *s = the_service();
+	const struct digest_key *key = the_digest_key();
+	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
+	if (!s || !key || !sc || !f || !p)
+		return 0;
+	struct digest_half *d = &f->digest;
+	__u32 end = seq + p->payload_len;
+	if (before(to, end))
+		end = to;
+	if (before(d->now.next, seq) || !before(d->now.next, end))
+		return 0;
+	bool again = says_again(f);
+	__u32 turn = f->server.isn + 1 + (__u32)f->verify.head_sent;
+	struct digesting c = {
+		.skb = skb, .s = sc, .f = f, .key = key, .offset = p->tcp_offset + p->header_len + (d->now.next - seq),
+	};
+	if (!again) {
+		if (!before(f->client.ack, d->newer.next)) {
+			d->acked = d->newer;
+			d->newer = d->now;
+		}
+		if (!d->sampled && !within_budget(s, end - d->now.next)) {
+			d->sampled = true;
+			d->sampled_from = (d->now.next + DIGEST_UNIT - 1) & ~(DIGEST_UNIT - 1);
+			count(COUNT_SAMPLED);
+		}
+	}
+	__u32 stop = again ? d->acked.next : turn;
+	bool differs = false;
+	for (int part = 0; part < 2 && before(d->now.next, end); part++) {
+		if (d->now.next == stop && !again)
+			d->turn = d->now;
+		differs = again && d->now.next == stop && !same_digest(&d->now, &d->acked);
+		if (differs)
+			break;
+		__u32 to = after(stop, d->now.next) && before(stop, end) ? stop : end;
+		if (!is_sampled(f, d->now.next)) {
+			c.left = (d->sampled && before(d->sampled_from, to) ? d->sampled_from : to) - d->now.next;
+			bpf_loop(2 * MIRROR_SLICES * MIRROR_SLICE / DIGEST_CHUNK, digest_piece, &c, 0);
+		}
+		if (is_sampled(f, d->now.next)) {
+			c.left = to - d->now.next;
+			bpf_loop(2 * MIRROR_SLICES * MIRROR_SLICE / DIGEST_UNIT, digest_unit, &c, 0);
+		}
+	}
+	if (differs || (again && d->now.next == d->sent.next && !same_digest(&d->now, &d->sent))) {
+		f->verify.by_digest = true;
+		f->verify.diverged_at = d->now.next;
+		return 1;
+	}
+	return 0;
+}
+
+/* What leaves for the client, or would if the client had not got it already. */
+static __always_inline void digest_said(struct __sk_buff *skb, const struct service *s, struct flow *f,
+					const struct packet *p, __u32 seq)
+{
+	if (s->digests && f->digest.taken && !f->unprotected && p->payload_len && !(p->flags & TCP_RST) && !says_again(f))
+		digest_segment(skb, f, p, seq, seq + p->payload_len);
+}
+
+/* False: this contradicts what the client was sent. */
+static __always_inline bool digest_replayed(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
+{
+	return !says_again(f) || !p->payload_len || (p->flags & TCP_RST) ||
+	       !digest_segment(skb, f, p, seq, f->digest.sent.next);
+}
+
+/* Does this wait for what is compared behind it? `repeated`: the server has said it before. */
+static __always_inline bool waits_for_digest(struct flow *f, __u32 seq, bool repeated)
+{
+	if (!says_again(f))
+		return false;
+	if (repeated && !after(seq, f->client.ack) && f->digest.held < HELD_MOST)
+		f->digest.held++;
+	return f->digest.held < HELD_MOST;
+}
+
+/* The flow has digests, from the next byte that the client is sent on. */
+static __always_inline void begin_digests(const struct service *s, struct flow *f, __u32 next)
+{
+	struct digest none = { .base = next, .next = next };
+	if (!s->digests)
+		return;
+	__builtin_memset(&f->digest, 0, sizeof(f->digest));
+	f->digest.taken = true;
+	f->digest.now = f->digest.sent = f->digest.acked = f->digest.newer = f->digest.turn = none;
+}
+
+/* Another server will say again what the client was sent from `outstream` on. What one that died in its replay has not
+ * said again is to be said by the next one. */
+static __always_inline void digest_again(const struct service *s, struct flow *f, __u32 outstream)
+{
+	struct digest_half *d = &f->digest;
+	struct digest none = { .base = outstream, .next = outstream };
+	if (!s->digests)
+		return;
+	if (!d->taken) /* another host has spoken so far */
+		return begin_digests(s, f, outstream);
+	if (!says_again(f))
+		d->sent = d->now;
+	if (!before(f->client.ack, d->newer.next))
+		d->acked = d->newer;
+	if (outstream == d->turn.next)
+		d->now = d->turn;
+	else if (outstream == d->sent.next)
+		d->now = d->sent;
+	else
+		d->now = none;
+	d->compares = d->now.base == d->sent.base && !after(outstream, d->sent.next);
+	if (!d->compares)
+		d->acked = d->newer = d->turn = d->now;
+	d->held = 0;
+}

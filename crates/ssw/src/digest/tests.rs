@@ -1,0 +1,377 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    DEFAULT_FIELDS, MARK_SERVER_SPACE, Settings, Verdict, expectations, south::EventKind,
+    testing::*,
+};
+
+const WHOLE: u32 = u32::MAX;
+const SAMPLES: u32 = 0;
+
+fn digests(rate: u32) -> Digests {
+    let mut state = 7_u64;
+    let random = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        state ^ (state >> 32)
+    };
+    Digests {
+        key: DigestKey::of(random),
+        rate,
+    }
+}
+
+fn lab(rate: u32, s: u32) -> Lab {
+    let settings = Settings {
+        digests: Some(digests(rate)),
+        ..settings()
+    };
+    Lab::with(settings, 1000, s, false).open()
+}
+
+/// The answer of the first server.
+fn said(len: usize) -> Vec<u8> {
+    let byte = |i: u32| i.wrapping_mul(2_654_435_761).to_be_bytes()[0];
+    (0..length32(len)).map(byte).collect()
+}
+
+/// The server says this piece of its outstream, from the first of its numbers on.
+fn say(lab: &mut Lab, first: SeqNumber, bytes: &[u8], from: usize, len: usize) -> Out {
+    let ack = lab.c + 1;
+    let piece = &bytes[from..bytes.len().min(from + len)];
+    lab.server(
+        segment(first + length32(from), ack)
+            .timestamps(901, 11)
+            .payload(piece),
+    )
+}
+
+fn say_all(lab: &mut Lab, first: SeqNumber, bytes: &[u8], step: usize) {
+    for from in (0..bytes.len()).step_by(step) {
+        say(lab, first, bytes, from, step);
+    }
+}
+
+fn hears(lab: &mut Lab, len: usize) {
+    let (seq, ack) = (lab.c + 1, lab.s + 1 + length32(len));
+    lab.client(segment(seq, ack).timestamps(12, 901));
+}
+
+/// Where the next server's own numbers begin.
+const LATER: SeqNumber = SeqNumber(7000);
+
+fn dies(lab: &mut Lab) {
+    lab.crash();
+    lab.splice(LATER);
+}
+
+fn diverged(lab: &mut Lab) -> Option<SeqNumber> {
+    lab.events().iter().find_map(|event| match event.kind {
+        EventKind::Diverged { at, .. } => Some(at),
+        _ => None,
+    })
+}
+
+proptest! {
+    /// However it is cut into segments, and whatever of it is sent again.
+    #[test]
+    fn cuts_and_repetitions_change_nothing(
+        s: u32,
+        len in 1_usize..100_000,
+        cuts in proptest::collection::vec((1_usize..5000, 0_usize..3000), 1..40),
+        rate in prop::sample::select(vec![WHOLE, SAMPLES]),
+    ) {
+        let bytes = said(len);
+        let (mut one, mut other) = (lab(rate, s), lab(rate, s));
+        let first = one.s + 1;
+        say_all(&mut one, first, &bytes, 1448);
+        let mut from = 0;
+        for (len, back) in cuts.into_iter().cycle() {
+            if from >= bytes.len() {
+                break;
+            }
+            let begin = from.saturating_sub(back);
+            say(&mut other, first, &bytes, begin, from - begin + len);
+            from += len;
+        }
+        prop_assert_eq!(one.flow().digest.now, other.flow().digest.now);
+        prop_assert_eq!(one.flow().digest.now.next, first + length32(len));
+    }
+
+    /// One byte that differs, of what was digested whole.
+    #[test]
+    fn any_other_byte_is_found(s: u32, len in 1_usize..30_000, at: prop::sample::Index, flip in 1_u8..) {
+        let mut bytes = said(len);
+        let mut lab = lab(WHOLE, s);
+        let first = lab.s + 1;
+        say_all(&mut lab, first, &bytes, 1448);
+        hears(&mut lab, len);
+        dies(&mut lab);
+        bytes[at.index(len)] ^= flip;
+        bytes.push(0);
+        say_all(&mut lab, LATER + 1, &bytes, 1448);
+        prop_assert_eq!(lab.flow().mode, Mode::Diverged);
+        prop_assert!(lab.flow().verify.by_digest);
+        prop_assert!(diverged(&mut lab).is_some());
+    }
+
+    /// A byte too many, which moves all that follows, where only samples are taken.
+    #[test]
+    fn samples_find_what_is_moved(s: u32, at in 0_usize..100_000) {
+        let mut bytes = said(200_000);
+        let mut lab = lab(SAMPLES, s);
+        let first = lab.s + 1;
+        say_all(&mut lab, first, &bytes, 30_000);
+        hears(&mut lab, bytes.len());
+        dies(&mut lab);
+        bytes.insert(at, bytes[at] ^ 1);
+        say_all(&mut lab, LATER + 1, &bytes, 30_000);
+        prop_assert_eq!(lab.flow().mode, Mode::Diverged);
+    }
+}
+
+#[test]
+fn the_same_again_goes_on() {
+    for rate in [WHOLE, SAMPLES] {
+        for s in [5000, u32::MAX - 70_000] {
+            let mut lab = lab(rate, s);
+            let bytes = said(150_000);
+            let first = lab.s + 1;
+            say_all(&mut lab, first, &bytes[..100_000], 1448);
+            hears(&mut lab, 100_000);
+            let sent = lab.flow().digest.now;
+            for _ in 0..2 {
+                dies(&mut lab);
+                assert!(lab.flow().digest.says_again());
+                say_all(&mut lab, LATER + 1, &bytes[..100_000], 999);
+                assert_eq!(lab.flow().digest.now, sent);
+                assert!(!lab.flow().digest.says_again());
+            }
+            let out = say(&mut lab, LATER + 1, &bytes, 100_000, 1000);
+            assert_eq!(
+                (out.verdict, out.segment().seq()),
+                (Verdict::Next, first + 100_000)
+            );
+            assert_eq!(lab.flow().digest.sampled_from.is_some(), rate == SAMPLES);
+            assert_eq!(lab.ssw.counters().sampled, u64::from(rate == SAMPLES));
+        }
+    }
+}
+
+/// What the client has not acknowledged waits until the server has said again all that it was sent.
+#[test]
+fn what_the_client_lacks_waits_for_the_end() {
+    let mut lab = lab(WHOLE, 5000);
+    let bytes = said(20_000);
+    let first = lab.s + 1;
+    say_all(&mut lab, first, &bytes[..10_000], 1000);
+    hears(&mut lab, 4500);
+    dies(&mut lab);
+    for from in (0..4000).step_by(1000) {
+        let out = say(&mut lab, LATER + 1, &bytes, from, 1000);
+        assert_eq!(
+            out.packet.mark,
+            MARK + MARK_SERVER_SPACE,
+            "the client has that"
+        );
+    }
+    // What the client has of it is acknowledged, the rest is lost.
+    let out = say(&mut lab, LATER + 1, &bytes, 4000, 1000);
+    assert_eq!(
+        (out.verdict, out.segment().ack()),
+        (Verdict::RedirectIngress, LATER + 4501)
+    );
+    for from in (5000..9000).step_by(1000) {
+        let out = say(&mut lab, LATER + 1, &bytes, from, 1000);
+        assert_eq!(out.verdict, Verdict::Withheld);
+    }
+    assert_eq!(lab.ssw.counters().replay_held, 5);
+    let out = say(&mut lab, LATER + 1, &bytes, 9000, 1000);
+    assert_eq!(out.verdict, Verdict::Next, "all is said again");
+    let out = say(&mut lab, LATER + 1, &bytes, 4500, 1000);
+    assert_eq!(
+        (out.verdict, out.segment().seq()),
+        (Verdict::Next, first + 4500)
+    );
+}
+
+#[test]
+fn of_another_end_nothing_leaves() {
+    let mut lab = lab(WHOLE, 5000);
+    let mut bytes = said(20_000);
+    let first = lab.s + 1;
+    say_all(&mut lab, first, &bytes[..10_000], 1000);
+    hears(&mut lab, 4500);
+    dies(&mut lab);
+    bytes[9_500] ^= 1;
+    for from in (0..9000).step_by(1000) {
+        let out = say(&mut lab, LATER + 1, &bytes, from, 1000);
+        assert_ne!(out.verdict, Verdict::Next);
+    }
+    let out = say(&mut lab, LATER + 1, &bytes, 9000, 1000);
+    assert_eq!(
+        (out.verdict, lab.flow().mode),
+        (Verdict::Drop, Mode::Diverged)
+    );
+    assert_eq!(diverged(&mut lab), Some(first + 10_000));
+}
+
+/// A server that cannot send more before what waits is acknowledged: what the client is known to have had is compared.
+#[test]
+fn a_server_that_repeats_what_waits_is_let_go_on() {
+    let mut lab = lab(WHOLE, 5000);
+    let bytes = said(20_000);
+    let first = lab.s + 1;
+    say_all(&mut lab, first, &bytes[..10_000], 1000);
+    hears(&mut lab, 4000);
+    dies(&mut lab);
+    say_all(&mut lab, LATER + 1, &bytes[..6000], 1000);
+    assert_eq!(
+        say(&mut lab, LATER + 1, &bytes, 4000, 1000).verdict,
+        Verdict::Withheld
+    );
+    let out = say(&mut lab, LATER + 1, &bytes, 4000, 1000);
+    assert_eq!(
+        (out.verdict, out.segment().seq()),
+        (Verdict::Next, first + 4000)
+    );
+    assert!(lab.flow().digest.says_again());
+    // The rest is compared when it comes.
+    let mut other = bytes.clone();
+    other[9000] ^= 1;
+    say_all(&mut lab, LATER + 1, &other[..10_000], 1000);
+    assert_eq!(lab.flow().mode, Mode::Diverged);
+}
+
+#[test]
+fn what_differs_before_the_client_s_place_is_found_there() {
+    let mut lab = lab(WHOLE, 5000);
+    let mut bytes = said(10_000);
+    let first = lab.s + 1;
+    say_all(&mut lab, first, &bytes[..4000], 1000);
+    hears(&mut lab, 4000);
+    say_all(&mut lab, first, &bytes[..8000], 1000);
+    dies(&mut lab);
+    bytes[10] ^= 1;
+    say_all(&mut lab, LATER + 1, &bytes[..4000], 1000);
+    assert_eq!(lab.flow().mode, Mode::Spliced);
+    assert_eq!(
+        say(&mut lab, LATER + 1, &bytes, 4000, 1000).verdict,
+        Verdict::Drop
+    );
+    assert_eq!(diverged(&mut lab), Some(first + 4000));
+}
+
+/// The `Date` of a recorded head may differ; the digest is of what the client was sent.
+#[test]
+fn recorded_bytes_take_the_place_of_others() {
+    for (tolerated, mode) in [(true, Mode::Spliced), (false, Mode::Diverged)] {
+        let mut lab = lab(WHOLE, 5000);
+        let answer = |date: &str| {
+            let head = format!("HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 3000\r\n\r\n");
+            [head.as_bytes(), &said(3000)].concat()
+        };
+        let first = lab.s + 1;
+        let bytes = answer("Mon");
+        say_all(&mut lab, first, &bytes, 1000);
+        hears(&mut lab, bytes.len());
+        lab.crash();
+        if tolerated {
+            let record = [(first, bytes[..700].to_vec())];
+            let chunks = expectations(&record, DEFAULT_FIELDS);
+            let chunks: Vec<_> = chunks.into_iter().collect();
+            lab.ssw.expect(FlowId(1), chunks);
+        }
+        lab.splice_and_verify(LATER, first + 700);
+        say_all(&mut lab, LATER + 1, &answer("Tue"), 1000);
+        assert_eq!(lab.flow().mode, mode);
+    }
+}
+
+#[test]
+fn an_end_before_all_is_said_again_is_another_one() {
+    let mut lab = lab(WHOLE, 5000);
+    let bytes = said(5000);
+    let first = lab.s + 1;
+    say_all(&mut lab, first, &bytes, 1000);
+    hears(&mut lab, 5000);
+    dies(&mut lab);
+    let fin = segment(LATER + 4001, lab.c + 1)
+        .timestamps(80, 11)
+        .flags(FIN_ACK);
+    say_all(&mut lab, LATER + 1, &bytes[..4000], 1000);
+    assert_eq!(lab.server(fin).verdict, Verdict::Drop);
+    assert!(lab.flow().verify.ended_early);
+}
+
+/// A replay from the beginning of the last turn.
+#[test]
+fn a_turn_is_compared_from_its_beginning() {
+    for spoilt in [false, true] {
+        let mut lab = lab(WHOLE, 5000);
+        let bytes = said(9000);
+        let first = lab.s + 1;
+        say_all(&mut lab, first, &bytes[..3000], 1000);
+        // The next question, when all is heard.
+        let ask = segment(lab.c + 1, first + 3000)
+            .timestamps(12, 901)
+            .payload(b"more");
+        lab.client(ask);
+        for from in (3000..9000).step_by(1000) {
+            say(&mut lab, first, &bytes, from, 1000);
+        }
+        lab.client(segment(lab.c + 5, first + 9000).timestamps(13, 901));
+        lab.crash();
+        lab.ssw.new_incarnation();
+        let (key, c) = (lab.key, lab.c);
+        let splice = lab
+            .ssw
+            .splice(key, FlowId(1), c, first + 3000, first + 3000, lab.now);
+        splice.unwrap();
+        let options = syn_options(70, 11, LATER_SCALE);
+        lab.server(segment(LATER, lab.c + 1).flags(SYN_ACK).options(&options));
+        assert!(lab.flow().digest.says_again());
+        let mut again = bytes[3000..].to_vec();
+        again[5000] ^= u8::from(spoilt);
+        say_all(&mut lab, LATER + 1, &again, 700);
+        assert_eq!(lab.flow().mode == Mode::Diverged, spoilt);
+        assert!(!lab.flow().digest.says_again());
+    }
+}
+
+/// Of a connection that another host has served, nothing is known of what was said before.
+#[test]
+fn a_connection_of_another_host_is_digested_from_its_replay_on() {
+    let mut lab = lab(WHOLE, 5000);
+    lab.ssw.restore(
+        lab.key,
+        Flow {
+            digest: DigestHalf::default(),
+            ..lab.flow().clone()
+        },
+    );
+    let bytes = said(3000);
+    let first = lab.s + 1;
+    dies(&mut lab);
+    assert!(lab.flow().digest.taken && !lab.flow().digest.compares);
+    say_all(&mut lab, LATER + 1, &bytes, 1000);
+    hears(&mut lab, 3000);
+    assert_eq!(lab.flow().digest.now.next, first + 3000);
+    dies(&mut lab);
+    assert!(lab.flow().digest.says_again());
+}
+
+#[test]
+fn the_polynomial_is_that_of_its_chunks() {
+    let Digests { key, .. } = digests(WHOLE);
+    assert_eq!(key.fold(0, PRIME), 0);
+    assert_eq!(key.fold(1, 0), key.point);
+    assert_eq!(key.fold(PRIME - 1, u64::MAX), {
+        let value = u128::from(PRIME - 1) * u128::from(key.point) + u128::from(u64::MAX);
+        u64::try_from(value % u128::from(PRIME)).unwrap()
+    });
+    assert_eq!(key.sum(4, &[1]), key.factors[1]);
+    assert_eq!(key.sum(5, &[1]), key.factors[1].wrapping_mul(256));
+}
