@@ -300,6 +300,7 @@ pub(crate) fn requests() -> Vec<Request> {
             length: 2,
         },
         Request::DropImage,
+        Request::Beginnings { flow },
     ]
 }
 
@@ -326,6 +327,11 @@ pub(crate) fn responses() -> Vec<Vec<u8>> {
         Response::Error {
             code: ErrorCode::NotKept,
             message: "no".into(),
+        },
+        Response::Beginnings {
+            flow,
+            places: vec![(from, SeqNumber(5001)), (SeqNumber(1009), SeqNumber(5005))],
+            last: true,
         },
     ];
     all.iter().map(said).collect()
