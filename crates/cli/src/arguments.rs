@@ -134,9 +134,12 @@ pub(crate) enum Verify {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CrashOn {
-    /// any process killed by a signal, the main process also with a status other than 0
+    /// the main process ends by a signal, or with a status other than 0; the death of another process is left to its parent: for
+    /// servers with a process for each session
     Main,
-    /// a non-zero status of any process, too
+    /// as main, and any process killed by a signal
+    Signal,
+    /// as signal, and a status other than 0 of any process
     AnyFailure,
 }
 
@@ -246,8 +249,8 @@ pub(crate) struct Serve {
         default_value = "Date"
     )]
     pub(crate) tolerate: Vec<String>,
-    /// Which deaths are crashes
-    #[arg(long, value_enum, default_value = "main")]
+    /// Which deaths are crashes, after which the whole server is started again
+    #[arg(long, value_enum, default_value = "signal")]
     pub(crate) crash_on: CrashOn,
     /// How long connections wait for a server that does not come back (ms, s, min, h)
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]

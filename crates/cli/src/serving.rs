@@ -138,6 +138,9 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     if arguments.hot && (link.is_none() || arguments.address_device.is_none()) {
         return Err("--hot needs --logger, which tells what is to be followed, and --address-device, without which no host stands by".into());
     }
+    if arguments.north.is_wanted() && matches!(arguments.crash_on, CrashOn::Main) {
+        return Err("--crash-on=main leaves the death of a process to its parent, and with --north each process is rebuilt: leave one of them out".into());
+    }
     let checkpoints = checkpoints(&arguments)?;
     let renew_at = renewal(&arguments)?;
     let name = match (arguments.name, addresses.first()) {
@@ -167,7 +170,11 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
             arguments::Verify::Off => Verify::Off,
         },
         tolerate: arguments.tolerate,
-        crash_on_any_failure: matches!(arguments.crash_on, CrashOn::AnyFailure),
+        crash_on: match arguments.crash_on {
+            CrashOn::Main => serve::CrashOn::Main,
+            CrashOn::Signal => serve::CrashOn::Signal,
+            CrashOn::AnyFailure => serve::CrashOn::AnyFailure,
+        },
         limits: LoggerLimits {
             per_connection: arguments.limit_per_connection,
             total,

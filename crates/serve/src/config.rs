@@ -4,6 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
+use ssw::CrashOn;
 
 use crate::rundir::RunDir;
 
@@ -107,8 +108,8 @@ pub struct ServeConfig {
     pub verify: Verify,
     /// Header fields whose values may differ in a replay.
     pub tolerate: Vec<String>,
-    /// A child's non-zero status is a crash too.
-    pub crash_on_any_failure: bool,
+    /// Which ends of its processes are crashes.
+    pub crash_on: CrashOn,
     /// What the record may hold.
     pub limits: LoggerLimits,
     /// Largest number of connections protected at a time.

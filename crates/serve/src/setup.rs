@@ -194,7 +194,7 @@ fn bind(
         cgroup_id: cgroup.id(),
         cgroup_level: cgroup.level(),
         netns_cookie: netns_cookie()?,
-        crash_on_any_failure: config.crash_on_any_failure,
+        crash_on: config.crash_on,
         heartbeat_timeout: HEARTBEAT_TIMEOUT,
         verify_head: config.verify_head(),
         // Not 0 (unmarked packets) and not one that somebody else is likely to use.

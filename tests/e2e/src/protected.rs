@@ -500,7 +500,9 @@ impl Drop for Protected {
     }
 }
 
-fn children_of(pid: Pid) -> Vec<Pid> {
+/// The children of a process.
+#[must_use]
+pub fn children_of(pid: Pid) -> Vec<Pid> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     children
         .unwrap_or_default()

@@ -5,6 +5,7 @@ use std::time::Duration;
 use dataplane::{Event as KernelEvent, EventKind};
 use protocol::UnprotectedReason;
 use recovery::{Cause, Stage};
+use ssw::CrashOn;
 use supervise::Exit;
 
 use super::{Ending, NotifyState, Service, tell_manager};
@@ -114,6 +115,14 @@ impl Service {
                 return Err(ServeError::FirstStart {
                     exit,
                     addresses: addresses.join(", "),
+                });
+            }
+            if self.config.crash_on == CrashOn::Main
+                && !exit.is_failure()
+                && self.ground.cgroup.populated()?
+            {
+                self.tell(Happening::Trouble {
+                    message: "the main process of the server has ended and left others, whose deaths are no crashes with --crash-on=main: nothing is masked any more. Keep the server in the foreground, or leave that option out".into(),
                 });
             }
             // Usually the kernel has told us already.

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use e2e::clients::{Http, read_exactly, read_to_end, write};
-use e2e::servers::{self, Crash, PORT};
-use e2e::{PATIENCE, Protected, Scene, Seed, assert_same_bytes, pattern};
+use e2e::servers::{self, Crash, PORT, signal_all};
+use e2e::{PATIENCE, Protected, Scene, Seed, assert_same_bytes, children_of, pattern};
 use lab::Signal;
 
 use crate::{echoes, echoing, is_reset, lost_only, talks};
@@ -182,5 +182,59 @@ fn a_child_that_fails_is_a_crash_on_any_failure() {
     // It fails again in replay each time.
     lost_only(&protected, &stream, "died 3 times");
     is_reset(&stream);
+    protected.stop();
+}
+
+/// A server with a process for each session: with `--crash-on main` the death of one is its parent's affair. Its client
+/// hears of it as without us, and the other sessions notice nothing.
+#[test]
+fn the_death_of_a_session_is_left_to_its_parent() {
+    let scene = Scene::new("session");
+    let server = servers::socat(&scene);
+    let run = |kill: &dyn Fn()| {
+        let recording = scene.record(PORT);
+        let (ended, other) = (scene.connect(PORT), scene.connect(PORT));
+        echoes(&ended, b"one");
+        echoes(&other, b"other");
+        kill();
+        let after = read_to_end(&ended);
+        assert!(after.is_empty(), "{after:?}");
+        echoes(&other, b"still here");
+        drop(other);
+        recording.finish()
+    };
+    let plain = {
+        let plain = scene.plain(&server);
+        let pid = plain.main_pid();
+        run(&|| signal_all(&children_of(pid)[..1], Signal::KILL))
+    };
+    let protected = scene.protect_with(&server, &["--crash-on", "main"]);
+    let endings = run(&|| protected.kill_worker(Signal::KILL));
+    assert_eq!(plain, endings);
+    protected.assert_none_of("died");
+    // The main process is still watched.
+    let stream = scene.connect(PORT);
+    echoes(&stream, b"before");
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
+
+/// Nobody is left whose death would be a crash: that is said.
+#[test]
+fn a_main_process_that_leaves_its_daemon_is_told() {
+    let scene = Scene::new("daemon");
+    let mut server = servers::socat(&scene);
+    let command = server.command.join(" ");
+    let script = format!("{command} & while ! ss -Hltn | grep -q :{PORT}; do sleep 0.01; done");
+    server.command = ["sh", "-c", &script].map(str::to_owned).to_vec();
+    let protected = scene.protect_with(&server, &["--crash-on", "main"]);
+    let told = protected.wait_for("trouble", 1);
+    let message = told["message"].as_str().expect("words");
+    assert!(message.contains("--crash-on=main"), "{told}");
+    let stream = scene.connect(PORT);
+    echoes(&stream, b"served");
     protected.stop();
 }
