@@ -355,6 +355,7 @@ impl Service {
                 self.ground.plane.main_process(pid)?;
                 self.server = Some(server);
                 self.backoff.started(now);
+                self.listening.started(clock::now());
                 self.recovery.started(pid, clock::now());
                 self.north_started();
             }

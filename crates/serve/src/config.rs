@@ -159,11 +159,13 @@ impl ServeConfig {
     }
 }
 
+/// Two addresses of a range, one after the other.
+pub(crate) fn is_next(one: &SocketAddr, next: &SocketAddr) -> bool {
+    one.ip() == next.ip() && one.port().checked_add(1) == Some(next.port())
+}
+
 /// Addresses as they are told: ports in a row as one range, as `--address` has it.
 pub(crate) fn in_words(addresses: &[SocketAddr]) -> Vec<String> {
-    let is_next = |one: &SocketAddr, next: &SocketAddr| {
-        one.ip() == next.ip() && one.port().checked_add(1) == Some(next.port())
-    };
     let rows = addresses.chunk_by(is_next);
     rows.map(|row| match row {
         [first, .., last] => format!("{first}-{}", last.port()),

@@ -35,6 +35,15 @@ pub enum Happening {
         /// Where.
         addresses: Vec<String>,
     },
+    /// The server runs, and does not listen where clients look for it.
+    NotListening {
+        /// Where it does not.
+        addresses: Vec<String>,
+        /// Where its processes listen; empty: nowhere.
+        elsewhere: Vec<String>,
+        /// Since its start, seconds.
+        waited_s: u64,
+    },
     /// A connection lost its protection; it goes on, but would not survive.
     Unprotected {
         /// Which, or its number if its ends are not known any more.
@@ -222,6 +231,22 @@ impl fmt::Display for Happening {
             ),
             Self::Protecting { addresses } => {
                 write!(f, "protecting connections to {}", addresses.join(", "))
+            }
+            Self::NotListening {
+                addresses,
+                elsewhere,
+                waited_s,
+            } => {
+                write!(
+                    f,
+                    "the server does not listen on {}; ",
+                    addresses.join(", ")
+                )?;
+                match &elsewhere[..] {
+                    [] => write!(f, "it listens nowhere, {waited_s} s after its start")?,
+                    _ => write!(f, "it listens on {}", elsewhere.join(", "))?,
+                }
+                write!(f, ". Change --address or the server's configuration.")
             }
             Self::Unprotected { connection, reason } => {
                 write!(f, "unprotected: {connection}: {reason}")

@@ -117,9 +117,7 @@ pub struct Service {
     tell: Box<dyn FnMut(&crate::Report)>,
     began: Duration,
     pub(crate) incarnation: u32,
-    has_listened: bool,
-    /// The service manager knows that it does.
-    is_ready: bool,
+    pub(crate) listening: listening::Listening,
     /// The next turn is to follow at once.
     hurry: bool,
     /// The addresses that are on this host because it serves.
@@ -206,8 +204,7 @@ impl Service {
             tell: Box::new(tell),
             began: now,
             incarnation: 1,
-            has_listened: false,
-            is_ready: false,
+            listening: listening::Listening::default(),
             hurry: false,
             own_addresses: None,
             was_lost: false,
@@ -408,6 +405,7 @@ mod images_of;
 mod joining;
 pub(crate) use joining::opened_by_server;
 mod link_of;
+mod listening;
 mod logger_of;
 mod north_of;
 mod releasing;

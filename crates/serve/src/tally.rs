@@ -104,11 +104,12 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 37] = [
+pub(crate) const EVENTS: [&str; 38] = [
     "started",
     "adopted",
     "restored",
     "protecting",
+    "not_listening",
     "unprotected",
     "awaits_loggers",
     "logger_in_use",
@@ -150,6 +151,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::Adopted { .. } => "adopted",
         Happening::Restored { .. } => "restored",
         Happening::Protecting { .. } => "protecting",
+        Happening::NotListening { .. } => "not_listening",
         Happening::Unprotected { .. } => "unprotected",
         Happening::AwaitsLoggers { .. } => "awaits_loggers",
         Happening::LoggerInUse { .. } => "logger_in_use",

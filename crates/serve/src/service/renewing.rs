@@ -42,7 +42,7 @@ impl Service {
             self.renewing.at = 0; // it has begun anew since
         }
         let is_due = north.is_lost() || record_bytes >= self.renewing.at.saturating_add(at);
-        if !self.has_listened || !is_due || self.is_connected()? {
+        if !self.listening.has_begun() || !is_due || self.is_connected()? {
             return Ok(());
         }
         self.renewing = Renewing {

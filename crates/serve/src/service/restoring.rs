@@ -205,7 +205,7 @@ impl Service {
         for (key, flow) in restored {
             self.speak_to(key, flow, call_to_client)?;
         }
-        self.has_listened = true; // it did
+        self.listening.begins(); // it did
         Ok(())
     }
 
@@ -300,6 +300,7 @@ impl Service {
 
     fn idle_in(&mut self, survey: Option<&Survey>) -> Result<(), ServeError> {
         self.ground.plane.heartbeat()?;
+        self.start_goes_on();
         self.answer_control();
         self.await_loggers(survey)
     }

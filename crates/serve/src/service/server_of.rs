@@ -8,7 +8,7 @@ use recovery::{Cause, Stage};
 use ssw::CrashOn;
 use supervise::Exit;
 
-use super::{Ending, NotifyState, Service, tell_manager};
+use super::{Ending, Service};
 use crate::{
     clock,
     config::in_words,
@@ -27,7 +27,7 @@ impl Service {
             EventKind::Death { .. } => {}
             EventKind::Listening if event.incarnation != self.incarnation => {}
             EventKind::Listening => {
-                if !self.has_listened {
+                if !self.listening.has_begun() {
                     if let Some(north) = &self.north {
                         if !north.has_record() {
                             return Err(ServeError::NotWrapped);
@@ -36,14 +36,12 @@ impl Service {
                             return Err(ServeError::NotRecorded);
                         }
                     }
-                    self.has_listened = true;
+                    self.listening.begins();
                     self.ground.plane.recovered()?;
                     let addresses = in_words(&self.config.addresses);
                     self.tell(Happening::Protecting { addresses });
                 }
-                if !std::mem::replace(&mut self.is_ready, true) {
-                    tell_manager(NotifyState::Ready);
-                }
+                self.is_ready();
                 self.recovery.listening(now);
             }
             EventKind::Unprotected { key, flow, reason } => {
@@ -107,7 +105,9 @@ impl Service {
                 self.hurry = true;
                 return Ok(None);
             }
-            if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
+            if !self.listening.has_begun()
+                && (exit.is_failure() || !self.ground.cgroup.populated()?)
+            {
                 if self.north.as_ref().is_some_and(North::is_not_replayable) {
                     return Err(ServeError::NotReplayable);
                 }

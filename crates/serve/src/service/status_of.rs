@@ -120,7 +120,7 @@ impl Service {
     }
 
     fn stage_name(&self) -> &'static str {
-        if self.has_listened {
+        if self.listening.has_begun() {
             stage_name(self.recovery.stage())
         } else if self.ground.instance.has_begun() {
             "waiting for the server to listen"

@@ -8,12 +8,7 @@ use ssw::Flow;
 use wire::{FlowId, FlowKey};
 
 use super::{HEARTBEAT, Next, Service};
-use crate::{
-    changes, clock,
-    error::{ServeError, SystemContext},
-    events::Happening,
-    logger_client::LoggerClient,
-};
+use crate::{changes, clock, error::ServeError, events::Happening, logger_client::LoggerClient};
 
 /// More flows than this are read all at once ...
 const MANY: usize = 100;
@@ -89,6 +84,10 @@ impl Service {
             if self.recovery.stage() == Stage::Starting && self.listens()? {
                 self.recovery.listening(now); // the kernel's word of it was lost
             }
+            self.look_where_it_listens()?;
+            if self.replays() {
+                self.start_goes_on();
+            }
             self.attach_new_interfaces()?;
             if self.recovery.stage() == Stage::Serving {
                 self.release_what_was_read()?;
@@ -113,15 +112,6 @@ impl Service {
             changes::keep(self.ground.lock.directory(), &self.ground.plane)?;
         }
         Ok(())
-    }
-
-    pub(super) fn listens(&self) -> Result<bool, ServeError> {
-        for address in &self.config.addresses {
-            if supervise::is_listened_on(*address).doing("list the listening sockets")? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     pub(crate) fn answer_control(&mut self) {

@@ -63,6 +63,11 @@ fn all() -> Vec<Happening> {
             lost: 0,
         },
         Happening::Protecting { addresses: vec![] },
+        Happening::NotListening {
+            addresses: vec![],
+            elsewhere: vec![],
+            waited_s: 5,
+        },
         Happening::Unprotected {
             connection: text(),
             reason: text(),
