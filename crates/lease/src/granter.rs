@@ -19,7 +19,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use protocol::control::{LeaseAnswer, LeaseRequest, Standing, Verdict};
+use protocol::control::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 
 use crate::{FailureDetector, Terms};
 
@@ -86,6 +86,8 @@ struct Service {
     /// Somebody who does not hold it may believe that all is leased: a standby that was told so, or a
     /// former holder. Without memory that has to stay true.
     watched: bool,
+    /// What had become of the epoch before this one.
+    former: Former,
     /// How steadily its holder asks.
     detector: FailureDetector,
     /// What the granter's own host has sent in its name has left then.
@@ -128,6 +130,7 @@ impl Granter {
                 term,
                 freed: 0,
                 watched: false,
+                former: Former::Unknown,
                 detector: FailureDetector::new(&terms),
                 // Our former life may have spoken a moment ago.
                 quiet: terms.drained_at(now),
@@ -229,6 +232,7 @@ impl Service {
             term: Duration::ZERO,
             freed: 0,
             watched: false,
+            former: Former::Unknown,
             detector: FailureDetector::new(terms),
             quiet: Duration::ZERO,
             members: BTreeMap::new(),
@@ -399,6 +403,7 @@ impl Service {
                 epoch: self.epoch,
                 term_us,
                 standby,
+                former: self.former,
             };
         }
         self.leased = false;
@@ -433,6 +438,12 @@ impl Service {
                 .standbys(round, round.terms.term)
                 .any(|other| other < own)
         {
+            self.former = match self.holder {
+                Some((host, _)) if host == round.request.host => Former::Same,
+                Some(_) => Former::Other,
+                None if self.known && self.epoch > 0 => Former::GivenUp,
+                None => Former::Unknown,
+            };
             if let Some((_, former)) = self.holder {
                 self.retire(former);
                 // It does not know yet, and may be believed after the next loss of memory.

@@ -31,7 +31,7 @@ mod messages;
 mod parts;
 mod stream;
 
-pub use lease::{LeaseAnswer, LeaseRequest, Standing, Verdict};
+pub use lease::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 pub use messages::{Request, Response};
 pub use parts::{
     Attach, ClientFin, Edition, ErrorCode, FlowSummary, KeptImage, Recorded, Replay, Resume,
@@ -40,7 +40,7 @@ pub use parts::{
 pub use stream::{Decoder, Message, encode};
 
 /// The version of the protocol.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
 /// [`Response::OutstreamHeads`] together, eight bytes for each head included.

@@ -6,6 +6,18 @@ use protocol::UnprotectedReason;
 use serde::{Serialize, Serializer};
 use wire::{FlowKey, SeqNumber};
 
+/// A number of things, with the plural where the number asks for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Count<N>(pub N, pub &'static str);
+
+impl<N: Copy + TryInto<u64>> fmt::Display for Count<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number: u64 = self.0.try_into().unwrap_or(u64::MAX);
+        let plural = if number == 1 { "" } else { "s" };
+        write!(f, "{number} {}{plural}", self.1)
+    }
+}
+
 /// What the server died of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -26,8 +38,10 @@ pub enum Cause {
     },
     /// It could not be started, or left by itself before it served.
     NotServing,
-    /// Its host has stopped, and runs again: what is known of its connections comes from their records.
+    /// Its host has stopped, and runs again, or another one serves: what is known of its connections comes from their records.
     Host,
+    /// Another host has served, and has given the service up: it was moved here, or stopped there.
+    Moved,
     /// We have ended it, so that its record begins anew: nobody was connected.
     Renewal,
 }
@@ -58,6 +72,7 @@ impl fmt::Display for Cause {
             Self::Status { pid, status } => write!(f, "process {pid} exited with status {status}"),
             Self::NotServing => write!(f, "it does not serve"),
             Self::Host => write!(f, "its host had stopped"),
+            Self::Moved => write!(f, "it was handed over by the host that served"),
             Self::Renewal => write!(f, "it was ended so that its record begins anew"),
         }
     }

@@ -36,7 +36,7 @@ mod waiting;
 pub use action::{Action, SplicePoint};
 pub use config::{Config, ReplayMode, Stage};
 pub use connection::{Candidate, ClientFin, Record, Standing};
-pub use event::{Cause, Event, GaveUp, LostReason, Timings};
+pub use event::{Cause, Count, Event, GaveUp, LostReason, Timings};
 pub use replay::Segment;
 pub use service::Recovery;
 

@@ -178,10 +178,13 @@ impl Recovery {
                 flow: connection.flow,
             });
         }
-        self.events.push_back(Event::Died {
-            cause,
-            detected_ms: self.timings.detected_ms,
-        });
+        // That it was handed over is told already, and is no death.
+        if cause != Cause::Moved {
+            self.events.push_back(Event::Died {
+                cause,
+                detected_ms: self.timings.detected_ms,
+            });
+        }
         self.actions.extend([Action::Gate, Action::KillService]);
     }
 

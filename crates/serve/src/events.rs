@@ -2,7 +2,8 @@
 
 use std::{collections::VecDeque, fmt};
 
-use recovery::Event;
+use protocol::control::Former;
+use recovery::{Count, Event};
 use serde::Serialize;
 
 use crate::clock;
@@ -23,8 +24,10 @@ pub enum Happening {
         /// Its open connections.
         connections: usize,
     },
-    /// Its host has stopped and runs again: a logger knows the connections that were open.
+    /// Its host has stopped and runs again, or another host has served: a logger knows the connections that were open.
     Restored {
+        /// What had become of its earlier life.
+        former: FormerLife,
         /// Connections that are taken up.
         connections: usize,
         /// Those that cannot be: they are at other addresses, or too many.
@@ -219,16 +222,17 @@ impl fmt::Display for Happening {
                 )
             }
             Self::Restored {
+                former,
                 connections,
-                lost: 0,
-            } => write!(
-                f,
-                "this host has stopped: the record of {connections} connections is taken up"
-            ),
-            Self::Restored { connections, lost } => write!(
-                f,
-                "this host has stopped: the record of {connections} connections is taken up; {lost} more are at other addresses, or too many"
-            ),
+                lost,
+            } => {
+                let taken_up = Count(*connections, "connection");
+                write!(f, "{former}: {taken_up} taken up")?;
+                match lost {
+                    0 => Ok(()),
+                    _ => write!(f, "; {lost} more at other addresses, or too many"),
+                }
+            }
             Self::Protecting { addresses } => {
                 write!(f, "protecting connections to {}", addresses.join(", "))
             }
@@ -374,6 +378,38 @@ impl fmt::Display for Happening {
             Self::Trouble { message } => write!(f, "trouble: {message}"),
             Self::Recovery(event) => event.fmt(f),
         }
+    }
+}
+
+/// What had become of the earlier life of a service whose connections are taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FormerLife {
+    /// This host has stopped, and was started again.
+    Restarted,
+    /// Another host has served, and is silent: it has died, hangs or is cut off.
+    Silent,
+    /// Another host has served, and has handed it over: it was moved or stopped there.
+    HandedOver,
+}
+
+impl From<Former> for FormerLife {
+    fn from(former: Former) -> Self {
+        match former {
+            Former::GivenUp => Self::HandedOver,
+            Former::Other => Self::Silent,
+            Former::Same | Former::Unknown => Self::Restarted,
+        }
+    }
+}
+
+impl fmt::Display for FormerLife {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Restarted => "this host was restarted",
+            Self::Silent => "took over from the host that served, whose lease is over",
+            Self::HandedOver => "took over from the host that served, which has handed over",
+        })
     }
 }
 

@@ -379,7 +379,9 @@ impl Service {
 
     /// The first start of a service that has no earlier life.
     fn begin(&mut self) -> Result<(), ServeError> {
-        self.ground.instance.begin()?;
+        self.ground
+            .instance
+            .begin_after(u32::from(self.config.address_device.is_some()))?;
         if self.config.address_device.is_some() {
             // Clients may know the addresses from another host. As in a recovery, the kernel refuses
             // nobody until the server listens.

@@ -196,7 +196,8 @@ const fn cause_name(cause: &Cause) -> &'static str {
         Cause::Signal { .. } => "signal",
         Cause::Status { .. } => "status",
         Cause::NotServing => "not_serving",
-        Cause::Host => "host",
+        // Of a service that was moved no death is told.
+        Cause::Host | Cause::Moved => "host",
         Cause::Renewal => "renewal",
     }
 }

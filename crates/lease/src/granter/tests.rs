@@ -21,6 +21,7 @@ struct World {
     number: u64,
     /// What the newest lease said of others, which is left out of what is compared.
     standby: bool,
+    former: Former,
     /// After how many µs a standby was told to ask again.
     again_us: u32,
 }
@@ -42,6 +43,7 @@ impl World {
             granter: Granter::new(LIFE, memory, TERMS, ms(0)),
             number: 0,
             standby: false,
+            former: Former::Unknown,
             again_us: 0,
         }
     }
@@ -66,12 +68,14 @@ impl World {
                 epoch,
                 term_us,
                 standby,
+                former,
             } => {
-                self.standby = standby;
+                (self.standby, self.former) = (standby, former);
                 Verdict::Lease {
                     epoch,
                     term_us,
                     standby: false,
+                    former: Former::Unknown,
                 }
             }
             Verdict::Standby {
@@ -105,6 +109,7 @@ const fn lease(epoch: u32) -> Verdict {
         epoch,
         term_us: 100_000,
         standby: false,
+        former: Former::Unknown,
     }
 }
 
@@ -253,6 +258,7 @@ fn a_holder_that_comes_back_in_time_keeps_its_epoch_and_later_if_nobody_came() {
     assert_eq!(world.ask(90, 1, holds(1, true)), lease(1));
     assert_eq!(world.ask(4000, 1, holds(1, true)), lease(1));
     assert_eq!(world.ask(4110, 2, STANDBY), lease(2));
+    assert_eq!(world.former, Former::Other);
 }
 
 #[test]
@@ -269,6 +275,7 @@ fn what_was_released_is_granted_at_once_and_never_given_back() {
     assert_eq!(world.say(11, &late), None);
     assert!(matches!(world.ask(15, 2, STANDBY), Verdict::Standby { .. }));
     assert_eq!(world.ask(22, 2, STANDBY), lease(2));
+    assert_eq!(world.former, Former::GivenUp);
     assert_eq!(
         world.ask(23, 1, holds(1, true)),
         Verdict::Superseded { epoch: 2 }
@@ -393,6 +400,7 @@ fn without_memory_only_who_speaks_is_believed_before_all_is_over() {
         granter: world.granter.clone(),
         number: world.number,
         standby: false,
+        former: Former::Unknown,
         again_us: 0,
     };
     assert_eq!(other.ask(1, 1, holds(5, true)), lease(5));

@@ -47,20 +47,20 @@ const SUMMARY: FlowSummary = FlowSummary {
 fn the_encoding_is_pinned() {
     let read = Request::Read { flow: FlowId(0x0102), from: SeqNumber(0xa0b0_c0d0), max_len: 9 };
     assert_eq!(bytes_of(&read), [
-        18, 0, 0, 0, 6, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0xd0, 0xc0, 0xb0, 0xa0, 9, 0, 0, 0,
+        18, 0, 0, 0, 7, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0xd0, 0xc0, 0xb0, 0xa0, 9, 0, 0, 0,
     ]);
     let hello = Request::Hello { service: "web".into() };
-    assert_eq!(bytes_of(&hello), [5, 0, 0, 0, 6, 1, b'w', b'e', b'b']);
+    assert_eq!(bytes_of(&hello), [5, 0, 0, 0, 7, 1, b'w', b'e', b'b']);
     let summaries = Response::Summaries { summaries: vec![SUMMARY], last: true };
     assert_eq!(bytes_of(&summaries), [
-        54, 0, 0, 0, 6, 0x83, 1,
+        54, 0, 0, 0, 7, 0x83, 1,
         1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0,
         1, 0, 0, 0, 0, 8, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 10, 0, 0, 0, 0, 3,
     ]);
     let ranges = vec![(SeqNumber(7), vec![0xaa]), (SeqNumber(9), vec![])];
     let heads = Response::OutstreamHeads { flow: FlowId(1), ranges, last: false };
     assert_eq!(bytes_of(&heads), [
-        28, 0, 0, 0, 6, 0x85, 1, 0, 0, 0, 0, 0, 0, 0, 0,
+        28, 0, 0, 0, 7, 0x85, 1, 0, 0, 0, 0, 0, 0, 0, 0,
         7, 0, 0, 0, 1, 0, 0, 0, 0xaa, 9, 0, 0, 0, 0, 0, 0, 0,
     ]);
 }
@@ -111,10 +111,10 @@ fn resume() -> Resume {
 #[rustfmt::skip]
 fn the_encoding_of_what_a_link_needs_is_pinned() {
     assert_eq!(bytes_of(&Request::Attach(attach())), [
-        37, 0, 0, 0, 6, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
+        37, 0, 0, 0, 7, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
         4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, 1, b'w', b'e', b'b',
     ]);
-    let mut resumed = vec![114, 0, 0, 0, 6, 13, 1, 0, 0, 0, 0, 0, 0, 0];
+    let mut resumed = vec![114, 0, 0, 0, 7, 13, 1, 0, 0, 0, 0, 0, 0, 0];
     resumed.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
     resumed.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     resumed.extend([0x9c, 0x40, 0, 80, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]);
@@ -123,21 +123,21 @@ fn the_encoding_of_what_a_link_needs_is_pinned() {
     assert_eq!(bytes_of(&Request::Resume(resume())), resumed);
     let recorded = Recorded { beginning: resume(), acknowledged: 0x0a0b, tsval: 12, tsecr: 13 };
     let connections = Response::Connections { connections: vec![recorded], last: false };
-    let mut listed = vec![131, 0, 0, 0, 6, 0x8c, 0];
+    let mut listed = vec![131, 0, 0, 0, 7, 0x8c, 0];
     listed.extend(&resumed[6..]);
     listed.extend([0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0]);
     assert_eq!(bytes_of(&connections), listed);
-    let mut attached = vec![48, 0, 0, 0, 6, 0x89, 9, 0, 0, 0, 1, 8, 0, 0, 0, 0, 0, 0, 0, 1];
+    let mut attached = vec![48, 0, 0, 0, 7, 0x89, 9, 0, 0, 0, 1, 8, 0, 0, 0, 0, 0, 0, 0, 1];
     attached.extend([0xaa; 16]);
     attached.extend([0xbb; 16]);
     let message = Response::Attached { pid: 9, kept: true, session: 8, keys: LINK_KEYS };
     assert_eq!(bytes_of(&message), attached);
     let frames = Request::Frames { bytes: vec![7, 8] };
-    assert_eq!(bytes_of(&frames), [4, 0, 0, 0, 6, 11, 7, 8]);
+    assert_eq!(bytes_of(&frames), [4, 0, 0, 0, 7, 11, 7, 8]);
     let in_use = Request::InUse { session: 9 };
-    assert_eq!(bytes_of(&in_use), [10, 0, 0, 0, 6, 16, 9, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes_of(&in_use), [10, 0, 0, 0, 7, 16, 9, 0, 0, 0, 0, 0, 0, 0]);
     let unknown = Response::Unknown { flow_low: 0x0102 };
-    assert_eq!(bytes_of(&unknown), [6, 0, 0, 0, 6, 0x8b, 2, 1, 0, 0]);
+    assert_eq!(bytes_of(&unknown), [6, 0, 0, 0, 7, 0x8b, 2, 1, 0, 0]);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_stranger_is_refused_before_the_body_arrives() {
         Some(ControlError::UnknownVersion(1))
     );
     assert_eq!(
-        request_error(&[9, 0, 0, 0, 6, 27]),
+        request_error(&[9, 0, 0, 0, 7, 27]),
         Some(ControlError::UnknownType(27))
     );
     assert_eq!(
@@ -264,23 +264,23 @@ fn the_two_directions_are_told_apart() {
 #[test]
 fn a_body_that_is_no_encoding_is_malformed() {
     let malformed: [(&[u8], &str); 7] = [
-        (&[3, 0, 0, 0, 6, 0x82, 0], "it ends within a field"),
+        (&[3, 0, 0, 0, 7, 0x82, 0], "it ends within a field"),
         (
-            &[7, 0, 0, 0, 6, 0x81, 1, 0, 0, 0, 0],
+            &[7, 0, 0, 0, 7, 0x81, 1, 0, 0, 0, 0],
             "bytes behind the last field",
         ),
         (
-            &[3, 0, 0, 0, 6, 0x83, 2],
+            &[3, 0, 0, 0, 7, 0x83, 2],
             "a truth value is neither 0 nor 1",
         ),
-        (&[4, 0, 0, 0, 6, 0x88, 1, 0xff], "the text is not UTF-8"),
-        (&[3, 0, 0, 0, 6, 0x88, 9], "the error code is unknown"),
+        (&[4, 0, 0, 0, 7, 0x88, 1, 0xff], "the text is not UTF-8"),
+        (&[3, 0, 0, 0, 7, 0x88, 9], "the error code is unknown"),
         (
-            &[11, 0, 0, 0, 6, 0x86, 0, 0, 0, 0, 0, 0, 0, 0, 10],
+            &[11, 0, 0, 0, 7, 0x86, 0, 0, 0, 0, 0, 0, 0, 0, 10],
             "the reason for no protection is unknown",
         ),
         (
-            &[11, 0, 0, 0, 6, 0x86, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[11, 0, 0, 0, 7, 0x86, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             "the reason for no protection is unknown",
         ),
     ];

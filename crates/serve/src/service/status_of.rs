@@ -57,7 +57,7 @@ impl Service {
             serve_pid: std::process::id(),
             logger_pid,
             logger,
-            incarnation: self.incarnation,
+            incarnation: self.life(),
             uptime_s: clock::now().saturating_sub(self.began).as_secs_f64(),
             replay: match self.config.replay {
                 ReplayMode::Connection => "connection".to_owned(),
@@ -117,6 +117,12 @@ impl Service {
     fn stands_by(&self) -> bool {
         let keeper = self.ground.keeper.as_ref();
         keeper.is_some_and(|keeper| keeper.stands_by())
+    }
+
+    /// The server's present life, counted from 1.
+    fn life(&self) -> u32 {
+        let unused = self.ground.instance.unused_lives();
+        self.incarnation.saturating_sub(unused).max(1)
     }
 
     fn stage_name(&self) -> &'static str {

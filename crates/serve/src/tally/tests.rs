@@ -2,7 +2,7 @@ use recovery::{Cause, Event, LostReason, Timings};
 use wire::FlowKey;
 
 use super::{CAUSES, EVENTS, LOST, Tally, kind};
-use crate::events::Happening;
+use crate::events::{FormerLife, Happening};
 
 fn connection() -> FlowKey {
     FlowKey::new(
@@ -59,6 +59,7 @@ fn all() -> Vec<Happening> {
             connections: 0,
         },
         Happening::Restored {
+            former: FormerLife::Silent,
             connections: 1,
             lost: 0,
         },

@@ -167,3 +167,36 @@ fn a_serve_that_ends_hands_over() {
     std::mem::swap(&mut pair.first, &mut pair.second);
     pair.stop();
 }
+
+/// Of a move no death is told, nor counted; and the first life of a service is its first.
+#[test]
+fn a_move_is_no_death() {
+    let mut pair = Pair::talking("takeover-no-death");
+    let echo = pair.scene.connect_to(addresses()[0]);
+    e2e::clients::write(&echo, b"echo\n");
+    echoes(&echo, b"hello");
+    assert_eq!(status(&pair.first)["incarnation"], 1);
+    pair.hand_over();
+    let serving = pair.second.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&echo, b"moved");
+    let restored = pair.second.wait_for("restored", 1);
+    assert_eq!(restored["former"], "handed_over", "{restored}");
+    pair.second.assert_none_of("died");
+    let deaths = &status(&pair.second)["happened"]["deaths"];
+    assert_eq!(
+        deaths.as_object().map(serde_json::Map::len),
+        Some(0),
+        "{deaths}"
+    );
+    // The other way round by a death.
+    std::mem::swap(&mut pair.first, &mut pair.second);
+    pair.first.wait_for("leased", 1);
+    pair.first.power_off();
+    let restored = pair.second.wait_for("restored", 1);
+    assert_eq!(restored["former"], "silent", "{restored}");
+    pair.second.wait_for("died", 1);
+    echoes(&echo, b"taken over");
+    pair.change_places();
+    pair.stop();
+}
