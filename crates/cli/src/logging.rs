@@ -1,6 +1,6 @@
 //! `outlive logger`.
 
-use std::{os::fd::AsFd, os::unix::net::UnixStream};
+use std::{io::ErrorKind, os::fd::AsFd, os::unix::net::UnixStream};
 
 use channel::KeyRing;
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy};
@@ -21,21 +21,31 @@ pub(crate) fn run(arguments: &Logger) -> Outcome {
     if total < TOTAL_LEAST {
         let hint = arguments.file.hint();
         eprintln!("outlive: --limit-total must be at least 1MiB{hint}");
-        return Outcome::Usage;
+        return Outcome::of_options(!hint.is_empty());
     }
     match keep_records(arguments, total) {
         Ok(()) => Outcome::Done,
         Err(error) => {
             eprintln!("outlive: {error}");
-            match error {
-                ServiceError::Listen { .. }
-                | ServiceError::Metrics { .. }
-                | ServiceError::Keys(_)
-                | ServiceError::Lease(_)
-                | ServiceError::Log { .. } => Outcome::Usage,
-                ServiceError::Io(_) => Outcome::Internal,
+            outcome_of(&error).of_service()
+        }
+    }
+}
+
+fn outcome_of(error: &ServiceError) -> Outcome {
+    match error {
+        ServiceError::Listen { error, .. } | ServiceError::Metrics { error, .. } => {
+            match error.kind() {
+                ErrorKind::AddrInUse => Outcome::NotNow,
+                ErrorKind::AddrNotAvailable => Outcome::Unavailable,
+                ErrorKind::PermissionDenied => Outcome::NoPermission,
+                _ => Outcome::Config,
             }
         }
+        ServiceError::Keys(_) | ServiceError::Lease(_) | ServiceError::Log { .. } => {
+            Outcome::Config
+        }
+        ServiceError::Io(_) => Outcome::Internal,
     }
 }
 

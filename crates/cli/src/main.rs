@@ -39,18 +39,19 @@ fn main() -> std::process::ExitCode {
         Ok(resolved) => resolved,
         Err(mistake) => {
             eprintln!("outlive: {mistake}");
-            return Outcome::Usage.into();
+            return Outcome::Config.into();
         }
     };
     let arguments = match Arguments::try_parse_from(line) {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
+            let in_file = file.is_some();
             if let Some(file) = file.filter(|_| error.use_stderr()) {
                 eprintln!("outlive:{}", arguments::config_hint(&file));
             }
             return if error.use_stderr() {
-                Outcome::Usage.into()
+                Outcome::of_options(in_file).into()
             } else {
                 Outcome::Done.into()
             };

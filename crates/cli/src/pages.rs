@@ -20,7 +20,10 @@ pub(crate) fn man(directory: &Path) -> Outcome {
         Err(error) => {
             let directory = directory.display();
             eprintln!("outlive: cannot write man pages to {directory}: {error}");
-            Outcome::Usage
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => Outcome::NoPermission,
+                _ => Outcome::Usage,
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
         Ok(configs) => configs,
         Err(message) => {
             eprintln!("outlive: {message}{hint}");
-            return Outcome::Usage;
+            return Outcome::of_options(!hint.is_empty());
         }
     };
     let tell = move |report: &Report| {
@@ -52,7 +52,7 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
     }
     match run(config, otherwise, tell) {
         Ok(()) => Outcome::Done,
-        Err(error) => failed(&error),
+        Err(error) => failed(&error).of_service(),
     }
 }
 

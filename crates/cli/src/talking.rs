@@ -71,7 +71,7 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             eprintln!("outlive: only root may ask the serve of {name} ({error})");
-            Outcome::Usage
+            Outcome::NoPermission
         }
         _ if !known => {
             eprintln!(
@@ -200,11 +200,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
             line(&format!("{mark} {}: {}", finding.question, finding.answer));
         }
     }
-    if findings.iter().all(|finding| finding.ok) {
-        Outcome::Done
-    } else {
-        Outcome::Unsupported
-    }
+    preflight::fault_of(&findings).map_or(Outcome::Done, Outcome::from)
 }
 
 pub(crate) fn clean(arguments: &Clean) -> Outcome {
@@ -238,7 +234,7 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
             Err(serve::ServeError::AlreadyServed { .. }) if all => {}
             Err(serve::ServeError::AlreadyServed { .. }) => {
                 eprintln!("outlive: {name} is running; stop its serve (SIGTERM), which cleans up");
-                outcome = Outcome::Usage;
+                outcome = Outcome::NotNow;
             }
             Err(error) => outcome = failed(&error),
         }

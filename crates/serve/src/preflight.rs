@@ -7,7 +7,7 @@ use serde::Serialize;
 use supervise::{address_is_local, check_destroy_supported, listener_on, local_addresses, resolve};
 
 use crate::{
-    error::{ServeError, SystemContext},
+    error::{Fault, ServeError, SystemContext},
     leasing, link, own_addresses,
 };
 
@@ -20,6 +20,30 @@ pub struct Finding {
     pub ok: bool,
     /// What was found, and what to do if it is not.
     pub answer: String,
+    /// Whose fault it is, if it is not, and whether time helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
+}
+
+impl Finding {
+    fn of(question: &str, result: Result<String, ServeError>) -> Self {
+        Self {
+            question: question.to_owned(),
+            ok: result.is_ok(),
+            fault: result.as_ref().err().map(ServeError::fault),
+            answer: result.unwrap_or_else(|error| error.to_string()),
+        }
+    }
+}
+
+/// Why `serve` would not begin: what time does not mend comes first.
+#[must_use]
+pub fn fault_of(findings: &[Finding]) -> Option<Fault> {
+    let faults = findings.iter().filter_map(|finding| finding.fault);
+    let passes = |fault: &Fault| matches!(fault, Fault::Missing | Fault::InTheWay);
+    let mut faults = faults.peekable();
+    let first = faults.peek().copied();
+    faults.find(|fault| !passes(fault)).or(first)
 }
 
 /// May we?
@@ -187,22 +211,12 @@ pub fn report(
     for (at, key_file) in loggers.iter().zip(std::iter::repeat(key_file)) {
         if let Some(key_file) = key_file {
             let found = logger(*at, key_file);
-            findings.push(Finding {
-                question: format!("logger {at}"),
-                ok: found.is_ok(),
-                answer: found.unwrap_or_else(|error| error.to_string()),
-            });
+            findings.push(Finding::of(&format!("logger {at}"), found));
         }
     }
     findings
 }
 
 fn finding(question: &str, result: Result<(), ServeError>, good: &str) -> Finding {
-    Finding {
-        question: question.to_owned(),
-        ok: result.is_ok(),
-        answer: result
-            .err()
-            .map_or_else(|| good.to_owned(), |error| error.to_string()),
-    }
+    Finding::of(question, result.map(|()| good.to_owned()))
 }

@@ -14,7 +14,11 @@ use e2e::{Answer, PATIENCE, Scene, binaries};
 
 const DONE: i32 = 0;
 const SERVER_FAILED: i32 = 1;
-const USAGE: i32 = 2;
+const USAGE: i32 = 64;
+const UNAVAILABLE: i32 = 69;
+const NOT_NOW: i32 = 75;
+const NO_PERMISSION: i32 = 77;
+const CONFIG: i32 = 78;
 
 /// Runs `outlive` on the server's host to its end, with a run directory of the scene.
 fn outlive(scene: &Scene, arguments: &[&str]) -> Answer {
@@ -83,52 +87,82 @@ fn bad_arguments() {
     let scene = Scene::new("arguments");
     let here = scene.ipv4(PORT).to_string();
     let long = "n".repeat(65);
-    let cases: &[(&[&str], &[&str])] = &[
+    let cases: &[(i32, &[&str], &[&str])] = &[
         (
+            CONFIG,
             &["--address", &here, "--", "no-such-program"],
             &["no-such-program"],
         ),
-        (&["--address", &here, "--", "/etc/passwd"], &["/etc/passwd"]),
-        (&["--address", &here, "--", "/"], &["/"]),
         (
+            CONFIG,
+            &["--address", &here, "--", "/etc/passwd"],
+            &["/etc/passwd"],
+        ),
+        (CONFIG, &["--address", &here, "--", "/"], &["/"]),
+        (
+            UNAVAILABLE,
             &["--address", "10.0.0.77:8080", "--", "true"],
             &["10.0.0.77", "10.0.0.10"],
         ),
         (
+            UNAVAILABLE,
             &["--address", "[fd00::77]:8080", "--", "true"],
             &["fd00::77", "fd00::10"],
         ),
         (
+            CONFIG,
             &["--address", "0.0.0.0:8080", "--", "true"],
             &["0.0.0.0", "--address"],
         ),
         (
+            CONFIG,
             &["--address", "[::]:8080", "--", "true"],
             &["[::]", "--address"],
         ),
-        (&["--address", "10.0.0.10", "--", "true"], &["10.0.0.10"]),
-        (&["--address", "10.0.0.10:99999", "--", "true"], &["99999"]),
-        (&["--", "true"], &["--address"]),
-        (&["--address", &here], &["COMMAND"]),
         (
+            USAGE,
+            &["--address", "10.0.0.10", "--", "true"],
+            &["10.0.0.10"],
+        ),
+        (
+            USAGE,
+            &["--address", "10.0.0.10:99999", "--", "true"],
+            &["99999"],
+        ),
+        (USAGE, &["--", "true"], &["--address"]),
+        (USAGE, &["--address", &here], &["COMMAND"]),
+        (
+            CONFIG,
             &["--address", &here, "--name", "a/b", "--", "true"],
             &["a/b"],
         ),
-        (&["--address", &here, "--name", "..", "--", "true"], &[".."]),
-        (&["--address", &here, "--name", "", "--", "true"], &["name"]),
         (
+            CONFIG,
+            &["--address", &here, "--name", "..", "--", "true"],
+            &[".."],
+        ),
+        (
+            CONFIG,
+            &["--address", &here, "--name", "", "--", "true"],
+            &["name"],
+        ),
+        (
+            CONFIG,
             &["--address", &here, "--name", &long, "--", "true"],
             &["name"],
         ),
         (
+            USAGE,
             &["--address", &here, "--ring", "3MiB", "--", "true"],
             &["--ring", "power of two"],
         ),
         (
+            USAGE,
             &["--address", &here, "--ring", "much", "--", "true"],
             &["--ring"],
         ),
         (
+            USAGE,
             &[
                 "--address",
                 &here,
@@ -140,25 +174,29 @@ fn bad_arguments() {
             &["--limit-per-connection", "2GiB"],
         ),
         (
+            USAGE,
             &["--address", &here, "--limit-total", "0", "--", "true"],
             &["--limit-total"],
         ),
         (
+            USAGE,
             &["--address", &here, "--attach", "xdp", "--", "true"],
             &["--attach"],
         ),
         (
+            USAGE,
             &["--address", &here, "--quarantine-after", "0", "--", "true"],
             &["--quarantine-after"],
         ),
         (
+            USAGE,
             &["--address", &here, "--give-up-after", "soon", "--", "true"],
             &["--give-up-after"],
         ),
     ];
-    for (arguments, says) in cases {
+    for (code, arguments, says) in cases {
         let all = [&["serve"], *arguments].concat();
-        assert_refused(&outlive(&scene, &all), USAGE, says);
+        assert_refused(&outlive(&scene, &all), *code, says);
     }
     assert_refused(&outlive(&scene, &["devour"]), USAGE, &["devour"]);
     assert_refused(&outlive(&scene, &[]), USAGE, &["Usage"]);
@@ -179,7 +217,7 @@ fn port_in_use() {
     let pid = plain.main_pid().to_string();
     assert_refused(
         &outlive(&scene, &arguments),
-        USAGE,
+        NOT_NOW,
         &["test-server", &pid, &address],
     );
     // A listener at the wildcard would get the connections too.
@@ -191,7 +229,7 @@ fn port_in_use() {
     wildcard.command.push(format!("0.0.0.0:{PORT}"));
     wildcard.addresses.truncate(1);
     let plain = scene.plain(&wildcard);
-    assert_refused(&outlive(&scene, &arguments), USAGE, &["test-server"]);
+    assert_refused(&outlive(&scene, &arguments), NOT_NOW, &["test-server"]);
     drop(plain);
     assert_nothing_left(&scene);
 }
@@ -215,7 +253,7 @@ fn not_root() {
     let serve = ["serve", "--address", &address, "--", "true"];
     assert_refused(
         &outlive_as(&scene, &nobody, &program, &serve),
-        USAGE,
+        NO_PERMISSION,
         &["root"],
     );
     assert_nothing_left(&scene);
@@ -235,7 +273,7 @@ fn two_of_one_name() {
         "--",
         "true",
     ];
-    assert_refused(&outlive(&scene, &serve), USAGE, &[server.name()]);
+    assert_refused(&outlive(&scene, &serve), NOT_NOW, &[server.name()]);
     // The first one does not mind.
     echo_survives_a_kill(&scene, &server, 1);
 }

@@ -5,7 +5,6 @@
 use std::{os::fd::AsFd, time::Duration};
 
 use protocol::control::Edition;
-use recovery::Cause;
 use rustix::event::{PollFd, PollFlags};
 
 use super::Service;

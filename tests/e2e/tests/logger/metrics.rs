@@ -166,9 +166,9 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
 fn an_address_that_cannot_be_had_is_a_mistake_that_leaves_nothing() {
     let scene = Scene::new("metrics-taken");
     let protected = scene.protect(&test_server(&scene));
-    for (metrics, word) in [
-        ("192.0.2.1:9601", "192.0.2.1:9601"),
-        ("10.0.0.10:81", "protected"),
+    for (metrics, word, code) in [
+        ("192.0.2.1:9601", "192.0.2.1:9601", 69),
+        ("10.0.0.10:81", "protected", 64),
     ] {
         let flags = [
             "--address",
@@ -179,7 +179,7 @@ fn an_address_that_cannot_be_had_is_a_mistake_that_leaves_nothing() {
             metrics,
         ];
         let refused = protected.outlive("serve", &[&flags[..], &["--", "true"]].concat());
-        assert_eq!(refused.status, Some(2), "{refused:?}");
+        assert_eq!(refused.status, Some(code), "{refused:?}");
         assert!(refused.stderr.contains(word), "{refused:?}");
     }
     protected.stop();

@@ -68,7 +68,7 @@ fn status_and_events() {
     assert!(words.stdout.contains("was killed by signal 9"), "{words:?}");
 
     let unknown = protected.outlive("status", &["nobody"]);
-    assert_eq!(unknown.status, Some(2), "{unknown:?}");
+    assert_eq!(unknown.status, Some(64), "{unknown:?}");
     assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
     drop(silent);
     protected.stop();
@@ -93,7 +93,7 @@ fn check_says_what_is_missing() {
         "check",
         &["--json", "--address", &taken, "--", "no-such-program"],
     );
-    assert_eq!(bad.status, Some(3), "{bad:?}");
+    assert_eq!(bad.status, Some(78), "{bad:?}");
     let wrong: Vec<_> = bad
         .json()
         .into_iter()
@@ -106,7 +106,7 @@ fn check_says_what_is_missing() {
     assert_eq!(questions, ["addresses", "command"], "{bad:?}");
 
     let words = protected.outlive("check", &["--address", "192.0.2.1:80"]);
-    assert_eq!(words.status, Some(3), "{words:?}");
+    assert_eq!(words.status, Some(69), "{words:?}");
     assert!(words.stdout.contains("FAIL addresses"), "{words:?}");
 
     // May hosts take over from each other?
@@ -194,7 +194,7 @@ fn clean_where_nothing_is() {
     let all = protected.outlive("clean", &[]);
     assert_eq!(all.status, Some(0), "{all:?}");
     let nobody = protected.outlive("clean", &["nobody"]);
-    assert_eq!(nobody.status, Some(2), "{nobody:?}");
+    assert_eq!(nobody.status, Some(64), "{nobody:?}");
     let name = protected.name();
     for word in ["no service is called nobody", name] {
         assert!(nobody.stderr.contains(word), "{nobody:?}");
