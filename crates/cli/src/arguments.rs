@@ -404,6 +404,16 @@ pub(crate) struct Events {
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
+    /// Check all that `outlive serve --config FILE` would begin with, on this host; other options are in the file
+    #[arg(
+        long = "config",
+        value_name = "FILE",
+        conflicts_with_all = ["address", "address_device", "north", "logger", "key_file", "command"]
+    )]
+    pub(crate) of_serve: Option<PathBuf>,
+    /// With --config: the service's name, as `outlive serve` is given it [default: that of the file, or made from the first address]
+    #[arg(long, requires = "of_serve")]
+    pub(crate) name: Option<String>,
     /// Address and port that clients would connect to, or a range of ports
     #[arg(long, value_name = "ADDRESS:PORT[-PORT]", value_parser = units::addresses)]
     pub(crate) address: Vec<Addresses>,

@@ -1,7 +1,8 @@
 //! `outlive serve`.
 
-use std::time::Duration;
+use std::{ffi::OsString, path::Path, time::Duration};
 
+use clap::Parser;
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 use serve::{
@@ -10,7 +11,9 @@ use serve::{
 };
 
 use crate::{
-    arguments::{self, Ack, Attach, Bounding, CrashOn, LoggerLoss, North, Replay, Serve},
+    arguments::{
+        self, Ack, Arguments, Attach, Bounding, CrashOn, LoggerLoss, North, Replay, Serve, Verb,
+    },
     exit::{Outcome, failed},
     lines, units,
 };
@@ -87,6 +90,28 @@ fn run(
             Ending::Stopped | Ending::Ended | Ending::HandedOver => return Ok(()),
             Ending::Moved | Ending::Superseded => config.standby = true,
         }
+    }
+}
+
+/// What `outlive serve --config FILE` would do.
+pub(crate) fn configured(file: &Path, name: Option<&str>) -> Result<ServeConfig, String> {
+    let mut line = vec![
+        "outlive".into(),
+        "serve".into(),
+        "--config".into(),
+        file.into(),
+    ];
+    if let Some(name) = name {
+        line.push(OsString::from(format!("--name={name}")));
+    }
+    let (line, _) = crate::config::resolve(line).map_err(|error| format!("outlive: {error}"))?;
+    let parsed = Arguments::try_parse_from(line).map_err(|error| error.to_string())?;
+    let hint = arguments::config_hint(file);
+    match parsed.verb {
+        Verb::Serve(serve) => configs(*serve, false)
+            .map(|(config, _)| config)
+            .map_err(|message| format!("outlive: {message}{hint}")),
+        _ => Err("outlive: this is no configuration of serve".into()),
     }
 }
 

@@ -14,7 +14,7 @@ use serve::{
 use crate::{
     arguments::{Check, Clean, Events, Key, Move, Status},
     exit::{Outcome, failed},
-    units,
+    serving, units,
 };
 
 /// Print a line; false when nobody reads any more.
@@ -183,15 +183,23 @@ fn known(run_dir: &RunDir) -> String {
 }
 
 pub(crate) fn check(arguments: &Check) -> Outcome {
-    let addresses = units::all(&arguments.address);
-    let findings = preflight::report(
-        &addresses,
-        arguments.address_device.as_deref(),
-        &arguments.command,
-        arguments.north.is_wanted(),
-        &arguments.logger,
-        arguments.key_file.as_deref(),
-    );
+    let findings = match &arguments.of_serve {
+        None => preflight::report(preflight::Asked {
+            addresses: &units::all(&arguments.address),
+            device: arguments.address_device.as_deref(),
+            command: &arguments.command,
+            wrapped: arguments.north.is_wanted(),
+            loggers: &arguments.logger,
+            key_file: arguments.key_file.as_deref(),
+        }),
+        Some(file) => match serving::configured(file, arguments.name.as_deref()) {
+            Ok(config) => preflight::report_of(&config),
+            Err(mistake) => {
+                eprintln!("{}", mistake.trim_end());
+                return Outcome::Config;
+            }
+        },
+    };
     for finding in &findings {
         if arguments.json {
             json(finding);

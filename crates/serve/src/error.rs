@@ -16,9 +16,13 @@ use supervise::{CgroupError, DestroyError, Exit, SpawnError, StopError, mounts::
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// We are not root.
-    #[error("outlive serve needs root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN): run it with sudo")]
-    NotRoot,
+    /// We lack capabilities.
+    #[error(
+        "this process lacks the capabilities {}: run it as root (sudo), or in a container with --cap-add={}",
+        .0.join(", "),
+        .0.join(",")
+    )]
+    NoCapability(Vec<&'static str>),
     /// No address was given.
     #[error(
         "which address shall be protected? give --address ADDRESS:PORT, as clients connect to it"
@@ -275,8 +279,9 @@ impl ServeError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::NotRoot
+            Self::NoCapability(_)
             | Self::NoLogger(_)
+            | Self::Dataplane(DataplaneError::NotPermitted { .. })
             | Self::Mount(MountError::NotPermitted { .. })
             | Self::Destroy(DestroyError::NotPermitted) => Fault::Permission,
             Self::NotLocal { .. } | Self::NoDevice(_) => Fault::Missing,
@@ -293,7 +298,10 @@ impl ServeError {
                 _ => Fault::Config,
             },
             Self::LoggerUnreachable { error, .. } => of_channel(error),
-            Self::RunDir { source, .. } | Self::System { source, .. } => of_io(source),
+            Self::RunDir { source, .. }
+            | Self::System { source, .. }
+            | Self::Cgroup(CgroupError::Io { source, .. })
+            | Self::Dataplane(DataplaneError::Setting { source, .. }) => of_io(source),
             Self::NoAddress
             | Self::Wildcard(_)
             | Self::TooManyAddresses { .. }

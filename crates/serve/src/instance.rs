@@ -86,6 +86,12 @@ impl Instance {
         }
     }
 
+    /// Whether a service in this directory has begun and may run still: `serve` takes it over.
+    pub(crate) fn is_begun_in(directory: &Path) -> bool {
+        let text = fs::read(directory.join(FILE)).unwrap_or_default();
+        serde_json::from_slice::<Kept>(&text).is_ok_and(|kept| kept.begun)
+    }
+
     /// By which loggers know it.
     pub(crate) fn number(&self) -> u64 {
         self.kept.number

@@ -123,6 +123,7 @@ impl Ground {
         instance: &Instance,
     ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
         preflight::addresses_on(&config.addresses, config.address_device.as_deref())?;
+        dataplane::check_settings(&config.addresses)?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
         let cgroup = Cgroup::create(&cgroup2, &config.run_dir.host_name(&config.name))?;
         become_subreaper().doing("become the reaper of the server's orphans")?;

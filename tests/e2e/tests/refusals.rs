@@ -16,6 +16,7 @@ const DONE: i32 = 0;
 const SERVER_FAILED: i32 = 1;
 const USAGE: i32 = 64;
 const UNAVAILABLE: i32 = 69;
+const UNSUPPORTED: i32 = 71;
 const NOT_NOW: i32 = 75;
 const NO_PERMISSION: i32 = 77;
 const CONFIG: i32 = 78;
@@ -254,9 +255,54 @@ fn not_root() {
     assert_refused(
         &outlive_as(&scene, &nobody, &program, &serve),
         NO_PERMISSION,
-        &["root"],
+        &["root", "NET_ADMIN"],
+    );
+    // The check says the same, and blames neither kernel nor anything else.
+    let check = outlive_as(&scene, &nobody, &program, &["check"]);
+    assert_eq!(check.status, Some(NO_PERMISSION), "{check:?}");
+    let failed = check.stdout.lines().filter(|line| line.starts_with("FAIL"));
+    let failed: Vec<&str> = failed.collect();
+    assert_eq!(failed.len(), 1, "{check:?}");
+    assert!(
+        failed[0].contains("privileges: this process lacks"),
+        "{check:?}"
     );
     assert_nothing_left(&scene);
+}
+
+/// Root in a container: each thing that it lacks is told by the check, and serve says the same.
+#[test]
+fn root_with_less_than_all() {
+    let scene = Scene::new("less-root");
+    let address = scene.ipv4(PORT).to_string();
+    let read_only =
+        "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$@\"";
+    let without = |capability: &str| format!("--bounding-set=-{capability}");
+    for (by, code, says) in [
+        (
+            &["setpriv", &without("net_raw")][..],
+            NO_PERMISSION,
+            "NET_RAW",
+        ),
+        (
+            &["setpriv", &without("sys_admin")],
+            NO_PERMISSION,
+            "SYS_ADMIN",
+        ),
+        (
+            &["unshare", "--mount", "sh", "-c", read_only, "sh"],
+            UNSUPPORTED,
+            "net.ipv4.conf.lo.accept_local=1",
+        ),
+    ] {
+        let program = binaries::outlive();
+        let check = outlive_as(&scene, by, &program, &["check", "--address", &address]);
+        assert_eq!(check.status, Some(code), "{check:?}");
+        assert!(check.stdout.contains(says), "{check:?}");
+        let serve = ["serve", "--address", &address, "--", "sleep", "1"];
+        assert_refused(&outlive_as(&scene, by, &program, &serve), code, &[says]);
+        assert_nothing_left(&scene);
+    }
 }
 
 #[test]
