@@ -89,7 +89,8 @@ pub fn privileges() -> Result<(), ServeError> {
 fn missing(effective: u64) -> Vec<&'static str> {
     let has = |number: u32| effective & (1 << number) != 0;
     let lacks = |(name, number): &(&str, u32)| {
-        !has(*number) && !(has(SYS_ADMIN) && OF_ADMIN.contains(name))
+        let given = has(SYS_ADMIN) && OF_ADMIN.contains(name);
+        !(given || has(*number))
     };
     let missing = NEEDED.into_iter().filter(lacks);
     missing.map(|(name, _)| name).collect()
