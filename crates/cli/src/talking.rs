@@ -33,7 +33,9 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
         .clone()
         .map_or_else(|| run_dir.services(), |name| vec![name]);
     if names.is_empty() && !arguments.json {
-        line(&format!("no service is protected in {run_dir}"));
+        line(&format!(
+            "no service runs here (looked in {run_dir}); a logger tells of itself in its events and by --metrics"
+        ));
     }
     let mut outcome = Outcome::Done;
     for name in names {
@@ -177,7 +179,7 @@ fn only(mut names: Vec<String>) -> Option<String> {
 
 fn known(run_dir: &RunDir) -> String {
     match run_dir.services() {
-        names if names.is_empty() => format!("none is protected in {run_dir}"),
+        names if names.is_empty() => format!("no service is running here (looked in {run_dir})"),
         names => format!("there are {}", names.join(", ")),
     }
 }

@@ -73,6 +73,9 @@ pub struct Status {
     /// Whether this host may serve, if others could: in which epoch, until when, or for whom it stands by.
     #[serde(default)]
     pub lease: Option<String>,
+    /// Whether a standby is there, if this host serves and another one could: it would go on as soon as this host is silent.
+    #[serde(default)]
+    pub standby_present: Option<bool>,
     /// The epoch in which it serves.
     #[serde(default)]
     pub epoch: Option<u32>,
@@ -101,6 +104,16 @@ pub struct ReplicaStatus {
     pub record_bytes: u64,
     /// Those of them that it has not replayed.
     pub behind_bytes: u64,
+}
+
+impl ReplicaStatus {
+    fn in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "  follows      process {}, {} bytes of what the server is told where it serves, {} of them still to be replayed",
+            self.pid, self.record_bytes, self.behind_bytes
+        )
+    }
 }
 
 /// What output commit has cost a server with state, whose words wait for a logger on another host.
@@ -170,6 +183,9 @@ impl fmt::Display for Status {
             self.addresses.join(", ")
         )?;
         writeln!(f, "  server       {server}, life {}", self.incarnation)?;
+        if self.stage == STANDBY {
+            return self.of_a_standby(f);
+        }
         writeln!(
             f,
             "  connections  {} open: {} protected, {} unprotected ({} until their next turn), {} carried over a crash",
@@ -208,16 +224,20 @@ impl fmt::Display for Status {
             )?;
         }
         if let Some(replica) = &self.replica {
-            writeln!(
-                f,
-                "  follows      process {}, {} bytes of what the server is told where it serves, {} of them still to be replayed",
-                replica.pid, replica.record_bytes, replica.behind_bytes
-            )?;
+            replica.in_words(f)?;
         }
         self.checkpoint_in_words(f)?;
         writeln!(f, "  logger       {}", self.logger)?;
         if let Some(lease) = &self.lease {
             writeln!(f, "  lease        {lease}")?;
+        }
+        match self.standby_present {
+            Some(true) => writeln!(f, "  standby      present: this host may die")?,
+            Some(false) => writeln!(
+                f,
+                "  standby      none: nobody takes over when this host dies (`outlive standby` on another host)"
+            )?,
+            None => {}
         }
         writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
         write!(
@@ -247,6 +267,23 @@ impl fmt::Display for Status {
 }
 
 impl Status {
+    /// Of a host that stands by: it has no connections, and records nothing.
+    fn of_a_standby(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(replica) = &self.replica {
+            replica.in_words(f)?;
+        }
+        writeln!(f, "  logger       {}", self.logger)?;
+        if let Some(lease) = &self.lease {
+            writeln!(f, "  lease        {lease}")?;
+        }
+        writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
+        write!(
+            f,
+            "  processes    serve {}; up {:.0} s",
+            self.serve_pid, self.uptime_s
+        )
+    }
+
     fn checkpoint_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |kind: &str| self.happened.events.get(kind).copied().unwrap_or_default();
         let (made, failed) = (count("checkpointed"), count("checkpoint_failed"));

@@ -38,7 +38,10 @@ impl Service {
                 "kept on this host: survives the server's death, not the host's".to_owned(),
             ),
             Logger::Remote(link) => {
-                let words = link.in_words(clock::now());
+                let words = match self.stands_by() {
+                    true => link.granter_in_words(),
+                    false => link.in_words(clock::now()),
+                };
                 (
                     words,
                     None,
@@ -94,6 +97,7 @@ impl Service {
                 Some(UnprotectedReason::from_code(code).map_or("unknown", reason_name))
             })),
             lease: self.ground.keeper.as_ref().map(Keeper::in_words),
+            standby_present: self.standby_present(),
             epoch: self.ground.keeper.as_ref().and_then(Keeper::epoch),
             logger_up,
             record: recorded.map(record_status),
@@ -125,7 +129,12 @@ impl Service {
         self.incarnation.saturating_sub(unused).max(1)
     }
 
-    fn stage_name(&self) -> &'static str {
+    fn standby_present(&self) -> Option<bool> {
+        let position = self.ground.keeper.as_ref()?.position();
+        position.epoch.map(|_| position.standby)
+    }
+
+    pub(super) fn stage_name(&self) -> &'static str {
         if self.listening.has_begun() {
             stage_name(self.recovery.stage())
         } else if self.ground.instance.has_begun() {

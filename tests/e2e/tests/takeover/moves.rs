@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use e2e::arrange::wait_until;
 use e2e::clients::Http;
 use e2e::exchange::{Exchange, assert_untouched, echoes, end, talks};
 use e2e::loggers::{await_recorded, status};
@@ -176,6 +177,7 @@ fn a_move_is_no_death() {
     e2e::clients::write(&echo, b"echo\n");
     echoes(&echo, b"hello");
     assert_eq!(status(&pair.first)["incarnation"], 1);
+    a_pair_says_that_it_is_one(&pair);
     pair.hand_over();
     let serving = pair.second.wait_serving(1);
     assert_eq!(serving["kept"], 1, "{serving}");
@@ -198,5 +200,48 @@ fn a_move_is_no_death() {
     pair.second.wait_for("died", 1);
     echoes(&echo, b"taken over");
     pair.change_places();
+    pair.stop();
+}
+
+/// The host that serves says whether there is a standby, and the standby does not say that it is unprotected.
+#[track_caller]
+fn a_pair_says_that_it_is_one(pair: &Pair) {
+    // It is not heard for a moment now and then.
+    wait_until("the standby is known", || {
+        status(&pair.first)["standby_present"] == true
+    });
+    let standby = status(&pair.second);
+    assert_eq!(standby["standby_present"], serde_json::Value::Null);
+    assert_eq!(standby["stage"], "standby");
+    let words = pair.second.outlive("status", &[]).stdout;
+    assert!(!words.contains("unprotected"), "{words}");
+    assert!(
+        words.contains("keeps the record of the host that serves"),
+        "{words}"
+    );
+    wait_until("that is told in words", || {
+        let words = pair.first.outlive("status", &[]).stdout;
+        words.contains("standby      present")
+    });
+}
+
+#[test]
+fn a_host_without_its_standby_says_so() {
+    let mut pair = Pair::talking("takeover-alone");
+    pair.second.kill_serve(Signal::TERM);
+    assert!(pair.second.ended(PATIENCE).is_some());
+    wait_until("it is known to be alone", || {
+        status(&pair.first)["standby_present"] == false
+    });
+    let words = pair.first.outlive("status", &[]).stdout;
+    assert!(words.contains("standby      none"), "{words}");
+    pair.second.begin_as(
+        "standby",
+        &pair.server,
+        &pair.flags().iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+    wait_until("it has one again", || {
+        status(&pair.first)["standby_present"] == true
+    });
     pair.stop();
 }
