@@ -36,6 +36,12 @@ pub(crate) enum Verb {
     Standby(Box<Serve>),
     /// Hand a service over to its standby, and be a standby
     Move(Move),
+    /// End a service's server and start it again, with all its connections
+    ///
+    /// For another version of the server, or another configuration that the server reads when it starts: clients see a pause.
+    /// The server is ended as by a crash (SIGKILL), which is what its connections are protected against. Options of `outlive
+    /// serve`, and the server's command, stay as they are.
+    Restart(Move),
     /// Show the services that are protected on this host
     Status(Status),
     /// Show what has happened to a service: deaths, restarts, connections kept and lost

@@ -61,6 +61,7 @@ fn main() -> std::process::ExitCode {
         Verb::Serve(serve) => serving::serve(*serve, false),
         Verb::Standby(serve) => serving::serve(*serve, true),
         Verb::Move(which) => talking::hand_over(&which),
+        Verb::Restart(which) => talking::restart(&which),
         Verb::Status(status) => talking::status(&status),
         Verb::Events(events) => talking::events(&events),
         Verb::Check(check) => talking::check(&check),

@@ -7,7 +7,7 @@ use std::{
 
 use serve::{
     RunDir, Status as ServiceStatus,
-    control::{Moved, Question, ask},
+    control::{Moved, Question, Restarted, ask},
     preflight,
 };
 
@@ -157,6 +157,46 @@ pub(crate) fn hand_over(arguments: &Move) -> Outcome {
                 "outlive: the serve of {name} does not say whether it has moved; see `outlive status`"
             );
             Outcome::Internal
+        }
+    }
+}
+
+pub(crate) fn restart(arguments: &Move) -> Outcome {
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let Some(name) = named(arguments.service.as_deref(), &run_dir) else {
+        return Outcome::Usage;
+    };
+    let began = Instant::now();
+    let mut answer = None;
+    let asked = ask(&run_dir.socket(&name), Question::Restart {}, |text| {
+        answer = serde_json::from_str(text).ok();
+        false
+    });
+    let took_ms = began.elapsed().as_millis();
+    match (asked, answer) {
+        (Err(error), _) => not_served(&run_dir, &name, &error),
+        (Ok(()), Some(Restarted::Restarted { kept, lost })) => {
+            if arguments.json {
+                json(&serde_json::json!({
+                    "service": name, "restarted": true, "kept": kept, "lost": lost, "took_ms": took_ms
+                }));
+            } else {
+                let kept = recovery::Count(kept, "connection");
+                line(&format!(
+                    "{name}: restarted in {took_ms} ms: {kept} kept, {lost} lost"
+                ));
+            }
+            Outcome::Done
+        }
+        (Ok(()), Some(Restarted::Refused(why))) => {
+            eprintln!("outlive: {name} is not restarted: {why}");
+            Outcome::NotNow
+        }
+        (Ok(()), None) => {
+            eprintln!(
+                "outlive: the serve of {name} has ended before its server was there again; see `outlive status`"
+            );
+            Outcome::Failed
         }
     }
 }

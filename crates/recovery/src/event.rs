@@ -42,6 +42,8 @@ pub enum Cause {
     Host,
     /// Another host has served, and has given the service up: it was moved here, or stopped there.
     Moved,
+    /// We have ended it, because somebody asked for a restart.
+    Restart,
     /// We have ended it, so that its record begins anew: nobody was connected.
     Renewal,
 }
@@ -56,10 +58,19 @@ impl Cause {
         }
     }
 
+    /// Somebody has asked for it, and was told: nothing has died.
+    #[must_use]
+    pub fn is_asked_for(self) -> bool {
+        matches!(self, Self::Moved | Self::Restart)
+    }
+
     /// Somebody's hand, most likely.
     #[must_use]
     pub fn is_sigkill(self) -> bool {
-        matches!(self, Self::Signal { signal: 9, .. } | Self::Renewal)
+        matches!(
+            self,
+            Self::Signal { signal: 9, .. } | Self::Renewal | Self::Restart
+        )
     }
 }
 
@@ -73,6 +84,7 @@ impl fmt::Display for Cause {
             Self::NotServing => write!(f, "it does not serve"),
             Self::Host => write!(f, "its host had stopped"),
             Self::Moved => write!(f, "it was handed over by the host that served"),
+            Self::Restart => write!(f, "it was ended to be started again"),
             Self::Renewal => write!(f, "it was ended so that its record begins anew"),
         }
     }

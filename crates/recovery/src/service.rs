@@ -178,8 +178,7 @@ impl Recovery {
                 flow: connection.flow,
             });
         }
-        // That it was handed over is told already, and is no death.
-        if cause != Cause::Moved {
+        if !cause.is_asked_for() {
             self.events.push_back(Event::Died {
                 cause,
                 detected_ms: self.timings.detected_ms,

@@ -175,6 +175,8 @@ pub enum Happening {
         /// When it is tried again.
         retry_ms: u64,
     },
+    /// Somebody has asked for it (`outlive restart`): the server is ended and started again.
+    Restarting,
     /// The server ended by itself, successfully.
     Ended,
     /// The server is being stopped.
@@ -368,6 +370,10 @@ impl fmt::Display for Happening {
             Self::Renewed { record_bytes } => write!(
                 f,
                 "nobody is connected: the server is started anew, and with it its record of {record_bytes} bytes"
+            ),
+            Self::Restarting => write!(
+                f,
+                "restarting, as asked for: the server is ended and started again"
             ),
             Self::Ended => write!(f, "ended by itself"),
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),

@@ -104,7 +104,7 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 38] = [
+pub(crate) const EVENTS: [&str; 39] = [
     "started",
     "adopted",
     "restored",
@@ -131,6 +131,7 @@ pub(crate) const EVENTS: [&str; 38] = [
     "record_ended",
     "renewed",
     "start_failed",
+    "restarting",
     "ended",
     "stopping",
     "outgoing",
@@ -173,6 +174,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::RecordEnded { .. } => "record_ended",
         Happening::Renewed { .. } => "renewed",
         Happening::StartFailed { .. } => "start_failed",
+        Happening::Restarting => "restarting",
         Happening::Ended => "ended",
         Happening::Stopping { .. } => "stopping",
         Happening::Outgoing { .. } => "outgoing",
@@ -196,8 +198,8 @@ const fn cause_name(cause: &Cause) -> &'static str {
         Cause::Signal { .. } => "signal",
         Cause::Status { .. } => "status",
         Cause::NotServing => "not_serving",
-        // Of a service that was moved no death is told.
-        Cause::Host | Cause::Moved => "host",
+        // Of what was asked for no death is told.
+        Cause::Host | Cause::Moved | Cause::Restart => "host",
         Cause::Renewal => "renewal",
     }
 }

@@ -75,7 +75,7 @@ impl Service {
         let cause = self.renewing.cause(cause);
         if self.recovery.stage() != Stage::Clearing {
             self.pause = match cause {
-                Cause::Renewal => Duration::ZERO,
+                Cause::Renewal | Cause::Restart => Duration::ZERO,
                 _ => self.backoff.died(now),
             };
             if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {

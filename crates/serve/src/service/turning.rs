@@ -48,6 +48,7 @@ impl Service {
         self.start_if_due()?;
         self.periodic()?;
         self.answer_control();
+        self.restart_if_asked()?;
         Ok(Next::Go { acted })
     }
 

@@ -118,6 +118,7 @@ fn all() -> Vec<Happening> {
             reason: text(),
             retry_ms: 1,
         },
+        Happening::Restarting,
         Happening::Ended,
         Happening::Stopping { signal: 15 },
         Happening::Outgoing { kept: 2, reset: 1 },

@@ -238,3 +238,45 @@ fn a_main_process_that_leaves_its_daemon_is_told() {
     echoes(&stream, b"served");
     protected.stop();
 }
+
+/// Another configuration, or another version: the server is replaced, and its clients see a pause. No death is told.
+#[test]
+fn a_restart_that_is_asked_for() {
+    let scene = Scene::new("restart");
+    for (server, flags) in [
+        (servers::test_server(&scene), &[][..]),
+        (servers::nginx(&scene), &["--crash-on", "main"]),
+    ] {
+        let protected = scene.protect_with(&server, flags);
+        let recording = scene.record(PORT);
+        let mut http = None;
+        let mut stream = None;
+        match server.name {
+            "nginx" => {
+                let mut one = Http::new(scene.connect(PORT));
+                one.ask("/small/1");
+                assert_same_bytes("first", &pattern(500 + 700), &one.response(|_| ()).body);
+                http = Some(one);
+            }
+            _ => stream = Some(echoing(&scene)),
+        }
+        let before = protected.main_pid();
+        let answer = protected.outlive("restart", &["--json"]);
+        assert_eq!(answer.status, Some(0), "{answer:?}");
+        let answer = &answer.json()[0];
+        assert_eq!((&answer["kept"], &answer["lost"]), (&1.into(), &0.into()));
+        assert_ne!(protected.main_pid(), before);
+        if let Some(http) = &mut http {
+            http.ask("/small/2");
+            assert_same_bytes("next", &pattern(500 + 2 * 700), &http.response(|_| ()).body);
+        }
+        if let Some(stream) = &stream {
+            echoes(stream, b"afterwards");
+        }
+        protected.assert_none_of("died");
+        protected.wait_for("restarting", 1);
+        let endings = recording.finish();
+        assert!(endings.iter().all(|e| !e.rst && !e.fin), "{endings:?}");
+        protected.stop();
+    }
+}
