@@ -19,6 +19,8 @@ use std::{process::ExitCode, thread, time::Duration};
 
 use serve::{Fault, ServeError};
 
+use crate::lines;
+
 /// How an invocation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -68,7 +70,7 @@ impl From<Fault> for Outcome {
 
 /// Say what went wrong, and whose fault it was.
 pub(crate) fn failed(error: &ServeError) -> Outcome {
-    eprintln!("outlive: {error}");
+    lines::fail(error);
     match error {
         ServeError::NoService { .. } => Outcome::Usage, // a typing error
         _ => error.fault().into(),

@@ -4,6 +4,7 @@ use std::{io::ErrorKind, os::fd::AsFd, os::unix::net::UnixStream};
 
 use channel::KeyRing;
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy};
+use serve::Priority;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     low_level::pipe,
@@ -20,13 +21,13 @@ pub(crate) fn run(arguments: &Logger) -> Outcome {
         .unwrap_or_else(|| serve::host_memory() / 2);
     if total < TOTAL_LEAST {
         let hint = arguments.file.hint();
-        eprintln!("outlive: --limit-total must be at least 1MiB{hint}");
+        lines::fail(&format_args!("--limit-total must be at least 1MiB{hint}"));
         return Outcome::of_options(!hint.is_empty());
     }
     match keep_records(arguments, total) {
         Ok(()) => Outcome::Done,
         Err(error) => {
-            eprintln!("outlive: {error}");
+            lines::fail(&error);
             outcome_of(&error).of_service()
         }
     }
@@ -75,10 +76,28 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
     service.run(stopped.as_fd(), &mut |event| say(event, json))
 }
 
+const fn priority(of: &Event) -> Priority {
+    match of {
+        Event::LogFailed { .. } | Event::Unserved { .. } => Priority::Error,
+        Event::Trouble { .. } | Event::Refused { .. } | Event::RefusedMore { .. } => {
+            Priority::Warning
+        }
+        Event::Attached { .. } | Event::Detached { .. } | Event::Forgotten { .. } => Priority::Info,
+        Event::Listening { .. }
+        | Event::Restored { .. }
+        | Event::LogWorks
+        | Event::Granted { .. }
+        | Event::Inherited { .. }
+        | Event::KeysChanged
+        | Event::Stopping => Priority::Notice,
+    }
+}
+
 fn say(event: &Event, json: bool) {
-    lines::say(if json {
+    let line = if json {
         serde_json::to_string(event).unwrap_or_default()
     } else {
         format!("outlive: {event}")
-    });
+    };
+    lines::say(priority(event), &line);
 }

@@ -29,16 +29,17 @@ fn main() -> std::process::ExitCode {
         // Where nobody reads what is told, that is no reason to panic.
         .log_internal_errors(false)
         .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .event_format(lines::Lines)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("OUTLIVE_LOG")
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(USUAL)),
         )
-        .without_time()
         .init();
     let (line, file) = match config::resolve(std::env::args_os().collect()) {
         Ok(resolved) => resolved,
         Err(mistake) => {
-            eprintln!("outlive: {mistake}");
+            lines::fail(&mistake);
             return Outcome::Config.into();
         }
     };

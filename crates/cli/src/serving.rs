@@ -6,8 +6,8 @@ use clap::Parser;
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 use serve::{
-    CheckpointConfig, Ending, History, LinkConfig, LoggerLimits, OnLoggerLoss, Report, RunDir,
-    ServeConfig, ServeError, Service, Signals, Verify,
+    CheckpointConfig, Ending, Happening, History, LinkConfig, LoggerLimits, OnLoggerLoss, Priority,
+    Report, RunDir, ServeConfig, ServeError, Service, Signals, Verify,
 };
 
 use crate::{
@@ -36,23 +36,26 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
     let (config, otherwise) = match configs(arguments, standby) {
         Ok(configs) => configs,
         Err(message) => {
-            eprintln!("outlive: {message}{hint}");
+            lines::fail(&format_args!("{message}{hint}"));
             return Outcome::of_options(!hint.is_empty());
         }
     };
+    let kept_here = !json && config.link.is_none();
     let tell = move |report: &Report| {
+        let priority = report.happening.priority();
+        if kept_here && matches!(report.happening, Happening::Started { .. }) {
+            let name = &report.service;
+            let words = format!(
+                "outlive: the record of {name} is kept on this host: connections survive the server's death, not the host's"
+            );
+            lines::say(Priority::Notice, &words);
+        }
         if json {
-            lines::say(serde_json::to_string(report).unwrap_or_default());
+            lines::say(priority, &serde_json::to_string(report).unwrap_or_default());
         } else {
-            lines::say(report.to_string());
+            lines::say(priority, &report.to_string());
         }
     };
-    if !json && config.link.is_none() {
-        lines::say(format!(
-            "outlive: the record of {} is kept on this host: connections survive the server's death, not the host's",
-            config.name
-        ));
-    }
     match run(config, otherwise, tell) {
         Ok(()) => Outcome::Done,
         Err(error) => failed(&error).of_service(),

@@ -201,6 +201,69 @@ pub enum Happening {
     Recovery(Event),
 }
 
+/// How much somebody has to look at it: as syslog(3) has it, and the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// Clients are not protected, not served, or were reset.
+    Error,
+    /// Something has failed, and is being mended.
+    Warning,
+    /// A change that was asked for, or has to be known.
+    Notice,
+    /// The usual course.
+    Info,
+    /// For who looks for a fault in `outlive`.
+    Debug,
+}
+
+impl Priority {
+    /// The number that it has there.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Error => 3,
+            Self::Warning => 4,
+            Self::Notice => 5,
+            Self::Info => 6,
+            Self::Debug => 7,
+        }
+    }
+}
+
+impl Happening {
+    /// How much somebody has to look at it.
+    #[must_use]
+    pub const fn priority(&self) -> Priority {
+        match self {
+            Self::NotListening { .. }
+            | Self::LoggerLost { .. }
+            | Self::LoggerRestarted { .. }
+            | Self::RecordEnded { .. }
+            | Self::StartFailed { .. }
+            | Self::Recovery(Event::Lost { .. }) => Priority::Error,
+            Self::Unprotected { .. }
+            | Self::AwaitsLoggers { .. }
+            | Self::ReplicaDropped { .. }
+            | Self::Superseded { .. }
+            | Self::CheckpointFailed { .. }
+            | Self::Trouble { .. }
+            | Self::Recovery(Event::Died { .. }) => Priority::Warning,
+            Self::Reprotected { .. }
+            | Self::CaughtUp { .. }
+            | Self::Checkpointed { .. }
+            | Self::Renewed { .. }
+            | Self::Recovery(
+                Event::Restarted { .. }
+                | Event::Listening { .. }
+                | Event::Spliced { .. }
+                | Event::ClientReset { .. }
+                | Event::Verified { .. },
+            ) => Priority::Info,
+            _ => Priority::Notice,
+        }
+    }
+}
+
 impl fmt::Display for Happening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -43,7 +43,7 @@ mod together;
 pub use checkpoint::room::{Purpose as RoomPurpose, VERB as ROOM_VERB, run as run_room};
 pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, ServeConfig, Verify};
 pub use error::{Fault, ServeError};
-pub use events::{FormerLife, Happening, Report};
+pub use events::{FormerLife, Happening, Priority, Report};
 pub use logger_client::LOGGER_VERB;
 pub use rundir::RunDir;
 pub use service::{Ending, History, Service, Signals};

@@ -59,7 +59,16 @@ impl Ground {
             checkpoint::Criu::find(&checkpoints.criu)?;
         }
         let lock = config.run_dir.lock(&config.name)?;
-        let bpffs = mounts::bpffs(lock.directory())?;
+        let bpffs = match mounts::bpffs(lock.directory()) {
+            Ok(bpffs) => bpffs,
+            Err(error) => {
+                // Of a service that runs all stays.
+                if !Instance::is_begun_in(lock.directory()) {
+                    lock.remove();
+                }
+                return Err(error.into());
+            }
+        };
         let host_name = config.run_dir.host_name(&config.name);
         if let [layout, ..] = PinDirectory::other_layouts(bpffs.path(), &host_name)[..] {
             bpffs.leave(); // they are in there

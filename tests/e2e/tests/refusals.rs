@@ -305,6 +305,63 @@ fn root_with_less_than_all() {
     }
 }
 
+/// In the journal each line has its priority; and no line has the colours of a terminal, whoever reads it.
+#[test]
+fn lines_are_for_who_reads_them() {
+    let scene = Scene::new("journal");
+    let log = scene.directory().join("log");
+    let journal = format!(
+        "exec 2>{}; export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/$$/fd/2); exec \"$@\"",
+        log.display()
+    );
+    let by = ["env", "OUTLIVE_LOG=debug", "sh", "-c", &journal, "sh"];
+    let program = binaries::outlive();
+    let serve = ["serve", "--address", "10.0.0.77:80", "--", "true"];
+    let answer = outlive_as(&scene, &by, &program, &serve);
+    assert_eq!(answer.status, Some(UNAVAILABLE), "{answer:?}");
+    let said = fs::read_to_string(&log).expect("what it said");
+    assert!(
+        said.contains("<3>outlive: 10.0.0.77:80 is not an address of this host"),
+        "{said}"
+    );
+    assert!(!said.contains('\u{1b}'), "{said}");
+    // Nowhere else, and nothing before the mistake that there is.
+    let answer = outlive_as(&scene, &["env", "OUTLIVE_LOG=warn"], &program, &serve);
+    assert!(
+        answer.stderr.starts_with("outlive: 10.0.0.77:80"),
+        "{answer:?}"
+    );
+    assert_eq!(answer.stderr.lines().count(), 1, "{answer:?}");
+}
+
+/// A mount that cannot be made: not even the lock is left.
+#[test]
+fn a_mount_that_cannot_be_made_leaves_nothing() {
+    let scene = Scene::new("no-mount");
+    let directory = scene.run_dir().join("unlucky");
+    fs::create_dir_all(&directory).expect("a directory");
+    fs::write(directory.join("bpf"), "in the way").expect("a file");
+    let without = "umount -l /sys/fs/bpf; exec \"$@\"";
+    let by = ["unshare", "--mount", "sh", "-c", without, "sh"];
+    let address = scene.ipv4(PORT).to_string();
+    let serve = [
+        "serve",
+        "--name",
+        "unlucky",
+        "--address",
+        &address,
+        "--",
+        "true",
+    ];
+    let answer = outlive_as(&scene, &by, &binaries::outlive(), &serve);
+    assert_refused(&answer, UNSUPPORTED, &["bpf"]);
+    let left: Vec<_> = fs::read_dir(&directory)
+        .expect("readable")
+        .flatten()
+        .collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
 #[test]
 fn two_of_one_name() {
     let scene = Scene::new("twice");

@@ -30,6 +30,8 @@ pub(crate) struct Listening {
     ready: bool,
     /// When the service manager was told last that the start takes longer.
     extended: Option<Duration>,
+    /// What the service manager was told of the state.
+    status: String,
     /// The present life began then, and when it is to be said that it does not listen.
     life: Option<(Duration, Duration)>,
 }
@@ -83,6 +85,7 @@ impl Service {
         if self.listening.becomes_ready() {
             tell_manager(NotifyState::Ready);
         }
+        self.show_status();
     }
 
     /// The start takes longer, for a reason that is not the server's: a time limit of the service manager is not meant.
@@ -90,6 +93,17 @@ impl Service {
         if self.listening.is_to_extend(clock::now()) {
             let by = u32::try_from(EXTENDED_BY.as_micros()).unwrap_or(u32::MAX);
             tell_manager(NotifyState::ExtendTimeoutUsec(by));
+        }
+        self.show_status();
+    }
+
+    /// The service manager shows what the service is doing (`STATUS=`), if that has changed.
+    pub(super) fn show_status(&mut self) {
+        let addresses = in_words(&self.config.addresses).join(", ");
+        let status = format!("{}: {addresses}", self.stage_name());
+        if status != self.listening.status {
+            tell_manager(NotifyState::Status(&status));
+            self.listening.status = status;
         }
     }
 

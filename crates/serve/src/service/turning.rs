@@ -86,6 +86,7 @@ impl Service {
                 self.recovery.listening(now); // the kernel's word of it was lost
             }
             self.look_where_it_listens()?;
+            self.show_status();
             if self.replays() {
                 self.start_goes_on();
             }
