@@ -70,7 +70,8 @@ pub(crate) enum Verb {
     ///
     /// A lab is some hosts in network namespaces of their own, with links that can be cut, slowed
     /// and made lossy. Programs on a host are real ones and see this machine's files; what they
-    /// listen on is seen by the other hosts alone. Nothing connects a lab with the world.
+    /// listen on is seen by the other hosts alone. Nothing connects a lab with the world. Process numbers are this machine's:
+    /// `pgrep` on a host shows processes of other hosts and labs, too; `outlive lab kill` those of the host alone.
     ///
     /// A lab needs root and stays until `outlive lab down`, held by a small process in the
     /// background.
@@ -478,13 +479,16 @@ pub(crate) struct Key {
 /// While no host serves a service that has a standby, the logger tells its clients to wait: packets with
 /// the service's address as their source, which take CAP_NET_RAW.
 #[derive(Debug, Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct Logger {
+    #[command(subcommand)]
+    pub(crate) verb: Option<LoggerVerb>,
     /// Address and port that services connect to; repeat it for more (IPv6 in brackets)
     #[arg(long, value_name = "ADDRESS:PORT", required = true)]
     pub(crate) listen: Vec<SocketAddr>,
     /// File with the keys of those who may attach (see: outlive key)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) key_file: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) key_file: Option<PathBuf>,
     /// Write records to this directory before they are acknowledged, so that they outlive the
     /// logger and its host's power; it needs about twice the size of the records, and 300MiB
     #[arg(long, value_name = "DIR")]
@@ -521,6 +525,32 @@ pub(crate) struct Logger {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Print events as JSON, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LoggerVerb {
+    /// Tell a logger that the host which serves a service is gone for good, so that another one may
+    ///
+    /// For a host that had no standby when it went: nobody takes over from it, for nobody knows that it is silent. You vouch
+    /// that it is switched off or cut off for good. The logger refuses that while the host is heard. Other services are
+    /// not touched. Then start `outlive serve` or `outlive standby` on another host: it takes the service up with the records
+    /// that the logger has.
+    Release(Release),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// The service
+    pub(crate) service: String,
+    /// The logger
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) logger: SocketAddr,
+    /// File of the keys that the logger knows
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: PathBuf,
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

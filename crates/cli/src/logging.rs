@@ -1,21 +1,56 @@
 //! `outlive logger`.
 
-use std::{io::ErrorKind, os::fd::AsFd, os::unix::net::UnixStream};
+use std::{io::ErrorKind, os::fd::AsFd, os::unix::net::UnixStream, path::Path};
 
 use channel::KeyRing;
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy};
-use serve::Priority;
+use serve::{Priority, ServeError};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     low_level::pipe,
 };
 
-use crate::{arguments::Logger, exit::Outcome, lines};
+use crate::{
+    arguments::{Logger, LoggerVerb, Release},
+    exit::{Outcome, failed},
+    lines,
+};
 
 /// Least of all records together, bytes.
 const TOTAL_LEAST: u64 = 1 << 20;
 
 pub(crate) fn run(arguments: &Logger) -> Outcome {
+    match &arguments.verb {
+        Some(LoggerVerb::Release(release)) => self::release(release),
+        None => keep(arguments),
+    }
+}
+
+fn release(arguments: &Release) -> Outcome {
+    let service = &arguments.service;
+    match serve::give_up(arguments.logger, &arguments.key_file, service) {
+        Ok(epoch) if arguments.json => {
+            println!(
+                "{}",
+                serde_json::json!({ "service": service, "released": true, "epoch": epoch })
+            );
+            Outcome::Done
+        }
+        Ok(epoch) => {
+            println!(
+                "{service}: released, epoch {epoch} is over; start `outlive serve` or `outlive standby` on another host"
+            );
+            Outcome::Done
+        }
+        Err(ServeError::NotKnown(why)) => {
+            lines::fail(&format_args!("{service} is not released: {why}"));
+            Outcome::NotNow
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+fn keep(arguments: &Logger) -> Outcome {
     let total = arguments
         .limit_total
         .unwrap_or_else(|| serve::host_memory() / 2);
@@ -62,7 +97,7 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
     };
     let service = Service::bind(ServiceConfig {
         listen: arguments.listen.clone(),
-        keys: KeyRing::load(&arguments.key_file)?,
+        keys: KeyRing::load(arguments.key_file.as_deref().unwrap_or(Path::new("")))?,
         keep: arguments.keep,
         limit_total,
         acks,
@@ -86,6 +121,7 @@ const fn priority(of: &Event) -> Priority {
         Event::Listening { .. }
         | Event::Restored { .. }
         | Event::LogWorks
+        | Event::GivenUp { .. }
         | Event::Granted { .. }
         | Event::Inherited { .. }
         | Event::KeysChanged

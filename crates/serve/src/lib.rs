@@ -44,6 +44,7 @@ pub use checkpoint::room::{Purpose as RoomPurpose, VERB as ROOM_VERB, run as run
 pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, ServeConfig, Verify};
 pub use error::{Fault, ServeError};
 pub use events::{FormerLife, Happening, Priority, Report};
+pub use leasing::give_up;
 pub use logger_client::LOGGER_VERB;
 pub use rundir::RunDir;
 pub use service::{Ending, History, Service, Signals};

@@ -476,3 +476,52 @@ fn a_logger_that_was_started_again_waits_for_what_its_former_life_has_sent() {
     let request = world.request(1, holds(3, true));
     assert_eq!(world.say(10, &request), Some(Verdict::Free { epoch: 3 }));
 }
+
+/// By the operator's word, and not while the host is heard.
+#[test]
+fn a_host_that_is_gone_for_good_holds_nothing_any_more() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    assert_eq!(world.granter.give_up(ms(0), "web"), Err(StillHeld::Unknown));
+    assert_eq!(world.ask(0, 1, Standing::First), lease(1));
+    let free = world.ask(10, 1, holds(1, false));
+    assert_eq!(free, Verdict::Free { epoch: 1 });
+    assert!(matches!(
+        world.ask(5000, 2, STANDBY),
+        Verdict::Standby {
+            effective: false,
+            ..
+        }
+    ));
+    let still = world.granter.give_up(ms(10_009), "web");
+    assert!(
+        matches!(still, Err(StillHeld::Heard { itself: true, .. })),
+        "{still:?}"
+    );
+    let (epoch, record) = world.granter.give_up(ms(10_010), "web").unwrap();
+    assert_eq!((epoch, record.holder, record.leased), (1, None, true));
+    assert_eq!(
+        world.granter.give_up(ms(10_010), "web"),
+        Err(StillHeld::Nobodys)
+    );
+    assert_eq!(world.ask(10_011, 2, STANDBY), lease(2));
+    // Whatever comes back is told.
+    assert_eq!(
+        world.ask(10_020, 1, holds(1, false)),
+        Verdict::Superseded { epoch: 2 }
+    );
+
+    // One that was started a moment ago may not have heard it yet; a lease is waited for.
+    let record = Record {
+        holder: Some((1, 1)),
+        leased: true,
+        term: ms(100),
+        ..record
+    };
+    let mut world = World::new(Memory::Kept(vec![record]));
+    let still = world.granter.give_up(ms(9_000), "web");
+    assert!(
+        matches!(still, Err(StillHeld::Heard { itself: false, .. })),
+        "{still:?}"
+    );
+    assert!(world.granter.give_up(ms(10_000), "web").is_ok());
+}

@@ -40,6 +40,7 @@ mod request {
     pub(super) const COMMIT_IMAGE: u8 = 0x18;
     pub(super) const DROP_IMAGE: u8 = 0x19;
     pub(super) const READ_IMAGE: u8 = 0x1a;
+    pub(super) const GIVE_UP: u8 = 0x1b;
 }
 
 mod response {
@@ -64,6 +65,7 @@ mod response {
     pub(super) const IMAGE_KEPT: u8 = 0x93;
     pub(super) const IMAGE_REFUSED: u8 = 0x94;
     pub(super) const IMAGE_BYTES: u8 = 0x95;
+    pub(super) const GIVEN_UP: u8 = 0x96;
 }
 
 impl Message for Request {
@@ -84,6 +86,7 @@ impl Message for Request {
             Self::Resume(_) => request::RESUME,
             Self::Connections => request::CONNECTIONS,
             Self::Lease(_) => request::LEASE,
+            Self::GiveUp { .. } => request::GIVE_UP,
             Self::InUse { .. } => request::IN_USE,
             Self::Determinants { .. } => request::DETERMINANTS,
             Self::ReadDeterminants { .. } => request::READ_DETERMINANTS,
@@ -99,7 +102,7 @@ impl Message for Request {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::READ_IMAGE).contains(&type_code)
+        (request::HELLO..=request::GIVE_UP).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -196,6 +199,7 @@ impl Message for Request {
             }
             Self::Resume(resume) => resume.encode(&mut body),
             Self::Lease(lease) => lease.encode(&mut body),
+            Self::GiveUp { service } => body.bytes(service.as_bytes()),
             Self::Read {
                 flow,
                 from,
@@ -238,6 +242,9 @@ impl Message for Request {
             request::RESUME => Self::Resume(Resume::decode(&mut body)?),
             request::CONNECTIONS => Self::Connections,
             request::LEASE => Self::Lease(LeaseRequest::decode(&mut body)?),
+            request::GIVE_UP => Self::GiveUp {
+                service: body.text()?,
+            },
             request::IN_USE => Self::InUse {
                 session: body.u64()?,
             },
@@ -313,6 +320,7 @@ impl Message for Response {
             Self::Unknown { .. } => response::UNKNOWN,
             Self::Connections { .. } => response::CONNECTIONS,
             Self::Lease(_) => response::LEASE,
+            Self::GivenUp { .. } => response::GIVEN_UP,
             Self::Determinants { .. } => response::DETERMINANTS,
             Self::DeterminantBytes { .. } => response::DETERMINANT_BYTES,
             Self::Followed { .. } => response::FOLLOWED,
@@ -325,7 +333,7 @@ impl Message for Response {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::IMAGE_BYTES).contains(&type_code)
+        (response::HELLO..=response::GIVEN_UP).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -376,6 +384,7 @@ impl Message for Response {
             }
             Self::Keys(keys) => body.keys(keys),
             Self::Unknown { flow_low } => body.u32(*flow_low),
+            Self::GivenUp { epoch } => body.u32(*epoch),
             Self::Lease(lease) => lease.encode(&mut body),
             Self::Determinants {
                 edition,
@@ -477,6 +486,7 @@ impl Message for Response {
                 connections: until_the_end(&mut body, Recorded::decode)?,
             },
             response::LEASE => Self::Lease(LeaseAnswer::decode(&mut body)?),
+            response::GIVEN_UP => Self::GivenUp { epoch: body.u32()? },
             response::DETERMINANTS => Self::Determinants {
                 edition: Edition::decode(&mut body)?,
                 is_whole: body.bool()?,

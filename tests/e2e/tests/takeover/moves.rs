@@ -5,8 +5,8 @@ use std::sync::Arc;
 use e2e::arrange::wait_until;
 use e2e::clients::Http;
 use e2e::exchange::{Exchange, assert_untouched, echoes, end, talks};
-use e2e::loggers::{await_recorded, status};
-use e2e::pair::{FailOver, Pair, addresses};
+use e2e::loggers::{await_recorded, protect, status, with_logger};
+use e2e::pair::{FailOver, Pair, addresses, stop_all};
 use e2e::servers::{BIG, PORT, nginx_at, test_server_at};
 use e2e::{PATIENCE, Seed, assert_same_bytes, pattern};
 use lab::Signal;
@@ -244,4 +244,75 @@ fn a_host_without_its_standby_says_so() {
         status(&pair.first)["standby_present"] == true
     });
     pair.stop();
+}
+
+/// A host without a standby is gone for good: by the operator's word another one goes on with its connections, and not
+/// while it is there.
+#[test]
+fn a_host_that_is_gone_for_good_is_released() {
+    let (scene, logger) = with_logger("takeover-release");
+    let server = test_server_at(&scene, addresses().to_vec(), &[]);
+    let other = scene.lab.add_host_at("other", 30).expect("a host");
+    let device = ["--address-device", "eth0"];
+    let first = protect(&scene, &server, &logger, &device);
+    let echo = scene.connect_to(addresses()[0]);
+    e2e::clients::write(&echo, b"echo\n");
+    echoes(&echo, b"hello");
+    wait_until("it needs no lease", || {
+        status(&first)["lease"]
+            .to_string()
+            .contains("without an end")
+    });
+    await_recorded(&first);
+    let at = logger.address().to_string();
+    let keys = scene
+        .directory()
+        .join("keys")
+        .to_string_lossy()
+        .into_owned();
+    let release = |service: &str| {
+        let program = e2e::binaries::outlive();
+        let mut command = logger.host().command(&program.to_string_lossy());
+        command.args([
+            "logger",
+            "release",
+            service,
+            "--logger",
+            &at,
+            "--key-file",
+            &keys,
+        ]);
+        let output = command.output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let (code, said) = release(first.name());
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains("it is there"), "{said}");
+    let (code, said) = release("nobody");
+    assert_eq!(code, Some(75), "{said}");
+    first.power_off();
+    let flags = logger.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(device).collect();
+    let second = first.standby(&scene, &other, &server, &flags);
+    let waits = second.wait_for("trouble", 1);
+    assert!(
+        waits["message"]
+            .to_string()
+            .contains("may not take over yet"),
+        "{waits}"
+    );
+    wait_until("the host was silent for long enough", || {
+        release(first.name()).0 == Some(0)
+    });
+    let serving = second.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&echo, b"taken over");
+    // The host comes back, with a serve that vouches that nobody serves: it stands by.
+    let mut first = first;
+    first.power_on();
+    first.begin_as("serve", &server, &flags);
+    first.wait_for("stands_by", 1);
+    echoes(&echo, b"still there");
+    stop_all([first, second]);
 }
