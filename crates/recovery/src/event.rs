@@ -18,6 +18,36 @@ impl<N: Copy + TryInto<u64>> fmt::Display for Count<N> {
     }
 }
 
+/// A signal, by the name that signal(7) gives it.
+struct SignalName(u32);
+
+impl fmt::Display for SignalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            1 => "SIGHUP",
+            2 => "SIGINT",
+            3 => "SIGQUIT",
+            4 => "SIGILL",
+            5 => "SIGTRAP",
+            6 => "SIGABRT",
+            7 => "SIGBUS",
+            8 => "SIGFPE",
+            9 => "SIGKILL",
+            10 => "SIGUSR1",
+            11 => "SIGSEGV",
+            12 => "SIGUSR2",
+            13 => "SIGPIPE",
+            14 => "SIGALRM",
+            15 => "SIGTERM",
+            24 => "SIGXCPU",
+            25 => "SIGXFSZ",
+            31 => "SIGSYS",
+            number => return write!(f, "signal {number}"),
+        };
+        f.write_str(name)
+    }
+}
+
 /// What the server died of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -78,7 +108,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Signal { pid, signal } => {
-                write!(f, "process {pid} was killed by signal {signal}")
+                write!(f, "process {pid} was killed by {}", SignalName(*signal))
             }
             Self::Status { pid, status } => write!(f, "process {pid} exited with status {status}"),
             Self::NotServing => write!(f, "it does not serve"),
@@ -342,19 +372,22 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Died { cause, detected_ms } => {
-                write!(f, "died: {cause}; known after {detected_ms:.2} ms")
+                write!(f, "died: {cause}; detected in {detected_ms:.2} ms")
             }
             Self::Restarted { pid, after_ms } => {
                 write!(f, "restarted as process {pid} after {after_ms:.1} ms")
             }
-            Self::Listening { after_ms } => write!(f, "listens again after {after_ms:.1} ms"),
+            Self::Listening { after_ms } => {
+                write!(f, "the new server is listening ({after_ms:.1} ms)")
+            }
             Self::Spliced {
                 connections,
                 after_ms,
             } => {
                 write!(
                     f,
-                    "{connections} connections spliced after {after_ms:.1} ms"
+                    "{} spliced after {after_ms:.1} ms",
+                    Count(*connections, "connection")
                 )
             }
             Self::Serving {
@@ -364,8 +397,10 @@ impl fmt::Display for Event {
                 timings,
             } => write!(
                 f,
-                "serving again after {:.1} ms: {kept} connections kept, {lost} lost, {replayed_bytes} bytes replayed",
-                timings.live_ms
+                "serving again after {:.1} ms: {} kept, {lost} lost, {} replayed",
+                timings.live_ms,
+                Count(*kept, "connection"),
+                Count(*replayed_bytes, "byte")
             ),
             Self::Lost { connection, reason } => write!(f, "lost {connection}: {reason}"),
             Self::ClientReset { connection } => {
@@ -378,8 +413,40 @@ impl fmt::Display for Event {
                 unverified,
             } => write!(
                 f,
-                "{connections} connections said the same again: {compared} bytes equal, {tolerated} tolerated differences, {unverified} bytes without a record"
+                "replay verified: {} said the same again: {} equal, {}, {} without a record",
+                Count(*connections, "connection"),
+                Count(*compared, "byte"),
+                Count(*tolerated, "tolerated difference"),
+                Count(*unverified, "byte")
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_told_as_one_and_signals_by_their_names() {
+        let died = |signal| Event::Died {
+            cause: Cause::Signal { pid: 7, signal },
+            detected_ms: 1.594,
+        };
+        let words = died(9).to_string();
+        assert_eq!(
+            words,
+            "died: process 7 was killed by SIGKILL; detected in 1.59 ms"
+        );
+        assert!(died(40).to_string().contains("killed by signal 40"));
+        let serving = |kept| Event::Serving {
+            kept,
+            lost: 0,
+            replayed_bytes: 1,
+            timings: Timings::default(),
+        };
+        let words = "serving again after 0.0 ms: 1 connection kept, 0 lost, 1 byte replayed";
+        assert_eq!(serving(1).to_string(), words);
+        assert!(serving(0).to_string().contains("0 connections kept"));
     }
 }

@@ -274,7 +274,8 @@ impl fmt::Display for Happening {
             } => {
                 write!(
                     f,
-                    "taken over as process {pid}, with {connections} open connections"
+                    "taken over as process {pid}, with {}",
+                    Count(*connections, "open connection")
                 )
             }
             Self::Adopted {
@@ -283,7 +284,8 @@ impl fmt::Display for Happening {
             } => {
                 write!(
                     f,
-                    "taken over without its main process, with {connections} open connections"
+                    "taken over without its main process, with {}",
+                    Count(*connections, "open connection")
                 )
             }
             Self::Restored {
@@ -322,7 +324,8 @@ impl fmt::Display for Happening {
             }
             Self::LoggerRestarted { connections } => write!(
                 f,
-                "the logger was started again without its records: {connections} open connections are unprotected, new ones are protected"
+                "the logger was started again without its records: {} unprotected, new ones are protected",
+                Count(*connections, "open connection")
             ),
             Self::AwaitsLoggers { at_most_s } => {
                 write!(
@@ -346,7 +349,8 @@ impl fmt::Display for Happening {
                 match connections {
                     Some(n) => write!(
                         f,
-                        "{n} open connections and new ones are unprotected until one answers"
+                        "{} and new ones are unprotected until one answers",
+                        Count(*n, "open connection")
                     ),
                     None => write!(f, "clients wait until it answers again"),
                 }
@@ -372,7 +376,10 @@ impl fmt::Display for Happening {
                 write!(f, "protected again from this turn on: {connection}")
             }
             Self::StandsBy { epoch } => {
-                write!(f, "standing by: another host serves, in epoch {epoch}")
+                write!(
+                    f,
+                    "standby: another host serves (epoch {epoch}); ready to take over"
+                )
             }
             Self::Follows { pid } => write!(
                 f,
@@ -396,7 +403,7 @@ impl fmt::Display for Happening {
             Self::Granted { epoch } => write!(f, "this host serves, in epoch {epoch}"),
             Self::Leased { leased: true } => write!(
                 f,
-                "a standby is there: without the logger's leases this host falls silent"
+                "a standby is there: from now on this host serves only while the logger renews its lease"
             ),
             Self::Leased { leased: false } => {
                 write!(f, "no standby is left: this host needs no leases")

@@ -118,7 +118,7 @@ impl Numbers for Status {
         let protected = self.connections.saturating_sub(self.unprotected);
         let stands_by = self.stage == STANDBY;
         if self.stage != "serving" && !stands_by {
-            return Health::Ill(format!("clients wait: {}", self.stage));
+            return Health::Ill(format!("not ready, clients wait: {}", self.stage));
         }
         if !self.logger_up {
             return Health::Ill(format!("not protected: logger {}", self.logger));

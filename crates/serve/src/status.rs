@@ -188,12 +188,9 @@ impl fmt::Display for Status {
         }
         writeln!(
             f,
-            "  connections  {} open: {} protected, {} unprotected ({} until their next turn), {} carried over a crash",
+            "  connections  {} open{}",
             self.connections,
-            self.connections.saturating_sub(self.unprotected),
-            self.unprotected,
-            self.waiting_for_turn,
-            self.spliced
+            self.protection_in_words()
         )?;
         writeln!(
             f,
@@ -282,6 +279,24 @@ impl Status {
             "  processes    serve {}; up {:.0} s",
             self.serve_pid, self.uptime_s
         )
+    }
+
+    /// `, all protected`, or what is not as usual.
+    fn protection_in_words(&self) -> String {
+        let mut words = match self.unprotected {
+            _ if self.connections == 0 => String::new(),
+            0 => ", all protected".to_owned(),
+            n if n == self.connections => ", all UNPROTECTED".to_owned(),
+            n => format!(", {} protected, {n} UNPROTECTED", self.connections - n),
+        };
+        if self.waiting_for_turn > 0 {
+            let n = self.waiting_for_turn;
+            words += &format!(" ({n} of these only until the client's next request)");
+        }
+        if self.spliced > 0 {
+            words += &format!("; {} carried over a crash", self.spliced);
+        }
+        words
     }
 
     fn checkpoint_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

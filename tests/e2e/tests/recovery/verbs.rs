@@ -52,7 +52,7 @@ fn status_and_events() {
     assert!(
         words
             .stdout
-            .contains("2 open: 2 protected, 0 unprotected (0 until their next turn), 2 carried"),
+            .contains("2 open, all protected; 2 carried over a crash"),
         "{words:?}"
     );
 
@@ -65,7 +65,7 @@ fn status_and_events() {
         protected.events().len(),
         "{words:?}"
     );
-    assert!(words.stdout.contains("was killed by signal 9"), "{words:?}");
+    assert!(words.stdout.contains("was killed by SIGKILL"), "{words:?}");
 
     let unknown = protected.outlive("status", &["nobody"]);
     assert_eq!(unknown.status, Some(64), "{unknown:?}");
