@@ -93,7 +93,7 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// Where they are written to, such as /usr/local/share/man/man1; made if it is not there
+    /// Where they are written to, such as /usr/local/share/man, in man1 and man8; made if it is not there
     pub(crate) directory: PathBuf,
 }
 
