@@ -4,7 +4,10 @@ use std::{
     env, fmt,
     io::{self, Write},
     os::fd::AsFd,
-    sync::LazyLock,
+    sync::{
+        LazyLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::fs::fstat;
@@ -38,9 +41,21 @@ pub(crate) fn say(priority: Priority, line: &str) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
+/// Whether all is told as JSON (`--json`).
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// From here on errors are told as JSON, too.
+pub(crate) fn as_json() {
+    JSON.store(true, Ordering::Relaxed);
+}
+
 /// Tells why something was not done.
 pub(crate) fn fail(why: &dyn fmt::Display) {
-    say(Priority::Error, &format!("outlive: {why}"));
+    let line = match JSON.load(Ordering::Relaxed) {
+        true => serde_json::json!({ "error": why.to_string() }).to_string(),
+        false => format!("outlive: {why}"),
+    };
+    say(Priority::Error, &line);
 }
 
 /// What the libraries tell, in the same format, and without the colours of a terminal.

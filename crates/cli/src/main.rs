@@ -43,6 +43,13 @@ fn main() -> std::process::ExitCode {
             return Outcome::Config.into();
         }
     };
+    if line
+        .iter()
+        .take_while(|word| *word != "--")
+        .any(|word| word == "--json")
+    {
+        lines::as_json();
+    }
     let arguments = match Arguments::try_parse_from(line) {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -14,7 +14,7 @@ use serve::{
 use crate::{
     arguments::{Check, Clean, Events, Key, Move, Status},
     exit::{Outcome, failed},
-    serving, units,
+    lines, serving, units,
 };
 
 /// Print a line; false when nobody reads any more.
@@ -57,9 +57,9 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
                 true
             }
             (Ok(()), None) => {
-                eprintln!(
-                    "outlive: the serve of {name} could not say how it is; see its own messages"
-                );
+                lines::fail(&format_args!(
+                    "the serve of {name} could not say how it is; see its own messages"
+                ));
                 outcome = Outcome::Internal;
                 true
             }
@@ -72,22 +72,24 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
     let known = run_dir.services().iter().any(|known| known == name);
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            eprintln!("outlive: only root may ask the serve of {name} ({error})");
+            lines::fail(&format_args!(
+                "only root may ask the serve of {name} ({error})"
+            ));
             Outcome::NoPermission
         }
         _ if !known => {
-            eprintln!(
-                "outlive: no service is called {name}: {}",
+            lines::fail(&format_args!(
+                "no service is called {name}: {}",
                 self::known(run_dir)
-            );
+            ));
             Outcome::Usage
         }
         _ => {
-            eprintln!(
-                "outlive: no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
+            lines::fail(&format_args!(
+                "no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
                  unprotected: the same `outlive serve` takes it over; or stop that server, and run \
                  `outlive clean --run-dir {run_dir} {name}`"
-            );
+            ));
             Outcome::Failed
         }
     }
@@ -99,7 +101,7 @@ fn named(service: Option<&str>, run_dir: &RunDir) -> Option<String> {
         .map(str::to_owned)
         .or_else(|| only(run_dir.services()));
     if name.is_none() {
-        eprintln!("outlive: which service? {}", known(run_dir));
+        lines::fail(&format_args!("which service? {}", known(run_dir)));
     }
     name
 }
@@ -149,13 +151,13 @@ pub(crate) fn hand_over(arguments: &Move) -> Outcome {
             Outcome::Done
         }
         (Ok(()), Some(Moved::Refused(why))) => {
-            eprintln!("outlive: {name} is not moved: {why}");
+            lines::fail(&format_args!("{name} is not moved: {why}"));
             Outcome::Failed
         }
         (Ok(()), None) => {
-            eprintln!(
-                "outlive: the serve of {name} does not say whether it has moved; see `outlive status`"
-            );
+            lines::fail(&format_args!(
+                "the serve of {name} does not say whether it has moved; see `outlive status`"
+            ));
             Outcome::Internal
         }
     }
@@ -189,13 +191,13 @@ pub(crate) fn restart(arguments: &Move) -> Outcome {
             Outcome::Done
         }
         (Ok(()), Some(Restarted::Refused(why))) => {
-            eprintln!("outlive: {name} is not restarted: {why}");
+            lines::fail(&format_args!("{name} is not restarted: {why}"));
             Outcome::NotNow
         }
         (Ok(()), None) => {
-            eprintln!(
-                "outlive: the serve of {name} has ended before its server was there again; see `outlive status`"
-            );
+            lines::fail(&format_args!(
+                "the serve of {name} has ended before its server was there again; see `outlive status`"
+            ));
             Outcome::Failed
         }
     }
@@ -283,7 +285,9 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
             // One that runs is not ours to clean, and not an error unless it was named.
             Err(serve::ServeError::AlreadyServed { .. }) if all => {}
             Err(serve::ServeError::AlreadyServed { .. }) => {
-                eprintln!("outlive: {name} is running; stop its serve (SIGTERM), which cleans up");
+                lines::fail(&format_args!(
+                    "{name} is running; stop its serve (SIGTERM), which cleans up"
+                ));
                 outcome = Outcome::NotNow;
             }
             Err(error) => outcome = failed(&error),
@@ -303,7 +307,7 @@ pub(crate) fn key(arguments: &Key) -> Outcome {
             Outcome::Done
         }
         Err(error) => {
-            eprintln!("outlive: {error}");
+            lines::fail(&format_args!("{error}"));
             match error.kind() {
                 io::ErrorKind::InvalidInput => Outcome::Usage,
                 _ => Outcome::Internal,

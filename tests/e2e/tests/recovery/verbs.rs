@@ -69,6 +69,20 @@ fn status_and_events() {
 
     let unknown = protected.outlive("status", &["nobody"]);
     assert_eq!(unknown.status, Some(64), "{unknown:?}");
+    assert!(
+        unknown
+            .stderr
+            .starts_with("outlive: no service is called nobody"),
+        "{unknown:?}"
+    );
+    let unknown = protected.outlive("status", &["--json", "nobody"]);
+    let error: serde_json::Value = serde_json::from_str(&unknown.stderr).expect("JSON");
+    assert!(
+        error["error"]
+            .to_string()
+            .contains("no service is called nobody"),
+        "{error}"
+    );
     assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
     drop(silent);
     protected.stop();
