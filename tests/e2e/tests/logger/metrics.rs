@@ -139,7 +139,7 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
     assert_eq!(dying.of("outlive_recoveries_total", None), 0.0);
     let (status, why) = at_serve.health();
     assert_eq!(status, "503", "{why}");
-    assert!(why.starts_with("clients wait"), "{why}");
+    assert!(why.starts_with("not ready, clients wait"), "{why}");
     let meanwhile = at_logger.scrape();
     assert!(meanwhile.of("outlive_logger_segments_total", None) > 0.0);
     gate.open();
