@@ -152,7 +152,7 @@ fn a_service_of_another_layout_is_refused_and_left_alone() {
         "1000",
     ];
     let refused = protected.outlive("serve", &flags);
-    assert_eq!(refused.status, Some(75), "{refused:?}");
+    assert_eq!(refused.status, Some(78), "{refused:?}");
     assert!(refused.stderr.contains("layout 999"), "{refused:?}");
     echoes(&stream, b"still");
     fs::create_dir_all(pins.parent().expect("a layout")).expect("make a directory");
