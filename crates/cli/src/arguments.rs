@@ -36,6 +36,12 @@ pub(crate) enum Verb {
     Standby(Box<Serve>),
     /// Hand a service over to its standby, and be a standby
     Move(Move),
+    /// End a service's server and start it again, with all its connections
+    ///
+    /// For another version of the server, or another configuration that the server reads when it starts: clients see a pause.
+    /// The server is ended as by a crash (SIGKILL), which is what its connections are protected against. Options of `outlive
+    /// serve`, and the server's command, stay as they are.
+    Restart(Move),
     /// Show the services that are protected on this host
     Status(Status),
     /// Show what has happened to a service: deaths, restarts, connections kept and lost
@@ -64,7 +70,8 @@ pub(crate) enum Verb {
     ///
     /// A lab is some hosts in network namespaces of their own, with links that can be cut, slowed
     /// and made lossy. Programs on a host are real ones and see this machine's files; what they
-    /// listen on is seen by the other hosts alone. Nothing connects a lab with the world.
+    /// listen on is seen by the other hosts alone. Nothing connects a lab with the world. Process numbers are this machine's:
+    /// `pgrep` on a host shows processes of other hosts and labs, too; `outlive lab kill` those of the host alone.
     ///
     /// A lab needs root and stays until `outlive lab down`, held by a small process in the
     /// background.
@@ -86,7 +93,7 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// Where they are written to, such as /usr/local/share/man/man1; made if it is not there
+    /// Where they are written to, such as /usr/local/share/man, in man1 and man8; made if it is not there
     pub(crate) directory: PathBuf,
 }
 
@@ -138,9 +145,12 @@ pub(crate) enum Verify {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CrashOn {
-    /// any process killed by a signal, the main process also with a status other than 0
+    /// the main process ends by a signal, or with a status other than 0; the death of another process is left to its parent: for
+    /// servers with a process for each session
     Main,
-    /// a non-zero status of any process, too
+    /// as main, and any process killed by a signal
+    Signal,
+    /// as signal, and a status other than 0 of any process
     AnyFailure,
 }
 
@@ -255,8 +265,8 @@ pub(crate) struct Serve {
         default_value = "Date"
     )]
     pub(crate) tolerate: Vec<String>,
-    /// Which deaths are crashes
-    #[arg(long, value_enum, default_value = "main")]
+    /// Which deaths are crashes, after which the whole server is started again
+    #[arg(long, value_enum, default_value = "signal")]
     pub(crate) crash_on: CrashOn,
     /// How long connections wait for a server that does not come back (ms, s, min, h)
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
@@ -410,6 +420,16 @@ pub(crate) struct Events {
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
+    /// Check all that `outlive serve --config FILE` would begin with, on this host; other options are in the file
+    #[arg(
+        long = "config",
+        value_name = "FILE",
+        conflicts_with_all = ["address", "address_device", "north", "logger", "key_file", "command"]
+    )]
+    pub(crate) of_serve: Option<PathBuf>,
+    /// With --config: the service's name, as `outlive serve` is given it [default: that of the file, or made from the first address]
+    #[arg(long, requires = "of_serve")]
+    pub(crate) name: Option<String>,
     /// Address and port that clients would connect to, or a range of ports
     #[arg(long, value_name = "ADDRESS:PORT[-PORT]", value_parser = units::addresses)]
     pub(crate) address: Vec<Addresses>,
@@ -468,13 +488,16 @@ pub(crate) struct Key {
 /// While no host serves a service that has a standby, the logger tells its clients to wait: packets with
 /// the service's address as their source, which take CAP_NET_RAW.
 #[derive(Debug, Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct Logger {
+    #[command(subcommand)]
+    pub(crate) verb: Option<LoggerVerb>,
     /// Address and port that services connect to; repeat it for more (IPv6 in brackets)
     #[arg(long, value_name = "ADDRESS:PORT", required = true)]
     pub(crate) listen: Vec<SocketAddr>,
     /// File with the keys of those who may attach (see: outlive key)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) key_file: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) key_file: Option<PathBuf>,
     /// Write records to this directory before they are acknowledged, so that they outlive the
     /// logger and its host's power; it needs about twice the size of the records, and 300MiB
     #[arg(long, value_name = "DIR")]
@@ -511,6 +534,32 @@ pub(crate) struct Logger {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Print events as JSON, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LoggerVerb {
+    /// Tell a logger that the host which serves a service is gone for good, so that another one may
+    ///
+    /// For a host that had no standby when it went: nobody takes over from it, for nobody knows that it is silent. You vouch
+    /// that it is switched off or cut off for good. The logger refuses that while the host is heard. Other services are
+    /// not touched. Then start `outlive serve` or `outlive standby` on another host: it takes the service up with the records
+    /// that the logger has.
+    Release(Release),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// The service
+    pub(crate) service: String,
+    /// The logger
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) logger: SocketAddr,
+    /// File of the keys that the logger knows
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: PathBuf,
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,11 +1,25 @@
-//! Exit codes, all in one place.
+//! Exit codes, all in one place: those of `sysexits.h`, so that whoever starts `outlive` again knows whether that helps.
 //!
-//! 0 done; 1 the masked thing failed; 2 usage; 3 not supported here; 4 internal. A verb that wraps
-//! a command would pass its status on; `serve` outlives its command, so it does not.
+//! | | | again? |
+//! |---|---|---|
+//! | 0 | done | |
+//! | 1 | the server, or what was asked about, failed | yes |
+//! | 64 | the command line is wrong | no |
+//! | 69 | something is not there: an address, a device, a logger | later |
+//! | 70 | our own fault | yes |
+//! | 71 | this host or kernel cannot do it | no |
+//! | 75 | something is in the way: a port in use, another `serve` | later |
+//! | 77 | no permission: privileges, a key that a logger does not know | no |
+//! | 78 | the configuration is wrong, or asks for what cannot be | no |
+//!
+//! The units in `packaging/systemd` start again on 1, 69, 70 and 75. A verb that wraps a command would pass its status on;
+//! `serve` outlives its command, so it does not.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, thread, time::Duration};
 
-use serve::ServeError;
+use serve::{Fault, ServeError};
+
+use crate::lines;
 
 /// How an invocation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +28,14 @@ pub(crate) enum Outcome {
     /// The server, or what was asked about, failed.
     Failed,
     Usage,
-    Unsupported,
+    /// Something is not there, and may be later.
+    Unavailable,
     Internal,
+    Unsupported,
+    /// Something is in the way, and may not be later.
+    NotNow,
+    NoPermission,
+    Config,
 }
 
 impl From<Outcome> for ExitCode {
@@ -23,20 +43,92 @@ impl From<Outcome> for ExitCode {
         Self::from(match outcome {
             Outcome::Done => 0,
             Outcome::Failed => 1,
-            Outcome::Usage => 2,
-            Outcome::Unsupported => 3,
-            Outcome::Internal => 4,
+            Outcome::Usage => 64,
+            Outcome::Unavailable => 69,
+            Outcome::Internal => 70,
+            Outcome::Unsupported => 71,
+            Outcome::NotNow => 75,
+            Outcome::NoPermission => 77,
+            Outcome::Config => 78,
         })
+    }
+}
+
+impl From<Fault> for Outcome {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Config => Self::Config,
+            Fault::Missing => Self::Unavailable,
+            Fault::InTheWay => Self::NotNow,
+            Fault::Permission => Self::NoPermission,
+            Fault::Host => Self::Unsupported,
+            Fault::Server => Self::Failed,
+            Fault::Ours => Self::Internal,
+        }
     }
 }
 
 /// Say what went wrong, and whose fault it was.
 pub(crate) fn failed(error: &ServeError) -> Outcome {
-    eprintln!("outlive: {error}");
-    match error.fault() {
-        serve::Fault::User => Outcome::Usage,
-        serve::Fault::Host => Outcome::Unsupported,
-        serve::Fault::Server => Outcome::Failed,
-        serve::Fault::Ours => Outcome::Internal,
+    lines::fail(error);
+    match error {
+        ServeError::NoService { .. } => Outcome::Usage, // a typing error
+        _ => error.fault().into(),
+    }
+}
+
+/// How long a service manager has to wait before it tries again: it would at once, and soon give up.
+const TRIED_AGAIN: Duration = Duration::from_secs(5);
+
+impl Outcome {
+    /// What is to be said of options that do not go together: they may be in a file.
+    pub(crate) const fn of_options(in_file: bool) -> Self {
+        if in_file { Self::Config } else { Self::Usage }
+    }
+
+    /// Of a service that a service manager starts again: not at once, where only time helps.
+    pub(crate) fn of_service(self) -> Self {
+        let waits = matches!(self, Self::Unavailable | Self::NotNow);
+        if waits && std::env::var_os("NOTIFY_SOCKET").is_some() {
+            thread::sleep(TRIED_AGAIN);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_start_again_where_that_helps() {
+        let units = [
+            include_str!("../../../packaging/systemd/outlive@.service"),
+            include_str!("../../../packaging/systemd/outlive-logger.service"),
+        ];
+        for unit in units {
+            let line = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key));
+            let prevented = line("RestartPreventExitStatus=").expect("it is there");
+            let prevented: Vec<ExitCode> = prevented
+                .split_whitespace()
+                .map(|code| ExitCode::from(code.parse::<u8>().expect("a number")))
+                .collect();
+            let all = [
+                Outcome::Failed,
+                Outcome::Usage,
+                Outcome::Unavailable,
+                Outcome::Internal,
+                Outcome::Unsupported,
+                Outcome::NotNow,
+                Outcome::NoPermission,
+                Outcome::Config,
+            ];
+            let useless = all.into_iter().filter(|outcome| {
+                use Outcome::{Failed, Internal, NotNow, Unavailable};
+                !matches!(outcome, Failed | Unavailable | Internal | NotNow)
+            });
+            let useless: Vec<ExitCode> = useless.map(ExitCode::from).collect();
+            assert_eq!(format!("{prevented:?}"), format!("{useless:?}"));
+        }
     }
 }

@@ -55,7 +55,8 @@ fn place(which: &Which) -> Result<Place, Outcome> {
 fn said(error: &lab::Error) -> Outcome {
     eprintln!("outlive: {error}");
     match error {
-        lab::Error::Invalid(_) | lab::Error::Off { .. } | lab::Error::NotRoot => Outcome::Usage,
+        lab::Error::NotRoot => Outcome::NoPermission,
+        lab::Error::Invalid(_) | lab::Error::Off { .. } => Outcome::Usage,
         _ => Outcome::Internal,
     }
 }

@@ -1,41 +1,87 @@
 //! `outlive logger`.
 
-use std::{os::fd::AsFd, os::unix::net::UnixStream};
+use std::{io::ErrorKind, os::fd::AsFd, os::unix::net::UnixStream, path::Path};
 
 use channel::KeyRing;
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy};
+use serve::{Priority, ServeError};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     low_level::pipe,
 };
 
-use crate::{arguments::Logger, exit::Outcome, lines};
+use crate::{
+    arguments::{Logger, LoggerVerb, Release},
+    exit::{Outcome, failed},
+    lines,
+};
 
 /// Least of all records together, bytes.
 const TOTAL_LEAST: u64 = 1 << 20;
 
 pub(crate) fn run(arguments: &Logger) -> Outcome {
+    match &arguments.verb {
+        Some(LoggerVerb::Release(release)) => self::release(release),
+        None => keep(arguments),
+    }
+}
+
+fn release(arguments: &Release) -> Outcome {
+    let service = &arguments.service;
+    match serve::give_up(arguments.logger, &arguments.key_file, service) {
+        Ok(epoch) if arguments.json => {
+            println!(
+                "{}",
+                serde_json::json!({ "service": service, "released": true, "epoch": epoch })
+            );
+            Outcome::Done
+        }
+        Ok(epoch) => {
+            println!(
+                "{service}: released, epoch {epoch} is over; start `outlive serve` or `outlive standby` on another host"
+            );
+            Outcome::Done
+        }
+        Err(ServeError::NotKnown(why)) => {
+            lines::fail(&format_args!("{service} is not released: {why}"));
+            Outcome::NotNow
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+fn keep(arguments: &Logger) -> Outcome {
     let total = arguments
         .limit_total
         .unwrap_or_else(|| serve::host_memory() / 2);
     if total < TOTAL_LEAST {
         let hint = arguments.file.hint();
-        eprintln!("outlive: --limit-total must be at least 1MiB{hint}");
-        return Outcome::Usage;
+        lines::fail(&format_args!("--limit-total must be at least 1MiB{hint}"));
+        return Outcome::of_options(!hint.is_empty());
     }
     match keep_records(arguments, total) {
         Ok(()) => Outcome::Done,
         Err(error) => {
-            eprintln!("outlive: {error}");
-            match error {
-                ServiceError::Listen { .. }
-                | ServiceError::Metrics { .. }
-                | ServiceError::Keys(_)
-                | ServiceError::Lease(_)
-                | ServiceError::Log { .. } => Outcome::Usage,
-                ServiceError::Io(_) => Outcome::Internal,
+            lines::fail(&error);
+            outcome_of(&error).of_service()
+        }
+    }
+}
+
+fn outcome_of(error: &ServiceError) -> Outcome {
+    match error {
+        ServiceError::Listen { error, .. } | ServiceError::Metrics { error, .. } => {
+            match error.kind() {
+                ErrorKind::AddrInUse => Outcome::NotNow,
+                ErrorKind::AddrNotAvailable => Outcome::Unavailable,
+                ErrorKind::PermissionDenied => Outcome::NoPermission,
+                _ => Outcome::Config,
             }
         }
+        ServiceError::Keys(_) | ServiceError::Lease(_) | ServiceError::Log { .. } => {
+            Outcome::Config
+        }
+        ServiceError::Io(_) => Outcome::Internal,
     }
 }
 
@@ -51,7 +97,7 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
     };
     let service = Service::bind(ServiceConfig {
         listen: arguments.listen.clone(),
-        keys: KeyRing::load(&arguments.key_file)?,
+        keys: KeyRing::load(arguments.key_file.as_deref().unwrap_or(Path::new("")))?,
         keep: arguments.keep,
         limit_total,
         acks,
@@ -65,10 +111,29 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
     service.run(stopped.as_fd(), &mut |event| say(event, json))
 }
 
+const fn priority(of: &Event) -> Priority {
+    match of {
+        Event::LogFailed { .. } | Event::Unserved { .. } => Priority::Error,
+        Event::Trouble { .. } | Event::Refused { .. } | Event::RefusedMore { .. } => {
+            Priority::Warning
+        }
+        Event::Attached { .. } | Event::Detached { .. } | Event::Forgotten { .. } => Priority::Info,
+        Event::Listening { .. }
+        | Event::Restored { .. }
+        | Event::LogWorks
+        | Event::GivenUp { .. }
+        | Event::Granted { .. }
+        | Event::Inherited { .. }
+        | Event::KeysChanged
+        | Event::Stopping => Priority::Notice,
+    }
+}
+
 fn say(event: &Event, json: bool) {
-    lines::say(if json {
+    let line = if json {
         serde_json::to_string(event).unwrap_or_default()
     } else {
         format!("outlive: {event}")
-    });
+    };
+    lines::say(priority(event), &line);
 }

@@ -29,28 +29,37 @@ fn main() -> std::process::ExitCode {
         // Where nobody reads what is told, that is no reason to panic.
         .log_internal_errors(false)
         .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .event_format(lines::Lines)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("OUTLIVE_LOG")
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(USUAL)),
         )
-        .without_time()
         .init();
     let (line, file) = match config::resolve(std::env::args_os().collect()) {
         Ok(resolved) => resolved,
         Err(mistake) => {
-            eprintln!("outlive: {mistake}");
-            return Outcome::Usage.into();
+            lines::fail(&mistake);
+            return Outcome::Config.into();
         }
     };
+    if line
+        .iter()
+        .take_while(|word| *word != "--")
+        .any(|word| word == "--json")
+    {
+        lines::as_json();
+    }
     let arguments = match Arguments::try_parse_from(line) {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
+            let in_file = file.is_some();
             if let Some(file) = file.filter(|_| error.use_stderr()) {
                 eprintln!("outlive:{}", arguments::config_hint(&file));
             }
             return if error.use_stderr() {
-                Outcome::Usage.into()
+                Outcome::of_options(in_file).into()
             } else {
                 Outcome::Done.into()
             };
@@ -60,6 +69,7 @@ fn main() -> std::process::ExitCode {
         Verb::Serve(serve) => serving::serve(*serve, false),
         Verb::Standby(serve) => serving::serve(*serve, true),
         Verb::Move(which) => talking::hand_over(&which),
+        Verb::Restart(which) => talking::restart(&which),
         Verb::Status(status) => talking::status(&status),
         Verb::Events(events) => talking::events(&events),
         Verb::Check(check) => talking::check(&check),

@@ -6,23 +6,141 @@ use std::{
     path::Path,
 };
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::{arguments::Arguments, exit::Outcome};
 
-/// Write a page for the program and one for each command.
+/// Commands of the system's administration; the others are everybody's.
+const OF_SYSTEM: [&str; 9] = [
+    "outlive-serve",
+    "outlive-standby",
+    "outlive-logger",
+    "outlive-move",
+    "outlive-restart",
+    "outlive-status",
+    "outlive-events",
+    "outlive-check",
+    "outlive-clean",
+];
+
+/// What each page ends with. The exit codes are those of `exit.rs`.
+const EXIT_STATUS: &str = r#".SH "EXIT STATUS"
+.TP
+.B 0
+Done.
+.TP
+.B 1
+The server ended before it listened, or what was asked about failed.
+.TP
+.B 64
+The command line is wrong, or names a service that there is not.
+.TP
+.B 69
+Something is not there, and may be later: an address, a network device, a logger.
+.TP
+.B 70
+A fault of outlive.
+.TP
+.B 71
+This host or kernel cannot do it.
+.TP
+.B 75
+Something is in the way, and may not be later: a port in use, another serve.
+.TP
+.B 77
+No permission: capabilities are missing, or the logger does not know the key.
+.TP
+.B 78
+The configuration is wrong, or asks for what cannot be.
+"#;
+const FILES: &str = r#".SH FILES
+.TP
+.I /run/outlive/NAME/
+Socket, lock and notes of a service (\-\-run\-dir, OUTLIVE_RUN_DIR).
+.TP
+.I /etc/outlive/NAME.toml
+Options of outlive@NAME.service (\-\-config).
+.TP
+.I /etc/outlive/logger.toml
+Options of outlive\-logger.service.
+.SH ENVIRONMENT
+.TP
+.B OUTLIVE_LOG
+What is told beside the events: error, warn (the default), info, debug.
+.TP
+.B OUTLIVE_RUN_DIR
+As \-\-run\-dir.
+"#;
+
+fn examples(page: &str) -> &'static str {
+    match page {
+        "outlive-serve" => {
+            r#".SH EXAMPLES
+.nf
+outlive serve \-\-address 10.0.0.10:80 \-\- nginx \-g 'daemon off;'
+outlive serve \-\-config /etc/outlive/web.toml \-\-name web
+.fi
+"#
+        }
+        "outlive-logger" => {
+            r#".SH EXAMPLES
+.nf
+(umask 077; outlive key > keys)
+outlive logger \-\-listen 10.0.0.9:7600 \-\-key\-file keys \-\-dir /var/lib/outlive
+outlive logger release web \-\-logger 10.0.0.9:7600 \-\-key\-file keys
+.fi
+"#
+        }
+        "outlive-check" => {
+            r#".SH EXAMPLES
+.nf
+outlive check \-\-address 10.0.0.10:80 \-\- nginx \-g 'daemon off;'
+outlive check \-\-config /etc/outlive/web.toml \-\-name web
+.fi
+"#
+        }
+        _ => "",
+    }
+}
+
+/// Write a page for the program and one for each command, by their sections.
 pub(crate) fn man(directory: &Path) -> Outcome {
-    let written = fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(Arguments::command(), directory));
+    let mut program = Arguments::command().disable_help_subcommand(true);
+    program.build();
+    let written = write(&program, directory);
     match written {
         Ok(()) => Outcome::Done,
         Err(error) => {
             let directory = directory.display();
             eprintln!("outlive: cannot write man pages to {directory}: {error}");
-            Outcome::Usage
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => Outcome::NoPermission,
+                _ => Outcome::Usage,
+            }
         }
     }
+}
+
+fn write(command: &Command, directory: &Path) -> io::Result<()> {
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        write(verb, directory)?;
+    }
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    let is_of_system = OF_SYSTEM.iter().any(|one| name.starts_with(one));
+    let section = if is_of_system { "8" } else { "1" };
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone())
+        .section(section)
+        .render(&mut page)?;
+    if is_of_system || name == "outlive" {
+        for more in [EXIT_STATUS, FILES, examples(name)] {
+            page.extend_from_slice(more.as_bytes());
+        }
+    }
+    let directory = directory.join(format!("man{section}"));
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join(format!("{name}.{section}")), page)
 }
 
 /// Print a shell's completions.

@@ -1,16 +1,19 @@
 //! `outlive serve`.
 
-use std::time::Duration;
+use std::{ffi::OsString, path::Path, time::Duration};
 
+use clap::Parser;
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 use serve::{
-    CheckpointConfig, Ending, History, LinkConfig, LoggerLimits, OnLoggerLoss, Report, RunDir,
-    ServeConfig, ServeError, Service, Signals, Verify,
+    CheckpointConfig, Ending, Happening, History, LinkConfig, LoggerLimits, OnLoggerLoss, Priority,
+    Report, RunDir, ServeConfig, ServeError, Service, Signals, Verify,
 };
 
 use crate::{
-    arguments::{self, Ack, Attach, Bounding, CrashOn, LoggerLoss, North, Replay, Serve},
+    arguments::{
+        self, Ack, Arguments, Attach, Bounding, CrashOn, LoggerLoss, North, Replay, Serve, Verb,
+    },
     exit::{Outcome, failed},
     lines, units,
 };
@@ -33,26 +36,29 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
     let config = match with_otherwise(arguments, standby) {
         Ok(config) => config,
         Err(message) => {
-            eprintln!("outlive: {message}{hint}");
-            return Outcome::Usage;
+            lines::fail(&format_args!("{message}{hint}"));
+            return Outcome::of_options(!hint.is_empty());
         }
     };
+    let kept_here = !json && config.link.is_none();
     let tell = move |report: &Report| {
+        let priority = report.happening.priority();
+        if kept_here && matches!(report.happening, Happening::Started { .. }) {
+            let name = &report.service;
+            let words = format!(
+                "outlive: the record of {name} is kept on this host: connections survive the server's death, not the host's"
+            );
+            lines::say(Priority::Notice, &words);
+        }
         if json {
-            lines::say(serde_json::to_string(report).unwrap_or_default());
+            lines::say(priority, &serde_json::to_string(report).unwrap_or_default());
         } else {
-            lines::say(report.to_string());
+            lines::say(priority, &report.to_string());
         }
     };
-    if !json && config.link.is_none() {
-        lines::say(format!(
-            "outlive: the record of {} is kept on this host: connections survive the server's death, not the host's",
-            config.name
-        ));
-    }
     match run(config, tell) {
         Ok(()) => Outcome::Done,
-        Err(error) => failed(&error),
+        Err(error) => failed(&error).of_service(),
     }
 }
 
@@ -85,6 +91,28 @@ fn run(
             Ending::Stopped | Ending::Ended | Ending::HandedOver => return Ok(()),
             Ending::Moved | Ending::Superseded => config.standby = true,
         }
+    }
+}
+
+/// What `outlive serve --config FILE` would do.
+pub(crate) fn configured(file: &Path, name: Option<&str>) -> Result<ServeConfig, String> {
+    let mut line = vec![
+        "outlive".into(),
+        "serve".into(),
+        "--config".into(),
+        file.into(),
+    ];
+    if let Some(name) = name {
+        line.push(OsString::from(format!("--name={name}")));
+    }
+    let (line, _) = crate::config::resolve(line).map_err(|error| format!("outlive: {error}"))?;
+    let parsed = Arguments::try_parse_from(line).map_err(|error| error.to_string())?;
+    let hint = arguments::config_hint(file);
+    match parsed.verb {
+        Verb::Serve(serve) => {
+            with_otherwise(*serve, false).map_err(|message| format!("outlive: {message}{hint}"))
+        }
+        _ => Err("outlive: this is no configuration of serve".into()),
     }
 }
 
@@ -139,6 +167,9 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     if arguments.hot && (link.is_none() || arguments.address_device.is_none()) {
         return Err("--hot needs --logger, which tells what is to be followed, and --address-device, without which no host stands by".into());
     }
+    if arguments.north.is_wanted() && matches!(arguments.crash_on, CrashOn::Main) {
+        return Err("--crash-on=main leaves the death of a process to its parent, and with --north each process is rebuilt: leave one of them out".into());
+    }
     let checkpoints = checkpoints(&arguments)?;
     let renew_at = renewal(&arguments)?;
     let name = match (arguments.name, addresses.first()) {
@@ -171,7 +202,11 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
             arguments::Verify::Off => Verify::Off,
         },
         tolerate: arguments.tolerate,
-        crash_on_any_failure: matches!(arguments.crash_on, CrashOn::AnyFailure),
+        crash_on: match arguments.crash_on {
+            CrashOn::Main => serve::CrashOn::Main,
+            CrashOn::Signal => serve::CrashOn::Signal,
+            CrashOn::AnyFailure => serve::CrashOn::AnyFailure,
+        },
         limits: LoggerLimits {
             per_connection: arguments.limit_per_connection,
             total,

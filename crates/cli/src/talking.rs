@@ -7,14 +7,14 @@ use std::{
 
 use serve::{
     RunDir, Status as ServiceStatus,
-    control::{Moved, Question, ask},
+    control::{Moved, Question, Restarted, ask},
     preflight,
 };
 
 use crate::{
     arguments::{Check, Clean, Events, Key, Move, Status},
     exit::{Outcome, failed},
-    units,
+    lines, serving, units,
 };
 
 /// Print a line; false when nobody reads any more.
@@ -33,7 +33,9 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
         .clone()
         .map_or_else(|| run_dir.services(), |name| vec![name]);
     if names.is_empty() && !arguments.json {
-        line(&format!("no service is protected in {run_dir}"));
+        line(&format!(
+            "no service runs here (looked in {run_dir}); a logger tells of itself in its events and by --metrics"
+        ));
     }
     let mut outcome = Outcome::Done;
     for name in names {
@@ -55,9 +57,9 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
                 true
             }
             (Ok(()), None) => {
-                eprintln!(
-                    "outlive: the serve of {name} could not say how it is; see its own messages"
-                );
+                lines::fail(&format_args!(
+                    "the serve of {name} could not say how it is; see its own messages"
+                ));
                 outcome = Outcome::Internal;
                 true
             }
@@ -70,22 +72,24 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
     let known = run_dir.services().iter().any(|known| known == name);
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            eprintln!("outlive: only root may ask the serve of {name} ({error})");
-            Outcome::Usage
+            lines::fail(&format_args!(
+                "only root may ask the serve of {name} ({error})"
+            ));
+            Outcome::NoPermission
         }
         _ if !known => {
-            eprintln!(
-                "outlive: no service is called {name}: {}",
+            lines::fail(&format_args!(
+                "no service is called {name}: {}",
                 self::known(run_dir)
-            );
+            ));
             Outcome::Usage
         }
         _ => {
-            eprintln!(
-                "outlive: no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
+            lines::fail(&format_args!(
+                "no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
                  unprotected: the same `outlive serve` takes it over; or stop that server, and run \
                  `outlive clean --run-dir {run_dir} {name}`"
-            );
+            ));
             Outcome::Failed
         }
     }
@@ -97,7 +101,7 @@ fn named(service: Option<&str>, run_dir: &RunDir) -> Option<String> {
         .map(str::to_owned)
         .or_else(|| only(run_dir.services()));
     if name.is_none() {
-        eprintln!("outlive: which service? {}", known(run_dir));
+        lines::fail(&format_args!("which service? {}", known(run_dir)));
     }
     name
 }
@@ -147,14 +151,54 @@ pub(crate) fn hand_over(arguments: &Move) -> Outcome {
             Outcome::Done
         }
         (Ok(()), Some(Moved::Refused(why))) => {
-            eprintln!("outlive: {name} is not moved: {why}");
+            lines::fail(&format_args!("{name} is not moved: {why}"));
             Outcome::Failed
         }
         (Ok(()), None) => {
-            eprintln!(
-                "outlive: the serve of {name} does not say whether it has moved; see `outlive status`"
-            );
+            lines::fail(&format_args!(
+                "the serve of {name} does not say whether it has moved; see `outlive status`"
+            ));
             Outcome::Internal
+        }
+    }
+}
+
+pub(crate) fn restart(arguments: &Move) -> Outcome {
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let Some(name) = named(arguments.service.as_deref(), &run_dir) else {
+        return Outcome::Usage;
+    };
+    let began = Instant::now();
+    let mut answer = None;
+    let asked = ask(&run_dir.socket(&name), Question::Restart {}, |text| {
+        answer = serde_json::from_str(text).ok();
+        false
+    });
+    let took_ms = began.elapsed().as_millis();
+    match (asked, answer) {
+        (Err(error), _) => not_served(&run_dir, &name, &error),
+        (Ok(()), Some(Restarted::Restarted { kept, lost })) => {
+            if arguments.json {
+                json(&serde_json::json!({
+                    "service": name, "restarted": true, "kept": kept, "lost": lost, "took_ms": took_ms
+                }));
+            } else {
+                let kept = recovery::Count(kept, "connection");
+                line(&format!(
+                    "{name}: restarted in {took_ms} ms: {kept} kept, {lost} lost"
+                ));
+            }
+            Outcome::Done
+        }
+        (Ok(()), Some(Restarted::Refused(why))) => {
+            lines::fail(&format_args!("{name} is not restarted: {why}"));
+            Outcome::NotNow
+        }
+        (Ok(()), None) => {
+            lines::fail(&format_args!(
+                "the serve of {name} has ended before its server was there again; see `outlive status`"
+            ));
+            Outcome::Failed
         }
     }
 }
@@ -177,21 +221,29 @@ fn only(mut names: Vec<String>) -> Option<String> {
 
 fn known(run_dir: &RunDir) -> String {
     match run_dir.services() {
-        names if names.is_empty() => format!("none is protected in {run_dir}"),
+        names if names.is_empty() => format!("no service is running here (looked in {run_dir})"),
         names => format!("there are {}", names.join(", ")),
     }
 }
 
 pub(crate) fn check(arguments: &Check) -> Outcome {
-    let addresses = units::all(&arguments.address);
-    let findings = preflight::report(
-        &addresses,
-        arguments.address_device.as_deref(),
-        &arguments.command,
-        arguments.north.is_wanted(),
-        &arguments.logger,
-        arguments.key_file.as_deref(),
-    );
+    let findings = match &arguments.of_serve {
+        None => preflight::report(preflight::Asked {
+            addresses: &units::all(&arguments.address),
+            device: arguments.address_device.as_deref(),
+            command: &arguments.command,
+            wrapped: arguments.north.is_wanted(),
+            loggers: &arguments.logger,
+            key_file: arguments.key_file.as_deref(),
+        }),
+        Some(file) => match serving::configured(file, arguments.name.as_deref()) {
+            Ok(config) => preflight::report_of(&config),
+            Err(mistake) => {
+                eprintln!("{}", mistake.trim_end());
+                return Outcome::Config;
+            }
+        },
+    };
     for finding in &findings {
         if arguments.json {
             json(finding);
@@ -200,11 +252,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
             line(&format!("{mark} {}: {}", finding.question, finding.answer));
         }
     }
-    if findings.iter().all(|finding| finding.ok) {
-        Outcome::Done
-    } else {
-        Outcome::Unsupported
-    }
+    preflight::fault_of(&findings).map_or(Outcome::Done, Outcome::from)
 }
 
 pub(crate) fn clean(arguments: &Clean) -> Outcome {
@@ -237,8 +285,10 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
             // One that runs is not ours to clean, and not an error unless it was named.
             Err(serve::ServeError::AlreadyServed { .. }) if all => {}
             Err(serve::ServeError::AlreadyServed { .. }) => {
-                eprintln!("outlive: {name} is running; stop its serve (SIGTERM), which cleans up");
-                outcome = Outcome::Usage;
+                lines::fail(&format_args!(
+                    "{name} is running; stop its serve (SIGTERM), which cleans up"
+                ));
+                outcome = Outcome::NotNow;
             }
             Err(error) => outcome = failed(&error),
         }
@@ -257,7 +307,7 @@ pub(crate) fn key(arguments: &Key) -> Outcome {
             Outcome::Done
         }
         Err(error) => {
-            eprintln!("outlive: {error}");
+            lines::fail(&format_args!("{error}"));
             match error.kind() {
                 io::ErrorKind::InvalidInput => Outcome::Usage,
                 _ => Outcome::Internal,

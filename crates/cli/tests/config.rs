@@ -35,7 +35,7 @@ fn a_mistake_is_told_with_its_place_and_is_the_users() {
     ] {
         fs::write(&*path, text).expect("written");
         let output = outlive(&["serve", "--config", &path]);
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(output.status.code(), Some(78), "{output:?}");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains(&said), "{stderr}");
     }

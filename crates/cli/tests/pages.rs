@@ -11,11 +11,12 @@ fn outlive(arguments: &[&str]) -> std::process::Output {
 #[test]
 fn each_command_has_a_page_and_the_hidden_one_has_none() {
     let directory = tempfile::tempdir().expect("a directory");
-    let pages = directory.path().join("man1");
-    let output = outlive(&["man", &pages.to_string_lossy()]);
+    let output = outlive(&["man", &directory.path().to_string_lossy()]);
     assert!(output.status.success(), "{output:?}");
-    let names: Vec<String> = fs::read_dir(&pages)
-        .expect("it is there")
+    let pages = ["man1", "man8"].map(|section| directory.path().join(section));
+    let names: Vec<String> = pages
+        .iter()
+        .flat_map(|pages| fs::read_dir(pages).expect("it is there"))
         .map(|entry| {
             entry
                 .expect("readable")
@@ -24,29 +25,34 @@ fn each_command_has_a_page_and_the_hidden_one_has_none() {
                 .into_owned()
         })
         .collect();
-    for command in [
-        "outlive",
-        "outlive-serve",
-        "outlive-logger",
-        "outlive-lab-up",
+    for page in [
+        "outlive.1",
+        "outlive-serve.8",
+        "outlive-logger.8",
+        "outlive-logger-release.8",
+        "outlive-lab-up.1",
     ] {
-        assert!(
-            names.contains(&format!("{command}.1")),
-            "{command} of {names:?}"
-        );
+        assert!(names.contains(&page.to_owned()), "{page} of {names:?}");
     }
     assert!(
         !names.iter().any(|name| name.contains("process")),
         "{names:?}"
     );
-    let serve = fs::read_to_string(pages.join("outlive-serve.1")).expect("readable");
+    let serve = fs::read_to_string(pages[1].join("outlive-serve.8")).expect("readable");
+    for heading in ["EXIT STATUS", "FILES", "EXAMPLES", "ENVIRONMENT"] {
+        assert!(
+            serve.contains(&format!(".SH {heading}"))
+                || serve.contains(&format!(".SH \"{heading}\"")),
+            "{heading}"
+        );
+    }
     assert!(serve.contains("logger\\-timeout"), "{serve}");
 }
 
 #[test]
 fn a_directory_that_cannot_be_written_is_named() {
     let output = outlive(&["man", "/proc/nowhere"]);
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(64));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("/proc/nowhere"), "{said}");
 }

@@ -254,8 +254,9 @@ struct flow {
 };
 
 enum crash_policy {
-	CRASH_MAIN = 0, /* any process by signal, the main process also by its status */
-	CRASH_ANY = 1,  /* a non-zero status of any process too */
+	CRASH_SIGNAL = 0, /* any process by signal, the main process also by its status */
+	CRASH_ANY = 1,    /* a non-zero status of any process too */
+	CRASH_MAIN = 2,   /* of the main process alone: what becomes of another is its parent's affair */
 };
 
 /* One service, its settings and its life. Settings are written once, before anything is

@@ -12,7 +12,9 @@
  *
  * A crash is: any process of the service killed by a signal (for other processes than the main
  * one, SIGPIPE excepted: that is a client's going away), the main process leaving with a
- * status other than 0; any process with such a status if the policy says so.
+ * status other than 0; any process with such a status if the policy says so. Another policy
+ * leaves all but the main process to their parents: what such a process leaves behind ends as
+ * a living server's connections do.
  *
  * Both tracepoints are host-wide: the first is keyed by cgroup, the second by network
  * namespace, address and port.
@@ -23,9 +25,13 @@ static __always_inline bool is_crash(struct service *s, struct task_struct *task
 {
 	__u32 signal = task->exit_code & 0x7f, status = (task->exit_code >> 8) & 0xff;
 	bool main = number && number == s->main_pid;
+	if (main)
+		return signal || status;
+	if (s->crash_policy == CRASH_MAIN)
+		return false;
 	if (signal)
-		return main || signal != SIGPIPE;
-	return status && (main || s->crash_policy == CRASH_ANY);
+		return signal != SIGPIPE;
+	return status && s->crash_policy == CRASH_ANY;
 }
 
 SEC("tp_btf/sched_process_exit")

@@ -8,11 +8,32 @@ use std::path::PathBuf;
 pub enum DataplaneError {
     /// The kernel refused the programs: it is too old, or lacks a feature.
     #[error(
-        "this kernel does not load the data plane ({source}): it needs BTF (CONFIG_DEBUG_INFO_BTF), the BPF ring buffer, dynptr and bpf_loop (Linux 5.19 or later); `outlive check` lists what is missing"
+        "this kernel does not load the data plane ({source}): it needs BTF (CONFIG_DEBUG_INFO_BTF), the BPF ring buffer, dynptr and bpf_loop (Linux 5.19 or later)"
     )]
     Load {
         /// What libbpf said.
         source: libbpf_rs::Error,
+    },
+    /// We may not load the programs.
+    #[error(
+        "loading the programs is not permitted ({source}): it takes CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and neither a container's seccomp filter nor the kernel's lockdown may forbid bpf(2)"
+    )]
+    NotPermitted {
+        /// What libbpf said.
+        source: libbpf_rs::Error,
+    },
+    /// A setting of an interface cannot be changed.
+    #[error(
+        "cannot set {} to 1: {source}; where /proc/sys is not writable, as in a container, set it beforehand ({setting}=1, for instance by --sysctl)",
+        path.display()
+    )]
+    Setting {
+        /// Its file.
+        path: PathBuf,
+        /// Its name for sysctl(8).
+        setting: String,
+        /// What the system said.
+        source: std::io::Error,
     },
     /// The maps do not fit into the kernel's memory.
     #[error(

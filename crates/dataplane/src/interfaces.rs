@@ -1,6 +1,6 @@
 //! The network interfaces of this namespace on which a service can be reached.
 
-use std::{io, os::fd::AsRawFd};
+use std::{io, net::SocketAddr, os::fd::AsRawFd};
 
 use crate::error::{DataplaneError, SocketContext};
 
@@ -75,3 +75,15 @@ pub fn netns_cookie() -> Result<u64, DataplaneError> {
 
 /// asm-generic/socket.h; libc has it only for some architectures.
 const SO_NETNS_COOKIE: i32 = 71;
+
+/// Can the settings of the interfaces be changed that protecting `addresses` takes? Nothing is changed.
+///
+/// # Errors
+/// One cannot.
+pub fn check_settings(addresses: &[SocketAddr]) -> Result<(), DataplaneError> {
+    let localnet = addresses.iter().any(|address| address.ip().is_loopback());
+    for interface in ethernet_interfaces()? {
+        crate::link::check_switches(&interface, localnet)?;
+    }
+    Ok(())
+}

@@ -24,7 +24,7 @@ pub use asking::holder_of;
 pub use attach::{AttachMode, detach_clsact};
 pub use error::DataplaneError;
 pub use inject::{Injector, MAX_INJECTED, Space};
-pub use interfaces::{Interface, ethernet_interfaces, netns_cookie};
+pub use interfaces::{Interface, check_settings, ethernet_interfaces, netns_cookie};
 pub use link::Change;
 pub use link_socket::link_socket;
 pub use object::{

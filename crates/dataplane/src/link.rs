@@ -107,14 +107,13 @@ impl Arranged {
                 .doing("switch BIG TCP off")?;
             arranged.note(interface, name, size.to_string());
         }
-        if interface.mac == [0; 6] {
-            arranged.switch_on(interface, "accept_local")?;
-            if localnet {
-                arranged.switch_on(interface, "route_localnet")?;
-            }
-            if let Some(before) = forget_short_trips() {
-                arranged.note(interface, TRIP_MEMORY, before);
-            }
+        for name in switches(interface, localnet) {
+            arranged.switch_on(interface, name)?;
+        }
+        if interface.mac == [0; 6]
+            && let Some(before) = forget_short_trips()
+        {
+            arranged.note(interface, TRIP_MEMORY, before);
         }
         Ok(arranged)
     }
@@ -128,7 +127,7 @@ impl Arranged {
         let path = switch(&interface.name, name);
         let before = fs::read_to_string(&path).doing("read a setting of the loopback")?;
         if before.trim() == "0" {
-            fs::write(&path, "1").doing("change a setting of the loopback")?;
+            fs::write(&path, "1").map_err(|source| unchanged(interface, name, source))?;
             self.note(interface, name, before);
         }
         Ok(())
@@ -153,6 +152,38 @@ impl Arranged {
                 tracing::warn!(?change, %error, "a setting was not put back");
             }
         }
+    }
+}
+
+/// What has to be on, of the loopback.
+fn switches(interface: &Interface, localnet: bool) -> impl Iterator<Item = &'static str> {
+    let names = ["accept_local", "route_localnet"].into_iter();
+    let many = match (interface.mac == [0; 6], localnet) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 2,
+    };
+    names.take(many)
+}
+
+/// Could [`Arranged::on`] switch on what is off? Nothing is changed.
+pub(crate) fn check_switches(interface: &Interface, localnet: bool) -> Result<(), DataplaneError> {
+    for name in switches(interface, localnet) {
+        let path = switch(&interface.name, name);
+        let before = fs::read_to_string(&path).doing("read a setting of the loopback")?;
+        if before.trim() == "0" {
+            let opened = fs::File::options().write(true).open(&path);
+            opened.map_err(|source| unchanged(interface, name, source))?;
+        }
+    }
+    Ok(())
+}
+
+fn unchanged(interface: &Interface, name: &str, source: io::Error) -> DataplaneError {
+    DataplaneError::Setting {
+        path: switch(&interface.name, name).into(),
+        setting: format!("net.ipv4.conf.{}.{name}", interface.name),
+        source,
     }
 }
 

@@ -107,7 +107,7 @@ impl Dataplane {
     /// The kernel lacks something, or pins of this service exist already.
     pub fn load(settings: &Settings, pins: PinDirectory) -> Result<Self, DataplaneError> {
         log_libbpf();
-        let load = |source| DataplaneError::Load { source };
+        let load = not_loaded;
         let mut open = ObjectBuilder::default()
             .open_memory(abi::OBJECT)
             .map_err(load)?;
@@ -309,13 +309,21 @@ pub(crate) fn log_libbpf() {
     })));
 }
 
+/// Why the programs are not loaded: a kernel that cannot is another matter than one that does not let us.
+fn not_loaded(source: libbpf_rs::Error) -> DataplaneError {
+    match source.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => DataplaneError::NotPermitted { source },
+        _ => DataplaneError::Load { source },
+    }
+}
+
 /// Does this kernel load the programs? Nothing is attached or pinned.
 ///
 /// # Errors
 /// It does not.
 pub fn probe() -> Result<(), DataplaneError> {
     log_libbpf();
-    let load = |source| DataplaneError::Load { source };
+    let load = not_loaded;
     ObjectBuilder::default()
         .open_memory(abi::OBJECT)
         .map_err(load)?

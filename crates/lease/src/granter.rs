@@ -17,9 +17,9 @@
 //!
 //! While nobody may speak the granter's own host may ([`Granter::nobodys_since`]).
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use protocol::control::{LeaseAnswer, LeaseRequest, Standing, Verdict};
+use protocol::control::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 
 use crate::{FailureDetector, Terms};
 
@@ -49,6 +49,51 @@ pub struct Record {
     pub term: Duration,
 }
 
+/// How long a host must be silent before it is believed that it is gone for good.
+const GONE: Duration = Duration::from_secs(10);
+
+/// Why a service is not given up in its holder's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StillHeld {
+    /// There is no such service.
+    Unknown,
+    /// Nobody holds it.
+    Nobodys,
+    /// It was heard so long ago, which is not long.
+    Heard {
+        /// See there.
+        ago: Duration,
+        /// It was the holder; else the granter was started then, and has not heard it since.
+        itself: bool,
+    },
+}
+
+impl fmt::Display for StillHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (most, ago) = (GONE.as_secs(), |ago: &Duration| ago.as_secs_f32());
+        match self {
+            Self::Unknown => write!(f, "no host was ever granted a service of this name here"),
+            Self::Nobodys => write!(f, "no host holds it: any other may serve"),
+            Self::Heard {
+                ago: time,
+                itself: true,
+            } => write!(
+                f,
+                "the host that holds it was heard {:.1} s ago: it is there. To move the service, say `outlive move` on it; a host that is switched off is silent for {most} s first",
+                ago(time)
+            ),
+            Self::Heard {
+                ago: time,
+                itself: false,
+            } => write!(
+                f,
+                "this logger was started {:.1} s ago, and may not have heard the host that holds it: try again when {most} s have passed",
+                ago(time)
+            ),
+        }
+    }
+}
+
 /// What becomes of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
@@ -67,6 +112,7 @@ pub struct Granter {
     remembers: bool,
     /// What its former lives have granted to anybody is over.
     settled: Duration,
+    began: Duration,
     services: BTreeMap<String, Service>,
 }
 
@@ -86,6 +132,8 @@ struct Service {
     /// Somebody who does not hold it may believe that all is leased: a standby that was told so, or a
     /// former holder. Without memory that has to stay true.
     watched: bool,
+    /// What had become of the epoch before this one.
+    former: Former,
     /// How steadily its holder asks.
     detector: FailureDetector,
     /// What the granter's own host has sent in its name has left then.
@@ -128,6 +176,7 @@ impl Granter {
                 term,
                 freed: 0,
                 watched: false,
+                former: Former::Unknown,
                 detector: FailureDetector::new(&terms),
                 // Our former life may have spoken a moment ago.
                 quiet: terms.drained_at(now),
@@ -140,6 +189,7 @@ impl Granter {
             terms,
             remembers,
             settled: terms.silent_at(now, terms.longest.max(terms.term)),
+            began: now,
             services: services.collect(),
         }
     }
@@ -156,6 +206,33 @@ impl Granter {
     pub fn holder(&self, service: &str) -> Option<(u32, u64)> {
         let service = self.services.get(service).filter(|service| service.known)?;
         Some((service.epoch, service.holder?.1))
+    }
+
+    /// The operator says that the host which holds a service is gone for good, and speaks no more. Nobody holds it then; a
+    /// lease that it was granted is waited for. Tells the epoch that is over, and what has to be kept.
+    ///
+    /// # Errors
+    /// That host was heard a moment ago, or could not be yet; or nobody holds the service.
+    pub fn give_up(&mut self, now: Duration, name: &str) -> Result<(u32, Record), StillHeld> {
+        let began = self.began;
+        let known = self.services.get_mut(name).filter(|service| service.known);
+        let service = known.ok_or(StillHeld::Unknown)?;
+        let (_, instance) = service.holder.ok_or(StillHeld::Nobodys)?;
+        let heard = service.members.get(&instance).map(|member| member.heard);
+        let silent = now.saturating_sub(heard.unwrap_or(began));
+        if silent < GONE {
+            return Err(StillHeld::Heard {
+                ago: silent,
+                itself: heard.is_some(),
+            });
+        }
+        service.retire(instance);
+        service.holder = None;
+        if !service.leased {
+            service.leased = true;
+            service.over = now;
+        }
+        Ok((service.epoch, service.record(name)))
     }
 
     /// Whether this instance was superseded, or has given the service up: what it does is the past.
@@ -229,6 +306,7 @@ impl Service {
             term: Duration::ZERO,
             freed: 0,
             watched: false,
+            former: Former::Unknown,
             detector: FailureDetector::new(terms),
             quiet: Duration::ZERO,
             members: BTreeMap::new(),
@@ -399,6 +477,7 @@ impl Service {
                 epoch: self.epoch,
                 term_us,
                 standby,
+                former: self.former,
             };
         }
         self.leased = false;
@@ -433,6 +512,12 @@ impl Service {
                 .standbys(round, round.terms.term)
                 .any(|other| other < own)
         {
+            self.former = match self.holder {
+                Some((host, _)) if host == round.request.host => Former::Same,
+                Some(_) => Former::Other,
+                None if self.known && self.epoch > 0 => Former::GivenUp,
+                None => Former::Unknown,
+            };
             if let Some((_, former)) = self.holder {
                 self.retire(former);
                 // It does not know yet, and may be believed after the next loss of memory.

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use protocol::control::{LeaseAnswer, LeaseRequest, Standing, Verdict};
+use protocol::control::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 
 use crate::Terms;
 
@@ -65,6 +65,8 @@ pub struct Holder {
     turn: Option<Duration>,
     /// When this host is silent, another one serves at once.
     standby: bool,
+    /// What had become of the epoch before the one that this host was granted.
+    former: Former,
     /// Numbers of requests and when they were sent, in order.
     outstanding: VecDeque<(u64, Duration)>,
 }
@@ -98,6 +100,7 @@ impl Holder {
             asked_at: None,
             turn: None,
             standby: false,
+            former: Former::Unknown,
             outstanding: VecDeque::new(),
         }
     }
@@ -185,7 +188,11 @@ impl Holder {
         }
         self.outstanding.retain(|(other, _)| *other > number);
         self.standby = matches!(answer.verdict, Verdict::Lease { standby: true, .. });
-        if let Verdict::Lease { term_us, .. } = answer.verdict {
+        if let Verdict::Lease {
+            term_us, former, ..
+        } = answer.verdict
+        {
+            self.former = former;
             // The logger's is what counts: so often it is asked.
             let term = Duration::from_micros(u64::from(term_us));
             self.terms.term = term.max(Terms::SHORTEST);
@@ -266,6 +273,12 @@ impl Holder {
     #[must_use]
     pub const fn has_standby(&self) -> bool {
         self.standby
+    }
+
+    /// What had become of the epoch before, when this host was granted the present one.
+    #[must_use]
+    pub const fn former(&self) -> Former {
+        self.former
     }
 
     /// Whether the host may speak.

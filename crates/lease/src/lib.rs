@@ -24,6 +24,6 @@ mod holder;
 mod terms;
 
 pub use detector::FailureDetector;
-pub use granter::{Decision, Granter, Memory, Record};
+pub use granter::{Decision, Granter, Memory, Record, StillHeld};
 pub use holder::{Holder, Speech};
 pub use terms::{Drift, Terms, TermsError};

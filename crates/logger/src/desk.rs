@@ -78,6 +78,7 @@ impl Desk {
             | Request::TellImage { .. }
             | Request::CommitImage { .. }
             | Request::DropImage
+            | Request::GiveUp { .. }
             | Request::ReadImage { .. }
             | Request::InUse { .. }
             | Request::Lease(_) => vec![Response::Error {

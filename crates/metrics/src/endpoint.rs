@@ -13,13 +13,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::{
     Health, Numbers,
     families::text,
+    format::{self, Format},
     request::{self, Wanted},
 };
 
 /// After a connection that could not be taken (there may be no descriptor left just now).
 const PAUSE: Duration = Duration::from_millis(100);
 
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// An address where the numbers will be.
@@ -100,8 +100,14 @@ fn answer<N: Numbers>(
     let (wanted, only_head) = request::read(peer)?;
     let plain = |status, body: &str| (status, PLAIN, format!("{body}\n"));
     let (status, kind, body) = match wanted {
-        Wanted::Metrics => match ask().map(text) {
-            Ok(Ok(text)) => ("200 OK", OPENMETRICS, text),
+        Wanted::Metrics(format) => match ask().map(text) {
+            Ok(Ok(text)) => {
+                let text = match format {
+                    Format::OpenMetrics => text,
+                    Format::Plain => format::plain(&text),
+                };
+                ("200 OK", format.content_type(), text)
+            }
             Ok(Err(error)) => plain("500 Internal Server Error", &error.to_string()),
             Err(why) => plain("503 Service Unavailable", &why),
         },

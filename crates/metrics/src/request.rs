@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::format::Format;
+
 /// How long a peer may take to say what it wants, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest head of a request, bytes, and most fields in it.
@@ -15,7 +17,7 @@ const MAX_FIELDS: usize = 64;
 /// What is wanted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    Metrics,
+    Metrics(Format),
     Health,
     /// Something that is not here.
     Other,
@@ -58,8 +60,14 @@ pub(crate) fn parse(head: &[u8]) -> Option<(Wanted, bool)> {
             let only_head = request.method == Some("HEAD");
             let path = request.path.unwrap_or_default();
             let path = path.split_once('?').map_or(path, |(path, _)| path);
+            let accepts = request.headers.iter();
+            let accepts = accepts.filter(|field| field.name.eq_ignore_ascii_case("accept"));
+            let accepts: Vec<_> = accepts
+                .map(|field| String::from_utf8_lossy(field.value))
+                .collect();
+            let accept = accepts.join(",");
             let wanted = match (request.method, path) {
-                (Some("GET" | "HEAD"), "/metrics") => Wanted::Metrics,
+                (Some("GET" | "HEAD"), "/metrics") => Wanted::Metrics(Format::accepted(&accept)),
                 (Some("GET" | "HEAD"), "/health") => Wanted::Health,
                 (Some("GET" | "HEAD"), _) => Wanted::Other,
                 _ => Wanted::Method,

@@ -86,6 +86,33 @@ fn others_can_read_it() {
     assert_eq!(things.count(), 2, "{read:?}");
 }
 
+/// What `promtool check metrics` wants: names of counters with their ends, and no type `info`.
+#[test]
+fn the_older_format_is_told_as_well() {
+    let text = crate::format::plain(&text(numbers()).expect("text"));
+    let label = r#"service="a \"quoted\" one""#;
+    for line in [
+        "# TYPE build_info gauge".to_owned(),
+        format!(r#"build_info{{{label},version="1"}} 1"#),
+        "# HELP taken_bytes_total Bytes that were taken".to_owned(),
+        "# TYPE taken_bytes_total counter".to_owned(),
+        format!("taken_bytes_total{{{label}}} {}", u64::MAX),
+        "# TYPE waits_seconds histogram".to_owned(),
+        format!("waits_seconds_count{{{label}}} 4"),
+    ] {
+        let found = text.lines().any(|found| sorted(found) == sorted(&line));
+        assert!(found, "{line} in\n{text}");
+    }
+    for line in text.lines().filter(|line| line.starts_with('#')) {
+        let known = line.starts_with("# HELP ") || line.starts_with("# TYPE ");
+        assert!(known && !line.ends_with(" info"), "{line}");
+    }
+    let lines = text.lines().map(|line| Ok(line.to_owned()));
+    let read = prometheus_parse::Scrape::parse(lines).expect("it can be read");
+    let things = read.samples.iter().filter(|s| s.metric == "things_total");
+    assert_eq!(things.count(), 2, "{read:?}");
+}
+
 fn ask(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
     stream.write_all(request.as_bytes()).expect("written");
@@ -123,10 +150,23 @@ fn the_endpoint_answers_what_is_asked_and_ends_when_it_is_dropped() {
     let unknown = ask(address, "GET /metrics HTTP/1.0\r\n\r\n");
     assert!(unknown.starts_with("HTTP/1.1 503"), "{unknown}");
     assert!(unknown.ends_with("nobody knows\n"), "{unknown}");
-    let metrics = ask(address, "GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+    let accept = "Accept: application/openmetrics-text;version=1.0.0";
+    let metrics = ask(
+        address,
+        &format!("GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n{accept}\r\n\r\n"),
+    );
     assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
     assert!(metrics.contains("application/openmetrics-text"));
     assert!(metrics.ends_with("# EOF\n"), "{metrics}");
+    let plain = ask(
+        address,
+        "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n",
+    );
+    assert!(
+        plain.contains("Content-Type: text/plain; version=0.0.4"),
+        "{plain}"
+    );
+    assert!(!plain.contains("# EOF"), "{plain}");
     let head = ask(address, "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(head.ends_with("\r\n\r\n"), "{head}");
     for (request, status) in [

@@ -31,7 +31,7 @@ mod messages;
 mod parts;
 mod stream;
 
-pub use lease::{LeaseAnswer, LeaseRequest, Standing, Verdict};
+pub use lease::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 pub use messages::{Request, Response};
 pub use parts::{
     Attach, ClientFin, Edition, ErrorCode, FlowSummary, KeptImage, Recorded, Replay, Resume,

@@ -6,6 +6,48 @@ use protocol::UnprotectedReason;
 use serde::{Serialize, Serializer};
 use wire::{FlowKey, SeqNumber};
 
+/// A number of things, with the plural where the number asks for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Count<N>(pub N, pub &'static str);
+
+impl<N: Copy + TryInto<u64>> fmt::Display for Count<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number: u64 = self.0.try_into().unwrap_or(u64::MAX);
+        let plural = if number == 1 { "" } else { "s" };
+        write!(f, "{number} {}{plural}", self.1)
+    }
+}
+
+/// A signal, by the name that signal(7) gives it.
+struct SignalName(u32);
+
+impl fmt::Display for SignalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            1 => "SIGHUP",
+            2 => "SIGINT",
+            3 => "SIGQUIT",
+            4 => "SIGILL",
+            5 => "SIGTRAP",
+            6 => "SIGABRT",
+            7 => "SIGBUS",
+            8 => "SIGFPE",
+            9 => "SIGKILL",
+            10 => "SIGUSR1",
+            11 => "SIGSEGV",
+            12 => "SIGUSR2",
+            13 => "SIGPIPE",
+            14 => "SIGALRM",
+            15 => "SIGTERM",
+            24 => "SIGXCPU",
+            25 => "SIGXFSZ",
+            31 => "SIGSYS",
+            number => return write!(f, "signal {number}"),
+        };
+        f.write_str(name)
+    }
+}
+
 /// What the server died of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -26,8 +68,12 @@ pub enum Cause {
     },
     /// It could not be started, or left by itself before it served.
     NotServing,
-    /// Its host has stopped, and runs again: what is known of its connections comes from their records.
+    /// Its host has stopped, and runs again, or another one serves: what is known of its connections comes from their records.
     Host,
+    /// Another host has served, and has given the service up: it was moved here, or stopped there.
+    Moved,
+    /// We have ended it, because somebody asked for a restart.
+    Restart,
     /// We have ended it, so that its record begins anew: nobody was connected.
     Renewal,
     /// It has done what cannot be replayed, and has ended itself before anybody heard of it.
@@ -49,12 +95,21 @@ impl Cause {
         }
     }
 
+    /// Somebody has asked for it, and was told: nothing has died.
+    #[must_use]
+    pub fn is_asked_for(self) -> bool {
+        matches!(self, Self::Moved | Self::Restart)
+    }
+
     /// Somebody's hand, most likely, or ours.
     #[must_use]
     pub fn is_sigkill(self) -> bool {
         matches!(
             self,
-            Self::Signal { signal: 9, .. } | Self::Renewal | Self::NotReplayable { .. }
+            Self::Signal { signal: 9, .. }
+                | Self::Renewal
+                | Self::Restart
+                | Self::NotReplayable { .. }
         )
     }
 }
@@ -63,11 +118,13 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Signal { pid, signal } => {
-                write!(f, "process {pid} was killed by signal {signal}")
+                write!(f, "process {pid} was killed by {}", SignalName(*signal))
             }
             Self::Status { pid, status } => write!(f, "process {pid} exited with status {status}"),
             Self::NotServing => write!(f, "it does not serve"),
             Self::Host => write!(f, "its host had stopped"),
+            Self::Moved => write!(f, "it was handed over by the host that served"),
+            Self::Restart => write!(f, "it was ended to be started again"),
             Self::Renewal => write!(f, "it was ended so that its record begins anew"),
             Self::NotReplayable { pid } => {
                 write!(f, "process {pid} was about to do what cannot be replayed")
@@ -384,19 +441,22 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Died { cause, detected_ms } => {
-                write!(f, "died: {cause}; known after {detected_ms:.2} ms")
+                write!(f, "died: {cause}; detected in {detected_ms:.2} ms")
             }
             Self::Restarted { pid, after_ms } => {
                 write!(f, "restarted as process {pid} after {after_ms:.1} ms")
             }
-            Self::Listening { after_ms } => write!(f, "listens again after {after_ms:.1} ms"),
+            Self::Listening { after_ms } => {
+                write!(f, "the new server is listening ({after_ms:.1} ms)")
+            }
             Self::Spliced {
                 connections,
                 after_ms,
             } => {
                 write!(
                     f,
-                    "{connections} connections spliced after {after_ms:.1} ms"
+                    "{} spliced after {after_ms:.1} ms",
+                    Count(*connections, "connection")
                 )
             }
             Self::Serving {
@@ -408,23 +468,27 @@ impl fmt::Display for Event {
                 timings,
                 ..
             } => {
-                let after_ms = timings.live_ms;
                 write!(
                     f,
-                    "serving again after {after_ms:.1} ms: {kept} connections kept, "
+                    "serving again after {:.1} ms: {} kept, ",
+                    timings.live_ms,
+                    Count(*kept, "connection")
                 )?;
                 if *comparing > 0 {
                     write!(f, "{comparing} still compared, ")?;
                 }
                 write!(
                     f,
-                    "{lost} lost, {replayed_turns} requests ({replayed_bytes} bytes) replayed"
+                    "{lost} lost, {} ({}) replayed",
+                    Count(*replayed_turns, "request"),
+                    Count(*replayed_bytes, "byte")
                 )
             }
             Self::Kept { connections } => {
                 write!(
                     f,
-                    "{connections} more connections kept: their comparison is over"
+                    "{} kept later: the comparison is over",
+                    Count(*connections, "connection")
                 )
             }
             Self::Lost {
@@ -435,8 +499,8 @@ impl fmt::Display for Event {
             } => {
                 write!(f, "lost {connection}: {reason}")?;
                 if *replayed_turns > 0 {
-                    let (turns, bytes) = (replayed_turns, replayed_bytes);
-                    write!(f, "; {turns} of its requests ({bytes} bytes) ran again")?;
+                    let bytes = Count(*replayed_bytes, "byte");
+                    write!(f, "; {replayed_turns} of its requests ({bytes}) ran again")?;
                 }
                 Ok(())
             }
@@ -451,8 +515,45 @@ impl fmt::Display for Event {
                 unverified,
             } => write!(
                 f,
-                "{connections} connections said the same again: {compared} bytes equal, {tolerated} tolerated differences, {sampled} bytes compared by samples, {unverified} bytes not compared"
+                "replay verified: {} said the same again: {} equal, {}, {} compared by samples, {} not compared",
+                Count(*connections, "connection"),
+                Count(*compared, "byte"),
+                Count(*tolerated, "tolerated difference"),
+                Count(*sampled, "byte"),
+                Count(*unverified, "byte")
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_told_as_one_and_signals_by_their_names() {
+        let died = |signal| Event::Died {
+            cause: Cause::Signal { pid: 7, signal },
+            detected_ms: 1.594,
+        };
+        let words = died(9).to_string();
+        assert_eq!(
+            words,
+            "died: process 7 was killed by SIGKILL; detected in 1.59 ms"
+        );
+        assert!(died(40).to_string().contains("killed by signal 40"));
+        let serving = |kept| Event::Serving {
+            kept,
+            comparing: 0,
+            lost: 0,
+            replayed: Vec::new(),
+            replayed_turns: 2,
+            replayed_bytes: 1,
+            timings: Timings::default(),
+        };
+        let words =
+            "serving again after 0.0 ms: 1 connection kept, 0 lost, 2 requests (1 byte) replayed";
+        assert_eq!(serving(1).to_string(), words);
+        assert!(serving(0).to_string().contains("0 connections kept"));
     }
 }

@@ -37,7 +37,7 @@ mod waiting;
 pub use action::{Action, SplicePoint};
 pub use config::{Config, ReplayMode, Stage};
 pub use connection::{Candidate, ClientFin, Record, Standing};
-pub use event::{Cause, Event, GaveUp, LostReason, Replayed, Timings};
+pub use event::{Cause, Count, Event, GaveUp, LostReason, Replayed, Timings};
 pub use replay::{Beginning, Segment};
 pub use service::Recovery;
 

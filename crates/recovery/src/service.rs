@@ -201,10 +201,12 @@ impl Recovery {
                 flow: connection.flow,
             });
         }
-        self.events.push_back(Event::Died {
-            cause,
-            detected_ms: self.timings.detected_ms,
-        });
+        if !cause.is_asked_for() {
+            self.events.push_back(Event::Died {
+                cause,
+                detected_ms: self.timings.detected_ms,
+            });
+        }
         self.actions.extend([Action::Gate, Action::KillService]);
     }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, os::fd::AsFd, time::Duration};
 
 use dataplane::{DataplaneError, Space};
-use recovery::{Action, Cause, Segment, SplicePoint, Stage};
+use recovery::{Action, Cause, Event, Segment, SplicePoint, Stage};
 use ssw::{
     Flow, Restored, call_to_client, expectations, fabricated_syn, no_room_for_client,
     replayed_segment, resets_to_client, window_update, word_to_client,
@@ -36,6 +36,9 @@ impl Service {
         }
         self.forget_answers();
         while let Some(event) = self.recovery.next_event() {
+            if let Event::Serving { kept, lost, .. } = event {
+                self.restarted(kept, lost);
+            }
             self.tell(Happening::Recovery(event));
         }
         Ok(acted)
@@ -360,6 +363,7 @@ impl Service {
                 self.ground.plane.main_process(pid)?;
                 self.server = Some(server);
                 self.backoff.started(now);
+                self.listening.started(clock::now());
                 self.recovery.started(pid, clock::now());
                 self.north_started();
             }

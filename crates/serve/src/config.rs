@@ -4,6 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
+use ssw::CrashOn;
 
 use crate::rundir::RunDir;
 
@@ -113,8 +114,8 @@ pub struct ServeConfig {
     pub verify: Verify,
     /// Header fields whose values may differ in a replay.
     pub tolerate: Vec<String>,
-    /// A child's non-zero status is a crash too.
-    pub crash_on_any_failure: bool,
+    /// Which ends of its processes are crashes.
+    pub crash_on: CrashOn,
     /// What the record may hold.
     pub limits: LoggerLimits,
     /// Largest number of connections protected at a time.
@@ -180,11 +181,13 @@ impl ServeConfig {
     }
 }
 
+/// Two addresses of a range, one after the other.
+pub(crate) fn is_next(one: &SocketAddr, next: &SocketAddr) -> bool {
+    one.ip() == next.ip() && one.port().checked_add(1) == Some(next.port())
+}
+
 /// Addresses as they are told: ports in a row as one range, as `--address` has it.
 pub(crate) fn in_words(addresses: &[SocketAddr]) -> Vec<String> {
-    let is_next = |one: &SocketAddr, next: &SocketAddr| {
-        one.ip() == next.ip() && one.port().checked_add(1) == Some(next.port())
-    };
     let rows = addresses.chunk_by(is_next);
     rows.map(|row| match row {
         [first, .., last] => format!("{first}-{}", last.port()),

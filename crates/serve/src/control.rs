@@ -44,6 +44,8 @@ pub enum Question {
         #[serde(default)]
         follow: bool,
     },
+    /// End the server and start it again. The answer, a [`Restarted`], comes when it serves again.
+    Restart {},
     /// Let the standby serve. The answer, a [`Moved`], comes when nothing is served here any more.
     Move {},
 }
@@ -54,6 +56,21 @@ pub enum Question {
 pub enum Moved {
     /// The standby serves, or will in a moment.
     Moved,
+    /// It was not tried.
+    Refused(String),
+}
+
+/// What has become of [`Question::Restart`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Restarted {
+    /// The new server serves.
+    Restarted {
+        /// Connections that go on.
+        kept: usize,
+        /// Connections that were reset.
+        lost: usize,
+    },
     /// It was not tried.
     Refused(String),
 }
@@ -133,6 +150,20 @@ impl Control {
         self.clients.iter().any(Client::wants_move)
     }
 
+    /// Whether somebody waits for a restart.
+    pub(crate) fn wants_restart(&self) -> bool {
+        self.clients.iter().any(Client::wants_restart)
+    }
+
+    /// What has become of it.
+    pub(crate) fn answer_restart(&mut self, answer: &Restarted) {
+        for client in &mut self.clients {
+            if client.wants_restart() {
+                client.answer_at_last(answer);
+            }
+        }
+    }
+
     /// It is not, because of this.
     pub(crate) fn refuse_move(&mut self, why: &str) {
         self.answer_move(&Moved::Refused(why.to_owned()));
@@ -146,10 +177,7 @@ impl Control {
 
     fn answer_move(&mut self, answer: &Moved) {
         for client in self.clients.iter_mut().filter(|one| one.wants_move()) {
-            client.asked = None;
-            client.say(answer);
-            client.last = true;
-            client.write();
+            client.answer_at_last(answer);
         }
     }
 
@@ -232,10 +260,22 @@ impl Client {
         matches!(self.asked, Some(Ok(Question::Move {})))
     }
 
+    fn wants_restart(&self) -> bool {
+        matches!(self.asked, Some(Ok(Question::Restart {})))
+    }
+
+    /// Of a question that had to wait.
+    fn answer_at_last(&mut self, answer: &impl Serialize) {
+        self.asked = None;
+        self.say(answer);
+        self.last = true;
+        self.write();
+    }
+
     fn answer(&mut self, reports: &Reports, status: Option<&Status>) {
         match self.asked.take() {
             None => {}
-            waits @ Some(Ok(Question::Move {})) => self.asked = waits,
+            waits @ Some(Ok(Question::Move {} | Question::Restart {})) => self.asked = waits,
             Some(Ok(Question::Status { .. })) => {
                 self.say(&status);
                 self.last = true;

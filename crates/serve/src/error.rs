@@ -10,6 +10,7 @@ use std::{
 use channel::{ChannelError, KeyFileError};
 use dataplane::{DataplaneError, MOST_ADDRESSES};
 use protocol::control::ControlError;
+use serde::Serialize;
 use supervise::{CgroupError, DestroyError, Exit, SpawnError, StopError, mounts::MountError};
 
 use crate::options;
@@ -18,9 +19,13 @@ use crate::options;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// We are not root.
-    #[error("outlive serve needs root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN): run it with sudo")]
-    NotRoot,
+    /// We lack capabilities.
+    #[error(
+        "this process lacks the capabilities {}: run it as root (sudo), or in a container with --cap-add={}",
+        .0.join(", "),
+        .0.join(",")
+    )]
+    NoCapability(Vec<&'static str>),
     /// No address was given.
     #[error(
         "which address shall be protected? give --address ADDRESS:PORT, as clients connect to it"
@@ -261,11 +266,18 @@ pub enum ServeError {
     },
 }
 
-/// Whose fault it is; the command line makes exit codes of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whose fault it is, and whether time helps; the command line makes exit codes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// What was asked for cannot be done as asked.
-    User,
+    Config,
+    /// Something is not there, and may be later.
+    Missing,
+    /// Something is in the way, and may not be later.
+    InTheWay,
+    /// We may not.
+    Permission,
     /// This host or kernel cannot do it.
     Host,
     /// The server that was to be protected failed.
@@ -317,40 +329,51 @@ impl ServeError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::NotRoot
-            | Self::NoAddress
+            Self::NoCapability(_)
+            | Self::NoLogger(_)
+            | Self::Dataplane(DataplaneError::NotPermitted { .. })
+            | Self::Mount(MountError::NotPermitted { .. })
+            | Self::Destroy(DestroyError::NotPermitted) => Fault::Permission,
+            Self::NotLocal { .. } | Self::NoDevice(_) => Fault::Missing,
+            Self::InUse { .. }
+            | Self::AlreadyServed { .. }
+            | Self::StillServed(_)
+            | Self::StillWritten(_)
+            | Self::NotAdopted { .. }
+            | Self::AddressInUse { .. }
+            | Self::Cgroup(CgroupError::Occupied { .. }) => Fault::InTheWay,
+            Self::Metrics { error, .. } => match error.kind() {
+                io::ErrorKind::AddrInUse => Fault::InTheWay,
+                io::ErrorKind::AddrNotAvailable => Fault::Missing,
+                io::ErrorKind::PermissionDenied => Fault::Permission,
+                _ => Fault::Config,
+            },
+            Self::LoggerUnreachable { error, .. } => of_channel(error),
+            Self::RunDir { source, .. }
+            | Self::System { source, .. }
+            | Self::Cgroup(CgroupError::Io { source, .. })
+            | Self::Dataplane(DataplaneError::Setting { source, .. }) => of_io(source),
+            Self::NoAddress
             | Self::Wildcard(_)
             | Self::TooManyAddresses { .. }
-            | Self::NotLocal { .. }
             | Self::AddressHere(_)
-            | Self::AddressInUse { .. }
             | Self::NoHostNumber
             | Self::SeveralLoggers
-            | Self::Metrics { .. }
-            | Self::InUse { .. }
-            | Self::AlreadyServed { .. }
-            | Self::NotAdopted { .. }
             | Self::OtherOptions { .. }
             | Self::OtherLayout { .. }
-            | Self::NoDevice(_)
             | Self::BadName(_)
             | Self::NoService { .. }
-            | Self::RunDir { .. }
             | Self::Spawn(_)
             | Self::Criu(_)
-            | Self::LoggerUnreachable { .. }
-            | Self::NoLogger(_)
             | Self::Keys(_)
-            | Self::Dataplane(DataplaneError::Memory { .. })
-            | Self::Cgroup(CgroupError::InvalidName { .. } | CgroupError::Occupied { .. }) => {
-                Fault::User
-            }
-            Self::FirstStart { .. } => Fault::Server,
-            Self::NotWrappable(_)
+            | Self::NotWrappable(_)
             | Self::NotWrapped
             | Self::NotRecorded
             | Self::NotReplayable { .. }
-            | Self::Mount(_)
+            | Self::Dataplane(DataplaneError::Memory { .. })
+            | Self::Cgroup(CgroupError::InvalidName { .. }) => Fault::Config,
+            Self::FirstStart { .. } => Fault::Server,
+            Self::Mount(_)
             | Self::SocketsLeft(_)
             | Self::Destroy(DestroyError::Unsupported | DestroyError::NoDiag)
             | Self::Dataplane(DataplaneError::Load { .. } | DataplaneError::Attach { .. }) => {
@@ -363,6 +386,28 @@ impl ServeError {
 
 fn link_layer(mac: &[u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+/// A logger that knows us not, or not this version, is not waited for.
+fn of_channel(error: &ChannelError) -> Fault {
+    match error {
+        ChannelError::Refused {
+            refusal: channel::Refusal::Version(_),
+            ..
+        }
+        | ChannelError::UnknownVersion(_)
+        | ChannelError::NotOurs => Fault::Config,
+        error if error.is_configuration() => Fault::Permission,
+        _ => Fault::Missing,
+    }
+}
+
+fn of_io(error: &io::Error) -> Fault {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Fault::Permission,
+        io::ErrorKind::ReadOnlyFilesystem => Fault::Host,
+        _ => Fault::Ours,
+    }
 }
 
 fn listed(services: &[String]) -> String {

@@ -2,7 +2,8 @@
 
 use std::{collections::VecDeque, fmt};
 
-use recovery::Event;
+use protocol::control::Former;
+use recovery::{Count, Event};
 use serde::Serialize;
 
 use crate::clock;
@@ -23,8 +24,10 @@ pub enum Happening {
         /// Its open connections.
         connections: usize,
     },
-    /// Its host has stopped and runs again: a logger knows the connections that were open.
+    /// Its host has stopped and runs again, or another host has served: a logger knows the connections that were open.
     Restored {
+        /// What had become of its earlier life.
+        former: FormerLife,
         /// Connections that are taken up.
         connections: usize,
         /// Those that cannot be: they are at other addresses, or too many.
@@ -34,6 +37,15 @@ pub enum Happening {
     Protecting {
         /// Where.
         addresses: Vec<String>,
+    },
+    /// The server runs, and does not listen where clients look for it.
+    NotListening {
+        /// Where it does not.
+        addresses: Vec<String>,
+        /// Where its processes listen; empty: nowhere.
+        elsewhere: Vec<String>,
+        /// Since its start, seconds.
+        waited_s: u64,
     },
     /// A connection lost its protection; it goes on, but would not survive.
     Unprotected {
@@ -170,6 +182,8 @@ pub enum Happening {
         /// When it is tried again.
         retry_ms: u64,
     },
+    /// Somebody has asked for it (`outlive restart`): the server is ended and started again.
+    Restarting,
     /// The server ended by itself, successfully.
     Ended,
     /// The server is being stopped.
@@ -194,6 +208,69 @@ pub enum Happening {
     Recovery(Event),
 }
 
+/// How much somebody has to look at it: as syslog(3) has it, and the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// Clients are not protected, not served, or were reset.
+    Error,
+    /// Something has failed, and is being mended.
+    Warning,
+    /// A change that was asked for, or has to be known.
+    Notice,
+    /// The usual course.
+    Info,
+    /// For who looks for a fault in `outlive`.
+    Debug,
+}
+
+impl Priority {
+    /// The number that it has there.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Error => 3,
+            Self::Warning => 4,
+            Self::Notice => 5,
+            Self::Info => 6,
+            Self::Debug => 7,
+        }
+    }
+}
+
+impl Happening {
+    /// How much somebody has to look at it.
+    #[must_use]
+    pub const fn priority(&self) -> Priority {
+        match self {
+            Self::NotListening { .. }
+            | Self::LoggerLost { .. }
+            | Self::LoggerRestarted { .. }
+            | Self::RecordEnded { .. }
+            | Self::StartFailed { .. }
+            | Self::Recovery(Event::Lost { .. }) => Priority::Error,
+            Self::Unprotected { .. }
+            | Self::AwaitsLoggers { .. }
+            | Self::ReplicaDropped { .. }
+            | Self::Superseded { .. }
+            | Self::CheckpointFailed { .. }
+            | Self::Trouble { .. }
+            | Self::Recovery(Event::Died { .. }) => Priority::Warning,
+            Self::Reprotected { .. }
+            | Self::CaughtUp { .. }
+            | Self::Checkpointed { .. }
+            | Self::Renewed { .. }
+            | Self::Recovery(
+                Event::Restarted { .. }
+                | Event::Listening { .. }
+                | Event::Spliced { .. }
+                | Event::ClientReset { .. }
+                | Event::Verified { .. },
+            ) => Priority::Info,
+            _ => Priority::Notice,
+        }
+    }
+}
+
 impl fmt::Display for Happening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -204,7 +281,8 @@ impl fmt::Display for Happening {
             } => {
                 write!(
                     f,
-                    "taken over as process {pid}, with {connections} open connections"
+                    "taken over as process {pid}, with {}",
+                    Count(*connections, "open connection")
                 )
             }
             Self::Adopted {
@@ -213,22 +291,40 @@ impl fmt::Display for Happening {
             } => {
                 write!(
                     f,
-                    "taken over without its main process, with {connections} open connections"
+                    "taken over without its main process, with {}",
+                    Count(*connections, "open connection")
                 )
             }
             Self::Restored {
+                former,
                 connections,
-                lost: 0,
-            } => write!(
-                f,
-                "this host has stopped: the record of {connections} connections is taken up"
-            ),
-            Self::Restored { connections, lost } => write!(
-                f,
-                "this host has stopped: the record of {connections} connections is taken up; {lost} more are at other addresses, or too many"
-            ),
+                lost,
+            } => {
+                let taken_up = Count(*connections, "connection");
+                write!(f, "{former}: {taken_up} taken up")?;
+                match lost {
+                    0 => Ok(()),
+                    _ => write!(f, "; {lost} more at other addresses, or too many"),
+                }
+            }
             Self::Protecting { addresses } => {
                 write!(f, "protecting connections to {}", addresses.join(", "))
+            }
+            Self::NotListening {
+                addresses,
+                elsewhere,
+                waited_s,
+            } => {
+                write!(
+                    f,
+                    "the server does not listen on {}; ",
+                    addresses.join(", ")
+                )?;
+                match &elsewhere[..] {
+                    [] => write!(f, "it listens nowhere, {waited_s} s after its start")?,
+                    _ => write!(f, "it listens on {}", elsewhere.join(", "))?,
+                }
+                write!(f, ". Change --address or the server's configuration.")
             }
             Self::Unprotected { connection, reason } => {
                 write!(f, "unprotected: {connection}: {reason}")
@@ -242,7 +338,8 @@ impl fmt::Display for Happening {
             ),
             Self::LoggerRestarted { connections } => write!(
                 f,
-                "the logger was started again without its records: {connections} open connections are unprotected, new ones are protected"
+                "the logger was started again without its records: {} unprotected, new ones are protected",
+                Count(*connections, "open connection")
             ),
             Self::AwaitsLoggers { at_most_s } => {
                 write!(
@@ -266,7 +363,8 @@ impl fmt::Display for Happening {
                 match connections {
                     Some(n) => write!(
                         f,
-                        "{n} open connections and new ones are unprotected until one answers"
+                        "{} and new ones are unprotected until one answers",
+                        Count(*n, "open connection")
                     ),
                     None => write!(f, "clients wait until it answers again"),
                 }
@@ -292,7 +390,10 @@ impl fmt::Display for Happening {
                 write!(f, "protected again from this turn on: {connection}")
             }
             Self::StandsBy { epoch } => {
-                write!(f, "standing by: another host serves, in epoch {epoch}")
+                write!(
+                    f,
+                    "standby: another host serves (epoch {epoch}); ready to take over"
+                )
             }
             Self::Follows { pid } => write!(
                 f,
@@ -316,7 +417,7 @@ impl fmt::Display for Happening {
             Self::Granted { epoch } => write!(f, "this host serves, in epoch {epoch}"),
             Self::Leased { leased: true } => write!(
                 f,
-                "a standby is there: without the logger's leases this host falls silent"
+                "a standby is there: from now on this host serves only while the logger renews its lease"
             ),
             Self::Leased { leased: false } => {
                 write!(f, "no standby is left: this host needs no leases")
@@ -354,6 +455,10 @@ impl fmt::Display for Happening {
                 f,
                 "nobody is connected: the server is started anew, and with it its record of {record_bytes} bytes"
             ),
+            Self::Restarting => write!(
+                f,
+                "restarting, as asked for: the server is ended and started again"
+            ),
             Self::Ended => write!(f, "ended by itself"),
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
             Self::Outgoing { kept, reset } => write!(
@@ -363,6 +468,38 @@ impl fmt::Display for Happening {
             Self::Trouble { message } => write!(f, "trouble: {message}"),
             Self::Recovery(event) => event.fmt(f),
         }
+    }
+}
+
+/// What had become of the earlier life of a service whose connections are taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FormerLife {
+    /// This host has stopped, and was started again.
+    Restarted,
+    /// Another host has served, and is silent: it has died, hangs or is cut off.
+    Silent,
+    /// Another host has served, and has handed it over: it was moved or stopped there.
+    HandedOver,
+}
+
+impl From<Former> for FormerLife {
+    fn from(former: Former) -> Self {
+        match former {
+            Former::GivenUp => Self::HandedOver,
+            Former::Other => Self::Silent,
+            Former::Same | Former::Unknown => Self::Restarted,
+        }
+    }
+}
+
+impl fmt::Display for FormerLife {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Restarted => "this host was restarted",
+            Self::Silent => "took over from the host that served, whose lease is over",
+            Self::HandedOver => "took over from the host that served, which has handed over",
+        })
     }
 }
 

@@ -36,6 +36,8 @@ struct Kept {
     logger: Option<SocketAddr>,
     #[serde(default)]
     epoch: Option<u32>,
+    #[serde(default)]
+    unused_lives: u32,
 }
 
 impl Kept {
@@ -48,6 +50,7 @@ impl Kept {
             session: since_1970(),
             logger: None,
             epoch: None,
+            unused_lives: 0,
         }
     }
 }
@@ -83,6 +86,12 @@ impl Instance {
         }
     }
 
+    /// Whether a service in this directory has begun and may run still: `serve` takes it over.
+    pub(crate) fn is_begun_in(directory: &Path) -> bool {
+        let text = fs::read(directory.join(FILE)).unwrap_or_default();
+        serde_json::from_slice::<Kept>(&text).is_ok_and(|kept| kept.begun)
+    }
+
     /// By which loggers know it.
     pub(crate) fn number(&self) -> u64 {
         self.kept.number
@@ -113,6 +122,17 @@ impl Instance {
     pub(crate) fn begin(&mut self) -> Result<(), ServeError> {
         self.kept.begun = true;
         self.keep()
+    }
+
+    /// The programs have counted so many lives before the server was started the first time.
+    pub(crate) fn begin_after(&mut self, unused_lives: u32) -> Result<(), ServeError> {
+        self.kept.unused_lives = unused_lives;
+        self.begin()
+    }
+
+    /// See [`Instance::begin_after`].
+    pub(crate) fn unused_lives(&self) -> u32 {
+        self.kept.unused_lives
     }
 
     /// The epoch that was granted to it; 0 if it serves by the operator's word alone. `None`: there are no

@@ -19,6 +19,7 @@ use std::{
 
 use dataplane::Fence;
 use lease::{Holder, Speech};
+use protocol::control::Former;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
@@ -51,6 +52,8 @@ pub(crate) struct Position {
     pub(crate) stands_by: Option<u32>,
     /// Another host would serve as soon as this one is silent.
     pub(crate) standby: bool,
+    /// What had become of the epoch before this one.
+    pub(crate) former: Former,
     /// The logger has answered.
     pub(crate) heard: bool,
     /// Why the logger does not answer, if it does not.
@@ -149,6 +152,7 @@ impl Keeper {
             superseded: holder.superseded(),
             stands_by: holder.stands_by(),
             standby: holder.has_standby(),
+            former: holder.former(),
             heard: inner.heard,
             trouble: inner.trouble.clone(),
         }

@@ -7,6 +7,8 @@ use std::{
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     net::SocketAddr,
+    path::Path,
+    time::Duration,
 };
 
 use dataplane::{Dataplane, Life, ethernet_interfaces};
@@ -18,7 +20,20 @@ use crate::{
     error::{ServeError, SystemContext},
     instance::Instance,
     keeper::Keeper,
+    logger_client::LoggerClient,
 };
+
+/// How long a logger may take to be told.
+const TOLD: Duration = Duration::from_secs(3);
+
+/// Tell a logger that the host which was granted a service is gone for good: nobody holds the service then. Answers the
+/// epoch that is over.
+///
+/// # Errors
+/// The logger cannot be reached, or has heard that host a moment ago.
+pub fn give_up(at: SocketAddr, key_file: &Path, service: &str) -> Result<u32, ServeError> {
+    LoggerClient::call(at, key_file, TOLD)?.give_up(service)
+}
 
 /// For a service of which nothing is here yet. `None`: no other host can take it over.
 ///

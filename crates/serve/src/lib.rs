@@ -44,11 +44,13 @@ mod together;
 pub use checkpoint::room::{Purpose as RoomPurpose, VERB as ROOM_VERB, run as run_room};
 pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, ServeConfig, Verify};
 pub use error::{Fault, ServeError};
-pub use events::{Happening, Report};
+pub use events::{FormerLife, Happening, Priority, Report};
+pub use leasing::give_up;
 pub use logger_client::LOGGER_VERB;
 pub use rundir::RunDir;
 pub use service::{Ending, History, Service, Signals};
 pub use setup::host_memory;
+pub use ssw::CrashOn;
 pub use status::{
     CheckpointStatus, CommitStatus, ConnectionStatus, RecordStatus, ReplicaStatus, Status,
 };

@@ -273,6 +273,14 @@ impl Link {
         }
     }
 
+    /// The logger, for a host that stands by and records nothing.
+    pub(crate) fn granter_in_words(&self) -> String {
+        match self.config.loggers.first() {
+            Some(at) => format!("{at} answers, and keeps the record of the host that serves"),
+            None => "none".into(),
+        }
+    }
+
     /// What happens when none answers, from now on.
     pub(crate) fn set_policy(&mut self, on_loss: OnLoggerLoss) {
         self.config.on_loss = on_loss;

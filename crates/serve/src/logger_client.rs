@@ -221,6 +221,16 @@ impl LoggerClient {
         }
     }
 
+    /// The operator says that the host which holds this service is gone for good. Answers the epoch that is over.
+    pub(crate) fn give_up(&mut self, service: &str) -> Result<u32, ServeError> {
+        let service = service.to_owned();
+        self.say(&Request::GiveUp { service })?;
+        match self.next_answer()? {
+            Response::GivenUp { epoch } => Ok(epoch),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Its process number, on its machine.
     pub(crate) fn pid(&self) -> u32 {
         self.pid

@@ -118,7 +118,7 @@ impl Numbers for Status {
         let protected = self.connections.saturating_sub(self.unprotected);
         let stands_by = self.stage == STANDBY;
         if self.stage != "serving" && !stands_by {
-            return Health::Ill(format!("clients wait: {}", self.stage));
+            return Health::Ill(format!("not ready, clients wait: {}", self.stage));
         }
         if !self.logger_up {
             return Health::Ill(format!("not protected: logger {}", self.logger));
@@ -159,6 +159,9 @@ impl Status {
         let help = "The epoch in which this host serves; 0: none was granted";
         let epoch = self.epoch.unwrap_or_default();
         to.gauge("outlive_epoch", Unit::None, help, epoch)?;
+        let help = "Whether a standby would go on at once; of the host that serves, where another one could";
+        let present = self.standby_present.map(|is| (Vec::new(), u32::from(is)));
+        to.gauges("outlive_standby_present", Unit::None, help, present)?;
         let help = "Whether the server follows here while this host stands by (--hot)";
         let follows = u32::from(self.replica.is_some());
         to.gauge("outlive_following", Unit::None, help, follows)?;

@@ -5,6 +5,7 @@ use std::{fs, io, net::SocketAddr, path::Path};
 
 use recovery::ReplayMode;
 use serde::{Deserialize, Serialize};
+use ssw::CrashOn;
 
 use crate::{
     config::ServeConfig,
@@ -33,6 +34,8 @@ struct Options {
     /// Who grants that this host serves.
     granted_by: Option<SocketAddr>,
     crash_on_any_failure: bool,
+    #[serde(default)]
+    crash_on_main_alone: bool,
     /// Of a server with state: in a tenth of a second, before any copy is left out.
     #[serde(default)]
     copies: Option<u32>,
@@ -53,7 +56,8 @@ impl Options {
             max_connections: config.max_connections,
             link: config.link.is_some(),
             granted_by: leasing::granter(config),
-            crash_on_any_failure: config.crash_on_any_failure,
+            crash_on_any_failure: config.crash_on == CrashOn::AnyFailure,
+            crash_on_main_alone: config.crash_on == CrashOn::Main,
             copies: config.spare_copies(),
         }
     }
@@ -84,7 +88,8 @@ impl Options {
             ),
             (
                 "--crash-on",
-                self.crash_on_any_failure != other.crash_on_any_failure,
+                self.crash_on_any_failure != other.crash_on_any_failure
+                    || self.crash_on_main_alone != other.crash_on_main_alone,
             ),
         ];
         let (name, _) = differences.into_iter().find(|(_, differs)| *differs)?;

@@ -117,9 +117,7 @@ pub struct Service {
     tell: Box<dyn FnMut(&crate::Report)>,
     began: Duration,
     pub(crate) incarnation: u32,
-    has_listened: bool,
-    /// The service manager knows that it does.
-    is_ready: bool,
+    pub(crate) listening: listening::Listening,
     /// The next turn is to follow at once.
     hurry: bool,
     /// The addresses that are on this host because it serves.
@@ -208,8 +206,7 @@ impl Service {
             tell: Box::new(tell),
             began: now,
             incarnation: 1,
-            has_listened: false,
-            is_ready: false,
+            listening: listening::Listening::default(),
             hurry: false,
             own_addresses: None,
             was_lost: false,
@@ -396,7 +393,9 @@ impl Service {
         {
             own_addresses::refuse_in_use(device, &self.config.addresses)?;
         }
-        self.ground.instance.begin()?;
+        self.ground
+            .instance
+            .begin_after(u32::from(self.config.address_device.is_some()))?;
         if self.config.address_device.is_some() {
             // Clients may know the addresses from another host. As in a recovery, the kernel refuses
             // nobody until the server listens.
@@ -422,6 +421,7 @@ mod images_of;
 mod joining;
 pub(crate) use joining::opened_by_server;
 mod link_of;
+mod listening;
 mod logger_of;
 mod north_of;
 mod releasing;

@@ -60,7 +60,16 @@ impl Ground {
             checkpoint::Criu::find(&checkpoints.criu)?;
         }
         let lock = config.run_dir.lock(&config.name)?;
-        let bpffs = mounts::bpffs(lock.directory())?;
+        let bpffs = match mounts::bpffs(lock.directory()) {
+            Ok(bpffs) => bpffs,
+            Err(error) => {
+                // Of a service that runs all stays.
+                if !Instance::is_begun_in(lock.directory()) {
+                    lock.remove();
+                }
+                return Err(error.into());
+            }
+        };
         let host_name = config.run_dir.host_name(&config.name);
         if let [layout, ..] = PinDirectory::other_layouts(bpffs.path(), &host_name)[..] {
             bpffs.leave(); // they are in there
@@ -124,6 +133,7 @@ impl Ground {
         instance: &Instance,
     ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
         preflight::addresses_on(&config.addresses, config.address_device.as_deref())?;
+        dataplane::check_settings(&config.addresses)?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
         let cgroup = Cgroup::create(&cgroup2, &config.run_dir.host_name(&config.name))?;
         become_subreaper().doing("become the reaper of the server's orphans")?;
@@ -209,7 +219,7 @@ fn bind(
         cgroup_id: cgroup.id(),
         cgroup_level: cgroup.level(),
         netns_cookie: netns_cookie()?,
-        crash_on_any_failure: config.crash_on_any_failure,
+        crash_on: config.crash_on,
         heartbeat_timeout: HEARTBEAT_TIMEOUT,
         verify_head: config.verify_head(),
         digests: digests(config),

@@ -76,6 +76,9 @@ pub struct Status {
     /// Whether this host may serve, if others could: in which epoch, until when, or for whom it stands by.
     #[serde(default)]
     pub lease: Option<String>,
+    /// Whether a standby is there, if this host serves and another one could: it would go on as soon as this host is silent.
+    #[serde(default)]
+    pub standby_present: Option<bool>,
     /// The epoch in which it serves.
     #[serde(default)]
     pub epoch: Option<u32>,
@@ -104,6 +107,16 @@ pub struct ReplicaStatus {
     pub record_bytes: u64,
     /// Those of them that it has not replayed.
     pub behind_bytes: u64,
+}
+
+impl ReplicaStatus {
+    fn in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "  follows      process {}, {} bytes of what the server is told where it serves, {} of them still to be replayed",
+            self.pid, self.record_bytes, self.behind_bytes
+        )
+    }
 }
 
 /// What output commit has cost a server with state, whose words wait for a logger on another host.
@@ -173,14 +186,14 @@ impl fmt::Display for Status {
             self.addresses.join(", ")
         )?;
         writeln!(f, "  server       {server}, life {}", self.incarnation)?;
+        if self.stage == STANDBY {
+            return self.of_a_standby(f);
+        }
         writeln!(
             f,
-            "  connections  {} open: {} protected, {} unprotected ({} until their next turn), {} carried over a crash",
+            "  connections  {} open{}",
             self.connections,
-            self.connections.saturating_sub(self.unprotected),
-            self.unprotected,
-            self.waiting_for_turn,
-            self.spliced
+            self.protection_in_words()
         )?;
         if self.unseen > 0 {
             writeln!(
@@ -218,16 +231,20 @@ impl fmt::Display for Status {
             )?;
         }
         if let Some(replica) = &self.replica {
-            writeln!(
-                f,
-                "  follows      process {}, {} bytes of what the server is told where it serves, {} of them still to be replayed",
-                replica.pid, replica.record_bytes, replica.behind_bytes
-            )?;
+            replica.in_words(f)?;
         }
         self.checkpoint_in_words(f)?;
         writeln!(f, "  logger       {}", self.logger)?;
         if let Some(lease) = &self.lease {
             writeln!(f, "  lease        {lease}")?;
+        }
+        match self.standby_present {
+            Some(true) => writeln!(f, "  standby      present: this host may die")?,
+            Some(false) => writeln!(
+                f,
+                "  standby      none: nobody takes over when this host dies (`outlive standby` on another host)"
+            )?,
+            None => {}
         }
         writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
         write!(
@@ -257,6 +274,41 @@ impl fmt::Display for Status {
 }
 
 impl Status {
+    /// Of a host that stands by: it has no connections, and records nothing.
+    fn of_a_standby(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(replica) = &self.replica {
+            replica.in_words(f)?;
+        }
+        writeln!(f, "  logger       {}", self.logger)?;
+        if let Some(lease) = &self.lease {
+            writeln!(f, "  lease        {lease}")?;
+        }
+        writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
+        write!(
+            f,
+            "  processes    serve {}; up {:.0} s",
+            self.serve_pid, self.uptime_s
+        )
+    }
+
+    /// `, all protected`, or what is not as usual.
+    fn protection_in_words(&self) -> String {
+        let mut words = match self.unprotected {
+            _ if self.connections == 0 => String::new(),
+            0 => ", all protected".to_owned(),
+            n if n == self.connections => ", all UNPROTECTED".to_owned(),
+            n => format!(", {} protected, {n} UNPROTECTED", self.connections - n),
+        };
+        if self.waiting_for_turn > 0 {
+            let n = self.waiting_for_turn;
+            words += &format!(" ({n} of these only until the client's next request)");
+        }
+        if self.spliced > 0 {
+            words += &format!("; {} carried over a crash", self.spliced);
+        }
+        words
+    }
+
     fn checkpoint_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |kind: &str| self.happened.events.get(kind).copied().unwrap_or_default();
         let (made, failed) = (count("checkpointed"), count("checkpoint_failed"));

@@ -118,11 +118,12 @@ impl Tally {
 }
 
 /// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 39] = [
+pub(crate) const EVENTS: [&str; 41] = [
     "started",
     "adopted",
     "restored",
     "protecting",
+    "not_listening",
     "unprotected",
     "awaits_loggers",
     "unseen",
@@ -145,6 +146,7 @@ pub(crate) const EVENTS: [&str; 39] = [
     "record_ended",
     "renewed",
     "start_failed",
+    "restarting",
     "ended",
     "stopping",
     "outgoing",
@@ -166,6 +168,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::Adopted { .. } => "adopted",
         Happening::Restored { .. } => "restored",
         Happening::Protecting { .. } => "protecting",
+        Happening::NotListening { .. } => "not_listening",
         Happening::Unprotected { .. } => "unprotected",
         Happening::Unseen { .. } => "unseen",
         Happening::AwaitsLoggers { .. } => "awaits_loggers",
@@ -188,6 +191,7 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::RecordEnded { .. } => "record_ended",
         Happening::Renewed { .. } => "renewed",
         Happening::StartFailed { .. } => "start_failed",
+        Happening::Restarting => "restarting",
         Happening::Ended => "ended",
         Happening::Stopping { .. } => "stopping",
         Happening::Outgoing { .. } => "outgoing",
@@ -219,7 +223,8 @@ const fn cause_name(cause: &Cause) -> &'static str {
         Cause::Signal { .. } => "signal",
         Cause::Status { .. } => "status",
         Cause::NotServing => "not_serving",
-        Cause::Host => "host",
+        // Of what was asked for no death is told.
+        Cause::Host | Cause::Moved | Cause::Restart => "host",
         Cause::Renewal => "renewal",
         Cause::NotReplayable { .. } => "not_replayable",
     }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
 use ssw::{
-    DigestKey, Digests, Flow, LinkSettings, MARK_TO_CLIENT, Packet, Settings, SocketChange,
-    SocketState, SouthSide, Verdict,
+    CrashOn, DigestKey, Digests, Flow, LinkSettings, MARK_TO_CLIENT, Packet, Settings,
+    SocketChange, SocketState, SouthSide, Verdict,
 };
 use wire::{ChecksumMode, FlowId, FlowKey, IpPacket, checksum};
 
@@ -68,7 +68,7 @@ impl Node {
         let addresses: Vec<_> = endpoints().iter().map(std::net::SocketAddr::ip).collect();
         let settings = Settings {
             heartbeat_timeout_ns: 10 * SECOND,
-            crash_on_any_failure: false,
+            crash_on: CrashOn::Signal,
             mark: MARK,
             verify_head: setup.verify_head,
             digests: setup.digests.map(|rate| digests(rate, rng)),

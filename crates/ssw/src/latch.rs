@@ -8,7 +8,8 @@
 //!
 //! A crash is: any process of the service killed by a signal (for other processes than the main
 //! one, SIGPIPE excepted: that is a client's going away), the main process leaving with a status
-//! other than 0; any process with such a status if the policy says so.
+//! other than 0; any process with such a status if the policy says so. Another policy leaves all but the
+//! main process to their parents: what such a process leaves behind ends as a living server's connections do.
 
 use wire::FlowKey;
 
@@ -19,6 +20,19 @@ use crate::{
 };
 
 const SIGPIPE: u32 = 13;
+
+/// Which ends of the service's processes are crashes. A signal, or a status other than 0, of the main process is one
+/// in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CrashOn {
+    /// No other ends.
+    Main,
+    /// A signal to another process, too.
+    #[default]
+    Signal,
+    /// And a status other than 0 of another process.
+    AnyFailure,
+}
 
 /// A task leaves (`sched_process_exit`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,10 +166,13 @@ impl Shared {
     fn is_crash(&self, exit: Exit) -> bool {
         let (signal, status) = (exit.exit_code & 0x7f, (exit.exit_code >> 8) & 0xff);
         let main = exit.tgid == self.service.main_pid;
-        if signal != 0 {
-            return main || signal != SIGPIPE;
+        match self.settings.crash_on {
+            _ if main => signal != 0 || status != 0,
+            CrashOn::Main => false,
+            _ if signal != 0 => signal != SIGPIPE,
+            CrashOn::Signal => false,
+            CrashOn::AnyFailure => status != 0,
         }
-        status != 0 && (main || self.settings.crash_on_any_failure)
     }
 
     /// A listener's own address may be a wildcard: any endpoint with its port is meant.

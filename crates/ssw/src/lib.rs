@@ -70,7 +70,7 @@ pub use flow::{
     ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, Unprotected,
     VerifyHalf,
 };
-pub use latch::{Exit, SocketChange, SocketState};
+pub use latch::{CrashOn, Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};
 pub use mirror::{ClosedReason, MirrorFrame, MirrorKind};
 pub use packet::Packet;

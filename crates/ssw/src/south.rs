@@ -10,6 +10,7 @@ use wire::{FlowId, FlowKey, SeqNumber};
 use crate::{
     digest::Digests,
     flow::{Flow, Mode, Unprotected},
+    latch::CrashOn,
     link::{Copy, Link},
     mirror::MirrorFrame,
     notes::Notes,
@@ -40,8 +41,8 @@ const EVENT_RECORD: usize = 80;
 pub struct Settings {
     /// Silence of the supervisor, in ns, after which nothing is gated any more.
     pub heartbeat_timeout_ns: u64,
-    /// A process other than the main one that leaves with a status other than 0 is a crash too.
-    pub crash_on_any_failure: bool,
+    /// Which ends of processes are crashes.
+    pub crash_on: CrashOn,
     /// First of the three marks of our own packets.
     pub mark: u32,
     /// Outstream bytes recorded at the beginning of each turn.

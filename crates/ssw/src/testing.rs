@@ -31,7 +31,7 @@ pub(crate) const LATER_SCALE: u8 = 5;
 pub(crate) fn settings() -> Settings {
     Settings {
         heartbeat_timeout_ns: 10 * SECOND,
-        crash_on_any_failure: false,
+        crash_on: crate::CrashOn::Signal,
         mark: MARK,
         verify_head: 4096,
         digests: None,

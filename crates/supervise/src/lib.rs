@@ -46,7 +46,7 @@ pub use destroy::{
     DestroyError, Destroyed, check_destroy_supported, destroy_socket, destroy_sockets,
     open_connections,
 };
-pub use listening::{Owner, is_listened_on, listener_on};
+pub use listening::{Owner, is_listened_on, listener_on, listening_in};
 pub use local::{LocalAddress, address_is_local, local_addresses};
 pub use orphans::{become_subreaper, reap_orphans};
 pub use rustix::process::Pid;

@@ -8,16 +8,18 @@ mod proc_net;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use rustix::process::Pid;
 
+use crate::cgroup::Cgroup;
 use crate::destroy::diag::DiagSocket;
 use crate::tcp_state::TcpState;
 use proc_net::Row;
@@ -81,6 +83,38 @@ pub fn is_listened_on(address: SocketAddr) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Where, in the network namespace of the calling thread, the processes of `cgroup` listen.
+///
+/// # Errors
+///
+/// When `/proc/net` or cgroupfs cannot be read.
+pub fn listening_in(cgroup: &Cgroup) -> io::Result<Vec<SocketAddr>> {
+    let pids = cgroup.procs().map_err(io::Error::other)?;
+    let inodes: BTreeSet<u64> = pids.into_iter().flat_map(sockets_of).collect();
+    let mut found: Vec<SocketAddr> = listeners()?
+        .into_iter()
+        .filter(|row| row.inode.is_some_and(|inode| inodes.contains(&inode)))
+        .map(|row| row.local)
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// The sockets that a process has open, by their inodes; none of one that has ended.
+fn sockets_of(pid: Pid) -> Vec<u64> {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    let inode = |link: PathBuf| {
+        let link = link.to_str()?;
+        let inode = link.strip_prefix("socket:[")?.strip_suffix(']')?;
+        inode.parse().ok()
+    };
+    let links = fds.flatten().map(|fd| fs::read_link(fd.path()));
+    links.flatten().filter_map(inode).collect()
 }
 
 fn row_of(address: SocketAddr) -> io::Result<Option<Row>> {

@@ -26,7 +26,7 @@ mod signals;
 pub mod sockets;
 pub mod speakers;
 
-pub use protected::{Answer, Protected};
+pub use protected::{Answer, Protected, children_of};
 pub use recording::{Ending, Recording, assert_same_endings};
 pub use scene::{Plain, Scene};
 pub use seed::Seed;

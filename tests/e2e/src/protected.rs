@@ -121,7 +121,7 @@ impl Answer {
 }
 
 impl Protected {
-    pub(crate) fn start(
+    pub(crate) fn begin(
         scene: &Scene,
         server: &Server,
         name: String,
@@ -136,7 +136,17 @@ impl Protected {
             environment: Vec::new(),
             within,
         };
-        let this = Self::start_at(at, server, flags);
+        Self::start_at(at, server, flags)
+    }
+
+    pub(crate) fn start(
+        scene: &Scene,
+        server: &Server,
+        name: String,
+        flags: &[&str],
+        within: &'static [&'static str],
+    ) -> Self {
+        let this = Self::begin(scene, server, name, flags, within);
         this.wait_for("protecting", 1);
         // It listens on one of them.
         let deadline = Instant::now() + PATIENCE;
@@ -500,7 +510,9 @@ impl Drop for Protected {
     }
 }
 
-fn children_of(pid: Pid) -> Vec<Pid> {
+/// The children of a process.
+#[must_use]
+pub fn children_of(pid: Pid) -> Vec<Pid> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     children
         .unwrap_or_default()

@@ -145,12 +145,16 @@ impl Scene {
         server: &Server,
         flags: &[&str],
     ) -> Protected {
-        let number = SERVICES.fetch_add(1, Ordering::Relaxed);
-        // The last letter: no name is the beginning of another.
-        let name = format!("e2e{}-{number}s", std::process::id());
         let linked = self.linked(flags);
         let linked: Vec<&str> = linked.iter().map(String::as_str).collect();
-        Protected::start(self, server, name, &[flags, &linked].concat(), within)
+        let flags = [flags, &linked].concat();
+        Protected::start(self, server, service_name(), &flags, within)
+    }
+
+    /// Starts a server under `outlive serve`, and waits for nothing.
+    #[must_use]
+    pub fn try_to_protect(&self, server: &Server, flags: &[&str]) -> Protected {
+        Protected::begin(self, server, service_name(), flags, &[])
     }
 
     /// Flags that have the record kept on another machine, if all tests are to be run so
@@ -226,6 +230,13 @@ impl Scene {
             thread::sleep(std::time::Duration::from_millis(5));
         }
     }
+}
+
+/// A name that no other service has.
+fn service_name() -> String {
+    let number = SERVICES.fetch_add(1, Ordering::Relaxed);
+    // The last letter: no name is the beginning of another.
+    format!("e2e{}-{number}s", std::process::id())
 }
 
 /// A command to its end, with what it printed.

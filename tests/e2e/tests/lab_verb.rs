@@ -122,7 +122,7 @@ fn hosts_can_be_broken_and_healed() {
     assert_eq!(killed.len(), 1);
     wait_until("it is dead", || !lab.answers());
     let none = lab.run("kill", &["server", "python3", "--signal", "TERM"]);
-    assert_eq!(none.status.code(), Some(2), "{none:?}");
+    assert_eq!(none.status.code(), Some(64), "{none:?}");
 
     lab.start(WEB);
     wait_until("the second server answers", || lab.answers());
@@ -150,12 +150,12 @@ fn a_command_keeps_its_exit_status() {
     // No lab of that name is the same for each verb, but exec.
     assert_eq!(
         lab.run("status", &["--name", "other"]).status.code(),
-        Some(2)
+        Some(64)
     );
     let exec = lab.run("exec", &["one", "--name", "other", "--", "true"]);
     assert_eq!(exec.status.code(), Some(125));
     let again = lab.run("up", &[]);
-    assert_eq!(again.status.code(), Some(2), "there is one already");
+    assert_eq!(again.status.code(), Some(64), "there is one already");
     assert_eq!(lab.exec("one", &["true"]), Some(0), "and it is unharmed");
 }
 
@@ -221,7 +221,11 @@ fn down_leaves_nothing() {
     lab.done("down", &[]);
     assert!(!namespaces.iter().any(|path| path.exists()));
     assert!(!directory.exists());
-    assert_eq!(lab.run("down", &[]).status.code(), Some(2), "there is none");
+    assert_eq!(
+        lab.run("down", &[]).status.code(),
+        Some(64),
+        "there is none"
+    );
 }
 
 #[test]

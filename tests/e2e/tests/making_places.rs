@@ -148,7 +148,11 @@ fn what_is_missing_is_told() {
             let output = output.expect("a program");
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(said.contains(why), "{place:?} {asked:?}: {said}");
-            assert_eq!(output.status.code(), Some(3), "{place:?} {asked:?}: {said}");
+            assert_eq!(
+                output.status.code(),
+                Some(71),
+                "{place:?} {asked:?}: {said}"
+            );
         }
         // Without a watcher it is make.
         let mut make = asked_by_nobody(Command::new(place[0]));

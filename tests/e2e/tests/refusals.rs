@@ -14,7 +14,12 @@ use e2e::{Answer, PATIENCE, Scene, binaries};
 
 const DONE: i32 = 0;
 const SERVER_FAILED: i32 = 1;
-const USAGE: i32 = 2;
+const USAGE: i32 = 64;
+const UNAVAILABLE: i32 = 69;
+const UNSUPPORTED: i32 = 71;
+const NOT_NOW: i32 = 75;
+const NO_PERMISSION: i32 = 77;
+const CONFIG: i32 = 78;
 
 /// Runs `outlive` on the server's host to its end, with a run directory of the scene.
 fn outlive(scene: &Scene, arguments: &[&str]) -> Answer {
@@ -83,52 +88,82 @@ fn bad_arguments() {
     let scene = Scene::new("arguments");
     let here = scene.ipv4(PORT).to_string();
     let long = "n".repeat(65);
-    let cases: &[(&[&str], &[&str])] = &[
+    let cases: &[(i32, &[&str], &[&str])] = &[
         (
+            CONFIG,
             &["--address", &here, "--", "no-such-program"],
             &["no-such-program"],
         ),
-        (&["--address", &here, "--", "/etc/passwd"], &["/etc/passwd"]),
-        (&["--address", &here, "--", "/"], &["/"]),
         (
+            CONFIG,
+            &["--address", &here, "--", "/etc/passwd"],
+            &["/etc/passwd"],
+        ),
+        (CONFIG, &["--address", &here, "--", "/"], &["/"]),
+        (
+            UNAVAILABLE,
             &["--address", "10.0.0.77:8080", "--", "true"],
             &["10.0.0.77", "10.0.0.10"],
         ),
         (
+            UNAVAILABLE,
             &["--address", "[fd00::77]:8080", "--", "true"],
             &["fd00::77", "fd00::10"],
         ),
         (
+            CONFIG,
             &["--address", "0.0.0.0:8080", "--", "true"],
             &["0.0.0.0", "--address"],
         ),
         (
+            CONFIG,
             &["--address", "[::]:8080", "--", "true"],
             &["[::]", "--address"],
         ),
-        (&["--address", "10.0.0.10", "--", "true"], &["10.0.0.10"]),
-        (&["--address", "10.0.0.10:99999", "--", "true"], &["99999"]),
-        (&["--", "true"], &["--address"]),
-        (&["--address", &here], &["COMMAND"]),
         (
+            USAGE,
+            &["--address", "10.0.0.10", "--", "true"],
+            &["10.0.0.10"],
+        ),
+        (
+            USAGE,
+            &["--address", "10.0.0.10:99999", "--", "true"],
+            &["99999"],
+        ),
+        (USAGE, &["--", "true"], &["--address"]),
+        (USAGE, &["--address", &here], &["COMMAND"]),
+        (
+            CONFIG,
             &["--address", &here, "--name", "a/b", "--", "true"],
             &["a/b"],
         ),
-        (&["--address", &here, "--name", "..", "--", "true"], &[".."]),
-        (&["--address", &here, "--name", "", "--", "true"], &["name"]),
         (
+            CONFIG,
+            &["--address", &here, "--name", "..", "--", "true"],
+            &[".."],
+        ),
+        (
+            CONFIG,
+            &["--address", &here, "--name", "", "--", "true"],
+            &["name"],
+        ),
+        (
+            CONFIG,
             &["--address", &here, "--name", &long, "--", "true"],
             &["name"],
         ),
         (
+            USAGE,
             &["--address", &here, "--ring", "3MiB", "--", "true"],
             &["--ring", "power of two"],
         ),
         (
+            USAGE,
             &["--address", &here, "--ring", "much", "--", "true"],
             &["--ring"],
         ),
         (
+            USAGE,
             &[
                 "--address",
                 &here,
@@ -140,25 +175,29 @@ fn bad_arguments() {
             &["--limit-per-connection", "2GiB"],
         ),
         (
+            USAGE,
             &["--address", &here, "--limit-total", "0", "--", "true"],
             &["--limit-total"],
         ),
         (
+            USAGE,
             &["--address", &here, "--attach", "xdp", "--", "true"],
             &["--attach"],
         ),
         (
+            USAGE,
             &["--address", &here, "--quarantine-after", "0", "--", "true"],
             &["--quarantine-after"],
         ),
         (
+            USAGE,
             &["--address", &here, "--give-up-after", "soon", "--", "true"],
             &["--give-up-after"],
         ),
     ];
-    for (arguments, says) in cases {
+    for (code, arguments, says) in cases {
         let all = [&["serve"], *arguments].concat();
-        assert_refused(&outlive(&scene, &all), USAGE, says);
+        assert_refused(&outlive(&scene, &all), *code, says);
     }
     assert_refused(&outlive(&scene, &["devour"]), USAGE, &["devour"]);
     assert_refused(&outlive(&scene, &[]), USAGE, &["Usage"]);
@@ -179,7 +218,7 @@ fn port_in_use() {
     let pid = plain.main_pid().to_string();
     assert_refused(
         &outlive(&scene, &arguments),
-        USAGE,
+        NOT_NOW,
         &["test-server", &pid, &address],
     );
     // A listener at the wildcard would get the connections too.
@@ -191,7 +230,7 @@ fn port_in_use() {
     wildcard.command.push(format!("0.0.0.0:{PORT}"));
     wildcard.addresses.truncate(1);
     let plain = scene.plain(&wildcard);
-    assert_refused(&outlive(&scene, &arguments), USAGE, &["test-server"]);
+    assert_refused(&outlive(&scene, &arguments), NOT_NOW, &["test-server"]);
     drop(plain);
     assert_nothing_left(&scene);
 }
@@ -215,10 +254,112 @@ fn not_root() {
     let serve = ["serve", "--address", &address, "--", "true"];
     assert_refused(
         &outlive_as(&scene, &nobody, &program, &serve),
-        USAGE,
-        &["root"],
+        NO_PERMISSION,
+        &["root", "NET_ADMIN"],
+    );
+    // The check says the same, and blames neither kernel nor anything else.
+    let check = outlive_as(&scene, &nobody, &program, &["check"]);
+    assert_eq!(check.status, Some(NO_PERMISSION), "{check:?}");
+    let failed = check.stdout.lines().filter(|line| line.starts_with("FAIL"));
+    let failed: Vec<&str> = failed.collect();
+    assert_eq!(failed.len(), 1, "{check:?}");
+    assert!(
+        failed[0].contains("privileges: this process lacks"),
+        "{check:?}"
     );
     assert_nothing_left(&scene);
+}
+
+/// Root in a container: each thing that it lacks is told by the check, and serve says the same.
+#[test]
+fn root_with_less_than_all() {
+    let scene = Scene::new("less-root");
+    let address = scene.ipv4(PORT).to_string();
+    let read_only =
+        "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$@\"";
+    let without = |capability: &str| format!("--bounding-set=-{capability}");
+    for (by, code, says) in [
+        (
+            &["setpriv", &without("net_raw")][..],
+            NO_PERMISSION,
+            "NET_RAW",
+        ),
+        (
+            &["setpriv", &without("sys_admin")],
+            NO_PERMISSION,
+            "SYS_ADMIN",
+        ),
+        (
+            &["unshare", "--mount", "sh", "-c", read_only, "sh"],
+            UNSUPPORTED,
+            "net.ipv4.conf.lo.accept_local=1",
+        ),
+    ] {
+        let program = binaries::outlive();
+        let check = outlive_as(&scene, by, &program, &["check", "--address", &address]);
+        assert_eq!(check.status, Some(code), "{check:?}");
+        assert!(check.stdout.contains(says), "{check:?}");
+        let serve = ["serve", "--address", &address, "--", "sleep", "1"];
+        assert_refused(&outlive_as(&scene, by, &program, &serve), code, &[says]);
+        assert_nothing_left(&scene);
+    }
+}
+
+/// In the journal each line has its priority; and no line has the colours of a terminal, whoever reads it.
+#[test]
+fn lines_are_for_who_reads_them() {
+    let scene = Scene::new("journal");
+    let log = scene.directory().join("log");
+    let journal = format!(
+        "exec 2>{}; export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/$$/fd/2); exec \"$@\"",
+        log.display()
+    );
+    let by = ["env", "OUTLIVE_LOG=debug", "sh", "-c", &journal, "sh"];
+    let program = binaries::outlive();
+    let serve = ["serve", "--address", "10.0.0.77:80", "--", "true"];
+    let answer = outlive_as(&scene, &by, &program, &serve);
+    assert_eq!(answer.status, Some(UNAVAILABLE), "{answer:?}");
+    let said = fs::read_to_string(&log).expect("what it said");
+    assert!(
+        said.contains("<3>outlive: 10.0.0.77:80 is not an address of this host"),
+        "{said}"
+    );
+    assert!(!said.contains('\u{1b}'), "{said}");
+    // Nowhere else, and nothing before the mistake that there is.
+    let answer = outlive_as(&scene, &["env", "OUTLIVE_LOG=warn"], &program, &serve);
+    assert!(
+        answer.stderr.starts_with("outlive: 10.0.0.77:80"),
+        "{answer:?}"
+    );
+    assert_eq!(answer.stderr.lines().count(), 1, "{answer:?}");
+}
+
+/// A mount that cannot be made: not even the lock is left.
+#[test]
+fn a_mount_that_cannot_be_made_leaves_nothing() {
+    let scene = Scene::new("no-mount");
+    let directory = scene.run_dir().join("unlucky");
+    fs::create_dir_all(&directory).expect("a directory");
+    fs::write(directory.join("bpf"), "in the way").expect("a file");
+    let without = "umount -l /sys/fs/bpf; exec \"$@\"";
+    let by = ["unshare", "--mount", "sh", "-c", without, "sh"];
+    let address = scene.ipv4(PORT).to_string();
+    let serve = [
+        "serve",
+        "--name",
+        "unlucky",
+        "--address",
+        &address,
+        "--",
+        "true",
+    ];
+    let answer = outlive_as(&scene, &by, &binaries::outlive(), &serve);
+    assert_refused(&answer, UNSUPPORTED, &["bpf"]);
+    let left: Vec<_> = fs::read_dir(&directory)
+        .expect("readable")
+        .flatten()
+        .collect();
+    assert_eq!(left.len(), 1, "{left:?}");
 }
 
 #[test]
@@ -235,7 +376,7 @@ fn two_of_one_name() {
         "--",
         "true",
     ];
-    assert_refused(&outlive(&scene, &serve), USAGE, &[server.name()]);
+    assert_refused(&outlive(&scene, &serve), NOT_NOW, &[server.name()]);
     // The first one does not mind.
     echo_survives_a_kill(&scene, &server, 1);
 }

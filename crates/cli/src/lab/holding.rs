@@ -28,6 +28,9 @@ pub(crate) fn up(up: &Up) -> Outcome {
 }
 
 fn try_up(up: &Up) -> Result<(), Outcome> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(said(&lab::Error::NotRoot));
+    }
     let place = place(&up.which)?;
     // What is wrong with the names is said before anything is made.
     held::plan(&up.hosts, layout(up.layout)).map_err(|error| said(&error))?;

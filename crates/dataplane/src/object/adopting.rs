@@ -50,7 +50,7 @@ impl Dataplane {
     /// Maps are missing, or are other ones than this program's.
     pub fn adopt(pins: PinDirectory) -> Result<(Self, Life), DataplaneError> {
         log_libbpf();
-        let load = |source| DataplaneError::Load { source };
+        let load = super::not_loaded;
         let mut open = ObjectBuilder::default()
             .open_memory(abi::OBJECT)
             .map_err(load)?;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use libbpf_rs::{MapCore, MapFlags};
+use ssw::CrashOn;
 
 use super::Dataplane;
 use crate::{
@@ -24,8 +25,8 @@ pub struct Settings {
     pub cgroup_level: u32,
     /// Cookie of the network namespace (`SO_NETNS_COOKIE`).
     pub netns_cookie: u64,
-    /// A process other than the main one that leaves with a status other than 0 is a crash too.
-    pub crash_on_any_failure: bool,
+    /// Which ends of processes are crashes.
+    pub crash_on: CrashOn,
     /// Silence of `serve` after which nothing is gated or recorded any more.
     pub heartbeat_timeout: Duration,
     /// Outstream bytes recorded at the beginning of each turn; 0: none; `u32::MAX`: all.
@@ -53,7 +54,7 @@ impl Dataplane {
             heartbeat_timeout_ns: u64::try_from(settings.heartbeat_timeout.as_nanos())
                 .unwrap_or(u64::MAX),
             cgroup_level: settings.cgroup_level,
-            crash_policy: u32::from(settings.crash_on_any_failure),
+            crash_policy: policy(settings.crash_on).0,
             mark: settings.mark,
             verify_head: settings.verify_head,
             incarnation: 1,
@@ -102,5 +103,13 @@ impl Dataplane {
             .digest_keys
             .update(&0u32.to_ne_bytes(), key.as_bytes(), MapFlags::ANY)
             .doing("write the key of digests")
+    }
+}
+
+const fn policy(crash_on: CrashOn) -> abi::crash_policy {
+    match crash_on {
+        CrashOn::Main => abi::crash_policy::CRASH_MAIN,
+        CrashOn::Signal => abi::crash_policy::CRASH_SIGNAL,
+        CrashOn::AnyFailure => abi::crash_policy::CRASH_ANY,
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use dataplane::{EventKind, Settings};
 use protocol::mirror::{CloseReason, FrameKind};
-use ssw::{SocketChange, SocketState};
+use ssw::{CrashOn, SocketChange, SocketState};
 use supervise::{Cgroup, Command, mounts};
 use wire::{FlowKey, SeqNumber};
 
@@ -33,7 +33,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(crash_on_any_failure: bool) -> Self {
+    fn new(crash_on: CrashOn) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mount = mounts::cgroup2(directory.path()).expect("a cgroup2 mount");
         let name = format!("latch-{}", directory.path().file_name().unwrap().display());
@@ -41,7 +41,7 @@ impl Watched {
         let settings = Settings {
             cgroup_id: cgroup.id(),
             cgroup_level: cgroup.level(),
-            crash_on_any_failure,
+            crash_on,
             ..settings()
         };
         let place = Pinned::nowhere_else();
@@ -111,7 +111,7 @@ fn a_crash_of_the_main_process_shuts_the_gate() {
         ("kill -PIPE $$", 13),
         ("exit 3", 3 << 8),
     ] {
-        let watched = Watched::new(false);
+        let watched = Watched::new(CrashOn::Signal);
         assert!(!watched.gated());
         let (pid, events) = watched.run(script, true);
         assert_eq!(events, [EventKind::Death { pid, status }], "{script}");
@@ -121,7 +121,7 @@ fn a_crash_of_the_main_process_shuts_the_gate() {
 
 #[test]
 fn an_orderly_end_does_not() {
-    let watched = Watched::new(false);
+    let watched = Watched::new(CrashOn::Signal);
     let (_, events) = watched.run("exit 0", true);
     assert_eq!((events, watched.gated()), (vec![], false));
     watched.kernel.plane().stopping(true).expect("it runs");
@@ -135,7 +135,7 @@ fn an_orderly_end_does_not() {
 
 #[test]
 fn of_other_processes_a_signal_counts_and_a_status_only_if_asked_for() {
-    let watched = Watched::new(false);
+    let watched = Watched::new(CrashOn::Signal);
     for script in ["exit 3", "kill -PIPE $$", "(exit 4); exit 0"] {
         let (_, events) = watched.run(script, false);
         assert_eq!((events, watched.gated()), (vec![], false), "{script}");
@@ -147,7 +147,7 @@ fn of_other_processes_a_signal_counts_and_a_status_only_if_asked_for() {
     assert_eq!((pid != main, status & 0x7f), (true, 11));
     assert!(watched.gated());
 
-    let watched = Watched::new(true);
+    let watched = Watched::new(CrashOn::AnyFailure);
     let (_, events) = watched.run("kill -PIPE $$", false);
     assert_eq!((events, watched.gated()), (vec![], false));
     let (pid, events) = watched.run("exit 3", false);
@@ -156,8 +156,22 @@ fn of_other_processes_a_signal_counts_and_a_status_only_if_asked_for() {
 }
 
 #[test]
+fn a_death_that_is_left_to_the_parent_shuts_no_gate() {
+    let watched = Watched::new(CrashOn::Main);
+    for script in ["kill -KILL $$", "exit 3"] {
+        let (_, events) = watched.run(script, false);
+        assert_eq!((events, watched.gated()), (vec![], false), "{script}");
+    }
+    let (_, events) = watched.run("sh -c 'kill -KILL $$'; exit 0", true);
+    assert_eq!((events, watched.gated()), (vec![], false), "a child");
+    let (pid, events) = watched.run("exit 3", true);
+    assert_eq!(events, [exited(pid, 3)]);
+    assert!(watched.gated());
+}
+
+#[test]
 fn one_death_is_told_and_a_new_life_waits_for_its_own() {
-    let watched = Watched::new(false);
+    let watched = Watched::new(CrashOn::Signal);
     let (_, events) = watched.run("sh -c 'kill -KILL $$'; kill -KILL $$", true);
     assert_eq!(events.len(), 1, "the gate is shut already");
     watched.kernel.plane().new_incarnation().expect("it runs");
@@ -175,7 +189,7 @@ fn one_death_is_told_and_a_new_life_waits_for_its_own() {
 
 #[test]
 fn a_thread_that_leaves_is_not_its_process_but_one_that_ends_it_is() {
-    let watched = Watched::new(false);
+    let watched = Watched::new(CrashOn::Signal);
     let run = |ending: &str| {
         let program = format!(
             "import ctypes, os, threading, time\n\
@@ -198,7 +212,7 @@ fn a_thread_that_leaves_is_not_its_process_but_one_that_ends_it_is() {
 
 #[test]
 fn processes_elsewhere_do_not_matter() {
-    let watched = Watched::new(true);
+    let watched = Watched::new(CrashOn::AnyFailure);
     let status = std::process::Command::new("sh")
         .args(["-c", "kill -KILL $$"])
         .status();

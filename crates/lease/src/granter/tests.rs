@@ -21,6 +21,7 @@ struct World {
     number: u64,
     /// What the newest lease said of others, which is left out of what is compared.
     standby: bool,
+    former: Former,
     /// After how many µs a standby was told to ask again.
     again_us: u32,
 }
@@ -42,6 +43,7 @@ impl World {
             granter: Granter::new(LIFE, memory, TERMS, ms(0)),
             number: 0,
             standby: false,
+            former: Former::Unknown,
             again_us: 0,
         }
     }
@@ -66,12 +68,14 @@ impl World {
                 epoch,
                 term_us,
                 standby,
+                former,
             } => {
-                self.standby = standby;
+                (self.standby, self.former) = (standby, former);
                 Verdict::Lease {
                     epoch,
                     term_us,
                     standby: false,
+                    former: Former::Unknown,
                 }
             }
             Verdict::Standby {
@@ -105,6 +109,7 @@ const fn lease(epoch: u32) -> Verdict {
         epoch,
         term_us: 100_000,
         standby: false,
+        former: Former::Unknown,
     }
 }
 
@@ -253,6 +258,7 @@ fn a_holder_that_comes_back_in_time_keeps_its_epoch_and_later_if_nobody_came() {
     assert_eq!(world.ask(90, 1, holds(1, true)), lease(1));
     assert_eq!(world.ask(4000, 1, holds(1, true)), lease(1));
     assert_eq!(world.ask(4110, 2, STANDBY), lease(2));
+    assert_eq!(world.former, Former::Other);
 }
 
 #[test]
@@ -269,6 +275,7 @@ fn what_was_released_is_granted_at_once_and_never_given_back() {
     assert_eq!(world.say(11, &late), None);
     assert!(matches!(world.ask(15, 2, STANDBY), Verdict::Standby { .. }));
     assert_eq!(world.ask(22, 2, STANDBY), lease(2));
+    assert_eq!(world.former, Former::GivenUp);
     assert_eq!(
         world.ask(23, 1, holds(1, true)),
         Verdict::Superseded { epoch: 2 }
@@ -393,6 +400,7 @@ fn without_memory_only_who_speaks_is_believed_before_all_is_over() {
         granter: world.granter.clone(),
         number: world.number,
         standby: false,
+        former: Former::Unknown,
         again_us: 0,
     };
     assert_eq!(other.ask(1, 1, holds(5, true)), lease(5));
@@ -467,4 +475,53 @@ fn a_logger_that_was_started_again_waits_for_what_its_former_life_has_sent() {
     assert_eq!(world.say(9, &request), None);
     let request = world.request(1, holds(3, true));
     assert_eq!(world.say(10, &request), Some(Verdict::Free { epoch: 3 }));
+}
+
+/// By the operator's word, and not while the host is heard.
+#[test]
+fn a_host_that_is_gone_for_good_holds_nothing_any_more() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    assert_eq!(world.granter.give_up(ms(0), "web"), Err(StillHeld::Unknown));
+    assert_eq!(world.ask(0, 1, Standing::First), lease(1));
+    let free = world.ask(10, 1, holds(1, false));
+    assert_eq!(free, Verdict::Free { epoch: 1 });
+    assert!(matches!(
+        world.ask(5000, 2, STANDBY),
+        Verdict::Standby {
+            effective: false,
+            ..
+        }
+    ));
+    let still = world.granter.give_up(ms(10_009), "web");
+    assert!(
+        matches!(still, Err(StillHeld::Heard { itself: true, .. })),
+        "{still:?}"
+    );
+    let (epoch, record) = world.granter.give_up(ms(10_010), "web").unwrap();
+    assert_eq!((epoch, record.holder, record.leased), (1, None, true));
+    assert_eq!(
+        world.granter.give_up(ms(10_010), "web"),
+        Err(StillHeld::Nobodys)
+    );
+    assert_eq!(world.ask(10_011, 2, STANDBY), lease(2));
+    // Whatever comes back is told.
+    assert_eq!(
+        world.ask(10_020, 1, holds(1, false)),
+        Verdict::Superseded { epoch: 2 }
+    );
+
+    // One that was started a moment ago may not have heard it yet; a lease is waited for.
+    let record = Record {
+        holder: Some((1, 1)),
+        leased: true,
+        term: ms(100),
+        ..record
+    };
+    let mut world = World::new(Memory::Kept(vec![record]));
+    let still = world.granter.give_up(ms(9_000), "web");
+    assert!(
+        matches!(still, Err(StillHeld::Heard { itself: false, .. })),
+        "{still:?}"
+    );
+    assert!(world.granter.give_up(ms(10_000), "web").is_ok());
 }

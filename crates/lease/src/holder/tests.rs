@@ -33,6 +33,7 @@ const LEASE: Verdict = Verdict::Lease {
     epoch: 7,
     term_us: 300_000,
     standby: true,
+    former: Former::GivenUp,
 };
 const FREE: Verdict = Verdict::Free { epoch: 7 };
 
@@ -57,6 +58,7 @@ fn a_lease_counts_from_its_request() {
     // A tenth for the drift.
     assert_eq!(holder.speech(), Speech::Until(ms(1270)));
     assert_eq!(holder.epoch(), Some(7));
+    assert_eq!(holder.former(), Former::GivenUp);
     assert!(holder.speech().at(ms(1269)) && !holder.speech().at(ms(1270)));
     let standing = holder.ask(ms(1280)).unwrap().standing;
     let said = Standing::Holds {

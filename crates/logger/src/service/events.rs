@@ -50,6 +50,15 @@ pub enum Event {
         /// Whether it found records of before.
         kept: bool,
     },
+    /// The operator has said that the host which was granted a service is gone for good (`outlive logger release`).
+    GivenUp {
+        /// Its name.
+        service: String,
+        /// The epoch that is over.
+        epoch: u32,
+        /// Who has said so.
+        from: SocketAddr,
+    },
     /// A host may speak for a service, and no other, from now on.
     Granted {
         /// Its name.
@@ -169,6 +178,14 @@ impl fmt::Display for Event {
                 let found = if *kept { " and finds its records" } else { "" };
                 write!(f, "{service}: attached from {from} with key {key}{found}")
             }
+            Self::GivenUp {
+                service,
+                epoch,
+                from,
+            } => write!(
+                f,
+                "{service}: its host is gone for good, as {from} says: epoch {epoch} is over, and another host may serve"
+            ),
             Self::Granted {
                 service,
                 epoch,

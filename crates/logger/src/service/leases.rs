@@ -5,7 +5,7 @@ mod book;
 use std::{collections::BTreeMap, io, path::Path, time::Duration};
 
 use lease::{Granter, Memory, Terms};
-use protocol::control::{LeaseRequest, Response, Standing};
+use protocol::control::{ErrorCode, LeaseRequest, Response, Standing};
 use rand::{TryRngCore, rngs::OsRng};
 
 use self::book::Book;
@@ -148,6 +148,42 @@ impl Service {
                 Ok(())
             }
         }
+    }
+
+    /// The operator says that the host which holds a service is gone for good.
+    pub(super) fn give_up(
+        &mut self,
+        at: usize,
+        service: String,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<(), ClientError> {
+        let now = self.now();
+        let leases = &mut self.leases;
+        let given_up = leases.granter.give_up(now, &service);
+        let (epoch, from) = match given_up {
+            Ok((epoch, _)) => (epoch, self.clients[at].remote),
+            Err(why) => {
+                return self.clients[at].say(&Response::Error {
+                    code: ErrorCode::BadRequest,
+                    message: why.to_string(),
+                });
+            }
+        };
+        if let Some(book) = &mut leases.book {
+            let state = book.keep(leases.granter.records());
+            leases.waits_for.insert(service.clone(), state);
+        }
+        tell(&Event::GivenUp {
+            service: service.clone(),
+            epoch,
+            from,
+        });
+        let answer = Response::GivenUp { epoch };
+        if self.leases.is_kept(&service) {
+            return self.clients[at].say(&answer);
+        }
+        self.clients[at].withheld = Some((service, answer));
+        Ok(())
     }
 
     /// Whoever waits for a decision to be kept is told when it is: clients may wait for a host that does.

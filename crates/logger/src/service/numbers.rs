@@ -174,12 +174,13 @@ const fn log_state(log: Option<(LogState, u64)>) -> &'static str {
     }
 }
 
-const EVENTS: [&str; 14] = [
+const EVENTS: [&str; 15] = [
     "listening",
     "restored",
     "log_failed",
     "log_works",
     "attached",
+    "given_up",
     "granted",
     "unserved",
     "inherited",
@@ -199,6 +200,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::LogFailed { .. } => "log_failed",
         Event::LogWorks => "log_works",
         Event::Attached { .. } => "attached",
+        Event::GivenUp { .. } => "given_up",
         Event::Granted { .. } => "granted",
         Event::Unserved { .. } => "unserved",
         Event::Inherited { .. } => "inherited",

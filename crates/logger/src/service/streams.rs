@@ -95,6 +95,7 @@ impl Service {
             session.into_iter().for_each(|session| session.hear(now));
             match (self.clients[at].instance, request) {
                 (_, Request::Lease(request)) => self.lease(at, &request, tell)?,
+                (None, Request::GiveUp { service }) => self.give_up(at, service, tell)?,
                 (None, Request::Attach(attach)) => self.attach(at, &attach, tell)?,
                 (
                     None,

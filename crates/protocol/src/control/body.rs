@@ -41,6 +41,7 @@ mod request {
     pub(super) const DROP_IMAGE: u8 = 0x19;
     pub(super) const READ_IMAGE: u8 = 0x1a;
     pub(super) const BEGINNINGS: u8 = 0x1b;
+    pub(super) const GIVE_UP: u8 = 0x1c;
 }
 
 mod response {
@@ -66,6 +67,7 @@ mod response {
     pub(super) const IMAGE_REFUSED: u8 = 0x94;
     pub(super) const IMAGE_BYTES: u8 = 0x95;
     pub(super) const BEGINNINGS: u8 = 0x96;
+    pub(super) const GIVEN_UP: u8 = 0x97;
 }
 
 impl Message for Request {
@@ -87,6 +89,7 @@ impl Message for Request {
             Self::Resume(_) => request::RESUME,
             Self::Connections => request::CONNECTIONS,
             Self::Lease(_) => request::LEASE,
+            Self::GiveUp { .. } => request::GIVE_UP,
             Self::InUse { .. } => request::IN_USE,
             Self::Determinants { .. } => request::DETERMINANTS,
             Self::ReadDeterminants { .. } => request::READ_DETERMINANTS,
@@ -102,7 +105,7 @@ impl Message for Request {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::BEGINNINGS).contains(&type_code)
+        (request::HELLO..=request::GIVE_UP).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -199,6 +202,7 @@ impl Message for Request {
             }
             Self::Resume(resume) => resume.encode(&mut body),
             Self::Lease(lease) => lease.encode(&mut body),
+            Self::GiveUp { service } => body.bytes(service.as_bytes()),
             Self::Read {
                 flow,
                 from,
@@ -244,6 +248,9 @@ impl Message for Request {
             request::RESUME => Self::Resume(Resume::decode(&mut body)?),
             request::CONNECTIONS => Self::Connections,
             request::LEASE => Self::Lease(LeaseRequest::decode(&mut body)?),
+            request::GIVE_UP => Self::GiveUp {
+                service: body.text()?,
+            },
             request::IN_USE => Self::InUse {
                 session: body.u64()?,
             },
@@ -320,6 +327,7 @@ impl Message for Response {
             Self::Unknown { .. } => response::UNKNOWN,
             Self::Connections { .. } => response::CONNECTIONS,
             Self::Lease(_) => response::LEASE,
+            Self::GivenUp { .. } => response::GIVEN_UP,
             Self::Determinants { .. } => response::DETERMINANTS,
             Self::DeterminantBytes { .. } => response::DETERMINANT_BYTES,
             Self::Followed { .. } => response::FOLLOWED,
@@ -332,7 +340,7 @@ impl Message for Response {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::BEGINNINGS).contains(&type_code)
+        (response::HELLO..=response::GIVEN_UP).contains(&type_code)
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -391,6 +399,7 @@ impl Message for Response {
             }
             Self::Keys(keys) => body.keys(keys),
             Self::Unknown { flow_low } => body.u32(*flow_low),
+            Self::GivenUp { epoch } => body.u32(*epoch),
             Self::Lease(lease) => lease.encode(&mut body),
             Self::Determinants {
                 edition,
@@ -497,6 +506,7 @@ impl Message for Response {
                 connections: until_the_end(&mut body, Recorded::decode)?,
             },
             response::LEASE => Self::Lease(LeaseAnswer::decode(&mut body)?),
+            response::GIVEN_UP => Self::GivenUp { epoch: body.u32()? },
             response::DETERMINANTS => Self::Determinants {
                 edition: Edition::decode(&mut body)?,
                 is_whole: body.bool()?,

@@ -69,6 +69,20 @@ pub struct LeaseAnswer {
     pub verdict: Verdict,
 }
 
+/// What had become of the epoch before the one that is granted. For people: nothing is decided by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Former {
+    /// Nothing is known of it.
+    #[default]
+    Unknown,
+    /// The host that served had given it up: it was moved or stopped.
+    GivenUp,
+    /// Another host has let its lease run out: it has died, hangs or is cut off.
+    Other,
+    /// This host has, and was started again since.
+    Same,
+}
+
 /// What one who asks is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -82,6 +96,8 @@ pub enum Verdict {
         term_us: u32,
         /// Somebody would take over at once: a standby was heard a moment ago.
         standby: bool,
+        /// What had become of the epoch before.
+        former: Former,
     },
     /// It may speak without end: there is nobody who could take over.
     Free {
@@ -104,6 +120,13 @@ pub enum Verdict {
         /// The present epoch.
         epoch: u32,
     },
+}
+
+mod former {
+    pub(super) const UNKNOWN: u8 = 0;
+    pub(super) const GIVEN_UP: u8 = 1;
+    pub(super) const OTHER: u8 = 2;
+    pub(super) const SAME: u8 = 3;
 }
 
 mod standing {
@@ -193,6 +216,31 @@ impl Standing {
     }
 }
 
+impl Former {
+    fn encode(self, body: &mut Writer<'_>) {
+        body.u8(match self {
+            Self::Unknown => former::UNKNOWN,
+            Self::GivenUp => former::GIVEN_UP,
+            Self::Other => former::OTHER,
+            Self::Same => former::SAME,
+        });
+    }
+
+    fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
+        Ok(match body.u8()? {
+            former::UNKNOWN => Self::Unknown,
+            former::GIVEN_UP => Self::GivenUp,
+            former::OTHER => Self::Other,
+            former::SAME => Self::Same,
+            _ => {
+                return Err(ControlError::Malformed(
+                    "what has become of the epoch before is unknown",
+                ));
+            }
+        })
+    }
+}
+
 impl LeaseAnswer {
     pub(super) fn encode(&self, body: &mut Writer<'_>) {
         body.u64(self.instance);
@@ -219,11 +267,13 @@ impl Verdict {
                 epoch,
                 term_us,
                 standby,
+                former,
             } => {
                 body.u8(verdict::LEASE);
                 body.u32(epoch);
                 body.u32(term_us);
                 body.bool(standby);
+                former.encode(body);
             }
             Self::Free { epoch } => {
                 body.u8(verdict::FREE);
@@ -253,6 +303,7 @@ impl Verdict {
                 epoch: body.u32()?,
                 term_us: body.u32()?,
                 standby: body.bool()?,
+                former: Former::decode(body)?,
             },
             verdict::FREE => Self::Free { epoch: body.u32()? },
             verdict::STANDBY => Self::Standby {

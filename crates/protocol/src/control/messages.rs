@@ -86,6 +86,12 @@ pub enum Request {
     /// May this host speak for the service? Answered by [`Response::Lease`]. A standby says nothing
     /// else on this stream: it has no record.
     Lease(LeaseRequest),
+    /// The operator says that the host which was granted a service is gone for good: it holds the service no more. Answered by
+    /// [`Response::GivenUp`], or by an error if that host was heard a moment ago.
+    GiveUp {
+        /// The name of the service.
+        service: String,
+    },
     /// What there is of the record that the processes of a server with state make
     /// ([`crate::link::Determinants`]). Answered by [`Response::Determinants`].
     Determinants {
@@ -271,6 +277,11 @@ pub enum Response {
         connections: Vec<Recorded>,
         /// Whether the list is complete with these.
         last: bool,
+    },
+    /// To [`Request::GiveUp`]: nobody holds the service.
+    GivenUp {
+        /// The newest epoch, which is over.
+        epoch: u32,
     },
     /// To [`Request::Lease`].
     Lease(LeaseAnswer),

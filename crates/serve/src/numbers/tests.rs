@@ -58,6 +58,7 @@ fn status() -> Status {
         modes: [("spliced".into(), 4), ("observed".into(), 5)].into(),
         unprotected_by: [("awaits_turn".into(), 1), ("total_limit".into(), 2)].into(),
         lease: None,
+        standby_present: Some(true),
         epoch: None,
         logger_up: true,
         record: Some(RecordStatus {
@@ -92,6 +93,7 @@ fn the_status_is_told_in_numbers() {
         r#"outlive_dataplane_mirrored_total{service="web"} 20"#,
         r#"outlive_stage{service="web",state="serving"} 1"#,
         r#"outlive_following{service="web"} 1"#,
+        r#"outlive_standby_present{service="web"} 1"#,
         r#"outlive_following_behind_bytes{service="web"} 50"#,
         r#"outlive_north_record_bytes{service="web"} 60"#,
         r#"outlive_north_recorded{service="web"} 1"#,

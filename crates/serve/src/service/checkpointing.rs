@@ -18,7 +18,7 @@ impl Service {
     }
 
     fn make_checkpoints(&mut self) -> Result<(), ServeError> {
-        let serves = self.recovery.stage() == Stage::Serving && self.has_listened;
+        let serves = self.recovery.stage() == Stage::Serving && self.listening.has_begun();
         let Some(north) = self.north.as_mut() else {
             return Ok(());
         };

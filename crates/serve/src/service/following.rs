@@ -5,7 +5,6 @@
 use std::{os::fd::AsFd, time::Duration};
 
 use protocol::control::Edition;
-use recovery::Cause;
 use rustix::event::{PollFd, PollFlags};
 
 use super::Service;
@@ -255,7 +254,7 @@ impl Service {
     /// The connections are known behind the gate, and the server is here already.
     pub(super) fn server_goes_on(&mut self) -> Result<(), ServeError> {
         let now = clock::now();
-        self.recovery.goes_on_here(Cause::Host, now);
+        self.recovery.goes_on_here(self.cause_of_restoring(), now);
         self.act()?;
         self.incarnation += 1;
         let pid = self.server.as_ref().map(|server| server.pid());

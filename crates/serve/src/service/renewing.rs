@@ -7,10 +7,10 @@
 //! It is a death as any other. Who connects just then is carried over it with the whole record, which begins anew only when
 //! the dead server had nobody.
 
-use recovery::Cause;
+use recovery::{Cause, Stage};
 
 use super::Service;
-use crate::{error::ServeError, events::Happening, north::North};
+use crate::{clock, control::Restarted, error::ServeError, events::Happening, north::North};
 
 /// What was done of that.
 #[derive(Debug, Default)]
@@ -19,6 +19,8 @@ pub(super) struct Renewing {
     is_under_way: bool,
     /// How large the record was then, bytes.
     at: u64,
+    /// Somebody has asked for a restart, and waits.
+    is_asked_for: bool,
 }
 
 impl Renewing {
@@ -32,6 +34,35 @@ impl Renewing {
 }
 
 impl Service {
+    /// Somebody may have asked for a restart. It is a recovery as any other, but of a death that we bring about when the
+    /// gate is shut: of a server with several processes none may say that its connections are over.
+    pub(super) fn restart_if_asked(&mut self) -> Result<(), ServeError> {
+        if !self.control.wants_restart() || self.renewing.is_asked_for {
+            return Ok(());
+        }
+        if self.recovery.stage() != Stage::Serving || !self.listening.has_begun() {
+            let why = format!(
+                "the service is {} here: try again when it serves",
+                self.stage_name()
+            );
+            self.control.answer_restart(&Restarted::Refused(why));
+            return Ok(());
+        }
+        self.renewing.is_asked_for = true;
+        self.tell(Happening::Restarting);
+        self.died(Cause::Restart, clock::now());
+        self.act()?;
+        Ok(())
+    }
+
+    /// The service serves again: who has asked for the restart is told what it has come to.
+    pub(crate) fn restarted(&mut self, kept: usize, lost: usize) {
+        if std::mem::take(&mut self.renewing.is_asked_for) {
+            let restarted = Restarted::Restarted { kept, lost };
+            self.control.answer_restart(&restarted);
+        }
+    }
+
     /// To be called every second while the service serves.
     pub(super) fn renew_if_nobody_is_connected(&mut self) -> Result<(), ServeError> {
         let (Some(at), Some(north)) = (self.config.renew_at, &self.north) else {
@@ -42,12 +73,13 @@ impl Service {
             self.renewing.at = 0; // it has begun anew since
         }
         let is_due = north.is_lost() || record_bytes >= self.renewing.at.saturating_add(at);
-        if !self.has_listened || !is_due || self.is_connected()? {
+        if !self.listening.has_begun() || !is_due || self.is_connected()? {
             return Ok(());
         }
         self.renewing = Renewing {
             is_under_way: true,
             at: record_bytes,
+            is_asked_for: false,
         };
         self.tell(Happening::Renewed { record_bytes });
         self.ground.cgroup.kill()?;

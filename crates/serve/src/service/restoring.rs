@@ -22,7 +22,7 @@ use crate::{
     clock,
     config::OnLoggerLoss,
     error::{ServeError, SystemContext},
-    events::Happening,
+    events::{FormerLife, Happening},
     link::{Link, Patience, Survey},
     logger::Logger,
     north::North,
@@ -185,7 +185,9 @@ impl Service {
         lost: usize,
     ) -> Result<(), ServeError> {
         self.ground.instance.begin()?;
+        let former = self.former_life();
         self.tell(Happening::Restored {
+            former,
             connections: restored.len(),
             lost,
         });
@@ -198,15 +200,29 @@ impl Service {
             self.server_goes_on()?;
         } else {
             let now = clock::now();
-            self.recovery.died(Cause::Host, now, now);
+            self.recovery.died(self.cause_of_restoring(), now, now);
             self.act()?; // the gate
         }
         self.bring_addresses_up()?;
         for (key, flow) in restored {
             self.speak_to(key, flow, call_to_client)?;
         }
-        self.has_listened = true; // it did
+        self.listening.begins(); // it did
         Ok(())
+    }
+
+    fn former_life(&self) -> FormerLife {
+        let keeper = self.ground.keeper.as_ref();
+        let former = keeper.map(|keeper| keeper.position().former);
+        former.unwrap_or_default().into()
+    }
+
+    /// A service that was handed over has not died.
+    pub(super) fn cause_of_restoring(&self) -> Cause {
+        match self.former_life() {
+            FormerLife::HandedOver => Cause::Moved,
+            FormerLife::Restarted | FormerLife::Silent => Cause::Host,
+        }
     }
 
     /// The logger that had the connections of an earlier life does not say which. Whatever it knows, and
@@ -300,6 +316,7 @@ impl Service {
 
     fn idle_in(&mut self, survey: Option<&Survey>) -> Result<(), ServeError> {
         self.ground.plane.heartbeat()?;
+        self.start_goes_on();
         self.answer_control();
         self.await_loggers(survey)
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use dataplane::{Event as KernelEvent, EventKind};
 use protocol::UnprotectedReason;
 use recovery::{Cause, Stage};
+use ssw::CrashOn;
 use supervise::Exit;
 
-use super::{Ending, NotifyState, Service, tell_manager};
+use super::{Ending, Service};
 use crate::{
     clock,
     config::in_words,
@@ -26,7 +27,7 @@ impl Service {
             EventKind::Death { .. } => {}
             EventKind::Listening if event.incarnation != self.incarnation => {}
             EventKind::Listening => {
-                if !self.has_listened {
+                if !self.listening.has_begun() {
                     if let Some(north) = &self.north {
                         if !north.has_record() {
                             return Err(ServeError::NotWrapped);
@@ -35,14 +36,12 @@ impl Service {
                             return Err(ServeError::NotRecorded);
                         }
                     }
-                    self.has_listened = true;
+                    self.listening.begins();
                     self.ground.plane.recovered()?;
                     let addresses = in_words(&self.config.addresses);
                     self.tell(Happening::Protecting { addresses });
                 }
-                if !std::mem::replace(&mut self.is_ready, true) {
-                    tell_manager(NotifyState::Ready);
-                }
+                self.is_ready();
                 self.recovery.listening(now);
             }
             EventKind::Unprotected { key, flow, reason } => {
@@ -80,7 +79,7 @@ impl Service {
         };
         if self.recovery.stage() != Stage::Clearing {
             self.pause = match cause {
-                Cause::Renewal | Cause::NotReplayable { .. } => Duration::ZERO,
+                Cause::Renewal | Cause::Restart | Cause::NotReplayable { .. } => Duration::ZERO,
                 _ => self.backoff.died(now),
             };
             if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {
@@ -110,7 +109,9 @@ impl Service {
                 self.hurry = true;
                 return Ok(None);
             }
-            if !self.has_listened && (exit.is_failure() || !self.ground.cgroup.populated()?) {
+            if !self.listening.has_begun()
+                && (exit.is_failure() || !self.ground.cgroup.populated()?)
+            {
                 if let Some(why) = self.north.as_ref().and_then(North::is_not_replayable) {
                     return Err(ServeError::not_replayable(&self.config.command, why));
                 }
@@ -118,6 +119,14 @@ impl Service {
                 return Err(ServeError::FirstStart {
                     exit,
                     addresses: addresses.join(", "),
+                });
+            }
+            if self.config.crash_on == CrashOn::Main
+                && !exit.is_failure()
+                && self.ground.cgroup.populated()?
+            {
+                self.tell(Happening::Trouble {
+                    message: "the main process of the server has ended and left others, whose deaths are no crashes with --crash-on=main: nothing is masked any more. Keep the server in the foreground, or leave that option out".into(),
                 });
             }
             // Usually the kernel has told us already.

@@ -73,8 +73,9 @@ impl Service {
                 });
                 return Ok(None);
             }
-            if position.heard && !std::mem::replace(&mut self.is_ready, true) {
-                tell_manager(NotifyState::Ready);
+            let heard = position.heard;
+            if heard {
+                self.is_ready();
             }
             if let Some(epoch) = position.stands_by.filter(|one| stands_by != Some(*one)) {
                 stands_by = Some(epoch);
@@ -100,6 +101,7 @@ impl Service {
     /// Wait for the logger, a signal, or a question.
     fn doze(&mut self) -> Result<(), ServeError> {
         self.ground.plane.heartbeat()?;
+        self.start_goes_on();
         self.attach_new_interfaces()?;
         self.answer_control();
         let until = clock::now() + HEARTBEAT;

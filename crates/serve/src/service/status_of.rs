@@ -52,7 +52,10 @@ impl Service {
                 "kept on this host: survives the server's death, not the host's".to_owned(),
             ),
             Logger::Remote(link) => {
-                let words = link.in_words(clock::now());
+                let words = match self.stands_by() {
+                    true => link.granter_in_words(),
+                    false => link.in_words(clock::now()),
+                };
                 (
                     words,
                     None,
@@ -70,7 +73,7 @@ impl Service {
             serve_pid: std::process::id(),
             logger_pid,
             logger,
-            incarnation: self.incarnation,
+            incarnation: self.life(),
             uptime_s: clock::now().saturating_sub(self.began).as_secs_f64(),
             replay: match self.config.replay {
                 ReplayMode::Connection => "connection".to_owned(),
@@ -108,6 +111,7 @@ impl Service {
                 Some(UnprotectedReason::from_code(code).map_or("unknown", reason_name))
             })),
             lease: self.ground.keeper.as_ref().map(Keeper::in_words),
+            standby_present: self.standby_present(),
             epoch: self.ground.keeper.as_ref().and_then(Keeper::epoch),
             logger_up,
             record: recorded.map(record_status),
@@ -133,8 +137,19 @@ impl Service {
         keeper.is_some_and(|keeper| keeper.stands_by())
     }
 
-    fn stage_name(&self) -> &'static str {
-        if self.has_listened {
+    /// The server's present life, counted from 1.
+    fn life(&self) -> u32 {
+        let unused = self.ground.instance.unused_lives();
+        self.incarnation.saturating_sub(unused).max(1)
+    }
+
+    fn standby_present(&self) -> Option<bool> {
+        let position = self.ground.keeper.as_ref()?.position();
+        position.epoch.map(|_| position.standby)
+    }
+
+    pub(super) fn stage_name(&self) -> &'static str {
+        if self.listening.has_begun() {
             stage_name(self.recovery.stage())
         } else if self.ground.instance.has_begun() {
             "waiting for the server to listen"

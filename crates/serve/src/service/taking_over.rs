@@ -5,10 +5,9 @@ use std::sync::mpsc;
 use dataplane::{Event as KernelEvent, Ring};
 use protocol::UnprotectedReason;
 use recovery::{Cause, Stage};
-use sd_notify::NotifyState;
 use ssw::Flow;
 
-use super::{Service, tell_manager};
+use super::Service;
 use crate::{adopting::Adopted, clock, error::ServeError, events::Happening};
 
 impl Service {
@@ -27,7 +26,7 @@ impl Service {
         self.north = north;
         self.incarnation = life.incarnation;
         self.server = server;
-        self.has_listened = true;
+        self.listening.begins();
         if records_lost {
             let reason = match self.config.link {
                 Some(_) => UnprotectedReason::LoggerLost,
@@ -73,8 +72,7 @@ impl Service {
                 let _ = self.ask_logger(|logger| logger.hold_turns(false))?;
             }
         }
-        self.is_ready = true;
-        tell_manager(NotifyState::Ready);
+        self.is_ready();
         Ok(())
     }
 }

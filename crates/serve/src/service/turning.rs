@@ -8,12 +8,7 @@ use ssw::Flow;
 use wire::{FlowId, FlowKey};
 
 use super::{HEARTBEAT, Next, Service};
-use crate::{
-    changes, clock,
-    error::{ServeError, SystemContext},
-    events::Happening,
-    logger_client::LoggerClient,
-};
+use crate::{changes, clock, error::ServeError, events::Happening, logger_client::LoggerClient};
 
 /// More flows than this are read all at once ...
 const MANY: usize = 100;
@@ -57,6 +52,7 @@ impl Service {
         self.start_if_due()?;
         self.periodic()?;
         self.answer_control();
+        self.restart_if_asked()?;
         Ok(Next::Go { acted })
     }
 
@@ -115,6 +111,11 @@ impl Service {
             if self.recovery.stage() == Stage::Starting && self.listens()? {
                 self.recovery.listening(now); // the kernel's word of it was lost
             }
+            self.look_where_it_listens()?;
+            self.show_status();
+            if self.replays() {
+                self.start_goes_on();
+            }
             self.attach_new_interfaces()?;
             if self.recovery.stage() == Stage::Serving {
                 self.release_what_was_read()?;
@@ -140,15 +141,6 @@ impl Service {
             changes::keep(self.ground.lock.directory(), &self.ground.plane)?;
         }
         Ok(())
-    }
-
-    pub(super) fn listens(&self) -> Result<bool, ServeError> {
-        for address in &self.config.addresses {
-            if supervise::is_listened_on(*address).doing("list the listening sockets")? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     pub(crate) fn answer_control(&mut self) {

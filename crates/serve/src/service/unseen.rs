@@ -49,7 +49,7 @@ impl Unseen {
 impl Service {
     /// Look whether there are any, from time to time.
     pub(super) fn look_for_unseen(&mut self, now: Duration) -> Result<(), ServeError> {
-        if now < self.unseen.look_at || !self.has_listened {
+        if now < self.unseen.look_at || !self.listening.has_begun() {
             return Ok(());
         }
         let open = supervise::open_connections(&self.config.addresses)?;

@@ -2,7 +2,7 @@ use recovery::{Cause, Event, LostReason, Timings};
 use wire::FlowKey;
 
 use super::{CAUSES, EVENTS, LOST, Tally, kind};
-use crate::events::Happening;
+use crate::events::{FormerLife, Happening};
 
 fn connection() -> FlowKey {
     FlowKey::new(
@@ -66,10 +66,16 @@ fn all() -> Vec<Happening> {
             connections: 0,
         },
         Happening::Restored {
+            former: FormerLife::Silent,
             connections: 1,
             lost: 0,
         },
         Happening::Protecting { addresses: vec![] },
+        Happening::NotListening {
+            addresses: vec![],
+            elsewhere: vec![],
+            waited_s: 5,
+        },
         Happening::Unprotected {
             connection: text(),
             reason: text(),
@@ -123,6 +129,7 @@ fn all() -> Vec<Happening> {
             reason: text(),
             retry_ms: 1,
         },
+        Happening::Restarting,
         Happening::Ended,
         Happening::Stopping { signal: 15 },
         Happening::Outgoing { kept: 2, reset: 1 },

@@ -35,27 +35,26 @@ fn latched(settings: Settings, exit: Exit) -> bool {
 
 #[test]
 fn what_is_a_crash() {
-    let any = || Settings {
-        crash_on_any_failure: true,
-        ..settings()
-    };
-    for (tgid, code, by_main, by_any) in [
-        (MAIN, 9, true, true),
-        (MAIN, 13, true, true),
-        (MAIN, 0x80 | 11, true, true),
-        (MAIN, 1 << 8, true, true),
-        (MAIN, 0, false, false),
-        (7, 9, true, true),
-        (7, 13, false, false),
-        (7, 1 << 8, false, true),
-        (7, 0, false, false),
+    let policies = [CrashOn::Main, CrashOn::Signal, CrashOn::AnyFailure];
+    for (tgid, code, by_policy) in [
+        (MAIN, 9, [true, true, true]),
+        (MAIN, 13, [true, true, true]),
+        (MAIN, 0x80 | 11, [true, true, true]),
+        (MAIN, 1 << 8, [true, true, true]),
+        (MAIN, 0, [false, false, false]),
+        (7, 9, [false, true, true]),
+        (7, 13, [false, false, false]),
+        (7, 1 << 8, [false, false, true]),
+        (7, 0, [false, false, false]),
     ] {
-        assert_eq!(
-            latched(settings(), exit(tgid, code)),
-            by_main,
-            "{tgid} {code:#x}"
-        );
-        assert_eq!(latched(any(), exit(tgid, code)), by_any, "{tgid} {code:#x}");
+        let crashes = policies.map(|crash_on| {
+            let settings = Settings {
+                crash_on,
+                ..settings()
+            };
+            latched(settings, exit(tgid, code))
+        });
+        assert_eq!(crashes, by_policy, "{tgid} {code:#x}");
     }
 }
 

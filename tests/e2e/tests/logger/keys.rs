@@ -38,8 +38,8 @@ fn serve(scene: &Scene, flags: &[&str]) -> Answer {
 }
 
 #[track_caller]
-fn refused(answer: &Answer, says: &[&str]) {
-    assert_eq!(answer.status, Some(2), "{answer:?}");
+fn refused(answer: &Answer, code: i32, says: &[&str]) {
+    assert_eq!(answer.status, Some(code), "{answer:?}");
     for word in says {
         assert!(
             answer.stderr.contains(word),
@@ -55,7 +55,7 @@ fn a_wrong_key_is_refused_and_the_message_says_what_to_do() {
     let at = logger.address().to_string();
     let strange = key_file(&scene, "strange").to_string_lossy().into_owned();
     let answer = serve(&scene, &["--logger", &at, "--key-file", &strange]);
-    refused(&answer, &[&at, "no key of this name", "outlive key"]);
+    refused(&answer, 77, &[&at, "no key of this name", "outlive key"]);
 
     // The right name, another secret.
     let keys = scene.directory().join("keys");
@@ -65,15 +65,15 @@ fn a_wrong_key_is_refused_and_the_message_says_what_to_do() {
     let (_, secret) = other.split_once(':').expect("a key");
     write_keys(strange.as_ref(), &[&format!("{name}:{secret}")]);
     let answer = serve(&scene, &["--logger", &at, "--key-file", &strange]);
-    refused(&answer, &["another key of this name"]);
+    refused(&answer, 77, &["another key of this name"]);
 
     fs::set_permissions(&keys, Permissions::from_mode(0o644)).expect("chmod");
     let answer = serve(
         &scene,
         &["--logger", &at, "--key-file", &keys.to_string_lossy()],
     );
-    refused(&answer, &["chmod 600"]);
-    refused(&serve(&scene, &["--logger", &at]), &["--key-file"]);
+    refused(&answer, 78, &["chmod 600"]);
+    refused(&serve(&scene, &["--logger", &at]), 64, &["--key-file"]);
 }
 
 #[test]
@@ -83,7 +83,8 @@ fn check_says_whether_a_logger_can_be_used() {
         let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
         command.args(["check", "--logger", at, "--key-file", keys]);
         let output = command.output().expect("it starts");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), said)
     };
     let keys = scene
         .directory()
@@ -91,7 +92,8 @@ fn check_says_whether_a_logger_can_be_used() {
         .to_string_lossy()
         .into_owned();
     let at = logger.address().to_string();
-    let good = check(&keys, &at);
+    let (code, good) = check(&keys, &at);
+    assert_eq!(code, Some(0), "{good}");
     assert!(good.contains(&format!("ok   logger {at}")), "{good}");
     assert!(good.contains("packets of 1500 bytes"), "{good}");
     // And nothing of it is left.
@@ -99,9 +101,11 @@ fn check_says_whether_a_logger_can_be_used() {
         logger.said().contains("its records are dropped")
     });
     let strange = key_file(&scene, "strange");
-    let bad = check(&strange.to_string_lossy(), &at);
+    let (code, bad) = check(&strange.to_string_lossy(), &at);
+    assert_eq!(code, Some(77), "{bad}");
     assert!(bad.contains(&format!("FAIL logger {at}")), "{bad}");
-    let nobody = check(&keys, &at.replace(":7600", ":7601"));
+    let (code, nobody) = check(&keys, &at.replace(":7600", ":7601"));
+    assert_eq!(code, Some(69), "{nobody}");
     assert!(nobody.contains("nobody listens there"), "{nobody}");
 }
 

@@ -342,7 +342,7 @@ fn what_contradicts_a_server_without_a_memory_is_refused() {
     ];
     for (flags, why) in wrong {
         let output = serve(&scene, flags, &["redis-server"]);
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(why), "{said}");
     }

@@ -306,7 +306,7 @@ fn processes_that_share_more_than_their_beginning_are_refused() {
         let mut client = Client::new(&scene);
         client.say(1);
         let status = server.ended(e2e::PATIENCE).expect("it ends");
-        assert_eq!(status.code(), Some(3), "{}", server.said());
+        assert_eq!(status.code(), Some(78), "{}", server.said());
         assert!(server.said().contains(why), "{}", server.said());
         server.assert_nothing_left();
     }

@@ -432,6 +432,6 @@ fn vsftpd_that_cannot_be_replayed_is_refused() {
     let is_answer = |line: &str| line.starts_with("220 ") || line.starts_with("331 ");
     assert!(heard.lines().all(is_answer), "{heard:?}");
     let status = server.ended(e2e::PATIENCE).expect("it ends");
-    assert_eq!(status.code(), Some(3), "{}", server.said());
+    assert_eq!(status.code(), Some(78), "{}", server.said());
     server.assert_nothing_left();
 }

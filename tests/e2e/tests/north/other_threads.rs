@@ -52,7 +52,7 @@ fn refused(how: &str) -> String {
     let address = scene.ipv4(PORT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let output = serve(&scene, &[], &["/usr/bin/python3", &script, how, &ip, &port]);
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("another thread than the first"), "{said}");
     assert!(said.contains("python3 cannot be rebuilt"), "{said}");
@@ -129,7 +129,7 @@ fn another_thread_that_waits_for_clients_by_epoll_is_refused_at_once() {
         let address = scene.ipv4(PORT);
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         let output = serve(&scene, &[], &[&program, order, &ip, &port]);
-        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert_eq!(output.status.code(), Some(78), "{output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
         let expected = "another thread than the first calls epoll_wait where clients connect";
         assert!(said.contains(expected), "{said}");

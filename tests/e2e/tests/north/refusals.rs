@@ -24,7 +24,7 @@ use super::{seldom::run, words::Client};
 fn a_server_that_cannot_be_wrapped_is_refused() {
     let scene = Scene::new("static");
     let output = serve(&scene, &[], &[&static_server(&scene)]);
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("statically linked"), "{said}");
 }
@@ -34,7 +34,7 @@ fn a_server_that_cannot_be_wrapped_is_refused() {
 fn a_server_that_becomes_another_program_is_refused() {
     let scene = Scene::new("wrapper");
     let output = serve(&scene, &[], &["env", "NAME=value", "redis-server"]);
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("becomes another program"), "{said}");
 }
@@ -50,7 +50,7 @@ fn a_server_that_another_program_begins_is_refused() {
         address.port()
     );
     let output = serve(&scene, &[], &["sh", "-c", &server]);
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         said.contains("another program than the one that is recorded"),
@@ -321,7 +321,7 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
         assert_eq!(heard, Err(ErrorKind::ConnectionReset));
         output
     });
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("--north=off"), "{said}");
     said

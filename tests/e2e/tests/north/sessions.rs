@@ -189,7 +189,7 @@ fn two_processes_of_a_session_that_serve_its_client_at_once_are_refused() {
     let mut client = Client::to(&scene, scene.ipv4(PORT), "both".to_owned());
     client.say("1");
     let status = server.ended(e2e::PATIENCE).expect("it ends");
-    assert_eq!(status.code(), Some(3), "{}", server.said());
+    assert_eq!(status.code(), Some(78), "{}", server.said());
     let said = server.said();
     assert!(
         said.contains("two of its processes serve one connection"),

@@ -152,7 +152,7 @@ fn a_service_of_another_layout_is_refused_and_left_alone() {
         "1000",
     ];
     let refused = protected.outlive("serve", &flags);
-    assert_eq!(refused.status, Some(2), "{refused:?}");
+    assert_eq!(refused.status, Some(78), "{refused:?}");
     assert!(refused.stderr.contains("layout 999"), "{refused:?}");
     echoes(&stream, b"still");
     fs::create_dir_all(pins.parent().expect("a layout")).expect("make a directory");
@@ -208,10 +208,19 @@ fn a_service_manager_is_told_when_it_is_ready_and_when_it_stops() {
     command.args(&servers::test_server(&scene).command);
     let said = Output::File(scene.directory().join("notify.said"));
     let process = scene.server.spawn(&mut command, &said).expect("it starts");
-    assert!(told().contains("READY=1"));
+    let until = |word: &str| {
+        let mut all = String::new();
+        while !all.contains(word) {
+            all += &told();
+        }
+        all
+    };
+    until("READY=1");
+    let here = format!("STATUS=serving: {}", scene.ipv4(PORT));
+    until(&here);
     talks(&scene.connect(PORT), "ready");
     process.kill(Signal::TERM).expect("a signal");
-    assert!(told().contains("STOPPING=1"));
+    until("STOPPING=1");
     let ended = process.wait_with_timeout(e2e::PATIENCE).expect("wait");
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
@@ -257,7 +266,7 @@ fn other_options_are_refused_and_change_nothing() {
             "1000",
         ],
     );
-    assert_eq!(refused.status, Some(2), "{refused:?}");
+    assert_eq!(refused.status, Some(78), "{refused:?}");
     assert!(refused.stderr.contains("another --address"), "{refused:?}");
     echoes(&stream, b"still");
     protected.succeed(&scene, &server, &[]);

@@ -1,11 +1,12 @@
 //! A file says everything.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::arrange::{run, run_words};
 use e2e::servers::{PORT, test_server};
-use e2e::{PATIENCE, Scene, binaries};
+use e2e::{Answer, PATIENCE, Scene, binaries};
 use lab::{Output, Signal};
 
 use crate::{echoes, talks};
@@ -27,6 +28,8 @@ fn a_service_runs_by_its_file_alone() {
     );
     let path = scene.write("web.toml", &text);
     let outlive = binaries::outlive().to_string_lossy().into_owned();
+    let checked = check(&scene, &path, &[]);
+    assert_eq!(checked.status, Some(0), "{checked:?}");
     let said = scene.directory().join("said");
     let mut command = scene.server.command(&outlive);
     command.args(["serve", "--config"]).arg(&path);
@@ -49,6 +52,12 @@ fn a_service_runs_by_its_file_alone() {
     await_event("protecting", 1);
     let stream = scene.connect(PORT);
     talks(&stream, "before");
+    let runs = check(&scene, &path, &["--json"]);
+    assert_eq!(runs.status, Some(75), "{runs:?}");
+    assert!(
+        runs.stdout.contains("another outlive serve runs"),
+        "{runs:?}"
+    );
     let run_dir = run_dir.to_string_lossy();
     let status = run_words(
         &scene.server,
@@ -64,4 +73,39 @@ fn a_service_runs_by_its_file_alone() {
     serve.kill(Signal::TERM).expect("it runs");
     let ended = serve.wait_with_timeout(PATIENCE).expect("wait");
     assert_eq!(ended.and_then(|ended| ended.code()), Some(0));
+}
+
+/// What the file is good for.
+fn check(scene: &Scene, file: &Path, flags: &[&str]) -> Answer {
+    let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
+    command.args(["check", "--config"]).arg(file).args(flags);
+    let output = command.output().expect("it starts");
+    Answer {
+        status: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+#[test]
+fn a_file_is_checked_as_serve_would_take_it() {
+    let scene = Scene::new("config-check");
+    let run_dir = scene.run_dir();
+    for (text, status, says) in [
+        ("adress = \"10.0.0.10:80\"", 78, "adress"),
+        ("address = \"10.0.0.10:80\"\nring = 5", 78, "--ring"),
+        ("address = \"10.0.0.10:80\"\nname = \"a/b\"", 78, "a/b"),
+        ("address = \"10.0.0.77:80\"", 69, "10.0.0.77"),
+        (
+            "address = \"10.0.0.10:80\"\nmetrics = \"10.0.0.78:1\"",
+            69,
+            "10.0.0.78",
+        ),
+    ] {
+        let text = format!("{text}\nrun-dir = {run_dir:?}\ncommand = [\"sleep\", \"1\"]\n");
+        let answer = check(&scene, &scene.write("bad.toml", text), &[]);
+        assert_eq!(answer.status, Some(status), "{answer:?}");
+        let said = format!("{}{}", answer.stdout, answer.stderr);
+        assert!(said.contains(says), "{answer:?}");
+    }
 }

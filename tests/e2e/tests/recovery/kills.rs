@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use e2e::clients::{Http, read_exactly, read_to_end, write};
-use e2e::servers::{self, Crash, PORT};
-use e2e::{PATIENCE, Protected, Scene, Seed, assert_same_bytes, pattern};
+use e2e::servers::{self, Crash, PORT, signal_all};
+use e2e::{PATIENCE, Protected, Scene, Seed, assert_same_bytes, children_of, pattern};
 use lab::Signal;
 
 use crate::{echoes, echoing, is_reset, lost_only, talks};
@@ -183,4 +183,100 @@ fn a_child_that_fails_is_a_crash_on_any_failure() {
     lost_only(&protected, &stream, "died 3 times");
     is_reset(&stream);
     protected.stop();
+}
+
+/// A server with a process for each session: with `--crash-on main` the death of one is its parent's affair. Its client
+/// hears of it as without us, and the other sessions notice nothing.
+#[test]
+fn the_death_of_a_session_is_left_to_its_parent() {
+    let scene = Scene::new("session");
+    let server = servers::socat(&scene);
+    let run = |kill: &dyn Fn()| {
+        let recording = scene.record(PORT);
+        let (ended, other) = (scene.connect(PORT), scene.connect(PORT));
+        echoes(&ended, b"one");
+        echoes(&other, b"other");
+        kill();
+        let after = read_to_end(&ended);
+        assert!(after.is_empty(), "{after:?}");
+        echoes(&other, b"still here");
+        drop(other);
+        recording.finish()
+    };
+    let plain = {
+        let plain = scene.plain(&server);
+        let pid = plain.main_pid();
+        run(&|| signal_all(&children_of(pid)[..1], Signal::KILL))
+    };
+    let protected = scene.protect_with(&server, &["--crash-on", "main"]);
+    let endings = run(&|| protected.kill_worker(Signal::KILL));
+    assert_eq!(plain, endings);
+    protected.assert_none_of("died");
+    // The main process is still watched.
+    let stream = scene.connect(PORT);
+    echoes(&stream, b"before");
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
+
+/// Nobody is left whose death would be a crash: that is said.
+#[test]
+fn a_main_process_that_leaves_its_daemon_is_told() {
+    let scene = Scene::new("daemon");
+    let mut server = servers::socat(&scene);
+    let command = server.command.join(" ");
+    let script = format!("{command} & while ! ss -Hltn | grep -q :{PORT}; do sleep 0.01; done");
+    server.command = ["sh", "-c", &script].map(str::to_owned).to_vec();
+    let protected = scene.protect_with(&server, &["--crash-on", "main"]);
+    let told = protected.wait_for("trouble", 1);
+    let message = told["message"].as_str().expect("words");
+    assert!(message.contains("--crash-on=main"), "{told}");
+    let stream = scene.connect(PORT);
+    echoes(&stream, b"served");
+    protected.stop();
+}
+
+/// Another configuration, or another version: the server is replaced, and its clients see a pause. No death is told.
+#[test]
+fn a_restart_that_is_asked_for() {
+    let scene = Scene::new("restart");
+    for (server, flags) in [
+        (servers::test_server(&scene), &[][..]),
+        (servers::nginx(&scene), &["--crash-on", "main"]),
+    ] {
+        let protected = scene.protect_with(&server, flags);
+        let recording = scene.record(PORT);
+        let mut http = None;
+        let mut stream = None;
+        match server.name {
+            "nginx" => {
+                let mut one = Http::new(scene.connect(PORT));
+                one.ask("/small/1");
+                assert_same_bytes("first", &pattern(500 + 700), &one.response(|_| ()).body);
+                http = Some(one);
+            }
+            _ => stream = Some(echoing(&scene)),
+        }
+        let before = protected.main_pid();
+        let answer = protected.outlive("restart", &["--json"]);
+        assert_eq!(answer.status, Some(0), "{answer:?}");
+        let answer = &answer.json()[0];
+        assert_eq!((&answer["kept"], &answer["lost"]), (&1.into(), &0.into()));
+        assert_ne!(protected.main_pid(), before);
+        if let Some(http) = &mut http {
+            http.ask("/small/2");
+            assert_same_bytes("next", &pattern(500 + 2 * 700), &http.response(|_| ()).body);
+        }
+        if let Some(stream) = &stream {
+            echoes(stream, b"afterwards");
+        }
+        protected.assert_none_of("died");
+        protected.wait_for("restarting", 1);
+        let endings = recording.finish();
+        assert!(endings.iter().all(|e| !e.rst && !e.fin), "{endings:?}");
+        protected.stop();
+    }
 }

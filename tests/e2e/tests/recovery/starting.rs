@@ -3,7 +3,7 @@
 use std::fs;
 
 use e2e::clients::{read_exactly, write};
-use e2e::servers::PORT;
+use e2e::servers::{self, PORT};
 use e2e::{Scene, assert_same_bytes};
 use lab::Signal;
 
@@ -56,5 +56,71 @@ fn a_server_that_does_not_start_in_time() {
     fs::write(&file, "").expect("restore the needed file");
     protected.wait_serving(1);
     talks(&scene.connect(PORT), "again");
+    protected.stop();
+}
+
+/// A server with another address than the service, and one without any.
+#[test]
+fn a_server_that_listens_elsewhere_or_nowhere() {
+    let scene = Scene::new("elsewhere");
+    let elsewhere = "127.0.0.1:8999".parse().expect("an address");
+    let mut server = servers::test_server_at(&scene, vec![elsewhere], &[]);
+    server.addresses = vec![scene.ipv4(PORT)];
+    let protected = scene.try_to_protect(&server, &[]);
+    let told = protected.wait_for("not_listening", 1);
+    let here = scene.ipv4(PORT).to_string();
+    let message = format!(
+        "the server does not listen on {here}; it listens on 127.0.0.1:8999. \
+         Change --address or the server's configuration."
+    );
+    assert_eq!(told["message"], message, "{told}");
+    assert_eq!(told["addresses"][0], here, "{told}");
+    assert_eq!(told["elsewhere"][0], "127.0.0.1:8999", "{told}");
+    protected.stop();
+
+    server.command = vec!["sleep".to_owned(), "1000".to_owned()];
+    let protected = scene.try_to_protect(&server, &[]);
+    let told = protected.wait_for("not_listening", 1);
+    let message = told["message"].as_str().expect("words");
+    assert!(message.contains("it listens nowhere"), "{told}");
+    protected.stop();
+}
+
+/// A server that listens on one of two addresses: clients of the other one are refused.
+#[test]
+fn a_server_that_listens_on_one_address_of_two() {
+    let scene = Scene::new("one-of-two");
+    let mut server = servers::test_server_at(&scene, vec![scene.ipv4(PORT)], &[]);
+    server.addresses.push(scene.ipv6(PORT));
+    let protected = scene.try_to_protect(&server, &[]);
+    let told = protected.wait_for("not_listening", 1);
+    assert_eq!(told["addresses"].as_array().map(Vec::len), Some(1));
+    assert_eq!(told["addresses"][0], scene.ipv6(PORT).to_string());
+    assert_eq!(told["elsewhere"][0], scene.ipv4(PORT).to_string());
+    echoes(&echoing(&scene), b"served");
+    protected.stop();
+}
+
+/// A life that listens elsewhere than the one before, because its configuration has changed.
+#[test]
+fn a_later_life_that_does_not_listen() {
+    let scene = Scene::new("later-nowhere");
+    let (mut server, file) = needy(&scene);
+    let command = server.command.join(" ");
+    let script = format!(
+        "test -e {} && exec {command}; exec sleep 1000",
+        file.display()
+    );
+    server.command = ["sh", "-c", &script].map(str::to_owned).to_vec();
+    let protected = scene.protect_with(&server, &["--give-up-after", "1h"]);
+    let stream = echoing(&scene);
+    fs::remove_file(&file).expect("remove the needed file");
+    protected.kill_main(Signal::KILL);
+    protected.wait_for("not_listening", 1);
+    fs::write(&file, "").expect("restore the needed file");
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&stream, b"afterwards");
     protected.stop();
 }

@@ -54,7 +54,7 @@ fn status_and_events() {
     assert!(
         words
             .stdout
-            .contains("2 open: 2 protected, 0 unprotected (0 until their next turn), 2 carried"),
+            .contains("2 open, all protected; 2 carried over a crash"),
         "{words:?}"
     );
 
@@ -67,10 +67,24 @@ fn status_and_events() {
         protected.events().len(),
         "{words:?}"
     );
-    assert!(words.stdout.contains("was killed by signal 9"), "{words:?}");
+    assert!(words.stdout.contains("was killed by SIGKILL"), "{words:?}");
 
     let unknown = protected.outlive("status", &["nobody"]);
-    assert_eq!(unknown.status, Some(2), "{unknown:?}");
+    assert_eq!(unknown.status, Some(64), "{unknown:?}");
+    assert!(
+        unknown
+            .stderr
+            .starts_with("outlive: no service is called nobody"),
+        "{unknown:?}"
+    );
+    let unknown = protected.outlive("status", &["--json", "nobody"]);
+    let error: serde_json::Value = serde_json::from_str(&unknown.stderr).expect("JSON");
+    assert!(
+        error["error"]
+            .to_string()
+            .contains("no service is called nobody"),
+        "{error}"
+    );
     assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
     drop(silent);
     protected.stop();
@@ -113,7 +127,7 @@ fn check_says_what_is_missing() {
         "check",
         &["--json", "--address", &taken, "--", "no-such-program"],
     );
-    assert_eq!(bad.status, Some(3), "{bad:?}");
+    assert_eq!(bad.status, Some(78), "{bad:?}");
     let wrong: Vec<_> = bad
         .json()
         .into_iter()
@@ -126,7 +140,7 @@ fn check_says_what_is_missing() {
     assert_eq!(questions, ["addresses", "command"], "{bad:?}");
 
     let words = protected.outlive("check", &["--address", "192.0.2.1:80"]);
-    assert_eq!(words.status, Some(3), "{words:?}");
+    assert_eq!(words.status, Some(69), "{words:?}");
     assert!(words.stdout.contains("FAIL addresses"), "{words:?}");
 
     // May hosts take over from each other?
@@ -214,7 +228,7 @@ fn clean_where_nothing_is() {
     let all = protected.outlive("clean", &[]);
     assert_eq!(all.status, Some(0), "{all:?}");
     let nobody = protected.outlive("clean", &["nobody"]);
-    assert_eq!(nobody.status, Some(2), "{nobody:?}");
+    assert_eq!(nobody.status, Some(64), "{nobody:?}");
     let name = protected.name();
     for word in ["no service is called nobody", name] {
         assert!(nobody.stderr.contains(word), "{nobody:?}");

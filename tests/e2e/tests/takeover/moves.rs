@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use e2e::arrange::wait_until;
 use e2e::clients::Http;
 use e2e::exchange::{Exchange, assert_untouched, echoes, end, talks};
-use e2e::loggers::{await_recorded, status};
-use e2e::pair::{FailOver, Pair, addresses};
+use e2e::loggers::{await_recorded, protect, status, with_logger};
+use e2e::pair::{FailOver, Pair, addresses, stop_all};
 use e2e::servers::{BIG, PORT, nginx_at, test_server_at};
 use e2e::{PATIENCE, Seed, assert_same_bytes, pattern};
 use lab::Signal;
@@ -166,4 +167,152 @@ fn a_serve_that_ends_hands_over() {
     echoes(&echo, b"still there");
     std::mem::swap(&mut pair.first, &mut pair.second);
     pair.stop();
+}
+
+/// Of a move no death is told, nor counted; and the first life of a service is its first.
+#[test]
+fn a_move_is_no_death() {
+    let mut pair = Pair::talking("takeover-no-death");
+    let echo = pair.scene.connect_to(addresses()[0]);
+    e2e::clients::write(&echo, b"echo\n");
+    echoes(&echo, b"hello");
+    assert_eq!(status(&pair.first)["incarnation"], 1);
+    a_pair_says_that_it_is_one(&pair);
+    pair.hand_over();
+    let serving = pair.second.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&echo, b"moved");
+    let restored = pair.second.wait_for("restored", 1);
+    assert_eq!(restored["former"], "handed_over", "{restored}");
+    pair.second.assert_none_of("died");
+    let deaths = &status(&pair.second)["happened"]["deaths"];
+    assert_eq!(
+        deaths.as_object().map(serde_json::Map::len),
+        Some(0),
+        "{deaths}"
+    );
+    // The other way round by a death.
+    std::mem::swap(&mut pair.first, &mut pair.second);
+    pair.first.wait_for("leased", 1);
+    pair.first.power_off();
+    let restored = pair.second.wait_for("restored", 1);
+    assert_eq!(restored["former"], "silent", "{restored}");
+    pair.second.wait_for("died", 1);
+    echoes(&echo, b"taken over");
+    pair.change_places();
+    pair.stop();
+}
+
+/// The host that serves says whether there is a standby, and the standby does not say that it is unprotected.
+#[track_caller]
+fn a_pair_says_that_it_is_one(pair: &Pair) {
+    // It is not heard for a moment now and then.
+    wait_until("the standby is known", || {
+        status(&pair.first)["standby_present"] == true
+    });
+    let standby = status(&pair.second);
+    assert_eq!(standby["standby_present"], serde_json::Value::Null);
+    assert_eq!(standby["stage"], "standby");
+    let words = pair.second.outlive("status", &[]).stdout;
+    assert!(!words.contains("unprotected"), "{words}");
+    assert!(
+        words.contains("keeps the record of the host that serves"),
+        "{words}"
+    );
+    wait_until("that is told in words", || {
+        let words = pair.first.outlive("status", &[]).stdout;
+        words.contains("standby      present")
+    });
+}
+
+#[test]
+fn a_host_without_its_standby_says_so() {
+    let mut pair = Pair::talking("takeover-alone");
+    pair.second.kill_serve(Signal::TERM);
+    assert!(pair.second.ended(PATIENCE).is_some());
+    wait_until("it is known to be alone", || {
+        status(&pair.first)["standby_present"] == false
+    });
+    let words = pair.first.outlive("status", &[]).stdout;
+    assert!(words.contains("standby      none"), "{words}");
+    pair.second.begin_as(
+        "standby",
+        &pair.server,
+        &pair.flags().iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+    wait_until("it has one again", || {
+        status(&pair.first)["standby_present"] == true
+    });
+    pair.stop();
+}
+
+/// A host without a standby is gone for good: by the operator's word another one goes on with its connections, and not
+/// while it is there.
+#[test]
+fn a_host_that_is_gone_for_good_is_released() {
+    let (scene, logger) = with_logger("takeover-release");
+    let server = test_server_at(&scene, addresses().to_vec(), &[]);
+    let other = scene.lab.add_host_at("other", 30).expect("a host");
+    let device = ["--address-device", "eth0"];
+    let first = protect(&scene, &server, &logger, &device);
+    let echo = scene.connect_to(addresses()[0]);
+    e2e::clients::write(&echo, b"echo\n");
+    echoes(&echo, b"hello");
+    wait_until("it needs no lease", || {
+        status(&first)["lease"]
+            .to_string()
+            .contains("without an end")
+    });
+    await_recorded(&first);
+    let at = logger.address().to_string();
+    let keys = scene
+        .directory()
+        .join("keys")
+        .to_string_lossy()
+        .into_owned();
+    let release = |service: &str| {
+        let program = e2e::binaries::outlive();
+        let mut command = logger.host().command(&program.to_string_lossy());
+        command.args([
+            "logger",
+            "release",
+            service,
+            "--logger",
+            &at,
+            "--key-file",
+            &keys,
+        ]);
+        let output = command.output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let (code, said) = release(first.name());
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains("it is there"), "{said}");
+    let (code, said) = release("nobody");
+    assert_eq!(code, Some(75), "{said}");
+    first.power_off();
+    let flags = logger.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(device).collect();
+    let second = first.standby(&scene, &other, &server, &flags);
+    let waits = second.wait_for("trouble", 1);
+    assert!(
+        waits["message"]
+            .to_string()
+            .contains("may not take over yet"),
+        "{waits}"
+    );
+    wait_until("the host was silent for long enough", || {
+        release(first.name()).0 == Some(0)
+    });
+    let serving = second.wait_serving(1);
+    assert_eq!(serving["kept"], 1, "{serving}");
+    echoes(&echo, b"taken over");
+    // The host comes back, with a serve that vouches that nobody serves: it stands by.
+    let mut first = first;
+    first.power_on();
+    first.begin_as("serve", &server, &flags);
+    first.wait_for("stands_by", 1);
+    echoes(&echo, b"still there");
+    stop_all([first, second]);
 }

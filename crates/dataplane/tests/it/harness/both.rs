@@ -103,7 +103,7 @@ impl Both {
         let model = SouthSide::new(
             ssw::Settings {
                 heartbeat_timeout_ns: u64::try_from(settings.heartbeat_timeout.as_nanos()).unwrap(),
-                crash_on_any_failure: settings.crash_on_any_failure,
+                crash_on: settings.crash_on,
                 mark: settings.mark,
                 verify_head: settings.verify_head,
                 digests: settings.digests.clone(),

@@ -15,7 +15,7 @@ use dataplane::{Dataplane, Event, PinDirectory, Ring, Settings};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 use protocol::{link::SegmentKind, mirror};
 use rustix::mm::{MapFlags as Mapping, ProtFlags, mmap};
-use ssw::{DigestKey, Digests, Expect, Packet, Verdict};
+use ssw::{CrashOn, DigestKey, Digests, Expect, Packet, Verdict};
 use supervise::mounts::{self, Mount};
 use wire::{FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 use wrap_abi::{
@@ -33,7 +33,7 @@ pub(crate) fn settings() -> Settings {
         cgroup_id: 0,
         cgroup_level: 0,
         netns_cookie: 0,
-        crash_on_any_failure: false,
+        crash_on: CrashOn::Signal,
         heartbeat_timeout: Duration::from_secs(600),
         verify_head: 4096,
         digests: None,

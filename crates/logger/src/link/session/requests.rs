@@ -86,6 +86,7 @@ impl Session {
             Request::TellImage { .. }
             | Request::CommitImage { .. }
             | Request::DropImage
+            | Request::GiveUp { .. }
             | Request::ReadImage { .. } => self.image(request).into_iter().collect(),
             Request::Statistics => {
                 let mut answers = desk.answer(&mut self.intake, request);

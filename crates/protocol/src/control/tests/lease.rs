@@ -27,6 +27,7 @@ pub(super) const LEASE_ANSWER: LeaseAnswer = LeaseAnswer {
         epoch: 4,
         term_us: 0x0506,
         standby: true,
+        former: Former::Other,
     },
 };
 
@@ -59,13 +60,25 @@ pub(super) fn request() -> impl Strategy<Value = LeaseRequest> {
     })
 }
 
+fn former() -> impl Strategy<Value = Former> {
+    prop_oneof![
+        Just(Former::Unknown),
+        Just(Former::GivenUp),
+        Just(Former::Other),
+        Just(Former::Same),
+    ]
+}
+
 pub(super) fn answer() -> impl Strategy<Value = LeaseAnswer> {
     let verdict = prop_oneof![
         Just(Verdict::Wait),
-        any::<(u32, u32, bool)>().prop_map(|(epoch, term_us, standby)| Verdict::Lease {
-            epoch,
-            term_us,
-            standby
+        (any::<(u32, u32, bool)>(), former()).prop_map(|((epoch, term_us, standby), former)| {
+            Verdict::Lease {
+                epoch,
+                term_us,
+                standby,
+                former,
+            }
         }),
         any::<u32>().prop_map(|epoch| Verdict::Free { epoch }),
         any::<(u32, bool, u32)>().prop_map(|(epoch, effective, again_us)| Verdict::Standby {
@@ -92,8 +105,8 @@ fn the_encoding_of_leases_is_pinned() {
     asked.extend([3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 6]);
     asked.extend([3, 8, 0, 0, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, b'w', b'e', b'b']);
     assert_eq!(bytes_of(&Request::Lease(lease_request())), asked);
-    let mut answered = vec![36, 0, 0, 0, 7, 0x8d, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
-    answered.extend([3, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 0, 6, 5, 0, 0, 1]);
+    let mut answered = vec![37, 0, 0, 0, 7, 0x8d, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
+    answered.extend([3, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 0, 6, 5, 0, 0, 1, 2]);
     assert_eq!(bytes_of(&Response::Lease(LEASE_ANSWER)), answered);
 }
 
@@ -107,10 +120,13 @@ fn what_nobody_can_mean_is_malformed() {
         let error = request_error(&request);
         assert!(matches!(error, Some(ControlError::Malformed(_))));
     }
-    let mut answer = bytes_of(&Response::Lease(LEASE_ANSWER));
-    answer[4 + 2 + 24] = 6;
-    assert!(matches!(
-        pull::<Response>(&answer),
-        Err(ControlError::Malformed(_))
-    ));
+    let verdict_at = 4 + 2 + 24;
+    for (at, value) in [(verdict_at, 6), (verdict_at + 10, 4)] {
+        let mut answer = bytes_of(&Response::Lease(LEASE_ANSWER));
+        answer[at] = value;
+        assert!(matches!(
+            pull::<Response>(&answer),
+            Err(ControlError::Malformed(_))
+        ));
+    }
 }

@@ -54,6 +54,7 @@ fn request_of_an_image() -> impl Strategy<Value = Request> {
             }
         }),
         Just(Request::DropImage),
+        text().prop_map(|service| Request::GiveUp { service }),
         any::<(u64, u64, u32)>().prop_map(|(image, from, max_len)| Request::ReadImage {
             image,
             from,
@@ -333,6 +334,7 @@ fn of_an_image() -> impl Strategy<Value = Response> {
             why
         }),
         any::<Vec<u8>>().prop_map(|bytes| Response::ImageBytes { bytes }),
+        any::<u32>().prop_map(|epoch| Response::GivenUp { epoch }),
     ]
 }
 
