@@ -391,7 +391,7 @@ fn what_interrupts_who_waits_interrupts_it() {
     assert!(sent.expect("kill").success());
     let output = mandate.wait_with_output().expect("it ends");
     assert_eq!(output.stdout, b"told\n");
-    assert_eq!(output.status.code(), Some(71));
+    assert_eq!(output.status.code(), Some(3));
 }
 
 fn who_keeps_them_waits_for_what_is_wanted() {

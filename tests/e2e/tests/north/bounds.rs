@@ -52,7 +52,7 @@ fn ends_loudly(scene: &Scene, server: &Protected, why: &str) {
     let status = status(server);
     assert_eq!(status["unprotected_by"]["record_ended"], 1, "{status}");
     let shown = server.outlive("status", &["--connections"]).stdout;
-    assert!(shown.contains("0 protected, 1 unprotected"), "{shown}");
+    assert!(shown.contains("1 open, all UNPROTECTED"), "{shown}");
 
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(1);
