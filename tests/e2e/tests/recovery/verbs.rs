@@ -210,7 +210,7 @@ fn clean_after_serve_was_killed() {
     assert_eq!(said["service"], name.as_str());
     assert_eq!(said["killed"], 1);
     assert_eq!(said["programs"], true);
-    assert_eq!(said["settings"], 1);
+    assert_eq!(said["settings"], 2); // of the loopback, and tcp_min_rtt_wlen
     assert_eq!(loopback(), before);
     protected.assert_nothing_left();
 
