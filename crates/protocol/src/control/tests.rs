@@ -241,8 +241,8 @@ fn a_stranger_is_refused_before_the_body_arrives() {
         Some(ControlError::UnknownVersion(1))
     );
     assert_eq!(
-        request_error(&[9, 0, 0, 0, 7, 28]),
-        Some(ControlError::UnknownType(28))
+        request_error(&[9, 0, 0, 0, 7, 29]),
+        Some(ControlError::UnknownType(29))
     );
     assert_eq!(
         request_error(b"GET / HTTP/1.0"),
