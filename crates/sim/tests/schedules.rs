@@ -77,6 +77,11 @@ fn wanted(most: u64) -> Range<u64> {
     }
 }
 
+/// How many were played.
+fn seeds_of(outcomes: &[Outcome]) -> u64 {
+    u64::try_from(outcomes.len()).expect("few")
+}
+
 /// The part of the seeds that `OUTLIVE_SIM_PART` names; all seeds without that variable.
 fn part(seeds: u64) -> Range<u64> {
     let Ok(text) = std::env::var("OUTLIVE_SIM_PART") else {
@@ -151,7 +156,9 @@ fn a_server_with_state_says_what_follows_from_what_it_has_heard() {
     let tally = |of: fn(&Tally) -> u32| outcomes.iter().map(|o| of(&o.north)).sum::<u32>();
     assert!(alone || tally(|t| t.grafts) > 0, "no graft");
     assert!(alone || tally(|t| t.resumed) > 0, "nobody lacked anything");
-    assert!(alone || tally(|t| t.closed) > 0, "none came further");
+    // This is rare: a part of the schedules may have none.
+    let whole = seeds_of(&outcomes) == NORTH_RUNS;
+    assert!(!whole || tally(|t| t.closed) > 0, "none came further");
     for stage in 0..4 {
         let died = outcomes.iter().any(|o| o.north.deaths[stage] > 0);
         assert!(alone || died, "nobody died in stage {stage}");
