@@ -69,7 +69,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Whether it would do what `other` does, if it reads the same, and nobody asks [where its user is](Self::placed).
+    /// Whether both commands do the same with equal inputs, wherever [the user is](Self::placed).
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         self.arguments == other.arguments && self.differs(other).is_empty()

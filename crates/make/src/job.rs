@@ -58,7 +58,7 @@ pub struct Job {
     pub world: Arc<World>,
     /// Its processes.
     pub members: Members,
-    /// What they want of others, while there are any; and whether they have asked for the size of their terminal, when there are none any more.
+    /// The requests of the processes, while a process runs; afterwards, whether a process has read the size of the terminal.
     outside: Mutex<Result<Outside, Sized>>,
     /// Whether it is a make that nobody has asked for yet, and not what one has begun.
     pub is_make: bool,

@@ -22,7 +22,7 @@ const ALL: [&[u8]; 7] = [
 const ALONE: &[u8] = b"env";
 
 impl Job {
-    /// What of another place than its own matters to it, or to what it has taken over: it is not as it would be there.
+    /// Values of another place that change the result of a command, or of the commands that the command has taken over.
     #[must_use]
     pub fn minds(&self, command: &Command) -> Vec<String> {
         let (mut variables, is_resized) = self.command.placed(command);

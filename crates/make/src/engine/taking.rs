@@ -289,7 +289,7 @@ impl Engine {
     }
 }
 
-/// How long its user would have waited for it at least: processors have worked so long for its commands, several at a time if they were told so.
+/// The shortest time for which a user would have waited: the processor time of the commands, for a parallel make divided by the number of processors.
 fn time_of(job: &Job) -> Duration {
     let parts = job.all_parts();
     let all = || parts.iter().map(|part| &**part).chain([job]);
