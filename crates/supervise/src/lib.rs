@@ -50,7 +50,7 @@ pub use listening::{Owner, is_listened_on, listener_on, listening_in};
 pub use local::{LocalAddress, address_is_local, local_addresses};
 pub use orphans::{become_subreaper, reap_orphans};
 pub use rustix::process::Pid;
-pub use server::{Exit, Server, StopError};
+pub use server::{Exit, Server, StopError, stop_daemon};
 pub use tcp_state::TcpState;
 pub use unread::{Unread, is_connected, unread};
 pub use urgency::become_urgent;

@@ -268,6 +268,25 @@ impl AsFd for Server {
     }
 }
 
+/// Stops a service whose main process has ended and is reaped (a daemon): as [`Server::stop`] does.
+///
+/// # Errors
+///
+/// [`CgroupError::Unkillable`] when killed processes are still there after 10 s.
+pub fn stop_daemon(cgroup: &Cgroup, grace: Duration) -> Result<(), StopError> {
+    terminate_all(cgroup)?;
+    if !cgroup.wait_empty(grace)? {
+        cgroup.kill()?;
+        if !cgroup.wait_empty(DEATH_THROES)? {
+            let path = cgroup.path().to_owned();
+            let pids = cgroup.procs()?;
+            return Err(CgroupError::Unkillable { path, pids }.into());
+        }
+    }
+    reap_last_orphans(cgroup, &[], Deadline::after(LAST_ORPHANS))?;
+    Ok(())
+}
+
 fn terminate_all(cgroup: &Cgroup) -> Result<(), StopError> {
     for pid in cgroup.procs()? {
         match kill_process(pid, Signal::TERM) {

@@ -46,7 +46,8 @@ impl Service {
             Some(mut server) => {
                 server.stop(&self.ground.cgroup, self.config.grace)?;
             }
-            None => self.ground.cgroup.kill()?,
+            // A daemon has left its first process, or no server runs.
+            None => supervise::stop_daemon(&self.ground.cgroup, self.config.grace)?,
         }
         self.linger()?;
         Ok(Ending::Stopped)

@@ -90,7 +90,7 @@ fn status_and_events() {
     protected.stop();
 }
 
-/// A server that becomes a daemon leaves its first process: the daemon is the server then.
+/// A server that becomes a daemon leaves its first process: the daemon is the server then, and is asked to end.
 #[test]
 fn status_knows_a_server_that_has_become_a_daemon() {
     let scene = Scene::new("daemon");
@@ -106,6 +106,8 @@ fn status_knows_a_server_that_has_become_a_daemon() {
         pid.is_ok_and(|pid| pid.trim() == known)
     });
     protected.stop();
+    // nginx removes the file when it ends in order.
+    assert!(!scene.directory().join("nginx.pid").exists());
 }
 
 #[test]
