@@ -26,6 +26,8 @@
 #define DIGEST_BURST_US 16384
 /* So often the server repeats, after a timer, what waits, before it goes. */
 #define HELD_MOST 2
+/* No longer one is said again: what lies further apart than half of the sequence space is in no order (RFC 9293 3.4). */
+#define LONGEST_TURN ((1U << 31) - (1U << 26))
 
 struct digesting {
 	struct __sk_buff *skb;
@@ -119,7 +121,7 @@ static __always_inline bool same_digest(const struct digest *a, const struct dig
 /* Is the server saying again what clients were sent, and is that to be compared? */
 static __always_inline bool says_again(const struct flow *f)
 {
-	return f->digest.compares && before(f->digest.now.next, f->digest.sent.next);
+	return f->digest.comparison == COMPARES;
 }
 
 static __always_inline bool is_sampled(const struct flow *f, __u32 seq)
@@ -238,6 +240,15 @@ static __always_inline bool within_budget(const struct service *s, __u32 len)
 	return true;
 }
 
+/* What is sampled already is so from the turn's first byte on. */
+static __always_inline void begin_turn(struct flow *f)
+{
+	struct digest_half *d = &f->digest;
+	d->turn = d->now;
+	if (is_sampled(f, d->now.next))
+		d->sampled_from = d->now.next;
+}
+
 /* Digest what follows what was digested, up to before `to`, of the segment that begins at `seq` in client space. Not 0: a
  * replay has said something else. */
 __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq, __u32 to)
@@ -251,9 +262,14 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	__u32 end = seq + p->payload_len;
 	if (before(to, end))
 		end = to;
-	if (before(d->now.next, seq) || !before(d->now.next, end))
-		return 0;
 	bool again = says_again(f);
+	if (before(d->now.next, seq)) {
+		if (!again && seq - d->now.next > LARGEST_WINDOW)
+			d->taken = false; /* nothing fills that hole any more */
+		return 0;
+	}
+	if (!before(d->now.next, end))
+		return 0;
 	__u32 turn = f->server.isn + 1 + (__u32)f->verify.head_sent;
 	struct digesting c = {
 		.skb = skb, .s = sc, .f = f, .key = key, .offset = p->tcp_offset + p->header_len + (d->now.next - seq),
@@ -268,12 +284,15 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 			d->sampled_from = (d->now.next + DIGEST_UNIT - 1) & ~(DIGEST_UNIT - 1);
 			count(COUNT_SAMPLED);
 		}
+		/* Of a turn this long nothing is said again: the mark stays where it is before what is said now. */
+		if (is_sampled(f, d->now.next) && d->now.next - d->sampled_from > LONGEST_TURN)
+			d->sampled_from = d->now.next;
 	}
 	__u32 stop = again ? d->acked.next : turn;
 	bool differs = false;
 	for (int part = 0; part < 2 && before(d->now.next, end); part++) {
 		if (d->now.next == stop && !again)
-			d->turn = d->now;
+			begin_turn(f);
 		differs = again && d->now.next == stop && !same_digest(&d->now, &d->acked);
 		if (differs)
 			break;
@@ -287,15 +306,20 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 			bpf_loop(2 * MIRROR_SLICES * MIRROR_SLICE / DIGEST_UNIT, digest_unit, &c, 0);
 		}
 	}
-	if (differs || (again && d->now.next == d->sent.next && !same_digest(&d->now, &d->sent))) {
+	if (again && !differs && d->now.next == d->sent.next) {
+		differs = !same_digest(&d->now, &d->sent);
+		if (!differs)
+			d->comparison = HAS_COMPARED; /* whatever the numbers are when they have come round */
+	}
+	if (differs) {
 		f->verify.by_digest = true;
 		f->verify.diverged_at = d->now.next;
-		return 1;
 	}
-	return 0;
+	return differs;
 }
 
-/* What leaves for the client, or would if the client had not got it already. */
+/* What leaves for the client, or would if the client had not got it already, or the lease were not over: what the fence
+ * keeps comes again only where the client finds it missing, behind what follows. */
 static __always_inline void digest_said(struct __sk_buff *skb, const struct service *s, struct flow *f,
 					const struct packet *p, __u32 seq)
 {
@@ -351,8 +375,11 @@ static __always_inline void digest_again(const struct service *s, struct flow *f
 		d->now = d->sent;
 	else
 		d->now = none;
-	d->compares = d->now.base == d->sent.base && !after(outstream, d->sent.next);
-	if (!d->compares)
+	if (d->now.base != d->sent.base || after(outstream, d->sent.next)) {
+		d->comparison = COMPARES_NOT;
 		d->acked = d->newer = d->turn = d->now;
+	} else {
+		d->comparison = outstream == d->sent.next ? HAS_COMPARED : COMPARES;
+	}
 	d->held = 0;
 }

@@ -289,10 +289,8 @@ static __always_inline bool ends_with_news(const struct flow *f, const struct pa
 	return (p->flags & TCP_FIN) && after(p->ack, f->server.ack);
 }
 
-/* What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): the end of what was
- * compared stays as near behind what the server says as a segment that comes again can be. */
-#define LARGEST_WINDOW (1U << 30)
-
+/* The end of what was compared stays as near behind what the server says as a segment that comes again can be: what lies
+ * further apart than half of the sequence space is in no order (RFC 9293 3.4). */
 static __always_inline void keep_behind(struct flow *f)
 {
 	__u32 said = f->splice.nxt + f->splice.delta_seq;
@@ -350,8 +348,10 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	}
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
 		return withhold();
-	if (fenced(s)) /* not before: what stays here goes on */
+	if (fenced(s)) { /* not before: what stays here goes on */
+		digest_said(skb, s, f, p, seq);
 		return refuse_fenced(skb, p);
+	}
 	int verdict = translate_out(skb, s, sc, f, p, &o);
 	if (verdict == TCX_NEXT) {
 		digest_said(skb, s, f, p, seq);
@@ -401,8 +401,10 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 		return TCX_DROP;
 	}
 	if (f->mode == FLOW_OBSERVED) {
-		if (fenced(s))
+		if (fenced(s)) {
+			digest_said(skb, s, f, p, p->seq);
 			return refuse_fenced(skb, p);
+		}
 		if (is_unfound(f, p)) {
 			count(COUNT_GATED_OUT);
 			return TCX_DROP;

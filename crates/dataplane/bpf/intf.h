@@ -138,13 +138,19 @@ struct digest {
 	__u32 next;
 };
 
+enum digest_comparison {
+	COMPARES_NOT = 0,
+	COMPARES = 1, /* `now` has to become what `acked` and `sent` are */
+	HAS_COMPARED = 2, /* it has become `sent` */
+};
+
 /* What the server says, and has to say again (digest.h). */
 struct digest_half {
 	struct digest now; /* of what it has said; in a replay it begins anew */
 	__u32 sampled_from; /* what lies before it is digested whole */
 	__u8 taken;    /* this flow has digests */
 	__u8 sampled;  /* `sampled_from` is set */
-	__u8 compares; /* `now` has to become what `acked` and `sent` are */
+	__u8 comparison; /* enum digest_comparison */
 	__u8 held;     /* how often the server has repeated what waits for that */
 	struct digest newer; /* what becomes of `acked` when the client has acknowledged more */
 	struct digest acked; /* of what earlier servers have said, as far as the client is known to have acknowledged it */

@@ -55,6 +55,7 @@ const struct control *generate_control;
 enum flow_mode generate_flow_mode;
 enum closing generate_closing;
 enum said generate_said;
+enum digest_comparison generate_digest_comparison;
 enum unprotected generate_unprotected;
 enum crash_policy generate_crash_policy;
 enum counter generate_counter;

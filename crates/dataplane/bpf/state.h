@@ -206,6 +206,8 @@ static __always_inline bool before(__u32 a, __u32 b)
 	return after(b, a);
 }
 
+#define LARGEST_WINDOW (1U << 30) /* RFC 7323 2.3 */
+
 static __always_inline void advance(__u32 *high, __u32 value)
 {
 	if (after(value, *high))

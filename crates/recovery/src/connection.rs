@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ssw::{Flow, Mode, Restored};
+use ssw::{Comparison, Flow, Mode, Restored};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -488,9 +488,9 @@ impl Connection {
     /// How much of what its client was sent was compared with what the new server said again.
     pub(crate) fn compared(&self, flow: &Flow) -> Compared {
         let digest = &flow.digest;
-        let by_digest = match digest.compares && !digest.says_again() {
-            true => since(self.point.outstream, digest.sent.next).min(self.sent),
-            false => 0,
+        let by_digest = match digest.comparison {
+            Comparison::Done => since(self.point.outstream, digest.sent.next).min(self.sent),
+            Comparison::None | Comparison::Due => 0,
         };
         let whole = digest.sampled_from.map_or(by_digest, |from| {
             since(self.point.outstream, from).min(by_digest)

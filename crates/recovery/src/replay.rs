@@ -5,7 +5,8 @@
 //! It gives the server no more than the client would have: what the client said after it had heard
 //! something waits until the server has said as much again, and what a server says counts only when it
 //! agrees with the record (`verify.h`). So nothing is executed for a connection that is going to be lost
-//! because its server says something else.
+//! because its server says something else, where that is recorded. A difference behind the recorded beginning of an
+//! answer is found by the digests (`digest.h`), at the end of all that was said: later turns have run by then.
 
 use std::time::Duration;
 

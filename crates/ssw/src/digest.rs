@@ -14,6 +14,7 @@ use std::{collections::BTreeMap, fmt};
 use wire::{Flags, FlowId, SeqNumber};
 
 use crate::{
+    egress::LARGEST_WINDOW,
     flow::{Flow, Mode},
     packet::{Segment, length32},
     tolerance::{EXPECT_CHUNK, Expect, chunk_of, offset_in_chunk},
@@ -29,6 +30,8 @@ const UNIT: u32 = 32_768;
 const PRIME: u64 = (1 << 61) - 1;
 /// So often the server repeats what waits, after a timer, before it goes.
 const HELD_MOST: u8 = 2;
+/// No longer one is said again: what lies further apart than half of the sequence space is in no order (RFC 9293 3.4).
+const LONGEST_TURN: u32 = (1 << 31) - (1 << 26);
 
 /// Unknown to those whose bytes are digested.
 #[derive(Clone, PartialEq, Eq)]
@@ -126,6 +129,18 @@ impl Digest {
     }
 }
 
+/// Of what a replaying server says with what earlier servers have said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Comparison {
+    /// There is nothing to compare with.
+    #[default]
+    None,
+    /// `now` has to become what `acked` and `sent` are.
+    Due,
+    /// `now` has become `sent`.
+    Done,
+}
+
 /// What the server says, and has to say again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DigestHalf {
@@ -143,8 +158,8 @@ pub struct DigestHalf {
     pub sampled_from: Option<SeqNumber>,
     /// This flow has digests.
     pub taken: bool,
-    /// `now` has to become what `acked` and `sent` are.
-    pub compares: bool,
+    /// How far the comparison of `now` with `acked` and `sent` is.
+    pub comparison: Comparison,
     /// How often the server has repeated what waits for that.
     pub held: u8,
 }
@@ -153,11 +168,19 @@ impl DigestHalf {
     /// Is the server saying again what clients were sent, and is that to be compared?
     #[must_use]
     pub fn says_again(&self) -> bool {
-        self.compares && self.now.next.before(self.sent.next)
+        self.comparison == Comparison::Due
     }
 
     fn is_sampled(&self, seq: SeqNumber) -> bool {
         self.sampled_from.is_some_and(|from| !seq.before(from))
+    }
+
+    /// What is sampled already is so from the turn's first byte on.
+    fn begin_turn(&mut self) {
+        self.turn = self.now;
+        if self.is_sampled(self.now.next) {
+            self.sampled_from = Some(self.now.next);
+        }
     }
 
     /// From the next byte that the client is sent on.
@@ -202,8 +225,13 @@ impl DigestHalf {
             _ if outstream == self.sent.next => self.sent,
             _ => Digest::beginning(outstream),
         };
-        self.compares = self.now.base == self.sent.base && !outstream.after(self.sent.next);
-        if !self.compares {
+        let is_known = self.now.base == self.sent.base && !outstream.after(self.sent.next);
+        self.comparison = match is_known {
+            false => Comparison::None,
+            true if outstream == self.sent.next => Comparison::Done,
+            true => Comparison::Due,
+        };
+        if !is_known {
             (self.acked, self.newer, self.turn) = (self.now, self.now, self.now);
         }
         self.held = 0;
@@ -235,6 +263,10 @@ pub(crate) fn digest_said(
     let Some(digests) = digests.filter(|_| ours && !segment.has(Flags::RST)) else {
         return false;
     };
+    let hole = seq.0.wrapping_sub(flow.digest.now.next.0);
+    if !payload.is_empty() && hole > LARGEST_WINDOW && flow.digest.now.next.before(seq) {
+        flow.digest.taken = false; // nothing fills that hole any more
+    }
     let fresh = following(flow, payload, seq, seq + length32(payload.len()));
     if fresh.is_empty() {
         return false;
@@ -249,11 +281,19 @@ pub(crate) fn digest_said(
         let from = SeqNumber(digest.now.next.0.wrapping_add(UNIT - 1) & !(UNIT - 1));
         digest.sampled_from = Some(from);
     }
+    // Of a turn this long nothing is said again: the mark stays where it is before what is said now.
+    let next = digest.now.next;
+    if digest
+        .sampled_from
+        .is_some_and(|from| !next.before(from) && next.0.wrapping_sub(from.0) > LONGEST_TURN)
+    {
+        digest.sampled_from = Some(next);
+    }
     let turn = u32::try_from(flow.verify.head_sent % (1 << 32)).unwrap_or(0);
     let turn = flow.server.isn + 1 + turn;
     let none: Result<(), Divergence> = digest_bytes(digests, expected, flow, fresh, |flow| {
         if flow.digest.now.next == turn {
-            flow.digest.turn = flow.digest.now;
+            flow.digest.begin_turn();
         }
         Ok(turn)
     });
@@ -295,7 +335,11 @@ pub(crate) fn digest_replayed(
     .inspect_err(|Divergence(at)| {
         flow.verify.by_digest = true;
         flow.verify.diverged_at = *at;
-    })
+    })?;
+    if flow.digest.now.next == sent.next {
+        flow.digest.comparison = Comparison::Done; // whatever the numbers are when they have come round
+    }
+    Ok(())
 }
 
 /// What of the payload follows what was digested, up to before `to`.

@@ -15,7 +15,8 @@
 //! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
 //! | of a spliced flow, output that the client has | compared with the record, then turned into the client's acknowledgement of it |
 //! | of a spliced flow, FIN before the end of what the client has | a contradiction like any other |
-//! | of a spliced flow, pure ACK below what the client was told | dropped: the client was told more |
+//! | of a spliced flow, output that the client lacks and that waits for a comparison (`digest`) | dropped as if lost, so that it comes again |
+//! | of a spliced flow, pure ACK below what the client was told | withheld: the client was told more |
 //! | of a spliced flow, anything else | compared if it overlaps the record, then sequence number, timestamp and window mapped to the client's, acknowledgement never taken back |
 
 use std::{collections::BTreeMap, net::IpAddr};
@@ -196,6 +197,7 @@ impl SouthSide {
         let options = find_options(&segment.header);
         if flow.mode == Mode::Observed {
             if shared.fenced(now_ns) {
+                shared.digest_said(&self.expected, packet, flow, segment, segment.seq);
                 return shared.refuse_fenced();
             }
             if is_unfound(flow, segment) {
@@ -249,7 +251,8 @@ impl SouthSide {
             return shared.hold(packet, flow, segment, &options);
         }
         let verdict = shared.egress_spliced(packet, &key, flow, segment, &options, now_ns);
-        if verdict == Verdict::Next {
+        // Of all that is withheld only what the fence keeps has bytes.
+        if matches!(verdict, Verdict::Next | Verdict::Withheld) {
             shared.digest_said(expected, packet, flow, segment, seq);
         }
         verdict
@@ -288,7 +291,8 @@ impl Shared {
         self.self_ack(packet, flow, segment, options, segment.seq + 1)
     }
 
-    /// What leaves for the client, or would if the client had not got it already.
+    /// What leaves for the client, or would if the client had not got it already, or the lease were not over: what the
+    /// fence keeps comes again only where the client finds it missing, behind what follows.
     fn digest_said(
         &mut self,
         expected: &BTreeMap<(FlowId, u32), Expect>,
@@ -609,7 +613,7 @@ fn keep_behind(flow: &mut Flow) {
 }
 
 /// RFC 7323 2.3.
-const LARGEST_WINDOW: u32 = 1 << 30;
+pub(crate) const LARGEST_WINDOW: u32 = 1 << 30;
 
 /// Note what the new server has heard, server space.
 fn hear_new_server(flow: &mut Flow, segment: &Segment) {

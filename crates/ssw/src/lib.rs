@@ -61,7 +61,7 @@ mod verify;
 
 pub use closed_window::closed_window_ack;
 pub use control::{NoSuchFlow, RingFull};
-pub use digest::{Digest, DigestHalf, DigestKey, Digests};
+pub use digest::{Comparison, Digest, DigestHalf, DigestKey, Digests};
 pub use fabricate::{
     call_to_client, fabricated_syn, no_room_for_client, released_ack, replayed_segment,
     resets_to_client, window_update, word_to_client,

@@ -1,14 +1,14 @@
 //! `struct flow`, from the kernel and into it.
 
 use ssw::{
-    ClientHalf, Digest, DigestHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf,
-    SpliceHalf, Unprotected, VerifyHalf,
+    ClientHalf, Comparison, Digest, DigestHalf, Flow, LogHalf, Mode, Range, Restored, Said,
+    ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
 };
 use wire::{FlowId, SeqNumber};
 
 use super::{
-    client_half, closing, digest, digest_half, flow, flow_mode, log_half, range, restored, said,
-    server_half, splice_half, verify_half,
+    client_half, closing, digest, digest_comparison, digest_half, flow, flow_mode, log_half, range,
+    restored, said, server_half, splice_half, verify_half,
 };
 
 impl From<flow> for Flow {
@@ -136,7 +136,11 @@ impl From<digest_half> for DigestHalf {
             turn: raw.turn.into(),
             sampled_from: (raw.sampled != 0).then_some(SeqNumber(raw.sampled_from)),
             taken: raw.taken != 0,
-            compares: raw.compares != 0,
+            comparison: match digest_comparison(u32::from(raw.comparison)) {
+                digest_comparison::COMPARES => Comparison::Due,
+                digest_comparison::HAS_COMPARED => Comparison::Done,
+                _ => Comparison::None,
+            },
             held: raw.held,
         }
     }

@@ -91,3 +91,26 @@ fn what_differs_is_found_before_anything_new_leaves() {
         );
     });
 }
+
+/// The socket takes what is withheld for sent, and only the hole comes again.
+#[test]
+fn what_the_fence_keeps_is_digested_and_a_hole_that_stays_ends_the_digest() {
+    everywhere(|mut both, _| {
+        let end = both.flow().digest.now.next;
+        let say = |both: &mut Both, from: u32| {
+            let spec = segment(end + from, both.c + 1).timestamps(902, 11);
+            both.server(spec.payload(&[7; 1000])).verdict
+        };
+        both.lease(Some(false));
+        assert_eq!(say(&mut both, 0), WITHHELD);
+        both.lease(Some(true));
+        for from in [1000, 0, 2000] {
+            assert_eq!(say(&mut both, from), Next);
+        }
+        assert_eq!(both.flow().digest.now.next, end + 3000);
+        for (far, taken) in [(3000 + (1 << 30), true), (3001 + (1 << 30), false)] {
+            assert_eq!(say(&mut both, far), Next);
+            assert_eq!(both.flow().digest.taken, taken);
+        }
+    });
+}

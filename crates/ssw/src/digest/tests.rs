@@ -337,7 +337,7 @@ fn a_turn_is_compared_from_its_beginning() {
         again[5000] ^= u8::from(spoilt);
         say_all(&mut lab, LATER + 1, &again, 700);
         assert_eq!(lab.flow().mode == Mode::Diverged, spoilt);
-        assert!(!lab.flow().digest.says_again());
+        assert_eq!(lab.flow().digest.says_again(), spoilt);
     }
 }
 
@@ -355,7 +355,7 @@ fn a_connection_of_another_host_is_digested_from_its_replay_on() {
     let bytes = said(3000);
     let first = lab.s + 1;
     dies(&mut lab);
-    assert!(lab.flow().digest.taken && !lab.flow().digest.compares);
+    assert!(lab.flow().digest.taken && lab.flow().digest.comparison == Comparison::None);
     say_all(&mut lab, LATER + 1, &bytes, 1000);
     hears(&mut lab, 3000);
     assert_eq!(lab.flow().digest.now.next, first + 3000);
@@ -374,4 +374,143 @@ fn the_polynomial_is_that_of_its_chunks() {
     });
     assert_eq!(key.sum(4, &[1]), key.factors[1]);
     assert_eq!(key.sum(5, &[1]), key.factors[1].wrapping_mul(256));
+}
+
+/// Numbers come round, and what was compared is not said again.
+#[test]
+fn two_gib_behind_a_recovery_all_leaves() {
+    let mut lab = lab(SAMPLES, 5000);
+    let bytes = said(100_000);
+    let first = lab.s + 1;
+    say_all(&mut lab, first, &bytes, 1448);
+    hears(&mut lab, 100_000);
+    dies(&mut lab);
+    say_all(&mut lab, LATER + 1, &bytes, 1448);
+    let (mut at, end) = (100_000, (1 << 31) + 3_000_000);
+    while at < end {
+        let seq = LATER + 1 + at;
+        let spec = segment(seq, lab.c + 1).timestamps(901, 11).partial();
+        let out = lab.server(spec.payload(&[7; 60_000]));
+        assert_eq!(out.verdict, Verdict::Next, "at {at}");
+        at += 60_000;
+        let (seq, ack) = (lab.c + 1, lab.s + 1 + at);
+        lab.client(segment(seq, ack).timestamps(12, 901));
+    }
+    let fin = segment(LATER + 1 + at, lab.c + 1).timestamps(980, 11);
+    assert_eq!(lab.server(fin.flags(FIN_ACK)).verdict, Verdict::Next);
+    assert_eq!(lab.flow().mode, Mode::Spliced);
+}
+
+/// The socket takes what is withheld for sent, and only the hole comes again.
+#[test]
+fn what_follows_what_the_fence_has_kept_is_compared() {
+    let mut lab = lab(WHOLE, 5000);
+    let bytes = said(20_000);
+    let first = lab.s + 1;
+    say(&mut lab, first, &bytes, 0, 1000);
+    hears(&mut lab, 1000);
+    lab.ssw.speak_until(Some(lab.now));
+    let out = say(&mut lab, first, &bytes, 1000, 1000);
+    assert_eq!(out.verdict, Verdict::Withheld);
+    lab.ssw.speak_until(Some(lab.now + 100 * SECOND));
+    say(&mut lab, first, &bytes, 2000, 1000);
+    say(&mut lab, first, &bytes, 1000, 1000);
+    for from in (3000..20_000).step_by(1000) {
+        say(&mut lab, first, &bytes, from, 1000);
+    }
+    hears(&mut lab, 20_000);
+    assert_eq!(lab.flow().digest.now.next, first + 20_000);
+    dies(&mut lab);
+    let mut other = bytes.clone();
+    other[15_000] ^= 1;
+    say_all(&mut lab, LATER + 1, &other, 1000);
+    assert_eq!(lab.flow().mode, Mode::Diverged);
+}
+
+/// Behind a hole that nothing fills nothing is digested, however far the numbers come round.
+#[test]
+fn a_hole_that_stays_ends_the_digest() {
+    let mut lab = lab(SAMPLES, 5000);
+    let first = lab.s + 1;
+    say(&mut lab, first, &said(1000), 0, 1000);
+    hears(&mut lab, 1000);
+    let far = 1000 + (1 << 30);
+    for at in [2000, far, far + 2000] {
+        let seq = first + at;
+        let spec = segment(seq, lab.c + 1).timestamps(901, 11);
+        lab.server(spec.payload(&[7; 1000]));
+        assert_eq!(lab.flow().digest.taken, at <= far, "{at}");
+    }
+}
+
+/// The answers of a client that asks for the next thing before it has the first: only the beginning of a turn is recorded.
+#[test]
+fn a_date_behind_the_recorded_beginning_is_another_byte() {
+    let mut lab = lab(WHOLE, 5000);
+    let answers = |date: &str| {
+        let head = format!("HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 6000\r\n\r\n");
+        [head.as_bytes(), &said(6000), head.as_bytes(), &said(6000)].concat()
+    };
+    let first = lab.s + 1;
+    let bytes = answers("Mon");
+    say_all(&mut lab, first, &bytes, 1000);
+    hears(&mut lab, bytes.len());
+    lab.crash();
+    let record = [(first, bytes[..4096].to_vec())];
+    let chunks: Vec<_> = expectations(&record, DEFAULT_FIELDS).into_iter().collect();
+    lab.ssw.expect(FlowId(1), chunks);
+    lab.splice_and_verify(LATER, first + 4096);
+    say_all(&mut lab, LATER + 1, &answers("Tue"), 1000);
+    assert_eq!(lab.flow().mode, Mode::Diverged);
+}
+
+/// Where sampling began comes round, too: it moves along with the turns.
+#[test]
+fn turns_two_gib_behind_the_first_sample_are_compared() {
+    let mut lab = lab(SAMPLES, 5000);
+    let first = lab.s + 1;
+    let (mut at, mut asked) = (0, lab.c + 1);
+    let mut ask = |lab: &mut Lab, at: u32| {
+        lab.client(
+            segment(asked, first + at)
+                .timestamps(12, 901)
+                .payload(b"more"),
+        );
+        asked += 4;
+        asked
+    };
+    let mut heard = lab.c + 1;
+    while at < (1 << 31) - 200_000 {
+        let spec = segment(first + at, heard).timestamps(901, 11).partial();
+        lab.server(spec.payload(&[7; 60_000]));
+        at += 60_000;
+        if at % 60_000_000 == 0 {
+            heard = ask(&mut lab, at);
+        } else {
+            lab.client(segment(heard, first + at).timestamps(12, 901));
+        }
+    }
+    heard = ask(&mut lab, at);
+    let start = first + at;
+    let bytes = said(600_000);
+    let say_turn = |lab: &mut Lab, first: SeqNumber, step: usize| {
+        for from in (0..bytes.len()).step_by(step) {
+            let piece = &bytes[from..bytes.len().min(from + step)];
+            let spec = segment(first + length32(from), heard).timestamps(901, 11);
+            lab.server(spec.payload(piece));
+        }
+    };
+    say_turn(&mut lab, start, 1448);
+    lab.client(segment(heard, start + 600_000).timestamps(13, 901));
+    lab.crash();
+    lab.ssw.new_incarnation();
+    let (key, now) = (lab.key, lab.now);
+    let splice = lab.ssw.splice(key, FlowId(1), heard - 5, start, start, now);
+    splice.unwrap();
+    let options = syn_options(70, 11, LATER_SCALE);
+    lab.server(segment(LATER, heard - 4).flags(SYN_ACK).options(&options));
+    assert!(lab.flow().digest.says_again());
+    say_turn(&mut lab, LATER + 1, 999);
+    assert_eq!(lab.flow().mode, Mode::Spliced);
+    assert_eq!(lab.flow().digest.comparison, Comparison::Done);
 }
