@@ -90,8 +90,8 @@ impl Hidden {
         reopened(&*self.file(id)?, flags)
     }
 
-    /// Gives it a name in a directory of the tree, where there is none yet. What had a name before is another file by now, or none: the
-    /// kernel gives no name to a file that has lost its own, and nobody else's name is for this one.
+    /// Gives the file a free name in a directory of the tree. The kernel gives no name to a file that has lost the last
+    /// name: of a file that had a name before, a copy gets the name.
     ///
     /// # Errors
     /// The kernel's: `EEXIST`…
@@ -107,7 +107,7 @@ impl Hidden {
         Ok(())
     }
 
-    /// A file with the same content and attributes takes its place.
+    /// Puts a copy with the same content and attributes in the file's place.
     fn made_again(
         &self,
         id: HiddenId,
@@ -116,7 +116,7 @@ impl Hidden {
     ) -> Result<Arc<OwnedFd>, Errno> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let new = rustix::fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)?;
-        // From its beginning.
+        // From the beginning of the file.
         copying::content(&reopened(before, OFlags::RDONLY)?, &new, true).map_err(|refused| {
             match refused {
                 Refused::Error(errno) => errno,
@@ -130,12 +130,12 @@ impl Hidden {
         let kept = Arc::new(reopened(&new, OFlags::RDONLY)?);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.insert(id, Arc::clone(&kept));
-        // It is not held any more.
+        // The tree no longer holds the old file.
         self.tree.forget(&stat);
         Ok(kept)
     }
 
-    /// Whether it has the content that it was made with. What was visible already somebody may have written to.
+    /// Does the file still have the content of its creation? A user may have written to a visible file.
     ///
     /// # Errors
     /// The kernel's, and as [`Hidden::file`].
@@ -151,7 +151,7 @@ impl Hidden {
     pub(crate) fn keep(&self, id: HiddenId, made: OwnedFd) -> Result<(), Errno> {
         self.tree.reveal(&rustix::fs::fstat(&made)?, id);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that had been made so before is not held any more.
+        // The tree no longer holds an earlier copy.
         if let Some(before) = files.insert(id, Arc::new(made)) {
             self.tree.forget(&rustix::fs::fstat(&*before)?);
         }

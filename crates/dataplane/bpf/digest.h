@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * Digests: whether a replayed server says the same again where nothing of it is recorded (verify.h).
+ * Digests: does a replayed server repeat the bytes of which verify.h has no record?
  *
- * What the client is sent is digested as it leaves, each byte once and in order, however it is cut into segments
- * and however often it is sent again. In a replay the same is made of what the new server says; recorded bytes take
- * the place of its own, which were compared and may differ in a Date. The two are compared where the client is known
- * to have acknowledged what was sent, before anything leaves that it has not, and at the end of what was sent,
- * before anything new leaves. Segments of the replay between the two wait (egress.h): they are dropped, the server's
- * TCP sends them again. A server that can send no more before those are acknowledged would wait for ever: when it
- * has repeated them often enough they go, and the end is compared when it comes.
+ * The digest covers the outstream as segments leave: each byte once and in order, whatever the segmentation and the
+ * number of retransmissions. In a replay the new server's outstream is digested in the same way. Recorded bytes take
+ * the place of the new server's: verify.h has compared these, and a Date may differ. Both digests are compared at two
+ * places: where the client's last known acknowledgement is, before a byte behind that leaves, and at the end of the old
+ * outstream, before a new byte leaves. Segments of the replay between the two places wait (egress.h): the program
+ * drops a segment, and the server's TCP sends the same bytes later. A server with a full window would wait for ever.
+ * After HELD_MOST repetitions the segment leaves, and the end is compared when the server reaches the end.
  *
- * The digest of a chunk of 512 bytes is the sum of its 32-bit words, each multiplied with a secret 64-bit factor of
- * its place, modulo 2^64. Another chunk has the same one with a probability of 2^-33 at the most. Chunks are the
- * coefficients of a polynomial modulo 2^61 - 1 at a secret point. A chunk of zeros, and a missing piece, add nothing,
- * so pieces of a chunk can be added as they come. Chunks are aligned in client space.
+ * The digest of a chunk of 512 bytes is the sum of the 32-bit words, each multiplied with a secret 64-bit factor of the
+ * word's place, modulo 2^64. Two different chunks have an equal sum with a probability of 2^-33 at the most. Chunks are
+ * the coefficients of a polynomial modulo 2^61 - 1 at a secret point. A chunk of zeros adds 0, a missing piece adds 0:
+ * pieces of a chunk can be added in the order of arrival. Chunks are aligned in client space.
  *
- * A server may speak faster than that can follow. Each processor has a budget; a connection that finds it spent is
- * only sampled from its next unit of 32 KiB on: of each 64 bytes at a secret place, as if these were a chunk. Where that
- * begins is kept, so that the replay takes the same samples.
+ * A server may speak faster than the digest can follow. Each processor has a budget. When the budget is spent, the
+ * connection is sampled from the next unit of 32 KiB on: 64 bytes of each unit, at a secret place, count as a chunk.
+ * `sampled_from` keeps the place of the first sample, and the replay takes the same samples.
  */
 #pragma once
 
 #define DIGEST_PRIME ((1ULL << 61) - 1)
-/* A budget that was not used is kept for so long, microseconds. */
+/* An unused budget is kept for this time, microseconds. */
 #define DIGEST_BURST_US 16384
-/* So often the server repeats, after a timer, what waits, before it goes. */
+/* Repetitions, after a timer, of a segment that waits, before the segment leaves. */
 #define HELD_MOST 2
-/* No longer one is said again: what lies further apart than half of the sequence space is in no order (RFC 9293 3.4). */
+/* No longer turn is replayed: numbers further apart than half of the sequence space have no order (RFC 9293 3.4). */
 #define LONGEST_TURN ((1U << 31) - (1U << 26))
 
 struct digesting {
@@ -38,7 +38,7 @@ struct digesting {
 	__u32 left;
 };
 
-/* Below the prime, of two that are. */
+/* The product modulo the prime of two numbers below the prime. */
 static __always_inline __u64 times(__u64 a, __u64 b)
 {
 	__u64 a1 = a >> 32, a0 = (__u32)a, b1 = b >> 32, b0 = (__u32)b;
@@ -57,7 +57,7 @@ static __always_inline __u64 folded(__u64 before, __u64 point, __u64 sum)
 	return next >= DIGEST_PRIME ? next - DIGEST_PRIME : next;
 }
 
-/* Functions of their own for the verifier, which looks at them once. */
+/* Separate functions: the verifier looks at each once. */
 __noinline __u64 chunk_sum(const struct scratch *s, const struct digest_key *key)
 {
 	__u64 even = 0, odd = 0;
@@ -73,7 +73,7 @@ __noinline __u64 chunk_sum(const struct scratch *s, const struct digest_key *key
 	return even + odd;
 }
 
-/* Of the sample that begins at `at` in its chunk. */
+/* The sum of the sample that begins at `at` in the chunk. */
 __noinline __u64 sample_sum(const struct scratch *s, const struct digest_key *key, __u32 at)
 {
 	__u64 sum = 0;
@@ -88,11 +88,11 @@ __noinline __u64 sample_sum(const struct scratch *s, const struct digest_key *ke
 	return sum;
 }
 
-/* From 512 - `at` on, a mask of the bytes of a chunk that are not before `at`: without a branch, which the verifier would
- * follow. */
+/* From 512 - `at` on, a mask of the bytes of a chunk from `at` to the end. A branch in place of the mask would make the
+ * verifier follow both ways. */
 static const __u8 from_byte[2 * DIGEST_CHUNK] = { [DIGEST_CHUNK ... 2 * DIGEST_CHUNK - 1] = 0xff };
 
-/* The record in place of a piece that begins at `at` in its chunk. */
+/* Put the record in the place of a piece that begins at `at` in the chunk. */
 __noinline int take_recorded(struct scratch *s, const struct expect *e, __u32 at, __u32 len)
 {
 	if (!s || !e)
@@ -118,7 +118,7 @@ static __always_inline bool same_digest(const struct digest *a, const struct dig
 	return a->folded == b->folded && a->sum == b->sum && a->base == b->base;
 }
 
-/* Is the server saying again what clients were sent, and is that to be compared? */
+/* Does the server repeat the old outstream, with a comparison still to come? */
 static __always_inline bool says_again(const struct flow *f)
 {
 	return f->digest.comparison == COMPARES;
@@ -129,14 +129,14 @@ static __always_inline bool is_sampled(const struct flow *f, __u32 seq)
 	return f->digest.sampled && !before(seq, f->digest.sampled_from);
 }
 
-/* Where in its unit the sample is. */
+/* Offset of the sample in the unit of `seq`. */
 static __always_inline __u32 sample_of(const struct digest_key *key, __u32 seq)
 {
 	__u64 mixed = (seq / DIGEST_UNIT) * key->place_factor + key->place_offset;
 	return (mixed >> 32) % (DIGEST_UNIT / DIGEST_SAMPLE) * DIGEST_SAMPLE;
 }
 
-/* The record takes the place of `len` bytes that were read for the chunk of `seq`. */
+/* Put the record in the place of the `len` bytes read for the chunk of `seq`. */
 static __always_inline void overlay(struct scratch *s, const struct flow *f, __u32 seq, __u32 len)
 {
 	if (f->mode != FLOW_SPLICED || !before(seq, f->verify.end))
@@ -147,7 +147,7 @@ static __always_inline void overlay(struct scratch *s, const struct flow *f, __u
 		take_recorded(s, e, seq & (DIGEST_CHUNK - 1), len);
 }
 
-/* A chunk, or what there is of it. */
+/* A chunk, or the present part of a chunk. */
 static long digest_piece(__u32 n, void *context)
 {
 	struct digesting *c = context;
@@ -178,7 +178,7 @@ static long digest_piece(__u32 n, void *context)
 	return 0;
 }
 
-/* What there is of a unit before `to`. */
+/* The present part of a unit, of which only the sample counts. */
 static long digest_unit(__u32 n, void *context)
 {
 	struct digesting *c = context;
@@ -240,7 +240,7 @@ static __always_inline bool within_budget(const struct service *s, __u32 len)
 	return true;
 }
 
-/* What is sampled already is so from the turn's first byte on. */
+/* A turn that begins behind the first sample is sampled from its first byte on. */
 static __always_inline void begin_turn(struct flow *f)
 {
 	struct digest_half *d = &f->digest;
@@ -249,8 +249,8 @@ static __always_inline void begin_turn(struct flow *f)
 		d->sampled_from = d->now.next;
 }
 
-/* Digest what follows what was digested, up to before `to`, of the segment that begins at `seq` in client space. Not 0: a
- * replay has said something else. */
+/* Digest the bytes from `now.next` up to before `to` of the segment that begins at `seq` in client space. Not 0: the
+ * outstream of the replay differs. */
 __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq, __u32 to)
 {
 	const struct service *s = the_service();
@@ -265,7 +265,7 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	bool again = says_again(f);
 	if (before(d->now.next, seq)) {
 		if (!again && seq - d->now.next > LARGEST_WINDOW)
-			d->taken = false; /* nothing fills that hole any more */
+			d->taken = false; /* no retransmission fills that hole any more */
 		return 0;
 	}
 	if (!before(d->now.next, end))
@@ -284,7 +284,7 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 			d->sampled_from = (d->now.next + DIGEST_UNIT - 1) & ~(DIGEST_UNIT - 1);
 			count(COUNT_SAMPLED);
 		}
-		/* Of a turn this long nothing is said again: the mark stays where it is before what is said now. */
+		/* A turn of this length is not replayed; the mark has to stay before `now.next`. */
 		if (is_sampled(f, d->now.next) && d->now.next - d->sampled_from > LONGEST_TURN)
 			d->sampled_from = d->now.next;
 	}
@@ -309,7 +309,7 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	if (again && !differs && d->now.next == d->sent.next) {
 		differs = !same_digest(&d->now, &d->sent);
 		if (!differs)
-			d->comparison = HAS_COMPARED; /* whatever the numbers are when they have come round */
+			d->comparison = HAS_COMPARED; /* a state: a comparison of numbers would come round */
 	}
 	if (differs) {
 		f->verify.by_digest = true;
@@ -318,8 +318,8 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	return differs;
 }
 
-/* What leaves for the client, or would if the client had not got it already, or the lease were not over: what the fence
- * keeps comes again only where the client finds it missing, behind what follows. */
+/* Digest a segment that leaves for the client, that the client has already, or that the fence withholds. The server's
+ * TCP takes a withheld segment for sent: a repetition comes behind the segments that follow. */
 static __always_inline void digest_said(struct __sk_buff *skb, const struct service *s, struct flow *f,
 					const struct packet *p, __u32 seq)
 {
@@ -327,14 +327,14 @@ static __always_inline void digest_said(struct __sk_buff *skb, const struct serv
 		digest_segment(skb, f, p, seq, seq + p->payload_len);
 }
 
-/* False: this contradicts what the client was sent. */
+/* False: the segment contradicts the old outstream. */
 static __always_inline bool digest_replayed(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
 {
 	return !says_again(f) || !p->payload_len || (p->flags & TCP_RST) ||
 	       !digest_segment(skb, f, p, seq, f->digest.sent.next);
 }
 
-/* Does this wait for what is compared behind it? `repeated`: the server has said it before. */
+/* Does the segment wait for a comparison further on? `repeated`: a segment of the server that came before. */
 static __always_inline bool waits_for_digest(struct flow *f, __u32 seq, bool repeated)
 {
 	if (!says_again(f))
@@ -344,7 +344,7 @@ static __always_inline bool waits_for_digest(struct flow *f, __u32 seq, bool rep
 	return f->digest.held < HELD_MOST;
 }
 
-/* The flow has digests, from the next byte that the client is sent on. */
+/* The flow has digests from the next outstream byte on. */
 static __always_inline void begin_digests(const struct service *s, struct flow *f, __u32 next)
 {
 	struct digest none = { .base = next, .next = next };
@@ -355,15 +355,15 @@ static __always_inline void begin_digests(const struct service *s, struct flow *
 	f->digest.now = f->digest.sent = f->digest.acked = f->digest.newer = f->digest.turn = none;
 }
 
-/* Another server will say again what the client was sent from `outstream` on. What one that died in its replay has not
- * said again is to be said by the next one. */
+/* A new server will repeat the outstream from `outstream` on. After a death in the middle of a replay the old outstream
+ * stays the same. */
 static __always_inline void digest_again(const struct service *s, struct flow *f, __u32 outstream)
 {
 	struct digest_half *d = &f->digest;
 	struct digest none = { .base = outstream, .next = outstream };
 	if (!s->digests)
 		return;
-	if (!d->taken) /* another host has spoken so far */
+	if (!d->taken) /* the outstream so far came from another host */
 		return begin_digests(s, f, outstream);
 	if (!says_again(f))
 		d->sent = d->now;

@@ -14,8 +14,8 @@ use crate::{environment::Environment, jobserver};
 
 /// Variables that say where something is, and not what: another value makes no other command of it.
 const WITHOUT_MEANING: [&str; 3] = ["_", "MAKE_TERMOUT", "MAKE_TERMERR"];
-/// Variables that say where a user is: in which shell, window or session, and where before. Another value makes another command only of one
-/// that asks for it.
+/// Variables of a user's place: shell, window, session and the directory before. Another value matters only to a command
+/// that asks for the variable.
 const OF_THE_PLACE: [&str; 22] = [
     "OLDPWD",
     "SHLVL",
@@ -69,13 +69,13 @@ pub struct Command {
 }
 
 impl Command {
-    /// Whether both commands do the same with equal inputs, wherever [the user is](Self::placed).
+    /// Do both commands have the same effect on equal inputs, whatever [the user's place](Self::placed)?
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         self.arguments == other.arguments && self.differs(other).is_empty()
     }
 
-    /// What makes another one of it than `other` is, but its arguments, in the words of who has asked.
+    /// The differences from `other` in a user's words, without the arguments.
     #[must_use]
     pub fn differs(&self, other: &Self) -> Vec<String> {
         let streams = |it: &Self| (it.terminal, it.is_joined, it.reads_nothing);
@@ -95,14 +95,14 @@ impl Command {
         all
     }
 
-    /// What is another one of where its user is than of where that of `other` is: variables, and whether its terminal's size is.
+    /// The differences between the places of both users: variables and the terminal's size.
     #[must_use]
     pub fn placed(&self, other: &Self) -> (Vec<String>, bool) {
         let variables = differing(&self.place(), &other.place());
         (variables, self.size != other.size)
     }
 
-    /// Whether it may do several things at once, as far as its words tell: `-j`.
+    /// Do the arguments allow parallel jobs (`-j`)?
     #[must_use]
     pub fn is_parallel(&self) -> bool {
         let flags = jobserver::TOLD_IN.map(|name| self.environment.get(name));
@@ -156,7 +156,7 @@ fn is_one(name: &OsStr, others: &[&str]) -> bool {
     others.iter().any(|other| name == *other)
 }
 
-/// Names of which only one of them has that value, or none at all.
+/// Names of variables with different values, or with a value on one side alone.
 fn differing<V: PartialEq>(one: &BTreeMap<&OsStr, V>, other: &BTreeMap<&OsStr, V>) -> Vec<String> {
     let names: BTreeSet<_> = one.keys().chain(other.keys()).collect();
     let differ = |name: &&&OsStr| one.get(**name) != other.get(**name);

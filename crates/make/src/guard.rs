@@ -1,4 +1,7 @@
-//! A watcher that is killed cannot end what it has begun: a process of its own does, which is told what nobody has asked for yet.
+//! The guard: a process that ends unasked commands when the watcher is killed.
+//!
+//! A watcher that receives SIGKILL cannot end its commands. The watcher tells the guard, through a pipe, which mounts
+//! belong to commands that no user has asked for. The end of the pipe is the watcher's death.
 
 use std::{
     collections::BTreeSet,
@@ -17,45 +20,45 @@ use rustix::{
     process::{Signal, kill_process, setsid},
 };
 
-/// What it is called: who ends all that is called as the watcher does not end it.
+/// Name of the process. `pkill outlive` must not end the guard.
 const NAME: &std::ffi::CStr = c"make-guard";
-/// What it is told: of whose mounts, and whether nobody has asked for them yet.
+/// Length of a message: a flag (1: unasked) and the number of a mount namespace.
 const WORDS: usize = 9;
-/// How often it is looked for who is left.
+/// Time between two looks for remaining processes, and the number of looks.
 const PACE: Duration = Duration::from_millis(10);
 const LOOKS: usize = 500;
 
 static GUARD: OnceLock<File> = OnceLock::new();
 
-/// Begins it. This process has one thread yet.
+/// Forks the guard. The caller has a single thread.
 ///
 /// # Errors
-/// The kernel's.
+/// pipe(2) or fork(2) fails.
 pub fn begin() -> io::Result<()> {
     let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
-    // SAFETY: this process has one thread, so that the copy may do all that it may.
+    // SAFETY: this process has a single thread, so the child may call any function.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(to);
             guard(from);
-            // SAFETY: nothing of the watcher's is to be done at its end.
+            // SAFETY: the child must not run the watcher's exit handlers.
             unsafe { libc::_exit(0) }
         }
         _ => {
-            // It is begun once.
+            // The guard begins once.
             let _ = GUARD.set(to.into());
             Ok(())
         }
     }
 }
 
-/// They are concealed from now on, and nobody has asked for them.
+/// The command of these mounts is concealed from now on, and unasked.
 pub(crate) fn is_unasked(members: Members) {
     tell(1, members);
 }
 
-/// Somebody has, or none is left.
+/// A user has asked for the command, or the command has ended.
 pub(crate) fn is_asked_for(members: Members) {
     tell(0, members);
 }
@@ -64,12 +67,12 @@ fn tell(is_unasked: u8, members: Members) {
     if let Some(mut guard) = GUARD.get() {
         let mut words = [is_unasked; WORDS];
         words[1..].copy_from_slice(&members.number().to_ne_bytes());
-        // So few bytes are written as a whole. If it is gone, they stay as they are.
+        // Up to PIPE_BUF bytes are written as a whole. A dead guard leaves commands as they are.
         let _ = guard.write_all(&words);
     }
 }
 
-/// Until the watcher is gone.
+/// Runs until the watcher is dead, then ends the unasked commands.
 fn guard(from: OwnedFd) {
     leave(&from);
     let mut unasked = BTreeSet::new();
@@ -90,18 +93,18 @@ fn guard(from: OwnedFd) {
     }
 }
 
-/// It has nothing to do with who began the watcher: no terminal, no streams, no signals.
+/// Gives up the terminal, the streams and the signals of the watcher's user.
 fn leave(from: &OwnedFd) {
     let _ = setsid();
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-        // SAFETY: what is ignored needs nothing of this process.
+        // SAFETY: an ignored signal runs no code.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     // SAFETY: the name ends with a zero.
     unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         for stream in 0..3 {
-            // SAFETY: numbers are all that it takes.
+            // SAFETY: dup2 takes numbers alone.
             unsafe { libc::dup2(null.as_raw_fd(), stream) };
         }
     }
@@ -113,15 +116,16 @@ fn leave(from: &OwnedFd) {
     let numbers: Vec<_> = numbers.collect();
     for number in numbers {
         if number > 2 && number != from.as_raw_fd() {
-            // SAFETY: nothing of this copy uses it from here on.
+            // SAFETY: no code of this process uses the descriptor from here on.
             unsafe { libc::close(number) };
         }
     }
-    // Its directory may be on a file system that somebody wants to unmount.
+    // The directory may be on a file system that a user wants to unmount.
     let _ = std::env::set_current_dir("/");
 }
 
-/// Kills those with these mounts. How many: another one's mounts may have the number by now, in which nothing is concealed.
+/// Kills the processes of a mount namespace; returns the number. The kernel may have given the number to another namespace
+/// by now: only a namespace with concealed mounts counts.
 fn killed(number: u64) -> usize {
     let is_concealed = |process: &rustix::process::Pid| {
         let mounts = PathBuf::from(format!("/proc/{}/mountinfo", process.as_raw_pid()));

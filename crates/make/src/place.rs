@@ -1,4 +1,4 @@
-//! Whether a command asks where its user is: a command that does not does the same for a user in another shell or window.
+//! Does a command depend on the user's place (shell, window, size of the terminal)? Most commands do the same in each.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
@@ -6,9 +6,9 @@ use conceal::outside::Sized;
 
 use crate::{command::Command, job::Job};
 
-/// What else may be another one, in the words of who has asked.
+/// Name of the terminal's size in messages.
 const SIZE: &str = "size of the terminal";
-/// What tells all variables, whatever they are called.
+/// Commands that print all variables.
 const ALL: [&[u8]; 7] = [
     b"printenv",
     b"export -p",
@@ -18,7 +18,7 @@ const ALL: [&[u8]; 7] = [
     b"/proc/self/environ",
     b".VARIABLES",
 ];
-/// The same, if nothing but the end of a command follows.
+/// Commands that print all variables if the command has no arguments.
 const ALONE: &[u8] = b"env";
 
 impl Job {
@@ -37,7 +37,7 @@ impl Job {
         variables
     }
 
-    /// What compilers ask it for are their messages.
+    /// Compilers ask for the terminal's size to format messages.
     fn depends_on_size(&self) -> bool {
         match self.sized() {
             Sized::ByNobody => false,
@@ -46,7 +46,7 @@ impl Job {
         }
     }
 
-    /// Whether its arguments, or the scripts and makefiles that it has read, have something to do with that variable.
+    /// Do the arguments, scripts or makefiles of the command name the variable?
     fn names(&self, variable: &str) -> bool {
         let program = std::path::Path::new(&self.command.program).file_name();
         let is_alone =
@@ -61,10 +61,10 @@ impl Job {
     }
 }
 
-/// Whether that text names the variable, or has all of them told.
+/// Does the text name the variable, or print all variables?
 fn names(text: &[u8], variable: &str) -> bool {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    // As a word of its own: what stands before it, and behind.
+    // As a whole word: the characters before and behind the match.
     let found = |what: &'static [u8]| places(text, what);
     let is_apart = |(before, after): (&[u8], &[u8])| {
         !before.last().is_some_and(is_word) && !after.first().is_some_and(is_word)
@@ -78,7 +78,7 @@ fn names(text: &[u8], variable: &str) -> bool {
         || found(ALONE).any(|(before, after)| is_apart((before, after)) && ends(after))
 }
 
-/// Wherever that is in the text: what stands before it, and behind.
+/// The text before and behind each match.
 fn places<'a>(text: &'a [u8], what: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
     let all = text.windows(what.len()).enumerate();
     let all = all.filter(move |(_, window)| *window == what);

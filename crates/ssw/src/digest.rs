@@ -1,13 +1,13 @@
-//! Whether a replayed server says the same again where nothing of it is recorded (`digest.h`).
+//! Digests: does a replayed server repeat the bytes of which there is no record (`digest.h`)?
 //!
-//! What the client is sent is digested as it leaves, each byte once and in order, however it is cut into
-//! segments and however often it is sent again. In a replay the same is made of what the new server says;
-//! recorded bytes take the place of its own, which were compared and may differ in a Date. The two are
-//! compared where the client is known to have acknowledged what was sent, before anything leaves that it
-//! has not, and at the end of what was sent, before anything new leaves. Segments of the replay between
-//! the two wait: they are lost on purpose, and come again. A server that can send no more before those are
-//! acknowledged would wait for ever: when it has repeated them often enough they go, and the end is
-//! compared when it comes.
+//! The digest covers the outstream as segments leave: each byte once and in order, whatever the segmentation
+//! and the number of retransmissions. In a replay the new server's outstream is digested in the same way.
+//! Recorded bytes take the place of the new server's: `verify` has compared these, and a Date may differ. Both
+//! digests are compared at two places: where the client's last known acknowledgement is, before a byte behind
+//! that leaves, and at the end of the old outstream, before a new byte leaves. Segments of the replay between
+//! the two places wait: the program drops a segment, and the server's TCP sends the same bytes later. A
+//! server with a full window would wait for ever. After two repetitions the segment leaves, and the
+//! end is compared when the server reaches the end.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -21,26 +21,26 @@ use crate::{
     verify::Divergence,
 };
 
-/// Bytes that are folded at once.
+/// Bytes of a chunk.
 const CHUNK: usize = EXPECT_CHUNK;
-/// Where only samples are taken: so many bytes of each so many.
+/// Bytes of a sample, and of the unit of which a sample is taken.
 const SAMPLE: u32 = 64;
 const UNIT: u32 = 32_768;
-/// Of the polynomial of which chunks are the coefficients.
+/// Modulus of the polynomial whose coefficients are the chunks.
 const PRIME: u64 = (1 << 61) - 1;
-/// So often the server repeats what waits, after a timer, before it goes.
+/// Repetitions, after a timer, of a segment that waits, before the segment leaves.
 const HELD_MOST: u8 = 2;
-/// No longer one is said again: what lies further apart than half of the sequence space is in no order (RFC 9293 3.4).
+/// No longer turn is replayed: numbers further apart than half of the sequence space have no order (RFC 9293 3.4).
 const LONGEST_TURN: u32 = (1 << 31) - (1 << 26);
 
-/// Unknown to those whose bytes are digested.
+/// Secret: clients and servers must not be able to choose bytes with equal digests.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DigestKey {
-    /// Of the 32-bit words of a chunk.
+    /// Factors of the 32-bit words of a chunk.
     pub factors: [u64; CHUNK / 4],
-    /// Where the polynomial of the chunks is evaluated: less than 2^61 - 1.
+    /// The point of the polynomial: less than 2^61 - 1.
     pub point: u64,
-    /// How the places of samples are mixed.
+    /// Factor and offset that place the samples.
     pub places: [u64; 2],
 }
 
@@ -60,7 +60,7 @@ impl DigestKey {
         }
     }
 
-    /// The sum of a piece of a chunk or of a sample, which begins at `at` there.
+    /// The sum of a piece that begins at `at` in a chunk or sample.
     fn sum(&self, at: usize, piece: &[u8]) -> u64 {
         let mut chunk = [0; CHUNK];
         chunk
@@ -83,7 +83,7 @@ impl DigestKey {
         u64::try_from(next % u128::from(PRIME)).unwrap_or(0)
     }
 
-    /// Where in its unit the sample is.
+    /// Offset of the sample in the unit of `seq`.
     fn sample(&self, seq: SeqNumber) -> u32 {
         let [factor, offset] = self.places;
         let mixed = u64::from(seq.0 / UNIT)
@@ -97,24 +97,24 @@ impl DigestKey {
 /// How outstreams are digested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Digests {
-    /// With which key.
+    /// The key of this service.
     pub key: DigestKey,
     /// Bytes in a microsecond that each processor may digest whole; 0: none, `u32::MAX`: all. (The model
     /// knows these two only.)
     pub rate: u32,
 }
 
-/// Of the outstream from `base` up to before `next`, client space. Equal ones with the same ends are of equal
-/// bytes.
+/// Digest of the outstream from `base` up to before `next`, client space. Two digests with the same ends are equal only
+/// if the bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Digest {
-    /// Of whole chunks.
+    /// The polynomial of whole chunks.
     pub folded: u64,
-    /// Of the chunk that `next` is in.
+    /// The sum of the chunk of `next`.
     pub sum: u64,
     /// The first byte.
     pub base: SeqNumber,
-    /// The one after the last.
+    /// The byte after the last.
     pub next: SeqNumber,
 }
 
@@ -129,10 +129,10 @@ impl Digest {
     }
 }
 
-/// Of what a replaying server says with what earlier servers have said.
+/// State of the comparison of a replay with the old outstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Comparison {
-    /// There is nothing to compare with.
+    /// No old outstream is known.
     #[default]
     None,
     /// `now` has to become what `acked` and `sent` are.
@@ -141,31 +141,31 @@ pub enum Comparison {
     Done,
 }
 
-/// What the server says, and has to say again.
+/// Digests of the server's outstream, now and before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DigestHalf {
-    /// Of what it has said; in a replay it begins anew.
+    /// Of this server's outstream; a replay begins anew.
     pub now: Digest,
-    /// Of what earlier servers have said.
+    /// Of the old outstream.
     pub sent: Digest,
-    /// As far as the client is known to have acknowledged that.
+    /// Of the part of the old outstream that the client is known to have acknowledged.
     pub acked: Digest,
-    /// What becomes of `acked` when the client has acknowledged more.
+    /// The next `acked`, when the client has acknowledged as much.
     pub newer: Digest,
-    /// Where this turn begins.
+    /// At the beginning of this turn.
     pub turn: Digest,
-    /// What lies before it is digested whole.
+    /// Bytes from here on are sampled, bytes before are digested whole.
     pub sampled_from: Option<SeqNumber>,
-    /// This flow has digests.
+    /// The flow has digests.
     pub taken: bool,
     /// How far the comparison of `now` with `acked` and `sent` is.
     pub comparison: Comparison,
-    /// How often the server has repeated what waits for that.
+    /// Repetitions of a segment that waits for the comparison.
     pub held: u8,
 }
 
 impl DigestHalf {
-    /// Is the server saying again what clients were sent, and is that to be compared?
+    /// Does the server repeat the old outstream, with a comparison still to come?
     #[must_use]
     pub fn says_again(&self) -> bool {
         self.comparison == Comparison::Due
@@ -175,7 +175,7 @@ impl DigestHalf {
         self.sampled_from.is_some_and(|from| !seq.before(from))
     }
 
-    /// What is sampled already is so from the turn's first byte on.
+    /// A turn that begins behind the first sample is sampled from its first byte on.
     fn begin_turn(&mut self) {
         self.turn = self.now;
         if self.is_sampled(self.now.next) {
@@ -183,7 +183,7 @@ impl DigestHalf {
         }
     }
 
-    /// From the next byte that the client is sent on.
+    /// Digests from the next outstream byte on.
     pub(crate) fn begin(&mut self, digests: Option<&Digests>, next: SeqNumber) {
         if digests.is_some() {
             let none = Digest::beginning(next);
@@ -199,9 +199,8 @@ impl DigestHalf {
         }
     }
 
-    /// Another server will say again what the client was sent from `outstream` on, of which it has
-    /// acknowledged what lies before `acked`. What one that died in its replay has not said again is to be
-    /// said by the next one.
+    /// A new server will repeat the outstream from `outstream` on; the client has acknowledged the bytes before
+    /// `acked`. After a death in the middle of a replay the old outstream stays the same.
     pub(crate) fn again(
         &mut self,
         digests: Option<&Digests>,
@@ -212,7 +211,7 @@ impl DigestHalf {
             return;
         }
         if !self.taken {
-            return self.begin(digests, outstream); // another host has spoken so far
+            return self.begin(digests, outstream); // the outstream so far came from another host
         }
         if !self.says_again() {
             self.sent = self.now;
@@ -237,7 +236,7 @@ impl DigestHalf {
         self.held = 0;
     }
 
-    /// Does this wait for what is compared behind it? `repeated`: the server has said it before.
+    /// Does the segment at `seq` wait for a comparison further on? `repeated`: a segment that came before.
     pub(crate) fn waits(&mut self, seq: SeqNumber, acked: SeqNumber, repeated: bool) -> bool {
         if !self.says_again() {
             return false;
@@ -249,8 +248,8 @@ impl DigestHalf {
     }
 }
 
-/// What leaves for the client, or would if the client had not got it already; `seq` is the segment's in
-/// client space. Returns whether only samples are taken from now on.
+/// Digests a segment that leaves for the client, that the client has already, or that the fence withholds; `seq` is in
+/// client space. Returns whether sampling has begun with this segment.
 pub(crate) fn digest_said(
     digests: Option<&Digests>,
     expected: &BTreeMap<(FlowId, u32), Expect>,
@@ -265,7 +264,7 @@ pub(crate) fn digest_said(
     };
     let hole = seq.0.wrapping_sub(flow.digest.now.next.0);
     if !payload.is_empty() && hole > LARGEST_WINDOW && flow.digest.now.next.before(seq) {
-        flow.digest.taken = false; // nothing fills that hole any more
+        flow.digest.taken = false; // no retransmission fills that hole any more
     }
     let fresh = following(flow, payload, seq, seq + length32(payload.len()));
     if fresh.is_empty() {
@@ -281,7 +280,7 @@ pub(crate) fn digest_said(
         let from = SeqNumber(digest.now.next.0.wrapping_add(UNIT - 1) & !(UNIT - 1));
         digest.sampled_from = Some(from);
     }
-    // Of a turn this long nothing is said again: the mark stays where it is before what is said now.
+    // A turn of this length is not replayed; the mark has to stay before `now.next`.
     let next = digest.now.next;
     if digest
         .sampled_from
@@ -301,7 +300,7 @@ pub(crate) fn digest_said(
     begins
 }
 
-/// What the server says again; `seq` is the segment's in client space.
+/// Digests and compares a segment of a replay; `seq` is in client space.
 pub(crate) fn digest_replayed(
     digests: Option<&Digests>,
     expected: &BTreeMap<(FlowId, u32), Expect>,
@@ -337,12 +336,12 @@ pub(crate) fn digest_replayed(
         flow.verify.diverged_at = *at;
     })?;
     if flow.digest.now.next == sent.next {
-        flow.digest.comparison = Comparison::Done; // whatever the numbers are when they have come round
+        flow.digest.comparison = Comparison::Done; // a state: a comparison of numbers would come round
     }
     Ok(())
 }
 
-/// What of the payload follows what was digested, up to before `to`.
+/// The payload from `now.next` up to before `to`.
 fn following<'p>(flow: &Flow, payload: &'p [u8], seq: SeqNumber, to: SeqNumber) -> &'p [u8] {
     let end = seq + length32(payload.len());
     let end = if to.before(end) { to } else { end };
@@ -354,7 +353,7 @@ fn following<'p>(flow: &Flow, payload: &'p [u8], seq: SeqNumber, to: SeqNumber) 
     payload.get(place(next)..place(end)).unwrap_or_default()
 }
 
-/// Piece by piece. `at` is asked before each, and says where it ends at the latest.
+/// Digests piece by piece. `at` is called before each piece and returns the latest end.
 fn digest_bytes(
     digests: &Digests,
     expected: &BTreeMap<(FlowId, u32), Expect>,
@@ -397,7 +396,7 @@ fn digest_bytes(
     Ok(())
 }
 
-/// What the client was sent: the record, where there is one.
+/// The bytes as the client was sent: from the record, where the record has the bytes.
 fn as_sent(
     expected: &BTreeMap<(FlowId, u32), Expect>,
     flow: &Flow,

@@ -1,4 +1,4 @@
-//! What has no name any more.
+//! Files without a name.
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
@@ -10,7 +10,7 @@ use super::{Answer, Refusal, State};
 use crate::store::reopened;
 
 impl State {
-    /// What is there without a name: hidden, or somebody has it open still (fstat(2) comes without a handle).
+    /// The file without a name: hidden, or still open in a process (fstat(2) comes without a handle).
     pub(super) fn kept(&self, node: INodeNo, identity: Option<Identity>) -> Option<Arc<OwnedFd>> {
         match identity {
             Some(Identity::Hidden(id)) => self.tree.hidden.file(id).ok(),
@@ -18,7 +18,7 @@ impl State {
         }
     }
 
-    /// What somebody has open there; around, where the kernel does not say so, what it knows by this number.
+    /// The open file of this inode; where the kernel does not name the handle, any file known by the inode's number.
     pub(super) fn open_file(&self, node: INodeNo) -> Option<Arc<OwnedFd>> {
         let mut open = self.files.values();
         let found = open.find(|open| open.node == node.0);
@@ -26,17 +26,17 @@ impl State {
         found.or_else(|| self.unopened.held(node.0))
     }
 
-    /// There is nothing where it was.
+    /// The old name is free.
     pub(super) fn is_nowhere(&mut self, node: INodeNo) -> Answer<bool> {
         let path = self.located(node)?;
         let there = self.tree.look(&path);
         Ok(there == Err(rustix::io::Errno::NOENT))
     }
 
-    /// It is opened once more by a descriptor, in `/proc`: a shell's here-document.
+    /// Opens the file once more by a descriptor in `/proc`, as for a shell's here-document.
     ///
     /// # Errors
-    /// Those that it is refused with: others may have seen what nobody has open to write to.
+    /// The refusal's: another process may have seen a file that no process has open for writing.
     pub(crate) fn open_nameless(
         &mut self,
         node: INodeNo,

@@ -1,4 +1,4 @@
-//! Scripts and makefiles that were read: what they name is what may matter to those who read them.
+//! Scripts and makefiles that a command has read: the variables named there may matter to the command.
 
 use std::{
     collections::BTreeSet,
@@ -10,24 +10,24 @@ use encapsulation::TreePath;
 use super::State;
 use crate::concealing::Concealing;
 
-/// How scripts begin.
+/// The first bytes of a script.
 const SCRIPT: &[u8] = b"#!";
-/// What makefiles are called, but for what is before and behind it; and what follows a dot.
+/// Parts of the names of makefiles, and their extensions.
 const MAKEFILE: &str = "akefile";
 const PARTS: [&str; 3] = ["mk", "mak", "make"];
-/// More is not looked at.
+/// Longer texts are not read, bytes.
 const MOST: usize = 4 << 20;
 
-/// Where they are.
+/// Paths of the texts.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
-    /// Whatever was read is one.
+    /// Each file counts as a text.
     is_each: bool,
     paths: BTreeSet<TreePath>,
 }
 
 impl Texts {
-    /// That file was opened to read it.
+    /// Notes a file that was opened for reading.
     pub(super) fn note(&mut self, path: &TreePath, file: &OwnedFd) {
         if (self.is_each || is_makefile(path) || is_script(file)) && !self.paths.contains(path) {
             self.paths.insert(path.clone());
@@ -72,12 +72,12 @@ impl State {
 }
 
 impl Concealing {
-    /// Each file that is read is a text from now on: it is a make that reads.
+    /// The reader is a make: each file counts as a text from now on.
     pub fn note_texts(&self) {
         self.state().texts.is_each = true;
     }
 
-    /// Scripts and makefiles that were read; `None` of one that cannot be read any more, or is very long.
+    /// The texts; `None` for a text that cannot be read any more or is too long.
     #[must_use]
     pub fn texts(&self) -> Vec<Option<Vec<u8>>> {
         self.state().texts()
