@@ -57,6 +57,8 @@ enum bpf_map_type {
 #define BPF_RB_NO_WAKEUP (1ULL << 0)
 #define BPF_RB_FORCE_WAKEUP (1ULL << 1)
 #define BPF_RB_AVAIL_DATA 0
+#define BPF_RB_CONS_POS 2
+#define BPF_RB_PROD_POS 3
 
 struct bpf_dynptr {
 	__u64 opaque[2];

@@ -27,12 +27,27 @@
  * this one stops. The reader sleeps only when it has read all. */
 #define MIRROR_SOON 0x100
 
+/* Up to where the ring was filled when these programs woke its reader last. */
+__u64 woken_to;
+
+/* A wake-up is an interrupt, and takes longer than the rest of a frame. So the reader is woken once of what waits, and
+ * not again before it has read up to there. None is lost: a reader that was woken sleeps only when it finds the ring
+ * empty (poll(2) of libbpf's epoll), and has read up to `woken_to` then: the next frame that finds MIRROR_WAKE waiting
+ * wakes it. `woken_to` is read by an atomic operation for its barrier: where the reader looks at the same moment, either it finds
+ * our frame, or we find what it has read. Two processors may both wake it; programs that are loaded
+ * in place of these know of no wake-up, and do so once more. */
 static __always_inline __u64 wake_flags(__u32 kind)
 {
 	if (kind & MIRROR_SOON)
 		return 0;
-	return bpf_ringbuf_query(&mirror, BPF_RB_AVAIL_DATA) >= MIRROR_WAKE ? BPF_RB_FORCE_WAKEUP
-									     : BPF_RB_NO_WAKEUP;
+	if (bpf_ringbuf_query(&mirror, BPF_RB_AVAIL_DATA) < MIRROR_WAKE)
+		return BPF_RB_NO_WAKEUP;
+	__u64 told = __sync_fetch_and_add(&woken_to, 0);
+	if (bpf_ringbuf_query(&mirror, BPF_RB_CONS_POS) < told)
+		return BPF_RB_NO_WAKEUP;
+	/* Our frame is behind it, and is not read before it is submitted, which wakes the reader. */
+	*(volatile __u64 *)&woken_to = bpf_ringbuf_query(&mirror, BPF_RB_PROD_POS);
+	return BPF_RB_FORCE_WAKEUP;
 }
 
 static __always_inline void fill_header(struct mirror_header *h, __u8 kind, struct flow *f,

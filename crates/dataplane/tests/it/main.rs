@@ -20,3 +20,4 @@ mod mirror;
 mod splice;
 mod stack;
 mod together;
+mod waking;
