@@ -525,7 +525,8 @@ pub(crate) struct Logger {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) ack_delay: Option<Duration>,
     /// For how long after a datagram the logger stays awake for the next one, which servers may be waiting
-    /// for; others have the processor meanwhile if they want it (us, ms; at most 1ms; 0us: it sleeps at once)
+    /// for (us, ms; at most 1ms; 0us: it sleeps at once). Others have the processor meanwhile if they want it, and
+    /// while they compute it sleeps
     #[arg(long, value_name = "TIME", default_value = "50us", value_parser = units::moment)]
     pub(crate) busy_poll: Duration,
     #[command(flatten)]

@@ -30,6 +30,7 @@ use std::{
 };
 
 use channel::{KeyFileError, KeyRing};
+use protocol::awake::Awake;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
@@ -142,7 +143,7 @@ pub struct Service {
     writer: Option<Writer>,
     /// Where datagrams are read to.
     buffers: Buffers,
-    busy_poll: Duration,
+    awake: Awake,
     /// What others are shown, and what is counted for that.
     shown: Option<Shown>,
     counts: Counts,
@@ -196,7 +197,7 @@ impl Service {
             out,
             writer,
             buffers: Buffers::new(),
-            busy_poll: config.busy_poll,
+            awake: Awake::of(u64::try_from(config.busy_poll.as_nanos()).unwrap_or(u64::MAX)),
             shown,
             counts: Counts::new(config.limit_total),
             found,

@@ -8,6 +8,8 @@
 //! - [`link`]: what the programs in the kernel tell a logger on another machine, and how it
 //!   acknowledges that. Datagrams with keyed tags, written and read by C, too.
 //!
+//! And [`awake`]: how who waits for the other end of the log link does so.
+//!
 //! Nothing here does I/O. Each value has exactly one encoding, and what is not that encoding is an
 //! error: a reader never guesses what a newer writer meant. A change of a layout changes its
 //! version.
@@ -16,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod awake;
 pub mod control;
 pub mod link;
 pub mod mirror;

@@ -11,9 +11,6 @@ use wrap_abi::layout::{Fate, Hold, Mode, Process};
 
 use crate::{clock, helpers::for_us, say::say, shipping::Heard, sys::sys, wrap::Wrap};
 
-/// For so long the answer of a logger that is near is waited for without sleeping, nanoseconds: to be woken takes longer than most
-/// answers do. Whoever else wants the processor has it meanwhile.
-const AWAKE: u64 = 50_000;
 /// How long the answer is waited for before it is all said again, microseconds: at first, and at last.
 pub(crate) const FIRST_PATIENCE: i64 = 20_000;
 pub(crate) const LONGEST_PATIENCE: i64 = 200_000;
@@ -145,17 +142,22 @@ impl Wrap {
         if !self.round_trip.is_short() {
             return None;
         }
-        let until = clock::monotonic().saturating_add(AWAKE);
+        let until = self.round_trip.awake.until(clock::monotonic())?;
         loop {
             match self.hear_now() {
                 Heard::Silence => {}
                 heard => return Some(heard),
             }
-            if clock::monotonic() >= until {
+            let then = clock::monotonic();
+            if then >= until {
+                self.round_trip.awake.was_undisturbed();
                 return None;
             }
             // SAFETY: no memory is involved.
             unsafe { sys!(SYS_sched_yield) };
+            if !self.round_trip.awake.has_offered(then, clock::monotonic()) {
+                return None;
+            }
         }
     }
 

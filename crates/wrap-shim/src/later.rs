@@ -14,6 +14,7 @@ mod sockets;
 use core::cell::UnsafeCell;
 
 use libc::{EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLIN, POLLOUT, c_int, iovec, timespec};
+use protocol::awake::Awake;
 use wrap_abi::{Held, Room, layout::SHIPPING_FD};
 
 use self::sockets::{
@@ -31,8 +32,9 @@ use crate::{
 
 /// From this round trip to the logger on the program does not wait for it, nanoseconds; below half of it, it does again.
 const FAR: u64 = 100_000;
-/// Up to this one it waits without sleeping at first, nanoseconds.
+/// Up to this one it waits without sleeping at first, nanoseconds; for so long: to be woken takes longer than most answers do.
 const NEAR: u64 = 150_000;
+const AWAKE: u64 = 50_000;
 /// For so long after a word the next one belongs to it, nanoseconds; and what is held for longer leaves, near the logger, whatever the
 /// program is about to do that we see.
 const LATE: u64 = 1_000_000;
@@ -53,20 +55,23 @@ pub(crate) unsafe fn held() -> &'static mut Held {
 }
 
 /// How long the logger takes to answer.
-#[derive(Default)]
 pub(crate) struct RoundTrip {
     /// Smoothed, nanoseconds; 0: it was never measured.
     time: u64,
     is_long: bool,
     /// Nothing is held on this host.
     is_irrelevant: bool,
+    /// Whether the answer is waited for without sleeping.
+    pub(crate) awake: Awake,
 }
 
 impl RoundTrip {
     pub(crate) fn new() -> Self {
         Self {
+            time: 0,
+            is_long: false,
             is_irrelevant: !sockets_take_enough(),
-            ..Self::default()
+            awake: Awake::of(AWAKE),
         }
     }
 
