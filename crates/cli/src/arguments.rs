@@ -47,7 +47,10 @@ pub(crate) enum Verb {
     /// Show what has happened to a service: deaths, restarts, connections kept and lost
     Events(Events),
     /// Say whether this kernel, these addresses and this command can be protected, and why not
-    Check(Check),
+    ///
+    /// Takes the options of `outlive serve`, also from a file (--config), and asks all that serve asks before it begins; the exit status
+    /// is that of serve. What is not given is not asked about.
+    Check(Box<Check>),
     /// Remove what an `outlive serve` left behind that was killed itself
     Clean(Clean),
     /// Print a fresh key for a key file, with which a service and its logger know each other
@@ -419,38 +422,17 @@ pub(crate) struct Events {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("address", |arg| arg.required(false)),
+    mut_arg("command", |arg| arg.required(false)),
+    mut_arg("json", |arg| arg.help("Print JSON, one answer a line"))
+)]
 pub(crate) struct Check {
-    /// Check all that `outlive serve --config FILE` would begin with, on this host; other options are in the file
-    #[arg(
-        long = "config",
-        value_name = "FILE",
-        conflicts_with_all = ["address", "address_device", "north", "logger", "key_file", "command"]
-    )]
-    pub(crate) of_serve: Option<PathBuf>,
-    /// With --config: the service's name, as `outlive serve` is given it [default: that of the file, or made from the first address]
-    #[arg(long, requires = "of_serve")]
-    pub(crate) name: Option<String>,
-    /// Address and port that clients would connect to, or a range of ports
-    #[arg(long, value_name = "ADDRESS:PORT[-PORT]", value_parser = units::addresses)]
-    pub(crate) address: Vec<Addresses>,
-    /// Network device on which the addresses would be brought up, on this host or its standby
-    #[arg(long, value_name = "DEVICE", requires = "address")]
-    pub(crate) address_device: Option<String>,
-    /// Whether the server has state of its own that its restart would have to rebuild
-    #[arg(long, value_enum, default_value = "off", requires = "command")]
-    pub(crate) north: North,
-    /// Logger that would be used; needs --key-file
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "key_file")]
-    pub(crate) logger: Vec<SocketAddr>,
-    /// File of the keys that service and logger share
-    #[arg(long, value_name = "FILE")]
-    pub(crate) key_file: Option<PathBuf>,
-    /// Print JSON
+    #[command(flatten)]
+    pub(crate) serve: Serve,
+    /// Check what `outlive standby` would begin with
     #[arg(long)]
-    pub(crate) json: bool,
-    /// The server and its arguments
-    #[arg(last = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
+    pub(crate) standby: bool,
 }
 
 #[derive(Debug, Args)]

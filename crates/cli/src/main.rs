@@ -72,7 +72,7 @@ fn main() -> std::process::ExitCode {
         Verb::Restart(which) => talking::restart(&which),
         Verb::Status(status) => talking::status(&status),
         Verb::Events(events) => talking::events(&events),
-        Verb::Check(check) => talking::check(&check),
+        Verb::Check(check) => talking::check(*check),
         Verb::Clean(clean) => talking::clean(&clean),
         Verb::Key(key) => talking::key(&key),
         Verb::Logger(logger) => logging::run(&logger),

@@ -1,8 +1,7 @@
 //! `outlive serve`.
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::time::Duration;
 
-use clap::Parser;
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 use serve::{
@@ -11,9 +10,7 @@ use serve::{
 };
 
 use crate::{
-    arguments::{
-        self, Ack, Arguments, Attach, Bounding, CrashOn, LoggerLoss, North, Replay, Serve, Verb,
-    },
+    arguments::{self, Ack, Attach, Bounding, CrashOn, LoggerLoss, North, Replay, Serve},
     exit::{Outcome, failed},
     lines, units,
 };
@@ -94,26 +91,21 @@ fn run(
     }
 }
 
-/// What `outlive serve --config FILE` would do.
-pub(crate) fn configured(file: &Path, name: Option<&str>) -> Result<ServeConfig, String> {
-    let mut line = vec![
-        "outlive".into(),
-        "serve".into(),
-        "--config".into(),
-        file.into(),
-    ];
-    if let Some(name) = name {
-        line.push(OsString::from(format!("--name={name}")));
-    }
-    let (line, _) = crate::config::resolve(line).map_err(|error| format!("outlive: {error}"))?;
-    let parsed = Arguments::try_parse_from(line).map_err(|error| error.to_string())?;
-    let hint = arguments::config_hint(file);
-    match parsed.verb {
-        Verb::Serve(serve) => {
-            with_otherwise(*serve, false).map_err(|message| format!("outlive: {message}{hint}"))
+/// What `outlive serve` would do with these options; those that are not given are not asked about, unless they should be in the file.
+pub(crate) fn to_check(mut arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
+    if arguments.file.config.is_some() {
+        let missing = [
+            ("--address", arguments.address.is_empty()),
+            ("the server's command", arguments.command.is_empty()),
+        ];
+        if let Some((what, _)) = missing.iter().find(|(_, missing)| *missing) {
+            return Err(format!("{what} is missing"));
         }
-        _ => Err("outlive: this is no configuration of serve".into()),
     }
+    if arguments.address.is_empty() {
+        arguments.name.get_or_insert_with(|| "check".to_owned());
+    }
+    with_otherwise(arguments, standby)
 }
 
 /// How to serve, and how a server that cannot be rebuilt.

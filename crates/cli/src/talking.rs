@@ -14,7 +14,7 @@ use serve::{
 use crate::{
     arguments::{Check, Clean, Events, Key, Move, Status},
     exit::{Outcome, failed},
-    lines, serving, units,
+    lines, serving,
 };
 
 /// Print a line; false when nobody reads any more.
@@ -226,27 +226,20 @@ fn known(run_dir: &RunDir) -> String {
     }
 }
 
-pub(crate) fn check(arguments: &Check) -> Outcome {
-    let findings = match &arguments.of_serve {
-        None => preflight::report(preflight::Asked {
-            addresses: &units::all(&arguments.address),
-            device: arguments.address_device.as_deref(),
-            command: &arguments.command,
-            wrapped: arguments.north.is_wanted(),
-            loggers: &arguments.logger,
-            key_file: arguments.key_file.as_deref(),
-        }),
-        Some(file) => match serving::configured(file, arguments.name.as_deref()) {
-            Ok(config) => preflight::report_of(&config),
-            Err(mistake) => {
-                eprintln!("{}", mistake.trim_end());
-                return Outcome::Config;
-            }
-        },
+pub(crate) fn check(arguments: Check) -> Outcome {
+    let json = arguments.serve.json;
+    let hint = arguments.serve.file.hint();
+    let config = match serving::to_check(arguments.serve, arguments.standby) {
+        Ok(config) => config,
+        Err(mistake) => {
+            lines::fail(&format_args!("{mistake}{hint}"));
+            return Outcome::of_options(!hint.is_empty());
+        }
     };
+    let findings = preflight::report(&config);
     for finding in &findings {
-        if arguments.json {
-            json(finding);
+        if json {
+            self::json(finding);
         } else {
             let mark = if finding.ok { "ok  " } else { "FAIL" };
             line(&format!("{mark} {}: {}", finding.question, finding.answer));

@@ -1,5 +1,5 @@
-//! Servers of which it is known before they run that they cannot be rebuilt from a record: `outlive check` says so. `serve` finds
-//! out by itself, of any server.
+//! Servers of which it is known before they run that they cannot be rebuilt from a record: `outlive check` says so, and `serve`
+//! does not begin. Of any other server `serve` finds out by itself.
 
 use std::{
     ffi::OsString,
@@ -43,21 +43,53 @@ fn is_one_process(command: &[OsString]) -> bool {
     let given = after("-g").map(|words| words.to_string_lossy());
     let file = after("-c").map_or_else(|| PathBuf::from(NGINX), PathBuf::from);
     let file = after("-p").map_or_else(|| file.clone(), |prefix| Path::new(prefix).join(&file));
-    let Ok(configuration) = fs::read_to_string(file) else {
-        return true;
+    let says = |text: &str| values(text, "master_process").any(|value| value == "off");
+    let configured = match fs::read_to_string(&file) {
+        Ok(text) => says(&text) || included(&file, &text).any(|text| says(&text)),
+        Err(_) => true,
     };
-    let says = |text: &str| says(text, "master_process", "off");
-    says(&configuration) || given.is_some_and(|given| says(&given))
+    configured || given.is_some_and(|given| says(&given))
 }
 
-/// Does a configuration of nginx have this directive?
-fn says(configuration: &str, directive: &str, value: &str) -> bool {
+/// What a configuration of nginx includes, and can be read; nothing that is included from there.
+fn included(file: &Path, text: &str) -> impl Iterator<Item = String> {
+    let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
+    let patterns: Vec<String> = values(text, "include").collect();
+    let files = patterns
+        .into_iter()
+        .flat_map(move |pattern| matching(&directory.join(pattern)));
+    files.filter_map(|file| fs::read_to_string(file).ok())
+}
+
+/// The files of this path, whose last part may have one `*`.
+fn matching(pattern: &Path) -> Vec<PathBuf> {
+    let name = pattern.file_name().and_then(|name| name.to_str());
+    let Some((before, after)) = name.and_then(|name| name.split_once('*')) else {
+        return vec![pattern.to_owned()];
+    };
+    let listed = fs::read_dir(pattern.parent().unwrap_or(pattern));
+    let files = listed.into_iter().flatten().flatten();
+    let files = files.map(|file| file.path()).filter(|path| {
+        let name = self::name(path).unwrap_or_default();
+        name.len() >= before.len() + after.len()
+            && name.starts_with(before)
+            && name.ends_with(after)
+    });
+    files.collect()
+}
+
+/// The values that a configuration of nginx gives to this directive.
+fn values(configuration: &str, directive: &'static str) -> impl Iterator<Item = String> {
     let lines = configuration.lines();
     let lines = lines.map(|line| line.split_once('#').map_or(line, |(before, _)| before));
     let text: Vec<&str> = lines.collect();
     let text = text.join("\n");
-    let mut statements = text.split([';', '{', '}']).map(str::split_whitespace);
-    statements.any(|mut words| words.next() == Some(directive) && words.next() == Some(value))
+    let statements = text.split([';', '{', '}']).map(str::split_whitespace);
+    let found = statements.filter_map(|mut words| {
+        let is_it = words.next() == Some(directive);
+        words.next().filter(|_| is_it).map(str::to_owned)
+    });
+    found.collect::<Vec<_>>().into_iter()
 }
 
 #[cfg(test)]
@@ -66,7 +98,7 @@ mod tests {
 
     #[test]
     fn directives_are_found_where_they_count() {
-        let says = |text| says(text, "master_process", "off");
+        let says = |text| values(text, "master_process").any(|value| value == "off");
         assert!(says("master_process off;"));
         assert!(says("daemon off; master_process\n  off ; events {}"));
         assert!(says("events {}\nmaster_process off;\n"));
@@ -74,6 +106,23 @@ mod tests {
         assert!(!says("master_process on;"));
         assert!(!says("error_log master_process;"));
         assert!(!says(""));
+    }
+
+    #[test]
+    fn directives_are_found_in_what_is_included() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, text).expect("written");
+            path
+        };
+        let file = write("nginx.conf", "include one-*.conf;\nevents {}");
+        let command = ["nginx", "-c", &file.to_string_lossy()].map(OsString::from);
+        assert!(!is_one_process(&command));
+        write("one-more.conf", "master_process off;");
+        assert!(is_one_process(&command));
+        write("nginx.conf", "include one-more.con;");
+        assert!(!is_one_process(&command));
     }
 
     #[test]

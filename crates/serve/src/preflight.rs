@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use dataplane::MOST_ADDRESSES;
+use dataplane::{MOST_ADDRESSES, PinDirectory};
 use serde::Serialize;
 use supervise::{
     Cgroup, address_is_local, check_destroy_supported, listener_on, local_addresses, mounts,
@@ -19,7 +19,7 @@ use crate::{
     config::ServeConfig,
     error::{Fault, ServeError, SystemContext},
     instance::Instance,
-    known_servers, leasing, link, own_addresses,
+    known_servers, leasing, link, options, own_addresses,
 };
 
 /// Result of one question.
@@ -122,19 +122,8 @@ fn file_systems_here() -> Result<(), ServeError> {
     tried
 }
 
-/// Can these addresses be protected here, and are they free?
-///
-/// # Errors
-/// The first one that cannot, and why.
-pub fn addresses(addresses: &[SocketAddr]) -> Result<(), ServeError> {
-    addresses_on(addresses, None)
-}
-
-/// The same, of addresses that may be still to be brought up on this device.
-pub(crate) fn addresses_on(
-    addresses: &[SocketAddr],
-    device: Option<&str>,
-) -> Result<(), ServeError> {
+/// Can these addresses be protected here, and are they free? With a device they may be still to be brought up there.
+fn addresses_on(addresses: &[SocketAddr], device: Option<&str>) -> Result<(), ServeError> {
     if let Some(device) = device {
         own_addresses::check(device)?;
     }
@@ -172,40 +161,25 @@ pub(crate) fn addresses_on(
 }
 
 /// Can this command be run?
-///
-/// # Errors
-/// There is no such program, or it cannot be executed.
-pub fn command(command: &[OsString]) -> Result<(), ServeError> {
+fn command(command: &[OsString]) -> Result<(), ServeError> {
     let program = command.first().ok_or(supervise::SpawnError::Empty)?;
     resolve(program)?;
     Ok(())
 }
 
-/// Can what this command's server is told be recorded (`--north`)? As far as its file says.
-///
-/// # Errors
-/// Why not.
-pub fn recordable(command: &[OsString]) -> Result<(), ServeError> {
-    let program = command.first().ok_or(supervise::SpawnError::Empty)?;
-    wrap::program::check(&resolve(program)?)?;
-    Ok(())
-}
-
-/// The same, and is nothing known of this server that forbids it?
+/// Can what this command's server is told be recorded (`--north`), and the server be rebuilt from that? As far as its file says, and
+/// as is known of it.
 fn rebuildable(command: &[OsString]) -> Result<(), ServeError> {
-    recordable(command)?;
-    let program = command.first().ok_or(supervise::SpawnError::Empty)?;
-    match known_servers::obstacle(command, &resolve(program)?) {
+    let program = resolve(command.first().ok_or(supervise::SpawnError::Empty)?)?;
+    wrap::program::check(&program)?;
+    match known_servers::obstacle(command, &program) {
         Some(why) => Err(ServeError::not_replayable(command, why)),
         None => Ok(()),
     }
 }
 
 /// Can this logger be used with the first key of this file? Tells how it answers.
-///
-/// # Errors
-/// The key file is none, nobody answers there, by TCP or by UDP, or does not want us.
-pub fn logger(at: SocketAddr, key_file: &Path) -> Result<String, ServeError> {
+fn logger(at: SocketAddr, key_file: &Path) -> Result<String, ServeError> {
     link::check(at, key_file)
 }
 
@@ -213,7 +187,7 @@ pub fn logger(at: SocketAddr, key_file: &Path) -> Result<String, ServeError> {
 ///
 /// # Errors
 /// It cannot.
-pub fn name(name: &str) -> Result<(), ServeError> {
+pub(crate) fn name(name: &str) -> Result<(), ServeError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let begins_well = !name.starts_with(['.', '-']);
     if name.is_empty() || name.len() > 64 || !begins_well || !name.chars().all(fits) {
@@ -223,80 +197,247 @@ pub fn name(name: &str) -> Result<(), ServeError> {
 }
 
 /// Can several hosts serve these addresses by turns, at the word of the logger?
-///
-/// # Errors
-/// Why not.
-pub fn takeover(at: &[SocketAddr], device: &str, loggers: &[SocketAddr]) -> Result<(), ServeError> {
+fn takeover(at: &[SocketAddr], device: &str, loggers: &[SocketAddr]) -> Result<(), ServeError> {
     if loggers.len() > 1 {
         return Err(ServeError::SeveralLoggers);
     }
     leasing::obstacle(at, device)?.map_or(Ok(()), Err)
 }
 
-/// What is to be looked at.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Asked<'a> {
-    /// The addresses of the service.
-    pub addresses: &'a [SocketAddr],
-    /// The device on which they are to be brought up.
-    pub device: Option<&'a str>,
-    /// The server's command.
-    pub command: &'a [OsString],
-    /// The server has state.
-    pub wrapped: bool,
-    /// Loggers on other machines.
-    pub loggers: &'a [SocketAddr],
-    /// The keys that they know the service by.
-    pub key_file: Option<&'a Path>,
+/// What is asked before anything is set up, and how.
+struct Question<'a> {
+    name: &'static str,
+    /// What is said if all is as it should be.
+    good: &'static str,
+    /// Without capabilities the answer would blame what is not to blame.
+    privileged: bool,
+    ask: Box<dyn Fn() -> Result<(), ServeError> + 'a>,
 }
 
-/// Look at this host, and at what is named.
-#[must_use]
-pub fn report(asked: Asked<'_>) -> Vec<Finding> {
-    let mut findings = host(asked.addresses);
-    if !asked.addresses.is_empty() {
-        findings.push(free(asked.addresses, asked.device));
+impl<'a> Question<'a> {
+    fn new(
+        name: &'static str,
+        good: &'static str,
+        ask: impl Fn() -> Result<(), ServeError> + 'a,
+    ) -> Self {
+        let ask = Box::new(ask);
+        Self {
+            name,
+            good,
+            privileged: false,
+            ask,
+        }
     }
-    findings.extend(beyond(asked));
-    findings
+
+    fn privileged(self) -> Self {
+        Self {
+            privileged: true,
+            ..self
+        }
+    }
+
+    /// `otherwise`: a server that cannot be rebuilt is served without a record, which is told.
+    fn answered(&self, otherwise: bool) -> Finding {
+        match (self.ask)() {
+            Err(error) if otherwise && error.is_of_the_north() => {
+                Finding::of(self.name, Ok(error.and_without()))
+            }
+            answer => finding(self.name, answer, self.good),
+        }
+    }
 }
 
-/// Look at all that `serve` would look at with this configuration.
-#[must_use]
-pub fn report_of(config: &ServeConfig) -> Vec<Finding> {
-    let link = config.link.as_ref();
-    let asked = Asked {
-        addresses: &config.addresses,
-        device: config.address_device.as_deref(),
-        command: &config.command,
-        wrapped: config.wrapped,
-        loggers: link.map_or(&[], |link| &link.loggers),
-        key_file: link.map(|link| &*link.key_file),
+/// What `serve` asks first of all, in this order, whatever is left of an earlier `serve`.
+fn first(config: &ServeConfig) -> Vec<Question<'_>> {
+    let mut questions = vec![Question::new("privileges", "all that it takes", privileges)];
+    if !config.addresses.is_empty() {
+        questions.push(Question::new("name", "can be one", || name(&config.name)));
+    }
+    if !config.command.is_empty() {
+        let asked = || command(&config.command);
+        questions.push(Question::new("command", "found and executable", asked));
+    }
+    if config.wrapped && !config.command.is_empty() {
+        let good = "the library can be preloaded, and nothing else is known that forbids it: that other threads or processes that share memory serve clients is seen before the first one hears anything";
+        let asked = || rebuildable(&config.command);
+        questions.push(Question::new(
+            "the server's state can be rebuilt",
+            good,
+            asked,
+        ));
+    }
+    if let Some(checkpoints) = &config.checkpoints {
+        let asked = || Ok(checkpoint::Criu::find(&checkpoints.criu).map(drop)?);
+        questions.push(Question::new("CRIU", "can be used", asked));
+    }
+    let destroyed = || Ok(check_destroy_supported()?);
+    let destroyed = Question::new(
+        "kernel: sockets can be destroyed",
+        "INET_DIAG_DESTROY",
+        destroyed,
+    );
+    questions.push(destroyed.privileged());
+    questions
+}
+
+/// What `serve` asks of a service of which nothing is left, when mounts and cgroup are there.
+fn anew(config: &ServeConfig) -> Vec<Question<'_>> {
+    let device = config.address_device.as_deref();
+    let good = match device {
+        None => "on this host, and free",
+        Some(_) => "free, here or to be brought up",
     };
-    let mut findings = host(&config.addresses);
-    findings.push(finding("name", name(&config.name), "can be one"));
-    findings.push(match presence(config) {
+    let mut questions = Vec::new();
+    if !config.addresses.is_empty() {
+        let asked = move || addresses_on(&config.addresses, device);
+        questions.push(Question::new("addresses", good, asked));
+    }
+    let asked = || Ok(dataplane::check_settings(&config.addresses)?);
+    let settings = Question::new(
+        "settings of the network interfaces",
+        "as they must be, or can be changed",
+        asked,
+    );
+    questions.push(settings.privileged());
+    questions
+}
+
+fn pass(questions: &[Question<'_>]) -> Result<(), ServeError> {
+    questions.iter().try_for_each(|question| (question.ask)())
+}
+
+/// Whether `serve` may begin at all.
+///
+/// # Errors
+/// The first reason why not.
+pub(crate) fn pass_first(config: &ServeConfig) -> Result<(), ServeError> {
+    pass(&first(config))
+}
+
+/// Whether it may begin a service anew.
+///
+/// # Errors
+/// The first reason why not.
+pub(crate) fn pass_anew(config: &ServeConfig) -> Result<(), ServeError> {
+    pass(&anew(config))
+}
+
+/// Is what is pinned there of another version?
+pub(crate) fn layout(bpffs: &Path, config: &ServeConfig) -> Result<(), ServeError> {
+    let host_name = config.run_dir.host_name(&config.name);
+    match PinDirectory::other_layouts(bpffs, &host_name)[..] {
+        [layout, ..] => Err(ServeError::OtherLayout {
+            name: config.name.clone(),
+            layout,
+        }),
+        [] => Ok(()),
+    }
+}
+
+/// Does another host answer for an address that this one is to bring up?
+///
+/// # Errors
+/// It does.
+pub(crate) fn neighbours(config: &ServeConfig) -> Result<(), ServeError> {
+    match &config.address_device {
+        Some(device) if !config.standby && !config.take_address => {
+            own_addresses::refuse_in_use(device, &config.addresses)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Look at all that `serve` would look at with this configuration. Without addresses, or a command, what there is.
+#[must_use]
+pub fn report(config: &ServeConfig) -> Vec<Finding> {
+    let may = privileges().is_ok();
+    let answers = |questions: Vec<Question<'_>>| -> Vec<Finding> {
+        let asked = questions.iter().filter(|one| may || !one.privileged);
+        let answered = asked.map(|one| one.answered(config.otherwise.is_some()));
+        answered.collect()
+    };
+    let mut findings = answers(first(config));
+    if may {
+        findings.extend(by_trying());
+    }
+    match presence(config) {
         Presence::Runs => {
             let name = config.name.clone();
-            finding("service", Err(ServeError::AlreadyServed { name }), "")
+            let runs = Err(ServeError::AlreadyServed { name });
+            findings.push(finding("service", runs, ""));
         }
-        Presence::Left => finding(
-            "service",
-            Ok(()),
-            "it was left running: serve takes it over",
-        ),
-        Presence::None => free(asked.addresses, asked.device),
-    });
-    if let Some(checkpoints) = &config.checkpoints {
-        let criu = checkpoint::Criu::find(&checkpoints.criu).map(drop);
-        findings.push(finding("CRIU", criu.map_err(Into::into), "can be used"));
+        Presence::Left if may => {
+            let good = "it was left running: serve takes it over";
+            findings.push(finding("service", what_is_left(config), good));
+        }
+        Presence::Left => {}
+        Presence::None => {
+            findings.extend(answers(anew(config)));
+            findings.extend(among_hosts(config, may));
+        }
     }
     if let Some(address) = config.metrics {
         let bound = TcpListener::bind(address).map(drop);
         let bound = bound.map_err(|error| ServeError::Metrics { address, error });
         findings.push(finding("metrics", bound, "their port is free"));
     }
-    findings.extend(beyond(asked));
+    if let Some(link) = &config.link {
+        let found =
+            |at: &SocketAddr| Finding::of(&format!("logger {at}"), logger(*at, &link.key_file));
+        findings.extend(link.loggers.iter().map(found));
+    }
+    findings
+}
+
+/// Can what is left of the service be taken over? The mount that it runs on is left as it is.
+fn what_is_left(config: &ServeConfig) -> Result<(), ServeError> {
+    let directory = config.run_dir.service(&config.name);
+    let bpffs = mounts::bpffs(&directory)?;
+    let layout = layout(bpffs.path(), config);
+    bpffs.leave();
+    layout?;
+    match (options::check(&directory, config), &config.otherwise) {
+        (Err(error), Some(otherwise)) if error.is_without_record() => {
+            options::check(&directory, otherwise)
+        }
+        (taken, _) => taken,
+    }
+}
+
+/// What `serve` finds out by doing it: both call the same functions.
+fn by_trying() -> [Finding; 2] {
+    [
+        finding(
+            "kernel: programs load",
+            dataplane::probe().map_err(Into::into),
+            "all of them",
+        ),
+        finding(
+            "bpf and cgroup2 file systems",
+            file_systems_here(),
+            "there, or can be mounted, and cgroups can be made",
+        ),
+    ]
+}
+
+/// Who else has the addresses, or may have them.
+fn among_hosts(config: &ServeConfig, may: bool) -> Vec<Finding> {
+    let Some(device) = config.address_device.as_deref() else {
+        return Vec::new();
+    };
+    let mut findings = Vec::new();
+    // Of a device that there is not, more was said.
+    if may && own_addresses::check(device).is_ok() {
+        let good = "no other host answers for the addresses";
+        findings.push(finding("neighbours", neighbours(config), good));
+    }
+    if let Some(link) = &config.link {
+        findings.push(finding(
+            "another host can take over",
+            takeover(&config.addresses, device, &link.loggers),
+            "whichever the logger grants it to, at any time",
+        ));
+    }
     findings
 }
 
@@ -309,81 +450,15 @@ enum Presence {
 }
 
 fn presence(config: &ServeConfig) -> Presence {
-    if UnixStream::connect(config.run_dir.socket(&config.name)).is_ok() {
+    if config.addresses.is_empty() {
+        Presence::None
+    } else if UnixStream::connect(config.run_dir.socket(&config.name)).is_ok() {
         Presence::Runs
     } else if Instance::is_begun_in(&config.run_dir.service(&config.name)) {
         Presence::Left
     } else {
         Presence::None
     }
-}
-
-fn free(at: &[SocketAddr], device: Option<&str>) -> Finding {
-    let good = match device {
-        None => "on this host, and free",
-        Some(_) => "free, here or to be brought up",
-    };
-    finding("addresses", addresses_on(at, device), good)
-}
-
-/// What is asked beyond host and addresses.
-fn beyond(asked: Asked<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if let Some(device) = asked.device.filter(|_| !asked.loggers.is_empty()) {
-        findings.push(finding(
-            "another host can take over",
-            takeover(asked.addresses, device, asked.loggers),
-            "whichever the logger grants it to, at any time",
-        ));
-    }
-    if !asked.command.is_empty() {
-        let found = command(asked.command);
-        findings.push(finding("command", found, "found and executable"));
-    }
-    if asked.wrapped && !asked.command.is_empty() {
-        let good = "the library can be preloaded, and nothing else is known that forbids it: that other threads or processes that share memory serve clients is seen before the first one hears anything";
-        findings.push(finding(
-            "the server's state can be rebuilt",
-            rebuildable(asked.command),
-            good,
-        ));
-    }
-    if let Some(key_file) = asked.key_file {
-        let found = |at: &SocketAddr| Finding::of(&format!("logger {at}"), logger(*at, key_file));
-        findings.extend(asked.loggers.iter().map(found));
-    }
-    findings
-}
-
-/// What is asked of the host. Without privileges the rest would blame what is not to blame.
-fn host(at: &[SocketAddr]) -> Vec<Finding> {
-    let privileges = finding("privileges", privileges(), "all that it takes");
-    if !privileges.ok {
-        return vec![privileges];
-    }
-    vec![
-        privileges,
-        finding(
-            "kernel: programs load",
-            dataplane::probe().map_err(Into::into),
-            "all of them",
-        ),
-        finding(
-            "kernel: sockets can be destroyed",
-            check_destroy_supported().map_err(Into::into),
-            "INET_DIAG_DESTROY",
-        ),
-        finding(
-            "bpf and cgroup2 file systems",
-            file_systems_here(),
-            "there, or can be mounted, and cgroups can be made",
-        ),
-        finding(
-            "settings of the network interfaces",
-            dataplane::check_settings(at).map_err(Into::into),
-            "as they must be, or can be changed",
-        ),
-    ]
 }
 
 fn finding(question: &str, result: Result<(), ServeError>, good: &str) -> Finding {

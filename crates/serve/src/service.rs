@@ -21,7 +21,7 @@ use crate::{
     leasing,
     north::North,
     numbers,
-    own_addresses::{self, OwnAddresses},
+    own_addresses::OwnAddresses,
     preflight,
     read_ahead::ReadAhead,
     setup::Ground,
@@ -149,7 +149,7 @@ impl Service {
         past: History,
         tell: impl FnMut(&crate::Report) + 'static,
     ) -> Result<Self, ServeError> {
-        preflight::privileges()?;
+        preflight::pass_first(&config)?;
         let signals = signals.try_clone()?;
         let metrics = numbers::show(&config)?;
         let (ground, adopted) = Ground::prepare(&config)?;
@@ -387,12 +387,7 @@ impl Service {
 
     /// The first start of a service that has no earlier life.
     fn begin(&mut self) -> Result<(), ServeError> {
-        if let Some(device) = &self.config.address_device
-            && !self.config.standby
-            && !self.config.take_address
-        {
-            own_addresses::refuse_in_use(device, &self.config.addresses)?;
-        }
+        preflight::neighbours(&self.config)?;
         self.ground
             .instance
             .begin_after(u32::from(self.config.address_device.is_some()))?;

@@ -50,15 +50,6 @@ pub(crate) struct Ground {
 impl Ground {
     /// Set everything up, or take over what an earlier `serve` has left running.
     pub(crate) fn prepare(config: &ServeConfig) -> Result<(Self, Option<Adopted>), ServeError> {
-        preflight::privileges()?;
-        preflight::name(&config.name)?;
-        preflight::command(&config.command)?;
-        if config.wrapped {
-            preflight::recordable(&config.command)?;
-        }
-        if let Some(checkpoints) = &config.checkpoints {
-            checkpoint::Criu::find(&checkpoints.criu)?;
-        }
         let lock = config.run_dir.lock(&config.name)?;
         let bpffs = match mounts::bpffs(lock.directory()) {
             Ok(bpffs) => bpffs,
@@ -71,12 +62,9 @@ impl Ground {
             }
         };
         let host_name = config.run_dir.host_name(&config.name);
-        if let [layout, ..] = PinDirectory::other_layouts(bpffs.path(), &host_name)[..] {
+        if let Err(error) = preflight::layout(bpffs.path(), config) {
             bpffs.leave(); // they are in there
-            return Err(ServeError::OtherLayout {
-                name: config.name.clone(),
-                layout,
-            });
+            return Err(error);
         }
         let mut instance = match Instance::of(lock.directory()) {
             Ok(instance) => instance,
@@ -95,7 +83,12 @@ impl Ground {
         // Before it had begun nobody was served: what runs has followed another host's server.
         let kill = !instance.has_begun();
         if let Err(error) = clean::remove_rest(&lock, &bpffs, &host_name, kill, removed) {
-            bpffs.leave();
+            if pins.exists() || instance.has_begun() {
+                bpffs.leave();
+            } else {
+                drop(bpffs);
+                lock.remove(); // nothing was left, and nothing begins
+            }
             return Err(error);
         }
         // The directory may have outlived its host's last life.
@@ -132,8 +125,7 @@ impl Ground {
         pins: PinDirectory,
         instance: &Instance,
     ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
-        preflight::addresses_on(&config.addresses, config.address_device.as_deref())?;
-        dataplane::check_settings(&config.addresses)?;
+        preflight::pass_anew(config)?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
         let cgroup = Cgroup::create(&cgroup2, &config.run_dir.host_name(&config.name))?;
         become_subreaper().doing("become the reaper of the server's orphans")?;

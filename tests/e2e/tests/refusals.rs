@@ -270,39 +270,73 @@ fn not_root() {
     assert_nothing_left(&scene);
 }
 
-/// Root in a container: each thing that it lacks is told by the check, and serve says the same.
+/// Root in a container: the check says of each thing that is missing what serve says, and ends with its status.
 #[test]
-fn root_with_less_than_all() {
+fn check_and_serve_say_the_same() {
     let scene = Scene::new("less-root");
     let address = scene.ipv4(PORT).to_string();
     let read_only =
         "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$@\"";
+    // A cgroup namespace whose root is below the real one, and a mount of cgroup2 that was made there: a container's.
+    let hidden = "mkdir -p $0 && echo $$ > $0/cgroup.procs && exec unshare --cgroup --mount sh -c '
+        for at in $(findmnt -rnt cgroup2 -o TARGET); do umount -l $at; done
+        exec \"$@\"' sh \"$@\"";
+    let cgroup = below_the_root(&scene);
     let without = |capability: &str| format!("--bounding-set=-{capability}");
-    for (by, code, says) in [
-        (
-            &["setpriv", &without("net_raw")][..],
-            NO_PERMISSION,
-            "NET_RAW",
-        ),
-        (
-            &["setpriv", &without("sys_admin")],
-            NO_PERMISSION,
-            "SYS_ADMIN",
-        ),
-        (
-            &["unshare", "--mount", "sh", "-c", read_only, "sh"],
-            UNSUPPORTED,
-            "net.ipv4.conf.lo.accept_local=1",
-        ),
-    ] {
+    let script = scene.write("begins-it", "#!/bin/sh\nexec redis-server\n");
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("executable");
+    let script = script.to_string_lossy();
+    let unshared = ["unshare", "--mount", "sh", "-c", read_only, "sh"];
+    let namespace = ["sh", "-c", hidden, &cgroup];
+    let require = ["--north", "require"];
+    let cases: &[(&[&str], i32, &[&str], &str)] = &[
+        (&["setpriv", &without("net_admin")], NO_PERMISSION, &[], ""),
+        (&["setpriv", &without("net_raw")], NO_PERMISSION, &[], ""),
+        (&["setpriv", &without("sys_admin")], NO_PERMISSION, &[], ""),
+        (&unshared, UNSUPPORTED, &[], ""),
+        (&namespace, UNSUPPORTED, &[], ""),
+        (&[], CONFIG, &require, "memcached"),
+        (&[], CONFIG, &require, &script),
+        (&[], CONFIG, &["--name", "a/b"], ""),
+        (&[], UNAVAILABLE, &["--address-device", "eth7"], ""),
+        (&[], UNAVAILABLE, &["--metrics", "10.0.0.78:9"], ""),
+        (&[], CONFIG, &[], "no-such-program"),
+    ];
+    for (by, code, options, server) in cases {
         let program = binaries::outlive();
-        let check = outlive_as(&scene, by, &program, &["check", "--address", &address]);
-        assert_eq!(check.status, Some(code), "{check:?}");
-        assert!(check.stdout.contains(says), "{check:?}");
-        let serve = ["serve", "--address", &address, "--", "sleep", "1"];
-        assert_refused(&outlive_as(&scene, by, &program, &serve), code, &[says]);
+        let server = if server.is_empty() { "sleep" } else { server };
+        let asks = |verb| {
+            let all = [
+                &[verb, "--address", &address],
+                *options,
+                &["--", server, "1"],
+            ];
+            outlive_as(&scene, by, &program, &all.concat())
+        };
+        let (check, serve) = (asks("check"), asks("serve"));
+        assert_eq!(check.status, Some(*code), "{options:?}: {check:?}");
+        assert_eq!(serve.status, Some(*code), "{options:?}: {serve:?}");
+        let failed = check.stdout.lines().filter(|line| line.starts_with("FAIL"));
+        let said: Vec<&str> = failed.collect();
+        let why = serve.stderr.trim_end();
+        let why = why.strip_prefix("outlive: ").expect("one line");
+        assert_eq!(said.len(), 1, "{check:?}");
+        assert!(said[0].ends_with(why), "{said:?}, but serve says {why:?}");
         assert_nothing_left(&scene);
     }
+    let _ = fs::remove_dir(cgroup);
+}
+
+/// The directory of a cgroup that is not made yet.
+fn below_the_root(scene: &Scene) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let mut mounts = mounts.lines().map(|line| line.split(' '));
+    let mount = mounts.find_map(|mut words| {
+        let at = words.nth(1)?;
+        (words.next()? == "cgroup2").then(|| at.to_owned())
+    });
+    let name = scene.directory().file_name().unwrap_or_default();
+    format!("{}/{}", mount.expect("cgroup2"), name.to_string_lossy())
 }
 
 /// In the journal each line has its priority; and no line has the colours of a terminal, whoever reads it.

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     net::TcpStream,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, symlink},
     process::Output,
     thread,
     time::Duration,
@@ -103,14 +103,26 @@ int main(void) {
 }
 ";
 
+/// A server by a name of which nothing is known: it is found out while it runs.
+fn unknown(scene: &Scene, mut server: Server) -> Server {
+    let found = std::process::Command::new("which")
+        .arg(&server.command[0])
+        .output()
+        .expect("which");
+    let program = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+    let link = scene.directory().join("a-server");
+    symlink(program, &link).expect("a link");
+    server.command[0] = link.to_string_lossy().into_owned();
+    server
+}
+
 /// The threads of memcached serve its clients: that cannot be replayed, and is noticed when one is given the first client, which
 /// has said nothing.
 #[test]
 fn a_server_whose_threads_serve_is_refused() {
     let scene = Scene::new("memcached");
-    let said = refused(&scene, &memcached(&scene), &[]);
-    let expected =
-        "memcached cannot be rebuilt from what it is told: another thread than the first";
+    let said = refused(&scene, &unknown(&scene, memcached(&scene)), &[]);
+    let expected = "a-server cannot be rebuilt from what it is told: another thread than the first";
     assert!(said.contains(expected), "{said}");
     assert!(said.contains("from one thread"), "{said}");
     assert!(
@@ -124,9 +136,9 @@ fn a_server_whose_threads_serve_is_refused() {
 #[test]
 fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
     let scene = Scene::new("workers");
-    let said = refused(&scene, &nginx(&scene), &[]);
+    let said = refused(&scene, &unknown(&scene, nginx(&scene)), &[]);
     // With that, or by what it hears from the master first.
-    let expected = "nginx cannot be rebuilt from what it is told: a child with clients";
+    let expected = "a-server cannot be rebuilt from what it is told: a child with clients";
     assert!(said.contains(expected), "{said}");
     assert!(said.contains("`master_process off; daemon off;`"), "{said}");
     assert!(
@@ -135,6 +147,25 @@ fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
     );
     assert!(!said.contains("killed by signal"), "{said}");
     assert!(!said.contains("did not come back in time"), "{said}");
+}
+
+/// A server that is known is served without a record at once, if one was only preferred: `check` says so, too.
+#[test]
+fn a_server_that_is_known_is_served_without_a_record_if_one_was_only_preferred() {
+    let scene = Scene::new("prefer-known");
+    let server = scene.protect_with(&memcached(&scene), &PREFER);
+    let mut client = scene.connect_to(scene.ipv4(PORT));
+    is_answered(&mut client);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    is_answered(&mut client);
+    assert_no_client_notices(&server);
+    let check = server.outlive("check", &["--north=prefer", "--", "memcached"]);
+    assert_eq!(check.status, Some(0), "{check:?}");
+    assert!(
+        check.stdout.contains("what it keeps is not protected"),
+        "{check:?}"
+    );
 }
 
 /// What is known of a server before it runs, `check` says.
@@ -192,7 +223,7 @@ socket.recv_fds(here, 1, 1)"
 #[test]
 fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferred() {
     let scene = Scene::new("prefer");
-    let definition = memcached(&scene);
+    let definition = unknown(&scene, memcached(&scene));
     let mut server = scene.protect_with(&definition, &PREFER);
     let mut client = scene.connect_to(scene.ipv4(PORT));
     is_answered(&mut client);
@@ -235,7 +266,8 @@ fn a_server_that_is_refused_late_goes_on_without_a_record_if_one_was_only_prefer
 #[test]
 fn who_prefers_a_record_does_without_it_at_the_logger() {
     let (scene, logger) = with_logger("prefer-logger");
-    let server = protect(&scene, &memcached(&scene), &logger, &PREFER);
+    let definition = unknown(&scene, memcached(&scene));
+    let server = protect(&scene, &definition, &logger, &PREFER);
     let mut first = scene.connect_to(scene.ipv4(PORT));
     let heard = first.read_exact(&mut [0; 8]).map_err(|error| error.kind());
     assert_eq!(heard, Err(ErrorKind::ConnectionReset));

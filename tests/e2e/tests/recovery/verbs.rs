@@ -125,10 +125,9 @@ fn check_says_what_is_missing() {
     );
 
     let taken = scene.ipv4(PORT).to_string();
-    let bad = protected.outlive(
-        "check",
-        &["--json", "--address", &taken, "--", "no-such-program"],
-    );
+    let named = ["--json", "--name", "other", "--replay", "turn"];
+    let more = ["--address", &taken, "--", "no-such-program"];
+    let bad = protected.outlive("check", &[&named[..], &more].concat());
     assert_eq!(bad.status, Some(78), "{bad:?}");
     let wrong: Vec<_> = bad
         .json()
@@ -139,7 +138,7 @@ fn check_says_what_is_missing() {
         .iter()
         .filter_map(|f| f["question"].as_str())
         .collect();
-    assert_eq!(questions, ["addresses", "command"], "{bad:?}");
+    assert_eq!(questions, ["command", "addresses"], "{bad:?}");
 
     let words = protected.outlive("check", &["--address", "192.0.2.1:80"]);
     assert_eq!(words.status, Some(69), "{words:?}");
