@@ -46,6 +46,8 @@ pub(crate) enum Verb {
     Status(Status),
     /// Show what has happened to a service: deaths, restarts, connections kept and lost
     Events(Events),
+    /// Show what has happened to a service, also before its `outlive serve` was started, and who has asked for it
+    History(ShowHistory),
     /// Say whether this kernel, these addresses and this command can be protected, and why not
     ///
     /// Takes the options of `outlive serve`, also from a file (--config), and asks all that serve asks before it begins; the exit status
@@ -199,6 +201,34 @@ pub(crate) struct RunDirectory {
     pub(crate) run_dir: PathBuf,
 }
 
+/// Where events are kept that outlive `outlive serve`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HistoryDirectory {
+    /// Directory in which the events of services are kept on disk, 16 MiB of each at the most, for `outlive history` [default:
+    /// $STATE_DIRECTORY, or /var/lib/outlive/history; with another --run-dir: none]
+    #[arg(long, value_name = "DIR")]
+    history: Option<PathBuf>,
+}
+
+/// Where the history of a host's services is.
+const HISTORY: &str = "/var/lib/outlive/history";
+
+impl HistoryDirectory {
+    /// Of services in this run directory.
+    pub(crate) fn of(&self, run_dir: &Path) -> Option<PathBuf> {
+        let usual = run_dir == Path::new("/run/outlive");
+        self.history
+            .clone()
+            .or_else(|| usual.then(|| self.or_usual()))
+    }
+
+    pub(crate) fn or_usual(&self) -> PathBuf {
+        let of_unit = || std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
+        let given = self.history.clone().or_else(of_unit);
+        given.unwrap_or_else(|| PathBuf::from(HISTORY))
+    }
+}
+
 /// Options in a file.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigFile {
@@ -350,6 +380,8 @@ pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) file: ConfigFile,
     #[command(flatten)]
+    pub(crate) history: HistoryDirectory,
+    #[command(flatten)]
     pub(crate) run: RunDirectory,
     /// The server and its arguments; it must stay in the foreground (nginx: -g 'daemon off;')
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -422,6 +454,20 @@ pub(crate) struct Events {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ShowHistory {
+    /// The service [default: the only one that has a history]
+    pub(crate) service: Option<String>,
+    /// Since then: a time ago (30min, 12h), a day, or a time of the clock (2026-11-27T02:00:00Z), UTC
+    #[arg(long, value_name = "TIME", value_parser = units::since)]
+    pub(crate) since: Option<units::Since>,
+    /// Print JSON, one event a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) history: HistoryDirectory,
+}
+
+#[derive(Debug, Args)]
 #[command(
     mut_arg("address", |arg| arg.required(false)),
     mut_arg("command", |arg| arg.required(false)),
@@ -445,6 +491,8 @@ pub(crate) struct Clean {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) history: HistoryDirectory,
     #[command(flatten)]
     pub(crate) run: RunDirectory,
 }

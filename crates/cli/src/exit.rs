@@ -70,7 +70,7 @@ impl From<Fault> for Outcome {
 
 /// Say what went wrong, and whose fault it was.
 pub(crate) fn failed(error: &ServeError) -> Outcome {
-    lines::fail(error);
+    lines::fail(error.code(), error);
     match error {
         ServeError::NoService { .. } => Outcome::Usage, // a typing error
         _ => error.fault().into(),

@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::fs::fstat;
-use serve::Priority;
+use serve::{JSON_VERSION, Priority};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
     fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
@@ -49,10 +49,20 @@ pub(crate) fn as_json() {
     JSON.store(true, Ordering::Relaxed);
 }
 
-/// Tells why something was not done.
-pub(crate) fn fail(why: &dyn fmt::Display) {
-    let line = match JSON.load(Ordering::Relaxed) {
-        true => serde_json::json!({ "error": why.to_string() }).to_string(),
+/// Whether errors are told as JSON.
+pub(crate) fn are_json() -> bool {
+    JSON.load(Ordering::Relaxed)
+}
+
+/// Tells why something was not done: for a script in one word.
+pub(crate) fn fail(code: &str, why: &dyn fmt::Display) {
+    let line = match are_json() {
+        true => {
+            let error = serde_json::json!({
+                "version": JSON_VERSION, "error": why.to_string(), "code": code
+            });
+            error.to_string()
+        }
         false => format!("outlive: {why}"),
     };
     say(Priority::Error, &line);

@@ -1,10 +1,11 @@
 //! `outlive logger`.
 
-use std::{io::ErrorKind, os::fd::AsFd, os::unix::net::UnixStream, path::Path};
+use std::{io::ErrorKind, os::fd::AsFd, os::unix::net::UnixStream, path::Path, time::UNIX_EPOCH};
 
 use channel::KeyRing;
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy};
-use serve::{Priority, ServeError};
+use serde::Serialize;
+use serve::{JSON_VERSION, Priority, ServeError};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     low_level::pipe,
@@ -32,7 +33,9 @@ fn release(arguments: &Release) -> Outcome {
         Ok(epoch) if arguments.json => {
             println!(
                 "{}",
-                serde_json::json!({ "service": service, "released": true, "epoch": epoch })
+                serde_json::json!({
+                    "version": JSON_VERSION, "service": service, "released": true, "epoch": epoch
+                })
             );
             Outcome::Done
         }
@@ -43,7 +46,10 @@ fn release(arguments: &Release) -> Outcome {
             Outcome::Done
         }
         Err(ServeError::NotKnown(why)) => {
-            lines::fail(&format_args!("{service} is not released: {why}"));
+            lines::fail(
+                "not_released",
+                &format_args!("{service} is not released: {why}"),
+            );
             Outcome::NotNow
         }
         Err(error) => failed(&error),
@@ -56,32 +62,36 @@ fn keep(arguments: &Logger) -> Outcome {
         .unwrap_or_else(|| serve::host_memory() / 2);
     if total < TOTAL_LEAST {
         let hint = arguments.file.hint();
-        lines::fail(&format_args!("--limit-total must be at least 1MiB{hint}"));
+        lines::fail(
+            "options",
+            &format_args!("--limit-total must be at least 1MiB{hint}"),
+        );
         return Outcome::of_options(!hint.is_empty());
     }
     match keep_records(arguments, total) {
         Ok(()) => Outcome::Done,
         Err(error) => {
-            lines::fail(&error);
-            outcome_of(&error).of_service()
+            let (outcome, code) = outcome_of(&error);
+            lines::fail(code, &error);
+            outcome.of_service()
         }
     }
 }
 
-fn outcome_of(error: &ServiceError) -> Outcome {
+fn outcome_of(error: &ServiceError) -> (Outcome, &'static str) {
     match error {
         ServiceError::Listen { error, .. } | ServiceError::Metrics { error, .. } => {
             match error.kind() {
-                ErrorKind::AddrInUse => Outcome::NotNow,
-                ErrorKind::AddrNotAvailable => Outcome::Unavailable,
-                ErrorKind::PermissionDenied => Outcome::NoPermission,
-                _ => Outcome::Config,
+                ErrorKind::AddrInUse => (Outcome::NotNow, "port_in_use"),
+                ErrorKind::AddrNotAvailable => (Outcome::Unavailable, "address_not_here"),
+                ErrorKind::PermissionDenied => (Outcome::NoPermission, "not_permitted"),
+                _ => (Outcome::Config, "not_listening"),
             }
         }
-        ServiceError::Keys(_) | ServiceError::Lease(_) | ServiceError::Log { .. } => {
-            Outcome::Config
-        }
-        ServiceError::Io(_) => Outcome::Internal,
+        ServiceError::Keys(_) => (Outcome::Config, "key_file"),
+        ServiceError::Lease(_) => (Outcome::Config, "lease"),
+        ServiceError::Log { .. } => (Outcome::Config, "log"),
+        ServiceError::Io(_) => (Outcome::Internal, "system"),
     }
 }
 
@@ -129,9 +139,24 @@ const fn priority(of: &Event) -> Priority {
     }
 }
 
+/// As the events of `serve`.
+#[derive(Serialize)]
+struct Told<'a> {
+    version: u32,
+    time_unix_us: u64,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
 fn say(event: &Event, json: bool) {
     let line = if json {
-        serde_json::to_string(event).unwrap_or_default()
+        let elapsed = UNIX_EPOCH.elapsed().unwrap_or_default();
+        let told = Told {
+            version: JSON_VERSION,
+            time_unix_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+            event,
+        };
+        serde_json::to_string(&told).unwrap_or_default()
     } else {
         format!("outlive: {event}")
     };

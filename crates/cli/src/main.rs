@@ -17,12 +17,45 @@ mod serving;
 mod talking;
 mod units;
 
+use std::{ffi::OsString, path::Path};
+
 use arguments::{Arguments, Verb};
 use clap::Parser;
 use exit::Outcome;
 
 /// What is told unless `OUTLIVE_LOG` says otherwise. (The FUSE library takes an answer to who is gone for an error.)
 const USUAL: &str = "warn,fuser=off";
+
+/// Is `--json` among the words before the server's command?
+fn heed_json(line: &[OsString]) {
+    let mut words = line.iter().take_while(|word| *word != "--");
+    if words.any(|word| word == "--json") {
+        lines::as_json();
+    }
+}
+
+/// Arguments that are none, or `--help`.
+fn not_parsed(error: &clap::Error, file: Option<&Path>) -> Outcome {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return Outcome::Done;
+    }
+    let hint = file.map(arguments::config_hint);
+    if lines::are_json() {
+        let words = error.to_string();
+        // What follows is for people: usage, and where there is help.
+        let said = words.split("\n\n").next().unwrap_or_default();
+        let said = said.strip_prefix("error: ").unwrap_or(said);
+        let hint = hint.unwrap_or_default();
+        lines::fail("usage", &format_args!("{said}{hint}"));
+    } else {
+        let _ = error.print();
+        if let Some(hint) = &hint {
+            eprintln!("outlive:{hint}");
+        }
+    }
+    Outcome::of_options(file.is_some())
+}
 
 fn main() -> std::process::ExitCode {
     tracing_subscriber::fmt()
@@ -36,34 +69,19 @@ fn main() -> std::process::ExitCode {
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(USUAL)),
         )
         .init();
-    let (line, file) = match config::resolve(std::env::args_os().collect()) {
+    let given: Vec<OsString> = std::env::args_os().collect();
+    heed_json(&given);
+    let (line, file) = match config::resolve(given) {
         Ok(resolved) => resolved,
         Err(mistake) => {
-            lines::fail(&mistake);
+            lines::fail("config_file", &mistake);
             return Outcome::Config.into();
         }
     };
-    if line
-        .iter()
-        .take_while(|word| *word != "--")
-        .any(|word| word == "--json")
-    {
-        lines::as_json();
-    }
+    heed_json(&line);
     let arguments = match Arguments::try_parse_from(line) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print();
-            let in_file = file.is_some();
-            if let Some(file) = file.filter(|_| error.use_stderr()) {
-                eprintln!("outlive:{}", arguments::config_hint(&file));
-            }
-            return if error.use_stderr() {
-                Outcome::of_options(in_file).into()
-            } else {
-                Outcome::Done.into()
-            };
-        }
+        Err(error) => return not_parsed(&error, file.as_deref()).into(),
     };
     let outcome = match arguments.verb {
         Verb::Serve(serve) => serving::serve(*serve, false),
@@ -72,6 +90,7 @@ fn main() -> std::process::ExitCode {
         Verb::Restart(which) => talking::restart(&which),
         Verb::Status(status) => talking::status(&status),
         Verb::Events(events) => talking::events(&events),
+        Verb::History(history) => talking::history(&history),
         Verb::Check(check) => talking::check(*check),
         Verb::Clean(clean) => talking::clean(&clean),
         Verb::Key(key) => talking::key(&key),

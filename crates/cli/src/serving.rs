@@ -5,8 +5,8 @@ use std::time::Duration;
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 use serve::{
-    CheckpointConfig, Ending, Happening, History, LinkConfig, LoggerLimits, OnLoggerLoss, Priority,
-    Report, RunDir, ServeConfig, ServeError, Service, Signals, Verify,
+    CheckpointConfig, Code, Ending, Happening, History, LinkConfig, LoggerLimits, OnLoggerLoss,
+    Priority, Report, RunDir, ServeConfig, ServeError, Service, Signals, Verify,
 };
 
 use crate::{
@@ -33,7 +33,7 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
     let config = match with_otherwise(arguments, standby) {
         Ok(config) => config,
         Err(message) => {
-            lines::fail(&format_args!("{message}{hint}"));
+            lines::fail("options", &format_args!("{message}{hint}"));
             return Outcome::of_options(!hint.is_empty());
         }
     };
@@ -72,7 +72,11 @@ fn run(
         let service = Service::new(config.clone(), &signals, past, tell);
         let (ending, history) = match (service.and_then(Service::run), &config.otherwise) {
             (Err(error), Some(other)) if error.is_of_the_north() || error.is_without_record() => {
-                tell(&Report::trouble(&config.name, error.and_without()));
+                tell(&Report::trouble(
+                    &config.name,
+                    Code::NotRebuilt,
+                    error.and_without(),
+                ));
                 let standby = config.standby;
                 config = ServeConfig {
                     standby,
@@ -217,6 +221,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         hot: arguments.hot,
         preference: arguments.preference,
         metrics: arguments.metrics,
+        history: arguments.history.of(&arguments.run.run_dir),
         run_dir: RunDir::new(arguments.run.run_dir),
     })
 }

@@ -1,4 +1,4 @@
-//! `outlive status`, `move`, `events`, `check`, `clean` and `key`.
+//! `outlive status`, `move`, `events`, `history`, `check`, `clean` and `key`.
 
 use std::{
     io::{self, Write},
@@ -6,15 +6,15 @@ use std::{
 };
 
 use serve::{
-    RunDir, Status as ServiceStatus,
+    JSON_VERSION, Priority, RunDir, Status as ServiceStatus,
     control::{Moved, Question, Restarted, ask},
-    preflight,
+    event_log, preflight,
 };
 
 use crate::{
-    arguments::{Check, Clean, Events, Key, Move, Status},
+    arguments::{Check, Clean, Events, Key, Move, ShowHistory, Status},
     exit::{Outcome, failed},
-    lines, serving,
+    lines, serving, units,
 };
 
 /// Print a line; false when nobody reads any more.
@@ -57,9 +57,12 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
                 true
             }
             (Ok(()), None) => {
-                lines::fail(&format_args!(
-                    "the serve of {name} could not say how it is; see its own messages"
-                ));
+                lines::fail(
+                    "no_status",
+                    &format_args!(
+                        "the serve of {name} could not say how it is; see its own messages"
+                    ),
+                );
                 outcome = Outcome::Internal;
                 true
             }
@@ -72,24 +75,28 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
     let known = run_dir.services().iter().any(|known| known == name);
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            lines::fail(&format_args!(
-                "only root may ask the serve of {name} ({error})"
-            ));
+            lines::fail(
+                "not_permitted",
+                &format_args!("only root may ask the serve of {name} ({error})"),
+            );
             Outcome::NoPermission
         }
         _ if !known => {
-            lines::fail(&format_args!(
-                "no service is called {name}: {}",
-                self::known(run_dir)
-            ));
+            lines::fail(
+                "no_service",
+                &format_args!("no service is called {name}: {}", self::known(run_dir)),
+            );
             Outcome::Usage
         }
         _ => {
-            lines::fail(&format_args!(
-                "no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
+            lines::fail(
+                "no_serve",
+                &format_args!(
+                    "no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
                  unprotected: the same `outlive serve` takes it over; or stop that server, and run \
                  `outlive clean --run-dir {run_dir} {name}`"
-            ));
+                ),
+            );
             Outcome::Failed
         }
     }
@@ -101,7 +108,10 @@ fn named(service: Option<&str>, run_dir: &RunDir) -> Option<String> {
         .map(str::to_owned)
         .or_else(|| only(run_dir.services()));
     if name.is_none() {
-        lines::fail(&format_args!("which service? {}", known(run_dir)));
+        lines::fail(
+            "which_service",
+            &format_args!("which service? {}", known(run_dir)),
+        );
     }
     name
 }
@@ -126,6 +136,56 @@ pub(crate) fn events(arguments: &Events) -> Outcome {
     }
 }
 
+pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
+    let directory = arguments.history.or_usual();
+    let known = event_log::services(&directory);
+    let place = directory.display();
+    let Some(name) = arguments.service.clone().or_else(|| only(known.clone())) else {
+        let there = match known.is_empty() {
+            true => format!("there is no history in {place}"),
+            false => format!("there are {}", known.join(", ")),
+        };
+        lines::fail("which_service", &format_args!("which service? {there}"));
+        return Outcome::Usage;
+    };
+    let since = arguments.since.map_or(0, units::Since::unix_us);
+    let read = event_log::read(&directory, &name, |text| {
+        let report = serde_json::from_str::<serde_json::Value>(text).ok();
+        let time = report.and_then(|report| report["time_unix_us"].as_u64());
+        if time.is_some_and(|time| time < since) {
+            return true;
+        }
+        let words = (!arguments.json).then(|| in_words(text)).flatten();
+        line(&words.unwrap_or_else(|| text.to_owned()))
+    });
+    match read {
+        Ok(0) => Outcome::Done,
+        Ok(cut_off) => {
+            let cut_off = recovery::Count(cut_off, "line");
+            lines::say(
+                Priority::Warning,
+                &format!("outlive: {cut_off} cut off, by a crash or a full disk"),
+            );
+            Outcome::Done
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            lines::fail(
+                "no_history",
+                &format_args!("{name} has no history in {place}"),
+            );
+            Outcome::Usage
+        }
+        Err(error) => {
+            let why = format_args!("the history of {name} in {place} cannot be read: {error}");
+            lines::fail("history_not_read", &why);
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => Outcome::NoPermission,
+                _ => Outcome::Failed,
+            }
+        }
+    }
+}
+
 pub(crate) fn hand_over(arguments: &Move) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
     let Some(name) = named(arguments.service.as_deref(), &run_dir) else {
@@ -142,7 +202,9 @@ pub(crate) fn hand_over(arguments: &Move) -> Outcome {
         (Err(error), _) => not_served(&run_dir, &name, &error),
         (Ok(()), Some(Moved::Moved)) => {
             if arguments.json {
-                json(&serde_json::json!({ "service": name, "moved": true, "took_ms": took_ms }));
+                json(&serde_json::json!({
+                    "version": JSON_VERSION, "service": name, "moved": true, "took_ms": took_ms
+                }));
             } else {
                 line(&format!(
                     "{name}: given up after {took_ms:.0} ms; the standby serves"
@@ -151,13 +213,16 @@ pub(crate) fn hand_over(arguments: &Move) -> Outcome {
             Outcome::Done
         }
         (Ok(()), Some(Moved::Refused(why))) => {
-            lines::fail(&format_args!("{name} is not moved: {why}"));
+            lines::fail("not_moved", &format_args!("{name} is not moved: {why}"));
             Outcome::Failed
         }
         (Ok(()), None) => {
-            lines::fail(&format_args!(
-                "the serve of {name} does not say whether it has moved; see `outlive status`"
-            ));
+            lines::fail(
+                "move_unknown",
+                &format_args!(
+                    "the serve of {name} does not say whether it has moved; see `outlive status`"
+                ),
+            );
             Outcome::Internal
         }
     }
@@ -180,7 +245,7 @@ pub(crate) fn restart(arguments: &Move) -> Outcome {
         (Ok(()), Some(Restarted::Restarted { kept, lost })) => {
             if arguments.json {
                 json(&serde_json::json!({
-                    "service": name, "restarted": true, "kept": kept, "lost": lost, "took_ms": took_ms
+                    "version": JSON_VERSION, "service": name, "restarted": true, "kept": kept, "lost": lost, "took_ms": took_ms
                 }));
             } else {
                 let kept = recovery::Count(kept, "connection");
@@ -191,13 +256,19 @@ pub(crate) fn restart(arguments: &Move) -> Outcome {
             Outcome::Done
         }
         (Ok(()), Some(Restarted::Refused(why))) => {
-            lines::fail(&format_args!("{name} is not restarted: {why}"));
+            lines::fail(
+                "not_restarted",
+                &format_args!("{name} is not restarted: {why}"),
+            );
             Outcome::NotNow
         }
         (Ok(()), None) => {
-            lines::fail(&format_args!(
-                "the serve of {name} has ended before its server was there again; see `outlive status`"
-            ));
+            lines::fail(
+                "restart_unknown",
+                &format_args!(
+                    "the serve of {name} has ended before its server was there again; see `outlive status`"
+                ),
+            );
             Outcome::Failed
         }
     }
@@ -206,7 +277,7 @@ pub(crate) fn restart(arguments: &Move) -> Outcome {
 /// `2026-11-21T02:35:19.123Z 10.0.0.10-80 restarted as process 4711 after 3.4 ms`
 fn in_words(text: &str) -> Option<String> {
     let report: serde_json::Value = serde_json::from_str(text).ok()?;
-    let time = Duration::try_from_secs_f64(report["time"].as_f64()?).ok()?;
+    let time = Duration::from_micros(report["time_unix_us"].as_u64()?);
     let time = humantime::format_rfc3339_millis(UNIX_EPOCH.checked_add(time)?);
     Some(format!(
         "{time} {} {}",
@@ -232,7 +303,7 @@ pub(crate) fn check(arguments: Check) -> Outcome {
     let config = match serving::to_check(arguments.serve, arguments.standby) {
         Ok(config) => config,
         Err(mistake) => {
-            lines::fail(&format_args!("{mistake}{hint}"));
+            lines::fail("options", &format_args!("{mistake}{hint}"));
             return Outcome::of_options(!hint.is_empty());
         }
     };
@@ -249,6 +320,7 @@ pub(crate) fn check(arguments: Check) -> Outcome {
 }
 
 pub(crate) fn clean(arguments: &Clean) -> Outcome {
+    let history = arguments.history.of(&arguments.run.run_dir);
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
     let all = arguments.service.is_none();
     let names = arguments
@@ -260,7 +332,7 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
     }
     let mut outcome = Outcome::Done;
     for name in names {
-        match serve::clean::clean(&run_dir, &name, arguments.kill) {
+        match serve::clean::clean(&run_dir, &name, arguments.kill, history.as_deref()) {
             Ok(cleaned) if arguments.json => {
                 json(&cleaned);
             }
@@ -278,9 +350,10 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
             // One that runs is not ours to clean, and not an error unless it was named.
             Err(serve::ServeError::AlreadyServed { .. }) if all => {}
             Err(serve::ServeError::AlreadyServed { .. }) => {
-                lines::fail(&format_args!(
-                    "{name} is running; stop its serve (SIGTERM), which cleans up"
-                ));
+                lines::fail(
+                    "already_served",
+                    &format_args!("{name} is running; stop its serve (SIGTERM), which cleans up"),
+                );
                 outcome = Outcome::NotNow;
             }
             Err(error) => outcome = failed(&error),
@@ -300,7 +373,7 @@ pub(crate) fn key(arguments: &Key) -> Outcome {
             Outcome::Done
         }
         Err(error) => {
-            lines::fail(&format_args!("{error}"));
+            lines::fail("key", &format_args!("{error}"));
             match error.kind() {
                 io::ErrorKind::InvalidInput => Outcome::Usage,
                 _ => Outcome::Internal,

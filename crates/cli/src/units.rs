@@ -1,6 +1,9 @@
 //! Numbers with units, as people write them.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, UNIX_EPOCH},
+};
 
 /// Most digits behind the point of a number of bytes.
 const MOST_DIGITS: usize = 9;
@@ -110,6 +113,38 @@ fn no_address(text: &str) -> String {
     format!(
         "{text:?} is no address and port: write 10.0.0.1:80, [fd00::1]:80, or a range of ports as in 10.0.0.1:20000-20100{hint}"
     )
+}
+
+/// From when on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// So long ago.
+    Ago(Duration),
+    /// Since 1970.
+    At(Duration),
+}
+
+impl Since {
+    /// Microseconds since 1970.
+    pub(crate) fn unix_us(self) -> u64 {
+        let at = match self {
+            Self::Ago(ago) => UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(ago),
+            Self::At(at) => at,
+        };
+        u64::try_from(at.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// `2h` ago, `2026-11-27`, or `2026-11-27T02:00:00Z`.
+pub(crate) fn since(text: &str) -> Result<Since, String> {
+    let day = || humantime::parse_rfc3339(&format!("{text}T00:00:00Z"));
+    if let Ok(at) = humantime::parse_rfc3339_weak(text).or_else(|_| day()) {
+        return Ok(Since::At(at.duration_since(UNIX_EPOCH).unwrap_or_default()));
+    }
+    let ago = duration(text).map(Since::Ago);
+    ago.map_err(|why| {
+        format!("{why}; or write a time of the clock (UTC): 2026-11-27, 2026-11-27T02:00:00Z")
+    })
 }
 
 /// Bits a second, or no limit.
@@ -261,5 +296,17 @@ mod tests {
         assert_eq!(moment("1ms"), Ok(Duration::from_millis(1)));
         assert!(moment("2ms").is_err());
         assert!(duration("-1s").is_err());
+    }
+
+    #[test]
+    fn times_since_when() {
+        let second = Duration::from_secs(1);
+        assert_eq!(since("1h"), Ok(Since::Ago(second * 3600)));
+        assert_eq!(since("1970-01-02"), Ok(Since::At(second * 86400)));
+        let at = since("1970-01-01T00:00:01Z");
+        assert_eq!(at, Ok(Since::At(second)));
+        assert_eq!(at.map(Since::unix_us), Ok(1_000_000));
+        assert!(since("yesterday").is_err());
+        assert!(since("12").is_err());
     }
 }

@@ -41,6 +41,63 @@ fn a_mistake_is_told_with_its_place_and_is_the_users() {
     }
 }
 
+/// Of `--json` in a file, too.
+#[test]
+fn with_json_every_mistake_is_json() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("web.toml");
+    fs::write(&path, "json = true\naddress = \"10.0.0.10\"\n").expect("written");
+    let path = path.to_string_lossy();
+    for (arguments, status, code) in [
+        (&["serve", "--json", "--devour"][..], 64, "usage"),
+        (&["serve", "--json"], 64, "usage"),
+        (&["serve", "--json", "--config", &path], 78, "config_file"),
+        (
+            &["serve", "--json", "--config", "/no/such"],
+            78,
+            "config_file",
+        ),
+        (
+            &[
+                "serve",
+                "--json",
+                "--address",
+                "10.0.0.10:1",
+                "--ring",
+                "5",
+                "--",
+                "true",
+            ],
+            64,
+            "options",
+        ),
+        (
+            &["history", "--json", "--history", "/no/such"],
+            64,
+            "which_service",
+        ),
+        (
+            &["history", "--json", "--history", "/no/such", "web"],
+            64,
+            "no_history",
+        ),
+    ] {
+        let output = outlive(arguments);
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let error: serde_json::Value = serde_json::from_str(&stderr).expect("one line of JSON");
+        assert_eq!(
+            (&error["version"], &error["code"]),
+            (&1.into(), &code.into()),
+            "{stderr}"
+        );
+        assert!(!error["error"].to_string().contains('\u{1b}'), "{stderr}");
+    }
+    // Words of the server are not ours.
+    let output = outlive(&["serve", "--", "server", "--json"]);
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: "));
+}
+
 #[test]
 fn a_logger_runs_by_its_file_alone() {
     let directory = tempfile::tempdir().expect("a directory");

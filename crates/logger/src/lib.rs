@@ -26,4 +26,4 @@ pub use desk::Desk;
 pub use intake::{Intake, Notice};
 #[cfg(feature = "ring")]
 pub use process::{LoggerConfig, LoggerError, run};
-pub use service::{Event, Service, ServiceConfig, ServiceError, without_checksums};
+pub use service::{Code, Event, Service, ServiceConfig, ServiceError, without_checksums};

@@ -38,8 +38,8 @@ use crate::{
     link::{AckPolicy, Outbox, Sessions},
 };
 use client::Client;
-pub use events::Event;
 use events::Refusals;
+pub use events::{Code, Event};
 use leases::Leases;
 use log::open_log;
 pub use no_checksum::without_checksums;
@@ -296,7 +296,8 @@ impl Service {
                     more |= count == BATCH;
                 }
                 Err(error) => tell(&Event::Trouble {
-                    message: format!("cannot read datagrams: {error}"),
+                    code: Code::DatagramsNotRead,
+                    reason: format!("cannot read datagrams: {error}"),
                 }),
             }
         }
@@ -391,7 +392,8 @@ fn reload(keys: &mut Arc<KeyRing>, tell: &mut dyn FnMut(&Event)) {
         Ok(false) => {}
         Ok(true) => tell(&Event::KeysChanged),
         Err(error) => tell(&Event::Trouble {
-            message: error.to_string(),
+            code: Code::KeysNotRead,
+            reason: error.to_string(),
         }),
     }
 }

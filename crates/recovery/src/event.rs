@@ -13,7 +13,11 @@ pub struct Count<N>(pub N, pub &'static str);
 impl<N: Copy + TryInto<u64>> fmt::Display for Count<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number: u64 = self.0.try_into().unwrap_or(u64::MAX);
-        let plural = if number == 1 { "" } else { "s" };
+        let plural = match number {
+            1 => "",
+            _ if self.1.ends_with('s') => "es",
+            _ => "s",
+        };
         write!(f, "{number} {}{plural}", self.1)
     }
 }
@@ -101,6 +105,25 @@ impl Cause {
         matches!(self, Self::Moved | Self::Restart)
     }
 
+    /// In words, of a process that is called so.
+    #[must_use]
+    pub fn of(self, process: &str) -> String {
+        match self {
+            Self::Signal { signal, .. } => {
+                format!("{process} was killed by {}", SignalName(signal))
+            }
+            Self::Status { status, .. } => format!("{process} exited with status {status}"),
+            Self::NotServing => "it does not serve".into(),
+            Self::Host => "its host had stopped".into(),
+            Self::Moved => "it was handed over by the host that served".into(),
+            Self::Restart => "it was ended to be started again".into(),
+            Self::Renewal => "it was ended so that its record begins anew".into(),
+            Self::NotReplayable { .. } => {
+                format!("stopped by outlive: {process} was about to do what cannot be replayed")
+            }
+        }
+    }
+
     /// Somebody's hand, most likely, or ours.
     #[must_use]
     pub fn is_sigkill(self) -> bool {
@@ -116,20 +139,8 @@ impl Cause {
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Signal { pid, signal } => {
-                write!(f, "process {pid} was killed by {}", SignalName(*signal))
-            }
-            Self::Status { pid, status } => write!(f, "process {pid} exited with status {status}"),
-            Self::NotServing => write!(f, "it does not serve"),
-            Self::Host => write!(f, "its host had stopped"),
-            Self::Moved => write!(f, "it was handed over by the host that served"),
-            Self::Restart => write!(f, "it was ended to be started again"),
-            Self::Renewal => write!(f, "it was ended so that its record begins anew"),
-            Self::NotReplayable { pid } => {
-                write!(f, "process {pid} was about to do what cannot be replayed")
-            }
-        }
+        let process = self.pid().map(|pid| format!("process {pid}"));
+        f.write_str(&self.of(&process.unwrap_or_default()))
     }
 }
 

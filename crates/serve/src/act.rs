@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, os::fd::AsFd, time::Duration};
 
 use dataplane::{DataplaneError, Space};
-use recovery::{Action, Cause, Event, Segment, SplicePoint, Stage};
+use recovery::{Action, Cause, Count, Event, Segment, SplicePoint, Stage};
 use ssw::{
     Flow, Restored, call_to_client, expectations, fabricated_syn, no_room_for_client,
     replayed_segment, resets_to_client, window_update, word_to_client,
@@ -14,7 +14,7 @@ use wire::{FlowId, FlowKey, SeqNumber};
 use crate::{
     clock,
     error::{ServeError, SystemContext},
-    events::Happening,
+    events::{Code, Happening},
     read_ahead::ReadAhead,
     records::Records,
     service::{Service, opened_by_server},
@@ -115,11 +115,10 @@ impl Service {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.tell(Happening::Trouble {
-            message: format!(
-                "{remaining} sockets of the dead server cannot be removed; their connections may be lost"
-            ),
-        });
+        let left = Count(remaining, "socket");
+        let reason =
+            format!("{left} of the dead server cannot be removed; their connections may be lost");
+        self.warn(Code::SocketsLeft, reason);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! `outlive clean`: removing what a `serve` left that was killed itself.
 
-use std::{io::ErrorKind, time::Duration};
+use std::{io::ErrorKind, path::Path, time::Duration};
 
 use dataplane::{PinDirectory, detach_clsact};
 use supervise::{
@@ -11,6 +11,8 @@ use supervise::{
 use crate::{
     changes,
     error::ServeError,
+    event_log,
+    events::{Asker, Happening, Report},
     instance::Instance,
     logger_client::LoggerClient,
     options, own_addresses, preflight,
@@ -39,12 +41,17 @@ impl Cleaned {
 }
 
 /// Remove everything of `name` that no running `serve` owns. Processes of its server are killed
-/// only if `kill` says so.
+/// only if `kill` says so. The service's history, if there is one, has who has done it.
 ///
 /// # Errors
 /// There is nothing of that name; a `serve` of that name runs; its server runs and may not be killed; something cannot be
 /// removed.
-pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeError> {
+pub fn clean(
+    run_dir: &RunDir,
+    name: &str,
+    kill: bool,
+    history: Option<&Path>,
+) -> Result<Cleaned, ServeError> {
     preflight::privileges()?;
     preflight::name(name)?;
     let is_known = run_dir.service(name).exists();
@@ -67,7 +74,24 @@ pub fn clean(run_dir: &RunDir, name: &str, kill: bool) -> Result<Cleaned, ServeE
             known: run_dir.services(),
         });
     }
+    if let Some(history) = history.filter(|history| history.join(name).exists()) {
+        note(history, &cleaned);
+    }
     Ok(cleaned)
+}
+
+/// Say in the service's history who has done it.
+fn note(history: &Path, cleaned: &Cleaned) {
+    let happening = Happening::Cleaned {
+        killed: cleaned.killed,
+        addresses: cleaned.addresses,
+        settings: cleaned.settings,
+        by: Asker::ourselves(),
+    };
+    let report = Report::now(&cleaned.service, happening);
+    if let Err(error) = event_log::add_to(history, &cleaned.service, &report) {
+        tracing::warn!(%error, "this is not noted in the history");
+    }
 }
 
 /// Remove everything of the service in this directory but the directory.

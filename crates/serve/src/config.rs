@@ -138,6 +138,8 @@ pub struct ServeConfig {
     pub preference: u16,
     /// Where Prometheus finds the numbers.
     pub metrics: Option<SocketAddr>,
+    /// Where events are kept when we are gone.
+    pub history: Option<PathBuf>,
     /// Where sockets, locks and mounts of ours live.
     pub run_dir: RunDir,
 }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{ServeError, SystemContext},
-    events::Reports,
+    events::{Asker, Reports, Request},
     status::Status,
 };
 
@@ -86,6 +86,8 @@ struct Client {
     /// Hang up when the answer is out.
     last: bool,
     gone: bool,
+    /// It was told that it asks for something.
+    is_known: bool,
 }
 
 /// The listening socket and those connected to it.
@@ -94,6 +96,8 @@ pub(crate) struct Control {
     listener: Option<UnixListener>,
     path: PathBuf,
     clients: Vec<Client>,
+    /// What was asked for that changes something, and by whom.
+    asked: Vec<(Request, Asker)>,
 }
 
 impl Control {
@@ -107,6 +111,7 @@ impl Control {
             listener: Some(listener),
             path: path.to_owned(),
             clients: Vec::new(),
+            asked: Vec::new(),
         })
     }
 
@@ -138,11 +143,17 @@ impl Control {
         let mut wanted = None;
         for client in &mut self.clients {
             client.read();
+            self.asked.extend(client.request());
             if let Some(Ok(Question::Status { list })) = client.asked {
                 wanted = Some(list || wanted.unwrap_or(false));
             }
         }
         wanted
+    }
+
+    /// What was asked for since this was called last, and by whom.
+    pub(crate) fn asked(&mut self) -> Vec<(Request, Asker)> {
+        std::mem::take(&mut self.asked)
     }
 
     /// Whether somebody waits for the service to be handed over.
@@ -233,6 +244,7 @@ impl Client {
             next_report: None,
             last: false,
             gone: false,
+            is_known: false,
         }
     }
 
@@ -254,6 +266,18 @@ impl Client {
         if let Some(question) = self.question.pull() {
             self.asked = Some(question);
         }
+    }
+
+    /// What it asks for, once.
+    fn request(&mut self) -> Option<(Request, Asker)> {
+        let request = match self.asked {
+            _ if self.is_known => return None,
+            Some(Ok(Question::Move {})) => Request::Move,
+            Some(Ok(Question::Restart {})) => Request::Restart,
+            _ => return None,
+        };
+        self.is_known = true;
+        Some((request, Asker::at(&self.stream)?))
     }
 
     fn wants_move(&self) -> bool {

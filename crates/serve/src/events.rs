@@ -1,12 +1,22 @@
 //! What `serve` tells: on its own standard error, and to `outlive events`.
 
-use std::{collections::VecDeque, fmt};
+mod asker;
+mod codes;
+mod kinds;
+mod reports;
+
+use std::fmt;
 
 use protocol::control::Former;
 use recovery::{Count, Event};
 use serde::Serialize;
 
-use crate::clock;
+pub use asker::{Asker, Request};
+pub use codes::Code;
+pub(crate) use kinds::counted;
+pub use kinds::{COMMON, JSON_VERSION, KINDS, Kind};
+pub use reports::Report;
+pub(crate) use reports::Reports;
 
 /// Something worth a line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -44,8 +54,8 @@ pub enum Happening {
         addresses: Vec<String>,
         /// Where its processes listen; empty: nowhere.
         elsewhere: Vec<String>,
-        /// Since its start, seconds.
-        waited_s: u64,
+        /// Since its start, milliseconds.
+        waited_ms: u64,
     },
     /// A connection lost its protection; it goes on, but would not survive.
     Unprotected {
@@ -63,8 +73,8 @@ pub enum Happening {
     },
     /// Nothing is started yet: loggers that do not answer may know of an earlier life.
     AwaitsLoggers {
-        /// Seconds; `None`: until one answers.
-        at_most_s: Option<u64>,
+        /// Milliseconds; `None`: until one answers.
+        at_most_ms: Option<u64>,
     },
     /// A logger on another machine is in use: connections are recorded there.
     LoggerInUse {
@@ -182,6 +192,24 @@ pub enum Happening {
         /// When it is tried again.
         retry_ms: u64,
     },
+    /// Somebody has asked for something by the control socket.
+    Asked {
+        /// For what.
+        request: Request,
+        /// Who.
+        by: Asker,
+    },
+    /// The rest of a service whose `serve` was killed was removed.
+    Cleaned {
+        /// Processes of the server that were killed.
+        killed: usize,
+        /// Addresses that were taken down.
+        addresses: usize,
+        /// Settings that were put back.
+        settings: usize,
+        /// Who has done it.
+        by: Asker,
+    },
     /// Somebody has asked for it (`outlive restart`): the server is ended and started again.
     Restarting,
     /// The server ended by itself, successfully.
@@ -200,8 +228,10 @@ pub enum Happening {
     },
     /// Something did not work that does not stop us.
     Trouble {
-        /// What.
-        message: String,
+        /// What, in a word.
+        code: Code,
+        /// And in more.
+        reason: String,
     },
     /// A step of a recovery.
     #[serde(untagged)]
@@ -313,7 +343,7 @@ impl fmt::Display for Happening {
             Self::NotListening {
                 addresses,
                 elsewhere,
-                waited_s,
+                waited_ms,
             } => {
                 write!(
                     f,
@@ -321,7 +351,11 @@ impl fmt::Display for Happening {
                     addresses.join(", ")
                 )?;
                 match &elsewhere[..] {
-                    [] => write!(f, "it listens nowhere, {waited_s} s after its start")?,
+                    [] => write!(
+                        f,
+                        "it listens nowhere, {} s after its start",
+                        waited_ms / 1000
+                    )?,
                     _ => write!(f, "it listens on {}", elsewhere.join(", "))?,
                 }
                 write!(f, ". Change --address or the server's configuration.")
@@ -341,13 +375,13 @@ impl fmt::Display for Happening {
                 "the logger was started again without its records: {} unprotected, new ones are protected",
                 Count(*connections, "open connection")
             ),
-            Self::AwaitsLoggers { at_most_s } => {
+            Self::AwaitsLoggers { at_most_ms } => {
                 write!(
                     f,
                     "not started yet: loggers do not answer that may have the record of an earlier life; they are asked "
                 )?;
-                match at_most_s {
-                    Some(seconds) => write!(f, "for {seconds} s at the most"),
+                match at_most_ms {
+                    Some(ms) => write!(f, "for {} s at the most", ms / 1000),
                     None => write!(f, "until one does"),
                 }
             }
@@ -455,6 +489,19 @@ impl fmt::Display for Happening {
                 f,
                 "nobody is connected: the server is started anew, and with it its record of {record_bytes} bytes"
             ),
+            Self::Asked { request, by } => write!(f, "{request} asked for by {by}"),
+            Self::Cleaned {
+                killed,
+                addresses,
+                settings,
+                by,
+            } => write!(
+                f,
+                "cleaned: {} killed, {} taken down, {} put back; by {by}",
+                Count(*killed, "process"),
+                Count(*addresses, "address"),
+                Count(*settings, "setting")
+            ),
             Self::Restarting => write!(
                 f,
                 "restarting, as asked for: the server is ended and started again"
@@ -465,7 +512,7 @@ impl fmt::Display for Happening {
                 f,
                 "connections that the server had opened to others: {kept} kept, {reset} reset, as it finds out"
             ),
-            Self::Trouble { message } => write!(f, "trouble: {message}"),
+            Self::Trouble { code, reason } => write!(f, "warning: {reason} [{}]", code.word()),
             Self::Recovery(event) => event.fmt(f),
         }
     }
@@ -500,71 +547,5 @@ impl fmt::Display for FormerLife {
             Self::Silent => "took over from the host that served, whose lease is over",
             Self::HandedOver => "took over from the host that served, which has handed over",
         })
-    }
-}
-
-/// A happening with its time and place.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
-    /// Seconds since 1970.
-    pub time: f64,
-    /// The service.
-    pub service: String,
-    /// What happened, in words.
-    pub message: String,
-    /// What happened.
-    #[serde(flatten)]
-    pub happening: Happening,
-}
-
-impl Report {
-    /// Something is not as it should be with this service, now.
-    #[must_use]
-    pub fn trouble(service: &str, message: String) -> Self {
-        Self::now(service, Happening::Trouble { message })
-    }
-
-    fn now(service: &str, happening: Happening) -> Self {
-        Self {
-            time: clock::wall(),
-            service: service.to_owned(),
-            message: happening.to_string(),
-            happening,
-        }
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "outlive: {} {}", self.service, self.message)
-    }
-}
-
-/// How many reports are kept for those who ask later.
-const KEPT: usize = 1000;
-
-/// The latest reports, numbered.
-#[derive(Debug, Default)]
-pub(crate) struct Reports {
-    kept: VecDeque<Report>,
-    /// Number of the first one kept.
-    first: u64,
-}
-
-impl Reports {
-    pub(crate) fn add(&mut self, service: &str, happening: Happening) -> &Report {
-        if self.kept.len() == KEPT {
-            self.kept.pop_front();
-            self.first += 1;
-        }
-        self.kept.push_back(Report::now(service, happening));
-        &self.kept[self.kept.len() - 1]
-    }
-
-    /// Those from number `from` on, and the number after the last.
-    pub(crate) fn since(&self, from: u64) -> (impl Iterator<Item = &Report>, u64) {
-        let skip = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
-        let next = self.first + u64::try_from(self.kept.len()).unwrap_or(0);
-        (self.kept.iter().skip(skip), next)
     }
 }

@@ -17,6 +17,8 @@ mod clock;
 mod config;
 pub mod control;
 mod error;
+mod error_codes;
+pub mod event_log;
 mod events;
 mod images;
 mod instance;
@@ -44,7 +46,10 @@ mod together;
 pub use checkpoint::room::{Purpose as RoomPurpose, VERB as ROOM_VERB, run as run_room};
 pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, ServeConfig, Verify};
 pub use error::{Fault, ServeError};
-pub use events::{FormerLife, Happening, Priority, Report};
+pub use events::{
+    Asker, COMMON, Code, FormerLife, Happening, JSON_VERSION, KINDS, Kind, Priority, Report,
+    Request,
+};
 pub use leasing::give_up;
 pub use logger_client::LOGGER_VERB;
 pub use rundir::RunDir;

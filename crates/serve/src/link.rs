@@ -40,6 +40,7 @@ use self::{dialing::Dialing, frames::Frames, session::Session};
 use crate::{
     config::{LinkConfig, OnLoggerLoss},
     error::{ServeError, SystemContext},
+    events::Code,
     logger_client::LoggerClient,
 };
 
@@ -72,7 +73,7 @@ pub(crate) enum News {
     /// The logger is lost.
     Lost { logger: SocketAddr, why: String },
     /// Something else that the operator should know.
-    Trouble(String),
+    Trouble(Code, String),
 }
 
 /// What the data plane has to know of the link.
@@ -482,7 +483,7 @@ impl Link {
         }
     }
 
-    fn trouble(&mut self, message: String) {
-        self.news.push_back(News::Trouble(message));
+    fn trouble(&mut self, code: Code, message: String) {
+        self.news.push_back(News::Trouble(code, message));
     }
 }

@@ -18,8 +18,9 @@ use crate::{
     config::ServeConfig,
     control::status_within,
     error::{ServeError, SystemContext},
+    events::counted,
     status::STANDBY,
-    tally::{CAUSES, EVENTS, LOST},
+    tally::{CAUSES, LOST},
 };
 
 /// How long the loop may take to answer.
@@ -150,7 +151,7 @@ impl Status {
         let help = "What the service is doing: in all but serving clients wait";
         to.state("outlive_stage", help, &STAGES, stage)?;
         let help = "Time since serve was started";
-        to.gauge("outlive_uptime", Unit::Seconds, help, self.uptime_s)?;
+        to.gauge("outlive_uptime", Unit::Seconds, help, self.uptime_ms / 1e3)?;
         let help = "Whether the server's main process runs";
         let running = u32::from(self.server_pid.is_some());
         to.gauge("outlive_server_running", Unit::None, help, running)?;
@@ -180,8 +181,12 @@ impl Status {
             help,
             self.interfaces.len(),
         )?;
-        let help = "What outlive events tells, by kind";
-        let events = each("kind", &EVENTS, &self.happened.events);
+        let help = "What outlive events tells, by kind; warnings by their codes";
+        let events = each(
+            "kind",
+            &counted().collect::<Vec<_>>(),
+            &self.happened.events,
+        );
         to.counters("outlive_events", Unit::None, help, events)
     }
 
@@ -283,7 +288,9 @@ impl Status {
             of(|commits| commits.waits),
         )?;
         let help = "How long it waited for that";
-        let waited = self.commits.map(|commits| (Vec::new(), commits.waited_s));
+        let waited = self
+            .commits
+            .map(|commits| (Vec::new(), commits.waited_ms / 1e3));
         to.counters("outlive_commit_waited", Unit::Seconds, help, waited)
     }
 
@@ -298,8 +305,8 @@ impl Status {
         to.histogram("outlive_recovery", help, &happened.pauses)?;
         let help = "The steps of the last recovery, each since the server's death";
         let known = STEPS.iter().filter_map(|step| {
-            let seconds = happened.last.get(*step)?;
-            Some((label("step", *step), *seconds))
+            let ms = happened.last_ms.get(*step)?;
+            Some((label("step", *step), *ms / 1e3))
         });
         to.gauges("outlive_last_recovery", Unit::Seconds, help, known)?;
         let help = "Connections that went on in a recovery";

@@ -18,6 +18,7 @@ use supervise::{
 use crate::{
     config::ServeConfig,
     error::{Fault, ServeError, SystemContext},
+    events::JSON_VERSION,
     instance::Instance,
     known_servers, leasing, link, options, own_addresses,
 };
@@ -34,6 +35,11 @@ pub struct Finding {
     /// Whose fault it is, if it is not, and whether time helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
+    /// The word for what is wrong, if something is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'static str>,
+    /// Of the schema.
+    pub version: u32,
 }
 
 impl Finding {
@@ -42,6 +48,8 @@ impl Finding {
             question: question.to_owned(),
             ok: result.is_ok(),
             fault: result.as_ref().err().map(ServeError::fault),
+            code: result.as_ref().err().map(ServeError::code),
+            version: JSON_VERSION,
             answer: result.unwrap_or_else(|error| error.to_string()),
         }
     }

@@ -1,6 +1,6 @@
 //! The loop of one service.
 
-use std::{collections::BTreeMap, sync::mpsc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::mpsc, time::Duration};
 
 use dataplane::Ring;
 use protocol::{UnprotectedReason, control::Statistics};
@@ -17,7 +17,8 @@ use crate::{
     config::ServeConfig,
     control::Control,
     error::ServeError,
-    events::{Happening, Reports},
+    event_log::EventLog,
+    events::{Code, Happening, Reports},
     leasing,
     north::North,
     numbers,
@@ -175,6 +176,12 @@ impl Service {
             ..recovery::Config::default()
         });
         let now = clock::now();
+        let mut reports = past.reports;
+        let program = config.command.first().map(Path::new);
+        let program = program.and_then(Path::file_name).unwrap_or_default();
+        reports.begin(program.to_string_lossy().into_owned(), || {
+            EventLog::begin(config.history.as_deref()?, &config.name)
+        });
         Ok(Self {
             config,
             ground,
@@ -194,7 +201,7 @@ impl Service {
             late: Vec::new(),
             answers: Answers::default(),
             flows_listed: 0,
-            reports: past.reports,
+            reports,
             control,
             tally: past.tally,
             recorded: None,
@@ -226,6 +233,12 @@ impl Service {
         (self.tell)(report);
     }
 
+    /// Something did not work that does not stop us.
+    pub(crate) fn warn(&mut self, code: Code, reason: impl Into<String>) {
+        let reason = reason.into();
+        self.tell(Happening::Trouble { code, reason });
+    }
+
     /// Start the server and protect it until it ends or we are asked to stop.
     ///
     /// # Errors
@@ -254,7 +267,7 @@ impl Service {
         };
         if nobody_goes_on && let Err(error) = self.end_connections() {
             let message = format!("clients may not have been sent all, nor reset: {error}");
-            self.tell(Happening::Trouble { message });
+            self.warn(Code::ClientsNotTold, message);
         }
         if self.ground.keeper.is_some()
             && let Err(error) = self
@@ -315,7 +328,7 @@ impl Service {
         } else {
             if let Some(why) = leasing::why_alone(&self.config)? {
                 let message = format!("no other host can take over: {why}");
-                self.tell(Happening::Trouble { message });
+                self.warn(Code::NoTakeover, message);
             }
             // Not when clients wait already: while this host waits for its turn it looks for new ones, too.
             self.attach_new_interfaces()?;
@@ -359,9 +372,7 @@ impl Service {
                     if failures == MOST_FAILURES {
                         return Err(error);
                     }
-                    self.tell(Happening::Trouble {
-                        message: error.to_string(),
-                    });
+                    self.warn(Code::StepFailed, error.to_string());
                     std::thread::sleep(AFTER_FAILURE);
                 }
             }

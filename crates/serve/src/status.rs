@@ -12,6 +12,8 @@ pub(crate) const STANDBY: &str = "standby";
 /// One service as it is now.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
+    /// Of the schema of this, and of events.
+    pub version: u32,
     /// Its name.
     pub service: String,
     /// The protected addresses.
@@ -28,8 +30,8 @@ pub struct Status {
     pub logger: String,
     /// The server's present life; the first is 1.
     pub incarnation: u32,
-    /// Seconds since `serve` was started.
-    pub uptime_s: f64,
+    /// Milliseconds since `serve` was started.
+    pub uptime_ms: f64,
     /// Where replays begin: `connection` or `turn`.
     pub replay: String,
     /// Interfaces that carry the programs, each with the mechanism.
@@ -126,8 +128,8 @@ pub struct CommitStatus {
     pub turns: u64,
     /// How often they waited for the logger.
     pub waits: u64,
-    /// How long, seconds, all together.
-    pub waited_s: f64,
+    /// How long, milliseconds, all together.
+    pub waited_ms: f64,
 }
 
 /// The last image of a server with state.
@@ -227,7 +229,9 @@ impl fmt::Display for Status {
             writeln!(
                 f,
                 "  commits      {} waits for the logger in {} turns, {:.3} s",
-                commits.waits, commits.turns, commits.waited_s
+                commits.waits,
+                commits.turns,
+                commits.waited_ms / 1e3
             )?;
         }
         if let Some(replica) = &self.replica {
@@ -253,7 +257,7 @@ impl fmt::Display for Status {
             self.serve_pid,
             self.logger_pid
                 .map_or(String::new(), |pid| format!(", logger {pid}")),
-            self.uptime_s
+            self.uptime_ms / 1e3
         )?;
         for connection in &self.list {
             let state = connection
@@ -287,7 +291,8 @@ impl Status {
         write!(
             f,
             "  processes    serve {}; up {:.0} s",
-            self.serve_pid, self.uptime_s
+            self.serve_pid,
+            self.uptime_ms / 1e3
         )
     }
 

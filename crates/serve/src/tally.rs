@@ -12,7 +12,7 @@ use crate::events::Happening;
 /// Counts since `serve` was started. Maps have no entry for what has not happened.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Events by their kinds.
+    /// Events by their kinds, warnings by their codes.
     pub events: BTreeMap<String, u64>,
     /// Deaths by what the server died of: `signal`, `status`, `not_serving`, `host`, `renewal` or
     /// `not_replayable`.
@@ -37,12 +37,13 @@ pub struct Tally {
     pub unverified_bytes: u64,
     /// Pieces of what they said again that differed where they may.
     pub tolerated: u64,
-    /// From deaths until every record was replayed.
+    /// From deaths until every record was replayed, seconds.
+    #[serde(rename = "pauses_s")]
     pub pauses: Histogram,
-    /// The steps of the last recovery, each from the death, seconds.
-    pub last: BTreeMap<String, f64>,
-    /// How long checkpoints took that were made.
-    #[serde(default)]
+    /// The steps of the last recovery, each from the death, milliseconds.
+    pub last_ms: BTreeMap<String, f64>,
+    /// How long checkpoints took that were made, seconds.
+    #[serde(rename = "checkpoints_s", default)]
     pub checkpoints: Histogram,
     /// Bytes of the record before the last one, and after it.
     #[serde(default)]
@@ -94,8 +95,8 @@ impl Tally {
                 self.replayed_turns += replayed_turns;
                 self.replayed_bytes += replayed_bytes;
                 self.pauses.observe(timings.live_ms / 1e3);
-                let steps = steps(timings).map(|(step, ms)| (step.to_owned(), ms / 1e3));
-                self.last = BTreeMap::from(steps);
+                let steps = steps(timings).map(|(step, ms)| (step.to_owned(), ms));
+                self.last_ms = BTreeMap::from(steps);
             }
             Event::Verified {
                 compared,
@@ -116,51 +117,6 @@ impl Tally {
         }
     }
 }
-
-/// The kinds of all events, as their JSON has them.
-pub(crate) const EVENTS: [&str; 41] = [
-    "started",
-    "adopted",
-    "restored",
-    "protecting",
-    "not_listening",
-    "unprotected",
-    "awaits_loggers",
-    "unseen",
-    "logger_in_use",
-    "logger_lost",
-    "logger_back",
-    "reprotected",
-    "logger_restarted",
-    "stands_by",
-    "follows",
-    "caught_up",
-    "replica_dropped",
-    "goes_on",
-    "granted",
-    "leased",
-    "superseded",
-    "handed_over",
-    "checkpointed",
-    "checkpoint_failed",
-    "record_ended",
-    "renewed",
-    "start_failed",
-    "restarting",
-    "ended",
-    "stopping",
-    "outgoing",
-    "trouble",
-    "died",
-    "restarted",
-    "listening",
-    "spliced",
-    "serving",
-    "kept",
-    "lost",
-    "client_reset",
-    "verified",
-];
 
 const fn kind(of: &Happening) -> &'static str {
     match of {
@@ -191,11 +147,13 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::RecordEnded { .. } => "record_ended",
         Happening::Renewed { .. } => "renewed",
         Happening::StartFailed { .. } => "start_failed",
+        Happening::Asked { .. } => "asked",
+        Happening::Cleaned { .. } => "cleaned",
         Happening::Restarting => "restarting",
         Happening::Ended => "ended",
         Happening::Stopping { .. } => "stopping",
         Happening::Outgoing { .. } => "outgoing",
-        Happening::Trouble { .. } => "trouble",
+        Happening::Trouble { code, .. } => code.word(),
         Happening::Recovery(Event::Died { .. }) => "died",
         Happening::Recovery(Event::Restarted { .. }) => "restarted",
         Happening::Recovery(Event::Listening { .. }) => "listening",

@@ -227,7 +227,9 @@ fn pass_on(stderr: ChildStderr, teller: Teller, director: &Sender<Message>) {
 
 fn parse(line: &[u8]) -> Told {
     let event = serde_json::from_slice::<Value>(line).ok();
-    let time = event.as_ref().and_then(|event| event["time"].as_f64());
+    let time = event
+        .as_ref()
+        .and_then(|event| event["time_unix_us"].as_f64().map(|us| us / 1e6));
     match (event, time) {
         (Some(event), Some(time)) => Told::Event(time, event),
         _ => Told::Text(String::from_utf8_lossy(line).into_owned()),
@@ -240,12 +242,18 @@ mod tests {
 
     #[test]
     fn events_have_a_time_and_the_rest_is_text() {
-        let Told::Event(time, event) = parse(br#"{"time":2.5,"event":"died"}"#) else {
+        let Told::Event(time, event) = parse(br#"{"time_unix_us":2500000,"event":"died"}"#) else {
             panic!("not an event");
         };
         assert!((time - 2.5).abs() < 1e-9);
         assert_eq!(event["event"], "died");
-        for line in ["nginx: [emerg] x", "{}", "7", "{\"time\":\"x\"}", ""] {
+        for line in [
+            "nginx: [emerg] x",
+            "{}",
+            "7",
+            "{\"time_unix_us\":\"x\"}",
+            "",
+        ] {
             assert!(matches!(parse(line.as_bytes()), Told::Text(text) if text == line));
         }
     }

@@ -8,6 +8,33 @@ use std::{
 
 use serde::Serialize;
 
+/// What did not work, and does not stop us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// Clients of a service that no host serves are told nothing: no raw sockets.
+    ClientsNotTold,
+    /// The key file has changed, and cannot be read.
+    KeysNotRead,
+    /// Datagrams cannot be read.
+    DatagramsNotRead,
+    /// No host is granted a service, for that cannot be noted.
+    GrantsNotNoted,
+}
+
+impl Code {
+    /// As JSON and metrics have it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::ClientsNotTold => "clients_not_told",
+            Self::KeysNotRead => "keys_not_read",
+            Self::DatagramsNotRead => "datagrams_not_read",
+            Self::GrantsNotNoted => "grants_not_noted",
+        }
+    }
+}
+
 /// Something worth a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
@@ -127,8 +154,10 @@ pub enum Event {
     KeysChanged,
     /// Something did not work that does not stop us.
     Trouble {
-        /// What.
-        message: String,
+        /// What, in a word.
+        code: Code,
+        /// And in more.
+        reason: String,
     },
     /// It ends.
     Stopping,
@@ -230,7 +259,7 @@ impl fmt::Display for Event {
             Self::Refused { from, reason } => write!(f, "refused {from}: {reason}"),
             Self::RefusedMore { count } => write!(f, "refused {count} more"),
             Self::KeysChanged => write!(f, "the key file has changed and was read again"),
-            Self::Trouble { message } => write!(f, "trouble: {message}"),
+            Self::Trouble { code, reason } => write!(f, "warning: {reason} [{}]", code.word()),
             Self::Stopping => write!(f, "stopping"),
         }
     }

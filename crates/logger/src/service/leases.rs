@@ -9,7 +9,7 @@ use protocol::control::{ErrorCode, LeaseRequest, Response, Standing};
 use rand::{TryRngCore, rngs::OsRng};
 
 use self::book::Book;
-use super::{Event, Service, ServiceError, client::ClientError};
+use super::{Code, Event, Service, ServiceError, client::ClientError};
 
 /// How often it is looked whether a decision is on the disk that somebody waits for.
 const KEPT: Duration = Duration::from_millis(1);
@@ -135,7 +135,8 @@ impl Service {
             Some(error) => {
                 leases.told = true;
                 tell(&Event::Trouble {
-                    message: format!(
+                    code: Code::GrantsNotNoted,
+                    reason: format!(
                         "no host is granted a service that does not serve it already, until that can be noted in --dir: {error}"
                     ),
                 });

@@ -174,7 +174,7 @@ const fn log_state(log: Option<(LogState, u64)>) -> &'static str {
     }
 }
 
-const EVENTS: [&str; 15] = [
+const EVENTS: [&str; 18] = [
     "listening",
     "restored",
     "log_failed",
@@ -188,7 +188,10 @@ const EVENTS: [&str; 15] = [
     "forgotten",
     "refused",
     "keys_changed",
-    "trouble",
+    "clients_not_told",
+    "keys_not_read",
+    "datagrams_not_read",
+    "grants_not_noted",
     "stopping",
 ];
 
@@ -208,7 +211,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::Forgotten { .. } => "forgotten",
         Event::Refused { .. } | Event::RefusedMore { .. } => "refused",
         Event::KeysChanged => "keys_changed",
-        Event::Trouble { .. } => "trouble",
+        Event::Trouble { code, .. } => code.word(),
         Event::Stopping => "stopping",
     }
 }

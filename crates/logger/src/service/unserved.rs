@@ -24,7 +24,7 @@ use std::{
 use rustix::net::{self, AddressFamily, Protocol, RawProtocol, SendFlags, SocketFlags, SocketType};
 use wire::FlowId;
 
-use super::{Event, Service};
+use super::{Code, Event, Service};
 
 /// How long nobody serves before clients are told: what takes no longer is covered by their
 /// retransmissions.
@@ -73,10 +73,11 @@ impl Unserved {
     /// Why nobody will be told anything, if so.
     pub(super) fn trouble(&self) -> Option<Event> {
         let error = self.sockets.as_ref()?.as_ref().err()?;
-        let message = format!(
+        let reason = format!(
             "clients are told nothing while no host serves them: no raw sockets ({error}), which take CAP_NET_RAW"
         );
-        Some(Event::Trouble { message })
+        let code = Code::ClientsNotTold;
+        Some(Event::Trouble { code, reason })
     }
 
     /// Words so far.

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     error::{ServeError, SystemContext},
+    events::Code,
     logger_client::{Attached, LoggerClient},
 };
 
@@ -124,7 +125,8 @@ impl Link {
         let refused = Some(refused);
         if self.refused[logger] != refused {
             let why = refused.as_ref().map(|refused| refused.why.clone());
-            self.news.extend(why.map(News::Trouble));
+            let news = why.map(|why| News::Trouble(Code::LoggerRefuses, why));
+            self.news.extend(news);
             self.refused[logger] = refused;
         }
     }
@@ -157,7 +159,8 @@ impl Link {
 
     fn reload_keys(&mut self) {
         if let Err(error) = self.keys.reload_if_changed() {
-            self.trouble(format!("{error}; the old keys stay in use"));
+            let message = format!("{error}; the old keys stay in use");
+            self.trouble(Code::KeysNotRead, message);
         }
     }
 

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     clock,
     error::{ServeError, SystemContext},
+    events::Code,
 };
 
 /// How soon one is asked again that somebody else may use.
@@ -180,9 +181,10 @@ impl Link {
                 if now.saturating_sub(since) < SOMEBODY_ELSE {
                     return State::Again(now + NOT_YET);
                 }
-                self.trouble(format!(
+                let message = format!(
                     "{error}: another one of this name serves there, and its connections are left to it; give each service of a host its own --name"
-                ));
+                );
+                self.trouble(Code::NameInUse, message);
                 return State::Refused;
             }
             _ => one.taken_since = None,

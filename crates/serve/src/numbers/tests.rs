@@ -12,7 +12,7 @@ use crate::{
 /// One that has everything.
 fn status() -> Status {
     let mut happened = Tally {
-        last: BTreeMap::from(STEPS.map(|step| (step.to_owned(), 0.25))),
+        last_ms: BTreeMap::from(STEPS.map(|step| (step.to_owned(), 250.0))),
         last_checkpoint: Some((900, 40)),
         ..Tally::default()
     };
@@ -20,6 +20,7 @@ fn status() -> Status {
     happened.pauses.observe(0.25);
     happened.checkpoints.observe(1.5);
     Status {
+        version: 1,
         service: "web".into(),
         addresses: vec!["192.0.2.1:80".into()],
         stage: "serving".into(),
@@ -28,7 +29,7 @@ fn status() -> Status {
         logger_pid: None,
         logger: "192.0.2.9:7600".into(),
         incarnation: 2,
-        uptime_s: 1.5,
+        uptime_ms: 1500.0,
         replay: "connection".into(),
         interfaces: vec!["lo (tcx)".into()],
         connections: 9,
@@ -45,7 +46,7 @@ fn status() -> Status {
         commits: Some(CommitStatus {
             turns: 40,
             waits: 30,
-            waited_s: 0.25,
+            waited_ms: 250.0,
         }),
         record_ended: None,
         checkpoint: Some(CheckpointStatus {

@@ -7,7 +7,7 @@ use super::Service;
 use crate::{
     clock,
     error::{ServeError, SystemContext as _},
-    events::Happening,
+    events::{Code, Happening},
 };
 
 impl Service {
@@ -68,7 +68,7 @@ impl Service {
                 }
             }
             Err(message) => {
-                self.tell(Happening::Trouble { message });
+                self.warn(Code::ImageNotStarted, message);
                 self.ground.cgroup.kill()?;
             }
         }

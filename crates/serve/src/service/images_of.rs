@@ -7,7 +7,7 @@ use protocol::control::KeptImage;
 use super::Service;
 use crate::{
     error::{ServeError, SystemContext as _},
-    events::Happening,
+    events::Code,
     logger_client::{LoggerClient, OfImage},
     north::{North, Uploaded},
 };
@@ -74,7 +74,7 @@ impl Service {
                 let message = format!(
                     "the logger has begun anew, and cannot be given the server's last checkpoint again: {why}"
                 );
-                self.tell(Happening::Trouble { message });
+                self.warn(Code::ImageNotSent, message);
                 Ok(())
             }
         }

@@ -19,7 +19,7 @@ use crate::{
     clock,
     config::{LinkConfig, OnLoggerLoss},
     error::ServeError,
-    events::Happening,
+    events::{Code, Happening},
     link::News,
     logger_client::LoggerClient,
 };
@@ -102,8 +102,8 @@ impl Service {
                 self.reprotect_all().map(drop)
             }
             News::Lost { logger, why } => self.logger_lost(logger.to_string(), why),
-            News::Trouble(message) => {
-                self.tell(Happening::Trouble { message });
+            News::Trouble(code, message) => {
+                self.warn(code, message);
                 Ok(())
             }
         }
@@ -136,11 +136,9 @@ impl Service {
         match self.ground.instance.uses(logger, session) {
             Ok(()) => self.ask_logger(|logger| logger.in_use(session)).map(drop),
             Err(error) => {
-                self.tell(Happening::Trouble {
-                    message: format!(
-                        "after a restart of the host an older record may be taken: {error}"
-                    ),
-                });
+                let reason =
+                    format!("after a restart of the host an older record may be taken: {error}");
+                self.warn(Code::OldRecordPossible, reason);
                 Ok(())
             }
         }

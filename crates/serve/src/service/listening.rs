@@ -139,7 +139,7 @@ impl Service {
         self.tell(Happening::NotListening {
             addresses: in_words(&missing),
             elsewhere: elsewhere.iter().map(ToString::to_string).collect(),
-            waited_s: waited.as_secs(),
+            waited_ms: clock::millis(waited),
         });
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::Service;
 use crate::{
     clock,
     error::ServeError,
-    events::Happening,
+    events::{Code, Happening},
     north::{North, Outgoing, Replayed},
     options,
 };
@@ -50,11 +50,11 @@ impl Service {
         }
         if let Some(divergence) = north.divergence() {
             let message = format!("the server's record could not be replayed: {divergence}");
-            self.tell(Happening::Trouble { message });
+            self.warn(Code::ReplayDiverged, message);
         }
         if let Some(message) = north.torn_image().filter(|_| !north.is_lost()) {
             north.is_gone();
-            self.tell(Happening::Trouble { message });
+            self.warn(Code::ImageNotStarted, message);
         }
         let flows = self.ground.plane.flows()?;
         if let Some(quarantined) = north.quarantine(self.config.quarantine_after)? {
@@ -67,14 +67,14 @@ impl Service {
                     "a child of the server (process {child} of its record) has crashed {} times: it is not begun again",
                     quarantined.deaths
                 );
-                self.tell(Happening::Trouble { message });
+                self.warn(Code::ChildQuarantined, message);
             }
         }
         if let Err(error) = north.died(&flows, self.config.renew_at.is_some())? {
             let message = format!(
                 "the server's record cannot be replayed: its state is lost, and so are its connections: {error}"
             );
-            self.tell(Happening::Trouble { message });
+            self.warn(Code::StateLost, message);
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Service {
         };
         let otherwise = otherwise.clone();
         let message = error.and_without();
-        self.tell(Happening::Trouble { message });
+        self.warn(Code::NotRebuilt, message);
         self.config = otherwise;
         options::keep(self.ground.lock.directory(), &self.config)?;
         drop(self.north.take());
@@ -116,7 +116,7 @@ impl Service {
         if replays && !matches!(cause, Cause::Signal { .. }) {
             let message =
                 format!("the server ended by itself while its record was replayed: {cause}");
-            self.tell(Happening::Trouble { message });
+            self.warn(Code::EndedInReplay, message);
         }
     }
 
@@ -156,7 +156,7 @@ impl Service {
             let message = format!(
                 "threads of the server beside its first one are not waited for any more: {reason}. If what its first thread does depends on them, its record may not be replayable from here on"
             );
-            self.tell(Happening::Trouble { message });
+            self.warn(Code::ThreadsNotAwaited, message);
         }
         let Some(north) = &mut self.north else {
             return Ok(());
@@ -170,7 +170,7 @@ impl Service {
             Replayed::NotYet => {}
             Replayed::Whole => self.recovery.replayed(clock::now()),
             Replayed::Not(message) => {
-                self.tell(Happening::Trouble { message });
+                self.warn(Code::ReplayDiverged, message);
                 // It dies of that, as of a crash, and begins without a record.
                 if let Some(north) = &mut self.north {
                     north.give_up();
@@ -212,7 +212,7 @@ impl Service {
             Ok(None) => return Ok(()),
             Err(error) => {
                 let message = format!("no socket can be made for {key}: {error}");
-                self.tell(Happening::Trouble { message });
+                self.warn(Code::SocketNotMade, message);
                 return Ok(());
             }
         };
@@ -230,7 +230,7 @@ impl Service {
             && !is_gone(&error)
         {
             let message = format!("what {key} lacks cannot be said again: {error}");
-            self.tell(Happening::Trouble { message });
+            self.warn(Code::NotSaidAgain, message);
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::{
     clock,
     config::OnLoggerLoss,
     error::{ServeError, SystemContext},
-    events::{FormerLife, Happening},
+    events::{Code, FormerLife, Happening},
     link::{Link, Patience, Survey},
     logger::Logger,
     north::North,
@@ -83,7 +83,7 @@ impl Service {
             }
             if tell_at.take_if(|at| now >= *at).is_some() {
                 self.tell(Happening::AwaitsLoggers {
-                    at_most_s: patience.none.map(|none| none.as_secs()),
+                    at_most_ms: patience.none.map(clock::millis),
                 });
             }
             self.idle_in(Some(&survey))?;
@@ -159,7 +159,7 @@ impl Service {
             self.north = Some(north);
             if let Err(error) = images {
                 let message = format!("no checkpoints are made: {error}");
-                self.tell(Happening::Trouble { message });
+                self.warn(Code::NoCheckpoints, message);
             }
         }
         let lost = inheritance.connections.len() - restored.len();
@@ -170,9 +170,8 @@ impl Service {
     /// Of a record that lacks something the server would come to a state in which it has forgotten what it has said.
     fn whole_record(&mut self, inheritance: &Inheritance) -> Option<u64> {
         if inheritance.record.is_some() && !inheritance.is_whole {
-            self.tell(Happening::Trouble {
-                message: "the logger has begun anew, and the host that served has ended before it could tell it all of the server's record again: its server's state is lost, and so are its connections".into(),
-            });
+            let reason = "the logger has begun anew, and the host that served has ended before it could tell it all of the server's record again: its server's state is lost, and so are its connections";
+            self.warn(Code::StateLost, reason);
             return None;
         }
         inheritance.record
@@ -192,9 +191,8 @@ impl Service {
             lost,
         });
         if self.config.address_device.is_none() {
-            self.tell(Happening::Trouble {
-                message: "the addresses were up before the service was: clients that spoke meanwhile were reset by the kernel (--address-device prevents that)".into(),
-            });
+            let reason = "the addresses were up before the service was: clients that spoke meanwhile were reset by the kernel (--address-device prevents that)";
+            self.warn(Code::AddressesWereUp, reason);
         }
         if self.server.is_some() {
             self.server_goes_on()?;
@@ -228,9 +226,8 @@ impl Service {
     /// The logger that had the connections of an earlier life does not say which. Whatever it knows, and
     /// whenever it comes back: this is another service.
     fn disinherit(&mut self) -> Result<(), ServeError> {
-        self.tell(Happening::Trouble {
-            message: "the logger has connections of an earlier life of this service, and does not say which: they are lost".into(),
-        });
+        let reason = "the logger has connections of an earlier life of this service, and does not say which: they are lost";
+        self.warn(Code::InheritanceUnknown, reason);
         self.ground.instance.disinherit()?;
         let number = self.ground.instance.number();
         if let Some(link) = self.link() {
@@ -271,9 +268,8 @@ impl Service {
             return Ok(());
         };
         for ip in own.look(clock::now())? {
-            self.tell(Happening::Trouble {
-                message: format!("the address {ip} had been taken from this host; it is up again"),
-            });
+            let reason = format!("the address {ip} had been taken from this host; it is up again");
+            self.warn(Code::AddressTaken, reason);
         }
         Ok(())
     }

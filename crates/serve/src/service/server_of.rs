@@ -13,7 +13,7 @@ use crate::{
     clock,
     config::in_words,
     error::{ServeError, SystemContext},
-    events::Happening,
+    events::{Code, Happening},
     north::North,
 };
 
@@ -125,9 +125,8 @@ impl Service {
                 && !exit.is_failure()
                 && self.ground.cgroup.populated()?
             {
-                self.tell(Happening::Trouble {
-                    message: "the main process of the server has ended and left others, whose deaths are no crashes with --crash-on=main: nothing is masked any more. Keep the server in the foreground, or leave that option out".into(),
-                });
+                let reason = "the main process of the server has ended and left others, whose deaths are no crashes with --crash-on=main: nothing is masked any more. Keep the server in the foreground, or leave that option out";
+                self.warn(Code::MainProcessLeft, reason);
             }
             // Usually the kernel has told us already.
             if exit.is_failure() && self.recovery.stage() != Stage::Clearing {

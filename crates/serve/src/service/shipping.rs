@@ -17,7 +17,7 @@ use wrap::{
 use super::{Service, images_of::Fetched};
 use crate::{
     error::{ServeError, SystemContext},
-    events::Happening,
+    events::Code,
     link::Settings,
     logger_client::LoggerClient,
     north::North,
@@ -115,9 +115,8 @@ impl Service {
             return Ok(false);
         };
         if !self.config.wrapped {
-            self.tell(Happening::Trouble {
-                message: "the service was served with --north=require, and is not here: its server's state is lost, and so are its connections. Give all hosts the same options".into(),
-            });
+            let reason = "the service was served with --north=require, and is not here: its server's state is lost, and so are its connections. Give all hosts the same options";
+            self.warn(Code::StateLost, reason);
             self.recovery.forgotten();
             return Ok(false);
         }
@@ -135,7 +134,7 @@ impl Service {
                 Fetched::Not(why) => {
                     let message =
                         format!("the server's state is lost, and so are its connections: {why}");
-                    self.tell(Happening::Trouble { message });
+                    self.warn(Code::StateLost, message);
                     return Ok(false);
                 }
             }
@@ -159,7 +158,7 @@ impl Service {
                 return Ok(Fetched::Not(error.to_string()));
             }
             let message = format!("no checkpoints are made: {error}");
-            self.tell(Happening::Trouble { message });
+            self.warn(Code::NoCheckpoints, message);
         }
         if let Some(image) = &there.image {
             match self.fetch_image(&mut north, image)? {

@@ -14,7 +14,7 @@ use crate::{
     clock,
     config::in_words,
     error::{ServeError, SystemContext},
-    events::Happening,
+    events::{Code, Happening},
     keeper::{Keeper, Position},
 };
 
@@ -68,9 +68,8 @@ impl Service {
             let alone = !position.heard && alone_at.is_some_and(|at| now >= at);
             if alone && keeper.serve_alone()? {
                 self.ground.instance.serves_in(0)?;
-                self.tell(Happening::Trouble {
-                    message: "the logger does not answer: this host serves, because `outlive serve` says that no other does".into(),
-                });
+                let reason = "the logger does not answer: this host serves, because `outlive serve` says that no other does";
+                self.warn(Code::ServesUnheard, reason);
                 return Ok(None);
             }
             let heard = position.heard;
@@ -90,11 +89,13 @@ impl Service {
 
     fn why_not_yet(&self, position: Position) -> Happening {
         if position.heard || self.config.standby {
-            let message = not_yet(position.trouble, position.heard);
-            return Happening::Trouble { message };
+            return Happening::Trouble {
+                code: Code::AwaitsGrant,
+                reason: not_yet(position.trouble, position.heard),
+            };
         }
         Happening::AwaitsLoggers {
-            at_most_s: self.patience().none.map(|none| none.as_secs()),
+            at_most_ms: self.patience().none.map(clock::millis),
         }
     }
 
@@ -168,8 +169,10 @@ impl Service {
         }
         if position.speech != Speech::Free && position.trouble != told.trouble {
             if let Some(why) = &position.trouble {
-                let message = format!("the lease is not prolonged: {why}");
-                news.push(Happening::Trouble { message });
+                news.push(Happening::Trouble {
+                    code: Code::LeaseNotProlonged,
+                    reason: format!("the lease is not prolonged: {why}"),
+                });
             }
             told.trouble = position.trouble;
         }

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
 use crate::{
-    CommitStatus, RecordStatus, Status, config::in_words, keeper::Keeper, logger::Logger,
-    north::North, status::STANDBY, tally::reason_name,
+    CommitStatus, JSON_VERSION, RecordStatus, Status, config::in_words, keeper::Keeper,
+    logger::Logger, north::North, status::STANDBY, tally::reason_name,
 };
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
@@ -64,6 +64,7 @@ impl Service {
             }
         };
         Ok(Status {
+            version: JSON_VERSION,
             service: self.config.name.clone(),
             addresses: in_words(&self.config.addresses),
             stage: self.stage_name().to_owned(),
@@ -74,7 +75,7 @@ impl Service {
             logger_pid,
             logger,
             incarnation: self.life(),
-            uptime_s: clock::now().saturating_sub(self.began).as_secs_f64(),
+            uptime_ms: clock::now().saturating_sub(self.began).as_secs_f64() * 1e3,
             replay: match self.config.replay {
                 ReplayMode::Connection => "connection".to_owned(),
                 ReplayMode::Turn => "last unanswered turn".to_owned(),
@@ -195,7 +196,7 @@ fn commit_status(north: &North) -> CommitStatus {
     CommitStatus {
         turns: so_far.turns,
         waits: so_far.waits,
-        waited_s: Duration::from_nanos(so_far.waited).as_secs_f64(),
+        waited_ms: Duration::from_nanos(so_far.waited).as_secs_f64() * 1e3,
     }
 }
 

@@ -8,7 +8,12 @@ use ssw::Flow;
 use wire::{FlowId, FlowKey};
 
 use super::{HEARTBEAT, Next, Service};
-use crate::{changes, clock, error::ServeError, events::Happening, logger_client::LoggerClient};
+use crate::{
+    changes, clock,
+    error::ServeError,
+    events::{Code, Happening},
+    logger_client::LoggerClient,
+};
 
 /// More flows than this are read all at once ...
 const MANY: usize = 100;
@@ -113,6 +118,10 @@ impl Service {
             }
             self.look_where_it_listens()?;
             self.show_status();
+            if let Some(why) = self.reports.not_logged() {
+                let reason = format!("events are not written to the history: {why}");
+                self.warn(Code::HistoryNotWritten, reason);
+            }
             if self.replays() {
                 self.start_goes_on();
             }
@@ -146,11 +155,12 @@ impl Service {
     pub(crate) fn answer_control(&mut self) {
         let status = self.control.receive().map(|list| self.status_of(list));
         if let Some(Err(error)) = &status {
-            self.tell(Happening::Trouble {
-                message: format!("no status: {error}"),
-            });
+            self.warn(Code::NoStatus, format!("no status: {error}"));
         }
         let status = status.and_then(Result::ok);
+        for (request, by) in self.control.asked() {
+            self.tell(Happening::Asked { request, by });
+        }
         if self.control.wants_move() {
             match self.cannot_move() {
                 None => self.moves = true,

@@ -1,8 +1,10 @@
 use recovery::{Cause, Event, LostReason, Timings};
 use wire::FlowKey;
 
-use super::{CAUSES, EVENTS, LOST, Tally, kind};
-use crate::events::{FormerLife, Happening};
+use std::collections::BTreeSet;
+
+use super::{CAUSES, LOST, Tally, kind};
+use crate::events::{Asker, COMMON, Code, FormerLife, Happening, KINDS, Report, Request, counted};
 
 fn connection() -> FlowKey {
     FlowKey::new(
@@ -74,14 +76,14 @@ fn all() -> Vec<Happening> {
         Happening::NotListening {
             addresses: vec![],
             elsewhere: vec![],
-            waited_s: 5,
+            waited_ms: 5000,
         },
         Happening::Unprotected {
             connection: text(),
             reason: text(),
         },
         Happening::AwaitsLoggers {
-            at_most_s: Some(30),
+            at_most_ms: Some(30_000),
         },
         Happening::Unseen {
             connections: 1,
@@ -129,24 +131,75 @@ fn all() -> Vec<Happening> {
             reason: text(),
             retry_ms: 1,
         },
+        Happening::Asked {
+            request: Request::Move,
+            by: Asker::ourselves(),
+        },
+        Happening::Cleaned {
+            killed: 1,
+            addresses: 0,
+            settings: 0,
+            by: Asker::ourselves(),
+        },
         Happening::Restarting,
         Happening::Ended,
         Happening::Stopping { signal: 15 },
         Happening::Outgoing { kept: 2, reset: 1 },
-        Happening::Trouble { message: text() },
+        Happening::Trouble {
+            code: Code::StepFailed,
+            reason: text(),
+        },
     ];
     all.extend(recovery.map(Happening::Recovery));
     all
 }
 
 #[test]
-fn kinds_are_those_of_the_json() {
-    let kinds: Vec<&str> = all().iter().map(kind).collect();
-    assert_eq!(kinds, EVENTS);
-    for happening in all() {
-        let json = serde_json::to_value(&happening).expect("JSON");
-        assert_eq!(json["event"], kind(&happening));
+fn kinds_and_fields_are_those_of_the_json() {
+    for (happening, described) in all().into_iter().zip(KINDS) {
+        let json = serde_json::to_value(Report::now("web", happening.clone())).expect("JSON");
+        assert_eq!(json["event"], described.name);
+        let has: BTreeSet<&str> = json
+            .as_object()
+            .expect("fields")
+            .keys()
+            .map(|key| &**key)
+            .collect();
+        let own = described.fields.split(", ").filter(|name| !name.is_empty());
+        let common = COMMON.iter().map(|(name, _)| *name);
+        assert_eq!(has, own.chain(common).collect(), "{}", described.name);
+        assert!(
+            counted().any(|word| word == kind(&happening)),
+            "{happening:?}"
+        );
     }
+    assert_eq!(all().len(), KINDS.len());
+}
+
+/// If not: what it should have is what this prints.
+#[test]
+fn the_manual_has_all_kinds_and_codes() {
+    let manual = include_str!("../../../../docs/events.md");
+    let mut table = String::from("| `event` | its own fields | |\n|---|---|---|\n");
+    for kind in KINDS {
+        let fields: Vec<String> = kind
+            .fields
+            .split(", ")
+            .map(|name| format!("`{name}`"))
+            .collect();
+        let fields = if kind.fields.is_empty() {
+            String::new()
+        } else {
+            fields.join(", ")
+        };
+        table += &format!("| `{}` | {fields} | {} |\n", kind.name, kind.means);
+    }
+    assert!(manual.contains(&table), "docs/events.md lacks\n{table}");
+    let mut table = String::from("| `code` | |\n|---|---|\n");
+    for (word, means) in Code::ALL {
+        table += &format!("| `{word}` | {means} |\n");
+    }
+    assert!(manual.contains(&table), "docs/events.md lacks\n{table}");
 }
 
 #[test]
@@ -155,7 +208,11 @@ fn a_recovery_is_counted() {
     for _ in 0..2 {
         all().iter().for_each(|happening| tally.add(happening));
     }
-    assert!(EVENTS.iter().all(|kind| tally.events[*kind] == 2));
+    assert!(
+        all()
+            .iter()
+            .all(|happening| tally.events[kind(happening)] == 2)
+    );
     assert_eq!(tally.deaths[CAUSES[2]], 2);
     assert_eq!(tally.lost["poison"], 2);
     assert!(LOST.contains(&"poison"));
@@ -165,8 +222,8 @@ fn a_recovery_is_counted() {
     assert_eq!((tally.equal_bytes, tally.unverified_bytes), (600, 40));
     assert_eq!((tally.sampled_bytes, tally.tolerated), (10, 2));
     assert_eq!(tally.pauses.count(), 2);
-    assert_eq!(tally.last["live"], 0.02);
-    assert_eq!(tally.last.len(), 7);
+    assert_eq!(tally.last_ms["live"], 20.0);
+    assert_eq!(tally.last_ms.len(), 7);
     assert_eq!(tally.checkpoints.count(), 2);
     assert_eq!(tally.last_checkpoint, Some((34, 4)));
     let json = serde_json::to_string(&tally).expect("JSON");

@@ -4,6 +4,7 @@ mod adoption;
 mod config;
 mod endings;
 mod executed;
+mod history;
 mod kills;
 mod replay;
 mod starting;

@@ -156,7 +156,8 @@ fn times(pair: &mut Pair<'_>) -> Result<[f64; 2]> {
         .rev()
         .find(|event| event["event"] == "granted");
     let since = |event: &Value| -> Result<f64> {
-        let time = event["time"].as_f64().context("an event without a time")?;
+        let time = event["time_unix_us"].as_f64();
+        let time = time.context("an event without a time")? / 1e6;
         Ok((time - off) * 1e3)
     };
     Ok([

@@ -52,8 +52,9 @@ impl Steps {
             event.with_context(|| format!("the standby has not told `{name}`"))
         };
         let after = |name: &str| -> Result<f64> {
-            let time = last(name)?["time"].as_f64();
-            Ok((time.context("an event without a time")? - power_off) * 1e3)
+            let time = last(name)?["time_unix_us"].as_f64();
+            let time = time.context("an event without a time")? / 1e6;
+            Ok((time - power_off) * 1e3)
         };
         let mut ends = [0.0; STEPS.len()];
         for (end, (_, name, _)) in ends.iter_mut().zip(STEPS) {
@@ -119,7 +120,7 @@ mod tests {
 
     #[test]
     fn steps_are_the_time_between_two_events() -> Result<()> {
-        let mut events = vec![json!({"event": "granted", "time": 1.0})];
+        let mut events = vec![json!({"event": "granted", "time_unix_us": 1_000_000})];
         let names = [
             "granted",
             "restored",
@@ -129,9 +130,9 @@ mod tests {
             "serving",
         ];
         for (number, name) in (1_u32..).zip(names) {
-            let time = 100.0 + 0.25 * f64::from(number);
+            let time = 100_000_000 + 250_000 * u64::from(number);
             let timings = json!({"cleared_ms": 50.0});
-            events.push(json!({"event": name, "time": time, "timings": timings}));
+            events.push(json!({"event": name, "time_unix_us": time, "timings": timings}));
         }
         let steps = Steps::of(&events, 100.0)?;
         let each = [250.0, 250.0, 50.0, 200.0, 250.0, 250.0, 250.0];

@@ -1,0 +1,239 @@
+//! The kinds of events: one table for the metrics, the manual page outlive-events(7) and docs/events.md.
+
+use super::Code;
+
+/// A kind of event.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// Its `event` in JSON.
+    pub name: &'static str,
+    /// Its own fields in JSON, beside those that all have.
+    pub fields: &'static str,
+    /// What has happened.
+    pub means: &'static str,
+}
+
+const fn kind(name: &'static str, fields: &'static str, means: &'static str) -> Kind {
+    Kind {
+        name,
+        fields,
+        means,
+    }
+}
+
+/// The version of the events' JSON: it is raised when a field changes or goes.
+pub const JSON_VERSION: u32 = 1;
+
+/// Fields that each event has.
+pub const COMMON: [(&str, &str); 5] = [
+    ("version", "1: this schema"),
+    ("time_unix_us", "when, in microseconds since 1970 (UTC)"),
+    ("service", "the service's name"),
+    (
+        "message",
+        "the event in words, for people: these may change",
+    ),
+    ("event", "its kind"),
+];
+
+/// All kinds, in the order of a service's life.
+pub const KINDS: [Kind; 43] = [
+    kind(
+        "started",
+        "pid",
+        "The server was started for the first time.",
+    ),
+    kind(
+        "adopted",
+        "pid, connections",
+        "The server of a serve that has died was taken over.",
+    ),
+    kind(
+        "restored",
+        "former, connections, lost",
+        "Connections of an earlier life were taken up: of this host before it was restarted, or of another host.",
+    ),
+    kind(
+        "protecting",
+        "addresses",
+        "The server listens: connections are protected from now on.",
+    ),
+    kind(
+        "not_listening",
+        "addresses, elsewhere, waited_ms",
+        "The server runs and does not listen there.",
+    ),
+    kind(
+        "unprotected",
+        "connection, reason",
+        "A connection would not survive a crash.",
+    ),
+    kind(
+        "awaits_loggers",
+        "at_most_ms",
+        "Loggers do not answer that may know an earlier life: nothing is started yet.",
+    ),
+    kind(
+        "unseen",
+        "connections, example",
+        "The server has connections whose packets do not pass the programs.",
+    ),
+    kind(
+        "logger_in_use",
+        "logger",
+        "The record is kept by this logger.",
+    ),
+    kind(
+        "logger_lost",
+        "logger, reason, connections",
+        "No logger answers.",
+    ),
+    kind(
+        "logger_back",
+        "logger, waiting, unprotected",
+        "The logger answers again.",
+    ),
+    kind(
+        "reprotected",
+        "connection",
+        "A connection that had lost its record has one again.",
+    ),
+    kind(
+        "logger_restarted",
+        "connections",
+        "The logger was started again without its records.",
+    ),
+    kind(
+        "stands_by",
+        "epoch",
+        "Another host serves; this one is ready to take over.",
+    ),
+    kind(
+        "follows",
+        "pid",
+        "The server was started here, too, and follows (--hot).",
+    ),
+    kind("caught_up", "bytes", "It has replayed all that there was."),
+    kind(
+        "replica_dropped",
+        "reason, retry_ms",
+        "The server that followed is of no use.",
+    ),
+    kind(
+        "goes_on",
+        "pid, behind",
+        "The server that followed is the one that serves.",
+    ),
+    kind("granted", "epoch", "This host serves, and no other."),
+    kind(
+        "leased",
+        "leased",
+        "A standby has registered, or none is left.",
+    ),
+    kind(
+        "superseded",
+        "epoch",
+        "Another host serves: all of the service here is ended.",
+    ),
+    kind("handed_over", "", "The service was given to the standby."),
+    kind(
+        "checkpointed",
+        "record_bytes, image_bytes, released_bytes, left_bytes, took_ms",
+        "An image of the server has the place of the record before it.",
+    ),
+    kind(
+        "checkpoint_failed",
+        "reason",
+        "No image could be made; the record is kept.",
+    ),
+    kind(
+        "record_ended",
+        "reason, record_bytes",
+        "What a server with state is told is not recorded any more.",
+    ),
+    kind(
+        "renewed",
+        "record_bytes",
+        "Server and record have begun anew (--stateless).",
+    ),
+    kind(
+        "start_failed",
+        "reason, retry_ms",
+        "The server could not be started; it is tried again.",
+    ),
+    kind(
+        "asked",
+        "request, by",
+        "Somebody has asked for a move or a restart.",
+    ),
+    kind(
+        "cleaned",
+        "killed, addresses, settings, by",
+        "outlive clean has removed the rest of a serve that was killed; in the history alone.",
+    ),
+    kind(
+        "restarting",
+        "",
+        "The server is ended and started again, as asked for.",
+    ),
+    kind("ended", "", "The server ended by itself, successfully."),
+    kind(
+        "stopping",
+        "signal",
+        "serve was asked to stop, by this signal.",
+    ),
+    kind(
+        "outgoing",
+        "kept, reset",
+        "Connections that the server had opened itself go on, or are reset.",
+    ),
+    kind(
+        "trouble",
+        "code, reason",
+        "Something did not work that does not end the service: see the codes.",
+    ),
+    kind(
+        "died",
+        "cause, detected_ms",
+        "The server died; the gate is shut.",
+    ),
+    kind("restarted", "pid, after_ms", "The server runs again."),
+    kind("listening", "after_ms", "The server listens again."),
+    kind(
+        "spliced",
+        "connections, after_ms",
+        "Connections are spliced to the new server.",
+    ),
+    kind(
+        "serving",
+        "kept, comparing, lost, replayed_turns, replayed_bytes, replayed, timings",
+        "The recovery is over.",
+    ),
+    kind(
+        "kept",
+        "connections",
+        "Connections go on that were still compared.",
+    ),
+    kind(
+        "lost",
+        "connection, reason, replayed_turns, replayed_bytes",
+        "A connection was reset.",
+    ),
+    kind(
+        "client_reset",
+        "connection",
+        "A client reset its connection while nobody served it.",
+    ),
+    kind(
+        "verified",
+        "connections, compared, tolerated, sampled, unverified",
+        "What the new server said again was compared.",
+    ),
+];
+
+/// Words by which events are counted: those that stand for something of ours by their codes.
+pub(crate) fn counted() -> impl Iterator<Item = &'static str> {
+    let kinds = KINDS.iter().map(|kind| kind.name);
+    let codes = Code::ALL.iter().map(|(word, _)| *word);
+    kinds.filter(|name| *name != "trouble").chain(codes)
+}

@@ -1,0 +1,117 @@
+//! What has happened is known when `serve` has ended, and who has asked for it.
+
+use std::{fs::OpenOptions, io::Write as _};
+
+use e2e::{Protected, Scene, arrange::wait_until, servers};
+use lab::Signal;
+use serde_json::Value;
+
+use crate::{echoes, echoing};
+
+/// The history of a service, of which so many lines are cut off.
+#[track_caller]
+fn history(protected: &Protected, directory: &str, more: &[&str], cut_off: usize) -> Vec<Value> {
+    let arguments = ["--json", "--history", directory, protected.name()];
+    let answer = protected.outlive("history", &[&arguments, more].concat());
+    assert_eq!(answer.status, Some(0), "{answer:?}");
+    assert_eq!(answer.stderr.lines().count(), cut_off.min(1), "{answer:?}");
+    answer.json()
+}
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    let kinds = events.iter().filter_map(|event| event["event"].as_str());
+    kinds.collect()
+}
+
+/// Waits until the history has so many events of this kind: a thread writes it.
+#[track_caller]
+fn await_kind(protected: &Protected, directory: &str, kind: &str, number: usize) {
+    wait_until("it is in the history", || {
+        let events = history(protected, directory, &[], 0);
+        kinds(&events).iter().filter(|one| **one == kind).count() == number
+    });
+}
+
+#[test]
+fn events_outlive_serve() {
+    let scene = Scene::new("history");
+    let directory = scene.directory().join("history");
+    let directory = directory.to_string_lossy();
+    let server = servers::test_server(&scene);
+    let flags = ["--history", &directory];
+    let mut protected = scene.protect_with(&server, &flags);
+    let stream = echoing(&scene);
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    echoes(&stream, b"on");
+    let restarted = protected.outlive("restart", &[]);
+    assert_eq!(restarted.status, Some(0), "{restarted:?}");
+    await_kind(&protected, &directory, "serving", 2);
+    protected.kill_serve_itself();
+    protected.succeed(&scene, &server, &flags);
+    await_kind(&protected, &directory, "adopted", 1);
+
+    let events = history(&protected, &directory, &[], 0);
+    let told: Vec<&str> = kinds(&events);
+    assert_eq!(told[..2], ["started", "protecting"], "{told:?}");
+    for event in &events {
+        assert_eq!(event["version"], 1, "{event}");
+        assert!(event["time_unix_us"].is_u64(), "{event}");
+    }
+    let of = |kind| events.iter().find(|event| event["event"] == kind);
+    let died = of("died").expect("told")["message"].to_string();
+    assert!(died.contains("test-server (pid "), "{died}");
+    let asked = of("asked").expect("told");
+    assert_eq!(asked["request"], "restart");
+    assert_eq!(asked["by"]["uid"], 0);
+    let command = asked["by"]["command"].to_string();
+    assert!(command.contains("outlive restart"), "{command}");
+    assert!(history(&protected, &directory, &["--since", "2100-01-01"], 0).is_empty());
+    let words = protected.outlive("history", &["--history", &directory, "--since", "1h"]);
+    assert!(
+        words.stdout.contains(" restart asked for by root"),
+        "{words:?}"
+    );
+
+    // A crash in the middle of a line: that one is lost, and no other.
+    protected.kill_serve_itself();
+    let file = scene.directory().join("history").join(protected.name());
+    let mut file = OpenOptions::new()
+        .append(true)
+        .open(file.join("events.jsonl"));
+    let cut = b"{\"version\":1,\"time_unix";
+    file.as_mut()
+        .expect("a history")
+        .write_all(cut)
+        .expect("written");
+    let before = events.len();
+    let cleaned = protected.outlive("clean", &["--kill", "--history", &directory]);
+    assert_eq!(cleaned.status, Some(0), "{cleaned:?}");
+    let events = history(&protected, &directory, &[], 1);
+    assert_eq!(events.len(), before + 1);
+    let last = &events[before];
+    assert_eq!(last["event"], "cleaned", "{last}");
+    assert!(
+        last["by"]["command"].to_string().contains("clean --kill"),
+        "{last}"
+    );
+    protected.assert_nothing_left();
+}
+
+/// The service goes on, and says so once.
+#[test]
+fn a_history_that_cannot_be_written_stops_nothing() {
+    let scene = Scene::new("no-history");
+    let server = servers::test_server(&scene);
+    let protected = scene.protect_with(&server, &["--history", "/dev/full"]);
+    let stream = echoing(&scene);
+    let trouble = protected.wait_for("trouble", 1);
+    assert_eq!(trouble["code"], "history_not_written", "{trouble}");
+    for recovery in [1, 2] {
+        protected.kill_main(Signal::KILL);
+        protected.wait_serving(recovery);
+        echoes(&stream, b"on");
+    }
+    assert_eq!(protected.events_of("trouble").len(), 1);
+    protected.stop();
+}
