@@ -1,5 +1,8 @@
 //! Man pages and completions, made of the arguments as they are.
 
+mod roff;
+mod services;
+
 use std::{
     fs,
     io::{self, Write},
@@ -9,10 +12,10 @@ use std::{
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
-use crate::{arguments::Arguments, exit::Outcome};
+use crate::{arguments::Arguments, exit::Outcome, lines};
 
 /// Commands of the system's administration; the others are everybody's.
-const OF_SYSTEM: [&str; 9] = [
+const OF_SYSTEM: [&str; 10] = [
     "outlive-serve",
     "outlive-standby",
     "outlive-logger",
@@ -20,6 +23,7 @@ const OF_SYSTEM: [&str; 9] = [
     "outlive-restart",
     "outlive-status",
     "outlive-events",
+    "outlive-history",
     "outlive-check",
     "outlive-clean",
 ];
@@ -64,6 +68,9 @@ Options of outlive@NAME.service (\-\-config).
 .TP
 .I /etc/outlive/logger.toml
 Options of outlive\-logger.service.
+.TP
+.I /var/lib/outlive/history/NAME/events.jsonl
+What has happened to a service (\-\-history).
 .SH ENVIRONMENT
 .TP
 .B OUTLIVE_LOG
@@ -92,6 +99,14 @@ outlive logger release web \-\-logger 10.0.0.9:7600 \-\-key\-file keys
 .fi
 "#
         }
+        "outlive-history" => {
+            r#".SH EXAMPLES
+.nf
+outlive history web \-\-since 12h
+outlive history web \-\-json | jq 'select(.event == "asked")'
+.fi
+"#
+        }
         "outlive-check" => {
             r#".SH EXAMPLES
 .nf
@@ -108,12 +123,22 @@ outlive check \-\-config /etc/outlive/web.toml \-\-name web
 pub(crate) fn man(directory: &Path) -> Outcome {
     let mut program = Arguments::command().disable_help_subcommand(true);
     program.build();
-    let written = write(&program, directory);
+    let written = write(&program, directory)
+        .and_then(|()| {
+            save(
+                directory,
+                "outlive.toml",
+                "5",
+                roff::toml(&program).as_bytes(),
+            )
+        })
+        .and_then(|()| save(directory, "outlive-events", "7", roff::events().as_bytes()));
     match written {
         Ok(()) => Outcome::Done,
         Err(error) => {
             let directory = directory.display();
-            eprintln!("outlive: cannot write man pages to {directory}: {error}");
+            let why = format_args!("cannot write man pages to {directory}: {error}");
+            lines::fail("not_written", &why);
             match error.kind() {
                 io::ErrorKind::PermissionDenied => Outcome::NoPermission,
                 _ => Outcome::Usage,
@@ -130,28 +155,88 @@ fn write(command: &Command, directory: &Path) -> io::Result<()> {
     let is_of_system = OF_SYSTEM.iter().any(|one| name.starts_with(one));
     let section = if is_of_system { "8" } else { "1" };
     let mut page = Vec::new();
-    clap_mangen::Man::new(command.clone())
-        .section(section)
-        .render(&mut page)?;
+    let man = clap_mangen::Man::new(command.clone()).section(section);
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    page.extend_from_slice(roff::synopsis(command, name).as_bytes());
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
     if is_of_system || name == "outlive" {
         for more in [EXIT_STATUS, FILES, examples(name)] {
             page.extend_from_slice(more.as_bytes());
         }
     }
+    page.extend_from_slice(see_also(name).as_bytes());
+    save(directory, name, section, &page)
+}
+
+fn save(directory: &Path, name: &str, section: &str, page: &[u8]) -> io::Result<()> {
     let directory = directory.join(format!("man{section}"));
     fs::create_dir_all(&directory)?;
     fs::write(directory.join(format!("{name}.{section}")), page)
+}
+
+/// The pages that belong to this one.
+fn see_also(name: &str) -> String {
+    let pages = match name {
+        "outlive" => &[
+            "outlive-serve(8)",
+            "outlive-logger(8)",
+            "outlive-make(1)",
+            "outlive-lab(1)",
+        ][..],
+        "outlive-logger-release" => &["outlive-logger(8)", "outlive-standby(8)"],
+        _ if name.starts_with("outlive-lab") => &["outlive-lab(1)", "outlive-serve(8)"],
+        "outlive-make" | "outlive-encapsulate" => {
+            &["outlive-make(1)", "outlive-encapsulate(1)", "make(1)"]
+        }
+        "outlive-man" | "outlive-completions" | "outlive-key" => {
+            &["outlive(1)", "outlive-logger(8)"]
+        }
+        "outlive-events" | "outlive-history" => &[
+            "outlive-events(7)",
+            "outlive-events(8)",
+            "outlive-history(8)",
+            "outlive-status(8)",
+        ],
+        _ => &[
+            "outlive-serve(8)",
+            "outlive-standby(8)",
+            "outlive-logger(8)",
+            "outlive-check(8)",
+            "outlive-status(8)",
+            "outlive-history(8)",
+            "outlive.toml(5)",
+            "outlive-events(7)",
+        ],
+    };
+    let others = pages
+        .iter()
+        .filter_map(|page| page.strip_suffix(')')?.split_once('('));
+    let others = others.filter(|(page, section)| {
+        (*page, *section) != (name, "8") && (*page, *section) != (name, "1")
+    });
+    let named = others.map(|(page, section)| format!(".BR {} ({section})", roff::plain(page)));
+    format!(
+        ".SH \"SEE ALSO\"\n{}\n",
+        named.collect::<Vec<_>>().join(",\n")
+    )
 }
 
 /// Print a shell's completions.
 pub(crate) fn completions(shell: Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "outlive", &mut script);
-    match io::stdout().write_all(&script) {
+    let script = String::from_utf8_lossy(&script).into_owned();
+    let script = services::known_to(shell, script);
+    match io::stdout().write_all(script.as_bytes()) {
         Ok(()) => Outcome::Done,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Done,
         Err(error) => {
-            eprintln!("outlive: cannot print: {error}");
+            lines::fail("not_written", &format_args!("cannot print: {error}"));
             Outcome::Internal
         }
     }

@@ -13,7 +13,7 @@ fn each_command_has_a_page_and_the_hidden_one_has_none() {
     let directory = tempfile::tempdir().expect("a directory");
     let output = outlive(&["man", &directory.path().to_string_lossy()]);
     assert!(output.status.success(), "{output:?}");
-    let pages = ["man1", "man8"].map(|section| directory.path().join(section));
+    let pages = ["man1", "man8", "man5", "man7"].map(|section| directory.path().join(section));
     let names: Vec<String> = pages
         .iter()
         .flat_map(|pages| fs::read_dir(pages).expect("it is there"))
@@ -31,6 +31,8 @@ fn each_command_has_a_page_and_the_hidden_one_has_none() {
         "outlive-logger.8",
         "outlive-logger-release.8",
         "outlive-lab-up.1",
+        "outlive.toml.5",
+        "outlive-events.7",
     ] {
         assert!(names.contains(&page.to_owned()), "{page} of {names:?}");
     }
@@ -39,7 +41,14 @@ fn each_command_has_a_page_and_the_hidden_one_has_none() {
         "{names:?}"
     );
     let serve = fs::read_to_string(pages[1].join("outlive-serve.8")).expect("readable");
-    for heading in ["EXIT STATUS", "FILES", "EXAMPLES", "ENVIRONMENT"] {
+    for heading in [
+        "SYNOPSIS",
+        "EXIT STATUS",
+        "FILES",
+        "EXAMPLES",
+        "ENVIRONMENT",
+        "SEE ALSO",
+    ] {
         assert!(
             serve.contains(&format!(".SH {heading}"))
                 || serve.contains(&format!(".SH \"{heading}\"")),
@@ -47,6 +56,43 @@ fn each_command_has_a_page_and_the_hidden_one_has_none() {
         );
     }
     assert!(serve.contains("logger\\-timeout"), "{serve}");
+    let synopsis = "\\fB\\-\\-address\\fR \\fIADDRESS:PORT[\\-PORT]\\fR...";
+    assert!(serve.contains(synopsis), "{serve}");
+    let toml = fs::read_to_string(pages[2].join("outlive.toml.5")).expect("readable");
+    assert!(
+        toml.contains("\\fBlimit\\-total\\fR \\fIBYTES\\fR"),
+        "{toml}"
+    );
+    let events = fs::read_to_string(pages[3].join("outlive-events.7")).expect("readable");
+    for word in [
+        "\\fBdied\\fR \\fIcause, detected_ms\\fR",
+        "\\fBno_takeover\\fR",
+    ] {
+        assert!(events.contains(word), "{word}: {events}");
+    }
+}
+
+/// As roff(7) has it: no page has anything that its reader would complain of.
+#[test]
+fn pages_are_well_formed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = outlive(&["man", &directory.path().to_string_lossy()]);
+    assert!(output.status.success(), "{output:?}");
+    for page in [
+        "man5/outlive.toml.5",
+        "man7/outlive-events.7",
+        "man8/outlive-serve.8",
+    ] {
+        let text = fs::read_to_string(directory.path().join(page)).expect("readable");
+        let mut requests = text.lines().filter(|line| line.starts_with(['.', '\'']));
+        let known = [
+            ".TH", ".SH", ".SS", ".TP", ".RS", ".RE", ".br", ".nf", ".fi", ".B", ".I", ".BR",
+            ".PP", ".sp", ".ie", ".el", ".IP",
+        ];
+        let strange =
+            requests.find(|line| !known.contains(&line.split(' ').next().unwrap_or_default()));
+        assert_eq!(strange, None, "{page}");
+    }
 }
 
 #[test]
@@ -65,4 +111,33 @@ fn shells_learn_the_commands() {
         let script = String::from_utf8_lossy(&output.stdout);
         assert!(script.contains("on-logger-loss"), "{shell}");
     }
+}
+
+/// bash completes the names of the services that there are.
+#[test]
+fn bash_knows_the_services() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for name in ["web", "website", "mail"] {
+        fs::create_dir(directory.path().join(name)).expect("a directory");
+    }
+    let script = directory.path().join("completions");
+    fs::write(&script, outlive(&["completions", "bash"]).stdout).expect("written");
+    let completed = |words: &str, number: u32| {
+        let asks = format!(
+            "source {}; COMP_WORDS=({words}); COMP_CWORD={number}; \
+             _outlive_and_services outlive \"${{COMP_WORDS[{number}]}}\" \"${{COMP_WORDS[{}]}}\"; echo ${{COMPREPLY[@]}}",
+            script.display(),
+            number - 1
+        );
+        let mut bash = Command::new("bash");
+        let bash = bash
+            .args(["-c", &asks])
+            .env("OUTLIVE_RUN_DIR", directory.path());
+        let answer = bash.output().expect("bash");
+        String::from_utf8_lossy(&answer.stdout).trim().to_owned()
+    };
+    assert_eq!(completed("outlive status we", 2), "web website");
+    assert_eq!(completed("outlive restart mai", 2), "mail");
+    assert_eq!(completed("outlive serve we", 2), "");
+    assert!(completed("outlive status --js", 2).contains("--json"));
 }
