@@ -151,8 +151,9 @@ fn list(socket: &str, as_json: bool) -> io::Result<Outcome> {
             one.effects,
             one.arguments.join(" ")
         );
-        for (process, why) in &one.waiting {
-            println!("  process {process} waits until it is mandated: {why}");
+        for waits in &one.waiting {
+            let (process, program) = (waits.process, &waits.program);
+            println!("  process {process} ({program}) waits until it is mandated: {waits}");
         }
     }
     Ok(Outcome::Done)

@@ -21,7 +21,10 @@ use ::make::{
     repositories, runner,
     watch::Watch,
 };
-use rustix::process::getuid;
+use rustix::{
+    fs::{Mode, OFlags},
+    process::getuid,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::{arguments::Make, encapsulating::program_at, exit::Outcome};
@@ -130,8 +133,9 @@ fn talk(directory: &Path, arguments: &Make) -> Outcome {
             if !standing.expected.is_empty() {
                 println!("expected: {}", standing.expected.join(", then "));
             }
-            for (process, why) in standing.waiting {
-                println!("process {process} waits until it is asked for: {why}");
+            for waits in standing.waiting {
+                let (process, program) = (waits.process, &waits.program);
+                println!("process {process} ({program}) waits until it is asked for: {waits}");
             }
             Outcome::Done
         }
@@ -162,18 +166,68 @@ fn no_answer(tree: &Path, error: &io::Error) -> Outcome {
     Outcome::Failed
 }
 
-/// Where ccache keeps what compilers have made.
-fn compiler_caches(environment: &Environment) -> impl Iterator<Item = PathBuf> {
+/// A directory in which a tool keeps what is of use to later runs: the variable that says where it is, the usual place, and the variable that says where such places
+/// are, if that is another one than `HOME`.
+struct Cache {
+    variable: Option<&'static str>,
+    among: Option<(&'static str, &'static str)>,
+    at_home: &'static str,
+}
+
+/// Each is sound whatever of it is missing or old: a tool checks what it finds, and makes new what is not there (`docs/make.md` says more).
+const CACHES: [Cache; 6] = [
+    Cache {
+        variable: Some("CCACHE_DIR"),
+        among: Some(("XDG_CACHE_HOME", "ccache")),
+        at_home: ".cache/ccache",
+    },
+    Cache {
+        variable: None,
+        among: None,
+        at_home: ".ccache",
+    },
+    Cache {
+        variable: Some("CARGO_HOME"),
+        among: None,
+        at_home: ".cargo",
+    },
+    Cache {
+        variable: Some("GOCACHE"),
+        among: Some(("XDG_CACHE_HOME", "go-build")),
+        at_home: ".cache/go-build",
+    },
+    // How often each of Go's programs was run: a part of each.
+    Cache {
+        variable: None,
+        among: Some(("XDG_CONFIG_HOME", "go/telemetry")),
+        at_home: ".config/go/telemetry",
+    },
+    Cache {
+        variable: Some("npm_config_cache"),
+        among: None,
+        at_home: ".npm",
+    },
+];
+
+/// Those that there may be.
+fn caches(environment: &Environment) -> impl Iterator<Item = PathBuf> {
     let variable = |name| environment.get(name).map(PathBuf::from);
-    let in_home = |rest| variable("HOME").map(|home| home.join(rest));
-    let caches = variable("XDG_CACHE_HOME").map(|caches| caches.join("ccache"));
-    let all = [
-        variable("CCACHE_DIR"),
-        caches,
-        in_home(".cache/ccache"),
-        in_home(".ccache"),
-    ];
-    all.into_iter().flatten()
+    CACHES.iter().flat_map(move |cache| {
+        let among = |(name, rest)| Some(variable(name)?.join(rest));
+        let at_home = variable("HOME").map(|home| home.join(cache.at_home));
+        let all = [
+            cache.variable.and_then(variable),
+            cache.among.and_then(among),
+            at_home,
+        ];
+        all.into_iter().flatten()
+    })
+}
+
+/// Whether files without a name can be there, which is what conceals: a cache where that is not so is done without.
+fn can_be_concealed(directory: &Path) -> bool {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).is_ok()
 }
 
 /// Directories whose changes are concealed: the tree, what the repository keeps that it is in, and where programs keep what they
@@ -182,7 +236,7 @@ pub(crate) fn concealed(tree: &Path, environment: &Environment) -> Vec<PathBuf> 
     let mut all = vec![tree.to_owned(), "/tmp".into(), "/var/tmp".into()];
     let temporary = environment.get("TMPDIR");
     all.extend(temporary.map(PathBuf::from));
-    all.extend(compiler_caches(environment));
+    all.extend(caches(environment).filter(|cache| can_be_concealed(cache)));
     all.extend(repositories::kept_of(tree));
     all.retain(|path| path.is_absolute());
     // As they are: the same directory by two names would be concealed twice.

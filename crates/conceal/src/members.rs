@@ -81,8 +81,8 @@ impl Members {
     }
 
     /// Sends them a signal: a whole process group at a time, so that who is being begotten has it as well, unless somebody else
-    /// is in it.
-    pub fn signal(self, signal: Signal) {
+    /// is in it. Who is in that `session` is one of them, whatever mounts they have by now.
+    pub fn signal(self, signal: Signal, session: u32) {
         let Ok(ours) = Self::with(std::process::id()) else {
             return;
         };
@@ -92,7 +92,7 @@ impl Members {
                 continue;
             };
             let group = groups.entry(group).or_default();
-            if self.has_below(process, ours) {
+            if self.has_below(process, ours) || number(process, 2) == Some(session) {
                 group.members.extend(Pid::from_raw(process.cast_signed()));
             } else if Self::with(process).is_ok() {
                 group.has_others = true;
@@ -230,7 +230,7 @@ mod tests {
             let mut begets = begets.spawn().expect("unshare");
             thread::sleep(Duration::from_millis(50));
             let members = Members::with(begets.id()).expect("it runs");
-            members.signal(Signal::TERM);
+            members.signal(Signal::TERM, 0);
             begets.wait().expect("it ends");
             let began = Instant::now();
             while !members.all().is_empty() {

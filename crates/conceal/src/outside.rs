@@ -19,6 +19,7 @@ use std::{
         fd::{AsFd, AsRawFd as _, OwnedFd},
         unix::net::UnixStream,
     },
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
@@ -118,6 +119,17 @@ impl Outside {
             .iter()
             .map(|call| (call.process, call.why))
             .collect()
+    }
+
+    /// The files that those name that wait, by process.
+    #[must_use]
+    pub fn named(&self) -> Vec<(u32, PathBuf)> {
+        let waiting = self.0.gate().waiting.clone();
+        let named = |call: &Call| {
+            let file = self.0.doer(call).whole(named::of(call)?.place)?;
+            self.0.is_valid(call).then_some((call.process, file))
+        };
+        waiting.iter().filter_map(named).collect()
     }
 
     /// Who of them has asked for the size of their terminal so far.

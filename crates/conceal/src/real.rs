@@ -244,12 +244,17 @@ impl Real {
     }
 }
 
-impl Base for Real {
-    fn look(&self, path: &TreePath) -> Result<Seen, Errno> {
+impl Real {
+    /// What is there, in the words of encapsulations.
+    fn seen(
+        &self,
+        path: &TreePath,
+        stat: impl FnOnce(&Self, &TreePath) -> Result<rustix::fs::Stat, Errno>,
+    ) -> Result<Seen, Errno> {
         if path.split().is_none() {
             return Ok(Seen::There(ROOT));
         }
-        match self.settled(path) {
+        match stat(self, path) {
             Ok(stat) => {
                 let revealed = self.revealed().get(&(stat.st_dev, stat.st_ino)).copied();
                 let stat = stat_of(&stat);
@@ -266,6 +271,16 @@ impl Base for Real {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(Seen::Absent),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl Base for Real {
+    fn look(&self, path: &TreePath) -> Result<Seen, Errno> {
+        self.seen(path, Self::settled)
+    }
+
+    fn look_again(&self, path: &TreePath) -> Result<Seen, Errno> {
+        self.seen(path, Self::stat)
     }
 
     fn content(&self, path: &TreePath) -> Result<Content, Errno> {

@@ -121,7 +121,8 @@ impl Tree {
     }
 
     fn look_real(&self, path: &TreePath) -> Result<Found, Errno> {
-        match self.real.look(path)? {
+        // Nothing that is done from now on is taken over by others: nobody goes by what was read.
+        match self.real.look_again(path)? {
             Seen::Absent => Err(Errno::NOENT),
             Seen::There(stat) => Ok(Found {
                 stat,

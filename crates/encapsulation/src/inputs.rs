@@ -59,7 +59,7 @@ impl Inputs {
         is_same: impl Fn(&TreePath, &Seen, &Seen) -> bool,
     ) -> Result<(), Stale> {
         for (path, then) in &self.names {
-            let now = base.look(path);
+            let now = base.look_again(path);
             if !now.is_ok_and(|now| is_same(path, then, &now)) {
                 return Err(Stale::Changed(path.clone()));
             }
@@ -116,4 +116,72 @@ fn digest(listing: &Listing) -> u128 {
     }
     hasher.write_usize(listing.len());
     hasher.finish128().as_u128()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::{Content, Encapsulation, HiddenId, Store};
+
+    /// Nothing is there. It counts looks: those after which a change has to show, and others.
+    #[derive(Default)]
+    struct Nothing {
+        looks: AtomicUsize,
+        again: AtomicUsize,
+    }
+
+    impl Nothing {
+        fn counts(&self) -> [usize; 2] {
+            [&self.looks, &self.again].map(|count| count.swap(0, Ordering::Relaxed))
+        }
+    }
+
+    impl Base for Nothing {
+        fn look(&self, _: &TreePath) -> Result<Seen, Errno> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            Ok(Seen::Absent)
+        }
+
+        fn look_again(&self, _: &TreePath) -> Result<Seen, Errno> {
+            self.again.fetch_add(1, Ordering::Relaxed);
+            Ok(Seen::Absent)
+        }
+
+        fn list(&self, _: &TreePath) -> Result<Listing, Errno> {
+            Err(Errno::NOENT)
+        }
+
+        fn content(&self, _: &TreePath) -> Result<Content, Errno> {
+            Err(Errno::NOENT)
+        }
+    }
+
+    impl Store for Nothing {
+        fn stat(&self, _: HiddenId) -> Result<Stat, Errno> {
+            Err(Errno::IO)
+        }
+    }
+
+    /// Until a change of what was read would show takes milliseconds: who compares does not wait for that.
+    #[test]
+    fn only_what_is_read_is_looked_at_until_a_change_would_show() {
+        let (base, store) = (Arc::new(Nothing::default()), Arc::new(Nothing::default()));
+        let mut below = Encapsulation::new(Arc::clone(&base) as _, Arc::clone(&store) as _);
+        let path = TreePath::new("0/name").expect("a path");
+        below.look(&path).expect_err("nothing is there");
+        let [looks, again] = base.counts();
+        assert!(looks > 0 && again == 0, "{looks}, {again}");
+        below.inputs().check(&*base).expect("it is as it was");
+        let above = below.snapshot();
+        below.inputs().check(&above).expect("it is as it was");
+        let [looks, again] = base.counts();
+        assert!(looks == 0 && again > 0, "{looks}, {again}");
+    }
 }

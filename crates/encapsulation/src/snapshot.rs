@@ -36,6 +36,12 @@ impl Base for Snapshot {
         Ok(found.map_or(Seen::Absent, |found| Seen::There(found.stat)))
     }
 
+    fn look_again(&self, path: &TreePath) -> Result<Seen, Errno> {
+        let (found, _) = self.root.look(path, &Again(&*self.base), &*self.store)?;
+        let found = found.map(|found| self.names.counted(found));
+        Ok(found.map_or(Seen::Absent, |found| Seen::There(found.stat)))
+    }
+
     fn content(&self, path: &TreePath) -> Result<Content, Errno> {
         match self.find(path)?.ok_or(Errno::NOENT)?.content {
             Content::Base(path) => self.base.content(&path),
@@ -55,6 +61,23 @@ impl Base for Snapshot {
     fn hidden(&self, into: &mut BTreeSet<HiddenId>) {
         self.root.hidden(into);
         self.base.hidden(into);
+    }
+}
+
+/// A base at which it is looked to compare.
+struct Again<'a>(&'a dyn Base);
+
+impl Base for Again<'_> {
+    fn look(&self, path: &TreePath) -> Result<Seen, Errno> {
+        self.0.look_again(path)
+    }
+
+    fn list(&self, path: &TreePath) -> Result<Listing, Errno> {
+        self.0.list(path)
+    }
+
+    fn content(&self, path: &TreePath) -> Result<Content, Errno> {
+        self.0.content(path)
     }
 }
 

@@ -208,7 +208,10 @@ impl Engine {
                 Some(_) => {}
                 None => standing.running += 1,
             }
-            standing.waiting.extend(job.waiting());
+            // One that a newer make has replaced, and that has not ended yet, waits for nobody.
+            if progress.is_wanted || of_use.contains(&job.id) {
+                standing.waiting.extend(job.waiting());
+            }
         }
         standing
     }

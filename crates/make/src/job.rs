@@ -1,8 +1,8 @@
 //! One command that is done concealed: a make, or what it has begun.
 
 use std::{
-    collections::BTreeSet,
-    fs::File,
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
     os::unix::process::CommandExt as _,
     process::{self, Child},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -27,6 +27,7 @@ use crate::{
     input::Input,
     jobserver::Jobserver,
     limits,
+    link::Waits,
     output::Output,
     repositories,
 };
@@ -58,6 +59,8 @@ pub struct Job {
     pub world: Arc<World>,
     /// Its processes.
     pub members: Members,
+    /// The session that the first of the processes has made.
+    session: u32,
     /// The requests of the processes, while a process runs; afterwards, whether a process has read the size of the terminal.
     outside: Mutex<Result<Outside, Sized>>,
     /// Whether it is a make that nobody has asked for yet, and not what one has begun.
@@ -86,6 +89,10 @@ pub struct Progress {
     pub is_aborted: bool,
     /// No process of it is left.
     pub is_empty: bool,
+    /// Its user has asked for what it is a part of: who waits for it is to look.
+    pub is_asked_for: bool,
+    /// Processes of it have left its mounts, and are known by its session only.
+    pub is_left_by_some: bool,
 }
 
 /// What cannot be begun.
@@ -155,6 +162,7 @@ impl Job {
             input,
             world,
             members: view.members(),
+            session: child.id(),
             outside: Mutex::new(Ok(outside)),
             is_make,
             parts: Mutex::default(),
@@ -202,7 +210,9 @@ impl Job {
         drop(outside);
         // Memory of files that ends with who is about to end is still on its way, where it is this process that writes it.
         let is_written = self.concealing.passes_through();
-        !may_be && is_written || self.members.all().is_empty()
+        // Whatever mounts they have, the kernel asks for these, too.
+        let is_known_by_mounts = !self.progress().is_left_by_some;
+        !may_be && is_written || is_known_by_mounts && self.members.all().is_empty()
     }
 
     /// Nobody is in it any more.
@@ -260,6 +270,15 @@ impl Job {
         self.own_parts().clone()
     }
 
+    pub(crate) fn has_parts(&self) -> bool {
+        !self.own_parts().is_empty()
+    }
+
+    /// Some of its processes have from now on the mounts of everybody.
+    pub(crate) fn is_left_by_some(&self) {
+        self.update(|progress| progress.is_left_by_some = true);
+    }
+
     /// What it has taken over, and what that has, and so on: each once.
     #[must_use]
     pub fn all_parts(&self) -> Vec<Arc<Self>> {
@@ -276,9 +295,9 @@ impl Job {
         all
     }
 
-    /// What waits until it is mandated: process and reason.
+    /// What waits until it is mandated.
     #[must_use]
-    pub fn waiting(&self) -> Vec<(u32, String)> {
+    pub fn waiting(&self) -> Vec<Waits> {
         // By which it was known may be another one's.
         if self.progress().is_empty {
             return Vec::new();
@@ -286,17 +305,33 @@ impl Job {
         let outside = self.world.around().waiting().into_iter();
         let outside = outside.filter(|(process, _)| self.has(*process));
         let waits = self.concealing.waiting().into_iter();
-        let own = self.outside().as_ref().ok().map(Outside::waiting);
-        let waits = waits.chain(own.into_iter().flatten()).chain(outside);
+        let calls = self.outside().as_ref().ok().cloned();
+        let own = calls.iter().flat_map(Outside::waiting);
+        let waits = waits.chain(own).chain(outside);
         let is_full = self.output.is_full();
         let first = is_full.then(|| self.members.all().first().copied());
         let says = first
             .flatten()
             .map(|process| (process.as_raw_pid().cast_unsigned(), WORDY));
-        waits
-            .chain(says)
-            .map(|(process, why)| (process, why.to_owned()))
-            .collect()
+        let files: BTreeMap<_, _> = calls.iter().flat_map(Outside::named).collect();
+        let told = |(process, why): (u32, &str)| Waits {
+            process,
+            program: program_of(process),
+            why: why.to_owned(),
+            file: files.get(&process).map(|file| file.display().to_string()),
+        };
+        waits.chain(says).map(told).collect()
+    }
+
+    /// Whether it waits for being asked for, and has done and said nothing before: who asks for it loses nothing if it is begun anew.
+    #[must_use]
+    pub fn is_hardly_begun(&self) -> bool {
+        let effects = self.concealing.with_encapsulation(|it| it.effects().len());
+        effects == Some(0)
+            && self.progress().ended.is_none()
+            && !self.has_parts()
+            && !self.output.is_anything_said()
+            && !self.waiting().is_empty()
     }
 
     /// Whether it is its user's own, has ended, and has left nothing running.
@@ -312,11 +347,19 @@ impl Job {
         *self.lock()
     }
 
-    /// Waits until it has ended, for so long at most.
-    #[must_use]
+    /// Its user has asked for what it is a part of: it comes after others no longer, and who waits for it looks at once.
+    pub fn is_asked_for(&self) {
+        self.update(|progress| progress.is_asked_for = true);
+        self.members.hurry();
+    }
+
+    /// Waits until it has ended, for so long at most; and not when that was asked for of which it is a part, for the first time.
     pub fn wait(&self, at_most: Duration) -> Progress {
         let progress = self.lock();
-        let goes_on = |progress: &mut Progress| progress.ended.is_none();
+        let was_asked_for = progress.is_asked_for;
+        let goes_on = |progress: &mut Progress| {
+            progress.ended.is_none() && progress.is_asked_for == was_asked_for
+        };
         let waited = self.changed.wait_timeout_while(progress, at_most, goes_on);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -437,8 +480,14 @@ impl Job {
         if self.progress().is_empty {
             return;
         }
-        self.members.signal(signal);
+        self.members.signal(signal, self.session);
     }
+}
+
+/// What it runs, in the kernel's words: at most 15 bytes of its name.
+fn program_of(process: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{process}/comm"));
+    name.unwrap_or_default().trim_end().to_owned()
 }
 
 /// No file that is made from now on is dated earlier: that is done by the kernel's ticks, a hundred in a second at least.

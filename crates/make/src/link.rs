@@ -2,6 +2,7 @@
 //! of who asks.
 
 use std::{
+    fmt,
     io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
     mem::MaybeUninit,
     os::{
@@ -55,14 +56,25 @@ pub enum Request {
 /// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Who asks has to do it, with this in the environment, too; and what their user is told of that.
-    Plainly(Vec<(String, String)>, Option<String>),
+    /// Who asks has to do it.
+    Plainly(Plainly),
     /// It is done, and what it said has been said.
     Done(Status, Gain),
     /// How things are.
     Status(Standing),
     /// It ends, when what is its user's own has ended: so many.
     Ends(usize),
+}
+
+/// How something is done by who asks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Plainly {
+    /// What is in the environment, too.
+    pub also: Vec<(String, String)>,
+    /// What the user is told of that.
+    pub why: Option<String>,
+    /// Nothing of it is to be concealed: it is done where this process is, which sees everything as it is.
+    pub beside: Option<u32>,
 }
 
 /// What was gained.
@@ -89,10 +101,34 @@ pub struct Standing {
     pub finished: usize,
     /// How long the make took that is finished, in microseconds; 0 if none is.
     pub took: u64,
-    /// What waits until it may be done: process and reason.
-    pub waiting: Vec<(u32, String)>,
+    /// What waits until it may be done.
+    pub waiting: Vec<Waits>,
     /// The makes that are expected, the likeliest first.
     pub expected: Vec<String>,
+}
+
+/// A process that waits until somebody asks for what it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// Its number.
+    pub process: u32,
+    /// What it runs.
+    pub program: String,
+    /// What would concern others.
+    pub why: String,
+    /// The file, if that is one, and can be told.
+    pub file: Option<String>,
+}
+
+impl fmt::Display for Waits {
+    /// Why, and the file: `outside of what is concealed: /root/.cargo/.package-cache`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)?;
+        match &self.file {
+            Some(file) => write!(f, ": {file}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Where an engine listens: a name that is no file, since those who ask see other files than it does.

@@ -3,9 +3,10 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fs::File,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io,
-    os::fd::BorrowedFd,
+    os::fd::{AsRawFd as _, BorrowedFd},
     path::PathBuf,
 };
 
@@ -132,11 +133,14 @@ pub fn run(
         end_as(Status::Signalled(signal));
     }
     match reply {
-        Ok(Reply::Plainly(also, why)) => {
-            if let Some(why) = why {
+        Ok(Reply::Plainly(plainly)) => {
+            if let Some(why) = plainly.why {
                 eprintln!("outlive: {why}");
             }
-            return Err(become_it(&command, &also));
+            if let Some(process) = plainly.beside {
+                leave_mounts(process, &command);
+            }
+            return Err(become_it(&command, &plainly.also));
         }
         // Its make has no other words than make's.
         Err(error) if !matches!(asked, Request::Run(_)) => {
@@ -145,6 +149,24 @@ pub fn run(
         _ => {}
     }
     Err(become_it(&command, &[]))
+}
+
+/// Has from now on the mounts of that process, where files are as they are: a command that is asked for need not go through what conceals. It
+/// stays where it is if it may not leave that, or its directory is not there.
+fn leave_mounts(process: u32, command: &Command) {
+    let root = PathBuf::from(format!("/proc/{process}/root"));
+    let within = command.directory.strip_prefix("/");
+    let is_there = within.is_ok_and(|within| root.join(within).is_dir());
+    let mounts = File::open(format!("/proc/{process}/ns/mnt"));
+    let (true, Ok(mounts)) = (is_there, mounts) else {
+        return;
+    };
+    // SAFETY: this process has one thread, and becomes the command; the descriptor is open.
+    let entered = unsafe { libc::setns(mounts.as_raw_fd(), libc::CLONE_NEWNS) };
+    if entered == 0 && std::env::set_current_dir(&command.directory).is_err() {
+        // It was there just now: whoever has removed it has done so for make, too.
+        eprintln!("outlive: {} is gone", command.directory.display());
+    }
 }
 
 /// As make would have begun it: how it has ended.

@@ -59,8 +59,8 @@ fn an_interrupt_is_heeded_before_anything_is_decided() {
     let mut passed_on = [0];
     asker.read_exact(&mut passed_on).expect("it is passed on");
     assert_eq!(passed_on, [2]);
-    // `Reply::Plainly` without variables, and without a word for the user, in the words of postcard.
-    let reply = [0, 0, 0];
+    // `Reply::Plainly` without variables, without a word for the user, and where it is, in the words of postcard.
+    let reply = [0, 0, 0, 0];
     let length = u32::try_from(reply.len()).expect("it is short");
     asker.write_all(&length.to_be_bytes()).expect("it listens");
     asker.write_all(&reply).expect("it listens");
@@ -93,6 +93,26 @@ fn who_does_not_listen_can_be_interrupted() {
         thread::sleep(Duration::from_millis(10));
     };
     assert_eq!(ended.signal(), Some(15), "{ended}");
+}
+
+/// It has none of the mounts by which concealed commands are known.
+#[test]
+fn a_signal_reaches_what_was_begun_after_it_was_asked_for() {
+    let makefile = format!(
+        "{AFTER_MAKE}all:\n\ttouch begun; until [ -e go ]; do sleep 0.05; done\n\
+            \t@$(after_make) touch more; while :; do sleep 0.05; done\n"
+    );
+    let mut twice = Twice::new(&[("Makefile", &makefile)]);
+    twice.watch(&[]);
+    until("it runs", || twice.number("running") > 1);
+    let mut make = twice.begin();
+    until("it is shown", || twice.ours.join("begun").exists());
+    twice.save("go", "");
+    until("it goes on", || twice.ours.join("more").exists());
+    send("-INT", &make);
+    until("it ends", || twice.number("running") == 0);
+    let ended = make.wait().expect("outlive make");
+    assert_eq!(ended.signal(), Some(2), "{ended}");
 }
 
 /// What had asked for them cannot tell them.

@@ -82,3 +82,21 @@ fn what_was_waited_for_is_not_saved() {
         "{said}"
     );
 }
+
+/// A make that is asked for in the middle begins the rest as plain make would: what shows is which mounts a command has.
+#[test]
+fn what_is_begun_after_it_was_asked_for_is_not_concealed() {
+    let mounts = "readlink /proc/self/ns/mnt";
+    let makefile = format!(
+        "all: first second third fourth\nfirst:\n\ttouch begun; until [ -e go ]; do sleep 0.05; done\n\
+            second:\n\t@{mounts}; ls; echo text >out\n\
+            third:\n\t@$(MAKE) -s nested\n\
+            fourth:\n\t@cat out; cd . && $(MAKE) -s nested\n\
+            nested:\n\t@{mounts}; cat out; rm -f gone; mkdir gone; cd gone; rmdir ../gone; ls\n"
+    );
+    let mut twice = Twice::new(&[("Makefile", &makefile)]);
+    twice.watch(&[]);
+    until("it runs", || twice.number("running") > 1);
+    let said = twice.make_that_waits("begun");
+    assert!(said.contains("went on with the rest"), "{said}");
+}

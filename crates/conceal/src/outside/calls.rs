@@ -1,5 +1,7 @@
 //! Which calls concern others.
 
+use std::path::PathBuf;
+
 use nix::unistd::{Pid, getpgid};
 
 use super::{
@@ -14,6 +16,9 @@ const NETWORK: &str = "the network";
 const SOCKET: &str = "a socket of another process";
 const SIGNAL: &str = "a signal to another process";
 const MACHINE: &str = "the state of the machine";
+
+/// What is begun by that name looks for interfaces (`npm` at each start), and has no means to change one.
+const ASKS_ONLY: &str = "node";
 
 /// Whose priority is set (`PRIO_PROCESS` and so on).
 const PROCESS: i32 = 0;
@@ -40,6 +45,7 @@ impl Shared {
             libc::SYS_socket | libc::SYS_socketpair if signed(first) == libc::AF_UNIX => {
                 Some(SOCKET)
             }
+            libc::SYS_socket if is_about_interfaces(call) => None,
             libc::SYS_socket | libc::SYS_socketpair => Some(NETWORK),
             libc::SYS_bind => self.binding(call),
             libc::SYS_connect => {
@@ -94,7 +100,7 @@ impl Shared {
         (!is_own).then_some(OTHER)
     }
 
-    fn doer(&self, call: &Call) -> Doer<'_> {
+    pub(super) fn doer(&self, call: &Call) -> Doer<'_> {
         Doer {
             thread: call.process,
             members: self.members,
@@ -129,6 +135,16 @@ impl Shared {
                 .any(|member| is_in_group(member.as_raw_pid(), -group)),
         }
     }
+}
+
+/// Whether a program asks the kernel for the interfaces that there are. By the same socket others change them: those are known that do not.
+fn is_about_interfaces(call: &Call) -> bool {
+    let [family, _, protocol, ..] = call.arguments;
+    let program = || std::fs::read_link(format!("/proc/{}/exe", call.process)).ok();
+    let is_known = |program: PathBuf| program.file_name().is_some_and(|name| name == ASKS_ONLY);
+    signed(family) == libc::AF_NETLINK
+        && signed(protocol) == libc::NETLINK_ROUTE
+        && program().is_some_and(is_known)
 }
 
 /// Whether that process is of that group. One of a namespace outside is 0, which `rustix` does not take.

@@ -103,6 +103,20 @@ impl Doer<'_> {
         }
     }
 
+    /// The same from the root directory on, where that can be told.
+    pub(super) fn whole(&self, place: Place) -> Option<PathBuf> {
+        let (path, thread) = (self.path(place)?, self.thread);
+        let from = match place.directory {
+            libc::AT_FDCWD => format!("/proc/{thread}/cwd"),
+            number => format!("/proc/{thread}/fd/{number}"),
+        };
+        match path.as_os_str().is_empty() {
+            true => std::fs::read_link(from).ok(),
+            false if path.is_absolute() => Some(path),
+            false => Some(std::fs::read_link(from).ok()?.join(path)),
+        }
+    }
+
     /// A look at what is there, that may lead us elsewhere, but not to what is the command's own: that is only there where its mounts are.
     fn glance(&self, directory: i32, path: &Path, follows: bool) -> Result<About, Errno> {
         let mut seen = walk::start(self.thread, directory, path);

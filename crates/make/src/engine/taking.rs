@@ -99,8 +99,7 @@ impl Engine {
         asker: &mut UnixStream,
     ) -> Came {
         let (status, _) = loop {
-            let progress = job.wait(PATIENCE);
-            let parents = parent.progress();
+            let (parents, progress) = (parent.progress(), job.progress());
             if parents.is_mandated {
                 return Came::Shared;
             }
@@ -116,6 +115,7 @@ impl Engine {
                 break ended;
             }
             pass_on_signals(asker, job);
+            job.wait(PATIENCE);
         };
         if job.leaves_something() {
             // That has to see what its parent does from now on.
@@ -173,6 +173,9 @@ impl Engine {
         asker: &mut UnixStream,
     ) -> Option<Status> {
         let real = job.world.real();
+        if job.is_hardly_begun() && job.abort() {
+            return None;
+        }
         if was_before {
             job.date_now();
         }
@@ -222,6 +225,9 @@ impl Engine {
     ) -> Option<(Status, Gain)> {
         let began = Instant::now();
         let job = self.of_use(command, is_make)?;
+        if !is_make && job.is_hardly_begun() && job.abort() {
+            return None;
+        }
         let was_running = job.progress().ended.is_none();
         let effects = match self.show(&job) {
             Ok(effects) => effects,
@@ -250,26 +256,28 @@ impl Engine {
     /// What was begun unasked, and has read what there is.
     fn of_use(&self, command: &Command, is_make: bool) -> Option<Arc<Job>> {
         let is_known = |number| self.others.contains(number);
-        let alike = self.alike(command, is_make, &self.worlds.current());
-        if alike.is_empty() || !command.others.iter().all(is_known) {
-            return None;
-        }
-        if let Err(error) = self.look_around() {
-            tracing::warn!("{error}");
-            return None;
-        }
         let world = self.worlds.current();
-        let real = world.real();
         let candidates = self.alike(command, is_make, &world);
+        if candidates.is_empty() || !command.others.iter().all(is_known) {
+            return None;
+        }
         let count = candidates.len();
-        let job = candidates.into_iter().find(|job| job.fits(&**real));
+        let job = candidates.into_iter().find(|job| job.fits(&**world.real()));
         if job.is_none() {
             tracing::info!(
                 "none of {count} that are alike is of use for {:?}",
                 command.arguments
             );
         }
-        job
+        let job = job?;
+        // What is around has far more names: it is looked at only for what is of use otherwise.
+        match self.look_around() {
+            Ok(()) => Arc::ptr_eq(&self.worlds.current(), &world).then_some(job),
+            Err(error) => {
+                tracing::warn!("{error}");
+                None
+            }
+        }
     }
 
     /// It is its user's own from now on. How many effects that shows.
@@ -279,9 +287,10 @@ impl Engine {
         }
         let effects = job.mandate(&**job.world.real())?;
         for part in job.all_parts() {
-            // Those of which something still runs are mandated by who waits for them.
-            if part.progress().is_empty {
-                self.jobs().remove(&part.id);
+            match part.progress().is_empty {
+                true => drop(self.jobs().remove(&part.id)),
+                // Who waits for it mandates it.
+                false => part.is_asked_for(),
             }
         }
         self.let_go(job);

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Command, Status};
+use crate::{
+    command::{Command, Status},
+    link::Waits,
+};
 
 /// What is asked for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,8 +61,8 @@ pub struct Listed {
     pub state: ListedState,
     /// What it has done so far, which nobody sees.
     pub effects: usize,
-    /// What waits until it is mandated: process and reason.
-    pub waiting: Vec<(u32, String)>,
+    /// What waits until it is mandated.
+    pub waiting: Vec<Waits>,
 }
 
 /// How far one is.

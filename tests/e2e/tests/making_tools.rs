@@ -1,0 +1,150 @@
+//! `outlive make` with tools that keep something in the home directory of their user: what they do is finished when it is asked for, though each
+//! of them locks or writes a file there.
+
+mod twice;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use twice::{Twice, outlive, until};
+
+/// A project, and the home of who builds it.
+struct Project {
+    twice: Twice,
+    home: PathBuf,
+    /// What tells the tool of that.
+    variables: Vec<(&'static str, PathBuf)>,
+}
+
+impl Project {
+    /// The variables name directories of the home.
+    fn new(files: &[(&str, &str)], variables: &[(&'static str, &str)]) -> Self {
+        let twice = Twice::new(files);
+        let home = twice.directory.path().join("home");
+        let place = |(name, place): &(&'static str, &str)| (*name, home.join(place));
+        let variables: Vec<_> = variables.iter().map(place).collect();
+        for (_, place) in &variables {
+            fs::create_dir_all(place).expect("a directory");
+        }
+        Self {
+            twice,
+            home,
+            variables,
+        }
+    }
+
+    fn make(&self) -> Command {
+        let mut make = outlive();
+        make.arg("make").envs(self.variables.clone());
+        make.current_dir(&self.twice.ours).stdin(Stdio::null());
+        make
+    }
+
+    fn watch(&mut self) {
+        let mut watch = self.make();
+        watch.arg("--watch");
+        self.twice.begin_watching(watch);
+    }
+
+    /// Asks for it, when it is done. What its program says.
+    fn asked_for(&self, program: &str) -> String {
+        self.twice.anticipated();
+        let made = self.make().output().expect("outlive make");
+        let said = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "{said}");
+        assert!(
+            said.contains("revealed") && !said.contains("went on"),
+            "{said}"
+        );
+        let program = Command::new(self.twice.ours.join(program)).output();
+        String::from_utf8(program.expect("it was made").stdout).expect("text")
+    }
+}
+
+fn is_there(program: &str) -> bool {
+    let version = Command::new(program).arg("version").output();
+    version.is_ok_and(|it| it.status.success())
+}
+
+/// It locks a file there before anything else.
+#[test]
+fn cargo_is_done_when_it_is_asked_for() {
+    let files = [
+        ("Makefile", "all:\n\tcargo build -q --offline\n"),
+        (
+            "Cargo.toml",
+            "[package]\nname = \"thing\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[workspace]\n",
+        ),
+        ("src/main.rs", "fn main() { print!(\"first\") }\n"),
+    ];
+    let variables = [("CARGO_HOME", ".cargo"), ("CARGO_TARGET_DIR", "target")];
+    let mut project = Project::new(&files, &variables);
+    project.variables[1].1 = project.twice.ours.join("target");
+    project.watch();
+    assert_eq!(project.asked_for("target/debug/thing"), "first");
+    project
+        .twice
+        .save("src/main.rs", "fn main() { print!(\"second\") }\n");
+    assert_eq!(project.asked_for("target/debug/thing"), "second");
+}
+
+/// It counts, in a file there, how often it was run, and keeps what it has compiled.
+#[test]
+fn go_is_done_when_it_is_asked_for() {
+    if !is_there("go") {
+        return eprintln!("there is no Go here");
+    }
+    let text = |word: &str| {
+        format!(
+            "package main\nimport \"os\"\nfunc main() {{ os.Stdout.WriteString(\"{word}\") }}\n"
+        )
+    };
+    let files = [
+        ("Makefile", "all:\n\tgo build -o prog .\n"),
+        ("go.mod", "module thing\ngo 1.19\n"),
+        ("main.go", &*text("first")),
+    ];
+    let variables = [
+        ("GOCACHE", "cache"),
+        ("XDG_CONFIG_HOME", "config"),
+        ("", "config/go/telemetry/local"),
+    ];
+    let mut project = Project::new(&files, &variables);
+    project.variables.pop();
+    project.watch();
+    assert_eq!(project.asked_for("prog"), "first");
+    project.twice.save("main.go", &text("second"));
+    assert_eq!(project.asked_for("prog"), "second");
+    let kept = fs::read_dir(project.home.join("cache")).expect("it is there");
+    assert!(kept.count() > 0, "what it has compiled was lost");
+}
+
+/// Who waits is said, and for what.
+#[test]
+fn what_a_command_waits_for_is_said() {
+    let makefile = "there := $(CURDIR).there\nall:\n\t@touch begun; cat /dev/null >$(there)\n";
+    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    twice.watch(&[]);
+    twice.waits();
+    let status = || {
+        let mut status = outlive();
+        status.args(["make", "--status"]).current_dir(&twice.ours);
+        String::from_utf8(status.output().expect("outlive").stdout).expect("text")
+    };
+    let there = twice.ours.with_extension("there");
+    let line = format!(
+        "(sh) waits until it is asked for: outside of what is concealed: {}\n",
+        there.display()
+    );
+    let said = status();
+    assert!(said.contains(&line), "{said}");
+    // One that a newer make has replaced is not told of.
+    let replaced = |said: &str| said.matches("waits until").count() == 1;
+    twice.save("Makefile", &makefile.replace("begun", "begun anew"));
+    twice.waits();
+    until("one of them waits", || replaced(&status()));
+    assert!(!Path::new(&there).exists());
+}
