@@ -89,6 +89,7 @@ fn told(gain: Gain) -> String {
         took,
         saved,
         was_running,
+        ..
     } = gain;
     let (took, saved) = (Duration::from_micros(took), Duration::from_micros(saved));
     let outputs = if effects == 1 { "output" } else { "outputs" };

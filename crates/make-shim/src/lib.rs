@@ -25,6 +25,7 @@ use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 const RUNNER: &str = "OUTLIVE_MAKE_RUNNER";
 const SOCKET: &str = "OUTLIVE_MAKE_SOCKET";
+const TELLS: &str = "OUTLIVE_MAKE_TELLS";
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// What the environment said when make began.
@@ -33,6 +34,8 @@ struct Told {
     socket: CString,
     /// As it was with this library in it.
     preload: OsString,
+    /// It is its user's own make, who is told at its end what was taken over.
+    tells: bool,
 }
 
 static TOLD: OnceLock<Option<Told>> = OnceLock::new();
@@ -48,6 +51,7 @@ extern "C" fn at_load() {
             runner: text(RUNNER)?,
             socket: text(SOCKET)?,
             preload: env::var_os(PRELOAD)?,
+            tells: env::var_os(TELLS).is_some(),
         };
         let others = told.preload.clone().into_vec();
         let others = others
@@ -58,6 +62,8 @@ extern "C" fn at_load() {
         unsafe { env::remove_var(RUNNER) };
         // SAFETY: as above.
         unsafe { env::remove_var(SOCKET) };
+        // SAFETY: as above.
+        unsafe { env::remove_var(TELLS) };
         match others {
             // SAFETY: as above.
             Some(others) => unsafe { env::set_var(PRELOAD, OsString::from_vec(others)) },
@@ -67,6 +73,26 @@ extern "C" fn at_load() {
         Some(told)
     };
     TOLD.get_or_init(told);
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = at_end;
+
+/// When make has said all that it says. Its copies end otherwise.
+extern "C" fn at_end() {
+    let Some(Some(told)) = TOLD.get() else {
+        return;
+    };
+    if !told.tells || spawning::is_copy() {
+        return;
+    }
+    if let Ok(socket) = told.socket.to_str()
+        && let Ok(link::Reply::Taken(taken)) = link::ask(socket, &link::Request::Taken)
+        && taken.commands > 0
+    {
+        eprintln!("outlive: {taken}");
+    }
 }
 
 type Spawn = unsafe extern "C" fn(
@@ -183,6 +209,10 @@ pub unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_
         unsafe { env::set_var(RUNNER, text(&told.runner)) };
         // SAFETY: as above.
         unsafe { env::set_var(SOCKET, text(&told.socket)) };
+        if told.tells {
+            // SAFETY: as above.
+            unsafe { env::set_var(TELLS, "1") };
+        }
         // SAFETY: as above.
         unsafe { env::set_var(PRELOAD, &told.preload) };
     }

@@ -28,6 +28,7 @@ use encapsulation::Encapsulation;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::sockopt::socket_peercred,
+    process::Pid,
 };
 
 use crate::{
@@ -35,7 +36,7 @@ use crate::{
     command::Command,
     job::{BeginError, Job, JobId},
     jobserver::reserve,
-    link::{self, Reply, Standing},
+    link::{self, Reply, Standing, Taken},
     preload::Preload,
     worlds::{MayChange, Worlds},
 };
@@ -45,6 +46,15 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What ends in this time is not told to who waits for the end.
 const ABOUT_TO_END: Duration = Duration::from_millis(500);
+
+/// A make that the user runs.
+struct Own {
+    process: Pid,
+    /// It is there as long as the process is.
+    alive: OwnedFd,
+    /// What it has taken over so far.
+    taken: Taken,
+}
 
 /// What makes jobs of commands.
 pub struct Engine {
@@ -57,8 +67,8 @@ pub struct Engine {
     beginning: RwLock<()>,
     /// What the user has asked for, and is expected to ask for.
     asked: Mutex<Asked>,
-    /// Makes that the user runs themselves: their processes.
-    own: Mutex<Vec<OwnedFd>>,
+    /// Makes that the user runs themselves.
+    own: Mutex<Vec<Own>>,
     is_over: AtomicBool,
     /// How many are being answered.
     answering: AtomicUsize,
@@ -156,9 +166,13 @@ impl Engine {
 
     /// How many makes run as if there were no engine.
     fn plain_makes(&self) -> usize {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        own.retain(|process| !is_ready(process, PollFlags::IN));
+        let mut own = self.own();
+        own.retain(|make| !is_ready(&make.alive, PollFlags::IN));
         own.len()
+    }
+
+    fn own(&self) -> MutexGuard<'_, Vec<Own>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {

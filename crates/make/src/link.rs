@@ -47,6 +47,8 @@ pub enum Request {
     Run(Command),
     /// That a make of the user's is done.
     Make(Command),
+    /// What the make that asks has taken over, now that it ends.
+    Taken,
     /// How things are.
     Status,
     /// That the engine ends.
@@ -60,6 +62,8 @@ pub enum Reply {
     Plainly(Plainly),
     /// It is done, and what it said has been said.
     Done(Status, Gain),
+    /// What a make has taken over.
+    Taken(Taken),
     /// How things are.
     Status(Standing),
     /// It ends, when what is its user's own has ended: so many.
@@ -86,8 +90,38 @@ pub struct Gain {
     pub took: u64,
     /// How much longer its user would have waited for make at least, in microseconds: 0 if that cannot be said.
     pub saved: u64,
+    /// How long processors have worked for it at least, in microseconds, as far as its user would have waited for that.
+    pub worked: u64,
     /// It was still running when it was asked for.
     pub was_running: bool,
+}
+
+/// What a make of the user's has taken over, command by command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Taken {
+    /// How many commands.
+    pub commands: usize,
+    /// How long processors have worked for them, in microseconds.
+    pub worked: u64,
+    /// How long was waited for them when they were asked for, in microseconds.
+    pub waited: u64,
+}
+
+impl fmt::Display for Taken {
+    /// `took over 57 commands; saved 258.1ms`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let commands = if self.commands == 1 {
+            "command"
+        } else {
+            "commands"
+        };
+        write!(f, "took over {} {commands}", self.commands)?;
+        let saved = Duration::from_micros(self.worked.saturating_sub(self.waited));
+        match saved.as_millis() {
+            0 => Ok(()),
+            _ => write!(f, "; saved {saved:.1?}"),
+        }
+    }
 }
 
 /// How things are.

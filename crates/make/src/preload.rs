@@ -141,6 +141,7 @@ impl Preload {
                 self.runner.display().to_string(),
             ),
             ("OUTLIVE_MAKE_SOCKET".into(), self.socket.clone()),
+            ("OUTLIVE_MAKE_TELLS".into(), "1".into()),
         ]
     }
 

@@ -100,3 +100,26 @@ fn what_is_begun_after_it_was_asked_for_is_not_concealed() {
     let said = twice.make_that_waits("begun");
     assert!(said.contains("went on with the rest"), "{said}");
 }
+
+/// A make that was not expected takes over commands of one that was: how many, and what its user has not waited for.
+#[test]
+fn what_another_make_has_taken_over_is_said() {
+    let makefile = "all: out\nout: in\n\tsleep 1; cp in $@\ninstall: out\n\tcp out installed\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
+    twice.watch(&[]);
+    twice.anticipated();
+    let said = twice.make(&["install"]);
+    let taken =
+        "outlive: asked for `make install`, and `make` was expected\noutlive: took over 1 command";
+    let Some(more) = said.strip_prefix(taken) else {
+        panic!("{said}");
+    };
+    // It has slept for a second, and worked for some milliseconds.
+    let saved = more.strip_prefix("; saved ");
+    assert!(
+        more == "\n" || saved.is_some_and(|it| it.ends_with("ms\n")),
+        "{said}"
+    );
+    let said = twice.make(&["-q", "install"]);
+    assert!(!said.contains("took over"), "{said}");
+}

@@ -9,19 +9,30 @@ use std::{
         net::{UnixListener, UnixStream},
     },
     sync::{Arc, PoisonError},
+    time::{Duration, Instant},
 };
 
 use conceal::members::Members;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{Engine, peer};
+use super::{Engine, Own, microseconds, peer};
 use crate::{
     command::Command,
     job::Job,
-    link::{self, Gain, Plainly, Reply, Request},
+    link::{self, Gain, Plainly, Reply, Request, Taken},
     listening::{Counted, listen_to},
     repositories::untold,
 };
+
+/// How many parents of a command are looked at for the make of its user.
+const GENERATIONS: usize = 64;
+
+fn parent_of(process: u32) -> Option<u32> {
+    let about = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name may have anything in it.
+    let (_, after) = about.rsplit_once(')')?;
+    after.split_whitespace().nth(1)?.parse().ok()
+}
 
 /// What makes are called.
 const MAKES: [&str; 2] = ["make", "gmake"];
@@ -61,10 +72,7 @@ impl Engine {
                 match self.run_for_user(&command, true, streams, &mut asker) {
                     Some((status, gain)) => Reply::Done(status, gain),
                     None => {
-                        let process = Pid::from_raw(peer(&asker)?.cast_signed());
-                        let process = process.map(|it| pidfd_open(it, PidfdFlags::empty()));
-                        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-                        own.extend(process.transpose()?);
+                        self.is_users_own(peer(&asker)?)?;
                         Reply::Plainly(Plainly {
                             also: self.preload.environment(&command),
                             why,
@@ -73,9 +81,53 @@ impl Engine {
                     }
                 }
             }
+            Request::Taken => Reply::Taken(self.taken_by(peer(&asker)?)),
             Request::Run(command) => self.run_for_make(command, streams, &mut asker)?,
         };
         link::say(&mut asker, &reply)
+    }
+
+    /// That process is, or becomes, a make of the user's.
+    fn is_users_own(&self, process: u32) -> io::Result<()> {
+        if let Some(process) = Pid::from_raw(process.cast_signed()) {
+            let alive = pidfd_open(process, PidfdFlags::empty())?;
+            let taken = Taken::default();
+            self.own().push(Own {
+                process,
+                alive,
+                taken,
+            });
+        }
+        Ok(())
+    }
+
+    fn taken_by(&self, process: u32) -> Taken {
+        let is_it = |make: &&Own| make.process.as_raw_pid().cast_unsigned() == process;
+        let own = self.own();
+        let make = own.iter().rev().find(is_it);
+        make.map_or_else(Taken::default, |make| make.taken)
+    }
+
+    /// A command was taken over for a process, which a make of the user's has begun, or what that has begun.
+    fn is_taken_by(&self, mut process: u32, worked: Duration, waited: Duration) {
+        let mut own = self.own();
+        for _ in 0..GENERATIONS {
+            let number = process.cast_signed();
+            let its = own
+                .iter_mut()
+                .rev()
+                .find(|make| make.process.as_raw_pid() == number);
+            if let Some(make) = its {
+                make.taken.commands += 1;
+                make.taken.worked += microseconds(worked);
+                make.taken.waited += microseconds(waited);
+                return;
+            }
+            match parent_of(process) {
+                Some(parent) if parent > 1 => process = parent,
+                _ => return,
+            }
+        }
     }
 
     /// A command of a make is done, or is to be done by who asks.
@@ -85,7 +137,8 @@ impl Engine {
         streams: [File; 3],
         asker: &mut UnixStream,
     ) -> io::Result<Reply> {
-        let done = match self.asker_of(peer(asker)?) {
+        let process = peer(asker)?;
+        let done = match self.asker_of(process) {
             Some(parent) if parent.progress().is_mandated => {
                 return Ok(Reply::Plainly(self.beside(&parent, &command)));
             }
@@ -98,7 +151,15 @@ impl Engine {
                 }
                 done.map(|status| (status, Gain::default()))
             }
-            None => self.run_for_user(&command, false, streams, asker),
+            None => {
+                let began = Instant::now();
+                self.run_for_user(&command, false, streams, asker)
+                    .map(|(status, gain)| {
+                        let worked = Duration::from_micros(gain.worked);
+                        self.is_taken_by(process, worked, began.elapsed());
+                        (status, gain)
+                    })
+            }
         };
         Ok(done.map_or_else(
             || Reply::Plainly(Plainly::default()),

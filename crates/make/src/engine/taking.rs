@@ -243,11 +243,13 @@ impl Engine {
         let took = began.elapsed();
         let status = see_through(&job, Some(says), asker);
         self.let_end(&job);
-        let saved = time_of(&job).saturating_sub(began.elapsed());
+        let worked = time_of(&job);
+        let saved = worked.saturating_sub(began.elapsed());
         let gain = Gain {
             effects,
             took: microseconds(took),
             saved: microseconds(saved),
+            worked: microseconds(worked),
             was_running,
         };
         Some((status, gain))
