@@ -275,6 +275,11 @@ pub(crate) struct Serve {
     /// address
     #[arg(long, requires = "address_device")]
     pub(crate) take_address: bool,
+    /// Another site has the same addresses, which are others for its clients (NAT, anycast): the logger does not refuse
+    /// one service for the other. Without this option a logger that knows another service with one of the addresses, on
+    /// another host, refuses this one by name
+    #[arg(long, requires = "logger")]
+    pub(crate) shared_address: bool,
     /// Name of the service [default: made from the first address]
     #[arg(long)]
     pub(crate) name: Option<String>,

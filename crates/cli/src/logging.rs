@@ -123,7 +123,9 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
 
 const fn priority(of: &Event) -> Priority {
     match of {
-        Event::LogFailed { .. } | Event::Unserved { .. } => Priority::Error,
+        Event::LogFailed { .. } | Event::Unserved { .. } | Event::TwoServices { .. } => {
+            Priority::Error
+        }
         Event::Trouble { .. } | Event::Refused { .. } | Event::RefusedMore { .. } => {
             Priority::Warning
         }

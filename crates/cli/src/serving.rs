@@ -180,6 +180,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         addresses,
         address_device: arguments.address_device,
         take_address: arguments.take_address,
+        shared_address: arguments.shared_address,
         command: arguments.command,
         wrapped: has_state,
         otherwise: None,

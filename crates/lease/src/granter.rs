@@ -114,6 +114,7 @@ pub struct Granter {
     settled: Duration,
     began: Duration,
     services: BTreeMap<String, Service>,
+    claims: claims::Claims,
 }
 
 #[derive(Debug, Clone)]
@@ -191,6 +192,7 @@ impl Granter {
             settled: terms.silent_at(now, terms.longest.max(terms.term)),
             began: now,
             services: services.collect(),
+            claims: claims::Claims::default(),
         }
     }
 
@@ -397,6 +399,12 @@ impl Service {
         }
     }
 
+    /// A host may speak for the service, as far as is known.
+    fn lets_speak(&self, host: u64, now: Duration) -> bool {
+        let holds = self.holder.is_some_and(|(holder, _)| holder == host);
+        self.known && holds && !(self.leased && now >= self.over)
+    }
+
     fn is_holder(&self, instance: u64) -> bool {
         self.holder.is_some_and(|(_, holder)| holder == instance)
     }
@@ -550,6 +558,8 @@ impl Service {
     }
 }
 
+mod claims;
 mod speaking;
+pub use claims::{Claimant, Taken};
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,6 @@ mod holder;
 mod terms;
 
 pub use detector::FailureDetector;
-pub use granter::{Decision, Granter, Memory, Record, StillHeld};
+pub use granter::{Claimant, Decision, Granter, Memory, Record, StillHeld, Taken};
 pub use holder::{Holder, Speech};
 pub use terms::{Drift, Terms, TermsError};

@@ -81,6 +81,7 @@ impl Desk {
             | Request::GiveUp { .. }
             | Request::ReadImage { .. }
             | Request::InUse { .. }
+            | Request::Claim(_)
             | Request::Lease(_) => vec![Response::Error {
                 code: ErrorCode::BadRequest,
                 message: "this logger reads a ring".into(),

@@ -7,6 +7,7 @@
 //! before it have been recorded.
 
 mod awake;
+mod claims;
 mod client;
 mod disk;
 mod events;
@@ -381,6 +382,7 @@ impl Service {
                 instance: format!("{:016x}", forgotten.instance),
             });
         }
+        self.renew_claims();
         self.refusals.rest(now).iter().for_each(&mut *tell);
         self.show();
     }

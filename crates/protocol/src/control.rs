@@ -6,6 +6,10 @@
 //! u32 length | u8 version | u8 type | body
 //! ```
 //!
+//! The version is the one in which messages of this type became what they are. So a program understands all that one
+//! of the version before says, and is understood in all but the messages that are new; a stream on which one of those is
+//! said to a program that does not know it ends there.
+//!
 //! All numbers are little-endian; the length counts what follows it and is at most
 //! [`MAX_MESSAGE`]. Types of requests are below `0x80`, types of responses above, so that a stream
 //! connected the wrong way round is noticed at its first message.
@@ -25,12 +29,14 @@
 //! an error cannot be read on, since nothing says where the next message begins.
 
 mod body;
+mod claim;
 mod cursor;
 mod lease;
 mod messages;
 mod parts;
 mod stream;
 
+pub use claim::Claim;
 pub use lease::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 pub use messages::{Request, Response};
 pub use parts::{
@@ -40,7 +46,10 @@ pub use parts::{
 pub use stream::{Decoder, Message, encode};
 
 /// The version of the protocol.
-pub const VERSION: u8 = 7;
+pub const VERSION: u8 = 8;
+
+/// The version before, which is understood, too.
+const OLDEST: u8 = 7;
 
 /// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
 /// [`Response::OutstreamHeads`] together, eight bytes for each head included.

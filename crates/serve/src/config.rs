@@ -98,6 +98,8 @@ pub struct ServeConfig {
     pub address_device: Option<String>,
     /// The addresses are brought up although another host answers for them.
     pub take_address: bool,
+    /// Another site has the same addresses behind NAT: no logger refuses the one for the other.
+    pub shared_address: bool,
     /// The server's command.
     pub command: Vec<OsString>,
     /// The server has state: what it is told is recorded, and replayed before it serves again.

@@ -227,6 +227,14 @@ pub enum ServeError {
     /// The logger cannot be started, or reached, or does not answer.
     #[error("the logger: {0}")]
     Logger(String),
+    /// The logger has ended the stream.
+    #[error("the logger: it closed the connection")]
+    LoggerClosed,
+    /// A logger knows another service with one of the addresses.
+    #[error(
+        "the logger: {0}; end that service. If two hosts are to serve one address in turn, both need the same --name, and the second `outlive standby`. If that host is gone for good: `outlive logger release` with that name. Two sites with one private address behind NAT: --shared-address"
+    )]
+    AddressClaimed(String),
     /// A logger on another machine cannot be reached, or does not want us.
     #[error("the logger at {at}: {}", unreachable(at, error))]
     LoggerUnreachable {
@@ -341,6 +349,7 @@ impl ServeError {
             | Self::StillWritten(_)
             | Self::NotAdopted { .. }
             | Self::AddressInUse { .. }
+            | Self::AddressClaimed(_)
             | Self::Cgroup(CgroupError::Occupied { .. }) => Fault::InTheWay,
             Self::Metrics { error, .. } => match error.kind() {
                 io::ErrorKind::AddrInUse => Fault::InTheWay,

@@ -19,7 +19,7 @@ use std::{
 
 use dataplane::Fence;
 use lease::{Holder, Speech};
-use protocol::control::Former;
+use protocol::control::{Claim, Former};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
@@ -58,6 +58,16 @@ pub(crate) struct Position {
     pub(crate) heard: bool,
     /// Why the logger does not answer, if it does not.
     pub(crate) trouble: Option<String>,
+    /// Another service has one of the addresses, which the logger said to a host that did not serve.
+    pub(crate) claimed: Option<String>,
+}
+
+/// The logger that grants who serves.
+pub(crate) struct Granting {
+    pub(crate) at: SocketAddr,
+    pub(crate) key_file: PathBuf,
+    /// What it is told first.
+    pub(crate) claim: Claim,
 }
 
 /// The thread.
@@ -88,16 +98,16 @@ struct Inner {
     /// The next request is due.
     hurry: bool,
     trouble: Option<String>,
+    claimed: Option<String>,
     ends: bool,
 }
 
 impl Keeper {
-    /// Begin to ask the logger at `at`. What the holder may do is enforced from here on.
+    /// Begin to ask the logger. What the holder may do is enforced from here on.
     pub(crate) fn start(
         holder: Holder,
         fence: Fence,
-        at: SocketAddr,
-        key_file: PathBuf,
+        logger: Granting,
     ) -> Result<Self, ServeError> {
         let doing = "start the thread that keeps the lease";
         let (changed, tell) = UnixStream::pair().doing(doing)?;
@@ -115,6 +125,7 @@ impl Keeper {
             answered: 0,
             hurry: false,
             trouble: None,
+            claimed: None,
             ends: false,
         };
         inner.enforce()?;
@@ -125,8 +136,7 @@ impl Keeper {
         let asker = Asker {
             shared: Arc::clone(&shared),
             woken,
-            at,
-            key_file,
+            logger,
             client: None,
             connect_at: Duration::ZERO,
             heard: clock::boot(),
@@ -155,6 +165,7 @@ impl Keeper {
             former: holder.former(),
             heard: inner.heard,
             trouble: inner.trouble.clone(),
+            claimed: inner.claimed.clone(),
         }
     }
 
@@ -329,8 +340,7 @@ impl Inner {
 struct Asker {
     shared: Arc<Shared>,
     woken: UnixStream,
-    at: SocketAddr,
-    key_file: PathBuf,
+    logger: Granting,
     client: Option<LoggerClient>,
     connect_at: Duration,
     /// When the logger was heard last, or connected to.
@@ -346,6 +356,9 @@ impl Asker {
             if let Err(error) = self.turn() {
                 self.client = None;
                 self.connect_at = clock::boot() + AGAIN;
+                if let ServeError::AddressClaimed(why) = &error {
+                    self.shared.lock().claimed = Some(why.clone());
+                }
                 self.note(Some(error.to_string()));
             }
         }
@@ -369,7 +382,19 @@ impl Asker {
     }
 
     fn connect(&self) -> Result<LoggerClient, ServeError> {
-        LoggerClient::call(self.at, &self.key_file, CONNECT)
+        let Granting {
+            at,
+            key_file,
+            claim,
+        } = &self.logger;
+        let claim = Claim {
+            serves: self.shared.lock().holder.epoch().is_some(),
+            ..claim.clone()
+        };
+        // Whoever has an address besides is told of by the stream that attaches.
+        let (client, _) =
+            LoggerClient::claiming(&claim, || LoggerClient::call(*at, key_file, CONNECT))?;
+        Ok(client)
     }
 
     /// Ask if it is time to. Tells when it will be again.

@@ -13,13 +13,14 @@ use std::{
 
 use dataplane::{Dataplane, Life, ethernet_interfaces};
 use lease::{Holder, Speech, Terms};
+use protocol::control::Claim;
 use supervise::address_is_local;
 
 use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
-    keeper::Keeper,
+    keeper::{Granting, Keeper},
     logger_client::LoggerClient,
 };
 
@@ -48,7 +49,7 @@ pub(crate) fn begin(
         return Ok(None);
     }
     match why_alone(config)? {
-        None => keep(config, holder(config, instance)?, plane),
+        None => keep(config, instance, holder(config, instance)?, plane),
         Some(error) if config.standby => Err(error),
         Some(_) => Ok(None),
     }
@@ -66,7 +67,7 @@ pub(crate) fn go_on(
     };
     let speech = life.speak_until.map_or(Speech::Free, Speech::Until);
     let holder = holder(config, instance)?.resumed(epoch, speech);
-    keep(config, holder, plane)
+    keep(config, instance, holder, plane)
 }
 
 /// The logger that grants who serves, if these options let another host take over. One decides: with several
@@ -105,13 +106,19 @@ pub(crate) fn obstacle(
 
 fn keep(
     config: &ServeConfig,
+    instance: &Instance,
     holder: Holder,
     plane: &Dataplane,
 ) -> Result<Option<Keeper>, ServeError> {
     let (Some(logger), Some(link)) = (granter(config), &config.link) else {
         return Ok(None);
     };
-    Keeper::start(holder, plane.fence()?, logger, link.key_file.clone()).map(Some)
+    let logger = Granting {
+        at: logger,
+        key_file: link.key_file.clone(),
+        claim: claim(config, instance)?,
+    };
+    Keeper::start(holder, plane.fence()?, logger).map(Some)
 }
 
 fn holder(config: &ServeConfig, instance: &Instance) -> Result<Holder, ServeError> {
@@ -125,6 +132,17 @@ fn holder(config: &ServeConfig, instance: &Instance) -> Result<Holder, ServeErro
         first,
         terms,
     ))
+}
+
+/// What a logger is told of the service's addresses before anything else.
+pub(crate) fn claim(config: &ServeConfig, instance: &Instance) -> Result<Claim, ServeError> {
+    Ok(Claim {
+        host: host(config)?,
+        serves: instance.has_begun(),
+        shared: config.shared_address,
+        service: config.name.clone(),
+        addresses: config.addresses.clone(),
+    })
 }
 
 /// A number that this host has again after it was booted, and no other host has. A copy of a machine may

@@ -27,7 +27,7 @@ use std::{
 use channel::KeyRing;
 use dataplane::PinDirectory;
 use protocol::{
-    control::{Attach, MAX_DATA},
+    control::{Attach, Claim, MAX_DATA},
     link::LinkKeys,
 };
 use rustix::event::{PollFd, PollFlags};
@@ -90,6 +90,9 @@ pub(crate) struct Settings {
 pub(crate) struct Link {
     config: LinkConfig,
     attach: Attach,
+    claim: Claim,
+    /// Another service has one of the addresses, as a logger has said to this one that did not serve.
+    claimed: Option<String>,
     keys: KeyRing,
     session: Option<Session>,
     dialing: Option<(Dialing, UdpSocket)>,
@@ -140,7 +143,7 @@ impl Link {
     /// Nobody is called yet.
     pub(crate) fn new(
         config: LinkConfig,
-        attach: Attach,
+        (attach, claim): (Attach, Claim),
         (latest, number): (Option<SocketAddr>, u64),
         pins: &PinDirectory,
     ) -> Result<Self, ServeError> {
@@ -151,6 +154,8 @@ impl Link {
             refused: vec![None; config.loggers.len()],
             config,
             attach,
+            claim,
+            claimed: None,
             keys,
             session: None,
             dialing: None,
@@ -207,6 +212,16 @@ impl Link {
         self.awaits_heritage = false;
         self.next = 0;
         self.news.clear();
+    }
+
+    /// Clients are served from here on.
+    pub(crate) fn serves(&mut self) {
+        self.claim.serves = true;
+    }
+
+    /// The other service that has one of the addresses, if that is why a logger refuses this one.
+    pub(crate) fn claimed(&self) -> Option<&str> {
+        self.claimed.as_deref()
     }
 
     /// By which number loggers know the service.

@@ -5,7 +5,7 @@ mod stream;
 
 use std::{
     collections::VecDeque,
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     os::{
         fd::{BorrowedFd, OwnedFd},
         unix::{
@@ -18,12 +18,12 @@ use std::{
     time::Duration,
 };
 
-use channel::{Channel, KeyRing};
+use channel::{Channel, Key, KeyRing};
 use protocol::{
     UnprotectedReason,
     control::{
-        Attach, Decoder, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest, Recorded,
-        Request, Response, Resume, encode,
+        Attach, Claim, Decoder, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest,
+        Recorded, Request, Response, Resume, encode,
     },
     link::LinkKeys,
 };
@@ -170,13 +170,8 @@ impl LoggerClient {
     }
 
     /// Attach to a logger on another machine.
-    pub(crate) fn attach(
-        channel: Channel<TcpStream>,
-        attach: &Attach,
-        patience: Duration,
-    ) -> Result<(Self, Attached), ServeError> {
-        let stream = Stream::remote(channel, patience).doing("talk to the logger")?;
-        let mut client = Self::on(stream);
+    pub(crate) fn attach(mut self, attach: &Attach) -> Result<(Self, Attached), ServeError> {
+        let client = &mut self;
         match client.ask(&Request::Attach(attach.clone())) {
             Ok(Response::Attached {
                 pid,
@@ -190,7 +185,7 @@ impl LoggerClient {
                     session,
                     keys,
                 };
-                Ok((client, attached))
+                Ok((self, attached))
             }
             Ok(other) => Err(unexpected(&other)),
             Err(ServeError::NotKnown(why)) => Err(ServeError::Logger(why)),
@@ -205,10 +200,36 @@ impl LoggerClient {
         patience: Duration,
     ) -> Result<Self, ServeError> {
         let keys = KeyRing::load(key_file)?; // they may have been changed
-        let channel = Channel::connect(at, keys.first(), patience, patience)
+        Self::dial(at, keys.first(), patience)
+    }
+
+    /// Call a logger on another machine that knows this key.
+    pub(crate) fn dial(at: SocketAddr, key: &Key, patience: Duration) -> Result<Self, ServeError> {
+        let channel = Channel::connect(at, key, patience, patience)
             .map_err(|error| ServeError::LoggerUnreachable { at, error })?;
         let stream = Stream::remote(channel, patience).doing("talk to the logger")?;
         Ok(Self::on(stream))
+    }
+
+    /// Call a logger, and claim the addresses of the service there. Answers who has one of them besides, in words, if a
+    /// service is not refused for that: it serves already.
+    ///
+    /// # Errors
+    /// [`ServeError::AddressClaimed`]: another service has one of them.
+    pub(crate) fn claiming(
+        claim: &Claim,
+        dial: impl Fn() -> Result<Self, ServeError>,
+    ) -> Result<(Self, Option<String>), ServeError> {
+        let mut client = dial()?;
+        match client.ask(&Request::Claim(claim.clone())) {
+            Ok(Response::Claimed { beside }) => {
+                Ok((client, Some(beside).filter(|b| !b.is_empty())))
+            }
+            Ok(other) => Err(unexpected(&other)),
+            // One of the version before does not know what that is.
+            Err(ServeError::LoggerClosed) => Ok((dial()?, None)),
+            Err(error) => Err(error),
+        }
     }
 
     fn on(stream: Stream) -> Self {
@@ -250,7 +271,7 @@ impl LoggerClient {
     }
 
     /// The key by which it knows us, if it is on another machine.
-    pub(crate) fn key(&self) -> Option<&channel::Key> {
+    pub(crate) fn key(&self) -> Option<&Key> {
         self.stream.key()
     }
 
@@ -330,6 +351,10 @@ impl LoggerClient {
                     code: ErrorCode::StillWritten,
                     message,
                 }) => return Err(ServeError::StillWritten(message)),
+                Some(Response::Error {
+                    code: ErrorCode::Taken,
+                    message,
+                }) => return Err(ServeError::AddressClaimed(message)),
                 Some(Response::Error { message, .. }) => return Err(ServeError::NotKnown(message)),
                 Some(response) => {
                     if let Some(answer) = self.note(response) {
@@ -552,3 +577,6 @@ fn known<T>(answer: Result<T, ServeError>) -> Result<Option<T>, ServeError> {
 fn unexpected(response: &Response) -> ServeError {
     ServeError::Logger(format!("unexpected answer {response:?}"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -400,8 +400,7 @@ impl Service {
     fn begin(&mut self) -> Result<(), ServeError> {
         preflight::neighbours(&self.config)?;
         self.ground
-            .instance
-            .begin_after(u32::from(self.config.address_device.is_some()))?;
+            .begins(u32::from(self.config.address_device.is_some()))?;
         if self.config.address_device.is_some() {
             // Clients may know the addresses from another host. As in a recovery, the kernel refuses
             // nobody until the server listens.

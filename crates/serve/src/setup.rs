@@ -138,6 +138,15 @@ impl Ground {
         }
     }
 
+    /// From here on clients are served, after so many lives that the programs have counted before.
+    pub(crate) fn begins(&mut self, unused_lives: u32) -> Result<(), ServeError> {
+        self.instance.begin_after(unused_lives)?;
+        if let Some(link) = self.logger.link() {
+            link.serves();
+        }
+        Ok(())
+    }
+
     /// Leave everything as it is.
     pub(crate) fn leave(self) {
         self.bpffs.leave();
@@ -262,10 +271,10 @@ pub(crate) fn remote_logger(
     let Some(link) = config.link.clone() else {
         return local_logger(config, plane);
     };
-    let attach = attach(config, instance);
+    let asks = (attach(config, instance), leasing::claim(config, instance)?);
     Ok(Logger::Remote(Box::new(Link::new(
         link,
-        attach,
+        asks,
         (instance.logger(), instance.session()),
         plane.pins(),
     )?)))

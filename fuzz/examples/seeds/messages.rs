@@ -2,7 +2,7 @@
 
 use protocol::{
     UnprotectedReason,
-    control::{Attach, ErrorCode, Message, Replay, Request, Response, Resume, encode},
+    control::{Attach, Claim, ErrorCode, Message, Replay, Request, Response, Resume, encode},
     link::{
         Ack, DETERMINANTS_OVERHEAD, Determinants, Handshake, Head, KeySlot, LinkKey, Open, Probe,
         ProbeKind, SegmentFlags, SegmentKind, Stable, StreamPosition, SynOptions, seal, seal_head,
@@ -301,6 +301,13 @@ pub(crate) fn requests() -> Vec<Request> {
         },
         Request::DropImage,
         Request::Beginnings { flow },
+        Request::Claim(Claim {
+            host: 1,
+            serves: false,
+            shared: false,
+            service: "web".into(),
+            addresses: [false, true].map(|v6| flow_key(v6).server()).to_vec(),
+        }),
     ]
 }
 
@@ -332,6 +339,9 @@ pub(crate) fn responses() -> Vec<Vec<u8>> {
             flow,
             places: vec![(from, SeqNumber(5001)), (SeqNumber(1009), SeqNumber(5005))],
             last: true,
+        },
+        Response::Claimed {
+            beside: "another".into(),
         },
     ];
     all.iter().map(said).collect()

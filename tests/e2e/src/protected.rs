@@ -171,6 +171,25 @@ impl Protected {
         Self::start_at(at, server, flags)
     }
 
+    /// Starts `outlive serve` on another host, under this name, and waits for nothing.
+    #[must_use]
+    pub fn elsewhere(
+        scene: &Scene,
+        (host, name): (&Host, &str),
+        server: &Server,
+        flags: &[&str],
+    ) -> Self {
+        let at = At {
+            verb: "serve",
+            host: host.clone(),
+            run_dir: scene.directory().join(format!("run-{}", host.name())),
+            name: name.to_owned(),
+            environment: Vec::new(),
+            within: &[],
+        };
+        Self::start_at(at, server, flags)
+    }
+
     fn start_at(at: At, server: &Server, flags: &[&str]) -> Self {
         let before = Before::look(&at.host, &at.name, &at.run_dir);
         let said = at.run_dir.with_extension(format!("{}.events", at.name));

@@ -8,6 +8,7 @@ use std::{
 };
 
 use channel::{Channel, ChannelError, KeyRing, Received};
+use lease::{Claimant, Taken};
 use protocol::control::{Attach, ControlError, Decoder, Request, Response, encode};
 
 use super::sockets::peer_of;
@@ -40,6 +41,14 @@ pub(super) enum ClientError {
     /// It would inherit records that it cannot have now.
     #[error(transparent)]
     NotYet(#[from] NotYet),
+    /// Another service has an address that it claims.
+    #[error("{service} is not served there: {taken}")]
+    Taken {
+        /// Its service.
+        service: String,
+        /// Who has it.
+        taken: Taken,
+    },
     /// It asked for something before it had attached, or attached twice.
     #[error("it does not keep the order of the control protocol")]
     OutOfOrder,
@@ -59,6 +68,8 @@ pub(super) struct Client {
     pub(super) instance: Option<u64>,
     /// It had, and has attached again by another stream.
     pub(super) replaced: bool,
+    /// It has claimed addresses.
+    pub(super) claims: Option<Claimant>,
     /// It asks for leases, and needs no session for that.
     pub(super) asks: bool,
     /// It has asked as the one that serves.
@@ -89,6 +100,7 @@ impl Client {
             remote,
             instance: None,
             replaced: false,
+            claims: None,
             asks: false,
             serves: false,
             follows: None,

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -96,6 +96,18 @@ pub enum Event {
         instance: String,
         /// From where it has asked.
         to: SocketAddr,
+    },
+    /// Two services that are served have one address: under two names two hosts answer its clients, unless it is another
+    /// address behind NAT.
+    TwoServices {
+        /// The name of the one that has come now.
+        service: String,
+        /// The address.
+        address: SocketAddr,
+        /// The name of the other one.
+        other: String,
+        /// The addresses of their hosts.
+        hosts: [IpAddr; 2],
     },
     /// No host may speak for a service: its clients were told that there is no room now, and are told so
     /// until a host may.
@@ -223,6 +235,15 @@ impl fmt::Display for Event {
             } => write!(
                 f,
                 "{service}: epoch {epoch} is granted to {to} (instance {instance})"
+            ),
+            Self::TwoServices {
+                service,
+                address,
+                other,
+                hosts: [host, other_host],
+            } => write!(
+                f,
+                "{service} on {host} and {other} on {other_host} both serve {address}: end one of the two. Hosts that serve one address in turn need one --name; two sites with one private address, --shared-address"
             ),
             Self::Unserved {
                 service,

@@ -16,7 +16,7 @@ const KEPT: Duration = Duration::from_millis(1);
 
 /// Who decides, and what it has decided.
 pub(super) struct Leases {
-    granter: Granter,
+    pub(super) granter: Granter,
     /// Where that is kept, if anything is.
     book: Option<Book>,
     /// The state of the book in which the newest decision about a service is.
@@ -121,6 +121,9 @@ impl Service {
         client.withheld = None;
         client.asks = true;
         client.serves = matches!(request.standing, Standing::Holds { .. });
+        if let (Standing::Released { .. }, Some(who)) = (request.standing, &client.claims) {
+            leases.withdraw(who);
+        }
         if let Some((epoch, instance)) = after.filter(|after| Some(*after) != before) {
             tell(&Event::Granted {
                 service: request.service.clone(),

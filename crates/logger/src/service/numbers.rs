@@ -174,7 +174,7 @@ const fn log_state(log: Option<(LogState, u64)>) -> &'static str {
     }
 }
 
-const EVENTS: [&str; 18] = [
+const EVENTS: [&str; 19] = [
     "listening",
     "restored",
     "log_failed",
@@ -182,6 +182,7 @@ const EVENTS: [&str; 18] = [
     "attached",
     "given_up",
     "granted",
+    "two_services",
     "unserved",
     "inherited",
     "detached",
@@ -205,6 +206,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::Attached { .. } => "attached",
         Event::GivenUp { .. } => "given_up",
         Event::Granted { .. } => "granted",
+        Event::TwoServices { .. } => "two_services",
         Event::Unserved { .. } => "unserved",
         Event::Inherited { .. } => "inherited",
         Event::Detached { .. } => "detached",

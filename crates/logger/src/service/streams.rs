@@ -93,8 +93,12 @@ impl Service {
             let session = self.clients[at].instance;
             let session = session.and_then(|instance| self.sessions.get_mut(instance));
             session.into_iter().for_each(|session| session.hear(now));
+            if let Some(who) = &self.clients[at].claims {
+                self.leases.heard(who, now);
+            }
             match (self.clients[at].instance, request) {
                 (_, Request::Lease(request)) => self.lease(at, &request, tell)?,
+                (None, Request::Claim(claim)) => self.claim(at, &claim, tell)?,
                 (None, Request::GiveUp { service }) => self.give_up(at, service, tell)?,
                 (None, Request::Attach(attach)) => self.attach(at, &attach, tell)?,
                 (
@@ -116,7 +120,12 @@ impl Service {
                         self.clients[at].say(&Response::Keys(keys))?;
                     }
                 }
-                (Some(instance), Request::Shutdown) => self.sessions.end(instance),
+                (Some(instance), Request::Shutdown) => {
+                    self.sessions.end(instance);
+                    if let Some(who) = &self.clients[at].claims {
+                        self.leases.withdraw(who);
+                    }
+                }
                 (Some(instance), Request::InUse { session }) => {
                     self.sessions.in_use(instance, session, &mut self.out);
                 }

@@ -11,7 +11,8 @@ use channel::{Channel, Key, KeyRing, Received};
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy, without_checksums};
 use protocol::{
     control::{
-        Attach, Decoder, ErrorCode, LeaseRequest, Request, Response, Standing, Verdict, encode,
+        Attach, Claim, Decoder, ErrorCode, LeaseRequest, Request, Response, Standing, Verdict,
+        encode,
     },
     link::{Ack, LinkKeys},
 };
@@ -105,6 +106,16 @@ impl Attached {
         attach: &Attach,
         last: impl FnOnce(),
     ) -> Result<Self, (Response, bool)> {
+        let mut attached = Self::open(logger, key);
+        last();
+        match attached.attach(attach) {
+            None => Ok(attached),
+            Some(other) => Err((other, attached.next().is_none())),
+        }
+    }
+
+    /// Nothing is said yet.
+    fn open(logger: &Running, key: &Key) -> Self {
         let any: SocketAddr = match logger.address {
             SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
             SocketAddr::V6(_) => ([0; 16], 0).into(),
@@ -114,11 +125,7 @@ impl Attached {
         link.set_nonblocking(true).expect("a socket");
         without_checksums(&link, any.is_ipv6()).expect("a socket");
         let channel = Channel::connect(logger.address, key, PATIENCE, PATIENCE);
-        let attach = Attach {
-            udp_port: link.local_addr().expect("bound").port(),
-            ..attach.clone()
-        };
-        let mut attached = Self {
+        Self {
             channel: channel.expect("it listens"),
             decoder: Decoder::new(),
             link,
@@ -128,15 +135,21 @@ impl Attached {
                 up: protocol::link::LinkKey([0; 16]),
                 down: protocol::link::LinkKey([0; 16]),
             },
+        }
+    }
+
+    /// The answer, if that is none of welcome.
+    fn attach(&mut self, attach: &Attach) -> Option<Response> {
+        let attach = Attach {
+            udp_port: self.link.local_addr().expect("bound").port(),
+            ..attach.clone()
         };
-        last();
-        match attached.ask(&Request::Attach(attach)) {
+        match self.ask(&Request::Attach(attach)) {
             Response::Attached { kept, keys, .. } => {
-                attached.kept = kept;
-                attached.keys = keys;
-                Ok(attached)
+                (self.kept, self.keys) = (kept, keys);
+                None
             }
-            other => Err((other, attached.next().is_none())),
+            other => Some(other),
         }
     }
 
@@ -588,4 +601,61 @@ fn many_questions_at_once_are_answered_without_a_pause() {
     }
     let took = begun.elapsed();
     assert!(took < Duration::from_millis(900), "{took:?}");
+}
+
+/// Says what addresses a service has, on a stream of its own.
+fn claims(
+    logger: &Running,
+    key: &Key,
+    (host, service): (u64, &str),
+    serves: bool,
+) -> (Attached, Response) {
+    let mut stream = Attached::open(logger, key);
+    let answer = stream.ask(&Request::Claim(Claim {
+        host,
+        serves,
+        shared: false,
+        service: service.into(),
+        addresses: vec!["10.0.0.10:80".parse().expect("an address")],
+    }));
+    (stream, answer)
+}
+
+#[test]
+fn an_address_has_one_service() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let nobody = Response::Claimed {
+        beside: String::new(),
+    };
+    let (mut first, claimed) = claims(&logger, &key, (1, "web"), false);
+    assert_eq!(claimed, nobody);
+    let (mut second, refused) = claims(&logger, &key, (2, "website"), false);
+    let Response::Error { code, message } = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(code, ErrorCode::Taken);
+    assert_eq!(
+        message,
+        "10.0.0.10:80 is the address of the service web on the host 127.0.0.1"
+    );
+    assert!(second.next().is_none(), "the stream goes on");
+    let event = logger.event(|event| matches!(event, Event::Refused { .. }));
+    assert!(event.to_string().contains(&message), "{event}");
+    assert_eq!(first.attach(&attach(7, 0)), None);
+    // One that serves has come without our knowing it.
+    let (mut second, claimed) = claims(&logger, &key, (2, "website"), true);
+    assert_eq!(claimed, Response::Claimed { beside: message });
+    let event = logger.event(|event| matches!(event, Event::TwoServices { .. }));
+    let told = "website on 127.0.0.1 and web on 127.0.0.1 both serve 10.0.0.10:80: end one";
+    assert!(event.to_string().starts_with(told), "{event}");
+    // Those that end leave it.
+    assert_eq!(second.attach(&attach(8, 0)), None);
+    second.say(&Request::Shutdown);
+    first.say(&Request::Shutdown);
+    for stream in [&mut second, &mut first] {
+        stream.ask(&Request::Statistics); // heard after that
+    }
+    let (_third, claimed) = claims(&logger, &key, (3, "third"), false);
+    assert_eq!(claimed, nobody);
 }

@@ -1,17 +1,18 @@
 //! The bodies of the messages: fields in the order of their declaration, except that the one of
 //! variable length comes last and reaches to the end. So no count and no length has to be believed,
-//! but those of the runs in [`Response::OutstreamHeads`], and of the name in [`Request::Follow`].
+//! but those of the runs in [`Response::OutstreamHeads`], and of the name in [`Request::Follow`] and [`Request::Claim`].
 
 use super::cursor::{Cursor, Writer, text};
 use super::stream::Message;
 use super::{
-    Attach, ControlError, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer, LeaseRequest,
-    Recorded, Request, Response, Resume, Statistics,
+    Attach, Claim, ControlError, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer,
+    LeaseRequest, OLDEST, Recorded, Request, Response, Resume, Statistics,
 };
 
 mod parts;
 
-use parts::{encode_streams, stream, until_the_end};
+pub(super) use parts::until_the_end;
+use parts::{encode_streams, stream};
 
 mod request {
     pub(super) const HELLO: u8 = 0x01;
@@ -42,6 +43,7 @@ mod request {
     pub(super) const READ_IMAGE: u8 = 0x1a;
     pub(super) const BEGINNINGS: u8 = 0x1b;
     pub(super) const GIVE_UP: u8 = 0x1c;
+    pub(super) const CLAIM: u8 = 0x1d;
 }
 
 mod response {
@@ -68,6 +70,7 @@ mod response {
     pub(super) const IMAGE_BYTES: u8 = 0x95;
     pub(super) const BEGINNINGS: u8 = 0x96;
     pub(super) const GIVEN_UP: u8 = 0x97;
+    pub(super) const CLAIMED: u8 = 0x98;
 }
 
 impl Message for Request {
@@ -90,6 +93,7 @@ impl Message for Request {
             Self::Connections => request::CONNECTIONS,
             Self::Lease(_) => request::LEASE,
             Self::GiveUp { .. } => request::GIVE_UP,
+            Self::Claim(_) => request::CLAIM,
             Self::InUse { .. } => request::IN_USE,
             Self::Determinants { .. } => request::DETERMINANTS,
             Self::ReadDeterminants { .. } => request::READ_DETERMINANTS,
@@ -105,7 +109,14 @@ impl Message for Request {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::GIVE_UP).contains(&type_code)
+        (request::HELLO..=request::CLAIM).contains(&type_code)
+    }
+
+    fn version(type_code: u8) -> u8 {
+        match type_code {
+            request::CLAIM => 8,
+            _ => OLDEST,
+        }
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -202,6 +213,7 @@ impl Message for Request {
             }
             Self::Resume(resume) => resume.encode(&mut body),
             Self::Lease(lease) => lease.encode(&mut body),
+            Self::Claim(claim) => claim.encode(&mut body)?,
             Self::GiveUp { service } => body.bytes(service.as_bytes()),
             Self::Read {
                 flow,
@@ -251,6 +263,7 @@ impl Message for Request {
             request::GIVE_UP => Self::GiveUp {
                 service: body.text()?,
             },
+            request::CLAIM => Self::Claim(Claim::decode(&mut body)?),
             request::IN_USE => Self::InUse {
                 session: body.u64()?,
             },
@@ -328,6 +341,7 @@ impl Message for Response {
             Self::Connections { .. } => response::CONNECTIONS,
             Self::Lease(_) => response::LEASE,
             Self::GivenUp { .. } => response::GIVEN_UP,
+            Self::Claimed { .. } => response::CLAIMED,
             Self::Determinants { .. } => response::DETERMINANTS,
             Self::DeterminantBytes { .. } => response::DETERMINANT_BYTES,
             Self::Followed { .. } => response::FOLLOWED,
@@ -340,7 +354,14 @@ impl Message for Response {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::GIVEN_UP).contains(&type_code)
+        (response::HELLO..=response::CLAIMED).contains(&type_code)
+    }
+
+    fn version(type_code: u8) -> u8 {
+        match type_code {
+            response::CLAIMED => 8,
+            _ => OLDEST,
+        }
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError> {
@@ -400,6 +421,7 @@ impl Message for Response {
             Self::Keys(keys) => body.keys(keys),
             Self::Unknown { flow_low } => body.u32(*flow_low),
             Self::GivenUp { epoch } => body.u32(*epoch),
+            Self::Claimed { beside } => body.bytes(beside.as_bytes()),
             Self::Lease(lease) => lease.encode(&mut body),
             Self::Determinants {
                 edition,
@@ -507,6 +529,9 @@ impl Message for Response {
             },
             response::LEASE => Self::Lease(LeaseAnswer::decode(&mut body)?),
             response::GIVEN_UP => Self::GivenUp { epoch: body.u32()? },
+            response::CLAIMED => Self::Claimed {
+                beside: body.text()?,
+            },
             response::DETERMINANTS => Self::Determinants {
                 edition: Edition::decode(&mut body)?,
                 is_whole: body.bool()?,

@@ -42,7 +42,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], ControlError> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], ControlError> {
         let mut array = [0; N];
         array.copy_from_slice(self.bytes(N)?);
         Ok(array)

@@ -3,7 +3,7 @@
 use wire::{FlowId, SeqNumber};
 
 use super::{
-    Attach, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer, LeaseRequest, Recorded,
+    Attach, Claim, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer, LeaseRequest, Recorded,
     Resume, Statistics,
 };
 use crate::UnprotectedReason;
@@ -92,6 +92,9 @@ pub enum Request {
         /// The name of the service.
         service: String,
     },
+    /// These addresses are those of a service: before [`Request::Attach`] and [`Request::Lease`]. Answered by
+    /// [`Response::Claimed`]; by [`ErrorCode::Taken`] if another service has one of them, and then the stream ends.
+    Claim(Claim),
     /// What there is of the record that the processes of a server with state make
     /// ([`crate::link::Determinants`]). Answered by [`Response::Determinants`].
     Determinants {
@@ -282,6 +285,11 @@ pub enum Response {
     GivenUp {
         /// The newest epoch, which is over.
         epoch: u32,
+    },
+    /// To [`Request::Claim`]: as long as the service is heard of, no other gets them.
+    Claimed {
+        /// Who has one of them besides, for the operator, if the claimant serves already or again; empty: nobody.
+        beside: String,
     },
     /// To [`Request::Lease`].
     Lease(LeaseAnswer),

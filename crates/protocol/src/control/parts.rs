@@ -210,10 +210,12 @@ pub enum ErrorCode {
     StillServed,
     /// The records are still being written: a moment later they can be had.
     StillWritten,
+    /// Another service has one of the addresses.
+    Taken,
 }
 
 impl ErrorCode {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::UnknownFlow,
         Self::Unprotected,
         Self::NotKept,
@@ -221,9 +223,10 @@ impl ErrorCode {
         Self::Internal,
         Self::StillServed,
         Self::StillWritten,
+        Self::Taken,
     ];
 
-    /// The stable code, 1 to 7.
+    /// The stable code, 1 to 8.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -234,6 +237,7 @@ impl ErrorCode {
             Self::Internal => 5,
             Self::StillServed => 6,
             Self::StillWritten => 7,
+            Self::Taken => 8,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use super::{ControlError, MAX_MESSAGE, VERSION};
+use super::{ControlError, MAX_MESSAGE, OLDEST, VERSION};
 
 /// The length field.
 const LENGTH: usize = 4;
@@ -16,6 +16,9 @@ pub trait Message: Sized {
 
     /// Whether messages in this direction can have this type.
     fn is_known(type_code: u8) -> bool;
+
+    /// The version of the protocol in which messages of this type became what they are: the one that they bear.
+    fn version(type_code: u8) -> u8;
 
     /// Appends the body.
     ///
@@ -49,7 +52,8 @@ pub fn encode<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), ControlE
 fn append<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), ControlError> {
     let length_at = out.len();
     out.extend_from_slice(&[0; LENGTH]);
-    out.extend_from_slice(&[VERSION, message.type_code()]);
+    let type_code = message.type_code();
+    out.extend_from_slice(&[M::version(type_code), type_code]);
     message.encode_body(out)?;
     let len = out.len() - length_at - LENGTH;
     let field = u32::try_from(len).ok().filter(|_| len <= MAX_MESSAGE);
@@ -149,8 +153,13 @@ impl<M: Message> Default for Decoder<M> {
 /// Checks what has arrived of version and type, so that a stranger is not waited for.
 fn check_header<M: Message>(arrived: &[u8]) -> Result<(), ControlError> {
     match arrived {
-        [version, ..] if *version != VERSION => Err(ControlError::UnknownVersion(*version)),
+        [version, ..] if !(OLDEST..=VERSION).contains(version) => {
+            Err(ControlError::UnknownVersion(*version))
+        }
         [_, type_code, ..] if !M::is_known(*type_code) => {
+            Err(ControlError::UnknownType(*type_code))
+        }
+        [version, type_code, ..] if *version != M::version(*type_code) => {
             Err(ControlError::UnknownType(*type_code))
         }
         _ => Ok(()),

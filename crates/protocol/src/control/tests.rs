@@ -4,6 +4,7 @@ use crate::{UnprotectedReason, properties};
 use proptest::prelude::*;
 use wire::{FlowId, FlowKey, SeqNumber};
 
+mod claim;
 mod lease;
 mod round_trip;
 use lease::{LEASE_ANSWER, lease_request};
@@ -222,7 +223,7 @@ fn types_are_pinned() {
 fn error_codes_lead_back() {
     for code in 0..=u8::MAX {
         let error = ErrorCode::from_code(code);
-        assert_eq!(error.is_some(), (1..=7).contains(&code));
+        assert_eq!(error.is_some(), (1..=8).contains(&code));
         assert!(error.is_none_or(|error| error.code() == code));
     }
 }
@@ -241,8 +242,8 @@ fn a_stranger_is_refused_before_the_body_arrives() {
         Some(ControlError::UnknownVersion(1))
     );
     assert_eq!(
-        request_error(&[9, 0, 0, 0, 7, 29]),
-        Some(ControlError::UnknownType(29))
+        request_error(&[9, 0, 0, 0, 7, 30]),
+        Some(ControlError::UnknownType(30))
     );
     assert_eq!(
         request_error(b"GET / HTTP/1.0"),

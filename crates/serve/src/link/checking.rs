@@ -36,7 +36,9 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
         inherit: false,
         udp_port: socket.local_addr().doing("ask for our own port")?.port(),
     };
-    let Dialed { client, attached } = dial(at, keys.first(), &attach, PATIENCE)?;
+    let Dialed {
+        client, attached, ..
+    } = dial(at, keys.first(), (None, &attach), PATIENCE)?;
     let begin = clock::now();
     let counter = u64::try_from(begin.as_micros()).unwrap_or(0);
     let mut prober = Prober::new(

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-use channel::{Channel, Key};
-use protocol::control::Attach;
+use channel::Key;
+use protocol::control::{Attach, Claim};
 
 use crate::{
     error::ServeError,
@@ -35,6 +35,8 @@ pub(super) struct Dialing {
 pub(super) struct Dialed {
     pub(super) client: LoggerClient,
     pub(super) attached: Attached,
+    /// Another service that is served has one of the addresses, in words.
+    pub(super) beside: Option<String>,
 }
 
 impl Dialing {
@@ -42,7 +44,7 @@ impl Dialing {
         logger: usize,
         at: SocketAddr,
         key: Key,
-        attach: Attach,
+        (claim, attach): (Claim, Attach),
         patience: Duration,
     ) -> std::io::Result<Self> {
         let (done, ours) = UnixStream::pair()?;
@@ -50,7 +52,7 @@ impl Dialing {
         std::thread::Builder::new()
             .name("dial".into())
             .spawn(move || {
-                let _ = send.send(dial(at, &key, &attach, patience));
+                let _ = send.send(dial(at, &key, (Some(&claim), &attach), patience));
                 drop(ours);
             })?;
         Ok(Self {
@@ -76,16 +78,23 @@ impl Dialing {
     }
 }
 
-/// Connect, prove the key, attach.
+/// Connect, prove the key, claim the addresses, attach.
 pub(super) fn dial(
     at: SocketAddr,
     key: &Key,
-    attach: &Attach,
+    (claim, attach): (Option<&Claim>, &Attach),
     patience: Duration,
 ) -> Result<Dialed, ServeError> {
     let patience = patience.max(LEAST);
-    let channel = Channel::connect(at, key, patience, patience)
-        .map_err(|error| ServeError::LoggerUnreachable { at, error })?;
-    let (client, attached) = LoggerClient::attach(channel, attach, patience)?;
-    Ok(Dialed { client, attached })
+    let dial = || LoggerClient::dial(at, key, patience);
+    let (client, beside) = match claim {
+        Some(claim) => LoggerClient::claiming(claim, dial)?,
+        None => (dial()?, None),
+    };
+    let (client, attached) = client.attach(attach)?;
+    Ok(Dialed {
+        client,
+        attached,
+        beside,
+    })
 }

@@ -16,6 +16,9 @@ use crate::{
     logger_client::{Attached, LoggerClient},
 };
 
+/// What is told where a logger knows of another one.
+const TWO_SERVICES: &str = "two services have one address, and two hosts answer its clients (or it is another address behind NAT: --shared-address)";
+
 impl Link {
     /// Another first key, or the one in use was removed: the same logger is attached to anew.
     pub(super) fn look_at_keys(&mut self, now: Duration) {
@@ -64,8 +67,15 @@ impl Link {
         dialed: Dialed,
         now: Duration,
     ) {
-        let Dialed { client, attached } = dialed;
+        let Dialed {
+            client,
+            attached,
+            beside,
+        } = dialed;
         self.refused[logger] = None;
+        if let Some(other) = beside {
+            self.trouble(format!("{TWO_SERVICES}: {other}"));
+        }
         let attached = self.take_in_use(logger, attached);
         match self
             .session
@@ -117,6 +127,9 @@ impl Link {
     }
 
     fn not_reached(&mut self, logger: usize, error: &ServeError, now: Duration) {
+        if let ServeError::AddressClaimed(why) = error {
+            self.claimed = Some(why.clone());
+        }
         self.note_refusal(logger, Refused::of(error));
         self.advance(now);
     }
@@ -205,7 +218,8 @@ impl Link {
             ..self.attach.clone()
         };
         let key = self.keys.first().clone();
-        Dialing::start(logger, at, key, attach, self.config.timeout)
+        let asks = (self.claim.clone(), attach);
+        Dialing::start(logger, at, key, asks, self.config.timeout)
             .doing("start a thread that calls the logger")
     }
 }

@@ -77,7 +77,7 @@ impl Survey {
     /// Look at what has come, and ask again. Tells whether it is enough.
     ///
     /// # Errors
-    /// All refuse us, which no waiting will change.
+    /// All refuse us, which no waiting will change; or one knows another service with an address of ours.
     pub(crate) fn poll(
         &mut self,
         link: &mut Link,
@@ -85,7 +85,7 @@ impl Survey {
         now: Duration,
     ) -> Result<bool, ServeError> {
         for (logger, one) in self.asked.iter_mut().enumerate() {
-            link.ask_once(logger, one, now);
+            link.ask_once(logger, one, now)?;
         }
         if let Some(why) = link.refused_by_all() {
             return Err(ServeError::NoLogger(why));
@@ -139,7 +139,12 @@ impl Survey {
 }
 
 impl Link {
-    fn ask_once(&mut self, logger: usize, one: &mut Asked, now: Duration) {
+    fn ask_once(
+        &mut self,
+        logger: usize,
+        one: &mut Asked,
+        now: Duration,
+    ) -> Result<(), ServeError> {
         let state = std::mem::replace(&mut one.state, State::Refused);
         one.state = match state {
             State::Again(at) if now >= at => match self.begin_asking(logger) {
@@ -153,10 +158,12 @@ impl Link {
                     self.refused[logger] = None;
                     State::Answered(Box::new(dialed), socket)
                 }
+                Some(Err(error @ ServeError::AddressClaimed(_))) => return Err(error),
                 Some(Err(error)) => self.no_answer(logger, one, &error, now),
             },
             other => other,
         };
+        Ok(())
     }
 
     fn begin_asking(&mut self, logger: usize) -> Result<(Dialing, UdpSocket), ServeError> {

@@ -181,7 +181,7 @@ fn failed(error: impl std::fmt::Display) -> ServeError {
 }
 
 fn closed() -> ServeError {
-    ServeError::Logger("it closed the connection".into())
+    ServeError::LoggerClosed
 }
 
 fn silent(patience: Duration) -> ServeError {

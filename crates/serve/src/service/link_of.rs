@@ -49,6 +49,9 @@ impl Service {
             if let Some(why) = link.refused_by_all() {
                 return Err(ServeError::NoLogger(why));
             }
+            if let Some(why) = link.claimed() {
+                return Err(ServeError::AddressClaimed(why.to_owned()));
+            }
             if link.is_out_of_reach() {
                 break; // and the policy says what that means
             }

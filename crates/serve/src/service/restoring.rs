@@ -183,7 +183,7 @@ impl Service {
         restored: Vec<(FlowKey, FlowId)>,
         lost: usize,
     ) -> Result<(), ServeError> {
-        self.ground.instance.begin()?;
+        self.ground.begins(0)?;
         let former = self.former_life();
         self.tell(Happening::Restored {
             former,

@@ -64,6 +64,9 @@ impl Service {
                 self.tell(Happening::Granted { epoch });
                 return Ok(None);
             }
+            if let Some(why) = position.claimed {
+                return Err(ServeError::AddressClaimed(why));
+            }
             let now = clock::now();
             let alone = !position.heard && alone_at.is_some_and(|at| now >= at);
             if alone && keeper.serve_alone()? {

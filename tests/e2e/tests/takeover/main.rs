@@ -8,3 +8,4 @@ mod moves;
 mod phases;
 mod silence;
 mod stream;
+mod two_names;

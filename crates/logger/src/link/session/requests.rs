@@ -57,6 +57,7 @@ impl Session {
             | Request::Shutdown
             | Request::InUse { .. }
             | Request::Follow { .. }
+            | Request::Claim(_)
             | Request::Lease(_) => {
                 vec![Response::Error {
                     code: ErrorCode::BadRequest,

@@ -7,7 +7,7 @@ use crate::control::{
 };
 
 /// Reads items until the body ends.
-pub(super) fn until_the_end<T>(
+pub(in crate::control) fn until_the_end<T>(
     body: &mut Cursor<'_>,
     mut read: impl FnMut(&mut Cursor<'_>) -> Result<T, ControlError>,
 ) -> Result<Vec<T>, ControlError> {

@@ -55,6 +55,7 @@ fn request_of_an_image() -> impl Strategy<Value = Request> {
         }),
         Just(Request::DropImage),
         text().prop_map(|service| Request::GiveUp { service }),
+        claim::claim().prop_map(Request::Claim),
         any::<(u64, u64, u32)>().prop_map(|(image, from, max_len)| Request::ReadImage {
             image,
             from,
@@ -335,6 +336,7 @@ fn of_an_image() -> impl Strategy<Value = Response> {
         }),
         any::<Vec<u8>>().prop_map(|bytes| Response::ImageBytes { bytes }),
         any::<u32>().prop_map(|epoch| Response::GivenUp { epoch }),
+        text().prop_map(|beside| Response::Claimed { beside }),
     ]
 }
 

@@ -1,0 +1,57 @@
+//! Which service has which addresses. What the logger does with it is the crate `lease`'s.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::cursor::{Cursor, Writer, text};
+use super::{ControlError, body::until_the_end};
+
+/// A host says which addresses clients of a service connect to: no other service has them as long as this one lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The host, as in [`super::LeaseRequest::host`].
+    pub host: u64,
+    /// The service is being served: who has clients is not refused, but told of the other one.
+    pub serves: bool,
+    /// The operator knows that another site has the same addresses (NAT): nothing is refused for them.
+    pub shared: bool,
+    /// The name of the service.
+    pub service: String,
+    /// What clients connect to; IPv4 not in its mapped form.
+    pub addresses: Vec<SocketAddr>,
+}
+
+impl Claim {
+    pub(super) fn encode(&self, body: &mut Writer<'_>) -> Result<(), ControlError> {
+        body.u64(self.host);
+        body.bool(self.serves);
+        body.bool(self.shared);
+        let length = u16::try_from(self.service.len());
+        body.u16(length.map_err(|_| ControlError::TooLong(self.service.len()))?);
+        body.bytes(self.service.as_bytes());
+        for address in &self.addresses {
+            let ip = match address.ip() {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                IpAddr::V6(v6) => v6,
+            };
+            body.bytes(&ip.octets());
+            body.u16(address.port());
+        }
+        Ok(())
+    }
+
+    pub(super) fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
+        Ok(Self {
+            host: body.u64()?,
+            serves: body.bool()?,
+            shared: body.bool()?,
+            service: {
+                let length = body.u16()?;
+                text(body.bytes(length.into())?.to_vec())?
+            },
+            addresses: until_the_end(body, |body| {
+                let ip = IpAddr::V6(Ipv6Addr::from(body.array()?)).to_canonical();
+                Ok(SocketAddr::new(ip, body.u16()?))
+            })?,
+        })
+    }
+}

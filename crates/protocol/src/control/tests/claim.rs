@@ -1,0 +1,58 @@
+//! Messages about addresses, which are new in version 8.
+
+use super::{round_trip::text, *};
+
+pub(super) fn claim() -> impl Strategy<Value = Claim> {
+    let address = any::<([u8; 16], u16)>().prop_map(|(octets, port)| {
+        let ip = std::net::IpAddr::from(octets).to_canonical();
+        std::net::SocketAddr::new(ip, port)
+    });
+    let v4 = any::<([u8; 4], u16)>().prop_map(std::net::SocketAddr::from);
+    let addresses = prop::collection::vec(prop_oneof![address, v4], 0..4);
+    (any::<(u64, bool, bool)>(), text(), addresses).prop_map(|(rest, service, addresses)| {
+        let (host, serves, shared) = rest;
+        Claim {
+            host,
+            serves,
+            shared,
+            service,
+            addresses,
+        }
+    })
+}
+
+#[test]
+#[rustfmt::skip]
+fn the_encoding_of_a_claim_is_pinned() {
+    let claim = Claim {
+        host: 0x0102,
+        serves: true,
+        shared: false,
+        service: "web".into(),
+        addresses: vec!["10.0.0.1:80".parse().unwrap(), "[fd00::1]:443".parse().unwrap()],
+    };
+    let mut bytes = vec![53, 0, 0, 0, 8, 0x1d, 2, 1, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0, b'w', b'e', b'b'];
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1, 80, 0]);
+    bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xbb, 1]);
+    assert_eq!(bytes_of(&Request::Claim(claim)), bytes);
+    let claimed = Response::Claimed { beside: "so".into() };
+    assert_eq!(bytes_of(&claimed), [4, 0, 0, 0, 8, 0x98, b's', b'o']);
+}
+
+/// A program of version 7 reads nothing but 7, and says nothing else.
+#[test]
+fn all_but_what_is_new_is_said_as_the_version_before_does() {
+    assert_eq!(bytes_of(&Request::Summaries)[4], 7);
+    assert_eq!(bytes_of(&Response::Lease(LEASE_ANSWER))[4], 7);
+    assert_eq!(VERSION, 8);
+    // Each message has one encoding.
+    let mut old = bytes_of(&Request::Summaries);
+    old[4] = 8;
+    assert_eq!(request_error(&old), Some(ControlError::UnknownType(2)));
+    let mut unknown = bytes_of(&Request::Summaries);
+    for version in [6, 9] {
+        unknown[4] = version;
+        let error = ControlError::UnknownVersion(version);
+        assert_eq!(request_error(&unknown), Some(error));
+    }
+}
