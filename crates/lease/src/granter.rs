@@ -13,7 +13,7 @@
 //! lived for as long as the longest lease, nothing that was granted by its former lives counts any more.
 //! Before that it answers only one who *speaks* at the moment of asking: nobody else can, since nobody
 //! was granted an epoch while that one could still speak. To be sure of the moment it believes only
-//! requests which name its present life.
+//! requests which name its present life. Afterwards a silent holder that was heard meanwhile comes before every standby.
 //!
 //! While nobody may speak the granter's own host may ([`Granter::nobodys_since`]).
 
@@ -155,6 +155,8 @@ struct Member {
     retired: bool,
     standby: bool,
     preference: u16,
+    /// It was granted this epoch by an earlier life of the granter, has not lost it as far as it knows, and is silent.
+    silent_in: Option<u32>,
 }
 
 impl Granter {
@@ -337,6 +339,7 @@ impl Service {
             retired: false,
             standby: false,
             preference: request.preference,
+            silent_in: None,
         });
         // It may be very old. The answer tells our life, and what names it is new.
         if new || request.life != round.life {
@@ -449,6 +452,9 @@ impl Service {
     fn learn(&mut self, round: &Round<'_>, epoch: u32, speaks: bool, leased: bool) -> Verdict {
         self.remember(epoch, leased, round.remembers);
         if !speaks {
+            if let Some(member) = self.members.get_mut(&round.request.instance) {
+                member.silent_in = Some(epoch);
+            }
             return self.apply(round, false);
         }
         self.epoch = epoch;
@@ -509,17 +515,32 @@ impl Service {
         standbys.map(|(instance, member)| (member.preference, *instance))
     }
 
+    /// Of those that would serve, and were heard within a term, who asks is the one that is to. Without memory that is the
+    /// silent holder of the newest epoch that is known of: its server and its connections are there, so a takeover
+    /// would be for nothing.
+    fn comes_first(&self, round: &Round<'_>) -> bool {
+        let instance = round.request.instance;
+        let holds = |member: &Member| {
+            let heard = round.now.saturating_sub(member.heard) < round.terms.term;
+            heard && !member.retired && member.silent_in == Some(self.epoch)
+        };
+        let mut members = self.members.iter().filter(|_| !self.known);
+        match members.find(|(_, member)| holds(member)) {
+            Some((holder, _)) => *holder == instance,
+            None => {
+                let own = (round.request.preference, instance);
+                let mut others = self.standbys(round, round.terms.term);
+                !others.any(|other| other < own)
+            }
+        }
+    }
+
     /// One who is silent would serve.
     fn apply(&mut self, round: &Round<'_>, vouched: bool) -> Verdict {
         let over = round.now >= self.over;
         let may = self.leased && over || !self.known && vouched && (over || round.remembers);
         let instance = round.request.instance;
-        let own = (round.request.preference, instance);
-        if may
-            && !self
-                .standbys(round, round.terms.term)
-                .any(|other| other < own)
-        {
+        if may && self.comes_first(round) {
             self.former = match self.holder {
                 Some((host, _)) if host == round.request.host => Former::Same,
                 Some(_) => Former::Other,

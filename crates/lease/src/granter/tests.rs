@@ -412,6 +412,44 @@ fn without_memory_only_who_speaks_is_believed_before_all_is_over() {
     assert_eq!(world.ask(511, 1, silent), Verdict::Superseded { epoch: 5 });
 }
 
+/// It has the server and the connections.
+#[test]
+fn without_memory_a_silent_holder_comes_before_standbys() {
+    let mut world = World::new(Memory::Lost);
+    let knows = |epoch| Standing::Standby {
+        effective_in: Some(epoch),
+    };
+    let silent = Standing::Holds {
+        epoch: 4,
+        speaks: false,
+        leased: true,
+        answered: 0,
+    };
+    assert_eq!(world.ask(420, 9, silent), Verdict::Wait);
+    for now in [500, 510, 519] {
+        assert_eq!(world.ask(now, 2, knows(4)), Verdict::Wait);
+        assert_eq!(world.ask(now, 3, Standing::First), Verdict::Wait);
+    }
+    let copy = |world: &World| World {
+        granter: world.granter.clone(),
+        number: world.number,
+        standby: false,
+        former: Former::Unknown,
+        again_us: 0,
+    };
+    // It asks in time, although others are preferred among standbys.
+    let mut asks = copy(&world);
+    assert_eq!(asks.ask(519, 9, silent), lease(5));
+    assert_eq!(asks.ask(519, 2, knows(4)), standby(5, true));
+    // It is not heard any more.
+    let mut dies = copy(&world);
+    assert_eq!(dies.ask(520, 2, knows(4)), lease(5));
+    // Another one has served since: it was superseded without its knowing it.
+    let mut older = copy(&world);
+    assert_eq!(older.ask(515, 2, knows(5)), lease(6));
+    assert_eq!(older.ask(516, 9, silent), Verdict::Superseded { epoch: 6 });
+}
+
 #[test]
 fn without_memory_a_standby_that_knows_nothing_is_granted_nothing() {
     let mut world = World::new(Memory::Lost);

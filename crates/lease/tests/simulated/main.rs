@@ -43,6 +43,22 @@ fn one_host_at_a_time_speaks_and_one_does_with_a_logger_that_forgets() {
     all_is_well(false);
 }
 
+/// A takeover would cost every connection a replay, or its life, for nothing.
+#[test]
+fn a_silent_host_that_lives_is_not_taken_over_from_by_a_logger_that_forgot() {
+    for durable in [true, false] {
+        for seed in seeds(100) {
+            let world = World::new(seed, durable, Mistake::None);
+            let [before, afterwards] = match world.forgets_a_silent_holder() {
+                Ok(speakers) => speakers,
+                Err(fault) => panic!("seed {seed}: {fault:?}"),
+            };
+            assert!(before.is_some(), "seed {seed}");
+            assert_eq!(before, afterwards, "seed {seed}, it remembers: {durable}");
+        }
+    }
+}
+
 /// The first seed with which the mistake is noticed.
 fn noticed(mistake: Mistake, durable: bool) {
     let found = (0..400).find_map(|seed| {

@@ -241,6 +241,29 @@ impl World {
         Ok((self.speakers.len(), self.spoken))
     }
 
+    /// All is well, but that the logger is away until the host that serves is silent, and has forgotten everything then:
+    /// which instance speaks before, and which afterwards.
+    pub(crate) fn forgets_a_silent_holder(mut self) -> Result<[Option<u64>; 2], Fault> {
+        self.calm = true;
+        self.live(CALM)?;
+        let before = self.speaker();
+        self.granter = None;
+        while self.somebody_speaks() {
+            self.step()?;
+        }
+        let away = self.rng.random_range(0..1_000_000);
+        self.live(away)?;
+        self.start_logger();
+        self.live(CALM)?;
+        Ok([before, self.speaker()])
+    }
+
+    fn speaker(&self) -> Option<u64> {
+        let mut hosts = self.hosts.iter();
+        let speaker = hosts.find(|host| host.up && self.now < host.ends);
+        speaker.map(|host| host.instance)
+    }
+
     fn live(&mut self, time: Time) -> Result<(), Fault> {
         let end = self.now + time;
         while self.now < end {
