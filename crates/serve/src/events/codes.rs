@@ -27,6 +27,7 @@ macro_rules! codes {
 
 codes! {
     AddressTaken, "address_taken", "An address of --address-device had been taken from this host, and is up again.";
+    AddressShared, "address_shared", "Another service of another name has one of the addresses, and this logger: two hosts may answer its clients (--shared-address).";
     AddressesWereUp, "addresses_were_up", "The addresses were up before the service was: clients that spoke meanwhile were reset (--address-device prevents that).";
     AwaitsGrant, "awaits_grant", "This host may not serve yet: the logger does not answer, or does not grant it.";
     ChildQuarantined, "child_quarantined", "A child of the server has crashed again and again, and is not begun again (--north).";

@@ -74,7 +74,7 @@ impl Link {
         } = dialed;
         self.refused[logger] = None;
         if let Some(other) = beside {
-            self.trouble(format!("{TWO_SERVICES}: {other}"));
+            self.trouble(Code::AddressShared, format!("{TWO_SERVICES}: {other}"));
         }
         let attached = self.take_in_use(logger, attached);
         match self
