@@ -42,7 +42,9 @@ static __always_inline __u64 wake_flags(__u32 kind)
 		return 0;
 	if (bpf_ringbuf_query(&mirror, BPF_RB_AVAIL_DATA) < MIRROR_WAKE)
 		return BPF_RB_NO_WAKEUP;
-	__u64 told = __sync_fetch_and_add(&woken_to, 0);
+	__u64 nothing = 0;
+	asm volatile("" : "+r"(nothing)); /* clang would make a loop of it */
+	__u64 told = __sync_fetch_and_add(&woken_to, nothing);
 	if (bpf_ringbuf_query(&mirror, BPF_RB_CONS_POS) < told)
 		return BPF_RB_NO_WAKEUP;
 	/* Our frame is behind it, and is not read before it is submitted, which wakes the reader. */
