@@ -6,7 +6,7 @@
 //! something where the figures do not. Its spread says how much.
 //!
 //! [`stage`] is the lab, [`subject`] the server that is measured, [`clients`] who uses it.
-//! Measured are [`traffic`], [`recovery`], [`replay`] and [`memory`], and with a logger on another
+//! Measured are [`traffic`], [`recovery`], [`full_rate`], [`replay`] and [`memory`], and with a logger on another
 //! host [`link`], a logger alone [`intake`], and the
 //! client's side of a recovery [`estimate`]; [`haproxy`] is beside ours what others do; [`takeover`] is the death of a whole host, [`keepalived`] beside it what others do; [`figure`] is what comes out, [`report`] how it is told. [`processors`] is who
 //! used the processors, [`usage`] who has which memory, [`tiny`] are the two servers of our own.
@@ -14,6 +14,7 @@
 mod clients;
 mod estimate;
 mod figure;
+mod full_rate;
 mod haproxy;
 mod intake;
 mod keepalived;
@@ -86,6 +87,8 @@ enum Subject {
     Requests,
     /// From SIGKILL to live
     Recovery,
+    /// From SIGKILL to the full rate over a long way, by congestion control
+    FullRate,
     /// Speed of a replay
     Replay,
     /// Memory of idle connections
@@ -139,12 +142,13 @@ enum Subject {
 }
 
 impl Subject {
-    const ALL: [Self; 30] = [
+    const ALL: [Self; 31] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
         Self::Requests,
         Self::Recovery,
+        Self::FullRate,
         Self::Replay,
         Self::Memory,
         Self::LinkUpload,
@@ -179,6 +183,7 @@ impl Subject {
             Self::Echo => traffic::echo(bench),
             Self::Requests => traffic::requests(bench),
             Self::Recovery => recovery::measure(bench),
+            Self::FullRate => return full_rate::measure(bench),
             Self::Replay => replay::measure(bench),
             Self::Memory => memory::measure(bench),
             Self::LinkUpload => link::upload(bench),

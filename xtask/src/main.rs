@@ -51,6 +51,9 @@ enum Task {
     /// A server of the bench: counts what it gets
     #[command(hide = true)]
     BenchSink(bench::tiny::Sink),
+    /// A server of the bench: sends without an end
+    #[command(hide = true)]
+    BenchSource(bench::tiny::Source),
 }
 
 fn main() -> std::process::ExitCode {
@@ -64,5 +67,6 @@ fn main() -> std::process::ExitCode {
         Task::Simulate(options) => simulate::main(&options),
         Task::BenchEcho(listen) => bench::tiny::echo(&listen),
         Task::BenchSink(sink) => bench::tiny::sink(&sink),
+        Task::BenchSource(source) => bench::tiny::source(&source),
     }
 }

@@ -120,12 +120,18 @@ impl Server {
 
     /// A hidden verb of this program.
     pub(super) fn own(bench: &Bench, verb: &str) -> Self {
+        Self::own_with(bench, verb, &[])
+    }
+
+    /// The same with more arguments.
+    pub(super) fn own_with(bench: &Bench, verb: &str, more: &[&str]) -> Self {
         let address = bench.stage.address(PORT).to_string();
-        let command = vec![
+        let mut command = vec![
             bench.stage.ground.programs.xtask.clone().into(),
             verb.into(),
             address.into(),
         ];
+        command.extend(more.iter().map(Into::into));
         Self::of(command, PORT)
     }
 }

@@ -1,10 +1,12 @@
-//! Two servers of our own, as hidden verbs of this program: one that echoes, and one that
-//! reads everything and at the end says how much it was. Each connection has a thread.
+//! Three servers of our own, as hidden verbs of this program: one that echoes, one that
+//! reads everything and at the end says how much it was, and one that sends without an end. Each connection has a thread.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::thread;
+
+use rustix::net::sockopt::set_tcp_congestion;
 
 /// Where to listen.
 #[derive(Debug, clap::Args)]
@@ -23,23 +25,41 @@ pub(crate) struct Sink {
     receive_buffer: Option<usize>,
 }
 
+/// Where to listen, and how to be considerate of others on the way.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Source {
+    #[command(flatten)]
+    listen: Listen,
+    /// TCP_CONGESTION of each connection
+    #[arg(long)]
+    congestion: String,
+}
+
 /// Sends back what it gets.
 pub(crate) fn echo(listen: &Listen) -> ExitCode {
-    serve(listen, None, |mut stream| {
-        stream.set_nodelay(true)?;
-        let mut buffer = [0; 4096];
-        loop {
-            match stream.read(&mut buffer)? {
-                0 => return Ok(()),
-                n => stream.write_all(&buffer[..n])?,
+    serve(
+        listen,
+        |_| Ok(()),
+        |mut stream| {
+            stream.set_nodelay(true)?;
+            let mut buffer = [0; 4096];
+            loop {
+                match stream.read(&mut buffer)? {
+                    0 => return Ok(()),
+                    n => stream.write_all(&buffer[..n])?,
+                }
             }
-        }
-    })
+        },
+    )
 }
 
 /// Throws away what it gets; says how many bytes it was when the client has sent all.
 pub(crate) fn sink(sink: &Sink) -> ExitCode {
-    serve(&sink.listen, sink.receive_buffer, |mut stream| {
+    let prepare = |listener: &TcpListener| match sink.receive_buffer {
+        Some(bytes) => rustix::net::sockopt::set_socket_recv_buffer_size(listener, bytes),
+        None => Ok(()),
+    };
+    serve(&sink.listen, prepare, |mut stream| {
         let mut buffer = vec![0; 256 << 10];
         let mut total: u64 = 0;
         loop {
@@ -51,16 +71,25 @@ pub(crate) fn sink(sink: &Sink) -> ExitCode {
     })
 }
 
+/// Sends zeros until the client has enough.
+pub(crate) fn source(source: &Source) -> ExitCode {
+    let prepare = |listener: &TcpListener| set_tcp_congestion(listener, &source.congestion);
+    serve(&source.listen, prepare, |mut stream| {
+        let zeros = vec![0; 256 << 10];
+        loop {
+            stream.write_all(&zeros)?;
+        }
+    })
+}
+
+/// Connections have from their listener what is prepared, and it must be there before they are.
 fn serve(
     listen: &Listen,
-    receive_buffer: Option<usize>,
+    prepare: impl Fn(&TcpListener) -> rustix::io::Result<()>,
     each: fn(TcpStream) -> io::Result<()>,
 ) -> ExitCode {
     let bound = TcpListener::bind(listen.address).and_then(|listener| {
-        if let Some(bytes) = receive_buffer {
-            // Connections have it from their listener, and it must be there before they are.
-            rustix::net::sockopt::set_socket_recv_buffer_size(&listener, bytes)?;
-        }
+        prepare(&listener)?;
         Ok(listener)
     });
     let listener = match bound {
