@@ -25,7 +25,8 @@ packages_of() {
     paper) echo "$build $lab tcpdump" ;;
     # The suite looks for child processes with pgrep.
     redis-suite) echo "$build $lab curl ca-certificates redis-server tcl procps" ;;
-    kernels) echo "$build qemu-system-x86 busybox-static xz-utils" ;;
+    # Tests run in the machines among this host's files.
+    kernels) echo "$build $lab qemu-system-x86 busybox-static xz-utils dpkg apt debian-archive-keyring curl python3" ;;
     builds) echo "$builds" ;;
     criu) echo "gcc libc6-dev make pkg-config curl ca-certificates xz-utils python3 libprotobuf-c-dev libprotobuf-dev protobuf-c-compiler" \
         "protobuf-compiler libnl-3-dev libcap-dev libnet1-dev uuid-dev libbsd-dev" ;;
@@ -82,7 +83,11 @@ has() {
     python3-pyftpdlib) /usr/bin/python3 -c 'import pyftpdlib' ;;
     redis-tools) command -v redis-cli && command -v redis-benchmark ;;
     qemu-system-x86) command -v qemu-system-x86_64 ;;
-    busybox-static) command -v busybox ;;
+    # The machines start from it alone.
+    busybox-static) ldd "$(command -v busybox)" 2>&1 | grep -q -e 'not a dynamic' -e 'statically' ;;
+    dpkg) command -v dpkg-deb ;;
+    apt) command -v apt-get && command -v apt-cache ;;
+    debian-archive-keyring) test -e /usr/share/keyrings/debian-archive-keyring.gpg ;;
     automake) command -v automake && command -v aclocal ;;
     autoconf) command -v autoreconf ;;
     libtool) command -v libtoolize ;;

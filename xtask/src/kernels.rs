@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
 use crate::task::{Interrupt, Interrupted, cache, ended, program};
-use guest::{Findings, Guest};
+use guest::{Findings, Guest, Tests};
 
 /// A kernel of Debian's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,6 +87,12 @@ pub(crate) struct Options {
     /// Show what the machines print
     #[arg(long)]
     console: bool,
+    /// How often each kernel is booted, one after the other
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// For how long servers are killed under load on each kernel, each of them, in seconds; 0: not at all
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    load: u64,
 }
 
 /// Boots them. The exit status is 0 when every kernel that we claim passes.
@@ -95,31 +101,21 @@ pub(crate) fn main(options: &Options) -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<bool> {
-    for (tool, package) in [
-        ("qemu-system-x86_64", "qemu-system-x86"),
-        ("busybox", "busybox-static"),
-        ("dpkg-deb", "dpkg"),
-        ("xz", "xz-utils"),
-    ] {
-        let there = Command::new(tool)
-            .arg("--help")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        ensure!(
-            there.is_ok(),
-            "there is no {tool}: install the package {package}"
-        );
-    }
+    install()?;
     let interrupt = Interrupt::on_signals()?;
     let guest = Guest {
-        tests: packet_tests()?,
+        tests: Tests {
+            packets: tests("dataplane", "it")?,
+            stacked: tests("e2e", "stacked")?,
+            load: tests("e2e", "load")?,
+        },
         outlive: program(None, "outlive")?,
         xtask: program(None, "xtask")?,
         kvm: options.kvm,
         console: options.console,
-        limit: Duration::from_secs(900),
+        load: options.load,
+        // Only a hang takes so long, also on a busy machine.
+        limit: Duration::from_secs(7200 + 20 * options.load),
     };
     let cache = cache(options.cache.clone(), "kernels")?;
     let kernels = if options.only.is_empty() {
@@ -128,7 +124,8 @@ fn run(options: &Options) -> Result<bool> {
         options.only.clone()
     };
     let mut table = Vec::new();
-    for kernel in kernels {
+    let all = (0..options.runs).flat_map(|_| &kernels);
+    for &kernel in all {
         interrupt.check()?;
         match boot(kernel, &guest, &cache, options, &interrupt) {
             Ok((release, findings)) => table.push((kernel, release, findings)),
@@ -160,8 +157,8 @@ fn boot(
 /// The results as a table, and the reasons for what failed.
 fn shown(table: &[(Kernel, String, Findings)]) -> String {
     let mut text = String::from(
-        "| kernel | Linux | loads | tcx | clsact | packet tests | claimed |\n\
-         |---|---|---|---|---|---|---|\n",
+        "| kernel | Linux | loads | tcx | clsact | packet tests | stacked devices | under load | claimed |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
     );
     for (kernel, release, findings) in table {
         let claimed = if kernel.is_claimed() { "yes" } else { "no" };
@@ -172,6 +169,9 @@ fn shown(table: &[(Kernel, String, Findings)]) -> String {
         );
     }
     for (_, release, findings) in table {
+        for work in &findings.work {
+            text += &format!("\n{release}: {work}");
+        }
         for reason in &findings.reasons {
             text += &format!("\n{release}: {reason}");
         }
@@ -179,33 +179,42 @@ fn shown(table: &[(Kernel, String, Findings)]) -> String {
     text
 }
 
-/// The packet tests of the data plane, built.
-fn packet_tests() -> Result<PathBuf> {
+/// What is missing is installed, or named at once.
+fn install() -> Result<()> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/setup.sh");
+    let status = Command::new(&script)
+        .arg("kernels")
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("cannot run {}", script.display()))?;
+    ensure!(
+        status.success(),
+        "what booting kernels takes is not there (see above)"
+    );
+    Ok(())
+}
+
+/// A package's tests of that name, built.
+fn tests(package: &str, name: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args([
-            "test",
-            "--locked",
-            "--package",
-            "dataplane",
-            "--test",
-            "it",
-            "--no-run",
-        ])
-        .args(["--message-format", "json"])
+        .args(["test", "--locked", "--package", package, "--test", name])
+        .args(["--no-run", "--message-format", "json"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;
-    ensure!(output.status.success(), "the packet tests are not built");
+    ensure!(
+        output.status.success(),
+        "the tests {name} of {package} are not built"
+    );
     let text = String::from_utf8(output.stdout)?;
     let messages = text
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let built = messages.filter(|message| message["target"]["name"] == "it");
+    let built = messages.filter(|message| message["target"]["name"] == name);
     let mut executable =
         built.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    executable
-        .next_back()
-        .context("cargo does not say where the packet tests are")
+    let path = executable.next_back();
+    path.with_context(|| format!("cargo does not say where the tests {name} are"))
 }

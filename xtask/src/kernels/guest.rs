@@ -18,17 +18,38 @@ use super::modules;
 use super::packages::Unpacked;
 use crate::task::Interrupt;
 
+/// One thread for all processors. With a thread for each, qemu 7.2 goes on executing kernel code that was patched
+/// meanwhile: a kernel that switches tracepoints on and off ends with "Oops: int3" and "Fatal exception in interrupt"
+/// (docs/kernels.md).
+const EMULATION: &str = "tcg,thread=single";
+
+/// For the kernel: warnings and stacks are on the console; an emulated processor is slow, which is no stall.
+const APPENDED: &str =
+    "console=ttyS0 quiet loglevel=5 panic=-1 rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
+
 /// How a machine is made, whatever its kernel.
 pub(super) struct Guest {
-    pub(super) tests: PathBuf,
+    pub(super) tests: Tests,
     pub(super) outlive: PathBuf,
     pub(super) xtask: PathBuf,
     /// Whether the processor runs it, or qemu does its instructions one by one.
     pub(super) kvm: bool,
     /// Whether its console is shown.
     pub(super) console: bool,
+    /// For how long each server is killed under load, seconds; 0: none is.
+    pub(super) load: u64,
     /// How long it may take.
     pub(super) limit: Duration,
+}
+
+/// Programs with tests.
+pub(super) struct Tests {
+    /// Of the data plane, packet by packet.
+    pub(super) packets: PathBuf,
+    /// Of devices that are stacked upon others.
+    pub(super) stacked: PathBuf,
+    /// Of servers that are killed under load.
+    pub(super) load: PathBuf,
 }
 
 /// What was found on a kernel.
@@ -37,10 +58,40 @@ pub(super) struct Findings {
     loads: bool,
     tcx: Attached,
     clsact: Attached,
-    passed: usize,
-    failed: usize,
+    packets: Count,
+    stacked: Count,
+    load: Count,
+    /// What servers that were killed under load have done.
+    pub(super) work: Vec<String>,
     /// Why something failed.
     pub(super) reasons: Vec<String>,
+}
+
+/// Of tests.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Count {
+    passed: usize,
+    failed: usize,
+}
+
+impl Count {
+    /// `passed 3 failed 1`.
+    fn of(said: &str) -> Self {
+        let mut words = said.split(' ');
+        let mut number = || words.by_ref().nth(1)?.parse().ok();
+        Self {
+            passed: number().unwrap_or(0),
+            failed: number().unwrap_or(0),
+        }
+    }
+
+    fn cell(self) -> String {
+        format!("{} of {}", self.passed, self.passed + self.failed)
+    }
+
+    fn is_good(self) -> bool {
+        self.passed > 0 && self.failed == 0
+    }
 }
 
 /// A protected server whose connection survives its death, with programs attached this way.
@@ -67,8 +118,11 @@ impl Findings {
         self.loads
             && self.tcx != Attached::No
             && self.clsact == Attached::Yes
-            && self.passed > 0
-            && self.failed == 0
+            && self.packets.is_good()
+            && self.stacked.is_good()
+            // None at all if nobody wants a load.
+            && self.load.failed == 0
+            && self.reasons.is_empty()
     }
 
     /// For a table: loads, tcx, clsact, tests.
@@ -79,12 +133,13 @@ impl Findings {
             Attached::Yes => "yes",
         };
         format!(
-            "{} | {} | {} | {} of {}",
+            "{} | {} | {} | {} | {} | {}",
             if self.loads { "yes" } else { "**no**" },
             attached(self.tcx),
             attached(self.clsact),
-            self.passed,
-            self.passed + self.failed
+            self.packets.cell(),
+            self.stacked.cell(),
+            self.load.cell(),
         )
     }
 
@@ -107,14 +162,48 @@ impl Findings {
                 "loads" => findings.loads = how == "yes",
                 "tcx" => findings.tcx = attached,
                 "clsact" => findings.clsact = attached,
-                "passed" => findings.passed = how.parse().unwrap_or(0),
-                "failed" => findings.failed = how.parse().unwrap_or(0),
+                "packets" => findings.packets = Count::of(how),
+                "stacked" => findings.stacked = Count::of(how),
+                "load" => findings.load = Count::of(how),
+                "work" => findings.work.push(how.to_owned()),
                 "why" => findings.reasons.push(how.to_owned()),
                 _ => {}
             }
         }
+        findings.reasons.extend(complaint(console));
         findings
     }
+}
+
+/// What a kernel says when something is wrong with it.
+const COMPLAINTS: [&str; 7] = [
+    "BUG:",
+    "Oops",
+    "int3: 0000",
+    "general protection",
+    "Kernel panic",
+    "self-detected stall",
+    "detected stalls",
+];
+
+/// The first complaint of the kernel itself, with the lines after it, among which is the stack.
+fn complaint(console: &str) -> Option<String> {
+    let complains = |line: &str| {
+        message(line).is_some_and(|text| {
+            // Others only warn of settings, with something before that word.
+            text.starts_with("WARNING:") || COMPLAINTS.iter().any(|words| text.contains(words))
+        })
+    };
+    let first = console.lines().position(complains)?;
+    let lines: Vec<&str> = console.lines().skip(first).take(40).collect();
+    Some(format!("the kernel complains:\n{}", lines.join("\n")))
+}
+
+/// What the kernel says in a line, if the line is the kernel's: `[   12.345678] text`. Others may have begun the line.
+fn message(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once('[')?;
+    let (time, text) = rest.split_once("] ")?;
+    time.trim_start().parse::<f64>().is_ok().then_some(text)
 }
 
 impl Guest {
@@ -125,7 +214,12 @@ impl Guest {
         let console = directory.path().join("console");
         let machine = Machine(
             Command::new("qemu-system-x86_64")
-                .args(["-M", "q35", "-accel", if self.kvm { "kvm" } else { "tcg" }])
+                .args([
+                    "-M",
+                    "q35",
+                    "-accel",
+                    if self.kvm { "kvm" } else { EMULATION },
+                ])
                 // What a nested KVM may not be able to set is left out.
                 .args(["-cpu", "max,arch-capabilities=off"])
                 .args(["-smp", "2", "-m", "2048", "-nographic", "-no-reboot"])
@@ -133,7 +227,7 @@ impl Guest {
                 .arg(&kernel.image)
                 .arg("-initrd")
                 .arg(&initramfs)
-                .args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1"])
+                .args(["-append", APPENDED])
                 .args([
                     "-virtfs",
                     "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
@@ -151,8 +245,8 @@ impl Guest {
         }
         ensure!(
             said.contains("@@ end"),
-            "it did not come to its end; the last that it said: {}",
-            tail(&said)
+            "it did not come to its end; {}",
+            complaint(&said).unwrap_or_else(|| format!("the last that it said: {}", tail(&said)))
         );
         Ok(Findings::of(&said))
     }
@@ -174,7 +268,10 @@ impl Guest {
         fs::write(root.join("load"), load)?;
         let quoted = |path: &Path| path.display().to_string();
         let script = SCRIPT
-            .replace("@TESTS@", &quoted(&self.tests))
+            .replace("@PACKETS@", &quoted(&self.tests.packets))
+            .replace("@STACKED@", &quoted(&self.tests.stacked))
+            .replace("@LOAD@", &quoted(&self.tests.load))
+            .replace("@SECONDS@", &self.load.to_string())
             .replace("@OUTLIVE@", &quoted(&self.outlive))
             .replace("@XTASK@", &quoted(&self.xtask));
         fs::write(root.join("inside"), script)?;
@@ -247,24 +344,54 @@ const SCRIPT: &str = include_str!("inside.sh");
 mod tests {
     use super::*;
 
+    const GOOD: &str = "Booting\r\n@@ loads yes\r\n[ 1.2] noise @@ tcx missing\r\n@@ clsact yes\r\n\
+         @@ packets passed 103 failed 0\r\n@@ stacked passed 9 failed 0\r\n@@ load passed 2 failed 0\r\n\
+         @@ work httpd: 3 kills\r\n@@ end\r\n";
+
     #[test]
     fn findings_are_what_the_console_says() {
-        let console = "Booting\r\n@@ loads yes\r\n[ 1.2] noise @@ tcx missing\r\n@@ clsact yes\r\n\
-             @@ passed 103\r\n@@ failed 0\r\n@@ end\r\n";
-        let findings = Findings::of(console);
+        let findings = Findings::of(GOOD);
         assert!(findings.pass(), "{findings:?}");
         assert_eq!(
             findings.cells(),
-            "yes | not in this kernel | yes | 103 of 103"
+            "yes | not in this kernel | yes | 103 of 103 | 9 of 9 | 2 of 2"
         );
+        assert_eq!(findings.work, ["httpd: 3 kills"]);
     }
 
     #[test]
     fn what_failed_is_told_with_its_reason() {
-        let findings =
-            Findings::of("@@ loads no\n@@ why no such helper\n@@ passed 2\n@@ failed 1\n");
+        let findings = Findings::of(
+            "@@ loads no\n@@ why no such helper\n@@ packets passed 2 failed 1\n@@ stacked passed 1 failed 1\n",
+        );
         assert!(!findings.pass());
         assert_eq!(findings.reasons, ["no such helper"]);
-        assert_eq!(findings.cells(), "**no** | **no** | **no** | 2 of 3");
+        assert_eq!(
+            findings.cells(),
+            "**no** | **no** | **no** | 2 of 3 | 1 of 2 | 0 of 0"
+        );
+    }
+
+    #[test]
+    fn a_kernel_that_complains_does_not_pass() {
+        for line in [
+            "[   23.455701] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI",
+            "[    5.000000] WARNING: CPU: 1 PID: 7 at net/core/dev.c:1 f+0x1/0x2",
+            "[    5.000000] BUG: kernel NULL pointer dereference, address: 0000000000000008",
+            "[    5.000000] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+        ] {
+            let findings = Findings::of(&format!("{GOOD}{line}\r\n[ 5.0] RIP: here\r\n"));
+            assert!(!findings.pass(), "{line}");
+            let [reason] = findings.reasons.as_slice() else {
+                panic!("{findings:?}");
+            };
+            assert!(reason.contains(line.trim_end()) && reason.contains("RIP: here"));
+        }
+        for line in [
+            "WARNING: a program's own words, [1] too",
+            "[    0.100000] Spectre V2 : WARNING: a setting",
+        ] {
+            assert!(Findings::of(&format!("{GOOD}{line}\r\n")).pass(), "{line}");
+        }
     }
 }

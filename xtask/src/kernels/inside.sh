@@ -73,9 +73,23 @@ fi
 attached tcx 8001
 attached clsact 8002
 
-"@TESTS@" --test-threads=2 >/run/tmp/tests 2>&1
-echo "@@ passed $(grep -c '^test .* ok$' /run/tmp/tests)"
-echo "@@ failed $(grep -c '^test .* FAILED$' /run/tmp/tests)"
-grep '^test .* FAILED$' /run/tmp/tests | sed 's/^/@@ why /'
-# The first lines of each failure.
-grep -A 6 '^thread .* panicked' /run/tmp/tests | head -n 120
+# Tests and their failures: counted NAME PROGRAM ARGUMENT...
+counted() {
+    name=$1
+    shift
+    "$@" >"/run/tmp/$name" 2>&1
+    echo "@@ $name passed $(grep -c '^test .* ok$' "/run/tmp/$name") failed $(grep -c '^test .* FAILED$' "/run/tmp/$name")"
+    grep '^test .* FAILED$' "/run/tmp/$name" | sed 's/^/@@ why /'
+    # The first lines of each failure.
+    grep -A 6 '^thread .* panicked' "/run/tmp/$name" | head -n 120
+}
+
+counted packets "@PACKETS@" --test-threads=2
+
+export OUTLIVE_BIN="@OUTLIVE@"
+OUTLIVE_STACKED=all counted stacked "@STACKED@" --test-threads=1
+
+if [ "@SECONDS@" != 0 ]; then
+    OUTLIVE_LOAD_SECONDS=@SECONDS@ counted load "@LOAD@" --test-threads=1 --show-output
+    grep -a '^load: ' /run/tmp/load | sed 's/^load: /@@ work /'
+fi

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 
 /// What the machine and the tests use, where it is not built in: this machine's files, and the
 /// parts of the network.
-const WANTED: [&str; 20] = [
+const WANTED: [&str; 25] = [
     "virtio_pci",
     "9pnet_virtio",
     "9p",
@@ -33,6 +33,11 @@ const WANTED: [&str; 20] = [
     "tcp_bbr",
     "af_packet",
     "tun",
+    "8021q",
+    "bonding",
+    "ipvlan",
+    "macvlan",
+    "macvtap",
 ];
 
 /// A module, ready to be loaded.

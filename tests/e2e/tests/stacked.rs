@@ -1,0 +1,211 @@
+//! A served address on a device that is stacked upon another one: a VLAN, a bond, ipvlan, macvtap, and some of these
+//! upon each other. The frames pass both devices. The server is killed at random moments while clients work, and the clients
+//! notice nothing.
+//!
+//! A kernel may be built without such devices. The test says so then, and passes; with `OUTLIVE_STACKED=all`, as in
+//! `make kernels`, the test fails.
+
+use std::net::SocketAddr;
+
+use e2e::arrange::{run, test_server_at};
+use e2e::exchange::{Exchange, assert_all_kept};
+use e2e::servers::PORT;
+use e2e::{Scene, Seed};
+use lab::{Address, Host};
+
+/// What is served.
+fn address() -> SocketAddr {
+    SocketAddr::from(([10, 9, 1, 1], PORT))
+}
+
+/// Runs the lines on a host. Answers whether the kernel has all these devices.
+fn arranged(host: &Host, lines: &[&str]) -> bool {
+    for line in lines {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = host.command(words[0]).args(&words[1..]).output();
+        let output = output.unwrap_or_else(|error| panic!("{line}: {error}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("Unknown device type") || said.contains("not supported") {
+            eprintln!("not tested: {line}: {}", said.trim());
+            let all = std::env::var("OUTLIVE_STACKED").is_ok_and(|which| which == "all");
+            assert!(!all, "OUTLIVE_STACKED=all, and {line}: {said}");
+            return false;
+        }
+        assert!(output.status.success(), "{line}: {said}");
+    }
+    true
+}
+
+/// The exchange between hosts with these devices; `before_kill` as in [`Exchange::run`].
+fn survives(
+    label: &str,
+    server_lines: &[&str],
+    client_lines: &[&str],
+    before_kill: impl Fn(&Scene, usize),
+) {
+    let scene = Scene::new(label);
+    // A second interface on the same switch, for a bond.
+    let second = Address::new(0, 11).expect("an address");
+    let second = scene.lab.add_link(&scene.server, "eth1", second);
+    second.expect("a second link");
+    if !arranged(&scene.server, server_lines) || !arranged(&scene.client, client_lines) {
+        return;
+    }
+    let server = scene.protect(&test_server_at(&scene, &[address()]));
+    let exchange = Exchange {
+        // An emulated processor is slow.
+        download: 1 << 20,
+        echo: 256 << 10,
+        upload: 512 << 10,
+        ..Exchange::default()
+    };
+    let seed = &mut Seed::choose(label);
+    let connect = || scene.connect_to(address());
+    exchange.run(&server, seed, connect, |kill| before_kill(&scene, kill));
+    assert_all_kept(&server);
+    server.assert_none_of("unseen");
+    server.stop();
+}
+
+fn stacked(label: &str, server_lines: &[&str], client_lines: &[&str]) {
+    survives(label, server_lines, client_lines, |_, _| {});
+}
+
+/// In the server's network, without more ado.
+const NEIGHBOUR: &str = "ip address add 10.9.1.2/24 dev eth0";
+
+/// The other end of a VLAN.
+const IN_VLAN: [&str; 3] = [
+    "ip link add link eth0 name eth0.10 type vlan id 10",
+    "ip address add 10.9.1.2/24 dev eth0.10",
+    "ip link set eth0.10 up",
+];
+
+const BOND: [&str; 5] = [
+    "ip link add bond0 type bond mode active-backup miimon 20",
+    "ip link set eth0 down",
+    "ip link set eth1 down",
+    "ip link set eth0 master bond0",
+    "ip link set eth1 master bond0",
+];
+
+#[test]
+fn vlan() {
+    let lines = [
+        "ip link add link eth0 name eth0.10 type vlan id 10",
+        "ip address add 10.9.1.1/24 dev eth0.10",
+        "ip link set eth0.10 up",
+    ];
+    stacked("vlan", &lines, &IN_VLAN);
+}
+
+/// Without the header's being taken out the tag stays in the frame's data.
+#[test]
+fn vlan_whose_tags_stay_in_the_frames() {
+    let lines = [
+        "ip link add link eth0 name eth0.10 type vlan id 10 reorder_hdr off",
+        "ip address add 10.9.1.1/24 dev eth0.10",
+        "ip link set eth0.10 up",
+    ];
+    stacked("vlan-tags", &lines, &IN_VLAN);
+}
+
+#[test]
+fn ipvlan() {
+    for mode in ["l2", "l3", "l3s"] {
+        let device = format!("ip link add link eth0 name ipv0 type ipvlan mode {mode}");
+        let lines = [
+            &device,
+            "ip address add 10.9.1.1/32 dev ipv0",
+            "ip link set ipv0 up",
+        ];
+        // Nobody answers for such an address in the modes of layer 3.
+        let route = "ip route add 10.9.1.1/32 via 10.0.0.10";
+        stacked(&format!("ipvlan-{mode}"), &lines, &[route]);
+    }
+}
+
+/// Both directions pass both devices.
+#[test]
+fn ipvlan_with_a_network_of_its_own() {
+    let lines = [
+        "ip link add link eth0 name ipv0 type ipvlan mode l2",
+        "ip address add 10.9.1.1/24 dev ipv0",
+        "ip link set ipv0 up",
+    ];
+    stacked("ipvlan-network", &lines, &[NEIGHBOUR]);
+}
+
+#[test]
+fn macvtap() {
+    let lines = [
+        "ip link add link eth0 name tap0 type macvtap mode bridge",
+        "ip address add 10.9.1.1/24 dev tap0",
+        "ip link set tap0 up",
+    ];
+    stacked("macvtap", &lines, &[NEIGHBOUR]);
+}
+
+/// One after another its interfaces fail, too.
+#[test]
+fn bond_whose_interfaces_fail() {
+    let mut lines = BOND.to_vec();
+    lines.extend([
+        "ip link set bond0 up",
+        "ip address add 10.9.1.1/24 dev bond0",
+    ]);
+    survives("bond", &lines, &[NEIGHBOUR], |scene, kill| {
+        let (fails, takes_over) = [("eth0", "eth1"), ("eth1", "eth0")][kill % 2];
+        run(&scene.server, &format!("ip link set {takes_over} up"));
+        run(&scene.server, &format!("ip link set {fails} down"));
+    });
+}
+
+#[test]
+fn vlan_upon_a_bond() {
+    let mut lines = BOND.to_vec();
+    lines.extend([
+        "ip link set bond0 up",
+        "ip link add link bond0 name bond0.10 type vlan id 10",
+        "ip address add 10.9.1.1/24 dev bond0.10",
+        "ip link set bond0.10 up",
+    ]);
+    stacked("vlan-bond", &lines, &IN_VLAN);
+}
+
+#[test]
+fn macvlan_upon_a_vlan() {
+    let lines = [
+        "ip link add link eth0 name eth0.10 type vlan id 10",
+        "ip link set eth0.10 up",
+        "ip link add link eth0.10 name mv0 type macvlan mode bridge",
+        "ip address add 10.9.1.1/24 dev mv0",
+        "ip link set mv0 up",
+    ];
+    stacked("macvlan-vlan", &lines, &IN_VLAN);
+}
+
+#[test]
+fn vlan_upon_a_macvlan() {
+    let lines = [
+        "ip link add link eth0 name mv0 type macvlan mode bridge",
+        "ip link set mv0 up",
+        "ip link add link mv0 name mv0.10 type vlan id 10",
+        "ip address add 10.9.1.1/24 dev mv0.10",
+        "ip link set mv0.10 up",
+    ];
+    stacked("vlan-macvlan", &lines, &IN_VLAN);
+}
+
+#[test]
+fn bridge_with_a_vlan_as_its_port() {
+    let lines = [
+        "ip link add link eth0 name eth0.10 type vlan id 10",
+        "ip link set eth0.10 up",
+        "ip link add br0 type bridge",
+        "ip link set eth0.10 master br0",
+        "ip address add 10.9.1.1/24 dev br0",
+        "ip link set br0 up",
+    ];
+    stacked("bridge-vlan", &lines, &IN_VLAN);
+}
