@@ -414,6 +414,11 @@ impl Connection {
         }
     }
 
+    /// Neither side has said anything that is recorded.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.point.verify_end == self.point.outstream && self.end == self.point.instream + 1
+    }
+
     pub(crate) fn begin(&mut self, now: Duration) {
         self.step = Step::Splicing {
             since: now,

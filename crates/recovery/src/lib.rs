@@ -26,6 +26,7 @@ mod calling;
 mod config;
 mod connection;
 mod event;
+mod expecting;
 mod grafting;
 mod progress;
 mod replay;

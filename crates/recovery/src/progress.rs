@@ -10,7 +10,7 @@ use crate::{
     config::Stage,
     connection::{Connection, Step},
     event::{Event, GaveUp, LostReason, millis},
-    replay::{Beginning, Replay},
+    replay::Replay,
     service::Recovery,
     waiting,
 };
@@ -105,14 +105,6 @@ impl Recovery {
                 }
             }
             _ => {}
-        }
-    }
-
-    /// Where the client of this connection began to speak after it had heard everything, in order: there its replay waits
-    /// until the server has said as much again. Asked for by [`Action::Expect`].
-    pub fn beginnings(&mut self, id: FlowId, beginnings: Vec<Beginning>) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.beginnings = beginnings;
         }
     }
 
@@ -214,6 +206,9 @@ impl Recovery {
     /// Begin with the connections whose turn it is: in the order of their handshakes, as many at
     /// a time as may wait for an answer; suspects after all others, and one at a time.
     fn splice_next(&mut self, now: Duration) {
+        if self.awaits_logger {
+            return;
+        }
         let waiting_for_answer = |c: &&Connection| matches!(c.step, Step::Splicing { .. });
         let mut room = self
             .config

@@ -12,7 +12,7 @@ use crate::{
     action::Action,
     calling::Silent,
     config::{Config, Stage},
-    connection::{Candidate, Connection, Verdict, contradiction, judge},
+    connection::{Candidate, Connection, Step, Verdict, contradiction, judge},
     event::{Cause, Event, GaveUp, LostReason, Timings, millis},
     replay::Given,
     suspicion::Suspicion,
@@ -46,6 +46,8 @@ pub struct Recovery {
     pub(crate) replayed: bool,
     /// The server knows nothing of its connections, and has no record of its own.
     pub(crate) forgotten: bool,
+    /// What must be known before the next splice is not known yet: the logger does not answer.
+    pub(crate) awaits_logger: bool,
     /// The server waits for its connections, until then at the most.
     pub(crate) hand_over_by: Option<Duration>,
     /// Connections were given up, and why.
@@ -108,6 +110,7 @@ impl Recovery {
             listening: false,
             replayed: false,
             forgotten: false,
+            awaits_logger: false,
             hand_over_by: None,
             gave_up: None,
             died_at: Duration::ZERO,
@@ -184,6 +187,7 @@ impl Recovery {
         // They are found, and judged, again.
         self.lost.clear();
         self.silent.clear();
+        self.awaits_logger = false;
         self.hand_over_by = None;
         self.verified = Verified::default();
         // What was still to be done for the dead life must not be done to the next one.
@@ -483,6 +487,9 @@ impl Recovery {
 
     pub(crate) fn remove_kept(&mut self, flow: FlowId) -> Option<Connection> {
         let connection = self.connections.remove(&flow)?;
+        if matches!(connection.step, Step::Splicing { .. }) {
+            self.withdraw_splice(flow);
+        }
         self.kept = self.kept.saturating_sub(1);
         self.is_not_kept(&connection);
         waiting::no_longer(&mut self.waiting, flow);

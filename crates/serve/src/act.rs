@@ -18,6 +18,7 @@ use crate::{
     read_ahead::ReadAhead,
     records::Records,
     service::{Service, opened_by_server},
+    together::Said,
 };
 
 /// Orphans are gone after the first try, or the kernel is too old to destroy them.
@@ -57,7 +58,12 @@ impl Service {
             Action::NewIncarnation => self.ground.plane.new_incarnation()?,
             Action::StartServer => self.start_later(),
             Action::ListConnections => self.list_connections()?,
-            Action::Expect { flow } => self.expect(flow)?,
+            Action::Expect { flow } => {
+                if let Err(error) = self.expect(flow) {
+                    self.recovery.no_record(flow); // or its splice would follow
+                    return Err(error);
+                }
+            }
             Action::Splice { key, flow, point } => self.splice(key, flow, point)?,
             Action::Graft { key, flow, point } => self.graft(key, flow, point)?,
             Action::HandOver => self.hand_over_connections()?,
@@ -200,8 +206,13 @@ impl Service {
     }
 
     fn expect(&mut self, flow: FlowId) -> Result<(), ServeError> {
-        let Some((ranges, beginnings)) = self.heads(flow)? else {
-            return Ok(());
+        let (ranges, beginnings) = match self.heads(flow)? {
+            Said::This(heads) => heads,
+            Said::Nothing if self.awaits_logger() => {
+                self.recovery.unanswered(flow);
+                return Ok(());
+            }
+            Said::NotKnown | Said::Nothing => return self.not_recorded_at_all(flow),
         };
         self.recovery.beginnings(flow, beginnings);
         let chunks: Vec<_> = expectations(&ranges, &self.config.tolerate)
@@ -210,6 +221,16 @@ impl Service {
         self.ground.plane.expect(flow, &chunks)?;
         self.expected
             .insert(flow, chunks.into_iter().map(|(chunk, _)| chunk).collect());
+        Ok(())
+    }
+
+    /// It may have ended, or been reset by its client, since it was listed.
+    fn not_recorded_at_all(&mut self, id: FlowId) -> Result<(), ServeError> {
+        let flows = self.ground.plane.flows()?;
+        let found = flows.iter().find(|(_, flow)| flow.id == id);
+        let flow = found.map(|(_, flow)| flow);
+        self.recovery.observe(id, flow, clock::now());
+        self.recovery.no_record(id);
         Ok(())
     }
 

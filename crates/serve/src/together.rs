@@ -26,19 +26,35 @@ const AT_A_TIME: usize = 64;
 const MORE_RECORD: u32 = 1 << 20;
 const MORE_AHEAD: u32 = 64 << 10;
 
+/// What the logger says of what a server has said.
+pub(crate) enum Said {
+    This(Heads),
+    /// It knows nothing of the connection.
+    NotKnown,
+    /// It does not answer.
+    Nothing,
+}
+
 /// Answers to questions that have not been asked yet.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    heads: BTreeMap<FlowId, Heads>,
+    heads: BTreeMap<FlowId, Option<Heads>>,
     more: BTreeMap<FlowId, (SeqNumber, Vec<u8>)>,
 }
 
 impl Service {
-    /// What the server has said on this connection, and where the client began to speak; `None`: nobody knows.
-    pub(crate) fn heads(&mut self, flow: FlowId) -> Result<Option<Heads>, ServeError> {
-        if let Some(known) = self.answers.heads.remove(&flow) {
-            return Ok(Some(known));
+    /// What the server has said on this connection, and where the client began to speak.
+    pub(crate) fn heads(&mut self, flow: FlowId) -> Result<Said, ServeError> {
+        let is_asked = self.answers.heads.contains_key(&flow);
+        if !is_asked && !self.ask_for_heads(flow)? {
+            return Ok(Said::Nothing);
         }
+        let known = self.answers.heads.remove(&flow).flatten();
+        Ok(known.map_or(Said::NotKnown, Said::This))
+    }
+
+    /// Of this connection, and of those that are spliced next. Tells whether the logger answers.
+    fn ask_for_heads(&mut self, flow: FlowId) -> Result<bool, ServeError> {
         let others = self.recovery.upcoming().filter_map(|action| match action {
             Action::Expect { flow } => Some(*flow),
             _ => None,
@@ -50,13 +66,11 @@ impl Service {
         };
         let flows: Vec<FlowId> = [flow].into_iter().chain(others).take(most).collect();
         let Some(answers) = self.ask_logger(|logger| logger.heads(&flows))? else {
-            return Ok(None);
+            return Ok(false);
         };
         let known = flows.into_iter().zip(answers);
-        self.answers
-            .heads
-            .extend(known.filter_map(|(flow, heads)| Some((flow, heads?))));
-        Ok(self.answers.heads.remove(&flow))
+        self.answers.heads.extend(known);
+        Ok(true)
     }
 
     /// What the client has said from `from` on; nothing if nobody knows.

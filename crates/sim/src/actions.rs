@@ -148,6 +148,10 @@ impl Driver {
     }
 
     fn expect(&mut self, flow: FlowId, ground: &mut Ground<'_>) {
+        if ground.logger.is_away() {
+            self.recovery.unanswered(flow);
+            return;
+        }
         let chunks = expectations(&ground.logger.heads(flow), DEFAULT_FIELDS);
         self.expected.insert(flow, chunks.keys().copied().collect());
         ground.node.ssw.expect(flow, chunks);

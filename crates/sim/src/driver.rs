@@ -168,6 +168,9 @@ impl Driver {
         if self.list_again && !ground.logger.is_away() {
             self.list_connections(ground);
         }
+        if !ground.logger.is_away() {
+            self.recovery.logger_answers(time(ground.now));
+        }
         busy |= self.act(ground)?;
         self.start_if_due(ground);
         self.periodic(ground);

@@ -29,6 +29,14 @@ pub(super) fn key(id: u64) -> FlowKey {
     FlowKey::new(at(1, port), at(2, 80))
 }
 
+/// What the logger says to who asks for what a server had said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Logger {
+    Answers,
+    IsAway,
+    KnowsNothing,
+}
+
 /// Everything around the decisions.
 pub(super) struct World {
     pub(super) recovery: Recovery,
@@ -41,6 +49,7 @@ pub(super) struct World {
     /// What the server dies of.
     pub(super) cause: Cause,
     pub(super) start_wanted: bool,
+    pub(super) logger: Logger,
     /// A server runs, or may.
     alive: bool,
     pub(super) reset: BTreeMap<FlowKey, LostReason>,
@@ -74,6 +83,7 @@ impl World {
             incarnation: 1,
             cause: SEGFAULT,
             start_wanted: false,
+            logger: Logger::Answers,
             alive: true,
             reset: BTreeMap::new(),
             forgotten: BTreeSet::new(),
@@ -329,6 +339,12 @@ impl World {
                 self.known(key, flow);
                 self.peers.remove(&key);
                 assert_eq!(self.reset.insert(key, reason), None, "reset twice");
+            }
+            Action::Expect { flow } if self.logger == Logger::IsAway => {
+                self.recovery.unanswered(flow);
+            }
+            Action::Expect { flow } if self.logger == Logger::KnowsNothing => {
+                self.recovery.no_record(flow);
             }
             Action::Expect { flow } => {
                 let peer = self.peer(flow.0);

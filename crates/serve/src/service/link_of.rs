@@ -258,6 +258,9 @@ impl Service {
         if self.list_again && (there || gone) {
             self.list_connections()?;
         }
+        if there || gone {
+            self.recovery.logger_answers(clock::now());
+        }
         Ok(())
     }
 
