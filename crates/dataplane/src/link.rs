@@ -198,7 +198,7 @@ fn trip_memory() -> String {
 /// From now on, each round trip that the kernel measures takes the place of shorter ones, in this network namespace:
 /// see `bpf/renew.h`. Returns what the setting was, if it was another. Where the setting cannot be written, as in some
 /// containers, connections are slower for a while after a death.
-pub(crate) fn forget_short_trips() -> Option<String> {
+fn forget_short_trips() -> Option<String> {
     let before = fs::read_to_string(trip_memory()).ok()?;
     if before.trim() == "0" {
         return None;

@@ -28,6 +28,7 @@ pub use self::{
     fence::Fence,
     log_link::{AckStrategy, LinkSettings},
     reading::Counters,
+    renewing::Renewer,
     settings::Settings,
 };
 use crate::{

@@ -1,12 +1,12 @@
 //! Others on the server's host: filters and programs of somebody else, and further services. They
 //! go on as before, beside `serve` and after it.
 
-use e2e::arrange::{run, run_words, test_server_at};
+use e2e::arrange::{run, run_words, test_server_at, wait_until};
 use e2e::clients::{read_exactly, write};
-use e2e::exchange::{Exchange, assert_all_kept, end};
+use e2e::exchange::{Exchange, assert_all_kept, echoes, echoing, end};
 use e2e::servers::{PORT, test_server};
 use e2e::{Scene, Seed};
-use lab::Signal;
+use lab::{Output, Signal};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -176,6 +176,63 @@ fn two_services_on_one_host() {
     end(&other);
     assert_all_kept(&second);
 }
+
+/// A process sends from memory that never comes, and the kernel keeps its socket locked for that long. Whoever looks at
+/// all sockets of the namespace, as is done after a recovery, waits for it; the service does not.
+#[test]
+fn a_socket_that_is_locked_for_ever() {
+    let scene = Scene::new("locked");
+    let server = scene.protect(&test_server(&scene));
+    let stream = echoing(&scene);
+    let script = scene.write("locked.py", LOCKS_A_SOCKET);
+    let log = scene.directory().join("locked.log");
+    let output = Output::Files {
+        stdout: log.clone(),
+        stderr: log.with_extension("err"),
+    };
+    let mut command = scene.server.command("/usr/bin/python3");
+    let other = scene
+        .server
+        .spawn(command.arg(&script), &output)
+        .expect("python3");
+    wait_until("it sends", || {
+        let sends = std::fs::read_to_string(&log).unwrap_or_default();
+        let sends: Option<i32> = sends.trim().parse().ok();
+        sends.is_some_and(|thread| {
+            let at = std::fs::read_to_string(format!("/proc/{thread}/wchan"));
+            at.is_ok_and(|at| at.contains("userfault"))
+        })
+    });
+    for recoveries in 1..=3 {
+        server.kill_main(Signal::KILL);
+        server.wait_serving(recoveries);
+        echoes(&stream, b"goes on");
+    }
+    let status = server.outlive("status", &["--json", server.name()]);
+    assert_eq!(status.status, Some(0), "{status:?}");
+    drop(other);
+    end(&stream);
+    assert_all_kept(&server);
+}
+
+/// Says the number of the thread that sends.
+const LOCKS_A_SOCKET: &str = r#"
+import ctypes, fcntl, mmap, os, socket, struct, threading, time
+UFFDIO_API, UFFDIO_REGISTER = 0xc018aa3f, 0xc020aa00
+fault = ctypes.CDLL(None, use_errno=True).syscall(323, os.O_CLOEXEC)  # userfaultfd
+assert fault >= 0, os.strerror(ctypes.get_errno())
+fcntl.ioctl(fault, UFFDIO_API, struct.pack("QQQ", 0xaa, 0, 0))
+memory = mmap.mmap(-1, 4096)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+fcntl.ioctl(fault, UFFDIO_REGISTER, struct.pack("QQQQ", address, 4096, 1, 0))  # what is missing
+listener = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(listener.getsockname())
+def sends():
+    print(threading.get_native_id(), flush=True)
+    ctypes.CDLL(None).send(one.fileno(), ctypes.c_void_p(address), 100, 0)
+threading.Thread(target=sends).start()
+time.sleep(1000000)
+"#;
 
 /// The host is somebody else's, too: who waits takes no CPU for it. (A descriptor that is ready and
 /// never read keeps a loop from waiting; that was so once, and everything worked.)

@@ -1,39 +1,142 @@
 //! Sockets of recovered connections are to be fast again: `bpf/renew.h` says why they would not be.
+//!
+//! A thread of its own looks at the sockets: the kernel may wait at one of them for as long as some process likes, and
+//! nobody who gives the heartbeat can wait so long. Without the thread the connections are slower for a while.
 
-use std::time::Duration;
+use std::{
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    thread,
+    time::Duration,
+};
 
-use crate::{clock, error::ServeError, service::Service};
+use dataplane::DataplaneError;
 
-/// The first look after a recovery, and how much later each one is than the one before.
+use crate::service::Service;
+
+/// The first pause between two looks after a recovery, and how much longer each one is than the one before.
 const FIRST: Duration = Duration::from_millis(10);
 const GROWTH: u32 = 2;
 /// A client that says nothing for so long finds congestion control that has forgotten the replay by itself: BBR's
 /// memory of the shortest round trip is 10 s long.
 const LAST: Duration = Duration::from_secs(10);
 
-/// When the sockets are looked at next, and how long after that again; `None`: when connections were recovered.
+/// The thread, by what tells it that connections were recovered. It ends with that; nobody waits for its end.
 #[derive(Debug, Default)]
-pub(crate) struct Renewal(Option<(Duration, Duration)>);
+pub(crate) struct Renewal(Option<Sender<()>>);
 
 impl Renewal {
-    pub(super) fn due(&self) -> Option<Duration> {
-        self.0.map(|(at, _)| at)
+    /// `look` renews what it is time for, and returns how many connections are to be looked at again.
+    fn by(look: impl Fn() -> Result<usize, DataplaneError> + Send + 'static) -> Self {
+        let (recovered, hear) = channel();
+        let thread = thread::Builder::new().name("renewal".to_owned());
+        match thread.spawn(move || renew(&hear, look)) {
+            Ok(_) => Self(Some(recovered)),
+            Err(error) => {
+                tracing::warn!(%error, "no thread that looks at recovered sockets");
+                Self(None)
+            }
+        }
+    }
+
+    /// Returns whether somebody hears it.
+    fn recovered(&self) -> bool {
+        let thread = self.0.as_ref();
+        thread.is_some_and(|thread| thread.send(()).is_ok())
     }
 }
 
 impl Service {
     /// Connections were recovered.
     pub(crate) fn renew_sockets_soon(&mut self) {
-        self.renewal = Renewal(Some((clock::now(), FIRST)));
+        if self.renewal.recovered() {
+            return;
+        }
+        match self.ground.plane.renewer() {
+            Ok(renewer) => {
+                self.renewal = Renewal::by(move || renewer.look());
+                self.renewal.recovered();
+            }
+            Err(error) => tracing::warn!(%error, "recovered sockets are not renewed"),
+        }
+    }
+}
+
+/// After each recovery look again and again, until all is done or would have come by itself.
+fn renew(recovered: &Receiver<()>, look: impl Fn() -> Result<usize, DataplaneError>) {
+    while recovered.recv().is_ok() {
+        let mut pause = Duration::ZERO;
+        while pause <= LAST {
+            match recovered.recv_timeout(pause) {
+                Ok(()) => {
+                    pause = Duration::ZERO;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            match look() {
+                Ok(0) => break,
+                Ok(_) => pause = (pause * GROWTH).max(FIRST),
+                Err(error) => {
+                    tracing::warn!(%error, "recovered sockets are not renewed");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    /// A socket that is locked for ever keeps the thread, and nobody else.
+    #[test]
+    fn a_look_that_does_not_end_is_not_waited_for() {
+        let (looks, looking) = sync_channel(0);
+        let (never, ends) = sync_channel::<()>(0);
+        let ends = std::sync::Mutex::new(ends);
+        let renewal = Renewal::by(move || {
+            let _ = looks.send(());
+            let ends = ends.lock().expect("the only one");
+            let _ = ends.recv();
+            Ok(0)
+        });
+        assert!(renewal.recovered());
+        looking.recv().expect("it looks");
+        assert!(renewal.recovered());
+        drop(renewal);
+        drop(never);
     }
 
-    pub(super) fn renew_sockets_if_due(&mut self, now: Duration) -> Result<(), ServeError> {
-        let Some((at, pause)) = self.renewal.0.filter(|(at, _)| now >= *at) else {
-            return Ok(());
-        };
-        let left = self.ground.plane.renew_sockets()?;
-        let next = (at.max(now) + pause, pause * GROWTH);
-        self.renewal = Renewal(Some(next).filter(|_| left > 0 && pause <= LAST));
-        Ok(())
+    #[test]
+    fn all_that_is_not_done_is_looked_at_again() {
+        let (looks, looking) = sync_channel(0);
+        let left = std::sync::Mutex::new(3);
+        let renewal = Renewal::by(move || {
+            let mut left = left.lock().expect("the only one");
+            *left -= 1;
+            let _ = looks.send(*left);
+            Ok(*left)
+        });
+        renewal.recovered();
+        let all: Vec<usize> = looking.iter().take(3).collect();
+        assert_eq!(all, [2, 1, 0]);
+    }
+
+    /// And the next recovery tries again.
+    #[test]
+    fn a_look_that_fails_ends_nothing() {
+        let (looks, looking) = sync_channel(0);
+        let renewal = Renewal::by(move || {
+            let _ = looks.send(());
+            Err(DataplaneError::Missing("renew"))
+        });
+        for _ in 0..3 {
+            assert!(renewal.recovered());
+            looking.recv().expect("it looks");
+        }
     }
 }

@@ -104,7 +104,6 @@ impl Service {
     fn periodic(&mut self) -> Result<(), ServeError> {
         self.look_at_addresses()?;
         let now = clock::now();
-        self.renew_sockets_if_due(now)?;
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + HEARTBEAT;
             self.ground.plane.heartbeat()?;

@@ -44,9 +44,6 @@ impl Service {
         if let Some(own) = &self.own_addresses {
             until = until.min(own.due());
         }
-        if let Some(due) = self.renewal.due() {
-            until = until.min(due);
-        }
         let said = self
             .ground
             .logger
