@@ -22,8 +22,8 @@ const RATE: u64 = 100_000_000;
 /// Each way.
 const DELAY: Duration = Duration::from_millis(25);
 /// From the first byte to the kill, and from the kill to the end.
-const BEFORE: Duration = Duration::from_millis(1900);
-const AFTER: Duration = Duration::from_millis(2400);
+const BEFORE: Duration = Duration::from_millis(1600);
+const AFTER: Duration = Duration::from_millis(2200);
 /// What counts as before the kill, in seconds; over how long a rate is taken, and in how many such
 /// windows, one after the other, it must be there.
 const LATELY: f64 = 0.8;
@@ -265,7 +265,7 @@ mod tests {
     /// 100 ms, then all.
     fn samples(is_killed: bool) -> Samples {
         let mut total = 0.0;
-        let steps = (-100..=240).filter(|step| !is_killed || !(4..24).contains(step));
+        let steps = (-100..=220).filter(|step| !is_killed || !(4..24).contains(step));
         let samples = steps.map(|step| {
             let slow = is_killed && (24..34).contains(&step);
             total += if slow { 500.0 } else { 1000.0 };
@@ -297,7 +297,7 @@ mod tests {
                 *total = total.min(110_000.0);
             }
         }
-        assert!(full_after(&slow)? > 2.3);
+        assert!(full_after(&slow)? > 2.1);
         Ok(())
     }
 
