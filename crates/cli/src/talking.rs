@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant, UNIX_EPOCH},
 };
 
+use recovery::Count;
 use serve::{
     JSON_VERSION, Priority, RunDir, Status as ServiceStatus,
     control::{Moved, Question, Restarted, ask},
@@ -161,7 +162,7 @@ pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
     match read {
         Ok(0) => Outcome::Done,
         Ok(cut_off) => {
-            let cut_off = recovery::Count(cut_off, "line");
+            let cut_off = Count(cut_off, "line");
             lines::say(
                 Priority::Warning,
                 &format!("outlive: {cut_off} cut off, by a crash or a full disk"),
@@ -248,7 +249,7 @@ pub(crate) fn restart(arguments: &Move) -> Outcome {
                     "version": JSON_VERSION, "service": name, "restarted": true, "kept": kept, "lost": lost, "took_ms": took_ms
                 }));
             } else {
-                let kept = recovery::Count(kept, "connection");
+                let kept = Count(kept, "connection");
                 line(&format!(
                     "{name}: restarted in {took_ms} ms: {kept} kept, {lost} lost"
                 ));
@@ -343,8 +344,10 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
                     "no programs were attached"
                 };
                 line(&format!(
-                    "{name}: {programs}, {} processes killed, {} addresses taken down, {} settings put back",
-                    cleaned.killed, cleaned.addresses, cleaned.settings
+                    "{name}: {programs}, {} killed, {} taken down, {} put back",
+                    Count(cleaned.killed, "process"),
+                    Count(cleaned.addresses, "address"),
+                    Count(cleaned.settings, "setting")
                 ));
             }
             // One that runs is not ours to clean, and not an error unless it was named.

@@ -18,6 +18,8 @@ pub use kinds::{COMMON, JSON_VERSION, KINDS, Kind};
 pub use reports::Report;
 pub(crate) use reports::Reports;
 
+use crate::size::Size;
+
 /// Something worth a line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
@@ -43,10 +45,12 @@ pub enum Happening {
         /// Those that cannot be: they are at other addresses, or too many.
         lost: usize,
     },
-    /// The server listens for the first time: from now on its connections are protected.
+    /// The server listens for the first time: from now on its connections are protected, or from when a logger answers.
     Protecting {
         /// Where.
         addresses: Vec<String>,
+        /// What is missing yet; `None`: nothing.
+        awaits: Option<Awaits>,
     },
     /// The server runs, and does not listen where clients look for it.
     NotListening {
@@ -337,8 +341,19 @@ impl fmt::Display for Happening {
                     _ => write!(f, "; {lost} more at other addresses, or too many"),
                 }
             }
-            Self::Protecting { addresses } => {
-                write!(f, "protecting connections to {}", addresses.join(", "))
+            Self::Protecting { addresses, awaits } => {
+                let addresses = addresses.join(", ");
+                match awaits {
+                    None => write!(f, "protecting connections to {addresses}"),
+                    Some(Awaits::Protection) => write!(
+                        f,
+                        "serving connections to {addresses}, which are unprotected until a logger answers"
+                    ),
+                    Some(Awaits::Service) => write!(
+                        f,
+                        "the server listens on {addresses}; clients wait until a logger answers"
+                    ),
+                }
             }
             Self::NotListening {
                 addresses,
@@ -368,7 +383,8 @@ impl fmt::Display for Happening {
                 example,
             } => write!(
                 f,
-                "not protected: {connections} open connections of the server ({example} is one). Their packets do not pass outlive with this address: does this host translate addresses (a published port, nftables redirect), or do clients come through a device without Ethernet (tun, WireGuard)? Give each address that clients connect to as --address, too"
+                "not protected: {} of the server, such as {example}. Their packets do not pass outlive with this address: does this host translate addresses (a published port, nftables redirect), or do clients come through a device without Ethernet (tun, WireGuard)? Give each address that clients connect to as --address, too",
+                Count(*connections, "open connection")
             ),
             Self::LoggerRestarted { connections } => write!(
                 f,
@@ -435,7 +451,8 @@ impl fmt::Display for Happening {
             ),
             Self::CaughtUp { bytes } => write!(
                 f,
-                "the server here has followed as far as there is anything to follow: {bytes} bytes"
+                "the server here has followed as far as there is anything to follow: {}",
+                Size(*bytes)
             ),
             Self::ReplicaDropped { reason, retry_ms } => {
                 write!(f, "the server here does not follow any more: {reason}; ")?;
@@ -446,7 +463,8 @@ impl fmt::Display for Happening {
             }
             Self::GoesOn { pid, behind } => write!(
                 f,
-                "the server that has followed, process {pid}, goes on; it had {behind} bytes still to follow"
+                "the server that has followed, process {pid}, goes on; it had {} still to follow",
+                Size(*behind)
             ),
             Self::Granted { epoch } => write!(f, "this host serves, in epoch {epoch}"),
             Self::Leased { leased: true } => write!(
@@ -472,7 +490,11 @@ impl fmt::Display for Happening {
                 took_ms,
             } => write!(
                 f,
-                "checkpoint: an image of {image_bytes} bytes has the place of the first {record_bytes} bytes of the record, of which {released_bytes} were left; {left_bytes} have come since; it took {took_ms} ms beside the server"
+                "checkpoint: an image of {} has the place of the first {} of the record, of which {} were left; {} have come since; it took {took_ms} ms beside the server",
+                Size(*image_bytes),
+                Size(*record_bytes),
+                Size(*released_bytes),
+                Size(*left_bytes)
             ),
             Self::CheckpointFailed { reason } => write!(
                 f,
@@ -483,11 +505,13 @@ impl fmt::Display for Happening {
                 record_bytes,
             } => write!(
                 f,
-                "unprotected: what the server is told is not recorded any more, after {record_bytes} bytes: {reason}. It goes on, but its state, and its connections, do not outlive it"
+                "unprotected: the record of what the server is told has ended after {}: {reason}. The server goes on, but its state and its connections do not outlive it",
+                Size(*record_bytes)
             ),
             Self::Renewed { record_bytes } => write!(
                 f,
-                "nobody is connected: the server is started anew, and with it its record of {record_bytes} bytes"
+                "nobody is connected: the server is started anew, and with it its record of {}",
+                Size(*record_bytes)
             ),
             Self::Asked { request, by } => write!(f, "{request} asked for by {by}"),
             Self::Cleaned {
@@ -516,6 +540,16 @@ impl fmt::Display for Happening {
             Self::Recovery(event) => event.fmt(f),
         }
     }
+}
+
+/// What a logger that does not answer is waited for with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Awaits {
+    /// The protection of connections, which are served.
+    Protection,
+    /// Everything: clients wait.
+    Service,
 }
 
 /// What had become of the earlier life of a service whose connections are taken up.

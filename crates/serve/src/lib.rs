@@ -39,6 +39,7 @@ mod replica;
 mod rundir;
 mod service;
 mod setup;
+mod size;
 mod status;
 mod tally;
 mod together;
@@ -47,8 +48,8 @@ pub use checkpoint::room::{Purpose as RoomPurpose, VERB as ROOM_VERB, run as run
 pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, ServeConfig, Verify};
 pub use error::{Fault, ServeError};
 pub use events::{
-    Asker, COMMON, Code, FormerLife, Happening, JSON_VERSION, KINDS, Kind, Priority, Report,
-    Request,
+    Asker, Awaits, COMMON, Code, FormerLife, Happening, JSON_VERSION, KINDS, Kind, Priority,
+    Report, Request,
 };
 pub use leasing::give_up;
 pub use logger_client::LOGGER_VERB;

@@ -12,6 +12,7 @@ use std::{
 
 use dataplane::Counters;
 use metrics::{Endpoint, Families, Health, Label, Numbers, Unit};
+use recovery::Count;
 
 use crate::{
     CommitStatus, Status,
@@ -118,8 +119,8 @@ impl Numbers for Status {
     fn health(&self) -> Health {
         let protected = self.connections.saturating_sub(self.unprotected);
         let stands_by = self.stage == STANDBY;
-        if self.stage != "serving" && !stands_by {
-            return Health::Ill(format!("not ready, clients wait: {}", self.stage));
+        if let Some(why) = self.not_ready() {
+            return Health::Ill(format!("not ready, clients wait: {why}"));
         }
         if !self.logger_up {
             return Health::Ill(format!("not protected: logger {}", self.logger));
@@ -133,7 +134,8 @@ impl Numbers for Status {
             return Health::Well("another host serves".into());
         }
         Health::Well(format!(
-            "protected: {protected} connections, and those that come; {} are not",
+            "protected: {}, and those that come; {} not",
+            Count(protected, "connection"),
             self.unprotected
         ))
     }

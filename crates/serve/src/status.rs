@@ -4,10 +4,14 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use crate::tally::Tally;
+use recovery::Count;
+
+use crate::{size::Size, tally::Tally};
 
 /// The stage of a service that another host serves.
 pub(crate) const STANDBY: &str = "standby";
+/// The stage of one whose server has never listened.
+pub(crate) const FIRST_START: &str = "first_start";
 
 /// One service as it is now.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -18,7 +22,8 @@ pub struct Status {
     pub service: String,
     /// The protected addresses.
     pub addresses: Vec<String>,
-    /// `serving`, `clearing`, `starting`, `listing` or `recovering`; `standby`: another host serves.
+    /// `serving`, `clearing`, `starting`, `listing` or `recovering`; `first_start`: the server has not listened yet; `not_started`;
+    /// `standby`: another host serves.
     pub stage: String,
     /// Main process of the server, or, where that has left (a daemon), the first one of those that run.
     pub server_pid: Option<u32>,
@@ -115,8 +120,10 @@ impl ReplicaStatus {
     fn in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "  follows      process {}, {} bytes of what the server is told where it serves, {} of them still to be replayed",
-            self.pid, self.record_bytes, self.behind_bytes
+            "  follows      process {}, {} of record from the host that serves, {} still to be replayed",
+            self.pid,
+            Size(self.record_bytes),
+            Size(self.behind_bytes)
         )
     }
 }
@@ -180,13 +187,16 @@ impl fmt::Display for Status {
         let server = self
             .server_pid
             .map_or("not running".to_owned(), |pid| format!("process {pid}"));
-        writeln!(
-            f,
-            "{}: {} on {}",
-            self.service,
-            self.stage,
-            self.addresses.join(", ")
-        )?;
+        match self.not_ready() {
+            None => writeln!(
+                f,
+                "{}: {} on {}",
+                self.service,
+                self.stage,
+                self.addresses.join(", ")
+            )?,
+            Some(why) => writeln!(f, "{}: not ready: {why}", self.service)?,
+        }
         writeln!(f, "  server       {server}, life {}", self.incarnation)?;
         if self.stage == STANDBY {
             return self.of_a_standby(f);
@@ -200,14 +210,16 @@ impl fmt::Display for Status {
         if self.unseen > 0 {
             writeln!(
                 f,
-                "  not seen     {} open connections of the server, NOT PROTECTED: their packets do not pass outlive with this address (outlive events says more)",
-                self.unseen
+                "  not seen     {} of the server, NOT PROTECTED: packets do not pass outlive with this address (outlive events says more)",
+                Count(self.unseen, "open connection")
             )?;
         }
         writeln!(
             f,
-            "  record       {} bytes taken, {} held; {}",
-            self.recorded_bytes, self.held_bytes, self.survives
+            "  record       {} now, {} in total; {}",
+            Size(self.held_bytes),
+            Size(self.recorded_bytes),
+            self.survives
         )?;
         writeln!(
             f,
@@ -217,11 +229,12 @@ impl fmt::Display for Status {
         match (self.north_bytes, &self.record_ended) {
             (Some(bytes), None) => writeln!(
                 f,
-                "  server's own {bytes} bytes of what it was told, to be replayed by its restart"
+                "  state        {} of record, which a restart of the server replays",
+                Size(bytes)
             )?,
             (Some(_), Some(why)) => writeln!(
                 f,
-                "  server's own UNPROTECTED: what it is told is not recorded any more: {why}"
+                "  state        UNPROTECTED: the record of what the server is told has ended: {why}"
             )?,
             (None, _) => {}
         }
@@ -266,11 +279,11 @@ impl fmt::Display for Status {
                 .map_or("protected".to_owned(), |why| format!("UNPROTECTED: {why}"));
             write!(
                 f,
-                "\n  {}  {}, {} bytes in, {} out, {state}",
+                "\n  {}  {}, {} in, {} out, {state}",
                 connection.connection,
                 connection.mode,
-                connection.instream_bytes,
-                connection.outstream_bytes
+                Size(connection.instream_bytes.into()),
+                Size(connection.outstream_bytes.into())
             )?;
         }
         Ok(())
@@ -294,6 +307,23 @@ impl Status {
             self.serve_pid,
             self.uptime_ms / 1e3
         )
+    }
+
+    /// Why clients wait, if they do.
+    pub(crate) fn not_ready(&self) -> Option<String> {
+        let addresses = self.addresses.join(", ");
+        let seconds = self.uptime_ms / 1e3;
+        Some(match self.stage.as_str() {
+            "serving" | STANDBY => return None,
+            FIRST_START => {
+                format!("the server is not listening on {addresses} yet ({seconds:.0} s)")
+            }
+            "clearing" => "what is left of the dead server is removed".into(),
+            "starting" => format!("the new server is not listening on {addresses} yet"),
+            "listing" => "connections are listed".into(),
+            "recovering" => "connections are given to the new server".into(),
+            stage => stage.to_owned(),
+        })
     }
 
     /// `, all protected`, or what is not as usual.
@@ -320,8 +350,9 @@ impl Status {
         match self.checkpoint {
             Some(last) => write!(
                 f,
-                "  checkpoint   an image of {} bytes, in the place of the first {} bytes of that",
-                last.image_bytes, last.record_bytes
+                "  checkpoint   an image of {}, in the place of the first {} of that",
+                Size(last.image_bytes),
+                Size(last.record_bytes)
             )?,
             None if made + failed > 0 => write!(f, "  checkpoint   there is none")?,
             None => return Ok(()),

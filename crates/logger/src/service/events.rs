@@ -250,7 +250,7 @@ impl fmt::Display for Event {
                 connections,
             } => write!(
                 f,
-                "{service}: no host serves it: the clients of {connections} connections are told to wait"
+                "{service}: no host serves it: clients are told to wait ({connections} open)"
             ),
             Self::Inherited {
                 service,

@@ -55,8 +55,8 @@ pub const KINDS: [Kind; 43] = [
     ),
     kind(
         "protecting",
-        "addresses",
-        "The server listens: connections are protected from now on.",
+        "addresses, awaits",
+        "The server listens: connections are protected from now on, or from when a logger answers (`awaits`: `protection`, or `service` where clients wait until then).",
     ),
     kind(
         "not_listening",

@@ -19,7 +19,7 @@ use crate::{
     clock,
     config::{LinkConfig, OnLoggerLoss},
     error::ServeError,
-    events::{Code, Happening},
+    events::{Awaits, Code, Happening},
     link::News,
     logger_client::LoggerClient,
 };
@@ -128,6 +128,17 @@ impl Service {
             link.drain_again(clock::now())?;
         }
         self.tell_in_use()
+    }
+
+    /// What a logger is missing for, if none on another machine answers.
+    pub(super) fn awaits(&mut self) -> Option<Awaits> {
+        let up = self.ground.logger.link().is_none_or(|link| link.is_up());
+        let held = self.policy() == Some(OnLoggerLoss::Hold);
+        match (up, held) {
+            (true, _) => None,
+            (false, true) => Some(Awaits::Service),
+            (false, false) => Some(Awaits::Protection),
+        }
     }
 
     /// First it is noted here, then the logger knows it: there are no two with the same number.

@@ -11,6 +11,7 @@ use crate::{
     config::{in_words, is_next},
     error::{ServeError, SystemContext},
     events::Happening,
+    status::FIRST_START,
 };
 
 /// How long after its start a server is said not to listen, and how often again.
@@ -100,7 +101,12 @@ impl Service {
     /// The service manager shows what the service is doing (`STATUS=`), if that has changed.
     pub(super) fn show_status(&mut self) {
         let addresses = in_words(&self.config.addresses).join(", ");
-        let status = format!("{}: {addresses}", self.stage_name());
+        let stage = match self.stage_name() {
+            FIRST_START => "waiting for the server to listen",
+            "not_started" => "not started",
+            stage => stage,
+        };
+        let status = format!("{stage}: {addresses}");
         if status != self.listening.status {
             tell_manager(NotifyState::Status(&status));
             self.listening.status = status;

@@ -39,7 +39,8 @@ impl Service {
                     self.listening.begins();
                     self.ground.plane.recovered()?;
                     let addresses = in_words(&self.config.addresses);
-                    self.tell(Happening::Protecting { addresses });
+                    let awaits = self.awaits();
+                    self.tell(Happening::Protecting { addresses, awaits });
                 }
                 self.is_ready();
                 self.recovery.listening(now);

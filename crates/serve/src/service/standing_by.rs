@@ -212,9 +212,13 @@ impl Service {
             );
         }
         if !self.has_standby() {
-            return Some(
-                "no standby is there, or the logger does not answer: start `outlive standby` on another host",
-            );
+            let unheard = self.ground.logger.link().is_none_or(|link| !link.is_up());
+            return Some(match unheard {
+                true => {
+                    "the logger does not answer, and a move takes its word: try again when it does"
+                }
+                false => "no standby is registered: start `outlive standby` on another host",
+            });
         }
         if self.recovery.stage() != Stage::Serving {
             return Some("the service is being recovered: try again when it serves");

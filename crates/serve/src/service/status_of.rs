@@ -4,8 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
 use crate::{
-    CommitStatus, JSON_VERSION, RecordStatus, Status, config::in_words, keeper::Keeper,
-    logger::Logger, north::North, status::STANDBY, tally::reason_name,
+    CommitStatus, JSON_VERSION, RecordStatus, Status,
+    config::in_words,
+    keeper::Keeper,
+    logger::Logger,
+    north::North,
+    status::{FIRST_START, STANDBY},
+    tally::reason_name,
 };
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
@@ -153,11 +158,11 @@ impl Service {
         if self.listening.has_begun() {
             stage_name(self.recovery.stage())
         } else if self.ground.instance.has_begun() {
-            "waiting for the server to listen"
+            FIRST_START
         } else if self.stands_by() {
             STANDBY
         } else {
-            "not started"
+            "not_started"
         }
     }
 }

@@ -72,7 +72,10 @@ fn all() -> Vec<Happening> {
             connections: 1,
             lost: 0,
         },
-        Happening::Protecting { addresses: vec![] },
+        Happening::Protecting {
+            addresses: vec![],
+            awaits: None,
+        },
         Happening::NotListening {
             addresses: vec![],
             elsewhere: vec![],

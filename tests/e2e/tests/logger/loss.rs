@@ -63,6 +63,28 @@ fn an_upload_goes_on_unprotected_when_the_logger_dies() {
     protected.stop();
 }
 
+/// A service that begins while no logger answers does not say that connections are protected.
+#[test]
+fn a_beginning_without_a_logger_is_no_protection() {
+    let (scene, mut logger) = with_logger("link-begins");
+    logger.kill();
+    let flags = logger.flags();
+    let flags = flags.iter().map(String::as_str).chain([QUICK_LOSS]);
+    let flags: Vec<&str> = flags.collect();
+    let protected = scene.protect_with(&test_server(&scene), &flags);
+    let told = protected.wait_for("protecting", 1);
+    assert_eq!(told["awaits"], "protection", "{told}");
+    let message = told["message"].to_string();
+    assert!(
+        message.contains("unprotected until a logger answers"),
+        "{message}"
+    );
+    talks(&scene.connect(PORT), "served");
+    logger.replace_dead(&scene);
+    protected.wait_for("logger_back", 1);
+    protected.stop();
+}
+
 #[test]
 fn uploads_and_echoes_wait_for_a_logger_that_is_cut_off_and_go_on_protected() {
     let (scene, logger) = with_logger("link-hold");
