@@ -80,6 +80,19 @@ impl Members {
             .collect()
     }
 
+    /// The same with those that are in that session, whatever mounts they have by now.
+    #[must_use]
+    pub fn all_with(self, session: u32) -> Vec<Pid> {
+        let Ok(ours) = Self::with(std::process::id()) else {
+            return Vec::new();
+        };
+        let is_in = |process: u32| number(process, 2) == Some(session);
+        everybody()
+            .filter(|process| self.has_below(*process, ours) || is_in(*process))
+            .filter_map(|process| Pid::from_raw(process.cast_signed()))
+            .collect()
+    }
+
     /// Sends them a signal: a whole process group at a time, so that who is being begotten has it as well, unless somebody else
     /// is in it. Who is in that `session` is one of them, whatever mounts they have by now.
     pub fn signal(self, signal: Signal, session: u32) {
@@ -125,6 +138,13 @@ impl Members {
     /// They come after others no longer.
     pub fn hurry(self) {
         while self.all().into_iter().map(hurried).sum::<usize>() > 0 {}
+    }
+}
+
+/// That process, which is about to leave the mounts of others, comes after others no longer.
+pub fn hurry(process: u32) {
+    if let Some(process) = Pid::from_raw(process.cast_signed()) {
+        hurried(process);
     }
 }
 

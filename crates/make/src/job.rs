@@ -17,7 +17,7 @@ use conceal::{
     world::{View, World},
 };
 use encapsulation::{Base, Encapsulation, Time};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::{
     command::{Command, Status},
@@ -446,6 +446,14 @@ impl Job {
         true
     }
 
+    /// Those that there are.
+    fn processes(&self) -> Vec<Pid> {
+        match self.progress().is_left_by_some {
+            true => self.members.all_with(self.session),
+            false => self.members.all(),
+        }
+    }
+
     fn has(&self, process: u32) -> bool {
         self.members.has(process)
     }
@@ -467,7 +475,7 @@ impl Job {
         if self.progress().ended.is_some() {
             return false;
         }
-        let passed = self.input.pass_on(from, || self.members.all());
+        let passed = self.input.pass_on(from, || self.processes());
         passed.unwrap_or_else(|error| {
             let id = self.id;
             tracing::debug!("job {id} cannot be given what its user says: {error}");

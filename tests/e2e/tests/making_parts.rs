@@ -2,9 +2,15 @@
 
 mod twice;
 
+use std::{
+    fs,
+    io::Write as _,
+    process::{Child, Command, Stdio},
+};
+
 use serde_json::json;
 
-use twice::{Twice, until};
+use twice::{Twice, make, outlive, until};
 
 /// Asks for a target that was not expected: the command of the target is taken over.
 fn asked_for(twice: &Twice, target: &str) {
@@ -122,4 +128,41 @@ fn what_another_make_has_taken_over_is_said() {
     );
     let said = twice.make(&["-q", "install"]);
     assert!(!said.contains("took over"), "{said}");
+}
+
+/// What is begun after it was asked for is given what its user says.
+#[test]
+fn what_is_begun_after_it_was_asked_for_reads_its_user() {
+    let makefile = "all: in\n\t@touch begun; until [ -e go ]; do sleep 0.05; done\n\
+        \t@read line; echo $$line; sh -c 'read line; echo $$line'\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n"), ("go", "")]);
+    let begin = |mut make: Command, tree: &std::path::Path| -> Child {
+        make.current_dir(tree).stdin(Stdio::piped());
+        let make = make.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut make = make.expect("a make");
+        let mut says = make.stdin.take().expect("a pipe");
+        says.write_all(b"one\ntwo\nthree\n").expect("room");
+        make
+    };
+    let ours = |twice: &Twice| {
+        let mut make = outlive();
+        make.arg("make");
+        begin(make, &twice.ours)
+    };
+    twice.watch(&[]);
+    // From then on one is expected that is given a pipe.
+    assert!(ours(&twice).wait().expect("it ends").success());
+    for tree in [&twice.ours, &twice.theirs] {
+        fs::remove_file(tree.join("go")).expect("it was there");
+        let _ = fs::remove_file(tree.join("begun"));
+    }
+    twice.noticed();
+    until("it runs", || twice.number("running") > 1);
+    let made = ours(&twice);
+    until("it is shown", || twice.ours.join("begun").exists());
+    twice.save("go", "");
+    let made = made.wait_with_output().expect("outlive make");
+    let plain = begin(make(), &twice.theirs).wait_with_output();
+    let said = twice.compare(&made, &plain.expect("make"));
+    assert!(said.contains("went on with the rest"), "{said}");
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use conceal::members::Members;
+use conceal::members::{Members, hurry};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{Engine, Own, microseconds, peer};
@@ -140,14 +140,14 @@ impl Engine {
         let process = peer(asker)?;
         let done = match self.asker_of(process) {
             Some(parent) if parent.progress().is_mandated => {
-                return Ok(Reply::Plainly(self.beside(&parent, &command)));
+                return Ok(Reply::Plainly(self.beside(&parent, &command, process)));
             }
             Some(parent) => {
                 let [_, out, err] = streams;
                 let told = untold(command.clone(), &parent.command);
                 let done = self.run_for(&parent, &told, [out, err], asker);
                 if done.is_none() && parent.progress().is_mandated {
-                    return Ok(Reply::Plainly(self.beside(&parent, &command)));
+                    return Ok(Reply::Plainly(self.beside(&parent, &command, process)));
                 }
                 done.map(|status| (status, Gain::default()))
             }
@@ -169,10 +169,12 @@ impl Engine {
 
     /// What a make begins after it was asked for is done as its user would: but for makes, whose commands are looked for among those that
     /// are done, and only of concealed ones.
-    fn beside(&self, parent: &Job, command: &Command) -> Plainly {
+    fn beside(&self, parent: &Job, command: &Command, process: u32) -> Plainly {
         let is_leaving = !self.begins_makes(command);
         if is_leaving {
             parent.is_left_by_some();
+            // Who has it hurry with its make would not find it any more.
+            hurry(process);
         }
         Plainly {
             beside: is_leaving.then(std::process::id),
