@@ -33,7 +33,14 @@ const PACE: Duration = Duration::from_millis(10);
 
 pub(crate) fn encapsulate(arguments: Encapsulate) -> Outcome {
     let tree = arguments.tree.clone().map_or_else(env::current_dir, Ok);
-    let tree = match tree.and_then(|tree| tree.canonicalize()) {
+    let is_created = !arguments.list && arguments.mandate.is_none() && arguments.abort.is_none();
+    let there = tree.and_then(|tree| match tree.canonicalize() {
+        // One that was removed has encapsulations still, that can be looked at and aborted.
+        Err(_) if !is_created => removed(&tree),
+        there => there
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", tree.display()))),
+    });
+    let tree = match there {
         Ok(tree) => tree,
         Err(error) => {
             eprintln!("outlive: there is no such directory: {error}");
@@ -52,6 +59,29 @@ pub(crate) fn encapsulate(arguments: Encapsulate) -> Outcome {
         eprintln!("outlive: {error}");
         Outcome::Failed
     })
+}
+
+/// Where a directory was that is not there: in one that is.
+fn removed(directory: &Path) -> io::Result<PathBuf> {
+    let whole = std::path::absolute(directory)?;
+    let (parent, name) = whole
+        .parent()
+        .zip(whole.file_name())
+        .ok_or(io::ErrorKind::NotFound)?;
+    match parent.canonicalize() {
+        Ok(parent) => Ok(parent.join(name)),
+        Err(_) => Ok(removed(parent)?.join(name)),
+    }
+}
+
+/// Why it cannot be called so: who lists them could not tell them apart.
+fn misnamed(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        return Some("a name has at least one character");
+    }
+    name.chars()
+        .any(char::is_control)
+        .then_some("a name has no line ends, and no other control characters")
 }
 
 fn create(tree: &Path, socket: &str, arguments: Encapsulate) -> io::Result<Outcome> {
@@ -73,6 +103,10 @@ fn create(tree: &Path, socket: &str, arguments: Encapsulate) -> io::Result<Outco
         name.to_string_lossy().into_owned()
     };
     let name = arguments.name.unwrap_or_else(of_program);
+    if let Some(why) = misnamed(&name) {
+        eprintln!("outlive: {name:?} cannot be the name of an encapsulation: {why}");
+        return Ok(Outcome::Usage);
+    }
     let request = Request::Create(Box::new(Create {
         name: name.clone(),
         command: runner::command(path.into(), arguments.command)?,
@@ -90,6 +124,10 @@ fn create(tree: &Path, socket: &str, arguments: Encapsulate) -> io::Result<Outco
                 if let Err(missing) = needs::look() {
                     eprintln!("outlive: {missing}");
                     return Ok(Outcome::Unsupported);
+                }
+                if let Some(why) = making::unfit(tree) {
+                    eprintln!("outlive: {why}");
+                    return Ok(Outcome::Usage);
                 }
                 begin_keeping(tree, socket)?;
             }
@@ -145,10 +183,13 @@ fn list(socket: &str, as_json: bool) -> io::Result<Outcome> {
     }
     for one in all {
         println!(
-            "{}: {}, {} effects: {}",
+            "{}: {}, {}: {}",
             one.name,
             state(&one),
-            one.effects,
+            match one.effects {
+                1 => "1 effect".to_owned(),
+                many => format!("{many} effects"),
+            },
             one.arguments.join(" ")
         );
         for waits in &one.waiting {

@@ -49,7 +49,9 @@ fn not_parsed(error: &clap::Error, file: Option<&Path>) -> Outcome {
         let hint = hint.unwrap_or_default();
         lines::fail("usage", &format_args!("{said}{hint}"));
     } else {
-        let _ = error.print();
+        let said = error.render().to_string();
+        let said = said.strip_prefix("error: ").unwrap_or(&said);
+        eprint!("outlive: {said}");
         if let Some(hint) = &hint {
             eprintln!("outlive:{hint}");
         }

@@ -23,11 +23,16 @@ use ::make::{
 };
 use rustix::{
     fs::{Mode, OFlags},
+    io::Errno,
     process::getuid,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::{arguments::Make, encapsulating::program_at, exit::Outcome};
+
+/// Where the kernel shows itself, and where memory is that programs share.
+const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
+const SHARED_MEMORY: &str = "/dev/shm";
 
 /// How often it is looked whether a build has ended, or is to.
 const PACE: Duration = Duration::from_millis(50);
@@ -66,6 +71,12 @@ fn make_command(arguments: Vec<OsString>) -> io::Result<Command> {
 
 fn build(directory: &Path, command: Command) -> Outcome {
     let Some((_, socket)) = runner::engine_around(directory, getuid().as_raw()) else {
+        if let Some(tree) = runner::watched_by_root(directory) {
+            eprintln!(
+                "outlive: {} is watched by root, for root only: this is plain make",
+                tree.display()
+            );
+        }
         return failed(&runner::become_it(&command, &[]));
     };
     match runner::run(&socket, command, Request::Make) {
@@ -161,8 +172,9 @@ fn stop(tree: &Path, socket: &str) -> Outcome {
 
 fn no_answer(tree: &Path, error: &io::Error) -> Outcome {
     eprintln!(
-        "outlive: who watches {} does not answer: {error}",
-        tree.display()
+        "outlive: who watches {} does not answer: {}",
+        tree.display(),
+        link::why(error)
     );
     Outcome::Failed
 }
@@ -225,10 +237,36 @@ fn caches(environment: &Environment) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Whether files without a name can be there, which is what conceals: a cache where that is not so is done without.
-fn can_be_concealed(directory: &Path) -> bool {
+/// Makes a file without a name there, which is gone at once: such files are what conceals.
+fn nameless_in(directory: &Path) -> Result<(), Errno> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).is_ok()
+    rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).map(drop)
+}
+
+/// Why what is done to that directory cannot be concealed.
+pub(crate) fn unfit(tree: &Path) -> Option<String> {
+    let place = tree.display();
+    let is_kernels = |root: &&Path| tree.starts_with(root) && !tree.starts_with(SHARED_MEMORY);
+    if !tree.is_dir() {
+        return Some(format!("{place} is no directory"));
+    }
+    if tree == Path::new("/") {
+        return Some(
+            "the root directory cannot be concealed as a whole: choose the directory of a project"
+                .into(),
+        );
+    }
+    if let Some(root) = KERNELS.iter().copied().map(Path::new).find(is_kernels) {
+        return Some(format!(
+            "{place} cannot be concealed: what is in {} is the kernel's",
+            root.display()
+        ));
+    }
+    let error = nameless_in(tree).err()?;
+    let error = io::Error::from(error);
+    Some(format!(
+        "{place} cannot be concealed: files without a name (O_TMPFILE) cannot be made there ({error}); ext4, XFS, Btrfs and tmpfs have them"
+    ))
 }
 
 /// Directories whose changes are concealed: the tree, what the repository keeps that it is in, and where programs keep what they
@@ -237,7 +275,7 @@ pub(crate) fn concealed(tree: &Path, environment: &Environment) -> Vec<PathBuf> 
     let mut all = vec![tree.to_owned(), "/tmp".into(), "/var/tmp".into()];
     let temporary = environment.get("TMPDIR");
     all.extend(temporary.map(PathBuf::from));
-    all.extend(caches(environment).filter(|cache| can_be_concealed(cache)));
+    all.extend(caches(environment).filter(|cache| nameless_in(cache).is_ok()));
     all.extend(repositories::kept_of(tree));
     all.retain(|path| path.is_absolute());
     // As they are: the same directory by two names would be concealed twice.
@@ -262,6 +300,10 @@ fn watch(directory: &Path, command: Command) -> Outcome {
         Ok(tree) => tree,
         Err(error) => return failed(&error),
     };
+    if let Some(why) = unfit(&tree).filter(|_| needs::look().is_ok()) {
+        eprintln!("outlive: {why}");
+        return Outcome::Unsupported;
+    }
     let socket = runner::socket_of(runner::MAKE, &tree, user);
     let listener = match link::listen(&socket) {
         Ok(listener) => listener,

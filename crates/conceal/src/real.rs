@@ -100,6 +100,17 @@ impl Real {
             .map(|root| (root.name.as_os_str(), root.at.as_path()))
     }
 
+    /// Where a path of the tree really is.
+    #[must_use]
+    pub fn path_of(&self, path: &TreePath) -> PathBuf {
+        let root = path.names().next().and_then(|name| self.root(name).ok());
+        let whole = || {
+            let below = path.names().skip(1).collect::<PathBuf>();
+            Some(root?.at.join(below))
+        };
+        whole().unwrap_or_else(|| path.as_path().to_owned())
+    }
+
     /// Where something is changed: symbolic links on the way there, which were none when a program went it, are not followed.
     ///
     /// # Errors

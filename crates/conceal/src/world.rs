@@ -91,6 +91,7 @@ impl<T> Told<T> for io::Result<T> {
 pub struct World {
     place: Arc<Place>,
     around: Concealing,
+    everything: Arc<Real>,
     /// The mounts of the encapsulation that begins next: who asks for that need not wait for them.
     spare: Mutex<Option<JoinHandle<Result<Spare, WorldError>>>>,
 }
@@ -139,7 +140,7 @@ impl World {
         let all = Arc::new(Real::open(&["/".into()]).to("open the root directory")?);
         let none = Arc::new(Hidden::new(Arc::clone(&all)));
         let read = Encapsulation::new(Arc::clone(&all) as _, Arc::clone(&none) as _);
-        let around = Concealing::around(read, all, none, may_change);
+        let around = Concealing::around(read, Arc::clone(&all), none, may_change);
         let (namespace, device) = apart(|servers| new_root(around.clone(), instead, servers))?;
         let place = Place {
             namespace,
@@ -151,6 +152,7 @@ impl World {
         Ok(Self {
             place: Arc::new(place),
             around,
+            everything: all,
             spare: Mutex::default(),
         })
     }
@@ -159,6 +161,12 @@ impl World {
     #[must_use]
     pub fn around(&self) -> &Concealing {
         &self.around
+    }
+
+    /// All that is around, as it really is.
+    #[must_use]
+    pub fn everything(&self) -> &Arc<Real> {
+        &self.everything
     }
 
     /// What is concealed, as it really is.

@@ -11,10 +11,13 @@ mod words;
 use std::{
     collections::BTreeMap,
     fs::File,
-    io,
+    io::{self, Write as _},
     os::{
         fd::OwnedFd,
-        unix::net::{UnixListener, UnixStream},
+        unix::{
+            fs::MetadataExt as _,
+            net::{UnixListener, UnixStream},
+        },
     },
     path::PathBuf,
     sync::{
@@ -25,8 +28,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use conceal::concealing::MandateError;
-use encapsulation::{Conflict, Encapsulation, Time};
+use conceal::{concealing::MandateError, real::Real};
+use encapsulation::{Conflict, Effect, Encapsulation, Stale, Time};
 
 use kept::{Kept, Stage};
 pub use words::{Create, Listed, ListedState, Reply, Request};
@@ -274,7 +277,7 @@ impl Keeper {
             match job.concealing.with_encapsulation(take) {
                 // What was mandated is there for all to see.
                 None | Some(Ok(())) => {}
-                Some(Err(conflict)) => return Err(told(name, &conflict)),
+                Some(Err(conflict)) => return Err(told(name, &conflict, world.real())),
             }
         }
         let hidden = Arc::clone(world.hidden());
@@ -307,8 +310,10 @@ impl Keeper {
         }
         let job = kept.wait_until_begun(|| link::is_gone(asker))?;
         if let Some(stale) = around_is_stale(&job.world) {
+            let around = job.world.everything();
             return Err(format!(
-                "{name} is worth nothing any more: {stale:?}; abort it"
+                "{name} is worth nothing any more: {} since it was read; abort it, and create it again",
+                stale_in(around, &stale)
             ));
         }
         let real = job.world.real();
@@ -316,11 +321,35 @@ impl Keeper {
             MandateError::Already => {
                 format!("{name} has been mandated already: somebody has it as their own")
             }
-            error => format!("{name} cannot be mandated: {error}; abort it, and create it again"),
+            MandateError::Stale(stale) => format!(
+                "{name} cannot be mandated: {} since it was read; abort it, and create it again",
+                stale_in(real, &stale)
+            ),
+            MandateError::Impossible {
+                effect,
+                errno,
+                shown,
+            } => format!(
+                "{name} cannot be shown: {}: {}; {} shown before that; abort it, and create it again",
+                done_in(real, &effect),
+                std::io::Error::from(errno),
+                match shown {
+                    1 => "1 effect was".to_owned(),
+                    shown => format!("{shown} effects were"),
+                }
+            ),
+            MandateError::Aborted => format!("{name} was aborted"),
         })?;
         let around = job.world.around();
         around.release(|process| self.is_mandated(process));
-        let [says, out, err] = streams;
+        let [says, out, mut err] = streams;
+        if job.command.is_joined && !is_same_place(&out, &err) {
+            let line = format!(
+                "outlive: {name} was created with one place for output and errors: its errors are in the output\n"
+            );
+            // Who does not listen misses that, too.
+            let _ = err.write_all(line.as_bytes());
+        }
         job.output.show([out, err]);
         let status = see_through(&job, Some(says), asker);
         if !job.is_over() {
@@ -379,21 +408,45 @@ impl Keeper {
     }
 }
 
+fn is_same_place(one: &File, other: &File) -> bool {
+    let place = |file: &File| {
+        let file = file.metadata().ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    place(one) == place(other)
+}
+
 fn unknown(name: &str) -> String {
     format!("there is none by the name of {name}: `outlive encapsulate --list` says what there is")
 }
 
-fn told(name: &str, conflict: &Conflict) -> String {
+/// What is not as it was.
+fn stale_in(real: &Real, stale: &Stale) -> String {
+    match stale {
+        Stale::Changed(path) => format!("{} has changed", real.path_of(path).display()),
+        Stale::Listing(path) => {
+            let directory = real.path_of(path);
+            format!("there are other names in {}", directory.display())
+        }
+    }
+}
+
+/// What cannot be done.
+fn done_in(real: &Real, effect: &Effect) -> String {
+    let files = effect.paths().map(|path| real.path_of(path));
+    let files: Vec<_> = files.map(|path| path.display().to_string()).collect();
+    files.join(" and ")
+}
+
+fn told(name: &str, conflict: &Conflict, real: &Real) -> String {
     match conflict {
-        Conflict::Stale(stale) => {
-            format!(
-                "{name}, its input, has read what another one of its inputs has changed: {stale:?}"
-            )
-        }
-        Conflict::Impossible(effect, _) => {
-            format!(
-                "{name}, its input, and another one of its inputs exclude each other: {effect:?}"
-            )
-        }
+        Conflict::Stale(stale) => format!(
+            "{name}, its input, has read what another one of its inputs has changed: {}",
+            stale_in(real, stale)
+        ),
+        Conflict::Impossible(effect, _) => format!(
+            "{name}, its input, and another one of its inputs exclude each other: both have made or changed {}",
+            done_in(real, effect)
+        ),
     }
 }

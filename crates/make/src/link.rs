@@ -191,6 +191,14 @@ pub fn connect(name: &str) -> io::Result<UnixStream> {
     Ok(there)
 }
 
+/// Whether that user listens there.
+#[must_use]
+pub fn is_listening(name: &str, user: u32) -> bool {
+    let there = address(name).and_then(|address| UnixStream::connect_addr(&address));
+    let credentials = there.and_then(|there| Ok(socket_peercred(there)?));
+    credentials.is_ok_and(|it| it.uid.as_raw() == user)
+}
+
 /// Asks who listens there, with this process' streams.
 ///
 /// # Errors
@@ -318,6 +326,15 @@ pub fn is_nobody(error: &io::Error) -> bool {
         kind,
         BrokenPipe | ConnectionRefused | ConnectionReset | UnexpectedEof
     )
+}
+
+/// Why there is no answer, in the words of who has asked.
+#[must_use]
+pub fn why(error: &io::Error) -> String {
+    match is_nobody(error) {
+        true => "it has ended".to_owned(),
+        false => error.to_string(),
+    }
 }
 
 /// What who asked has been sent since it was looked. One that is gone is as one that was interrupted.

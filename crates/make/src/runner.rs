@@ -144,7 +144,8 @@ pub fn run(
         }
         // Its make has no other words than make's.
         Err(error) if !matches!(asked, Request::Run(_)) => {
-            eprintln!("outlive: who watches does not answer ({error}): this is plain make");
+            let why = link::why(&error);
+            eprintln!("outlive: who watches does not answer ({why}): this is plain make");
         }
         _ => {}
     }
@@ -258,5 +259,14 @@ pub fn engine_around(directory: &std::path::Path, user: u32) -> Option<(PathBuf,
         let socket = socket_of(MAKE, tree, user);
         link::connect(&socket).ok()?;
         Some((tree.to_owned(), socket))
+    })
+}
+
+/// The innermost tree around this directory that root watches: builds that are done there are root's, and of no use to others.
+#[must_use]
+pub fn watched_by_root(directory: &std::path::Path) -> Option<PathBuf> {
+    const ROOT: u32 = 0;
+    directory.ancestors().find_map(|tree| {
+        link::is_listening(&socket_of(MAKE, tree, ROOT), ROOT).then(|| tree.to_owned())
     })
 }

@@ -1,5 +1,7 @@
 //! `outlive encapsulate`: what commands do is there when it is wanted, and has never been when it is not.
 
+mod kept;
+
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -13,100 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::PATIENCE;
-use serde_json::Value;
+use kept::{Tree, until};
 use tempfile::TempDir;
-
-struct Tree(TempDir);
-
-impl Tree {
-    fn new() -> Self {
-        e2e::heed_signals();
-        // Not in `/tmp`, which would be concealed as a whole.
-        Self(TempDir::new_in("/var/lib").expect("a directory"))
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.path().join(name)
-    }
-
-    fn outlive(&self, arguments: &[&str]) -> Command {
-        let outlive = std::env::var_os("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
-        let mut outlive = Command::new(outlive);
-        outlive
-            .arg("encapsulate")
-            .args(arguments)
-            .current_dir(self.path());
-        outlive
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.outlive(arguments).output().expect("outlive")
-    }
-
-    /// It has to be done, and says this.
-    fn done(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {errors}");
-        String::from_utf8(output.stdout).expect("text")
-    }
-
-    /// It has to be refused, and says why.
-    fn refused(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert!(!output.status.success(), "{arguments:?}");
-        String::from_utf8(output.stderr).expect("text")
-    }
-
-    fn create(&self, name: &str, more: &[&str], script: &str) {
-        let arguments = [&["--name", name], more, &["--", "sh", "-c", script]].concat();
-        assert_eq!(self.done(&arguments).trim(), name);
-    }
-
-    fn all(&self) -> Vec<Value> {
-        serde_json::from_str(&self.done(&["--list", "--json"])).expect("a list")
-    }
-
-    /// The process that keeps them.
-    fn keeper(&self) -> Option<String> {
-        let keep = format!("--keep\0--tree\0{}\0", self.path().display());
-        let processes = fs::read_dir("/proc").expect("processes").flatten();
-        let mut keepers = processes.filter(|process| {
-            let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&command).ends_with(&keep)
-        });
-        Some(keepers.next()?.file_name().into_string().expect("a number"))
-    }
-
-    fn state(&self, name: &str) -> Value {
-        let all = self.all();
-        let one = all.iter().find(|one| one["name"] == name);
-        one.map_or(Value::Null, |one| one["state"].clone())
-    }
-
-    fn ended(&self, name: &str) {
-        until(name, || self.state(name)["ended"].is_object());
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        // Whatever has failed is told, and nothing else.
-        if thread::panicking() {
-            return;
-        }
-        for one in self.all() {
-            let _ = self.run(&["--abort", one["name"].as_str().expect("a name")]);
-        }
-        // Who kept them ends, and its mounts are gone.
-        until("nobody keeps anything", || self.keeper().is_none());
-    }
-}
 
 /// A gate that concealed commands wait for, until the gate is dropped. A file would be another input of the commands. But `/proc` is the
 /// same for every process: here, whether this process has a descriptor.
@@ -126,14 +36,6 @@ impl Gate {
         let descriptor = self.0.as_raw_fd();
         let process = std::process::id();
         format!("while [ -L /proc/{process}/fd/{descriptor} ]; do sleep 0.01; done")
-    }
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -282,7 +184,7 @@ fn what_has_read_something_else_is_not_mandated() {
     fs::write(tree.file("read"), "two\n").expect("a file");
     let refused = tree.refused(&["--mandate", "it"]);
     assert!(
-        refused.contains("an input has changed") && refused.contains("read"),
+        refused.contains("/read has changed since it was read"),
         "{refused}"
     );
     assert!(!tree.file("copy").exists());

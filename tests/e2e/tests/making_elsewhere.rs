@@ -3,6 +3,8 @@
 mod twice;
 
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Stdio},
 };
@@ -126,4 +128,34 @@ fn another_size_of_the_terminal_matters_to_who_asks_for_it() {
         said.contains("asked for with another size of the terminal than expected"),
         "{said}"
     );
+}
+
+/// What root has done is of no use to another user, who is told so.
+#[test]
+fn who_is_not_root_is_told_that_root_watches() {
+    let mut twice = Twice::new(&[("Makefile", "all:\n\t@echo made\n")]);
+    let open = |path: &Path| {
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(path, mode).expect("it is there");
+    };
+    // Where another user may run it.
+    let program = twice.directory.path().join("outlive");
+    fs::copy(outlive().get_program(), &program).expect("outlive");
+    for path in [&program, twice.directory.path(), &twice.ours] {
+        open(path);
+    }
+    twice.watch(&[]);
+    let mut other = Command::new("setpriv");
+    other
+        .args(["--reuid", "65534", "--clear-groups"])
+        .arg(&program);
+    let made = asked_by_nobody(other)
+        .arg("make")
+        .current_dir(&twice.ours)
+        .output();
+    let made = made.expect("setpriv");
+    let said = String::from_utf8_lossy(&made.stderr);
+    let line = format!("outlive: {} is watched by root", twice.ours.display());
+    assert!(said.contains(&line), "{said}");
+    assert_eq!(made.stdout, b"made\n");
 }

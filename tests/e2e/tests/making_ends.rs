@@ -69,6 +69,24 @@ fn an_interrupt_is_heeded_before_anything_is_decided() {
     assert!(!twice.ours.join("out").exists());
 }
 
+#[test]
+fn a_watcher_that_has_ended_is_said_to_have() {
+    let twice = Twice::new(&[("Makefile", "out:\n\techo made >$@\n")]);
+    let watcher = in_the_place_of_a_watcher(&twice.ours);
+    let make = twice.begin();
+    let (asks_whether_there_is_one, _) = watcher.accept().expect("it asks");
+    drop(asks_whether_there_is_one);
+    let (asker, _) = watcher.accept().expect("it asks for a make");
+    drop((asker, watcher));
+    let said = make.wait_with_output().expect("outlive make");
+    let said = String::from_utf8_lossy(&said.stderr);
+    assert_eq!(
+        said,
+        "outlive: who watches does not answer (it has ended): this is plain make\n"
+    );
+    assert!(twice.ours.join("out").exists());
+}
+
 /// Plain make's commands would wait for who listens, and die there.
 #[test]
 fn who_does_not_listen_can_be_interrupted() {
