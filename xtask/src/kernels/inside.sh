@@ -91,5 +91,5 @@ OUTLIVE_STACKED=all counted stacked "@STACKED@" --test-threads=1
 
 if [ "@SECONDS@" != 0 ]; then
     OUTLIVE_LOAD_SECONDS=@SECONDS@ counted load "@LOAD@" --test-threads=1 --show-output
-    grep -a '^load: ' /run/tmp/load | sed 's/^load: /@@ work /'
+    grep -a '^load: .* kills' /run/tmp/load | sed 's/^load: /@@ work /'
 fi
