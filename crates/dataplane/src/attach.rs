@@ -59,9 +59,10 @@ impl Attachment {
         localnet: bool,
         mode: AttachMode,
         pins: &PinDirectory,
+        others: &[Change],
     ) -> Result<Self, DataplaneError> {
         interface.mtu = link.mtu;
-        let arranged = Arranged::on(&interface, link, localnet)?;
+        let arranged = Arranged::on(&interface, link, localnet, others)?;
         let tcx = match mode {
             AttachMode::Clsact => None,
             AttachMode::Tcx => Some(attach_tcx(object, &interface, pins)),
@@ -92,9 +93,14 @@ impl Attachment {
         }
     }
 
+    /// Arrange again what somebody may have put back. Tells whether something was changed that was not before.
+    pub(crate) fn arrange_again(&mut self, localnet: bool) -> Result<bool, DataplaneError> {
+        self.arranged.again(&self.interface, localnet)
+    }
+
     /// Unbind. (TCX links go with their pins.)
-    pub(crate) fn detach(&mut self, object: &Object) {
-        self.arranged.undo();
+    pub(crate) fn detach(&mut self, object: &Object, others: &[Change]) {
+        self.arranged.undo(others);
         let Hooks::Clsact {
             filters,
             qdisc_is_ours,

@@ -25,7 +25,7 @@ pub use attach::{AttachMode, detach_clsact};
 pub use error::DataplaneError;
 pub use inject::{Injector, MAX_INJECTED, Space};
 pub use interfaces::{Interface, check_settings, ethernet_interfaces, netns_cookie};
-pub use link::Change;
+pub use link::{Change, put_back};
 pub use link_socket::link_socket;
 pub use object::{
     AckStrategy, Counters, Dataplane, Fence, Life, LinkSettings, Renewer, Settings, SplicePoint,

@@ -12,7 +12,8 @@
 //! - What a replay teaches the kernel about round trips is to be forgotten: `tcp_min_rtt_wlen` is set to 0.
 //!
 //! What was changed is put back when the programs are detached; whoever wants to survive a crash
-//! keeps the list of it ([`Change`]).
+//! keeps the list of it ([`Change`]). Several services of a network namespace share these settings: each lists what was
+//! before all of them, and the last one puts that back.
 
 use std::{fs, io, process::Command};
 
@@ -75,11 +76,11 @@ pub struct Change {
 }
 
 impl Change {
-    /// Put it back.
-    ///
-    /// # Errors
-    /// The interface is gone, or the setting.
-    pub fn put_back(&self) -> io::Result<()> {
+    fn is_of_the_same(&self, other: &Self) -> bool {
+        (&self.interface, &self.setting) == (&other.interface, &other.setting)
+    }
+
+    fn put_back(&self) -> io::Result<()> {
         if FRAME_SIZES.contains(&self.setting.as_str()) {
             set_frame_size(&self.interface, &self.setting, &self.before)
         } else if self.setting == TRIP_MEMORY {
@@ -88,6 +89,22 @@ impl Change {
             fs::write(switch(&self.interface, &self.setting), &self.before)
         }
     }
+}
+
+/// Put back what is on no list of other services. Returns how many settings.
+pub fn put_back(changes: impl IntoIterator<Item = Change>, others: &[Change]) -> usize {
+    let mut count = 0;
+    for change in changes {
+        if others.iter().any(|other| other.is_of_the_same(&change)) {
+            continue;
+        }
+        // Its interface may be gone.
+        if let Err(error) = change.put_back() {
+            tracing::warn!(?change, %error, "a setting was not put back");
+        }
+        count += 1;
+    }
+    count
 }
 
 /// What was changed on an interface.
@@ -100,6 +117,7 @@ impl Arranged {
         interface: &Interface,
         link: &Link,
         localnet: bool,
+        others: &[Change],
     ) -> Result<Self, DataplaneError> {
         let mut arranged = Self::default();
         for (name, size) in &link.frame_sizes {
@@ -110,12 +128,46 @@ impl Arranged {
         for name in switches(interface, localnet) {
             arranged.switch_on(interface, name)?;
         }
-        if interface.mac == [0; 6]
+        arranged.forget_short_trips(interface);
+        arranged.share(interface, localnet, others);
+        Ok(arranged)
+    }
+
+    /// Somebody may have put settings back that are needed. Tells whether one is noted that was not before.
+    pub(crate) fn again(
+        &mut self,
+        interface: &Interface,
+        localnet: bool,
+    ) -> Result<bool, DataplaneError> {
+        let noted = self.0.len();
+        for name in switches(interface, localnet) {
+            self.switch_on(interface, name)?;
+        }
+        self.forget_short_trips(interface);
+        Ok(self.0.len() > noted)
+    }
+
+    fn forget_short_trips(&mut self, interface: &Interface) {
+        if is_loopback(interface)
             && let Some(before) = forget_short_trips()
         {
-            arranged.note(interface, TRIP_MEMORY, before);
+            self.note(interface, TRIP_MEMORY, before);
         }
-        Ok(arranged)
+    }
+
+    /// What other services have arranged already, and are the first to have changed.
+    fn share(&mut self, interface: &Interface, localnet: bool, others: &[Change]) {
+        let mut needed: Vec<&str> = switches(interface, localnet).chain(FRAME_SIZES).collect();
+        needed.extend(is_loopback(interface).then_some(TRIP_MEMORY));
+        for setting in needed {
+            let is_it = |change: &&Change| {
+                (&*change.interface, &*change.setting) == (&*interface.name, setting)
+            };
+            if let Some(first) = others.iter().find(is_it) {
+                self.0.retain(|own| !is_it(&own));
+                self.0.push(first.clone());
+            }
+        }
     }
 
     /// What an earlier `serve` has changed, to be put back by us.
@@ -133,32 +185,36 @@ impl Arranged {
         Ok(())
     }
 
+    /// What was before the first change counts.
     fn note(&mut self, interface: &Interface, setting: &str, before: String) {
-        self.0.push(Change {
+        let change = Change {
             interface: interface.name.clone(),
             setting: setting.to_owned(),
             before,
-        });
+        };
+        if !self.0.iter().any(|noted| noted.is_of_the_same(&change)) {
+            self.0.push(change);
+        }
     }
 
     pub(crate) fn changes(&self) -> &[Change] {
         &self.0
     }
 
-    /// Put everything back.
-    pub(crate) fn undo(&mut self) {
-        for change in self.0.drain(..) {
-            if let Err(error) = change.put_back() {
-                tracing::warn!(?change, %error, "a setting was not put back");
-            }
-        }
+    /// Put everything back that is on no list of other services.
+    pub(crate) fn undo(&mut self, others: &[Change]) {
+        put_back(self.0.drain(..), others);
     }
+}
+
+fn is_loopback(interface: &Interface) -> bool {
+    interface.mac == [0; 6]
 }
 
 /// What has to be on, of the loopback.
 fn switches(interface: &Interface, localnet: bool) -> impl Iterator<Item = &'static str> {
     let names = ["accept_local", "route_localnet"].into_iter();
-    let many = match (interface.mac == [0; 6], localnet) {
+    let many = match (is_loopback(interface), localnet) {
         (false, _) => 0,
         (true, false) => 1,
         (true, true) => 2,

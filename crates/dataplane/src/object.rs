@@ -50,6 +50,8 @@ pub struct Dataplane {
     attachments: Vec<Attachment>,
     /// Indices of interfaces whose packets another interface will show.
     enslaved: BTreeSet<u32>,
+    /// What other services of this network namespace have changed on its interfaces.
+    others: Vec<Change>,
     /// An address of 127.0.0.0/8 is protected.
     localnet: bool,
     mark: u32,
@@ -134,6 +136,7 @@ impl Dataplane {
             pins,
             attachments: Vec::new(),
             enslaved: BTreeSet::new(),
+            others: Vec::new(),
             localnet: settings
                 .addresses
                 .iter()
@@ -238,9 +241,28 @@ impl Dataplane {
             self.localnet,
             mode,
             &self.pins,
+            &self.others,
         )?;
         self.attachments.push(attachment);
         Ok(())
+    }
+
+    /// Other services of this network namespace have changed settings of its interfaces: what they need is not put back.
+    pub fn shares_with(&mut self, others: Vec<Change>) {
+        self.others = others;
+    }
+
+    /// Somebody may have put back what was changed on the interfaces: it is changed again. Tells whether
+    /// [`Dataplane::changes`] are others now.
+    ///
+    /// # Errors
+    /// A setting cannot be changed.
+    pub fn arrange_again(&mut self) -> Result<bool, DataplaneError> {
+        let mut changed = false;
+        for attachment in &mut self.attachments {
+            changed |= attachment.arrange_again(self.localnet)?;
+        }
+        Ok(changed)
     }
 
     /// The interfaces that carry the programs.
@@ -278,7 +300,7 @@ impl Dataplane {
     /// A pin cannot be removed.
     pub fn remove(mut self) -> Result<(), DataplaneError> {
         for attachment in &mut self.attachments {
-            attachment.detach(&self.object);
+            attachment.detach(&self.object, &self.others);
         }
         self.pins.remove()
     }

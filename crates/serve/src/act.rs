@@ -12,7 +12,7 @@ use supervise::{TcpState, destroy_socket, destroy_sockets};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    clock,
+    changes, clock,
     error::{ServeError, SystemContext},
     events::{Code, Happening},
     read_ahead::ReadAhead,
@@ -55,7 +55,10 @@ impl Service {
             Action::KillService => self.ground.cgroup.kill()?,
             Action::RemoveOrphans => self.remove_orphans()?,
             Action::Drain { token } => self.drain(token)?,
-            Action::NewIncarnation => self.ground.plane.new_incarnation()?,
+            Action::NewIncarnation => {
+                self.arrange_again();
+                self.ground.plane.new_incarnation()?;
+            }
             Action::StartServer => self.start_later(),
             Action::ListConnections => self.list_connections()?,
             Action::Expect { flow } => {
@@ -131,6 +134,21 @@ impl Service {
     /// A logger that has to be started anew has no records that could lose their turns.
     fn hold_turns(&mut self, hold: bool) -> Result<(), ServeError> {
         self.ask_logger(|logger| logger.hold_turns(hold)).map(drop)
+    }
+
+    /// Somebody may have put back what the injected packets need. Where it cannot be changed any more, other connections
+    /// may still go on.
+    fn arrange_again(&mut self) {
+        let plane = &mut self.ground.plane;
+        let kept = match plane.arrange_again() {
+            Ok(false) => return,
+            Ok(true) => changes::keep(self.ground.lock.directory(), plane),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = kept {
+            let message = error.to_string();
+            self.tell(Happening::Trouble { message });
+        }
     }
 
     /// The ring may be full of what the logger has not read yet; it is reading.

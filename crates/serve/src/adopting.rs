@@ -116,6 +116,7 @@ fn take_over(
     // If its end was asked for, then of somebody who is dead; we are asked to go on.
     plane.stopping(false)?;
     let changes = changes::list(lock.directory())?;
+    plane.shares_with(changes::of_others(lock.directory()));
     for interface in ethernet_interfaces()? {
         plane.adopt_interface(&interface, config.attach, &changes)?;
     }

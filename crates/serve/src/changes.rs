@@ -1,14 +1,30 @@
 //! What was changed on the host's interfaces, kept in the run directory: who cleans up behind a
-//! killed `serve` puts it back.
+//! killed `serve` puts it back. What another service in the same run directory needs, too, stays as it is: that one
+//! puts it back.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use dataplane::{Change, Dataplane, netns_cookie};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 
 use crate::{
     error::{ServeError, SystemContext},
     rundir,
 };
+
+/// So long the change of another service is waited for. One that was stopped in the middle of that keeps nobody.
+const OTHERS: Duration = Duration::from_secs(5);
+/// Between two looks at the lock.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "changes.json";
@@ -29,16 +45,61 @@ pub(crate) fn keep(directory: &Path, plane: &Dataplane) -> Result<(), ServeError
     rundir::keep(directory, FILE, &kept).doing("note what is changed on the interfaces")
 }
 
-/// Put back what a killed `serve` changed in this network namespace. Tells how many settings.
-pub(crate) fn put_back(directory: &Path) -> Result<usize, ServeError> {
-    let changes = list(directory)?;
-    for change in &changes {
-        // Its interface may be gone.
-        if let Err(error) = change.put_back() {
-            tracing::warn!(?change, %error, "a setting was not put back");
+/// What other services of this run directory have changed in this network namespace.
+pub(crate) fn of_others(directory: &Path) -> Vec<Change> {
+    let above = directory
+        .parent()
+        .and_then(|above| fs::read_dir(above).ok());
+    let others = above.into_iter().flatten().flatten();
+    let others = others.map(|other| other.path());
+    let others = others.filter(|other| other != directory);
+    // What cannot be read is of a service that can be neither taken over nor cleaned up.
+    others
+        .filter_map(|other| list(&other).ok())
+        .flatten()
+        .collect()
+}
+
+/// While this is held no other service of this run directory changes anything, or puts anything back.
+pub(crate) fn alone(directory: &Path) -> Option<File> {
+    let above = File::open(directory.parent()?).ok()?;
+    let until = Instant::now() + OTHERS;
+    loop {
+        match flock(&above, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(above),
+            Err(Errno::AGAIN) if Instant::now() < until => thread::sleep(PAUSE),
+            Err(error) => {
+                tracing::warn!(%error, "another service may change the same settings now");
+                return None;
+            }
         }
     }
-    Ok(changes.len())
+}
+
+/// Take the programs down, and put back what no other service needs.
+pub(crate) fn end(directory: &Path, mut plane: Dataplane) -> Result<(), ServeError> {
+    let _alone = alone(directory);
+    plane.shares_with(of_others(directory));
+    let removed = plane.remove();
+    forget(directory);
+    Ok(removed?)
+}
+
+/// Put back what a killed `serve` changed in this network namespace, and no other service needs. Tells how many settings.
+pub(crate) fn put_back(directory: &Path) -> Result<usize, ServeError> {
+    let _alone = alone(directory);
+    let count = dataplane::put_back(list(directory)?, &of_others(directory));
+    forget(directory);
+    Ok(count)
+}
+
+/// Nothing is changed any more: the last one of several services has nobody to leave it to.
+fn forget(directory: &Path) {
+    match fs::remove_file(directory.join(FILE)) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!(%error, "the list of changed settings stays"),
+    }
 }
 
 /// What a killed `serve` changed in this network namespace.

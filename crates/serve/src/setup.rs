@@ -179,7 +179,7 @@ impl Ground {
         taken_down: Result<usize, ServeError>,
     ) -> Result<(), ServeError> {
         self.logger.end(over);
-        let detached = self.plane.remove();
+        let detached = changes::end(self.lock.directory(), self.plane);
         let removed = self.cgroup.remove();
         drop(self.bpffs);
         drop(self.cgroup2);
@@ -233,10 +233,13 @@ fn bind(
     };
     let mut plane = Dataplane::load(&settings, pins)?;
     let bound = (|| {
+        let alone = changes::alone(lock.directory());
+        plane.shares_with(changes::of_others(lock.directory()));
         for interface in ethernet_interfaces()? {
             plane.attach_interface(&interface, config.attach)?;
         }
         changes::keep(lock.directory(), &plane)?;
+        drop(alone);
         plane.attach_latch()?;
         let injector = Injector::new(settings.mark)?;
         let logger = match &config.link {
@@ -250,7 +253,7 @@ fn bind(
     match bound {
         Ok((injector, loggers)) => Ok((plane, injector, loggers)),
         Err(error) => {
-            let _ = plane.remove();
+            let _ = changes::end(lock.directory(), plane);
             Err(error)
         }
     }

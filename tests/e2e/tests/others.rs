@@ -5,8 +5,9 @@ use e2e::arrange::{run, run_words, test_server_at, wait_until};
 use e2e::clients::{read_exactly, write};
 use e2e::exchange::{Exchange, assert_all_kept, echoes, echoing, end};
 use e2e::servers::{PORT, test_server};
-use e2e::{Scene, Seed};
+use e2e::{PATIENCE, Scene, Seed};
 use lab::{Output, Signal};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -175,6 +176,55 @@ fn two_services_on_one_host() {
     assert_eq!(read_exactly(&other, 5), b"again");
     end(&other);
     assert_all_kept(&second);
+}
+
+/// Settings of the network namespace that services share: who leaves first leaves them as the other one needs them, and
+/// the last one puts back what was before both. Without `accept_local` on the loopback nothing that a recovery injects there
+/// would arrive.
+#[test]
+fn the_last_of_two_services_puts_settings_back() {
+    let scene = Scene::new("settings");
+    let trips = "net.ipv4.tcp_min_rtt_wlen";
+    let read = || {
+        run(
+            &scene.server,
+            &format!("sysctl -n {trips} net.ipv4.conf.lo.accept_local"),
+        )
+    };
+    scene
+        .server
+        .sysctl(trips, "123")
+        .expect("a kernel parameter");
+    let before = read();
+    assert_eq!(before, "123\n0\n");
+    let here = |port| [SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
+    let first = scene.protect(&test_server_at(&scene, &here(PORT)));
+    let second = scene.protect(&test_server_at(&scene, &here(PORT + 1)));
+    let [address] = here(PORT + 1);
+    let stream = scene.server.enter(|| TcpStream::connect(address));
+    let stream = stream.expect("it is on").expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    write(&stream, b"echo\n");
+    echoes(&stream, b"one");
+
+    first.stop();
+    assert_eq!(read(), "0\n1\n");
+    second.kill_main(Signal::KILL);
+    second.wait_serving(1);
+    echoes(&stream, b"two");
+
+    // Whoever changes them meanwhile does not know either.
+    scene
+        .server
+        .sysctl("net.ipv4.conf.lo.accept_local", "0")
+        .expect("a kernel parameter");
+    second.kill_main(Signal::KILL);
+    second.wait_serving(2);
+    echoes(&stream, b"three");
+    end(&stream);
+    assert_all_kept(&second);
+    second.stop();
+    assert_eq!(read(), before);
 }
 
 /// A process sends from memory that never comes, and the kernel keeps its socket locked for that long. Whoever looks at

@@ -91,6 +91,7 @@ impl Dataplane {
             pins,
             attachments: Vec::new(),
             enslaved: std::collections::BTreeSet::new(),
+            others: Vec::new(),
             localnet: life.addresses.iter().any(loopback),
             mark: service.mark,
         };

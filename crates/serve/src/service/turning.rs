@@ -140,6 +140,8 @@ impl Service {
 
     pub(crate) fn attach_new_interfaces(&mut self) -> Result<(), ServeError> {
         let before = self.ground.plane.interfaces().count();
+        let others = changes::of_others(self.ground.lock.directory());
+        self.ground.plane.shares_with(others);
         for interface in dataplane::ethernet_interfaces()? {
             self.ground
                 .plane
