@@ -338,6 +338,8 @@ pub(crate) struct Connection {
     pub(crate) given: Given,
     /// The server has said everything again that can be compared.
     pub(crate) is_compared: bool,
+    /// Its server needs so long to say everything again that others do not wait for it.
+    pub(crate) is_late: bool,
     /// Bytes that its client was sent, as far as they are to be said again.
     sent: u32,
     /// Its replay was involved in a death: it goes last, and alone.
@@ -371,6 +373,7 @@ impl Connection {
             beginnings: Vec::new(),
             given: Given::default(),
             is_compared: false,
+            is_late: false,
             sent: match candidate.standing {
                 None => candidate
                     .flow
@@ -403,6 +406,7 @@ impl Connection {
             beginnings: Vec::new(),
             given: Given::default(),
             is_compared: true,
+            is_late: false,
             sent: 0,
             suspect: false,
             to_be_told: false,

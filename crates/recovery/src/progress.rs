@@ -99,9 +99,13 @@ impl Recovery {
                 if ahead && lasted >= answer {
                     return self.drop_kept(id, LostReason::ClientSilent);
                 }
-                let patience = lasted >= self.config.replay_timeout;
-                if settled && !ahead && (is_compared || patience) {
-                    self.settle(id, flow);
+                if settled && !ahead && is_compared {
+                    return self.settle(id, flow);
+                }
+                // What is compared would differ without its record: that stays until the server has said all again.
+                if lasted >= self.config.replay_timeout && !connection.is_late {
+                    connection.is_late = true;
+                    self.tell_verified();
                 }
             }
             _ => {}
@@ -164,10 +168,11 @@ impl Recovery {
         self.tell_verified();
     }
 
-    /// Once for all of them.
+    /// Once for all of them, but for those whose servers need long.
     pub(crate) fn tell_verified(&mut self) {
         self.tell(None);
-        if self.connections.is_empty() && self.verified.connections > 0 {
+        let others_done = self.connections.values().all(|one| one.is_late);
+        if others_done && self.verified.connections > 0 {
             let verified = std::mem::take(&mut self.verified);
             self.events.push_back(Event::Verified {
                 connections: verified.connections,
@@ -343,13 +348,14 @@ fn stalled(replay: &Replay, first: SeqNumber) -> LostReason {
     }
 }
 
-/// How long one that settles is not looked at: what is compared is soon told, and a server may need long.
+/// How long one that settles is not looked at: what is compared is soon told, and a server may need long, or may never say
+/// it again.
 fn pause(since: Duration, is_compared: bool, now: Duration, settle: Duration) -> Duration {
     let lasted = now.saturating_sub(since);
     match is_compared {
         true if lasted < settle => settle.saturating_sub(lasted),
         true => settle,
-        false => (lasted / 2).clamp(SOON, settle),
+        false => (lasted / 2).clamp(SOON, settle.max(lasted / 64)),
     }
 }
 

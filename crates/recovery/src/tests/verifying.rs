@@ -58,13 +58,16 @@ fn what_settled_before_another_death_is_not_counted_twice() {
     assert_eq!(verified(&world), [(2, 200)]);
 }
 
+/// What is compared would differ without the record: it stays until everything was said again. Others do not wait for that
+/// word.
 #[test]
-fn a_server_that_does_not_say_it_again_is_waited_for_but_not_for_ever() {
+fn a_server_that_needs_long_is_compared_with_the_record_whenever_it_speaks() {
     let config = Config {
         replay_timeout: ms(5_000),
         ..Config::default()
     };
-    let mut world = World::with(config, [Peer::new(1, 10, 100).manner(Manner::Mute)]);
+    let mute = Peer::new(1, 10, 100).manner(Manner::Mute);
+    let mut world = World::with(config, [mute, Peer::new(2, 10, 100)]);
     world.die_and_return();
     world.until_serving(10);
     for _ in 0..40 {
@@ -74,7 +77,18 @@ fn a_server_that_does_not_say_it_again_is_waited_for_but_not_for_ever() {
     }
     assert_eq!(verified(&world), []);
     world.pass_in_steps(ms(1_500), ms(100));
-    assert_eq!(verified(&world), [(1, 0)]);
+    assert_eq!(verified(&world), [(1, 100)]);
+    world.pass_in_steps(ms(3_600_000), ms(1_000));
+    let flow = FlowId(1);
+    let forgets = Action::ForgetExpected { flow };
+    assert!(!world.done.contains(&forgets));
+    let kept = Event::Kept { connections: 1 };
+    assert!(!world.told.contains(&kept));
+    world.peer(1).manner = Manner::Reads;
+    world.pass_in_steps(ms(120_000), ms(1_000));
+    assert!(world.done.contains(&forgets));
+    assert!(world.told.contains(&kept));
+    assert_eq!(verified(&world), [(1, 100), (1, 100)]);
     assert!(world.reset.is_empty());
 }
 
