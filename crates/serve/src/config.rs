@@ -164,9 +164,15 @@ impl ServeConfig {
         self.otherwise.as_deref().filter(|_| self.link.is_none())
     }
 
-    /// What the server says is digested, to be compared in a replay.
+    /// What the server says is digested, to be compared in a replay; of a server with state as [`ServeConfig::verify_head`]
+    /// has it.
     pub(crate) fn digests(&self) -> bool {
-        !self.wrapped && self.verify == Verify::Hash
+        let verify = match self.goes_on_without() {
+            Some(otherwise) => otherwise.verify,
+            None if self.wrapped => return false,
+            None => self.verify,
+        };
+        verify == Verify::Hash
     }
 
     /// If no more segments come in a tenth of a second, none is left to notes; `None`: there are no notes.
@@ -210,6 +216,69 @@ mod tests {
         assert_eq!(name("10.0.0.10:80"), "10.0.0.10-80");
         assert_eq!(name("[fd00::1]:80"), "fd00--1-80");
         assert_eq!(name("[::1]:80"), "0--1-80");
+    }
+
+    fn with_state(otherwise: Option<Verify>, link: bool) -> ServeConfig {
+        let plain = |verify| ServeConfig {
+            name: "web".to_owned(),
+            addresses: Vec::new(),
+            address_device: None,
+            take_address: false,
+            command: Vec::new(),
+            wrapped: false,
+            otherwise: None,
+            checkpoints: None,
+            renew_at: None,
+            replay: ReplayMode::Connection,
+            verify,
+            tolerate: Vec::new(),
+            crash_on: CrashOn::Signal,
+            limits: LoggerLimits {
+                per_connection: 1 << 20,
+                total: 1 << 20,
+                ring: 1 << 20,
+            },
+            max_connections: 1,
+            give_up_after: Duration::ZERO,
+            quarantine_after: 1,
+            grace: Duration::ZERO,
+            attach: AttachMode::Auto,
+            link: None,
+            standby: false,
+            hot: false,
+            preference: 0,
+            metrics: None,
+            run_dir: RunDir::default(),
+        };
+        let loggers = LinkConfig {
+            loggers: Vec::new(),
+            key_file: PathBuf::new(),
+            strategy: AckStrategy::Basic,
+            on_loss: OnLoggerLoss::Hold,
+            commit_effects: false,
+            copies_per_second: 0,
+            timeout: Duration::ZERO,
+        };
+        ServeConfig {
+            wrapped: true,
+            otherwise: otherwise.map(|verify| Box::new(plain(verify))),
+            link: link.then_some(loggers),
+            ..plain(Verify::Hash)
+        }
+    }
+
+    /// The programs are loaded once: they must do what either way of serving asks for.
+    #[test]
+    fn a_server_that_may_go_on_without_its_record_is_compared_as_one_that_has_none() {
+        let asks = |config: &ServeConfig| (config.verify_head(), config.digests());
+        assert_eq!(asks(&with_state(None, false)), (0, false));
+        for verify in [Verify::Full, Verify::Hash, Verify::Head, Verify::Off] {
+            let config = with_state(Some(verify), false);
+            let goes_on = config.goes_on_without().expect("it may");
+            assert_eq!(asks(&config), asks(goes_on));
+            assert_eq!(config.digests(), verify == Verify::Hash);
+            assert_eq!(asks(&with_state(Some(verify), true)), (0, false));
+        }
     }
 
     #[test]

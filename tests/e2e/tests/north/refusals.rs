@@ -262,6 +262,23 @@ fn a_server_that_is_refused_late_goes_on_without_a_record_if_one_was_only_prefer
     assert_no_client_notices(&server);
 }
 
+/// Beyond the recorded beginning of an answer, too: what is random was another one in the first life.
+#[test]
+fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up() {
+    let scene = Scene::new("prefer-hash");
+    let server = scene.protect_with(&interpreter(&scene), &PREFER);
+    let mut clients = [(); 2].map(|()| Client::new(&scene));
+    let [first, second] = &mut clients;
+    assert_eq!(first.ask("6 * 7"), "42");
+    let heard = second.ask("'a' * 6000 + os.urandom(8).hex()");
+    assert!(heard.len() >= 6016, "{heard}");
+    run(first, LOOKS);
+    let lost = server.wait_for("lost", 1);
+    let reason = lost["reason"].as_str().expect("words");
+    assert!(reason.contains("the hash differs"), "{lost}");
+    // This server ends with the first connection that is reset.
+}
+
 /// With a logger on another host the service begins anew.
 #[test]
 fn who_prefers_a_record_does_without_it_at_the_logger() {
