@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::replay::Replay;
+
 /// How much of a connection's instream the restarted server is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplayMode {
@@ -35,6 +37,9 @@ pub struct Config {
     pub embryo_timeout: Duration,
     /// How long the server may leave a replay unread.
     pub replay_timeout: Duration,
+    /// How long the server may be silent before it says again what a client had heard before it said more: as long as its
+    /// longest request takes.
+    pub say_again_timeout: Duration,
     /// How long a server must survive a replay before it is thought to have done so.
     pub settle: Duration,
     /// Deaths during a connection's replay after which it is given up.
@@ -57,10 +62,21 @@ impl Default for Config {
             hear_timeout: Duration::from_secs(1),
             embryo_timeout: Duration::from_secs(30),
             replay_timeout: Duration::from_secs(30),
+            say_again_timeout: Duration::from_secs(600),
             settle: Duration::from_millis(100),
             quarantine_after: 3,
             verify_head: 4096,
             max_segment: 60_000,
+        }
+    }
+}
+
+impl Config {
+    /// How long nothing may move in this replay.
+    pub(crate) fn patience(&self, replay: &Replay) -> Duration {
+        match replay.awaits() {
+            Some(_) => self.say_again_timeout,
+            None => self.replay_timeout,
         }
     }
 }

@@ -351,6 +351,9 @@ pub(crate) struct Connection {
     pub(crate) step: Step,
 }
 
+/// A server that is silent for so long before it says again what a client had heard keeps only that client waiting.
+const REST: Duration = Duration::from_secs(1);
+
 /// First pause before a SYN is repeated; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
@@ -468,7 +471,7 @@ impl Connection {
     pub(crate) fn in_replay(&self, now: Duration, settle: Duration) -> bool {
         match &self.step {
             Step::Waiting | Step::Splicing { .. } => false,
-            Step::Replaying(replay) => replay.len() > 0,
+            Step::Replaying(replay) => replay.len() > 0 && !self.rests(now),
             Step::Settling { since, .. } => {
                 now.saturating_sub(*since) < settle && self.end.after(self.point.instream + 1)
             }
@@ -479,7 +482,7 @@ impl Connection {
     pub(crate) fn has_its_turn(&self, now: Duration, settle: Duration) -> bool {
         match &self.step {
             Step::Waiting => false,
-            Step::Splicing { .. } | Step::Replaying(_) => true,
+            Step::Splicing { .. } | Step::Replaying(_) => !self.rests(now),
             Step::Settling { since, .. } => now.saturating_sub(*since) < settle,
         }
     }
@@ -492,6 +495,16 @@ impl Connection {
             Step::Replaying(replay) => !replay.holds_fin(),
             Step::Settling { .. } => false,
         }
+    }
+
+    /// Its server needs its time to say again what the client had heard before it said more, as a long poll does.
+    pub(crate) fn rests(&self, now: Duration) -> bool {
+        matches!(&self.step, Step::Replaying(replay) if replay.awaits().is_some() && replay.idle(now) >= REST)
+    }
+
+    /// Others wait until its record is delivered.
+    pub(crate) fn is_waited_for(&self, now: Duration) -> bool {
+        self.to_be_replayed() && !self.rests(now)
     }
 
     /// How much of what its client was sent was compared with what the new server said again.

@@ -114,12 +114,19 @@ impl Recovery {
 
     /// A replay waits for what its server says next: whoever looks at once gives it more at once.
     #[must_use]
-    pub fn awaits_server(&self) -> bool {
+    pub fn awaits_server(&self, now: Duration) -> bool {
         let awaits = |connection: &Connection| match &connection.step {
-            Step::Replaying(replay) => replay.awaits().is_some(),
+            Step::Replaying(replay) => replay.awaits().is_some() && !connection.rests(now),
             _ => false,
         };
         self.connections.values().any(awaits)
+    }
+
+    /// Something is under way that does not take long: a server takes a connection, or its record.
+    #[must_use]
+    pub fn is_busy(&self, now: Duration) -> bool {
+        let busy = |one: &Connection| !matches!(one.step, Step::Waiting) && one.is_waited_for(now);
+        self.connections.values().any(busy)
     }
 
     /// The record reaches up to `end` now; asked for by [`Action::MoreRecord`].
@@ -222,7 +229,7 @@ impl Recovery {
         let others_done = self
             .connections
             .values()
-            .all(|c| c.suspect || !c.to_be_replayed());
+            .all(|c| c.suspect || !c.is_waited_for(now));
         let settle = self.config.settle;
         let mut suspect_may_go = others_done
             && !self
@@ -267,7 +274,7 @@ impl Recovery {
                     failed.push((connection.flow, LostReason::NotAccepted));
                 }
                 Step::Replaying(replay)
-                    if !replay.holds_fin() && replay.idle(now) >= self.config.replay_timeout =>
+                    if !replay.holds_fin() && replay.idle(now) >= self.config.patience(replay) =>
                 {
                     let first = connection.point.outstream;
                     failed.push((connection.flow, stalled(replay, first)));
@@ -302,7 +309,7 @@ impl Recovery {
                 after_ms: self.timings.spliced_ms,
             });
         }
-        let unfinished = self.connections.values().any(Connection::to_be_replayed);
+        let unfinished = self.connections.values().any(|c| c.is_waited_for(now));
         if unfinished || !self.has_handed_over() {
             return;
         }

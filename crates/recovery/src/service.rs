@@ -317,7 +317,10 @@ impl Recovery {
     /// Nobody will serve any more: reset what waits. Connections that are served already, by a
     /// server that is to be stopped in an orderly way, are not touched.
     pub fn give_up(&mut self, why: GaveUp) {
-        if self.gave_up.is_some() || self.stage == Stage::Serving {
+        if self.stage == Stage::Serving {
+            return self.reset_unfinished(why);
+        }
+        if self.gave_up.is_some() {
             return;
         }
         self.gave_up = Some(why);

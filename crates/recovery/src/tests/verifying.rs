@@ -3,7 +3,7 @@
 use wire::FlowId;
 
 use super::world::{Manner, Peer, SERVER, World, key, ms};
-use crate::{Action, Config, Event, LostReason, Stage};
+use crate::{Action, Config, Event, GaveUp, LostReason, Stage};
 
 fn verified(world: &World) -> Vec<(usize, u64)> {
     let numbers = |event: &Event| match event {
@@ -240,7 +240,7 @@ fn a_turn_is_given_when_the_server_has_said_what_was_before_it() {
     for _ in 0..100 {
         world.pass(ms(1));
         most = most.max(world.pieces(1).len());
-        if world.recovery.awaits_server() {
+        if world.recovery.awaits_server(world.now) {
             assert_eq!(world.stage(), Stage::Recovering);
         }
     }
@@ -252,17 +252,70 @@ fn a_turn_is_given_when_the_server_has_said_what_was_before_it() {
 /// It may have forgotten what it said by itself, or say it much later: its client is not left behind for ever.
 #[test]
 fn a_server_that_does_not_say_it_again_is_given_no_more_and_given_up() {
-    let timeout = Config::default().replay_timeout;
+    let timeout = Config::default().say_again_timeout;
     let mut peer = Peer::new(1, 90, 100).manner(Manner::Mute);
     peer.beginnings = vec![(30, 40)];
     let mut world = World::new([peer, Peer::new(2, 10, 10)]);
     world.die_and_return();
     world.pass_in_steps(timeout - ms(10), ms(10));
-    assert_eq!(world.stage(), Stage::Recovering);
     assert_eq!(world.peer(1).received(), 30);
     world.pass_in_steps(ms(60), ms(10));
     let (bytes, missing) = (40, 60);
     let reason = LostReason::NotSaidAgain { bytes, missing };
     assert_eq!(world.reset[&key(1)], reason);
-    assert_eq!(world.serving(), (1, 1, 40), "what was given to it counts");
+    assert_eq!(
+        world.serving(),
+        (1, 0, 40),
+        "the other one is served long since"
+    );
+    let given = |event: &Event| {
+        matches!(
+            event,
+            Event::Lost {
+                replayed_bytes: 30,
+                ..
+            }
+        )
+    };
+    assert!(world.told.iter().any(given), "what was given to it counts");
+}
+
+/// As a long poll does: its client waits as it has waited before, and nobody else does.
+#[test]
+fn a_server_that_needs_long_for_an_earlier_answer_keeps_only_its_client_waiting() {
+    let mut peer = Peer::new(1, 90, 100).manner(Manner::Mute);
+    peer.beginnings = vec![(30, 40)];
+    let mut world = World::new([peer, Peer::new(2, 10, 10)]);
+    world.die_and_return();
+    world.pass_in_steps(ms(2_000), ms(1));
+    assert_eq!(world.stage(), Stage::Serving);
+    assert_eq!(world.serving(), (1, 0, 40));
+    assert!(!world.recovery.is_busy(world.now));
+    assert!(!world.recovery.awaits_server(world.now));
+    world.pass_in_steps(ms(300_000), ms(10));
+    assert_eq!(world.peer(1).received(), 30);
+
+    // Another death is none of its replay.
+    world.die();
+    world.until_serving(2_000);
+    world.pass_in_steps(ms(300_000), ms(10));
+    world.peer(1).manner = Manner::Reads;
+    world.pass_in_steps(ms(200), ms(1));
+    assert_eq!(world.peer(1).received(), 90);
+    assert!(world.told.contains(&Event::Kept { connections: 1 }));
+    assert!(world.reset.is_empty());
+}
+
+/// What it was not given it will not get.
+#[test]
+fn a_client_that_waits_for_an_earlier_answer_is_told_of_the_end() {
+    let mut peer = Peer::new(1, 90, 100).manner(Manner::Mute);
+    peer.beginnings = vec![(30, 40)];
+    let mut world = World::new([peer, Peer::new(2, 10, 10)]);
+    world.die_and_return();
+    world.until_serving(2_000);
+    world.recovery.give_up(GaveUp::Stopped);
+    world.act();
+    assert_eq!(world.reset[&key(1)], LostReason::Stopped);
+    assert_eq!(world.reset.len(), 1);
 }

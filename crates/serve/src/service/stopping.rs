@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use recovery::{GaveUp, Stage};
+use recovery::GaveUp;
 use rustix::event::{PollFd, PollFlags};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -55,11 +55,8 @@ impl Service {
 
     /// Nobody will come back for clients whose server has died: they are told now, also those that only listen.
     pub(super) fn tell_those_who_wait(&mut self, why: GaveUp) -> Result<(), ServeError> {
-        if self.recovery.stage() != Stage::Serving {
-            self.recovery.give_up(why);
-            self.act()?;
-        }
-        Ok(())
+        self.recovery.give_up(why);
+        self.act().map(drop)
     }
 
     /// Translated connections end properly only while the programs are there.

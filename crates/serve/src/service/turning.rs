@@ -86,7 +86,7 @@ impl Service {
         let mut acted = false;
         let begun = clock::now();
         let mut moved = begun;
-        while self.recovery.awaits_server() {
+        while self.recovery.awaits_server(clock::now()) {
             let now = clock::now();
             if now.saturating_sub(moved) > AT_ONCE || now.saturating_sub(begun) > FOLLOWED {
                 break;

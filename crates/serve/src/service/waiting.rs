@@ -20,7 +20,11 @@ impl Service {
     /// usually has consequences.
     pub(super) fn wait(&mut self, ring: &Ring<'_>, acted: bool) -> Result<(), ServeError> {
         let now = clock::now();
-        let working = matches!(self.recovery.stage(), Stage::Recovering | Stage::Listing);
+        let awaits_logger = self.list_again || self.recovery.awaits_logger();
+        let working = match self.recovery.stage() {
+            Stage::Recovering | Stage::Listing if !awaits_logger => true,
+            _ => self.recovery.is_busy(now),
+        };
         let pace = match working || self.recovery.is_telling() {
             true => PROGRESS,
             false => SETTLING,

@@ -43,6 +43,36 @@ fn replay_by_turns() {
     protected.stop();
 }
 
+/// As with a long poll: who has asked for it waits once more, and everybody else is served.
+#[test]
+fn an_earlier_answer_that_takes_its_time() {
+    let scene = Scene::new("long-poll");
+    let protected = scene.protect(&servers::test_server(&scene));
+    let door = scene.write("door", "");
+    let [slow, other] = [(); 2].map(|()| scene.connect(PORT));
+    talks(&other, "here");
+    talks(&slow, "one");
+    write(&slow, format!("wait {}\n", door.display()).as_bytes());
+    talks(&slow, "two");
+    talks(&slow, "three");
+    fs::remove_file(&door).expect("the door is there");
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(
+        (&serving["kept"], &serving["comparing"]),
+        (&1.into(), &1.into())
+    );
+    talks(&other, "goes-on");
+    let restarted = protected.outlive("restart", &["--json"]);
+    assert_eq!(restarted.status, Some(0), "{restarted:?}");
+    talks(&other, "and-on");
+    fs::write(&door, "").expect("the door is open");
+    talks(&slow, "four");
+    protected.wait_for("kept", 1);
+    protected.assert_none_of("lost");
+    protected.stop();
+}
+
 /// `Expect: 100-continue` makes one request of two turns: curl sends the header, waits for
 /// the answer `100`, and then sends the content.
 fn upload_that_expects(replay: &str) {
