@@ -247,11 +247,10 @@ impl Recovery {
             suspect_may_go = false;
             room -= 1;
             connection.begin(now);
-            if connection.point.verify_end != connection.point.outstream {
-                self.actions.push_back(Action::Expect {
-                    flow: connection.flow,
-                });
-            }
+            // Also where nothing is to be compared: its requests wait for what its server says.
+            self.actions.push_back(Action::Expect {
+                flow: connection.flow,
+            });
             self.actions.push_back(Action::Splice {
                 key: connection.key,
                 flow: connection.flow,

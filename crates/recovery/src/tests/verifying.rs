@@ -319,3 +319,15 @@ fn a_client_that_waits_for_an_earlier_answer_is_told_of_the_end() {
     assert_eq!(world.reset[&key(1)], LostReason::Stopped);
     assert_eq!(world.reset.len(), 1);
 }
+
+#[test]
+fn requests_wait_for_answers_of_which_nothing_is_recorded() {
+    let mut peer = Peer::new(1, 90, 100);
+    peer.beginnings = vec![(30, 40)];
+    let record = peer.record.as_mut().expect("a record");
+    record.outstream_end = None;
+    let mut world = World::new([peer.manner(Manner::Mute)]);
+    world.die_and_return();
+    world.pass_in_steps(ms(500), ms(1));
+    assert_eq!(world.peer(1).received(), 30);
+}
