@@ -263,6 +263,10 @@ pub(crate) fn restart(arguments: &Move) -> Outcome {
             );
             Outcome::NotNow
         }
+        (Ok(()), Some(Restarted::Failed(why))) => {
+            lines::fail(&format_args!("{name} is ended and not restarted: {why}"));
+            Outcome::Failed
+        }
         (Ok(()), None) => {
             lines::fail(
                 "restart_unknown",

@@ -130,6 +130,12 @@ impl Recovery {
         self.stage
     }
 
+    /// Why clients that had waited were reset, if the server has not come back since.
+    #[must_use]
+    pub fn gave_up(&self) -> Option<GaveUp> {
+        self.gave_up
+    }
+
     /// Connections that are on their way back, or that were until a moment ago.
     #[must_use]
     pub fn unsettled(&self) -> usize {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, os::fd::AsFd, time::Duration};
 
 use dataplane::{DataplaneError, Space};
-use recovery::{Action, Cause, Count, Event, Segment, SplicePoint, Stage};
+use recovery::{Action, Cause, Count, Event, GaveUp, Segment, SplicePoint, Stage};
 use ssw::{
     Flow, Restored, call_to_client, expectations, fabricated_syn, no_room_for_client,
     replayed_segment, resets_to_client, window_update, word_to_client,
@@ -41,6 +41,9 @@ impl Service {
                 self.restarted(kept, lost);
             }
             self.tell(Happening::Recovery(event));
+        }
+        if self.recovery.gave_up() == Some(GaveUp::ServerDown) {
+            self.not_restarted();
         }
         Ok(acted)
     }

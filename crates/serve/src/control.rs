@@ -73,6 +73,8 @@ pub enum Restarted {
     },
     /// It was not tried.
     Refused(String),
+    /// The new server has not come up.
+    Failed(String),
 }
 
 #[derive(Debug)]

@@ -63,6 +63,17 @@ impl Service {
         }
     }
 
+    /// The server has not come up in time, and its clients were reset.
+    pub(crate) fn not_restarted(&mut self) {
+        if std::mem::take(&mut self.renewing.is_asked_for) {
+            let waited = self.config.give_up_after.as_secs_f64();
+            let why = format!(
+                "its server has not come up within {waited} s, and its connections were reset; it is tried on"
+            );
+            self.control.answer_restart(&Restarted::Failed(why));
+        }
+    }
+
     /// To be called every second while the service serves.
     pub(super) fn renew_if_nobody_is_connected(&mut self) -> Result<(), ServeError> {
         let (Some(at), Some(north)) = (self.config.renew_at, &self.north) else {

@@ -4,6 +4,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
+use e2e::arrange::StartGate;
 use e2e::clients::{Http, read_exactly, read_to_end, write};
 use e2e::servers::{self, Crash, PORT, signal_all};
 use e2e::{PATIENCE, Protected, Scene, Seed, assert_same_bytes, children_of, pattern};
@@ -236,6 +237,25 @@ fn a_main_process_that_leaves_its_daemon_is_told() {
     assert!(message.contains("--crash-on=main"), "{told}");
     let stream = scene.connect(PORT);
     echoes(&stream, b"served");
+    protected.stop();
+}
+
+/// The new version does not come up: who has asked for it is told when its clients are, and it is tried on.
+#[test]
+fn a_restart_that_is_asked_for_and_comes_to_nothing() {
+    let scene = Scene::new("restart-no");
+    let (server, gate) = StartGate::before(&scene, servers::test_server(&scene));
+    let protected = scene.protect_with(&server, &["--give-up-after", "1s"]);
+    let stream = echoing(&scene);
+    gate.shut();
+    let answer = protected.outlive("restart", &[]);
+    assert_eq!(answer.status, Some(1), "{answer:?}");
+    let words = "its server has not come up within 1 s, and its connections were reset";
+    assert!(answer.stderr.contains(words), "{answer:?}");
+    lost_only(&protected, &stream, "did not come back in time");
+    gate.open();
+    protected.wait_serving(1);
+    echoes(&echoing(&scene), b"afterwards");
     protected.stop();
 }
 
