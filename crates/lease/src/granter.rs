@@ -135,6 +135,8 @@ struct Service {
     watched: bool,
     /// What had become of the epoch before this one.
     former: Former,
+    /// The host that held it did not give it up: the operator has said that the host is gone.
+    is_gone: bool,
     /// How steadily its holder asks.
     detector: FailureDetector,
     /// What the granter's own host has sent in its name has left then.
@@ -180,6 +182,7 @@ impl Granter {
                 freed: 0,
                 watched: false,
                 former: Former::Unknown,
+                is_gone: false,
                 detector: FailureDetector::new(&terms),
                 // Our former life may have spoken a moment ago.
                 quiet: terms.drained_at(now),
@@ -232,6 +235,7 @@ impl Granter {
         }
         service.retire(instance);
         service.holder = None;
+        service.is_gone = true;
         if !service.leased {
             service.leased = true;
             service.over = now;
@@ -311,6 +315,7 @@ impl Service {
             freed: 0,
             watched: false,
             former: Former::Unknown,
+            is_gone: false,
             detector: FailureDetector::new(terms),
             quiet: Duration::ZERO,
             members: BTreeMap::new(),
@@ -544,9 +549,11 @@ impl Service {
             self.former = match self.holder {
                 Some((host, _)) if host == round.request.host => Former::Same,
                 Some(_) => Former::Other,
+                None if self.is_gone => Former::Other,
                 None if self.known && self.epoch > 0 => Former::GivenUp,
                 None => Former::Unknown,
             };
+            self.is_gone = false;
             if let Some((_, former)) = self.holder {
                 self.retire(former);
                 // It does not know yet, and may be believed after the next loss of memory.

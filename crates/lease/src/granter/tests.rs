@@ -542,6 +542,7 @@ fn a_host_that_is_gone_for_good_holds_nothing_any_more() {
         Err(StillHeld::Nobodys)
     );
     assert_eq!(world.ask(10_011, 2, STANDBY), lease(2));
+    assert_eq!(world.former, Former::Other, "it has not handed over");
     // Whatever comes back is told.
     assert_eq!(
         world.ask(10_020, 1, holds(1, false)),
