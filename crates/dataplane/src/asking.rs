@@ -49,7 +49,7 @@ pub fn holder_of(
         let until = Instant::now() + ANSWER;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             await_frame(&sockets, left).doing(doing)?;
-            if let Some(found) = heard(&sockets, interface, ips) {
+            if let Some(found) = heard(&sockets, interface, ips, until) {
                 return Ok(Some(found));
             }
         }
@@ -82,15 +82,23 @@ fn await_frame(sockets: &[OwnedFd; 2], at_most: Duration) -> io::Result<()> {
     }
 }
 
-/// What has arrived so far. The host's own frames are seen, too.
+/// What has arrived so far, as far as it can be read `until` then: frames may come faster than that. The host's own frames
+/// are seen, too.
 fn heard(
     sockets: &[OwnedFd; 2],
     interface: &Interface,
     ips: &[IpAddr],
+    until: Instant,
 ) -> Option<(IpAddr, [u8; 6])> {
     let mut frame = [0; FRAME];
-    for socket in sockets {
-        while let Ok(length) = rustix::io::read(socket, &mut frame) {
+    let mut more = true;
+    while more && Instant::now() < until {
+        more = false;
+        for socket in sockets {
+            let Ok(length) = rustix::io::read(socket, &mut frame) else {
+                continue;
+            };
+            more = true;
             let frame = &frame[..length.min(FRAME)];
             let found = ips
                 .iter()
@@ -102,4 +110,36 @@ fn heard(
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, net::Ipv4Addr, os::unix::net::UnixDatagram};
+
+    use wire::neighbour::{ArpForm, gratuitous_arp};
+
+    use super::*;
+
+    /// A link with more frames than can be read: the answer among them is heard, and none is not waited for.
+    #[test]
+    fn a_flood_of_frames_has_an_end() {
+        let interface = Interface {
+            index: 1,
+            name: "eth0".to_owned(),
+            mac: [2; 6],
+            mtu: 1500,
+        };
+        let ip = Ipv4Addr::new(10, 0, 0, 1);
+        let flood = || OwnedFd::from(File::open("/dev/zero").expect("zeros"));
+        let soon = || Instant::now() + Duration::from_millis(1);
+        let ask = |sockets, until| heard(&sockets, &interface, &[ip.into()], until);
+        assert_eq!(ask([flood(), flood()], soon()), None);
+
+        let (says, hears) = UnixDatagram::pair().expect("a pair");
+        let answer = gratuitous_arp([4; 6], ip, ArpForm::Reply);
+        says.send(&answer).expect("room for a frame");
+        let far = Instant::now() + Duration::from_secs(3600);
+        let found = ask([flood(), hears.into()], far);
+        assert_eq!(found, Some((ip.into(), [4; 6])));
+    }
 }
