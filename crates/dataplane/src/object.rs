@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `adopting` | taking over what an earlier `serve` has left |
 //! | `settings` | what is decided before anything is attached |
+//! | `fence` | how long this host may speak |
 //! | `control` | changing the state of the service and of its flows |
 //! | `log_link` | where the logger is, and whether it is there |
 //! | `reading` | reading the flows and the counters |
 //! | `batches` | reading a map in pieces |
+//! | `renewing` | congestion control of recovered connections |
 
 mod adopting;
 mod batches;
