@@ -264,7 +264,10 @@ pub(crate) fn restart(arguments: &Move) -> Outcome {
             Outcome::NotNow
         }
         (Ok(()), Some(Restarted::Failed(why))) => {
-            lines::fail(&format_args!("{name} is ended and not restarted: {why}"));
+            lines::fail(
+                "not_restarted",
+                &format_args!("{name} is ended and not restarted: {why}"),
+            );
             Outcome::Failed
         }
         (Ok(()), None) => {

@@ -149,8 +149,7 @@ impl Service {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = kept {
-            let message = error.to_string();
-            self.tell(Happening::Trouble { message });
+            self.warn(Code::SettingNotChanged, error.to_string());
         }
     }
 

@@ -50,6 +50,7 @@ codes! {
     OldRecordPossible, "old_record_possible", "Which logger is in use could not be noted: after a restart of the host an older record may be taken.";
     ReplayDiverged, "replay_diverged", "The server did something else than its record says (--north).";
     ServesUnheard, "serves_unheard", "The logger does not answer, and this host serves nonetheless, as it was begun by `outlive serve`.";
+    SettingNotChanged, "setting_not_changed", "A setting of the loopback that a recovery needs was put back by somebody, and cannot be changed again: clients on this host may be lost.";
     SocketNotMade, "socket_not_made", "No socket can be made for a connection (--north).";
     SocketsLeft, "sockets_left", "Sockets of the dead server cannot be removed: their connections may be lost.";
     StateLost, "state_lost", "The server's state is lost, and so are its connections (--north).";
