@@ -419,4 +419,50 @@ mod tests {
         assert_eq!(concealed("other", "link"), places(&["other", "tree"]));
         assert_eq!(concealed("link/../tree/in", "nothing"), places(&["tree"]));
     }
+
+    #[test]
+    fn what_tools_keep_at_home_is_concealed() {
+        let all = tempfile::TempDir::new_in("/dev/shm").expect("a directory");
+        let place = |name: &str| all.path().join(name);
+        let kept = [
+            "home/.cargo",
+            "home/.cache/go-build",
+            "home/.config/go/telemetry",
+            "home/.npm",
+            "elsewhere/ccache",
+            "cargo",
+        ];
+        for name in kept.iter().chain(&["tree", "home/.config/other"]) {
+            fs::create_dir_all(place(name)).expect("a directory");
+        }
+        let concealed = |variables: &[(&str, &str)]| {
+            let variables = variables.iter().map(|(name, path)| (*name, place(path)));
+            let all_of_them = concealed(&place("tree"), &variables.collect());
+            let own = all_of_them
+                .iter()
+                .filter_map(|path| path.strip_prefix(all.path()).ok());
+            own.map(|path| path.display().to_string())
+                .collect::<Vec<_>>()
+        };
+        let usual = concealed(&[("HOME", "home")]);
+        let at_home = [
+            "home/.cache/go-build",
+            "home/.cargo",
+            "home/.config/go/telemetry",
+            "home/.npm",
+            "tree",
+        ];
+        assert_eq!(usual, at_home);
+        let told = [("XDG_CACHE_HOME", "elsewhere"), ("CARGO_HOME", "cargo")];
+        assert_eq!(concealed(&told), ["cargo", "elsewhere/ccache", "tree"]);
+    }
+
+    #[test]
+    fn what_cannot_be_a_tree_is_told() {
+        for place in ["/", "/proc/self", "/sys", "/dev", "/etc/passwd"] {
+            assert!(unfit(Path::new(place)).is_some(), "{place}");
+        }
+        let tree = tempfile::TempDir::new_in("/dev/shm").expect("a directory");
+        assert_eq!(unfit(tree.path()), None);
+    }
 }

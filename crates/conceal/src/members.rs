@@ -86,9 +86,8 @@ impl Members {
         let Ok(ours) = Self::with(std::process::id()) else {
             return Vec::new();
         };
-        let is_in = |process: u32| number(process, 2) == Some(session);
         everybody()
-            .filter(|process| self.has_below(*process, ours) || is_in(*process))
+            .filter(|process| self.has_below(*process, ours) || is_in(*process, session))
             .filter_map(|process| Pid::from_raw(process.cast_signed()))
             .collect()
     }
@@ -105,7 +104,7 @@ impl Members {
                 continue;
             };
             let group = groups.entry(group).or_default();
-            if self.has_below(process, ours) || number(process, 2) == Some(session) {
+            if self.has_below(process, ours) || is_in(process, session) {
                 group.members.extend(Pid::from_raw(process.cast_signed()));
             } else if Self::with(process).is_ok() {
                 group.has_others = true;
@@ -139,6 +138,12 @@ impl Members {
     pub fn hurry(self) {
         while self.all().into_iter().map(hurried).sum::<usize>() > 0 {}
     }
+}
+
+/// Whether a process is in that session. 0 is none: the kernel says so of sessions that began outside of a namespace of processes, and those have
+/// nothing in common.
+fn is_in(process: u32, session: u32) -> bool {
+    session > 0 && number(process, 2) == Some(session)
 }
 
 /// That process, which is about to leave the mounts of others, comes after others no longer.
@@ -261,6 +266,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn no_session_has_the_number_0() {
+        let this = std::process::id();
+        let session = number(this, 2).expect("this runs");
+        assert!(session == 0 || is_in(this, session));
+        assert!(!is_in(this, 0) && !is_in(0, 0));
+        // A thread of the kernel's, where they can be seen.
+        assert!(!is_in(2, 0));
     }
 
     #[test]

@@ -9,10 +9,7 @@ use std::{
         fd::{AsRawFd as _, OwnedFd},
         unix::process::ExitStatusExt as _,
     },
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::{Command, Stdio},
 };
 
 use kept::{Tree, until};
