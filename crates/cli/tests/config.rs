@@ -95,7 +95,7 @@ fn with_json_every_mistake_is_json() {
     }
     // Words of the server are not ours.
     let output = outlive(&["serve", "--", "server", "--json"]);
-    assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: "));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("outlive: "));
 }
 
 #[test]
