@@ -60,6 +60,8 @@ pub enum Happening {
         elsewhere: Vec<String>,
         /// Since its start, milliseconds.
         waited_ms: u64,
+        /// It is the server of a host that stands by, and follows: should this host serve, clients would be refused.
+        standby: bool,
     },
     /// A connection lost its protection; it goes on, but would not survive.
     Unprotected {
@@ -359,12 +361,15 @@ impl fmt::Display for Happening {
                 addresses,
                 elsewhere,
                 waited_ms,
+                standby,
             } => {
-                write!(
-                    f,
-                    "the server does not listen on {}; ",
-                    addresses.join(", ")
-                )?;
+                let which = if *standby {
+                    "the server of this host, which stands by,"
+                } else {
+                    "the server"
+                };
+                let addresses = addresses.join(", ");
+                write!(f, "{which} does not listen on {addresses}; ")?;
                 match &elsewhere[..] {
                     [] => write!(
                         f,
@@ -373,7 +378,8 @@ impl fmt::Display for Happening {
                     )?,
                     _ => write!(f, "it listens on {}", elsewhere.join(", "))?,
                 }
-                write!(f, ". Change --address or the server's configuration.")
+                write!(f, ". Change --address or the server's configuration")?;
+                f.write_str(if *standby { " on this host." } else { "." })
             }
             Self::Unprotected { connection, reason } => {
                 write!(f, "unprotected: {connection}: {reason}")

@@ -171,6 +171,7 @@ impl Status {
         let help = "Bytes of what is followed that it has not replayed";
         let behind = self
             .replica
+            .as_ref()
             .map(|replica| (Vec::new(), replica.behind_bytes));
         to.gauges("outlive_following_behind", Unit::Bytes, help, behind)?;
         let help = "Whether a logger answers";

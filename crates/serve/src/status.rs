@@ -106,7 +106,7 @@ pub struct Status {
 }
 
 /// A server that follows the one that serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaStatus {
     /// Its main process.
     pub pid: u32,
@@ -114,6 +114,9 @@ pub struct ReplicaStatus {
     pub record_bytes: u64,
     /// Those of them that it has not replayed.
     pub behind_bytes: u64,
+    /// Addresses of the service on which it does not listen, although it has replayed all.
+    #[serde(default)]
+    pub not_listening: Vec<String>,
 }
 
 impl ReplicaStatus {
@@ -124,7 +127,15 @@ impl ReplicaStatus {
             self.pid,
             Size(self.record_bytes),
             Size(self.behind_bytes)
-        )
+        )?;
+        match &self.not_listening[..] {
+            [] => Ok(()),
+            missing => writeln!(
+                f,
+                "               does not listen on {}",
+                missing.join(", ")
+            ),
+        }
     }
 }
 

@@ -41,6 +41,7 @@ fn status() -> Status {
             pid: 8,
             record_bytes: 700,
             behind_bytes: 50,
+            not_listening: vec![],
         }),
         north_bytes: Some(60),
         commits: Some(CommitStatus {

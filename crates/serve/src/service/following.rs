@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::Service;
 use crate::{
     clock,
+    config::in_words,
     error::{ServeError, SystemContext},
     events::Happening,
     keeper::CONNECT,
@@ -62,7 +63,7 @@ impl Service {
             return Ok(());
         }
         match self.follow_on()? {
-            Ok(()) => Ok(()),
+            Ok(()) => self.look_where_it_will_listen(),
             Err(Trouble::Stream(error)) => {
                 tracing::debug!(%error, "the logger is not followed");
                 self.hot.stream = None;
@@ -161,6 +162,7 @@ impl Service {
         let replica = Replica::new(north, server, edition);
         let pid = replica.pid();
         self.hot.replica = Some(replica);
+        self.listening.started(clock::now());
         self.tell(Happening::Follows { pid });
         Ok(())
     }
@@ -207,7 +209,10 @@ impl Service {
     /// End it, if there is one.
     pub(super) fn end_replica(&mut self) -> Result<(), ServeError> {
         match self.hot.replica.take() {
-            Some(replica) => replica.end(&self.ground.cgroup),
+            Some(replica) => {
+                self.listening.settled();
+                replica.end(&self.ground.cgroup)
+            }
             None => Ok(()),
         }
     }
@@ -261,6 +266,7 @@ impl Service {
         let pid = pid.map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
         self.ground.plane.main_process(pid)?;
         self.backoff.started(now);
+        self.listening.started(now);
         let hold = self.hold();
         if let Some(north) = &mut self.north {
             north.goes_on(hold);
@@ -286,12 +292,23 @@ impl Service {
         fds.extend(says);
     }
 
+    /// There is a server that follows, and has nothing left to do.
+    pub(super) fn follows_to_the_end(&self) -> bool {
+        let replica = self.hot.replica.as_ref();
+        replica.is_some_and(|replica| replica.behind() == 0)
+    }
+
     pub(super) fn replica_status(&self) -> Option<ReplicaStatus> {
         let replica = self.hot.replica.as_ref()?;
+        let missing = match self.follows_to_the_end() {
+            true => self.not_listened_on().unwrap_or_default(),
+            false => Vec::new(),
+        };
         Some(ReplicaStatus {
             pid: replica.pid(),
             record_bytes: replica.north.record_bytes(),
             behind_bytes: replica.behind(),
+            not_listening: in_words(&missing),
         })
     }
 }

@@ -75,7 +75,7 @@ impl Listening {
     }
 
     /// Nothing is to be said of this life any more.
-    fn settled(&mut self) {
+    pub(crate) fn settled(&mut self) {
         self.life = None;
     }
 }
@@ -146,11 +146,21 @@ impl Service {
             addresses: in_words(&missing),
             elsewhere: elsewhere.iter().map(ToString::to_string).collect(),
             waited_ms: clock::millis(waited),
+            standby: self.stands_by(),
         });
         Ok(())
     }
 
-    fn not_listened_on(&self) -> Result<Vec<SocketAddr>, ServeError> {
+    /// The same of a server that follows, when it has done all that the one has done where it serves: one that listens
+    /// elsewhere, or never, would be found out by clients, when this host serves.
+    pub(super) fn look_where_it_will_listen(&mut self) -> Result<(), ServeError> {
+        match self.follows_to_the_end() {
+            true => self.look_where_it_listens(),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn not_listened_on(&self) -> Result<Vec<SocketAddr>, ServeError> {
         let mut missing = Vec::new();
         for address in &self.config.addresses {
             if !supervise::is_listened_on(*address).doing("list the listening sockets")? {

@@ -138,7 +138,7 @@ impl Service {
 
 impl Service {
     /// Another host serves, and the logger says so.
-    fn stands_by(&self) -> bool {
+    pub(super) fn stands_by(&self) -> bool {
         let keeper = self.ground.keeper.as_ref();
         keeper.is_some_and(|keeper| keeper.stands_by())
     }

@@ -80,6 +80,7 @@ fn all() -> Vec<Happening> {
             addresses: vec![],
             elsewhere: vec![],
             waited_ms: 5000,
+            standby: false,
         },
         Happening::Unprotected {
             connection: text(),

@@ -11,12 +11,13 @@ use e2e::{
     Protected, Scene, Seed,
     clients::finish,
     exchange::assert_untouched,
-    loggers::status,
-    pair::{FailOver, Pair, addresses},
-    servers::{PORT, Server, redis_at},
+    loggers::{protect, status, with_logger_that},
+    pair::{DEVICE, FailOver, Pair, addresses, lease, stop_all},
+    servers::{PORT, Server, interpreter_at, redis_at},
 };
 use lab::Signal;
 use rustix::process::{Pid, kill_process};
+use serde_json::json;
 
 use super::{
     REQUIRE,
@@ -24,6 +25,7 @@ use super::{
     patiently,
     redis::Client,
     shipped::{METRICS, held},
+    words,
 };
 
 /// A service whose standby follows, when there is something to follow: who has said nothing has told the logger nothing.
@@ -355,4 +357,51 @@ fn a_logger_that_was_restarted_knows_what_a_cold_standby_needs() {
     assert_eq!(after.ask(&["GET", "key"]), "value");
     drop(after);
     pair.stop();
+}
+
+/// Runs the script behind it, at another port if its environment says so.
+const ELSEWHERE: &str = r#"
+import os, runpy, sys
+sys.argv = sys.argv[1:]
+sys.argv[2] = os.environ.get("ELSEWHERE", sys.argv[2])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"#;
+
+/// A server that is configured otherwise on the host that stands by. Before anybody takes over, this is told there.
+#[test]
+fn follower_that_listens_elsewhere_is_told() {
+    let lease = format!("{}ms", lease().as_millis());
+    let (scene, logger) = with_logger_that("north-hot-elsewhere", &["--lease", &lease]);
+    let address = addresses()[0];
+    let mut server = interpreter_at(&scene, address);
+    let script = scene.write("elsewhere.py", ELSEWHERE);
+    let script = script.to_string_lossy().into_owned();
+    server.command.insert(2, script);
+    let other = scene.lab.add_host_at("other", 30).expect("a host");
+    let hot = [&REQUIRE[..], &["--hot"], &DEVICE].concat();
+    let first = protect(&scene, &server, &logger, &hot);
+    server.environment = vec![("ELSEWHERE", "8999")];
+    let flags = logger.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let second = first.standby(&scene, &other, &server, &[&flags[..], &hot].concat());
+    second.wait_for("stands_by", 1);
+    let mut open = words::Client::at(scene.connect_to(address));
+    assert_eq!(open.ask("6 * 7"), "42");
+    second.wait_for("caught_up", 1);
+    let told = second.wait_for("not_listening", 1);
+    let message = format!(
+        "the server of this host, which stands by, does not listen on {address}; it listens on {}:8999. \
+         Change --address or the server's configuration on this host.",
+        address.ip()
+    );
+    assert_eq!(told["message"], message, "{told}");
+    assert_eq!(told["standby"], true, "{told}");
+    let missing = &status(&second)["replica"]["not_listening"];
+    assert_eq!(*missing, json!([address.to_string()]));
+    // The host that serves has nothing to complain about.
+    first.assert_none_of("not_listening");
+    assert_eq!(open.ask("7 * 7"), "49");
+    drop(open);
+    stop_all([second, first]);
+    drop(logger);
 }
