@@ -158,10 +158,11 @@ impl ServeConfig {
         }
     }
 
-    /// How the service goes on, with its clients, if its server cannot be rebuilt. With a logger on another machine it begins
-    /// anew: copies, notes and leases are another thing there.
+    /// How the service goes on, with its clients, if its server cannot be rebuilt. Where another host, or this one after a
+    /// boot, may take up what a logger has, it begins anew: what is there then would be taken for the server's state.
     pub(crate) fn goes_on_without(&self) -> Option<&Self> {
-        self.otherwise.as_deref().filter(|_| self.link.is_none())
+        let is_taken_up = self.link.is_some() && self.address_device.is_some();
+        self.otherwise.as_deref().filter(|_| !is_taken_up)
     }
 
     /// What the server says is digested, to be compared in a replay; of a server with state as [`ServeConfig::verify_head`]
@@ -224,6 +225,7 @@ mod tests {
             addresses: Vec::new(),
             address_device: None,
             take_address: false,
+            shared_address: false,
             command: Vec::new(),
             wrapped: false,
             otherwise: None,
@@ -277,7 +279,15 @@ mod tests {
             let goes_on = config.goes_on_without().expect("it may");
             assert_eq!(asks(&config), asks(goes_on));
             assert_eq!(config.digests(), verify == Verify::Hash);
-            assert_eq!(asks(&with_state(Some(verify), true)), (0, false));
+            // At a logger, too; but not where a host takes up what the logger has.
+            let linked = with_state(Some(verify), true);
+            assert_eq!(asks(&linked), asks(&config));
+            let moves = ServeConfig {
+                address_device: Some("eth0".to_owned()),
+                ..linked
+            };
+            assert!(moves.goes_on_without().is_none());
+            assert_eq!(asks(&moves), (0, false));
         }
     }
 

@@ -1,5 +1,6 @@
 //! The service's own record: its server's next life replays it.
 
+use rand::Rng as _;
 use recovery::{Candidate, Cause, SplicePoint, Stage, Standing};
 use ssw::Flow;
 use wire::{FlowId, FlowKey};
@@ -93,6 +94,11 @@ impl Service {
         self.config = otherwise;
         options::keep(self.ground.lock.directory(), &self.config)?;
         drop(self.north.take());
+        if self.config.link.is_some() {
+            // What a logger has of the record is nobody's state any more: it begins with another one, which stays empty.
+            let none = rand::rng().random();
+            let _ = self.ask_logger(|logger| logger.determinants_of(none, Vec::new()))?;
+        }
         let now = clock::now();
         self.recovery.goes_on_without(now);
         self.start_at = Some(now);

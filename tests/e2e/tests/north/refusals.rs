@@ -12,7 +12,8 @@ use std::{
 
 use e2e::{
     Protected, Scene,
-    loggers::{protect, with_logger},
+    loggers::{Logger, protect, with_logger},
+    pair::{DEVICE, addresses, at_addresses},
     servers::{PORT, Server, interpreter, memcached, nginx, nginx_alone, redis},
 };
 use lab::Signal;
@@ -266,8 +267,26 @@ fn a_server_that_is_refused_late_goes_on_without_a_record_if_one_was_only_prefer
 #[test]
 fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up() {
     let scene = Scene::new("prefer-hash");
-    let server = scene.protect_with(&interpreter(&scene), &PREFER);
-    let mut clients = [(); 2].map(|()| Client::new(&scene));
+    is_compared(&scene, &PREFER);
+}
+
+/// The same with the record at a logger.
+#[test]
+fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up_at_the_logger() {
+    let (scene, logger) = with_logger("prefer-hash-logger");
+    is_compared(&scene, &with_copies(&logger).each_ref().map(String::as_str));
+}
+
+/// What is told to use a logger that gets copies of all that few clients say.
+fn with_copies(logger: &Logger) -> [String; 6] {
+    let [way, at, keys, file, _] = logger.flags();
+    let few = "--copies-per-second=20000".to_owned();
+    [way, at, keys, file, few, PREFER[0].to_owned()]
+}
+
+fn is_compared(scene: &Scene, flags: &[&str]) {
+    let server = scene.protect_with(&interpreter(scene), flags);
+    let mut clients = [(); 2].map(|()| Client::new(scene));
     let [first, second] = &mut clients;
     assert_eq!(first.ask("6 * 7"), "42");
     let heard = second.ask("'a' * 6000 + os.urandom(8).hex()");
@@ -279,20 +298,71 @@ fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up()
     // This server ends with the first connection that is reset.
 }
 
-/// With a logger on another host the service begins anew.
+/// The same where the record is with a logger on another host: what clients have said is there besides the server's notes.
 #[test]
-fn who_prefers_a_record_does_without_it_at_the_logger() {
+fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
     let (scene, logger) = with_logger("prefer-logger");
     let definition = unknown(&scene, memcached(&scene));
-    let server = protect(&scene, &definition, &logger, &PREFER);
-    let mut first = scene.connect_to(scene.ipv4(PORT));
+    let mut server = protect(&scene, &definition, &logger, &PREFER);
+    let mut client = scene.connect_to(scene.ipv4(PORT));
+    is_answered(&mut client);
+    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
+    server.wait_serving(1);
+    for recoveries in [2, 3] {
+        is_answered(&mut client);
+        server.kill_main(Signal::KILL);
+        server.wait_serving(recoveries);
+    }
+    assert_no_client_notices(&server);
+    server.kill_serve_itself();
+    let flags = logger.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    server.succeed(&scene, &definition, &[&flags[..], &PREFER].concat());
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    is_answered(&mut client);
+    assert_no_client_notices(&server);
+}
+
+/// Clients who have been answered go on, too, if the logger has copies of all that they have said.
+#[test]
+fn a_server_that_is_refused_late_goes_on_at_the_logger_if_a_record_was_only_preferred() {
+    let (scene, logger) = with_logger("prefer-late-logger");
+    let flags = with_copies(&logger);
+    let server = scene.protect_with(&interpreter(&scene), &flags.each_ref().map(String::as_str));
+    let mut clients = [(); 2].map(|()| Client::new(&scene));
+    let [first, second] = &mut clients;
+    assert_eq!(first.ask("6 * 7"), "42");
+    run(second, LOOKS);
+    server.wait_serving(1);
+    assert_eq!([first.ask("7 * 7"), second.ask("8 * 8")], ["49", "64"]);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(2);
+    assert_eq!([first.ask("9 * 9"), second.ask("0 * 7")], ["81", "0"]);
+    assert_no_client_notices(&server);
+}
+
+/// Where a host could take up what the logger has, after a boot or for another one, the service begins anew.
+#[test]
+fn who_prefers_a_record_begins_anew_where_a_host_may_take_over() {
+    let (scene, logger) = with_logger("prefer-anew");
+    let definition = unknown(&scene, at_addresses(&scene, memcached(&scene), None));
+    let address = addresses()[0];
+    let server = protect(
+        &scene,
+        &definition,
+        &logger,
+        &[&PREFER[..], &DEVICE].concat(),
+    );
+    let mut first = scene.connect_to(address);
     let heard = first.read_exact(&mut [0; 8]).map_err(|error| error.kind());
     assert_eq!(heard, Err(ErrorKind::ConnectionReset));
     let trouble = server.wait_for("trouble", 1)["message"].to_string();
     assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
-    server.wait_for("protecting", 2);
-    let mut second = scene.connect_to(scene.ipv4(PORT));
-    for recoveries in [1, 2] {
+    server.wait_serving(1);
+    let mut second = scene.connect_to(address);
+    for recoveries in [2, 3] {
         is_answered(&mut second);
         server.kill_main(Signal::KILL);
         server.wait_serving(recoveries);
