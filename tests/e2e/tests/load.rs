@@ -21,12 +21,16 @@ const ECHO: usize = 256 << 10;
 const DOWNLOAD: usize = 1 << 20;
 const PIECE: usize = 16 << 10;
 
+/// Clients at a time.
+const CLIENTS: usize = 4;
+
 /// What clients do until the end, and what came of that.
 #[derive(Debug, Default)]
 struct Work {
     over: AtomicBool,
     connections: AtomicU64,
-    bytes: AtomicU64,
+    /// Bytes that each client has compared.
+    bytes: [AtomicU64; CLIENTS],
 }
 
 impl Work {
@@ -34,9 +38,29 @@ impl Work {
         !self.over.load(Ordering::Relaxed)
     }
 
-    fn did(&self, bytes: usize) {
+    fn did(&self, client: usize, bytes: usize) {
         let bytes = u64::try_from(bytes).expect("a number of bytes");
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes[client].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn done(&self) -> [u64; CLIENTS] {
+        self.bytes
+            .each_ref()
+            .map(|bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    /// Waits until each client has got on, and all of them by so much. One whose SYN came while the server was down says
+    /// it again after ever longer times, and would never meet a server that is killed too early.
+    fn await_progress(&self, all: usize) {
+        let (before, all) = (self.done(), u64::try_from(all).expect("a number of bytes"));
+        while self.goes_on() {
+            let now = self.done();
+            let each = before.iter().zip(&now).all(|(before, now)| now > before);
+            if each && now.iter().sum::<u64>() >= before.iter().sum::<u64>() + all {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Connections one after another, each with `task`.
@@ -51,23 +75,23 @@ impl Work {
         }
     }
 
-    fn echo(&self, stream: &TcpStream) {
+    fn echo(&self, client: usize, stream: &TcpStream) {
         let bytes = pattern(ECHO);
         write(stream, b"echo\n");
         for (number, piece) in bytes.chunks(PIECE).enumerate() {
             write(stream, piece);
             let got = read_exactly(stream, piece.len());
             assert_same(&got, piece, number * PIECE, "echo");
-            self.did(2 * piece.len());
+            self.did(client, 2 * piece.len());
         }
     }
 
-    fn download(&self, stream: &TcpStream) {
+    fn download(&self, client: usize, stream: &TcpStream) {
         write(stream, format!("pattern {DOWNLOAD}\n").as_bytes());
         for (number, piece) in pattern(DOWNLOAD).chunks(PIECE).enumerate() {
             let got = read_exactly(stream, piece.len());
             assert_same(&got, piece, number * PIECE, "download");
-            self.did(piece.len());
+            self.did(client, piece.len());
         }
     }
 }
@@ -93,11 +117,7 @@ fn kill_again_and_again(server: &Protected, work: &Work, seed: &mut Seed) -> usi
     let start = Instant::now();
     let mut kills = 0;
     while work.goes_on() && (kills < least || start.elapsed() < limit) {
-        let bytes = work.bytes.load(Ordering::Relaxed);
-        let share = u64::try_from(seed.between(PIECE, DOWNLOAD)).expect("a number of bytes");
-        while work.goes_on() && work.bytes.load(Ordering::Relaxed) < bytes + share {
-            thread::sleep(Duration::from_millis(1));
-        }
+        work.await_progress(seed.between(PIECE, DOWNLOAD));
         server.kill_main(Signal::KILL);
         kills += 1;
         server.wait_serving(kills);
@@ -116,9 +136,13 @@ fn servers_that_are_killed_under_load() {
     let work = Work::default();
     let connect = || scene.connect_to(address);
     let kills = thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| work.again_and_again(connect, |stream| work.echo(stream)));
-            scope.spawn(|| work.again_and_again(connect, |stream| work.download(stream)));
+        for client in 0..CLIENTS {
+            let work = &work;
+            let task = move |stream: &TcpStream| match client % 2 {
+                0 => work.echo(client, stream),
+                _ => work.download(client, stream),
+            };
+            scope.spawn(move || work.again_and_again(connect, task));
         }
         let _over = Over(&work.over);
         let kills = kill_again_and_again(&server, &work, &mut Seed::choose("load"));
@@ -150,7 +174,7 @@ fn a_web_server_that_is_killed_under_load() {
     server.command = command.map(str::to_owned).to_vec();
     let server = scene.protect(&server);
     let work = Work::default();
-    let fetch = || {
+    let fetch = |client| {
         let _over = Over(&work.over);
         while work.goes_on() {
             work.connections.fetch_add(1, Ordering::Relaxed);
@@ -158,12 +182,12 @@ fn a_web_server_that_is_killed_under_load() {
             let said = String::from_utf8_lossy(&got.stderr);
             assert!(got.status.success(), "curl: {said}");
             assert_same(&got.stdout, &content, 0, "file");
-            work.did(got.stdout.len());
+            work.did(client, got.stdout.len());
         }
     };
     let kills = thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(fetch);
+        for client in 0..CLIENTS {
+            scope.spawn(move || fetch(client));
         }
         let _over = Over(&work.over);
         let kills = kill_again_and_again(&server, &work, &mut Seed::choose("load-web"));
@@ -176,8 +200,8 @@ fn a_web_server_that_is_killed_under_load() {
 }
 
 fn told(server: &str, attach: &str, kills: usize, work: &Work) {
-    let [connections, bytes] =
-        [&work.connections, &work.bytes].map(|all| all.load(Ordering::Relaxed));
+    let connections = work.connections.load(Ordering::Relaxed);
+    let bytes: u64 = work.done().iter().sum();
     println!(
         "load: {server} ({attach}): {kills} kills, {connections} connections, {bytes} bytes compared"
     );
