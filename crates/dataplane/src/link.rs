@@ -1,7 +1,7 @@
 //! What must be known of an interface, and arranged on it, before the programs can do their work.
 //!
 //! - One that belongs to a bridge or bond is left alone: its packets pass the master too, and must
-//!   not be handled twice.
+//!   not be handled twice. (Those of one that belongs to a VRF do not.)
 //! - Frames may be several times longer than an IP packet can be (BIG TCP), and longer than the
 //!   record takes: that is switched off. On an interface with an MTU above 32 KiB, as the loopback
 //!   is, frames of two segments remain; the programs know them (`bpf/packet.h`).
@@ -54,7 +54,8 @@ impl Link {
                 .map(|size| (name, size))
         };
         Ok(Self {
-            enslaved: link["master"].is_string(),
+            // The packets of an interface of a VRF do not come in through the VRF's own device.
+            enslaved: link["master"].is_string() && link["linkinfo"]["info_slave_kind"] != "vrf",
             mtu: link["mtu"]
                 .as_u64()
                 .and_then(|mtu| u32::try_from(mtu).ok())

@@ -1,5 +1,5 @@
-//! A served address on a device that is stacked upon another one: a VLAN, a bond, ipvlan, macvtap, and some of these
-//! upon each other. The frames pass both devices. The server is killed at random moments while clients work, and the clients
+//! A served address on a device that is stacked upon another one: a VLAN, a bond, ipvlan, macvtap, some of these
+//! upon each other, and an interface of a VRF. The frames pass both devices. The server is killed at random moments while clients work, and the clients
 //! notice nothing.
 //!
 //! A kernel may be built without such devices. The test says so then, and passes; with `OUTLIVE_STACKED=all`, as in
@@ -51,7 +51,13 @@ fn survives(
     if !arranged(&scene.server, server_lines) || !arranged(&scene.client, client_lines) {
         return;
     }
-    let server = scene.protect(&test_server_at(&scene, &[address()]));
+    let mut server = test_server_at(&scene, &[address()]);
+    if label == "vrf" {
+        // There is no address of ours to bind to, but connections come to who listens everywhere.
+        let listen = server.command.last_mut().expect("an address");
+        *listen = format!("0.0.0.0:{PORT}");
+    }
+    let server = scene.protect(&server);
     let exchange = Exchange {
         // An emulated processor is slow.
         download: 1 << 20,
@@ -195,6 +201,19 @@ fn vlan_upon_a_macvlan() {
         "ip link set mv0.10 up",
     ];
     stacked("vlan-macvlan", &lines, &IN_VLAN);
+}
+
+/// An interface that belongs to a routing domain keeps its packets: the domain's own device sees none of them come in.
+#[test]
+fn interface_of_a_vrf() {
+    let lines = [
+        "ip link add vrf0 type vrf table 100",
+        "ip link set vrf0 up",
+        "ip link set eth0 master vrf0",
+        "ip address add 10.9.1.1/24 dev eth0",
+        "sysctl -q -w net.ipv4.tcp_l3mdev_accept=1",
+    ];
+    stacked("vrf", &lines, &[NEIGHBOUR]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 
 /// What the machine and the tests use, where it is not built in: this machine's files, and the
 /// parts of the network.
-const WANTED: [&str; 25] = [
+const WANTED: [&str; 26] = [
     "virtio_pci",
     "9pnet_virtio",
     "9p",
@@ -38,6 +38,7 @@ const WANTED: [&str; 25] = [
     "ipvlan",
     "macvlan",
     "macvtap",
+    "vrf",
 ];
 
 /// A module, ready to be loaded.
