@@ -21,7 +21,14 @@ use crate::task::Interrupt;
 /// One thread for all processors. With a thread for each, qemu 7.2 goes on executing kernel code that was patched
 /// meanwhile: a kernel that switches tracepoints on and off ends with "Oops: int3" and "Fatal exception in interrupt"
 /// (docs/kernels.md).
-const EMULATION: &str = "tcg,thread=single";
+const EMULATION: [&str; 4] = [
+    "-accel",
+    "tcg,thread=single",
+    // The machine's clock goes with what its processors do: on a busy host they are slow, and nothing takes too long.
+    "-icount",
+    "shift=2,sleep=on",
+];
+const REAL: [&str; 2] = ["-accel", "kvm"];
 
 /// For the kernel: warnings and stacks are on the console; an emulated processor is slow, which is no stall.
 const APPENDED: &str =
@@ -214,12 +221,8 @@ impl Guest {
         let console = directory.path().join("console");
         let machine = Machine(
             Command::new("qemu-system-x86_64")
-                .args([
-                    "-M",
-                    "q35",
-                    "-accel",
-                    if self.kvm { "kvm" } else { EMULATION },
-                ])
+                .args(["-M", "q35"])
+                .args(if self.kvm { &REAL[..] } else { &EMULATION })
                 // What a nested KVM may not be able to set is left out.
                 .args(["-cpu", "max,arch-capabilities=off"])
                 .args(["-smp", "2", "-m", "2048", "-nographic", "-no-reboot"])
