@@ -250,6 +250,7 @@ mod tests {
             hot: false,
             preference: 0,
             metrics: None,
+            history: None,
             run_dir: RunDir::default(),
         };
         let loggers = LinkConfig {
