@@ -240,13 +240,14 @@ static __always_inline bool within_budget(const struct service *s, __u32 len)
 	return true;
 }
 
-/* A turn that begins behind the first sample is sampled from its first byte on. */
 static __always_inline void begin_turn(struct flow *f)
 {
 	struct digest_half *d = &f->digest;
 	d->turn = d->now;
 	if (is_sampled(f, d->now.next))
-		d->sampled_from = d->now.next;
+		d->sampled |= TURN_SAMPLED;
+	else
+		d->sampled &= ~TURN_SAMPLED;
 }
 
 /* Digest the bytes from `now.next` up to before `to` of the segment that begins at `seq` in client space. Not 0: the
@@ -280,7 +281,7 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 			d->newer = d->now;
 		}
 		if (!d->sampled && !within_budget(s, end - d->now.next)) {
-			d->sampled = true;
+			d->sampled = SAMPLED;
 			d->sampled_from = (d->now.next + DIGEST_UNIT - 1) & ~(DIGEST_UNIT - 1);
 			count(COUNT_SAMPLED);
 		}
@@ -369,9 +370,12 @@ static __always_inline void digest_again(const struct service *s, struct flow *f
 		d->sent = d->now;
 	if (!before(f->client.ack, d->newer.next))
 		d->acked = d->newer;
-	if (outstream == d->turn.next)
+	if (outstream == d->turn.next) {
 		d->now = d->turn;
-	else if (outstream == d->sent.next)
+		/* The first sample may be too far behind to have an order. */
+		if (d->sampled & TURN_SAMPLED)
+			d->sampled_from = outstream;
+	} else if (outstream == d->sent.next)
 		d->now = d->sent;
 	else
 		d->now = none;

@@ -144,12 +144,17 @@ enum digest_comparison {
 	HAS_COMPARED = 2, /* it has become `sent` */
 };
 
+enum sampling {
+	SAMPLED = 1,
+	TURN_SAMPLED = 2,
+};
+
 /* What the server says, and has to say again (digest.h). */
 struct digest_half {
 	struct digest now; /* of what it has said; in a replay it begins anew */
 	__u32 sampled_from; /* what lies before it is digested whole */
 	__u8 taken;    /* this flow has digests */
-	__u8 sampled;  /* `sampled_from` is set */
+	__u8 sampled;  /* enum sampling: `sampled_from` is set; and this turn began behind that */
 	__u8 comparison; /* enum digest_comparison */
 	__u8 held;     /* how often the server has repeated what waits for that */
 	struct digest newer; /* what becomes of `acked` when the client has acknowledged more */

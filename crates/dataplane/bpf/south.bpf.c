@@ -56,6 +56,7 @@ enum flow_mode generate_flow_mode;
 enum closing generate_closing;
 enum said generate_said;
 enum digest_comparison generate_digest_comparison;
+enum sampling generate_sampling;
 enum unprotected generate_unprotected;
 enum crash_policy generate_crash_policy;
 enum counter generate_counter;

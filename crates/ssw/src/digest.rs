@@ -156,6 +156,8 @@ pub struct DigestHalf {
     pub turn: Digest,
     /// Bytes from here on are sampled, bytes before are digested whole.
     pub sampled_from: Option<SeqNumber>,
+    /// This turn began behind the first sample.
+    pub is_turn_sampled: bool,
     /// The flow has digests.
     pub taken: bool,
     /// How far the comparison of `now` with `acked` and `sent` is.
@@ -175,12 +177,9 @@ impl DigestHalf {
         self.sampled_from.is_some_and(|from| !seq.before(from))
     }
 
-    /// A turn that begins behind the first sample is sampled from its first byte on.
     fn begin_turn(&mut self) {
         self.turn = self.now;
-        if self.is_sampled(self.now.next) {
-            self.sampled_from = Some(self.now.next);
-        }
+        self.is_turn_sampled = self.is_sampled(self.now.next);
     }
 
     /// Digests from the next outstream byte on.
@@ -218,6 +217,10 @@ impl DigestHalf {
         }
         if !acked.before(self.newer.next) {
             self.acked = self.newer;
+        }
+        if outstream == self.turn.next && self.is_turn_sampled {
+            // The first sample may be too far behind to have an order.
+            self.sampled_from = Some(outstream);
         }
         self.now = match outstream {
             _ if outstream == self.turn.next => self.turn,

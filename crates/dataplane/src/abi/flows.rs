@@ -8,7 +8,7 @@ use wire::{FlowId, SeqNumber};
 
 use super::{
     client_half, closing, digest, digest_comparison, digest_half, flow, flow_mode, log_half, range,
-    restored, said, server_half, splice_half, verify_half,
+    restored, said, sampling, server_half, splice_half, verify_half,
 };
 
 impl From<flow> for Flow {
@@ -135,6 +135,7 @@ impl From<digest_half> for DigestHalf {
             newer: raw.newer.into(),
             turn: raw.turn.into(),
             sampled_from: (raw.sampled != 0).then_some(SeqNumber(raw.sampled_from)),
+            is_turn_sampled: u32::from(raw.sampled) & sampling::TURN_SAMPLED.0 != 0,
             taken: raw.taken != 0,
             comparison: match digest_comparison(u32::from(raw.comparison)) {
                 digest_comparison::COMPARES => Comparison::Due,

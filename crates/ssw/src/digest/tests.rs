@@ -514,3 +514,29 @@ fn turns_two_gib_behind_the_first_sample_are_compared() {
     assert_eq!(lab.flow().mode, Mode::Spliced);
     assert_eq!(lab.flow().digest.comparison, Comparison::Done);
 }
+
+/// A replay from the connection's beginning takes the samples of all its turns.
+#[test]
+fn turns_of_a_sampled_connection_are_compared_from_its_beginning() {
+    let mut lab = lab(SAMPLES, 5000);
+    let bytes = said(300_000);
+    let first = lab.s + 1;
+    for turn in 0..3 {
+        let begin = turn * 100_000;
+        for from in (begin..begin + 100_000).step_by(1448) {
+            let heard = lab.c + 1 + length32(turn) * 4;
+            let end = (from + 1448).min(begin + 100_000);
+            let spec = segment(first + length32(from), heard).timestamps(901, 11);
+            lab.server(spec.payload(&bytes[from..end]));
+        }
+        let asks = segment(
+            lab.c + 1 + length32(turn) * 4,
+            first + length32(begin) + 100_000,
+        );
+        lab.client(asks.timestamps(12, 901).payload(b"more"));
+    }
+    dies(&mut lab);
+    say_all(&mut lab, LATER + 1, &bytes, 999);
+    assert_eq!(lab.flow().mode, Mode::Spliced);
+    assert_eq!(lab.flow().digest.comparison, Comparison::Done);
+}
