@@ -103,7 +103,8 @@ impl Recovery {
                     return self.settle(id, flow);
                 }
                 // What is compared would differ without its record: that stays until the server has said all again.
-                if lasted >= self.config.replay_timeout && !connection.is_late {
+                let is_late = !is_compared && lasted >= self.config.replay_timeout;
+                if is_late && !connection.is_late {
                     connection.is_late = true;
                     self.tell_verified();
                 }

@@ -136,10 +136,11 @@ impl Recovery {
         self.gave_up
     }
 
-    /// Connections that are on their way back, or that were until a moment ago.
+    /// Connections that are on their way back, or that were until a moment ago. Those whose servers may never say again what
+    /// they had said do not count for ever.
     #[must_use]
     pub fn unsettled(&self) -> usize {
-        self.connections.len()
+        self.connections.values().filter(|one| !one.is_late).count()
     }
 
     /// The next thing to be done.
