@@ -453,6 +453,8 @@ fn nonsense_on_the_control_socket() {
         assert_eq!(status.status, Some(DONE), "{when}: {status:?}");
         assert_eq!(status.json()[0]["stage"], "serving", "{when}");
     };
+    // A recovery opens what later ones use again.
+    echo_survives_a_kill(&scene, &server, 1);
     let serve = server.serve_pid();
     let open_files = || fs::read_dir(format!("/proc/{serve}/fd")).map_or(0, Iterator::count);
     let before = open_files();
@@ -495,7 +497,7 @@ fn nonsense_on_the_control_socket() {
         .expect("a question");
     status_works("beside those that hang");
 
-    echo_survives_a_kill(&scene, &server, 1);
+    echo_survives_a_kill(&scene, &server, 2);
     drop((hanging, deaf));
     wait_until("all of them are let go", || open_files() <= before);
     status_works("after they have gone");

@@ -60,8 +60,8 @@ pub const KINDS: [Kind; 43] = [
     ),
     kind(
         "not_listening",
-        "addresses, elsewhere, waited_ms",
-        "The server runs and does not listen there.",
+        "addresses, elsewhere, waited_ms, standby",
+        "The server runs and does not listen there; with `standby`, the server that follows on a host that stands by.",
     ),
     kind(
         "unprotected",
