@@ -89,9 +89,9 @@ pub struct Progress {
     pub is_aborted: bool,
     /// No process of it is left.
     pub is_empty: bool,
-    /// Its user has asked for what it is a part of: who waits for it is to look.
+    /// The user has asked for the command of which this job is a part: a thread that waits for the job has to look.
     pub is_asked_for: bool,
-    /// Processes of it have left its mounts, and are known by its session only.
+    /// Some processes have left the job's mounts: the session alone identifies these.
     pub is_left_by_some: bool,
 }
 
@@ -347,7 +347,8 @@ impl Job {
         *self.lock()
     }
 
-    /// Its user has asked for what it is a part of: it comes after others no longer, and who waits for it looks at once.
+    /// The user has asked for the command of which this job is a part: the job gets the usual priority, and waiting threads
+    /// look at once.
     pub fn is_asked_for(&self) {
         self.update(|progress| progress.is_asked_for = true);
         self.members.hurry();

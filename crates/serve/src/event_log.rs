@@ -1,7 +1,8 @@
 //! Events on disk: `events.jsonl` in a directory of the service, to which lines are added and nothing else. `outlive history` reads it.
 //!
-//! A thread writes, so that a disk that is slow or full holds nobody up. Each line is one `write`; who is killed in it leaves a
-//! line without an end, which the next one ends: readers skip it. When the file is large it takes the place of the one before it.
+//! A thread writes: a slow or full disk must not hold up the service. Each line is one `write`. A kill in the middle leaves a
+//! line without an end; the next `serve` ends that line, and readers skip the line. A large file takes the place of the file
+//! before.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},

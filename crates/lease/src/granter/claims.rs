@@ -121,8 +121,8 @@ impl Granter {
 }
 
 impl Claims {
-    /// Who has one of these; of several hosts the one that speaks. What a host has under another name is its own affair: it
-    /// can look.
+    /// The service of another host that has one of the addresses; of several hosts the host that speaks. A second name on the
+    /// same host is no conflict for the logger: that host sees both.
     fn taken(
         &self,
         by: &Claimant,

@@ -249,18 +249,7 @@ fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferr
 /// A server that has served for a while is the same: what its clients had heard is compared with what it says without a record.
 #[test]
 fn a_server_that_is_refused_late_goes_on_without_a_record_if_one_was_only_preferred() {
-    let scene = Scene::new("prefer-late");
-    let server = scene.protect_with(&interpreter(&scene), &PREFER);
-    let mut clients = [(); 2].map(|()| Client::new(&scene));
-    let [first, second] = &mut clients;
-    assert_eq!(first.ask("6 * 7"), "42");
-    run(second, LOOKS);
-    server.wait_serving(1);
-    assert_eq!([first.ask("7 * 7"), second.ask("8 * 8")], ["49", "64"]);
-    server.kill_main(Signal::KILL);
-    server.wait_serving(2);
-    assert_eq!([first.ask("9 * 9"), second.ask("0 * 7")], ["81", "0"]);
-    assert_no_client_notices(&server);
+    goes_on_when_refused_late(&Scene::new("prefer-late"), &PREFER);
 }
 
 /// Beyond the recorded beginning of an answer, too: what is random was another one in the first life.
@@ -330,8 +319,13 @@ fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
 fn a_server_that_is_refused_late_goes_on_at_the_logger_if_a_record_was_only_preferred() {
     let (scene, logger) = with_logger("prefer-late-logger");
     let flags = with_copies(&logger);
-    let server = scene.protect_with(&interpreter(&scene), &flags.each_ref().map(String::as_str));
-    let mut clients = [(); 2].map(|()| Client::new(&scene));
+    goes_on_when_refused_late(&scene, &flags.each_ref().map(String::as_str));
+}
+
+/// Both clients, of whom one makes the server do the forbidden, and another death.
+fn goes_on_when_refused_late(scene: &Scene, flags: &[&str]) {
+    let server = scene.protect_with(&interpreter(scene), flags);
+    let mut clients = [(); 2].map(|()| Client::new(scene));
     let [first, second] = &mut clients;
     assert_eq!(first.ask("6 * 7"), "42");
     run(second, LOOKS);
