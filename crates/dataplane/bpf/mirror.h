@@ -35,8 +35,9 @@ __u64 woken_to;
  * empty (poll(2) of libbpf's epoll), and has read up to `woken_to` then: the next frame that finds MIRROR_WAKE waiting
  * wakes it. `woken_to` is read by an atomic operation for its barrier: where the reader looks at the same moment, either it finds
  * our frame, or we find what it has read. Two processors may both wake it; programs that are loaded
- * in place of these know of no wake-up, and do so once more. */
-static __always_inline __u64 wake_flags(__u32 kind)
+ * in place of these know of no wake-up, and do so once more. A function of its own for the verifier, which looks at it once
+ * and not at every frame. */
+__noinline __u64 wake_flags(__u32 kind)
 {
 	if (kind & MIRROR_SOON)
 		return 0;

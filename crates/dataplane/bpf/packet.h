@@ -307,21 +307,32 @@ static long walk_option(__u32 n, void *context)
 }
 
 /* Find the options of the header in `s->tcp`; with `strip`, blank those that we cannot carry
- * in `s->edit`. Malformed options end the walk: what came before them counts. */
-static __always_inline struct options find_options(struct scratch *s, const struct packet *p, bool strip)
+ * in `s->edit`. Malformed options end the walk: what came before them counts. A function of its own for the verifier,
+ * which would follow each option's way through all that comes behind. */
+__noinline int walk_options(struct scratch *s, __u32 header_len, int strip, struct options *found)
 {
 	struct option_walk w = {
-		.s = s, .header_len = p->header_len, .i = TCP_HEADER_MIN, .strip = strip,
+		.s = s, .header_len = header_len, .i = TCP_HEADER_MIN, .strip = strip,
 		.o = { .window_scale = 0xff },
 	};
+	if (!s || !found)
+		return 0;
 	/* What nearly every data segment carries: NOP, NOP, timestamps (RFC 7323 appendix A). */
-	if (p->header_len >= 32 && *(__u32 *)&s->tcp[TCP_HEADER_MIN] == bpf_htonl(0x0101080a)) {
+	if (header_len >= 32 && *(__u32 *)&s->tcp[TCP_HEADER_MIN] == bpf_htonl(0x0101080a)) {
 		w.o.timestamps = TCP_HEADER_MIN + 2;
 		w.i = 32;
 	}
-	if (w.i < p->header_len)
+	if (w.i < header_len)
 		bpf_loop(TCP_OPTIONS_MAX, walk_option, &w, 0);
-	return w.o;
+	*found = w.o;
+	return 0;
+}
+
+static __always_inline struct options find_options(struct scratch *s, const struct packet *p, bool strip)
+{
+	struct options found = {};
+	walk_options(s, p->header_len, strip, &found);
+	return found;
 }
 
 /* The option's offset leaves room for its ten bytes, or the walk would not have kept it. */

@@ -21,7 +21,39 @@ struct comparison {
 	bool diverged;
 };
 
-/* A function of its own for the verifier, which looks at it once. */
+/* Functions of their own for the verifier, which looks at each once. */
+
+/* Where the segment has no bytes the record is compared with itself. */
+__noinline int take_expected(struct scratch *s, const struct expect *e)
+{
+	if (!s || !e)
+		return 0;
+	const __u64 *want = (const __u64 *)e->bytes;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < WORDS; i++)
+		s->replayed[i] = want[i];
+	return 0;
+}
+
+enum compared { AGREES = 0, TOLERATED = 1, DIFFERS = 2 };
+
+__noinline int compare_words(const struct scratch *s, const struct expect *e)
+{
+	if (!s || !e)
+		return AGREES;
+	const __u64 *want = (const __u64 *)e->bytes, *strict = (const __u64 *)e->strict, *soft = (const __u64 *)e->soft;
+	__u64 wrong = 0, tolerated = 0;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < WORDS; i++) {
+		__u64 difference = s->replayed[i] ^ want[i];
+		wrong |= difference & strict[i];
+		tolerated |= difference & soft[i];
+	}
+	if (wrong)
+		return DIFFERS;
+	return tolerated ? TOLERATED : AGREES;
+}
+
 __noinline int first_difference(struct scratch *s, struct expect *e)
 {
 	if (!s || !e)
@@ -55,32 +87,23 @@ static long compare_chunk(__u32 n, void *context)
 		f->verify.unverified += len;
 		return 0;
 	}
-	/* Where the segment has no bytes the record is compared with itself. */
-	__u64 *seen = s->replayed, *want = (__u64 *)e->bytes;
-	for (int i = 0; i < WORDS; i++)
-		seen[i] = want[i];
+	take_expected(s, e);
 	asm volatile("" : "+r"(len), "+r"(at));
 	if (at >= EXPECT_CHUNK || len == 0 || len > EXPECT_CHUNK)
 		return 1;
-	if (bpf_skb_load_bytes(c->skb, offset, (__u8 *)seen + at,
+	if (bpf_skb_load_bytes(c->skb, offset, (__u8 *)s->replayed + at,
 			       at_least_1(len, EXPECT_CHUNK - 1))) {
 		f->verify.unverified += len;
 		return 0;
 	}
-	__u64 *strict = (__u64 *)e->strict, *soft = (__u64 *)e->soft;
-	__u64 wrong = 0, tolerated = 0;
-	for (int i = 0; i < WORDS; i++) {
-		__u64 difference = seen[i] ^ want[i];
-		wrong |= difference & strict[i];
-		tolerated |= difference & soft[i];
-	}
-	if (wrong) {
+	int result = compare_words(s, e);
+	if (result == DIFFERS) {
 		f->verify.diverged_at = (seq & ~(EXPECT_CHUNK - 1)) + first_difference(s, e);
 		c->diverged = true;
 		return 1;
 	}
 	f->verify.compared += len;
-	if (tolerated)
+	if (result == TOLERATED)
 		f->verify.tolerated++;
 	return 0;
 }
