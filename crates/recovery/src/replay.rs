@@ -67,6 +67,8 @@ pub(crate) struct Replay {
     gates: Vec<Beginning>,
     /// So many of them are open: the server has said as much again.
     open: usize,
+    /// Of so many the first byte was sent.
+    begun: usize,
     /// The first byte that was never sent.
     reached: SeqNumber,
     /// End of what the server has said, if it has said anything; client space.
@@ -98,6 +100,7 @@ impl Replay {
             fin,
             gates: Vec::new(),
             open: 0,
+            begun: 0,
             reached: start,
             said: None,
             asked: false,
@@ -160,12 +163,11 @@ impl Replay {
     /// What was sent so far.
     pub(crate) fn given(&self) -> Given {
         let bytes = self.reached.distance_from(self.start).unwrap_or(0);
-        let begun = |gate: &&Beginning| gate.instream.before(self.reached);
         let first = self
             .gates
             .first()
             .is_none_or(|gate| gate.instream != self.start);
-        let turns = self.gates.iter().take_while(begun).count() + usize::from(first && bytes > 0);
+        let turns = self.begun + usize::from(first && bytes > 0);
         Given {
             turns: u32::try_from(turns).unwrap_or(u32::MAX),
             bytes,
@@ -275,8 +277,17 @@ impl Replay {
             fin,
         };
         self.next = self.next + len + u32::from(fin);
-        self.reached = self.reached.max_seq(segment.from + len);
+        self.reach(segment.from + len);
         Some(segment)
+    }
+
+    /// Everything before `end` was sent. A record may have very many gates: each is passed once.
+    fn reach(&mut self, end: SeqNumber) {
+        self.reached = self.reached.max_seq(end);
+        let begun = |gate: &Beginning| gate.instream.before(self.reached);
+        while self.gates.get(self.begun).is_some_and(begun) {
+            self.begun += 1;
+        }
     }
 
     /// When to look again if nothing happens before.
