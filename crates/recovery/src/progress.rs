@@ -285,7 +285,7 @@ impl Recovery {
                             .push_back(Action::Replay { key, flow, segment });
                     }
                     let given = replay.given();
-                    self.replayed_bytes += u64::from(given.bytes - connection.given.bytes);
+                    self.telling.note_given(connection.given, given);
                     connection.given = given;
                 }
                 _ => {}

@@ -56,7 +56,6 @@ pub struct Recovery {
     /// Since when clients have been waiting: the first of several deaths in a row.
     pub(crate) down_since: Duration,
     pub(crate) timings: Timings,
-    pub(crate) replayed_bytes: u64,
     pub(crate) spliced_all: bool,
     pub(crate) kept: usize,
     pub(crate) verified: Verified,
@@ -116,7 +115,6 @@ impl Recovery {
             died_at: Duration::ZERO,
             down_since: Duration::ZERO,
             timings: Timings::default(),
-            replayed_bytes: 0,
             spliced_all: false,
             kept: 0,
             verified: Verified::default(),
@@ -188,7 +186,6 @@ impl Recovery {
             detected_ms: self.since_death(now),
             ..Timings::default()
         };
-        self.replayed_bytes = 0;
         self.spliced_all = false;
         self.kept = 0;
         // They are found, and judged, again.

@@ -26,6 +26,17 @@ pub(crate) struct Telling {
     comparing: usize,
     /// What was replayed of connections that nobody looks at any more.
     replayed: Vec<Replayed>,
+    /// What was replayed of all connections, also of those that were lost then.
+    turns: u64,
+    bytes: u64,
+}
+
+impl Telling {
+    /// More was given to the server of a connection.
+    pub(crate) fn note_given(&mut self, before: Given, now: Given) {
+        self.turns += u64::from(now.turns - before.turns);
+        self.bytes += u64::from(now.bytes - before.bytes);
+    }
 }
 
 impl Recovery {
@@ -86,7 +97,6 @@ impl Recovery {
         self.telling.since = None;
         let mut replayed = std::mem::take(&mut self.telling.replayed);
         replayed.extend(self.connections.values().filter_map(Connection::replayed));
-        let replayed_turns = replayed.iter().map(|one| u64::from(one.turns)).sum();
         replayed.sort_by_key(|one| std::cmp::Reverse(one.turns));
         replayed.truncate(MOST);
         let comparing = self.comparing();
@@ -95,8 +105,8 @@ impl Recovery {
             kept: self.kept.saturating_sub(comparing),
             comparing,
             lost: self.resets,
-            replayed_turns,
-            replayed_bytes: self.replayed_bytes,
+            replayed_turns: self.telling.turns,
+            replayed_bytes: self.telling.bytes,
             replayed,
             timings: self.timings,
         });

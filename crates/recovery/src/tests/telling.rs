@@ -95,7 +95,11 @@ fn what_ran_again_is_told() {
         turns,
         bytes,
     }];
-    assert_eq!(serving, Some((replayed, 4)));
+    assert_eq!(
+        serving,
+        Some((replayed, 7)),
+        "as the 150 bytes, with what is lost"
+    );
     let lost = Event::Lost {
         connection: key(2),
         reason: LostReason::Diverged { offset: 45 },
