@@ -123,9 +123,14 @@ fn with_otherwise(arguments: Serve, standby: bool) -> Result<ServeConfig, String
         }),
         North::Off | North::Require => None,
     };
-    let otherwise = otherwise.map(|other| config(other, standby)).transpose();
+    let otherwise = otherwise.map(|other| config(other, standby)).transpose()?;
     Ok(ServeConfig {
-        otherwise: otherwise?.map(Box::new),
+        otherwise: otherwise.map(|other| {
+            Box::new(ServeConfig {
+                without: true,
+                ..other
+            })
+        }),
         ..config(arguments, standby)?
     })
 }
@@ -184,6 +189,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         command: arguments.command,
         wrapped: has_state,
         otherwise: None,
+        without: false,
         checkpoints,
         renew_at,
         replay: match arguments.replay {

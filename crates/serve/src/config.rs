@@ -106,6 +106,8 @@ pub struct ServeConfig {
     pub wrapped: bool,
     /// How it is served if it cannot be rebuilt from a record; `None`: not at all.
     pub otherwise: Option<Box<ServeConfig>>,
+    /// It cannot be rebuilt, and a record was only preferred: hosts that take over do without one, too.
+    pub without: bool,
     /// When an image of the server takes the place of its record.
     pub checkpoints: Option<CheckpointConfig>,
     /// It keeps nothing across connections: when nobody is connected, and its record is so large, bytes, both begin anew.
@@ -151,24 +153,17 @@ impl ServeConfig {
     /// says by itself: a client that has heard something of which its notes know nothing is not kept at all. But one that may go on
     /// without notes takes its clients with it.
     pub(crate) fn verify_head(&self) -> u32 {
-        match self.goes_on_without() {
+        match &self.otherwise {
             Some(otherwise) => otherwise.verify.head(),
             None if self.wrapped => 0,
             None => self.verify.head(),
         }
     }
 
-    /// How the service goes on, with its clients, if its server cannot be rebuilt. Where another host, or this one after a
-    /// boot, may take up what a logger has, it begins anew: what is there then would be taken for the server's state.
-    pub(crate) fn goes_on_without(&self) -> Option<&Self> {
-        let is_taken_up = self.link.is_some() && self.address_device.is_some();
-        self.otherwise.as_deref().filter(|_| !is_taken_up)
-    }
-
     /// What the server says is digested, to be compared in a replay; of a server with state as [`ServeConfig::verify_head`]
     /// has it.
     pub(crate) fn digests(&self) -> bool {
-        let verify = match self.goes_on_without() {
+        let verify = match &self.otherwise {
             Some(otherwise) => otherwise.verify,
             None if self.wrapped => return false,
             None => self.verify,
@@ -229,6 +224,7 @@ mod tests {
             command: Vec::new(),
             wrapped: false,
             otherwise: None,
+            without: false,
             checkpoints: None,
             renew_at: None,
             replay: ReplayMode::Connection,
@@ -277,18 +273,11 @@ mod tests {
         assert_eq!(asks(&with_state(None, false)), (0, false));
         for verify in [Verify::Full, Verify::Hash, Verify::Head, Verify::Off] {
             let config = with_state(Some(verify), false);
-            let goes_on = config.goes_on_without().expect("it may");
+            let goes_on = config.otherwise.as_ref().expect("it may");
             assert_eq!(asks(&config), asks(goes_on));
             assert_eq!(config.digests(), verify == Verify::Hash);
-            // At a logger, too; but not where a host takes up what the logger has.
-            let linked = with_state(Some(verify), true);
-            assert_eq!(asks(&linked), asks(&config));
-            let moves = ServeConfig {
-                address_device: Some("eth0".to_owned()),
-                ..linked
-            };
-            assert!(moves.goes_on_without().is_none());
-            assert_eq!(asks(&moves), (0, false));
+            // At a logger, too, of which another host takes over.
+            assert_eq!(asks(&with_state(Some(verify), true)), asks(&config));
         }
     }
 

@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use protocol::control::Edition;
 use rand::Rng as _;
 use supervise::{
     Cgroup, Command, Server,
@@ -464,9 +465,14 @@ fn beside(room: &Mount, bytes: u64) -> Result<Memory, ServeError> {
     empty(room)
 }
 
-/// An empty record, with a number that no other has.
+/// An empty record.
 fn empty(room: &Mount) -> Result<Memory, ServeError> {
-    Memory::create(room.path(), rand::rng().random()).doing(RECORD)
+    Memory::create(room.path(), new_number()).doing(RECORD)
+}
+
+/// One that no other record has.
+fn new_number() -> u64 {
+    rand::rng().random_range(Edition::WITHOUT + 1..=u64::MAX)
 }
 
 const RECORD: &str = "keep a record of what the server is told";

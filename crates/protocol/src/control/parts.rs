@@ -29,6 +29,12 @@ pub struct Edition {
     pub history: u64,
 }
 
+impl Edition {
+    /// The number of no record: its service said that its server has none, and goes on without (`--north=prefer`). So whoever
+    /// takes over does the same, while a record that is not there was lost.
+    pub const WITHOUT: u64 = 0;
+}
+
 /// Who attaches, and what it wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attach {

@@ -2,12 +2,11 @@
 
 use std::{collections::BTreeSet, io, mem, time::Duration};
 
-use rand::Rng as _;
 use ssw::Flow;
 use wire::FlowKey;
 use wrap::{Ends, Handover, HandoverError, Suspect};
 
-use super::{North, RECORD, empty, ends, positions, room_for};
+use super::{North, RECORD, empty, ends, new_number, positions, room_for};
 use crate::error::{ServeError, SystemContext as _};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,7 +149,7 @@ impl North {
             self.is_lost = true;
             return Ok(None);
         };
-        self.memory.cut(at, rand::rng().random());
+        self.memory.cut(at, new_number());
         self.told.begin(self.memory.record(), &[(0, at)]);
         Ok(Some(Quarantined {
             clients: BTreeSet::from([ends]),

@@ -122,6 +122,8 @@ impl Service {
         match said {
             Said::Followed(edition) => {
                 self.end_replica()?;
+                // Of a server without a record there is nothing to follow.
+                let edition = edition.filter(|one| one.record != Edition::WITHOUT);
                 if let Some(edition) = edition
                     && let Err(error) = self.begin_replica(edition)
                 {

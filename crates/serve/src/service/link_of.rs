@@ -122,6 +122,9 @@ impl Service {
         self.compare_record()?;
         // Before that, nothing here knows of any connection.
         if self.ground.instance.has_begun() {
+            if self.config.without {
+                self.tell_of_no_record()?;
+            }
             self.close_what_is_over()?;
         }
         if let Some(link) = self.ground.logger.link() {

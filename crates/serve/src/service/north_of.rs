@@ -1,6 +1,6 @@
 //! The service's own record: its server's next life replays it.
 
-use rand::Rng as _;
+use protocol::control::Edition;
 use recovery::{Candidate, Cause, SplicePoint, Stage, Standing};
 use ssw::Flow;
 use wire::{FlowId, FlowKey};
@@ -9,8 +9,10 @@ use wrap::repair::is_gone;
 use super::Service;
 use crate::{
     clock,
+    config::ServeConfig,
     error::ServeError,
     events::{Code, Happening},
+    logger_client::LoggerClient,
     north::{North, Outgoing, Replayed},
     options,
 };
@@ -19,7 +21,7 @@ impl Service {
     /// The server is about to be started: what its next life needs, if it is to have a record.
     pub(crate) fn prepare_north(&mut self) -> Result<(), ServeError> {
         if !self.config.wrapped {
-            return Ok(());
+            return self.tell_of_no_record().map(drop);
         }
         let mut north = match self.north.take() {
             Some(north) => north,
@@ -84,25 +86,42 @@ impl Service {
     /// was wanted. Is it?
     pub(super) fn goes_on_without(&mut self, error: &ServeError) -> Result<bool, ServeError> {
         let is_at_start = self.recovery.stage() == Stage::Starting && self.server.is_none();
-        let otherwise = self.config.goes_on_without();
-        let Some(otherwise) = otherwise.filter(|_| is_at_start && error.is_of_the_north()) else {
+        if self.config.otherwise.is_none() || !is_at_start || !error.is_of_the_north() {
             return Ok(false);
+        }
+        // Another host, or this one after a boot, would take what the logger has for the server's state: if the logger does
+        // not hear that it is not, the service begins anew.
+        if !self.tell_of_no_record()? && self.config.address_device.is_some() {
+            return Ok(false);
+        }
+        self.do_without(error.and_without())?;
+        self.start_at = Some(clock::now());
+        Ok(true)
+    }
+
+    /// From now on the service is one without a record, if that was wanted: a record was only preferred.
+    pub(super) fn do_without(&mut self, why: String) -> Result<(), ServeError> {
+        let Some(otherwise) = &self.config.otherwise else {
+            return Ok(());
         };
-        let otherwise = otherwise.clone();
-        let message = error.and_without();
-        self.warn(Code::NotRebuilt, message);
-        self.config = otherwise;
+        self.config = ServeConfig::clone(otherwise);
+        self.warn(Code::NotRebuilt, why);
         options::keep(self.ground.lock.directory(), &self.config)?;
         drop(self.north.take());
-        if self.config.link.is_some() {
-            // What a logger has of the record is nobody's state any more: it begins with another one, which stays empty.
-            let none = rand::rng().random();
-            let _ = self.ask_logger(|logger| logger.determinants_of(none, Vec::new()))?;
+        self.look_at_policy();
+        self.recovery.goes_on_without(clock::now());
+        Ok(())
+    }
+
+    /// The logger is told that the server has no record, if a host which takes over could look for one: what there is of it is
+    /// nobody's state any more. Does it know?
+    pub(super) fn tell_of_no_record(&mut self) -> Result<bool, ServeError> {
+        let is_preferred = self.config.without || self.config.otherwise.is_some();
+        if self.config.link.is_none() || !is_preferred {
+            return Ok(true);
         }
-        let now = clock::now();
-        self.recovery.goes_on_without(now);
-        self.start_at = Some(now);
-        Ok(true)
+        let tell = |logger: &mut LoggerClient| logger.determinants_of(Edition::WITHOUT, Vec::new());
+        Ok(self.ask_logger(tell)?.is_some())
     }
 
     /// A server without a record has nothing to replay.

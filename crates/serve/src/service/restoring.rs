@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use protocol::control::{FlowSummary, Recorded};
+use protocol::control::{Edition, FlowSummary, Recorded};
 use recovery::Cause;
 use rustix::event::{Timespec, poll};
 use ssw::{Flow, call_to_client, newest_records, restored_flow};
@@ -139,7 +139,10 @@ impl Service {
         if !inheritance.connections.is_empty() {
             self.ground.plane.gate()?;
         }
-        let record = self.whole_record(&inheritance);
+        let record = match inheritance.record {
+            Some(Edition::WITHOUT) => self.no_record()?,
+            _ => self.whole_record(&inheritance),
+        };
         let stateful = self.config.wrapped && record.is_some();
         let restored = self.insert(&inheritance, stateful)?;
         self.forget_others(&inheritance, &restored)?;
@@ -175,6 +178,20 @@ impl Service {
             return None;
         }
         inheritance.record
+    }
+
+    /// The host that served has found that its server cannot be rebuilt, and was served without a record.
+    fn no_record(&mut self) -> Result<Option<u64>, ServeError> {
+        if self.config.otherwise.is_some() {
+            self.do_without(
+                "where it was served the server has turned out not to be one that can be rebuilt; what it keeps is not protected (--north=prefer)"
+                    .into(),
+            )?;
+        } else if self.config.wrapped {
+            let reason = "the service was served without a record (--north=prefer), and is to have one here (--north=require): its server's state is lost, and so are its connections. Give all hosts the same options";
+            self.warn(Code::StateLost, reason);
+        }
+        Ok(None)
     }
 
     /// The connections are known behind the gate: from here on it is a recovery like any other.

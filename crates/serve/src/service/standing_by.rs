@@ -198,6 +198,11 @@ impl Service {
         if std::mem::replace(&mut self.is_leased, leased) == leased {
             return;
         }
+        self.look_at_policy();
+    }
+
+    /// The logger's client knows what happens when none answers.
+    pub(super) fn look_at_policy(&mut self) {
         let policy = self.policy();
         if let (Some(link), Some(policy)) = (self.ground.logger.link(), policy) {
             link.set_policy(policy);

@@ -19,6 +19,7 @@ mod ngircd;
 mod node;
 mod other_threads;
 mod outgoing;
+mod preferred;
 mod proxies;
 mod redis;
 mod redis_client;

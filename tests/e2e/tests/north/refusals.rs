@@ -13,7 +13,6 @@ use std::{
 use e2e::{
     Protected, Scene,
     loggers::{Logger, protect, with_logger},
-    pair::{DEVICE, addresses, at_addresses},
     servers::{PORT, Server, interpreter, memcached, nginx, nginx_alone, redis},
 };
 use lab::Signal;
@@ -105,7 +104,7 @@ int main(void) {
 ";
 
 /// A server by a name of which nothing is known: it is found out while it runs.
-fn unknown(scene: &Scene, mut server: Server) -> Server {
+pub(super) fn unknown(scene: &Scene, mut server: Server) -> Server {
     let found = std::process::Command::new("which")
         .arg(&server.command[0])
         .output()
@@ -337,41 +336,14 @@ fn goes_on_when_refused_late(scene: &Scene, flags: &[&str]) {
     assert_no_client_notices(&server);
 }
 
-/// Where a host could take up what the logger has, after a boot or for another one, the service begins anew.
-#[test]
-fn who_prefers_a_record_begins_anew_where_a_host_may_take_over() {
-    let (scene, logger) = with_logger("prefer-anew");
-    let definition = unknown(&scene, at_addresses(&scene, memcached(&scene), None));
-    let address = addresses()[0];
-    let server = protect(
-        &scene,
-        &definition,
-        &logger,
-        &[&PREFER[..], &DEVICE].concat(),
-    );
-    let mut first = scene.connect_to(address);
-    let heard = first.read_exact(&mut [0; 8]).map_err(|error| error.kind());
-    assert_eq!(heard, Err(ErrorKind::ConnectionReset));
-    let trouble = server.wait_for("trouble", 1)["message"].to_string();
-    assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
-    server.wait_serving(1);
-    let mut second = scene.connect_to(address);
-    for recoveries in [2, 3] {
-        is_answered(&mut second);
-        server.kill_main(Signal::KILL);
-        server.wait_serving(recoveries);
-    }
-    assert_eq!(server.events_of("lost").len(), 1, "the first client");
-}
-
-fn assert_no_client_notices(server: &Protected) {
+pub(super) fn assert_no_client_notices(server: &Protected) {
     server.assert_none_of("lost");
     server.assert_none_of("unprotected");
 }
 
-const PREFER: [&str; 1] = ["--north=prefer"];
+pub(super) const PREFER: [&str; 1] = ["--north=prefer"];
 
-fn is_answered(client: &mut TcpStream) {
+pub(super) fn is_answered(client: &mut TcpStream) {
     let mut answer = [0; 8];
     client.write_all(b"version\r\n").expect("sent");
     client.read_exact(&mut answer).expect("an answer");
@@ -380,7 +352,7 @@ fn is_answered(client: &mut TcpStream) {
 }
 
 /// Another thread looks at all that is open.
-const LOOKS: &str = r"
+pub(super) const LOOKS: &str = r"
 def look():
     for fd in range(3, 50):
         try:

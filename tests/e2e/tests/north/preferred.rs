@@ -1,0 +1,176 @@
+//! A record that was only preferred, where a host may take over: what a server without a record has said, the next host
+//! compares, as with `--north=off`.
+
+use std::{
+    io::{ErrorKind, Read as _},
+    net::TcpStream,
+};
+
+use e2e::{
+    PATIENCE, Protected, Scene,
+    loggers::{protect, with_logger},
+    pair::{DEVICE, FailOver, Pair, addresses, at_addresses, stop_all},
+    servers::{Server, interpreter_at, memcached, redis_at},
+};
+use lab::Signal;
+
+use super::{
+    REQUIRE,
+    hosts::client,
+    refusals::{LOOKS, PREFER, assert_no_client_notices, is_answered, unknown},
+    seldom::run,
+    words::Client,
+};
+
+/// A server by a name of which nothing is known, and whose threads serve: the first client shows that.
+fn with_threads(scene: &Scene) -> Server {
+    unknown(scene, at_addresses(scene, memcached(scene), None))
+}
+
+fn connect(scene: &Scene) -> TcpStream {
+    scene.connect_to(addresses()[0])
+}
+
+fn is_told(server: &Protected, nth: usize) {
+    let trouble = server.wait_for("trouble", nth);
+    assert_eq!(trouble["code"], "not_rebuilt", "{trouble}");
+    let message = trouble["message"].to_string();
+    assert!(message.contains("--north=prefer"), "{message}");
+}
+
+/// A pair of hosts of which the first one has found that its server cannot be rebuilt, and a client who has been answered since.
+fn without_record(label: &str, hosts: &[&str]) -> (Pair, TcpStream) {
+    let pair = Pair::with(label, &[], hosts, with_threads);
+    let mut client = connect(&pair.scene);
+    is_answered(&mut client);
+    is_told(&pair.first, 1);
+    pair.first.wait_serving(1);
+    is_answered(&mut client);
+    assert_no_client_notices(&pair.first);
+    (pair, client)
+}
+
+/// No client notices that the server is found not to be one that can be rebuilt, nor that its host ends, nor that its service
+/// is moved; and each host does without a record, whose turn it is.
+#[test]
+fn clients_of_a_server_without_a_record_go_on_on_another_host() {
+    let (mut pair, mut client) = without_record("preferred-hosts", &PREFER);
+    for way in [FailOver::PowerOff, FailOver::Move, FailOver::Stop] {
+        pair.fail_over(way);
+        is_answered(&mut client);
+        is_answered(&mut connect(&pair.scene));
+        assert_no_client_notices(&pair.first);
+    }
+    let before = pair.first.events_of("serving").len();
+    pair.first.kill_main(Signal::KILL);
+    pair.first.wait_serving(before + 1);
+    is_answered(&mut client);
+    assert_no_client_notices(&pair.first);
+    pair.stop();
+}
+
+/// The same where the standby has a server already that would follow.
+#[test]
+fn a_hot_standby_follows_no_server_without_a_record() {
+    let hosts = [&PREFER[..], &["--hot"]].concat();
+    let (mut pair, mut client) = without_record("preferred-hot", &hosts);
+    pair.fail_over(FailOver::PowerOff);
+    is_answered(&mut client);
+    assert_no_client_notices(&pair.first);
+    pair.stop();
+}
+
+/// Clients who had been answered before that was found, too; they are compared.
+#[test]
+fn a_server_that_is_refused_late_goes_on_on_another_host() {
+    let mut pair = Pair::with("preferred-late", &[], &PREFER, |scene| {
+        interpreter_at(scene, addresses()[0])
+    });
+    let mut clients = [(); 2].map(|()| Client::at(connect(&pair.scene)));
+    let [first, second] = &mut clients;
+    assert_eq!(first.ask("6 * 7"), "42");
+    run(second, LOOKS);
+    pair.first.wait_serving(1);
+    is_told(&pair.first, 1);
+    assert_eq!([first.ask("7 * 7"), second.ask("8 * 8")], ["49", "64"]);
+    pair.fail_over(FailOver::PowerOff);
+    assert_eq!([first.ask("9 * 9"), second.ask("0 * 7")], ["81", "0"]);
+    assert_no_client_notices(&pair.first);
+    drop(clients);
+    pair.stop();
+}
+
+/// A logger that begins anew hears that there is no record: a host that takes over does not take that for one that was lost.
+#[test]
+fn a_logger_that_was_restarted_hears_that_there_is_no_record() {
+    let (mut pair, first) = without_record("preferred-logger", &PREFER);
+    drop(first);
+    pair.restart_logger();
+    let mut client = connect(&pair.scene);
+    is_answered(&mut client);
+    pair.fail_over(FailOver::PowerOff);
+    is_answered(&mut client);
+    assert_no_client_notices(&pair.first);
+    pair.stop();
+}
+
+/// A host on which a record is required has none: that is told, and nobody goes on with a server that has forgotten.
+#[test]
+fn who_requires_a_record_does_not_go_on_without() {
+    let (mut pair, mut client) = without_record("preferred-required", &PREFER);
+    pair.second.kill_serve(Signal::TERM);
+    assert!(pair.second.ended(PATIENCE).is_some());
+    pair.tell_hosts(&REQUIRE);
+    pair.begin_standby();
+    pair.await_standby();
+    pair.first.power_off();
+    let trouble = pair.second.wait_for("trouble", 1);
+    assert_eq!(trouble["code"], "state_lost", "{trouble}");
+    pair.second.wait_for("lost", 1);
+    let heard = client.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(heard, Err(ErrorKind::ConnectionReset));
+    pair.change_places();
+    pair.stop();
+}
+
+/// A server that can be rebuilt has its record, on each host.
+#[test]
+fn a_preferred_record_is_kept_on_another_host() {
+    let mut pair = Pair::with("preferred-kept", &[], &PREFER, |scene| {
+        redis_at(scene, addresses()[0])
+    });
+    let mut open = client(&pair.scene);
+    for number in 1..=30 {
+        assert_eq!(open.ask(&["INCR", "counter"]), format!(":{number}"));
+    }
+    for (way, next) in [(FailOver::PowerOff, 31), (FailOver::Move, 32)] {
+        pair.fail_over(way);
+        assert_eq!(open.ask(&["INCR", "counter"]), format!(":{next}"));
+        assert_no_client_notices(&pair.first);
+        pair.first.assert_none_of("trouble");
+    }
+    drop(open);
+    pair.stop();
+}
+
+/// A host that has its power again and is alone: the same.
+#[test]
+fn clients_of_a_server_without_a_record_go_on_when_their_host_has_its_power_again() {
+    let (scene, logger) = with_logger("preferred-again");
+    let definition = with_threads(&scene);
+    let flags = [&PREFER[..], &DEVICE].concat();
+    let mut server = protect(&scene, &definition, &logger, &flags);
+    let mut client = connect(&scene);
+    is_answered(&mut client);
+    is_told(&server, 1);
+    server.wait_serving(1);
+    server.lose_power();
+    let more = logger.flags();
+    let more = more.iter().map(String::as_str);
+    let flags: Vec<&str> = more.chain(flags).collect();
+    server.begin_anew(&definition, &flags);
+    server.wait_serving(1);
+    is_answered(&mut client);
+    assert_no_client_notices(&server);
+    stop_all([server]);
+}
