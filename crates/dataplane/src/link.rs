@@ -5,6 +5,8 @@
 //! - Frames may be several times longer than an IP packet can be (BIG TCP), and longer than the
 //!   record takes: that is switched off. On an interface with an MTU above 32 KiB, as the loopback
 //!   is, frames of two segments remain; the programs know them (`bpf/packet.h`).
+//! - The programs read frames whose VLAN tag is beside them, in the packet's metadata. On a VLAN interface with
+//!   `reorder_hdr off` the tag stays in the frame: that is switched on.
 //! - The loopback drops packets that come in with an address of this host, unless they have been
 //!   routed already; ours have not. `accept_local` lets them in (and `route_localnet` those of
 //!   127.0.0.0/8); only processes of this host can send there.
@@ -26,6 +28,8 @@ const LARGEST_FRAME: u64 = 65_536;
 /// For how many seconds the kernel remembers the shortest round trip of a connection (ip-sysctl).
 const TRIP_MEMORY: &str = "tcp_min_rtt_wlen";
 const FRAME_SIZES: [&str; 2] = ["gso_max_size", "gro_max_size"];
+/// Whether a VLAN interface takes tags out of frames.
+const TAGS_OUT: &str = "reorder_hdr";
 
 /// What an interface is, as `ip link` tells it.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub(crate) struct Link {
     /// Largest IP packet, bytes.
     pub(crate) mtu: u32,
     frame_sizes: Vec<(&'static str, u64)>,
+    /// A VLAN interface that leaves tags in frames.
+    keeps_tags: bool,
 }
 
 impl Link {
@@ -61,8 +67,15 @@ impl Link {
                 .and_then(|mtu| u32::try_from(mtu).ok())
                 .unwrap_or(1500),
             frame_sizes: FRAME_SIZES.into_iter().filter_map(size).collect(),
+            keeps_tags: keeps_tags(&link["linkinfo"]),
         })
     }
+}
+
+fn keeps_tags(info: &serde_json::Value) -> bool {
+    let flags = info["info_data"]["flags"].as_array();
+    let takes_out = flags.is_some_and(|flags| flags.iter().any(|flag| flag == "REORDER_HDR"));
+    info["info_kind"] == "vlan" && !takes_out
 }
 
 /// A setting of an interface that was changed, and what it was.
@@ -70,7 +83,7 @@ impl Link {
 pub struct Change {
     /// The interface's name.
     pub interface: String,
-    /// A size of `ip link`, a switch of `/proc/sys/net/ipv4/conf`, or `tcp_min_rtt_wlen`.
+    /// A size or `reorder_hdr` of `ip link`, a switch of `/proc/sys/net/ipv4/conf`, or `tcp_min_rtt_wlen`.
     pub setting: String,
     /// What it was.
     pub before: String,
@@ -83,7 +96,9 @@ impl Change {
 
     fn put_back(&self) -> io::Result<()> {
         if FRAME_SIZES.contains(&self.setting.as_str()) {
-            set_frame_size(&self.interface, &self.setting, &self.before)
+            set(&self.interface, &[&self.setting, &self.before])
+        } else if self.setting == TAGS_OUT {
+            set(&self.interface, &["type", "vlan", TAGS_OUT, &self.before])
         } else if self.setting == TRIP_MEMORY {
             fs::write(trip_memory(), &self.before)
         } else {
@@ -122,9 +137,14 @@ impl Arranged {
     ) -> Result<Self, DataplaneError> {
         let mut arranged = Self::default();
         for (name, size) in &link.frame_sizes {
-            set_frame_size(&interface.name, name, &LARGEST_FRAME.to_string())
+            set(&interface.name, &[name, &LARGEST_FRAME.to_string()])
                 .doing("switch BIG TCP off")?;
             arranged.note(interface, name, size.to_string());
+        }
+        if link.keeps_tags {
+            set(&interface.name, &["type", "vlan", TAGS_OUT, "on"])
+                .doing("take VLAN tags out of frames")?;
+            arranged.note(interface, TAGS_OUT, "off".to_owned());
         }
         for name in switches(interface, localnet) {
             arranged.switch_on(interface, name)?;
@@ -158,7 +178,10 @@ impl Arranged {
 
     /// What other services have arranged already, and are the first to have changed.
     fn share(&mut self, interface: &Interface, localnet: bool, others: &[Change]) {
-        let mut needed: Vec<&str> = switches(interface, localnet).chain(FRAME_SIZES).collect();
+        let mut needed: Vec<&str> = switches(interface, localnet)
+            .chain(FRAME_SIZES)
+            .chain([TAGS_OUT])
+            .collect();
         needed.extend(is_loopback(interface).then_some(TRIP_MEMORY));
         for setting in needed {
             let is_it = |change: &&Change| {
@@ -269,15 +292,37 @@ fn forget_short_trips() -> Option<String> {
     }
 }
 
-fn set_frame_size(interface: &str, name: &str, size: &str) -> io::Result<()> {
+/// `ip link set` of an interface.
+fn set(interface: &str, words: &[&str]) -> io::Result<()> {
     let status = Command::new("ip")
-        .args(["link", "set", "dev", interface, name, size])
+        .args(["link", "set", "dev", interface])
+        .args(words)
         .status()?;
     if status.success() {
         Ok(())
     } else {
         Err(io::Error::other(format!(
-            "ip link set {name} {size}: {status}"
+            "ip link set {interface} {}: {status}",
+            words.join(" ")
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vlan_interface_without_reordering_keeps_tags() {
+        let info = |kind: &str, flags: &[&str]| {
+            keeps_tags(
+                &serde_json::json!({"info_kind": kind, "info_data": {"id": 10, "flags": flags}}),
+            )
+        };
+        assert!(info("vlan", &[]));
+        assert!(info("vlan", &["GVRP"]));
+        assert!(!info("vlan", &["REORDER_HDR"]));
+        assert!(!info("macvlan", &[]));
+        assert!(!keeps_tags(&serde_json::Value::Null));
     }
 }

@@ -57,6 +57,7 @@ fn survives(
         let listen = server.command.last_mut().expect("an address");
         *listen = format!("0.0.0.0:{PORT}");
     }
+    let vlans = kinds_of_vlans(&scene.server);
     let server = scene.protect(&server);
     let exchange = Exchange {
         // An emulated processor is slow.
@@ -71,6 +72,15 @@ fn survives(
     assert_all_kept(&server);
     server.assert_none_of("unseen");
     server.stop();
+    assert_eq!(kinds_of_vlans(&scene.server), vlans, "put back");
+}
+
+/// Lines as `vlan protocol 802.1Q id 10 <REORDER_HDR>`.
+fn kinds_of_vlans(host: &Host) -> Vec<String> {
+    let output = host.command("ip").args(["-details", "link"]).output();
+    let said = String::from_utf8(output.expect("runs").stdout).expect("text");
+    let kinds = said.lines().filter(|line| line.contains("vlan protocol"));
+    kinds.map(str::to_owned).collect()
 }
 
 fn stacked(label: &str, server_lines: &[&str], client_lines: &[&str]) {
@@ -105,7 +115,7 @@ fn vlan() {
     stacked("vlan", &lines, &IN_VLAN);
 }
 
-/// Without the header's being taken out the tag stays in the frame's data.
+/// The tag would stay in the frame's data: `serve` has the interface take tags out, and puts that back.
 #[test]
 fn vlan_whose_tags_stay_in_the_frames() {
     let lines = [
