@@ -84,10 +84,10 @@ counted() {
     grep -A 6 '^thread .* panicked' "/run/tmp/$name" | head -n 120
 }
 
-counted packets "@PACKETS@" --test-threads=2
+counted packets "@PACKETS@" --test-threads=2 "@FILTER@"
 
 export OUTLIVE_BIN="@OUTLIVE@"
-OUTLIVE_STACKED=all counted stacked "@STACKED@" --test-threads=1
+OUTLIVE_STACKED=all counted stacked "@STACKED@" --test-threads=1 "@FILTER@"
 
 if [ "@SECONDS@" != 0 ]; then
     OUTLIVE_LOAD_SECONDS=@SECONDS@ counted load "@LOAD@" --test-threads=1 --show-output
