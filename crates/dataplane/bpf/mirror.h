@@ -11,13 +11,13 @@
  * nobody's upload freezes.
  *
  * A ring record's size must be a constant unless it is written through a dynptr, whose slices
- * have constant sizes again: short packets get one of two fixed sizes, long ones a multiple
- * of MIRROR_SLICE.
+ * have constant sizes again: short packets get one of a few fixed sizes, long ones a multiple
+ * of MIRROR_SLICE. What a record has more than its packet costs no copy, but room: the ring is larger than
+ * what is near the processor, and each page that is entered costs both sides more than the bytes do.
  */
 #pragma once
 
-#define MIRROR_SHORT 256
-#define MIRROR_FRAME 2048
+#define MIRROR_FRAME 2048 /* the largest of a fixed size */
 #define MIRROR_SLICE 4096
 #define MIRROR_SLICES 64
 /* Wake the logger when this much waits; otherwise it comes by itself every few milliseconds. */
@@ -101,21 +101,15 @@ static __always_inline void replace_embryo(const struct service *s, struct flow 
 	e->id = 0;
 }
 
-struct short_record {
-	struct mirror_header header;
-	__u8 packet[MIRROR_SHORT];
-};
-struct frame_record {
-	struct mirror_header header;
-	__u8 packet[MIRROR_FRAME];
-};
-
-#define MIRROR_FIXED(record_type, limit)                                                          \
-	do {                                                                                      \
-		record_type *r = bpf_ringbuf_reserve(&mirror, sizeof(*r), 0);                     \
+#define MIRROR_FIXED(limit)                                                                       \
+	if (len <= (limit)) {                                                                     \
+		struct {                                                                          \
+			struct mirror_header header;                                              \
+			__u8 packet[limit];                                                       \
+		} *r = bpf_ringbuf_reserve(&mirror, sizeof(*r), 0);                               \
 		if (!r)                                                                           \
 			return false;                                                             \
-		fill_header(&r->header, kind, f, p->ip_len, len);                                 \
+		fill_header(&r->header, kind, f, ip_len, len);                                    \
 		r->header.unfinished = unfinished(skb);                                           \
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, r->packet, at_least_1(len, (limit) - 1))) { \
 			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                                 \
@@ -123,9 +117,23 @@ struct frame_record {
 		}                                                                                 \
 		bpf_ringbuf_submit(r, wake_flags(kind));                                          \
 		return true;                                                                      \
-	} while (0)
+	}
 
-/* A function of its own for the verifier, which looks at it once and not at every call. */
+/* Functions of their own for the verifier, which looks at each once and not at every call. */
+
+__noinline int mirror_short(struct __sk_buff *skb, struct flow *f, __u32 kind, __u32 ip_len, __u32 len)
+{
+	asm volatile("" : "+r"(len));
+	if (!f || !len)
+		return false;
+	MIRROR_FIXED(128)
+	MIRROR_FIXED(256)
+	MIRROR_FIXED(512)
+	MIRROR_FIXED(1024)
+	MIRROR_FIXED(MIRROR_FRAME)
+	return false;
+}
+
 __noinline int mirror_long(struct __sk_buff *skb, struct flow *f, __u32 kind, __u32 ip_len, __u32 len)
 {
 	struct bpf_dynptr record;
@@ -165,13 +173,10 @@ out:
 static __always_inline bool mirror_packet(struct __sk_buff *skb, const struct packet *p, struct flow *f,
 					  __u32 kind, __u32 len)
 {
-	asm volatile("" : "+r"(len));
 	if (len < TCP_HEADER_MIN)
 		return false;
-	if (len <= MIRROR_SHORT)
-		MIRROR_FIXED(struct short_record, MIRROR_SHORT);
 	if (len <= MIRROR_FRAME)
-		MIRROR_FIXED(struct frame_record, MIRROR_FRAME);
+		return mirror_short(skb, f, kind, p->ip_len, len);
 	return mirror_long(skb, f, kind, p->ip_len, len);
 }
 

@@ -16,8 +16,7 @@ use crate::{
 
 /// Sizes of the parts of a record, bytes.
 const HEADER: usize = 48;
-const SHORT: usize = 256;
-const FRAME: usize = 2048;
+const FIXED: [usize; 5] = [128, 256, 512, 1024, 2048];
 const SLICE: usize = 4096;
 const SLICES: usize = 64;
 
@@ -223,16 +222,12 @@ fn frame(flow: &Flow, kind: MirrorKind, whole: usize, packet: Vec<u8>, now_ns: u
     }
 }
 
-/// The size of a record with `len` bytes of a packet: one of two fixed sizes, or a multiple of
+/// The size of a record with `len` bytes of a packet: one of a few fixed sizes, or a multiple of
 /// slices. `None`: it is too long for any.
 fn record_size(len: usize) -> Option<usize> {
-    let room = match len {
-        _ if len <= SHORT => SHORT,
-        _ if len <= FRAME => FRAME,
-        _ if len / SLICE <= SLICES => len.next_multiple_of(SLICE),
-        _ => return None,
-    };
-    Some(HEADER + room)
+    let slices = (len / SLICE <= SLICES).then(|| len.next_multiple_of(SLICE));
+    let room = FIXED.into_iter().find(|room| len <= *room).or(slices);
+    Some(HEADER + room?)
 }
 
 #[cfg(test)]

@@ -234,7 +234,8 @@ fn room(record: &[u8]) -> usize {
 /// What the record of this packet will take.
 fn room_of(packet: &Packet) -> usize {
     let length = packet.bytes.len();
-    let slot = [256, 2048].into_iter().find(|slot| length <= *slot);
+    let slots = [128, 256, 512, 1024, 2048];
+    let slot = slots.into_iter().find(|slot| length <= *slot);
     let slot = slot.unwrap_or(length.next_multiple_of(4096));
     (protocol::mirror::HEADER_LEN + slot + 8).next_multiple_of(8)
 }

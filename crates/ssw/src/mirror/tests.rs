@@ -4,9 +4,13 @@ use crate::{Settings, Verdict, testing::*};
 #[test]
 fn records_have_the_sizes_of_the_rings() {
     for (len, size) in [
-        (40, Some(48 + 256)),
+        (40, Some(48 + 128)),
+        (128, Some(48 + 128)),
+        (129, Some(48 + 256)),
         (256, Some(48 + 256)),
-        (257, Some(48 + 2048)),
+        (257, Some(48 + 512)),
+        (1024, Some(48 + 1024)),
+        (1025, Some(48 + 2048)),
         (2048, Some(48 + 2048)),
         (2049, Some(48 + 4096)),
         (4097, Some(48 + 8192)),
@@ -19,8 +23,8 @@ fn records_have_the_sizes_of_the_rings() {
 
 #[test]
 fn exactly_as_many_frames_fit_as_in_the_ring() {
-    // Opened takes 56 bytes, a frame of up to 256 bytes 312, and one byte stays free.
-    for (capacity, fits) in [(56 + 2 * 312, 1), (56 + 2 * 312 + 1, 2)] {
+    // Opened takes 56 bytes, a frame of up to 128 bytes 184, and one byte stays free.
+    for (capacity, fits) in [(56 + 2 * 184, 1), (56 + 2 * 184 + 1, 2)] {
         let settings = Settings {
             mirror_capacity: capacity,
             ..settings()
