@@ -73,6 +73,29 @@ __noinline __u64 chunk_sum(const struct scratch *s, const struct digest_key *key
 	return even + odd;
 }
 
+/* The same of the blocks of DIGEST_SAMPLE bytes that the bytes from `at` up to before `end` are in. */
+__noinline __u64 part_sum(const struct scratch *s, const struct digest_key *key, __u32 at, __u32 end)
+{
+	__u64 sum = 0;
+	if (!s || !key)
+		return 0;
+	at &= DIGEST_CHUNK - DIGEST_SAMPLE;
+#pragma clang loop unroll(disable)
+	for (int block = 0; block < DIGEST_CHUNK / DIGEST_SAMPLE && at < end; block++, at += DIGEST_SAMPLE) {
+		__u32 from = at;
+		asm volatile("" : "+r"(from));
+		from &= DIGEST_CHUNK - DIGEST_SAMPLE;
+		const __u32 *words = (const __u32 *)((const __u8 *)s->replayed + from);
+		const __u64 *factors = key->factors + from / 4;
+#pragma unroll
+		for (int i = 0; i < DIGEST_SAMPLE / 4; i++) {
+			sum += words[i] * factors[i];
+			asm volatile("" : "+r"(sum));
+		}
+	}
+	return sum;
+}
+
 /* The sum of the sample that begins at `at` in the chunk. */
 __noinline __u64 sample_sum(const struct scratch *s, const struct digest_key *key, __u32 at)
 {
@@ -147,6 +170,13 @@ static __always_inline void overlay(struct scratch *s, const struct flow *f, __u
 		take_recorded(s, e, seq & (DIGEST_CHUNK - 1), len);
 }
 
+/* Where bytes are not there, zeros count. */
+static __always_inline void clear_block(struct scratch *s, __u32 at)
+{
+	asm volatile("" : "+r"(at));
+	__builtin_memset((__u8 *)s->replayed + (at & (DIGEST_CHUNK - DIGEST_SAMPLE)), 0, DIGEST_SAMPLE);
+}
+
 /* A chunk, or the present part of a chunk. */
 static long digest_piece(__u32 n, void *context)
 {
@@ -162,12 +192,14 @@ static long digest_piece(__u32 n, void *context)
 	asm volatile("" : "+r"(len), "+r"(at));
 	if (at >= DIGEST_CHUNK || len == 0 || len > DIGEST_CHUNK)
 		return 1;
-	if (len < DIGEST_CHUNK)
-		__builtin_memset(seen, 0, DIGEST_CHUNK);
+	if (len < DIGEST_CHUNK) {
+		clear_block(s, at);
+		clear_block(s, at + len - 1);
+	}
 	if (bpf_skb_load_bytes(c->skb, c->offset, (__u8 *)seen + at, at_least_1(len, DIGEST_CHUNK - 1)))
 		return 1;
 	overlay(s, c->f, seq, len);
-	now->sum += chunk_sum(s, c->key);
+	now->sum += len == DIGEST_CHUNK ? chunk_sum(s, c->key) : part_sum(s, c->key, at, at + len);
 	c->offset += len;
 	c->left -= len;
 	now->next = seq + len;
@@ -195,7 +227,7 @@ static long digest_unit(__u32 n, void *context)
 		__u32 at = (unit + from) & (DIGEST_CHUNK - 1), len = to - from;
 		asm volatile("" : "+r"(len), "+r"(at));
 		at &= DIGEST_CHUNK - 1;
-		__builtin_memset((__u8 *)s->replayed + (at & (DIGEST_CHUNK - DIGEST_SAMPLE)), 0, DIGEST_SAMPLE);
+		clear_block(s, at);
 		if (bpf_skb_load_bytes(c->skb, c->offset + (from - within), (__u8 *)s->replayed + at,
 				       at_least_1(len, DIGEST_SAMPLE - 1)))
 			return 1;
