@@ -1,5 +1,7 @@
 //! What the loader says when something is wrong, and what both languages must agree on.
 
+use std::{fs, os::fd::AsRawFd as _};
+
 use dataplane::{Dataplane, DataplaneError, LAYOUT_VERSION, MOST_ADDRESSES, Settings};
 use libbpf_rs::{MapCore as _, MapHandle};
 use wrap_abi::notes::{NOTE_PROBES, NOTES, Note};
@@ -66,6 +68,26 @@ fn the_mirror_frame_has_one_header() {
 #[test]
 fn this_kernel_loads_the_programs() {
     dataplane::probe().expect("it does, or no other test here could pass");
+}
+
+/// Each start waits for the verifier. The number is the same each time on one kernel, and another on the next.
+#[test]
+fn the_verifier_follows_few_instructions() {
+    let kernel = Kernel::load(&settings());
+    for name in ["ingress", "egress"] {
+        let program = kernel.plane().program_fd(name).expect("it is loaded");
+        let fd = program.as_raw_fd();
+        let told = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("it is open");
+        let followed = told
+            .lines()
+            .find_map(|line| line.strip_prefix("verified_insns:"));
+        let followed: u32 = followed
+            .expect("Linux 5.16")
+            .trim()
+            .parse()
+            .expect("a number");
+        assert!(followed < 100_000, "{followed} in {name}");
+    }
 }
 
 /// Between the two, libbpf rounds up to what the kernel takes.
