@@ -409,6 +409,36 @@ fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
     server.stop();
 }
 
+/// The programs have seen a connection for which there is no room in their table: that alone is told of it.
+#[test]
+fn connection_without_room_is_not_told_as_unseen() {
+    let scene = Scene::new("no-room");
+    let rules = format!(
+        "table ip nat {{
+            chain pre {{ type nat hook prerouting priority dstnat; tcp dport 9090 redirect to :{PORT}; }}
+        }}\n"
+    );
+    let file = scene.write("rules.nft", rules);
+    run(&scene.server, &format!("nft -f {}", file.display()));
+    let own = scene.ipv4(PORT);
+    let flags = ["--max-connections", "1"];
+    let server = scene.protect_with(&test_server_at(&scene, &[own]), &flags);
+    let ends = [own, own, scene.ipv4(9090)];
+    let all = ends.map(|address| scene.connect_to(address));
+    for stream in &all {
+        e2e::exchange::talks(stream, "hello");
+    }
+    let told = server.wait_for("unprotected", 1);
+    assert_eq!(told["reason"], "too many connections were open at once");
+    let told = server.wait_for("unseen", 1);
+    assert_eq!(told["connections"], 1, "{told}");
+    let example = told["example"].as_str().expect("a connection");
+    let client = all[2].local_addr().expect("an address").to_string();
+    assert!(example.contains(&client), "{example}");
+    drop(all);
+    server.stop();
+}
+
 /// A field of the server's only socket, as `ss` shows its kernel's numbers, milliseconds.
 fn round_trip(scene: &Scene, field: &str) -> Option<f64> {
     let all = run(

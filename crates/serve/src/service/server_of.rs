@@ -47,8 +47,12 @@ impl Service {
             }
             EventKind::Unprotected { key, flow, reason } => {
                 self.recovery.unprotected(flow, reason);
-                let reason = UnprotectedReason::from_code(reason)
-                    .map_or_else(|| format!("reason {reason}"), |reason| reason.to_string());
+                let known = UnprotectedReason::from_code(reason);
+                if known == Some(UnprotectedReason::TooManyConnections) {
+                    self.unseen.has_no_room(key);
+                }
+                let reason =
+                    known.map_or_else(|| format!("reason {reason}"), |reason| reason.to_string());
                 self.tell(Happening::Unprotected {
                     connection: key.to_string(),
                     reason,

@@ -25,7 +25,12 @@ pub(crate) struct Unseen {
     found: usize,
     /// That has been told since there was none.
     told: bool,
+    /// Connections for which the table had no room: the programs have seen these, and that was told of each.
+    without_room: HashSet<FlowKey>,
 }
+
+/// So many connections without room are remembered at the most.
+const MOST_WITHOUT_ROOM: usize = 1 << 16;
 
 impl Unseen {
     /// Open connections that are not protected because no program sees their packets.
@@ -33,9 +38,17 @@ impl Unseen {
         self.found
     }
 
+    /// A program has seen this connection, and there was no room for it.
+    pub(super) fn has_no_room(&mut self, key: FlowKey) {
+        if self.without_room.len() < MOST_WITHOUT_ROOM {
+            self.without_room.insert(key);
+        }
+    }
+
     /// The connections without a flow at this look. Returns one that had none at the last look either, if there is
     /// any and that is news.
-    fn look(&mut self, without_flow: HashSet<FlowKey>) -> Option<FlowKey> {
+    fn look(&mut self, mut without_flow: HashSet<FlowKey>) -> Option<FlowKey> {
+        self.without_room.retain(|key| without_flow.remove(key));
         let mut again = without_flow.intersection(&self.suspects);
         let example = again.next().copied();
         self.found = again.count() + usize::from(example.is_some());
@@ -95,5 +108,19 @@ mod tests {
         assert_eq!(unseen.connections(), 0);
         assert_eq!(unseen.look([key(4)].into()), None);
         assert_eq!(unseen.look([key(4)].into()), Some(key(4)), "news again");
+    }
+
+    #[test]
+    fn connection_for_which_there_was_no_room_is_not_told_as_unseen() {
+        let mut unseen = Unseen::default();
+        unseen.has_no_room(key(1));
+        let all: HashSet<_> = [key(1), key(2)].into();
+        assert_eq!(unseen.look(all.clone()), None);
+        assert_eq!(unseen.look(all), Some(key(2)));
+        assert_eq!(unseen.connections(), 1);
+        // Another connection with the same ends.
+        assert_eq!(unseen.look(HashSet::new()), None);
+        assert_eq!(unseen.look([key(1)].into()), None);
+        assert_eq!(unseen.look([key(1)].into()), Some(key(1)));
     }
 }
