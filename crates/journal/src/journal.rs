@@ -287,6 +287,17 @@ impl Journal {
         }
     }
 
+    /// [`Journal::beginnings`] as they were known of this record, when the record was made again from parts that do not
+    /// tell. What was found meanwhile is dropped for them. A record without room for them is given up.
+    pub fn restore_beginnings(&mut self, flow: FlowId, beginnings: impl Iterator<Item = Place>) {
+        // What is given up is known as that.
+        let _ = self.with(flow, |record, isns, shared| {
+            record
+                .restore_beginnings(isns, beginnings, shared)
+                .map_err(Refused::BecameUnprotected)
+        });
+    }
+
     /// The record of `from` becomes that of `flow`, whose own is dropped. Answers whether there was
     /// one.
     pub fn replace(&mut self, flow: FlowId, from: FlowId) -> bool {

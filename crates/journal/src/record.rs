@@ -407,6 +407,30 @@ impl Record {
         Some((seq_at(isns.client, position), bytes))
     }
 
+    pub(crate) fn restore_beginnings(
+        &mut self,
+        isns: Isns,
+        beginnings: impl Iterator<Item = Place>,
+        shared: &mut Shared,
+    ) -> Result<(), Unprotected> {
+        let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+        self.beginnings.clear(&mut budget);
+        self.beginnings = Beginnings::from(self.heads.start());
+        let behind = u32::MAX - PLAUSIBLE;
+        for at in beginnings {
+            let instream = unwrap(isns.client, at.instream, self.instream.data_end(), behind);
+            let outstream = unwrap(isns.server, at.outstream, self.heads.start(), 0);
+            if let (Some(instream), Some(outstream)) = (instream, outstream) {
+                let turn = Turn {
+                    instream,
+                    outstream,
+                };
+                self.beginnings.push(turn, &mut budget)?;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn restore_turn(&mut self, isns: Isns, at: Place, answers: [SeqNumber; 4]) {
         let said = |seq| unwrap(isns.server, seq, self.heads.start(), 0);
         if let [Some(oldest), Some(next), Some(newest), Some(end)] = answers.map(said) {

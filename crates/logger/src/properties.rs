@@ -147,7 +147,9 @@ fn told(sessions: &Sessions) -> Vec<String> {
         for summary in journal.summaries() {
             if let State::Protected(_) = summary.state {
                 let heads: Vec<_> = journal.outstream_ranges(summary.flow).collect();
-                told.push(format!("{:?} {heads:?}", flow_summary(journal, &summary)));
+                let beginnings: Vec<_> = journal.beginnings(summary.flow).collect();
+                let summary = flow_summary(journal, &summary);
+                told.push(format!("{summary:?} {heads:?} {beginnings:?}"));
             }
         }
     }

@@ -60,6 +60,8 @@ pub(crate) enum Entry<'a> {
     CopyBegins(Resume),
     /// The copy gets this.
     Copied(FlowId, Change<'a>),
+    /// Where the client of the copy began to speak after it had heard everything: more of [`journal::Journal::beginnings`].
+    CopyBeginnings(FlowId, Vec<Place>),
     /// The copy is whole, and takes the record's place.
     CopyEnds {
         flow: FlowId,
@@ -77,6 +79,7 @@ const OPENED: u8 = 4;
 const COPY_BEGINS: u8 = 5;
 const COPY_ENDS: u8 = 6;
 const INHERITED: u8 = 7;
+const COPY_BEGINNINGS: u8 = 8;
 const INSTREAM: u8 = 16;
 const OUTSTREAM: u8 = 17;
 const UNPROTECTED: u8 = 18;
@@ -100,9 +103,10 @@ impl<'a> Entry<'a> {
                 None
             }
             Self::Opened(resume) | Self::CopyBegins(resume) => Some(resume.flow),
-            Self::Changed(flow, _) | Self::Copied(flow, _) | Self::CopyEnds { flow, .. } => {
-                Some(*flow)
-            }
+            Self::Changed(flow, _)
+            | Self::Copied(flow, _)
+            | Self::CopyBeginnings(flow, _)
+            | Self::CopyEnds { flow, .. } => Some(*flow),
         }
     }
 
@@ -114,6 +118,7 @@ impl<'a> Entry<'a> {
             Self::Forgotten => FORGOTTEN,
             Self::Opened(_) => OPENED,
             Self::CopyBegins(_) => COPY_BEGINS,
+            Self::CopyBeginnings(..) => COPY_BEGINNINGS,
             Self::CopyEnds { .. } => COPY_ENDS,
             Self::Changed(_, change) => change.kind(),
             Self::Copied(_, change) => change.kind() + OF_COPY,
@@ -147,6 +152,11 @@ impl<'a> Entry<'a> {
             Self::Forgotten => {}
             Self::Opened(resume) | Self::CopyBegins(resume) => body(&Request::Resume(*resume), out),
             Self::Changed(_, change) | Self::Copied(_, change) => change.write(out),
+            Self::CopyBeginnings(_, places) => {
+                for seq in places.iter().flat_map(|at| [at.instream, at.outstream]) {
+                    out.extend_from_slice(&seq.0.to_le_bytes());
+                }
+            }
             Self::CopyEnds {
                 fin, turn, answers, ..
             } => {
@@ -185,6 +195,17 @@ impl<'a> Entry<'a> {
             }
             TURNS_HELD => Self::TurnsHeld(truth(&mut rest)?),
             FORGOTTEN => Self::Forgotten,
+            COPY_BEGINNINGS => {
+                let mut places = Vec::with_capacity(rest.len() / 8);
+                while !rest.is_empty() {
+                    let [instream, outstream] = numbers(&mut rest)?;
+                    places.push(Place {
+                        instream,
+                        outstream,
+                    });
+                }
+                Self::CopyBeginnings(flow, places)
+            }
             COPY_ENDS => {
                 let has_fin = truth(&mut rest)?;
                 let [seq, heard, instream, outstream] = numbers(&mut rest)?;

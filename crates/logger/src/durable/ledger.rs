@@ -225,6 +225,7 @@ impl Ledger {
             | Entry::TurnsHeld(_)
             | Entry::CopyBegins(_)
             | Entry::Copied(..)
+            | Entry::CopyBeginnings(..)
             | Entry::CopyEnds { .. } => {}
         }
         self.entries += 1;

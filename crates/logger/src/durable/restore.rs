@@ -44,6 +44,7 @@ pub fn restore<S: Storage>(
         sessions,
         ledger: Ledger::new(segment_size, 0),
         copying: None,
+        beginnings: Vec::new(),
         damaged: 0,
         removed: Vec::new(),
     };
@@ -94,6 +95,8 @@ struct Reading<'a> {
     ledger: Ledger,
     /// The connection whose record is being copied, and where that began.
     copying: Option<(u64, Resume, u64)>,
+    /// Of that record, as far as they were read.
+    beginnings: Vec<Place>,
     damaged: usize,
     removed: Vec<u64>,
 }
@@ -143,10 +146,16 @@ impl Reading<'_> {
                     ..resume
                 });
                 self.copying = Some((instance, resume, segment));
+                self.beginnings.clear();
             }
             Entry::Copied(flow, change) => {
                 if matches!(&self.copying, Some((i, r, _)) if (*i, r.flow) == (instance, flow)) {
                     apply(session, COPY, &change);
+                }
+            }
+            Entry::CopyBeginnings(flow, places) => {
+                if self.is_copied(instance, flow) {
+                    self.beginnings.extend(places);
                 }
             }
             Entry::CopyEnds {
@@ -208,7 +217,8 @@ impl Reading<'_> {
             };
             apply(session, COPY, &end);
         }
-        session.end_copy(&resume, COPY, places);
+        let beginnings = std::mem::take(&mut self.beginnings);
+        session.end_copy(&resume, COPY, places, beginnings);
         self.ledger.add_base(instance, flow, segment);
     }
 

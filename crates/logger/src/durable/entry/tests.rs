@@ -47,6 +47,16 @@ fn entries() -> Vec<Entry<'static>> {
         Entry::Changed(flow, Change::Outstream(Said::in_order(seq, b"HTTP"))),
         ends(None),
         ends(Some(ClientFin { seq, heard: seq })),
+        Entry::CopyBeginnings(
+            flow,
+            vec![
+                Place {
+                    instream: seq,
+                    outstream: seq + 1,
+                };
+                2
+            ],
+        ),
     ]
 }
 

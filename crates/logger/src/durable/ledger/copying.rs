@@ -14,6 +14,8 @@ const COPY_AT_A_TIME: u64 = 16;
 const SPARE_SEGMENTS: u64 = 4;
 /// The longest piece of a copied record, bytes.
 const PIECE: usize = 64 << 10;
+/// Places in an entry: each has eight bytes.
+const PLACES: usize = PIECE / 8;
 
 /// A copy under way.
 #[derive(Debug)]
@@ -136,6 +138,10 @@ impl Ledger {
             self.bases.remove(instance, flow);
             return;
         };
+        let beginnings: Vec<_> = session.journal().beginnings(flow).collect();
+        for places in beginnings.chunks(PLACES) {
+            self.record(instance, &Entry::CopyBeginnings(flow, places.to_vec()));
+        }
         let entry = Entry::CopyEnds {
             flow,
             fin: record.fin,

@@ -80,10 +80,13 @@ impl Session {
         resume: &Resume,
         copy: FlowId,
         places: (Place, [SeqNumber; 4]),
+        beginnings: Vec<Place>,
     ) {
         let copied = self.flows.remove(copy);
         let (turn, answers) = places;
-        self.intake.journal.restore_turn(copy, turn, answers);
+        let journal = &mut self.intake.journal;
+        journal.restore_turn(copy, turn, answers);
+        journal.restore_beginnings(copy, beginnings.into_iter());
         if !self.intake.journal.replace(resume.flow, copy) {
             return;
         }

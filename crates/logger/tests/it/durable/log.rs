@@ -202,3 +202,55 @@ fn turns_go_on_while_they_are_copied() {
     world.write_all();
     world.die(true);
 }
+
+/// A restarted server is given what a client said only when it has said again what the client had heard before: the copy of a
+/// record knows where that was.
+#[test]
+fn where_clients_began_to_speak_is_copied() {
+    let mut world = World::new(1, Replay::Connection);
+    let flow = world.connect(60_000);
+    world.traffic();
+    world.write_all();
+    let places = |world: &World| -> Vec<_> {
+        let session = world.sessions.get(INSTANCE).expect("attached");
+        session.journal().beginnings(flow).collect()
+    };
+    let mut round = 0;
+    while !world.host.is_recorded() {
+        round += 1;
+        let connection = &world.host.connections[&flow];
+        let at = connection.stable;
+        if at < connection.whole() {
+            let packet = connection.packet(at, 100, ChecksumMode::Full);
+            let datagram = world.host.segment(connection, &packet, false);
+            world.batch(&[datagram]);
+        }
+        if round % 3 == 0 {
+            world.answer();
+        }
+        // While it is copied, and before what has come meanwhile is written.
+        if world.host.random.random_bool(0.5) {
+            world.write_all();
+        }
+    }
+    // Others come and go, so that the log begins anew again and again.
+    for _ in 0..50 {
+        let busy = world.connect(3000);
+        while !world.host.connections[&busy].is_recorded() {
+            world.traffic();
+            world.write_all();
+        }
+        world.close(busy);
+        world.write_all();
+    }
+    let oldest = world.log.storage().list().expect("listed")[0];
+    assert!(oldest > 0, "its first segments are gone");
+    let before = places(&world);
+    assert!(before.len() > 100, "{}", before.len());
+    world.die(true);
+    assert!(
+        places(&world) == before,
+        "{} are left",
+        places(&world).len()
+    );
+}
